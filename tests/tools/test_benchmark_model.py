@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
@@ -88,6 +89,7 @@ def test_the_lines_are_the_originals(model: str, capsys: pytest.CaptureFixture[s
         "Allow lower precision in gpu: [N]",
         "Loaded model MODEL",
         "GPU delegate created.",
+        "GPU delegate: DEVICE, fp32",
         "Explicitly applied GPU delegate, and the model graph will be completely executed by the "
         "delegate.",
         "The input model file size (MB): N",
@@ -107,24 +109,35 @@ def test_the_lines_are_the_originals(model: str, capsys: pytest.CaptureFixture[s
         "Throughput (inferences/s): N",
         "GPU memory of the delegate (MB): tensors=N weights=N",
     ]
-    lines = masked(capsys.readouterr().out, model)
+    output = re.sub(r"(?<=GPU delegate: ).*(?=, fp)", "DEVICE", capsys.readouterr().out)
+    lines = masked(output, model)
     assert [line.removeprefix("INFO: ") for line in lines if line] == expected
     assert [lines[index + 1] for index, line in enumerate(lines) if "count=" in line] == ["", ""]
 
 
 def test_the_model_may_stand_by_itself(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["benchmark", model, *QUICK, "--zzz=1", "--num_runs=9"]) == 0
+    assert cli.main(["benchmark", model, *QUICK, "--num_runs=9"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
-        "WARN: Unconsumed cmdline flags: --zzz=1 --num_runs=9",
-        "WARN: --num_runs=9: It comes twice. The first one counts.",
+        "WARN: Unconsumed cmdline flags: --num_runs=9",
+        "WARN: They come twice. The first of each counts.",
         "INFO: STARTING!",
     ]
     assert f"INFO: Graph: [{model}]" in lines and f"INFO: Loaded model {model}" in lines
-    assert benchmark(model, "other.tflite", "--json") == 0
+    assert benchmark(model, "other.tflite") == 2
+    assert f"Two models are named: other.tflite and --graph={model}." in capsys.readouterr().err
+    assert benchmark(model, "--zzz=1") == 2
+    assert "error: unknown flag '--zzz'." in capsys.readouterr().err
+
+
+def test_an_option_of_the_delegate_asks_for_the_gpu(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert benchmark(model, "--precision=fp16", "--json") == 0
     captured = capsys.readouterr()
-    assert captured.err.startswith("WARN: Unconsumed cmdline flags: other.tflite\nINFO: STARTING!")
-    assert captured.out.startswith("{")
+    assert json.loads(captured.out)["nodes"]["gpu"] > 0
+    assert captured.err.startswith("INFO: --precision asks for the GPU delegate.\n")
+    assert re.search(r"INFO: GPU delegate: .*, fp16\n", captured.err)
 
 
 def test_the_cpu_alone(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,18 +196,21 @@ def test_xnnpack_may_be_required(model: str, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    ("argv", "message", "status"),
     [
-        (["--graph=missing.tflite"], "Failed to load model missing.tflite"),
+        (["--graph=missing.tflite"], "Failed to load model missing.tflite", 1),
         (
             ["--graph=m", "--op_profiling_output_mode=xml"],
             "Output modexml is not supported. Supported values are: 'stdout', 'csv' and 'proto'.",
+            2,
         ),
-        (["--graph=m", "--result_file_path=no/where.pb"], "the file cannot be written"),
+        (["--graph=m", "--result_file_path=no/where.pb"], "the file cannot be written", 1),
     ],
 )
-def test_what_is_refused(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["benchmark_model", *argv]) == 1
+def test_what_is_refused(
+    argv: list[str], message: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["benchmark_model", *argv]) == status
     error = capsys.readouterr().err
     assert message in error
     assert error.endswith("ERROR: Benchmarking failed.\n")
@@ -250,11 +266,11 @@ def test_a_run_that_fails(
 
 def test_shapes_that_the_model_cannot_have(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     name = "--input_layer=other"
-    assert benchmark(model, name, "--input_layer_shape=1,4") == 1
+    assert benchmark(model, name, "--input_layer_shape=1,4") == 2
     captured = capsys.readouterr()
     assert re.search(r"\nWARN: Tensor # 0 is named \S+ but flags call it other\n", captured.out)
     assert "ERROR: Input tensor #0 should have 4 dimensions!" in captured.err
-    assert benchmark(model, "--input_layer=a,b", "--input_layer_shape=1,4:1,4") == 1
+    assert benchmark(model, "--input_layer=a,b", "--input_layer_shape=1,4:1,4") == 2
     assert "--input_layer names 2 inputs, the model has 1: " in capsys.readouterr().err
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from typing import Any
 
 import pytest
 
 from litegpu import ExperimentalFlags, GpuDelegateOptions, InferencePreference, InferencePriority
 from litegpu.options import make_options
-from litegpu.tools import check, delegation, demo, profile, run
+from litegpu.tools import cli, delegation, registrar
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate
 from litegpu.tools.flags import FlagParser
+from litegpu.tools.registrar import REGISTRAR_FLAGS, make_delegates
 
 
 def options_of(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> GpuDelegateOptions:
@@ -28,11 +30,34 @@ def options_of(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> GpuDelegateO
     return given[0]
 
 
+def options_asked_for(flag: str, monkeypatch: pytest.MonkeyPatch) -> GpuDelegateOptions:
+    """Return the same for tools with a choice of delegates, which a flag asks for the GPU's."""
+    given: list[GpuDelegateOptions] = []
+    monkeypatch.setattr(
+        registrar,
+        "GpuDelegate",
+        lambda on_progress, **fields: given.append(make_options(None, fields)),
+    )
+    parser = FlagParser("litegpu test", "a test")
+    parser.add_flags(REGISTRAR_FLAGS)
+    make_delegates(parser.parse([flag]))
+    return given[0]
+
+
 def test_every_option_has_a_flag_in_every_tool() -> None:
     names = [field.name for field in dataclasses.fields(GpuDelegateOptions)]
     assert sorted(flag.name for flag in DELEGATE_FLAGS) == sorted(names)
-    for tool in (check, demo, profile, run):
-        assert set(DELEGATE_FLAGS) <= set(tool.FLAGS)
+    for tool in cli.TOOLS:
+        flags = [flag.name for flag in importlib.import_module(f"litegpu.tools.{tool}").FLAGS]
+        assert len(flags) == len({*flags}), tool
+        if tool not in RUN_NO_MODEL_WITH_OPTIONS:
+            assert set(names) <= {*flags}, tool
+
+
+RUN_NO_MODEL_WITH_OPTIONS = {
+    *("devices", "doctor", "delegates", "picture_input"),
+    *("generate_validation_labels", "preprocess_coco_minival"),
+}
 
 
 def test_without_flags_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +92,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
 def test_each_flag_reaches_its_option(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text, value = GIVEN[name]
     assert getattr(options_of([f"--{name}={text}"], monkeypatch), name) == value
+    assert getattr(options_asked_for(f"--{name}={text}", monkeypatch), name) == value
     assert set(GIVEN) == {flag.name for flag in DELEGATE_FLAGS}
 
 
@@ -74,11 +100,8 @@ def test_a_place_to_keep_kernels_turns_keeping_them_on(monkeypatch: pytest.Monke
     flags_of_it = ["--serialization_dir=folder", "--model_token=name"]
     assert options_of(flags_of_it, monkeypatch).cache_folder() == ("folder", "name", False)
     assert options_of([*flags_of_it, "--cache=false"], monkeypatch).cache_folder() is None
-    assert options_of([flags_of_it[0], "--cache"], monkeypatch).cache_folder() == (
-        "folder",
-        "",
-        False,
-    )
+    for words in ([flags_of_it[0], "--cache"], ["--cache=folder"]):
+        assert options_of(words, monkeypatch).cache_folder() == ("folder", "", False)
 
 
 def test_unknown_members_are_refused(

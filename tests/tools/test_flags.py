@@ -106,27 +106,38 @@ def of_the_original() -> FlagParser:
     return result
 
 
-def test_the_first_of_two_counts_and_the_rest_is_left() -> None:
-    words = ["--num-runs", "3", "--foo", "m", "--num_runs=4", "n", "--json", "--precison=fp16"]
+def test_the_first_of_two_counts_and_the_rest_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--num-runs", "3", "m", "--num_runs=4", "--json", "--num_runs", "5"]
     args = of_the_original().parse(words)
     assert (args.num_runs, args.model, args.json, args.precision) == (3, "m", True, None)
     assert args.given == ("num_runs", "json")
-    assert args.unconsumed == (
-        ("--foo", ""),
-        ("--num_runs=4", "It comes twice. The first one counts."),
-        ("--precison=fp16", "Did you mean '--precision'?"),
-        ("n", ""),
-    )
-
-
-def test_what_is_left_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    warn_of_unconsumed(of_the_original().parse(["--foo", "--precison=fp16"]))
+    assert args.unconsumed == ("--num_runs=4", "--num_runs=5")
+    warn_of_unconsumed(args)
     assert capsys.readouterr().out == (
-        "WARN: Unconsumed cmdline flags: --foo --precison=fp16\n"
-        "WARN: --precison=fp16: Did you mean '--precision'?\n"
+        "WARN: Unconsumed cmdline flags: --num_runs=4 --num_runs=5\n"
+        "WARN: They come twice. The first of each counts.\n"
     )
     warn_of_unconsumed(of_the_original().parse([]))
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--foo", "m"], "unknown flag '--foo'. `litegpu test --help` lists all flags."),
+        (["m", "--precison=fp16"], "unknown flag '--precison'. Did you mean '--precision'? `"),
+        (["m", "--runs=3"], "unknown flag '--runs'. Did you mean '--num_runs'? `"),
+        (["m", "--max=3"], "unknown flag '--max'. `"),
+        (["m", "n"], "unexpected argument 'n'."),
+    ],
+)
+def test_what_is_unknown_is_an_error_there_too(
+    words: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        of_the_original().parse(words)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith(f"litegpu test: error: {error}")
 
 
 @pytest.mark.parametrize(

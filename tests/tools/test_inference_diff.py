@@ -160,8 +160,11 @@ def test_lines(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["inference_diff", f"--model_file={model}", "--delegate=gpu", "--num_runs=2"]
     assert cli.main(command) == 0
     out = capsys.readouterr().out
+    device = masked(re.findall("GPU delegate: (.*)", out)[0])[0]
+    assert device.endswith("fp# (the default; --precision=fp# stores half)")
     assert masked(out) == [
         "INFO: GPU delegate created.",
+        f"INFO: GPU delegate: {device}",
         "INFO: # operations will run on the GPU, and the remaining # operations will run on the "
         "CPU.",
         "INFO: Num evaluation runs: #",
@@ -171,7 +174,9 @@ def test_lines(model: str, capsys: pytest.CaptureFixture[str]) -> None:
         "INFO: OutputMax[#]: max_error=# at [#, #, #, #], no index beyond the tolerance of #",
     ]
     assert "Num evaluation runs: 2\n" in out
-    assert "tolerance of 0.02\n" in out
+    assert "tolerance of 0.001\n" in out
+    assert cli.main([*command, "--precision=fp16"]) == 0
+    assert "tolerance of 0.02\n" in capsys.readouterr().out
 
 
 def test_another_model_as_the_reference(
@@ -185,9 +190,14 @@ def test_another_model_as_the_reference(
     content[position : position + 4] = struct.pack("<f", 9.0)
     other.write_bytes(content)
     command = ["inference_diff", model, "--num_runs=1", f"--reference={other}"]
-    assert cli.main(command) == 0
-    found = re.search(r"max_error=(\S+) at .*, first_bad_index=\[", capsys.readouterr().out)
+    assert cli.main(command) == 1, "it is beyond the tolerance"
+    captured = capsys.readouterr()
+    found = re.search(r"max_error=(\S+) at .*, first_bad_index=(\[.*\]) in run 0", captured.out)
     assert found and float(found[1]) > 0.01
+    assert captured.err.startswith("ERROR: Output 0, '")
+    said = f"is beyond the tolerance of 0.001 of its largest magnitude: element {found[2]} is "
+    assert said in captured.err and " instead of " in captured.err
+    assert cli.main([*command, "--tolerance=1000"]) == 0
     assert cli.main([*command[:-1], f"--reference={model}", "--use_xnnpack=false"]) == 0
     assert "OutputDiff[0]: avg_error=0, std_dev=0\n" in capsys.readouterr().out
 

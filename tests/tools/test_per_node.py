@@ -26,7 +26,7 @@ Finding = dict[str, Any]
 RENDER = importlib.import_module("litegpu.codegen.render")
 """The module, whose package has a function of this name."""
 QUICK = ("--num_runs=1", "--per_node")
-FP32 = "--gpu_precision_loss_allowed=false"
+FP16, FP32 = "--precision=fp16", "--precision=fp32"
 
 
 def pool(writer: ModelWriter, x: TensorRef, size: int = 2) -> TensorRef:
@@ -80,8 +80,9 @@ def per_node(
     """Return what the tool finds."""
     command = ["inference_diff", model, *QUICK, f"--delegate={delegate}"]
     capsys.readouterr()
-    assert cli.main([*command, "--json", *flags]) == 0
+    status = cli.main([*command, "--json", *flags])
     found: Finding = json.loads(capsys.readouterr().out)["per_node"]
+    assert status == (1 if found else 0)
     return found
 
 
@@ -166,7 +167,7 @@ def test_digits_that_half_loses(tmp_path: Path, capsys: pytest.CaptureFixture[st
     writer.output(step(writer, "ABS", back))
     path = tmp_path / "digits.tflite"
     path.write_bytes(writer.build())
-    found = per_node(capsys, str(path))
+    found = per_node(capsys, str(path), FP16)
     assert (found["node"], found["nodes"], found["alone"]) == (3, [1, 2, 3], False)
     assert tensors(found)["far"]["float16_step"] == 2
     assert tensors(found)["far"]["role"] == "between"
@@ -194,7 +195,7 @@ def beyond_half(tmp_path: Path) -> str:
 def test_what_half_cannot_hold_is_noticed_before_anyone_looks(
     beyond_half: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert cli.main(["inference_diff", beyond_half, "--delegate=gpu", *QUICK]) == 0
+    assert cli.main(["inference_diff", beyond_half, FP16, *QUICK]) == 0
     assert "float16 cannot hold 'far': elements beyond 65504. From now on this is" in caplog.text
     assert "No output is beyond the tolerance" in capsys.readouterr().out
 
@@ -203,7 +204,7 @@ def test_what_half_cannot_hold_where_that_goes_unnoticed(
     beyond_half: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("litegpu.engine.ranges.RangeWatch.lost", lambda watch: {})
-    found = per_node(capsys, beyond_half)
+    found = per_node(capsys, beyond_half, FP16)
     assert (found["node"], found["nodes"], found["alone"]) == (2, [1, 2], False)
     assert (found["place"], found["error"]) == ("GPU", pytest.approx(0.93, abs=0.03))
     assert tensors(found)["far"]["float16_step"] is None, "JSON has no infinity"
@@ -275,7 +276,7 @@ def test_what_is_printed(model: str, tmp_path: Path, capsys: pytest.CaptureFixtu
     path = tmp_path / "wrong.tflite"
     path.write_bytes(branched(wrong=0.75))
     command = ["inference_diff", str(path), "--delegate=gpu", "--num_runs=1", "--per_node", FP32]
-    assert cli.main([*command, f"--reference={model}"]) == 0
+    assert cli.main([*command, f"--reference={model}"]) == 1
     text = capsys.readouterr().out
     words = " ".join(text.split())
     assert "The first node that parts from the CPU is node 4, MUL, on the GPU: its" in words

@@ -23,6 +23,7 @@ from litegpu.tools.registrar import (
     LOG_NAMES,
     REGISTRAR_FLAGS,
     Delegates,
+    ask_for_gpu,
     make_delegates,
     parameter_lines,
 )
@@ -73,24 +74,89 @@ def test_the_gpu_delegate_runs_the_model(capsys: pytest.CaptureFixture[str]) -> 
     backend = list_devices()[-1].backend
     flags = ["--gpu_precision_loss_allowed=false", "--num_threads=2", f"--gpu_backend={backend}"]
     found = make_delegates(parsed("--use_gpu=true", *flags))
-    assert capsys.readouterr().out == "INFO: GPU delegate created.\n"
-    check(found)
+    said = capsys.readouterr().out.splitlines()
     assert isinstance(found.gpu, GpuDelegate) and found.items == (found.gpu,)
+    software = " (software)" if found.gpu.device.software else ""
+    assert said == [
+        "INFO: GPU delegate created.",
+        f"INFO: GPU delegate: {found.gpu.device.title}{software}, fp32",
+    ]
+    check(found)
     assert found.gpu.report is not None
     assert (found.gpu.report.backend, found.gpu.report.delegated_nodes) == (backend, [0])
     assert found.describe() == "GPU, CPU (XNNPACK, threads: 2)"
 
 
-def test_precision_may_be_lost_unless_a_flag_forbids_it(options_of: Any) -> None:
-    assert options_of() == GpuDelegateOptions(
+def test_precision_is_lost_only_where_a_flag_permits_it(options_of: Any) -> None:
+    assert options_of() == GpuDelegateOptions(quick_start=False), "what is measured is one code"
+    assert options_of("--gpu_precision_loss_allowed") == GpuDelegateOptions(
         inference_priority1=InferencePriority.MIN_LATENCY,
         inference_priority2=InferencePriority.MIN_MEMORY_USAGE,
         inference_priority3=InferencePriority.MAX_PRECISION,
         quick_start=False,
     )
-    assert options_of().resolved_precision() == "fp16"
-    exact = options_of("--gpu_precision_loss_allowed=false")
-    assert exact == GpuDelegateOptions(quick_start=False), "what is measured is one code"
+
+
+def test_the_precision_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    make_delegates(parsed("--use_gpu=true"))
+    assert "fp32 (the default; --precision=fp16 stores half)" in capsys.readouterr().out
+    make_delegates(parsed("--precision=fp16"))
+    assert capsys.readouterr().out.endswith(", fp16\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (
+            ["--use_gpu=false", "--backend=gl"],
+            "--backend=gl is an option of the GPU delegate, and --use_gpu=false leaves that out",
+        ),
+        (
+            ["--gpu_backend=cl", "--backend=gl"],
+            "--gpu_backend=cl and --backend=gl set the same. Leave one of them out",
+        ),
+        (
+            ["--precision=fp32", "--gpu_precision_loss_allowed=true"],
+            "--gpu_precision_loss_allowed=True and --precision=fp32 set the same",
+        ),
+    ],
+)
+def test_flags_that_do_not_go_together(flags: list[str], error: str) -> None:
+    with pytest.raises(OptionsError, match=error):
+        make_delegates(parsed(*flags))
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        (["--max_delegated_partitions=2"], True),
+        (["--gpu_backend=any"], True),
+        (["--max_delegated_partitions=2", "--use_gpu=false"], False),
+        (["--max_delegated_partitions=2", "--use_xnnpack=true"], False),
+        (["--num_threads=2"], False),
+    ],
+)
+def test_flags_of_several_delegates_ask_for_the_gpu_where_no_other_is_named(
+    flags: list[str], wanted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = parsed(*flags)
+    ask_for_gpu(args)
+    assert args.use_gpu is wanted
+    flag = flags[0].partition("=")[0]
+    said = f"INFO: {flag} asks for the GPU delegate.\n" if wanted else ""
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize("flag", ["--backend=gl", "--gpu_backend=gl", "--device=nothing"])
+def test_a_gpu_that_is_named_and_absent_is_an_error(
+    flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise UnsupportedDeviceError("no device of any backend")
+
+    monkeypatch.setattr(registrar, "GpuDelegate", refuse)
+    with pytest.raises(UnsupportedDeviceError, match="no device of any backend"):
+        make_delegates(parsed(flag))
 
 
 _QUANT, _SERIAL = ExperimentalFlags.ENABLE_QUANT, ExperimentalFlags.ENABLE_SERIALIZATION
@@ -109,6 +175,7 @@ _QUANT, _SERIAL = ExperimentalFlags.ENABLE_QUANT, ExperimentalFlags.ENABLE_SERIA
         (["--gpu_unsafe_cache=false"], {"unsafe_cache": False}),
         (["--max_delegated_partitions=3"], {"max_delegated_partitions": 3}),
         (["--min_nodes_per_partition=2"], {"min_nodes_per_partition": 2}),
+        (["--min_nodes_per_partition=0"], {"min_nodes_per_partition": 0}),
         (["--min_nodes_per_partition=-1"], {"min_nodes_per_partition": None}),
         (
             ["--first_delegate_node_index=1", "--last_delegate_node_index=5"],
@@ -191,7 +258,7 @@ def test_only_an_explicit_false_switches_xnnpack_off() -> None:
 def test_xnnpack_comes_last_in_any_order(order: int, capsys: pytest.CaptureFixture[str]) -> None:
     found = make_delegates(parsed(*["--use_gpu=true", "--use_xnnpack=true"][::order]))
     assert [each.name for each in found.applied] == ["GPU", "XNNPACK"]
-    created, *warnings = capsys.readouterr().out.splitlines()
+    created, _, *warnings = capsys.readouterr().out.splitlines()
     assert created == "INFO: GPU delegate created."
     late = "WARN: The Python runtime applies XNNPACK by itself, after all other delegates."
     assert warnings == ([] if order > 0 else [late])
@@ -207,22 +274,22 @@ def test_xnnpack_comes_last_in_any_order(order: int, capsys: pytest.CaptureFixtu
             "used.",
         ),
         (
-            ["--gpu_precision_loss_allowed=false"],
+            ["--gpu_precision_loss_allowed=false", "--use_gpu=false"],
             "`--use_gpu=true` must be set for the provided Allow lower precision in gpu (0) to be "
             "used.",
         ),
         (
-            ["--gpu_quantized=float"],
+            ["--gpu_quantized=float", "--use_gpu=false"],
             "`--use_gpu=true` must be set for the provided Quantized tensors in gpu (float) to be "
             "used.",
         ),
         (
-            ["--gpu_unsafe_cache"],
+            ["--gpu_unsafe_cache", "--use_gpu=false"],
             "`--use_gpu=true` must be set for the provided Folders that others write to allowed in "
             "gpu (1) to be used.",
         ),
         (
-            ["--delegate_serialize_dir=folder"],
+            ["--delegate_serialize_dir=folder", "--use_gpu=false"],
             "Nothing is kept: --delegate_serialize_dir and --delegate_serialize_token must both "
             "be set.",
         ),

@@ -33,7 +33,7 @@ from litegpu.tools.flags import Flag
 from litegpu.tools.lines import error, info, warn, warn_of_unconsumed
 from litegpu.tools.memory import PeakMonitor, peak_kb
 from litegpu.tools.memory_gpu import GpuPeak
-from litegpu.tools.registrar import REGISTRAR_FLAGS
+from litegpu.tools.registrar import REGISTRAR_FLAGS, ask_for_gpu
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.stats import Pace, Stats, figure, timed_runs
 from litegpu.tools.sweep import SWEEP_FLAGS, sweep
@@ -50,6 +50,7 @@ FLAGS = (
 )
 EXAMPLES = (
     "litegpu benchmark_model --graph=model.tflite --use_gpu=true",
+    "litegpu benchmark model.tflite --backend=opencl --precision=fp16",
     "litegpu benchmark --graph=zoo:mobilenet_v1_1.0_224 --use_gpu=true",
     "litegpu benchmark --graph=model.tflite --result_file_path=result.pb",
     "litegpu benchmark --graph=model.tflite --sweep --sweep_batches=1,8",
@@ -72,6 +73,8 @@ def main(args: argparse.Namespace) -> int:
     lines_to = sys.stderr if prints_json(args) else sys.stdout
     with contextlib.redirect_stdout(lines_to):
         _take_model(args)
+        if not args.sweep:
+            ask_for_gpu(args)
     if args.sweep:
         return sweep(args)
     try:
@@ -90,15 +93,19 @@ def main(args: argparse.Namespace) -> int:
             note(f"For example: {EXAMPLES[0]}")
         if config.debug_level():
             raise
-        return 1 if args.graph else 2
+        return 2 if isinstance(failure, OptionsError) else 1
 
 
 def _take_model(args: argparse.Namespace) -> None:
-    """Have --graph name the model that stands by itself, and say what is left over."""
-    if args.model and not args.graph:
-        args.graph = args.model
-    elif args.model:
-        args.unconsumed = (*args.unconsumed, (args.model, ""))
+    """Have --graph name the model that stands by itself, and say what is left over.
+
+    Raises OptionsError for two models.
+    """
+    if args.model and args.graph:
+        raise OptionsError(
+            f"Two models are named: {args.model} and --graph={args.graph}. Leave one of them out."
+        )
+    args.graph = args.model or args.graph
     warn_of_unconsumed(args)
 
 

@@ -95,7 +95,7 @@ def main(args: argparse.Namespace) -> int:
     if args.cache is False:
         raise OptionsError("--cache=false keeps nothing. Leave it out to see what is kept.")
     try_to_write("json", args.json)
-    options = {**given_options(args), "cache": True}
+    options = {**given_options(args), "cache": args.cache or True}
     kept_in = GpuDelegateOptions(**options).cache_folder()
     assert kept_in is not None  # cache=True says so
     folder, trusted = Path(kept_in.folder), kept_in.trusted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from litegpu import (
@@ -17,7 +17,7 @@ from litegpu import (
 )
 from litegpu.backends.disk_cache import LOG
 from litegpu.tools.console import note, start_bar, terminal_width
-from litegpu.tools.flags import Flag, listed, member, whole
+from litegpu.tools.flags import Flag, listed, member, truth_or_text, whole
 from litegpu.tools.runtime import interpreter
 
 _PRIORITY = member(InferencePriority)
@@ -63,10 +63,10 @@ DELEGATE_FLAGS = (
     Flag("first_delegate_node_index", whole, None, "nodes before this one stay on the CPU"),
     Flag("last_delegate_node_index", whole, None, "nodes after this one stay on the CPU"),
     Flag(
-        "cache",
-        bool,
-        None,
+        *("cache", truth_or_text, None),
         "keep compiled kernels on disk, for faster starts (default: LITEGPU_CACHE)",
+        bare="true",
+        metavar="[FOLDER]",
     ),
     Flag("unsafe_cache", bool, None, "even in a folder that others write to (you trust them all)"),
     Flag(
@@ -88,9 +88,11 @@ def make_delegate(args: argparse.Namespace) -> GpuDelegate:
     return GpuDelegate(**given_options(args), on_progress=start_bar())
 
 
-def given_options(args: argparse.Namespace) -> dict[str, Any]:
+def given_options(
+    args: argparse.Namespace, flags: Sequence[Flag] = DELEGATE_FLAGS
+) -> dict[str, Any]:
     """Return the options of the delegate that flags were given for."""
-    given = {flag.name: getattr(args, flag.name) for flag in DELEGATE_FLAGS}
+    given = {flag.name: getattr(args, flag.name) for flag in flags}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -76,7 +76,7 @@ def _handle(nvml: Any, device: DeviceInfo) -> Any:
     if len(alike) != 1:
         raise MeterError(
             f"The energy of {device.title} is not measured: {len(alike)} of NVML's GPUs have this "
-            "name, and its API does not tell which one it is. Use CUDA (--gpu_backend=cuda)."
+            "name, and its API does not tell which one it is. Use CUDA (--backend=cuda)."
         )
     return alike[0]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from litegpu.errors import did_you_mean
+from litegpu.errors import closest
 
 _METAVARS: dict[Any, str] = {bool: "BOOL", str: "TEXT"}
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
@@ -64,6 +64,11 @@ share = _kind(float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
 _bool = _kind(lambda text: _BOOLS[text.lower()], lambda _: True, "one of true, false, 1, 0")
 
 
+def truth_or_text(text: str) -> bool | str:
+    """Return what a flag says that is switched on or off, or has a text."""
+    return _BOOLS.get(text.lower(), text)
+
+
 def member(names: type[enum.IntEnum]) -> Callable[[str], Any]:
     """Return the kind of flags that take the name of a member, in any case, or its number."""
     known = {name.lower(): int(each) for name, each in names.__members__.items()}
@@ -87,8 +92,8 @@ class FlagParser(argparse.ArgumentParser):
     """A parser for `Flag` tables that says which known flag a misspelt one resembles.
 
     With `failed`, a tool's last words when it fails, it is one of TensorFlow Lite's own tools: of a
-    flag that comes twice the first counts, and what it does not know it leaves, in `unconsumed` of
-    the result, to `lines.warn_of_unconsumed`.
+    flag that comes twice the first counts, and the others are left, in `unconsumed` of the result,
+    to `lines.warn_of_unconsumed`.
     """
 
     def __init__(
@@ -128,7 +133,7 @@ class FlagParser(argparse.ArgumentParser):
         """Parse `argv`; on bad usage print one line and exit with status 2.
 
         `given` of the result has the names of the flags that `argv` sets, in its order, and
-        `unconsumed` what nothing was made of, each word with a hint at what may have been meant.
+        `unconsumed` the words of flags that came before.
         """
         words = self._normalised(argv)
         left: list[str] = []
@@ -137,8 +142,8 @@ class FlagParser(argparse.ArgumentParser):
             for word in words:
                 self._check(word)
         args, unknown = self.parse_known_args(words)
-        args.unconsumed = tuple((word, self._hint(word)) for word in [*left, *unknown])
-        if unknown and not self._failed:
+        args.unconsumed = tuple(left)
+        if unknown:
             name = unknown[0].split("=")[0]
             if name.startswith("--"):
                 self.error(f"unknown flag '{name}'.{self._resembling(name)}")
@@ -148,18 +153,12 @@ class FlagParser(argparse.ArgumentParser):
         return args
 
     def _resembling(self, name: str) -> str:
-        return did_you_mean(name, [f"--{known}" for known in self._flags])
-
-    def _hint(self, word: str) -> str:
-        """Return why nothing is made of a word, empty where that is all there is to say."""
-        name = word.split("=")[0]
-        if name[2:] in self._flags:
-            return "It comes twice. The first one counts."
-        question, mark, _ = self._resembling(name).strip().partition("?")
-        return question + mark if mark else ""
+        close = closest(name, [f"--{known}" for known in self._flags])
+        hint = f" Did you mean '{close}'?" if close else ""
+        return f"{hint} `{self.prog} --help` lists all flags."
 
     def _first_of_each(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the words that count, a flag and its value in one, and those that do not."""
+        """Return the words that count, a flag and its value in one, and those that come again."""
         valid: dict[str, str] = {}
         left = []
         rest = iter(words)
@@ -167,9 +166,8 @@ class FlagParser(argparse.ArgumentParser):
             name, equals, _ = word.partition("=")
             if name[2:] in self._flags and not equals:
                 word = "=".join([word, *itertools.islice(rest, 1)])
-            known = not name.startswith("--") or name[2:] in self._flags or name == "--help"
-            key = name if name.startswith("--") else f"{len(valid)} {name}"
-            if known and key not in valid:
+            key = name if name[2:] in self._flags else f"{len(valid)} {name}"
+            if key not in valid:
                 valid[key] = word
             else:
                 left.append(word)

@@ -32,7 +32,7 @@ from litegpu.tools.evaluation import (
 from litegpu.tools.evaluation import FAILED as TASK_FAILED
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, write_json
 from litegpu.tools.flags import Flag, positive, positive_int
-from litegpu.tools.lines import info, warn
+from litegpu.tools.lines import error, info, warn
 from litegpu.tools.model_explorer import EXPORT, export_errors, needs_nodes, prepare_export
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.per_node import Finding, PerNode
@@ -58,8 +58,8 @@ FLAGS = (
     Flag("reference", str, "", "have the CPU run this model instead", metavar="MODEL"),
     Flag(
         *("tolerance", positive, None),
-        "the part of an output's largest magnitude that an element may be off before its index is "
-        "told (default: 0.001, or 0.02 where the GPU computes in half precision)",
+        "the part of an output's largest magnitude that an element may be off; beyond it the exit "
+        "status is 1 (default: 0.001, or 0.02 where the GPU computes in half precision)",
     ),
     Flag(
         *("per_node", bool, False),
@@ -75,12 +75,14 @@ EXAMPLES = (
     "litegpu inference_diff model.tflite --delegate=gpu --num_runs=5 --json",
     "litegpu inference_diff model.tflite --delegate=gpu --per_node",
     "litegpu inference_diff model.tflite --delegate=gpu --per_node --report=a.html",
-    "litegpu inference_diff model.tflite --use_gpu=true --gpu_backend=gl",
+    "litegpu inference_diff model.tflite --backend=gl --precision=fp16",
 )
 NOTES = (
     "Both sides run on the same inputs, drawn from a normal distribution over the range of their "
     "type: the model with the delegate, and the model on one thread of the CPU, without XNNPACK. "
     "Errors of quantized outputs are in their integers.",
+    "The GPU computes in float32 unless --precision=fp16. The exit status is 1 where an output is "
+    "beyond --tolerance.",
 )
 
 FAILED = TASK_FAILED
@@ -99,7 +101,10 @@ class _Evaluation:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run both sides, print how far they are apart; files are written last."""
+    """Run both sides, print how far they are apart; 1 where an output is beyond the tolerance.
+
+    Files are written last.
+    """
     lines_to = sys.stderr if prints_json(args) else sys.stdout
     with contextlib.redirect_stdout(lines_to), failing_task(args):
         needs_nodes(args.export, args.per_node)
@@ -119,7 +124,10 @@ def main(args: argparse.Namespace) -> int:
     export_errors(args.export, model.content, evaluation.report, evaluation.errors)
     if args.report:
         write_report(args.report, _page(model, evaluation))
-    return 0
+    beyond = beyond_lines(found, evaluation.tolerance)
+    for line in beyond:
+        error(line)
+    return 1 if beyond else 0
 
 
 def _page(model: FoundModel, found: _Evaluation) -> Page:
@@ -232,6 +240,17 @@ def comparison_lines(found: Comparison, tolerance: float) -> list[str]:
         )
         lines.append(f"OutputMax[{index}]: {_worst(each, tolerance)}")
     return lines
+
+
+def beyond_lines(found: Comparison, tolerance: float) -> list[str]:
+    """Return a line for each output that is beyond the tolerance: where first, and by how much."""
+    return [
+        f"Output {index}, '{each.name}', is beyond the tolerance of {tolerance:g} of its largest "
+        f"magnitude: element {list(bad.index)} is {bad.test:g} instead of {bad.reference:g} in run "
+        f"{bad.run}."
+        for index, each in enumerate(found.outputs)
+        if (bad := each.first_bad)
+    ]
 
 
 def _worst(found: OutputDiff, tolerance: float) -> str:

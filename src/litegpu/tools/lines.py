@@ -21,12 +21,10 @@ def warn(message: str) -> None:
 
 
 def warn_of_unconsumed(args: argparse.Namespace) -> None:
-    """Name the words of the command line that nothing was made of; see `FlagParser`."""
+    """Name the flags of the command line that came before; see `FlagParser`."""
     if args.unconsumed:
-        warn(f"Unconsumed cmdline flags: {' '.join(word for word, _ in args.unconsumed)}")
-    for word, hint in args.unconsumed:
-        if hint:
-            warn(f"{word}: {hint}")
+        warn(f"Unconsumed cmdline flags: {' '.join(args.unconsumed)}")
+        warn("They come twice. The first of each counts.")
 
 
 def error(message: str) -> None:

@@ -22,11 +22,9 @@ from litegpu.zoo.cuts import CuttableModel
 
 Array = NDArray[Any]
 
-FP32 = "--gpu_precision_loss_allowed=false"
+FP32 = "--precision=fp32"
 _GPU, _CPU = "GPU", "CPU"
 _ALL_NODES = {"first_delegate_node_index": 0, "last_delegate_node_index": 2**31 - 1}
-_FLAG_VALUES = {"opencl": "cl", "opengl": "gl"}
-"""How --gpu_backend spells backends that it does not call by their names."""
 
 
 @dataclass(frozen=True)
@@ -254,8 +252,7 @@ class PerNode:
             yield FP32, {"precision": "fp32"}
         for backend in dict.fromkeys(device.backend for device in list_devices()):
             if backend != gpu.device.backend:
-                name = _FLAG_VALUES.get(backend, backend)
-                yield f"--gpu_backend={name}", {"backend": backend, "device": None}
+                yield f"--backend={backend}", {"backend": backend, "device": None}
         if nodes[0] > 0:
             last = nodes[0] - 1
             yield f"--last_delegate_node_index={last}", {"last_delegate_node_index": last}

@@ -33,7 +33,12 @@ from litegpu.tools.latencies import LatencyStatistics
 from litegpu.tools.lines import info, warn
 from litegpu.tools.models import RANDOM_WEIGHTS, FoundModel, find_model
 from litegpu.tools.preprocessing import Preprocessing, check_decoder
-from litegpu.tools.registrar import REGISTRAR_FLAGS, Delegates, make_delegates
+from litegpu.tools.registrar import (
+    REGISTRAR_FLAGS,
+    Delegates,
+    asked_backend,
+    make_delegates,
+)
 from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.reports.sections import Page, Section, Table
@@ -226,7 +231,7 @@ def _page(kind: Kind[Any], model: FoundModel, found: _Evaluated[Any], figures: F
 def _evaluate(
     args: argparse.Namespace, model: FoundModel, task: Task[Value], kind: Kind[Value]
 ) -> _Evaluated[Value]:
-    wanted, backend = engines.settings(args), args.gpu_backend or None
+    wanted = engines.settings(args)
     plan = engines.plan(model.content, args.batch, _Opening(args))
     prepare = task.check(plan)
     opening = _Opening(args)
@@ -237,7 +242,9 @@ def _evaluate(
     elif gpu is None and not wanted.workers:
         wanted = dataclasses.replace(wanted, workers=1)  # the CPU needs none for each GPU
     job = Job(plan, opening, _Prepare(prepare), kind.finish)
-    started = engines.start(job, engines.chunks(paths, plan), wanted, backend)
+    started = engines.start(
+        job, engines.chunks(paths, plan), wanted, asked_backend(args), args.device
+    )
     if elsewhere or started.meter.workers > 1:
         opening.ready = None  # workers in other processes make their own
     values: list[Value | None] = []
@@ -304,7 +311,7 @@ class _Opening:
             return ready
         args = task_arguments(self.args)
         if place.backend is not None:
-            args.gpu_backend, args.gpu_device = place.backend, place.device
+            args.backend, args.device = place.backend, place.device
         with contextlib.redirect_stdout(io.StringIO()):  # said already, once for all workers
             return make_delegates(args, model).interpreter(model, allocate=False)
 

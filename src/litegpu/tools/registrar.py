@@ -20,9 +20,15 @@ from litegpu import (
     InferencePriority,
     config,
 )
-from litegpu.errors import DelegateLibraryError, MissingDependencyError, UnsupportedDeviceError
+from litegpu.errors import (
+    DelegateLibraryError,
+    MissingDependencyError,
+    OptionsError,
+    UnsupportedDeviceError,
+)
 from litegpu.tools import foreign, runtime
 from litegpu.tools.console import start_bar
+from litegpu.tools.delegation import DELEGATE_FLAGS, given_options
 from litegpu.tools.flags import Flag, at_least, whole
 from litegpu.tools.lines import info, warn
 from litegpu.tools.stats import shown_value
@@ -34,7 +40,7 @@ DEFAULT_FLAGS = (
     Flag("max_delegated_partitions", whole, 0, "most parts to run on a delegate; 0: the least, 1"),
     Flag(
         *("min_nodes_per_partition", whole, 0),
-        "least nodes of a part that runs on a delegate; 0 or less: the delegate's own rule",
+        "least nodes of a part that runs on a delegate (default, or below 0: its own rule)",
     ),
     Flag("delegate_serialize_dir", str, "", "folder to keep compiled kernels in, with the token"),
     Flag("delegate_serialize_token", str, "", "name of the model among what is kept there"),
@@ -44,7 +50,8 @@ DEFAULT_FLAGS = (
 GPU_FLAGS = (
     Flag("use_gpu", bool, False, "apply the GPU delegate"),
     Flag(
-        "gpu_precision_loss_allowed", bool, True, "compute in half precision where that is faster"
+        *("gpu_precision_loss_allowed", bool, False),
+        "compute in half precision where that is faster; true in the original",
     ),
     Flag("gpu_experimental_enable_quant", bool, True, "run quantized models on the GPU as well"),
     Flag("gpu_quantized", str, "", "quantized tensors: exact (default; as the CPU) or float"),
@@ -91,6 +98,24 @@ COREML_FLAGS = (
     Flag("use_coreml", bool, False, "apply the Core ML delegate (Apple)"),
     Flag("coreml_version", whole, 0, "version of Core ML to convert for; 0: the newest"),
 )
+OPTION_FLAGS = tuple(
+    each for each in DELEGATE_FLAGS if each.name not in {flag.name for flag in DEFAULT_FLAGS}
+)
+"""Options of litegpu's delegate by their own names, but those that other delegates have, too."""
+_SAME_AS = {
+    "gpu_backend": ("backend",),
+    "gpu_quantized": ("quantized",),
+    "gpu_unsafe_cache": ("unsafe_cache",),
+    "gpu_precision_loss_allowed": (
+        *("precision", "is_precision_loss_allowed"),
+        *("inference_priority1", "inference_priority2", "inference_priority3"),
+    ),
+    "gpu_inference_for_sustained_speed": ("inference_preference",),
+    "gpu_experimental_enable_quant": ("experimental_flags",),
+    "delegate_serialize_dir": ("serialization_dir",),
+    "delegate_serialize_token": ("model_token",),
+}
+"""Which options the original's flags set."""
 _UNKNOWN_HERE = ("gpu_invoke_loop_times", "gpu_wait_type")
 """Flags of builds of the original for other platforms; everywhere else it does not know them."""
 
@@ -127,6 +152,7 @@ LOG_NAMES = {
     "coreml_version": "CoreML version",
     "use_xnnpack": "Use xnnpack",
     "xnnpack_force_fp16": "xnnpack_force_fp16",
+    **{flag.name: f"GPU option {flag.name}" for flag in OPTION_FLAGS},
 }
 """What the original calls each flag where it prints its value; litegpu's own are called alike."""
 
@@ -186,28 +212,79 @@ class Delegates:
 def make_delegates(args: argparse.Namespace, model: bytes | None = None) -> Delegates:
     """Return the delegates that the flags ask for, in the order of their enabling flags.
 
-    Of one that this machine has not, a warning is printed: the CPU takes its place.
+    Of one that this machine has not, a warning is printed: the CPU takes its place. Not so where a
+    flag names the GPU's API or device.
 
     Args:
         args: what a FlagParser made of REGISTRAR_FLAGS.
         model: the .tflite file to try libraries of other makers with, see `foreign.load`.
 
     Raises:
-        OptionsError: a flag has a value that it cannot have.
+        OptionsError: a flag has a value that it cannot have, or does not go with another one.
+        UnsupportedDeviceError, MissingDependencyError: the GPU that the flags name is not usable.
         DelegateLibraryError: the library of an external delegate cannot be used.
     """
+    ask_for_gpu(args)
     _warn_of_unused(args)
     pairs: list[tuple[int, Applied]] = []
     for provider in PROVIDERS:
         if getattr(args, provider.flag) and (each := provider.make(args, model)):
             if not pairs:
                 info(f"{each.name} delegate created.")
+            if provider.flag == "use_gpu" and each.delegate is not None:
+                info(_device_line(args, each.delegate))
             pairs.append((_position(args, provider.flag), each))
     return Delegates(
         applied=_in_order(pairs),
         threads=None if args.num_threads == -1 else max(args.num_threads, 1),
         builtin_kernels="use_xnnpack" in args.given and not args.use_xnnpack,
     )
+
+
+def ask_for_gpu(args: argparse.Namespace) -> None:
+    """Set `use_gpu` where a flag is an option of the GPU delegate and none says who computes.
+
+    Raises:
+        OptionsError: an option is given and the delegate is not wanted, or it is given twice.
+    """
+    for name, options in _SAME_AS.items():
+        for option in options:
+            if name in args.given and option in args.given:
+                raise OptionsError(
+                    f"--{name}={getattr(args, name)} and --{option}={getattr(args, option)} set "
+                    "the same. Leave one of them out."
+                )
+    delegate = getattr(args, "delegate", "")
+    refused = ""
+    if "use_gpu" in args.given and not args.use_gpu:
+        refused = "--use_gpu=false"
+    elif delegate not in ("", "gpu"):
+        refused = f"--delegate={delegate}"
+    own = [flag.name for flag in OPTION_FLAGS if flag.name in args.given]
+    if own and refused:
+        raise OptionsError(
+            f"--{own[0]}={getattr(args, own[0])} is an option of the GPU delegate, and {refused} "
+            "leaves that out. Leave one of them out."
+        )
+    chosen = any(getattr(args, provider.flag) for provider in PROVIDERS) or delegate
+    if not own and not refused and not chosen:
+        own = [name for name in args.given if name in _OF_GPU]
+    if own and not args.use_gpu:
+        args.use_gpu = True
+        info(f"--{own[0]} asks for the GPU delegate.")
+
+
+def asked_backend(args: argparse.Namespace) -> str | None:
+    """Return the GPU API that the flags name, None for any."""
+    return args.backend or args.gpu_backend or None
+
+
+def _device_line(args: argparse.Namespace, gpu: GpuDelegate) -> str:
+    """Return where the delegate computes and how, and how to have it otherwise."""
+    chosen = {"precision", *_SAME_AS["gpu_precision_loss_allowed"], "gpu_precision_loss_allowed"}
+    other = "" if chosen & {*args.given} else " (the default; --precision=fp16 stores half)"
+    software = " (software)" if gpu.device.software else ""
+    return f"GPU delegate: {gpu.device.title}{software}, {gpu.precision}{other}"
 
 
 def _in_order(pairs: list[tuple[int, Applied]]) -> tuple[Applied, ...]:
@@ -281,12 +358,15 @@ def _gpu(args: argparse.Namespace, _: bytes | None) -> Applied | None:
     try:
         return Applied("GPU", GpuDelegate(**_gpu_options(args), on_progress=start_bar()))
     except (UnsupportedDeviceError, MissingDependencyError) as error:
+        if asked_backend(args) or args.device is not None:
+            raise
         warn("GPU acceleration is unsupported on this platform.")
         warn(str(error))
         return None
 
 
 def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
+    least, given = args.min_nodes_per_partition, "min_nodes_per_partition" in args.given
     serialized = bool(args.delegate_serialize_dir and args.delegate_serialize_token)
     flags = ExperimentalFlags.ENABLE_QUANT if args.gpu_experimental_enable_quant else 0
     options: dict[str, Any] = {
@@ -294,10 +374,9 @@ def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
         "max_delegated_partitions": max(args.max_delegated_partitions, 1),
         "first_delegate_node_index": args.first_delegate_node_index,
         "last_delegate_node_index": args.last_delegate_node_index,
-        "min_nodes_per_partition": max(args.min_nodes_per_partition, 0) or None,
+        "min_nodes_per_partition": least if given and least >= 0 else None,
         "backend": args.gpu_backend or None,
         "quantized": args.gpu_quantized or None,
-        "device": getattr(args, "gpu_device", None),  # no flag: workers on several GPUs set it
         "quick_start": False,  # all of a measurement, and of an evaluation, runs the same code
     }
     if "gpu_unsafe_cache" in args.given:  # else LITEGPU_CACHE_UNSAFE tells
@@ -311,7 +390,7 @@ def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
         options["inference_priority1"] = InferencePriority.MIN_LATENCY
         options["inference_priority2"] = InferencePriority.MIN_MEMORY_USAGE
         options["inference_priority3"] = InferencePriority.MAX_PRECISION
-    return options
+    return {**options, **given_options(args, OPTION_FLAGS)}
 
 
 def _xnnpack(args: argparse.Namespace, _: bytes | None) -> Applied | None:
@@ -382,8 +461,16 @@ PROVIDERS = (
 )
 """All kinds of delegates, in the order in which they are created."""
 
+_OF_GPU = {
+    *(flag.name for flag in (*DEFAULT_FLAGS, *GPU_FLAGS)),
+} - {"num_threads", "use_gpu", *_UNKNOWN_HERE}
+"""Flags that ask for the GPU delegate where no other one is named."""
 FLAGS_OF = {each.flag: tuple(flag.name for flag in each.flags) for each in PROVIDERS}
 """The names of the flags of each provider, by the one that asks for it."""
 
-REGISTRAR_FLAGS = (*DEFAULT_FLAGS, *(flag for each in PROVIDERS for flag in each.flags))
-"""All flags about delegates that TensorFlow Lite's tools share, with their defaults."""
+REGISTRAR_FLAGS = (
+    *DEFAULT_FLAGS,
+    *OPTION_FLAGS,
+    *(flag for each in PROVIDERS for flag in each.flags),
+)
+"""All flags about delegates that TensorFlow Lite's tools share, and those of litegpu's options."""

@@ -17,6 +17,7 @@ from litegpu.tools.children import run_module
 from litegpu.tools.console import note
 from litegpu.tools.files import prints_json, try_to_write, write_bytes, write_json
 from litegpu.tools.flags import Flag, positive, positive_int
+from litegpu.tools.registrar import OPTION_FLAGS
 from litegpu.tools.reports.page import prepare_report, write_report
 from litegpu.tools.runtime import default_threads
 from litegpu.tools.sweep_advice import GOALS, recommend
@@ -47,7 +48,18 @@ _PASSED_ON = (
     *("input_layer", "input_layer_shape", "input_layer_value_range", "input_layer_value_files"),
 )
 """Flags that hold for every try."""
-_OWN = ("graph", "num_threads", "json", *(flag.name for flag in SWEEP_FLAGS), "report")
+_SWEPT = {
+    "backend": "sweep_backends",
+    "gpu_backend": "sweep_backends",
+    "precision": "sweep_precisions",
+    "gpu_precision_loss_allowed": "sweep_precisions",
+    "is_precision_loss_allowed": "sweep_precisions",
+    "batch": "sweep_batches",
+}
+"""Flags of one try, and those that say which ones there are."""
+_OF_GPU = tuple(flag.name for flag in OPTION_FLAGS if flag.name not in _SWEPT)
+"""Flags that hold for every try on a GPU."""
+_OWN = ("graph", "model", "num_threads", "json", *(flag.name for flag in SWEEP_FLAGS), "report")
 _DEVICES_SECS = 120.0
 
 
@@ -67,7 +79,7 @@ def sweep(args: argparse.Namespace) -> int:
         with _model_file(args.graph) as path:
             present, found.absent = _present(backends)
             found.left = combinations(present, precisions, batches)
-            _try_all(found, path, _flags(args, found.threads), args.sweep_timeout_secs)
+            _try_all(found, path, args)
     except KeyboardInterrupt:
         _tell(args, found)
         raise
@@ -97,7 +109,12 @@ def _wanted(args: argparse.Namespace) -> tuple[list[str], list[str], list[int]]:
     if not args.graph:
         raise OptionsError("--sweep needs a model: name one with --graph=MODEL.")
     for name in args.given:
-        if name not in (*_PASSED_ON, *_OWN):
+        if name in _SWEPT:
+            raise OptionsError(
+                f"--{name}={getattr(args, name)}: --sweep tries several. "
+                f"Say which ones with --{_SWEPT[name]}."
+            )
+        if name not in (*_PASSED_ON, *_OF_GPU, *_OWN):
             raise OptionsError(f"--{name} and --sweep do not go together. Leave one of them out.")
     if args.sweep_goal not in GOALS:
         raise OptionsError(
@@ -153,25 +170,28 @@ def _present(wanted: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return [name for name in wanted if name not in absent], absent
 
 
-def _flags(args: argparse.Namespace, threads: int) -> list[str]:
-    """Return the flags of all tries, as they are spelt."""
-    passed = {name: getattr(args, name) for name in args.given if name in _PASSED_ON}
+def _flags(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """Return those of these flags that were given, as they are spelt."""
+    passed = {name: getattr(args, name) for name in args.given if name in names}
     spelt = {n: str(v).lower() if isinstance(v, bool) else v for n, v in passed.items()}
-    return [f"--num_threads={threads}", *(f"--{name}={value}" for name, value in spelt.items())]
+    return [f"--{name}={value}" for name, value in spelt.items()]
 
 
 # Tries
 
 
-def _try_all(found: Sweep, path: Path, flags: Sequence[str], timeout: float) -> None:
+def _try_all(found: Sweep, path: Path, args: argparse.Namespace) -> None:
     """Try what is left, one after the other; each batch has a reference of its own."""
     total, start = len(found.left), time.monotonic()
+    flags = [f"--num_threads={found.threads}", *_flags(args, _PASSED_ON)]
+    of_gpu = _flags(args, _OF_GPU)
     references: dict[int, Row] = {}
     while found.left:
         way, done = found.left[0], len(found.rows)
         left = (time.monotonic() - start) / done * (total - done) if done else 0
         note(f"{done + 1} of {total}{f', {left:.0f} s left' if done else ''}: {title(way)}")
-        row = try_out(way, path, flags, timeout, references.get(way.batch))
+        given = [*flags, *(of_gpu if way.on_gpu else ["--use_gpu=false"])]
+        row = try_out(way, path, given, args.sweep_timeout_secs, references.get(way.batch))
         if not row.failed and not way.on_gpu:
             references.setdefault(way.batch, row)
         found.rows.append(row)
