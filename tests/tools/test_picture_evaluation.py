@@ -102,7 +102,7 @@ def test_lines_of_classification(images: Path, capsys: pytest.CaptureFixture[str
     assert masked(capsys.readouterr().out) == wanted(
         "GPU delegate created.",
         "GPU delegate: DEVICE",
-        "# operations will run on the GPU, and the remaining # operations will run on the CPU.",
+        "# operation will run on the GPU, and the remaining # operations will run on the CPU.",
         "Num evaluation runs: #",
         *LATENCIES,
         *(f"Top-{rank} Accuracy: #" for rank in range(1, 11)),
