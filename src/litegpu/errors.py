@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
 
@@ -25,6 +25,18 @@ class CompilationError(LitegpuError, RuntimeError):
     """A kernel was refused by the device's compiler."""
 
 
+class KernelError(CompilationError):
+    """A device rejects kernels: they do not compile, or need more than it has.
+
+    `reasons` has why, by the names of the kernels; one line each.
+    """
+
+    def __init__(self, message: str, logs: Mapping[str, str]) -> None:
+        """Take the message, and what the compiler or the driver says of each kernel."""
+        super().__init__(message)
+        self.reasons = {name: telling_line(log) for name, log in logs.items()}
+
+
 class DeviceMemoryError(LitegpuError, MemoryError):
     """The device could not provide the memory a partition needs."""
 
@@ -35,6 +47,9 @@ class ExecutionError(LitegpuError, RuntimeError):
 
 class CudaError(ExecutionError):
     """A call of the CUDA driver or of its compiler failed; names the call and the code."""
+
+    launch: int | None = None
+    """Which launch was rejected, by its number among those of a graph; None: it was no launch."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         """Take the message, and the driver's code where it gave one."""
@@ -110,6 +125,17 @@ def missing_dependency(
     )
     found.remedy = remedy
     return found
+
+
+def telling_line(log: str) -> str:
+    r"""Return the line of a compiler's log that tells what is wrong: the first with an error.
+
+    >>> telling_line("a.cu(1): warning: unused\n  a.cu(2): error: no such function\n")
+    'a.cu(2): error: no such function'
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = (line for line in lines if "error:" in line.lower())
+    return next(errors, lines[0] if lines else "no reason is given")
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -109,6 +109,9 @@ class PartitionKernel:
             progress.at("load")
             compiled = find_or_compile(wanted, self._cache, lambda: self._compile_anew(graph))
         compiled.context.timeout = self._timeout
+        for line in compiled.facts.replaced:
+            if self._device.failures.is_first(line):
+                _log.warning("A kernel failed on %s; %s", self._device.info.title, line)
         return compiled
 
     def _compile_anew(self, graph: Graph) -> CompiledPartition:
@@ -364,6 +367,7 @@ class PartitionKernel:
             outputs=tuple(values[v].name for v in self.graph.outputs),
             estimate=estimate,
             kept_float32=self.kept_float32,
+            replaced=facts.replaced,
         )
 
     def close(self, context: int = 0) -> None:

@@ -60,7 +60,8 @@ class Partition:
     `arena_bytes` is the device memory for computed values; no plan can need less than
     `lower_bound_bytes`. `constant_bytes` is the memory for weights. `estimate` is what it was
     chosen by: rough figures, on a software device those of a GPU in its place. `kept_float32` names
-    the tensors that float16 could not hold in a run, and that are float32 since.
+    the tensors that float16 could not hold in a run, and that are float32 since. `replaced` has a
+    line for each kernel that failed on the device: what replaces it, and why.
     """
 
     nodes: tuple[int, ...]
@@ -72,6 +73,7 @@ class Partition:
     outputs: tuple[str, ...] = ()
     estimate: Estimate | None = None
     kept_float32: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,8 @@ class DelegationReport:
             yield notebook.paragraph(_split_line(self.split))
         lines = [*map(_rejected_line, _alike(self.rejected)), *self.left_lines(), *self.notes]
         yield notebook.table(("on the CPU",), [(line.strip(),) for line in lines])
+        replaced = [line for part in self.partitions for line in part.replaced]
+        yield notebook.folded("kernels that failed and were replaced", notebook.listed(replaced))
         advice = notebook.listed(each.text for each in self.advice)
         yield notebook.folded("advice", advice)
 
@@ -227,6 +231,10 @@ class DelegationReport:
         wide = [name for part in self.partitions for name in part.kept_float32]
         if wide:
             lines += ["", f"kept at float32, for float16 could not hold them: {shown_names(wide)}"]
+        replaced = [line for part in self.partitions for line in part.replaced]
+        if replaced:
+            lines += ["", "kernels that failed here and were replaced"]
+            lines += [f"  {line}" for line in dict.fromkeys(replaced)]
         if self.split:
             lines += ["", _split_line(self.split)]
         if self.rejected or self.left_out:

@@ -23,6 +23,7 @@ from litegpu.engine.layout import assign
 from litegpu.engine.lowering import Constants
 from litegpu.engine.partition import compile_partition
 from litegpu.engine.program import build_program
+from litegpu.errors import KernelError
 from litegpu.numeric_policy import FP32
 from paper_device import DEVICE, PaperDevice
 from passes.graphs import RELU, GraphBuilder
@@ -97,6 +98,21 @@ def test_what_takes_longest_begins_first(
     order = ("first", "second", "unrolled", "short")
     for name, cubin in zip(order, cubins, strict=True):
         assert f"\n{name}(".encode() in cubin, "in the order in which they were added"
+
+
+def test_a_kernel_that_is_refused_costs_its_module_only(compilers: Compilers) -> None:
+    kernels = [kernel(name) for name in ("one", "refused_one", "other", "refused_two")]
+    with KernelCompiler(CUDADialect(), (8, 0), None) as compiler:
+        compiler.add(long("first"))
+        with pytest.raises(KernelError, match="NVRTC refuses") as caught:
+            compiler.cubins(kernels)
+        assert list(caught.value.reasons) == ["refused_one", "refused_two"]
+        assert len(compilers.sources) == 6, "each kernel of the shared module by itself"
+        cubins = compiler.cubins([kernels[0], kernels[2], kernel("instead")])
+        assert len(compilers.sources) == 7
+    assert len(cubins) == 4
+    for cubin, name in zip(cubins, (b"first", b"one", b"other", b"instead"), strict=True):
+        assert b"\n" + name + b"(" in cubin and b"refused" not in cubin
 
 
 def test_short_kernels_share_a_module(compilers: Compilers) -> None:

@@ -14,6 +14,7 @@ from litegpu.backends.program import Launch
 from litegpu.codegen import KernelText
 from litegpu.codegen.dialect import LaunchAttributes
 from litegpu.device_model import MODELS, DeviceModel
+from litegpu.errors import KernelError
 
 HOPPER = MODELS[9, 0]
 KERNEL = KernelText("kernel", (), (256, 1, 1), (), "")
@@ -39,7 +40,8 @@ class Requests:
         self.configs: list[Any] = []
 
         def attribute(which: str, _function: str) -> tuple[Status, int]:
-            return Status.CUDA_SUCCESS, {"SHARED_SIZE_BYTES": 1024, "NUM_REGS": 48}[which]
+            known = {"SHARED_SIZE_BYTES": 1024, "NUM_REGS": 48, "MAX_THREADS_PER_BLOCK": 512}
+            return Status.CUDA_SUCCESS, known[which]
 
         def allow(_function: str, _which: str, nbytes: int) -> tuple[Status]:
             self.limits.append(nbytes)
@@ -57,11 +59,15 @@ class Requests:
         install(monkeypatch, driver)
 
     def __call__(
-        self, blocks: int, kernel: KernelText = KERNEL, capability: tuple[int, int] = (9, 0)
+        self,
+        blocks: int,
+        kernel: KernelText = KERNEL,
+        capability: tuple[int, int] = (9, 0),
+        threads: int = 256,
     ) -> int:
         info = SimpleNamespace(compute_units=UNITS, local_memory_bytes=OPTED)
         device: Any = SimpleNamespace(capability=capability, info=info)
-        launch = Launch("kernel", (), (256, blocks, 1), (256, 1, 1))
+        launch = Launch("kernel", (), (threads, blocks, 1), (threads, 1, 1))
         return shared_bytes(launch, kernel, "function", device)
 
 
@@ -109,3 +115,14 @@ def test_launches_that_do_not_overlap_ask_for_what_they_need(
     assert requested(100, capability=(8, 0)) == 0
     large = dataclasses.replace(KERNEL, shared=(("float4", "tile", 4096),))
     assert requested(100, large, (8, 0)) == 4096 * 16
+
+
+def test_what_the_device_cannot_launch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = dataclasses.replace(KERNEL, shared=(("float4", "tile", 16384),))
+    with pytest.raises(
+        KernelError, match=rf"kernel: a block needs 263168 bytes of shared .* has {OPTED}\)"
+    ) as caught:
+        Requests(monkeypatch)(1, large)
+    assert list(caught.value.reasons) == ["kernel"]
+    with pytest.raises(KernelError, match="needs 1024 threads of 48 registers, the device has 512"):
+        Requests(monkeypatch)(1, threads=1024)

@@ -83,6 +83,7 @@ def test_json() -> None:
                 "outputs": ["scores"],
                 "estimate": {"cpu_seconds": 3e-3, "gpu_seconds": 2e-4, "copied_bytes": 4096},
                 "kept_float32": [],
+                "replaced": [],
             },
             {
                 "nodes": [3],
@@ -94,6 +95,7 @@ def test_json() -> None:
                 "outputs": [],
                 "estimate": None,
                 "kept_float32": [],
+                "replaced": [],
             },
         ],
         "left_out": [

@@ -28,6 +28,7 @@ from litegpu.engine.program import BuiltProgram
 from litegpu.engine.selected import place
 from litegpu.engine.target import DeviceTarget
 from litegpu.engine.tuning import Tuner, fastest
+from litegpu.errors import KernelError
 from litegpu.graph import Graph
 from litegpu.numeric_policy import FP32
 from litegpu.options import ExperimentalFlags, InferencePreference
@@ -94,12 +95,16 @@ class ToldDevice(HostDevice):
         self.open = 0
         self.refused: dict[int, Exception] = {}
         """Errors of programs, by the work items of the first launch."""
+        self.rejected = 0
+        """Work items that the first kernel must not have."""
 
     def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
         items = [int(np.prod(launch.global_size)) for launch in program.launches]
         self.recorded.append(items)
         if items[0] in self.refused:
             raise self.refused[items[0]]
+        if items[0] == self.rejected:
+            raise KernelError("too large", {program.launches[0].kernel: "too large"})
         seconds = self.times(items)
         return HostExecutable(program, lambda output: ToldContext(output, self, seconds))
 
@@ -233,6 +238,18 @@ def test_candidates_that_fail_are_left_out(error: Exception, caplog: Any) -> Non
         assert tuned(device, 16) == [second]
     assert f"are left out: {error}" in caplog.text
     assert device.open == 0
+
+
+@pytest.mark.parametrize("pick", [min, max])
+def test_a_rejected_candidate_costs_no_other_problem_its_own(
+    pick: Callable[[Sequence[int]], int],
+) -> None:
+    device = ToldDevice(most)
+    sizes = [items_of(device, 16, k) for k in range(6)]
+    device.rejected = pick(sizes)
+    wide, other = tuned(device, 16, 4)
+    assert wide == max(set(sizes) - {device.rejected})
+    assert other == max(items_of(device, 4, k) for k in range(3))
 
 
 def test_a_measurement_that_fails_is_released(monkeypatch: pytest.MonkeyPatch) -> None:

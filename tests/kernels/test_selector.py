@@ -17,7 +17,7 @@ from litegpu.engine.selected import Selected
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Node
 from litegpu.kernels import selector
-from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.base import Implementation, Plan, Rejected, outline
 from litegpu.kernels.selector import select
 from litegpu.numeric_policy import FP16, FP32
 from litegpu.ops.base import KernelRequest, LowerContext, Target, get
@@ -142,6 +142,7 @@ def test_every_implementation_is_selected_for_its_example(
     spec, found = placed(each, device, monkeypatch)
     assert type(spec) is kind
     assert select(spec, found.target).name == each.name
+    assert {outline(spec): 1}, "problems that failed are remembered by that"
     selector.IMPLEMENTATIONS[kind] = (each,)
     assert select(spec, found.target).name == each.name
 

@@ -74,7 +74,7 @@ def test_it_is_merged_with_its_epilogue() -> None:
 def test_it_is_one_kernel_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition, "normalize", lambda graph: graph)
     kernels = [
-        place(partition.rewrite(block(), TARGET, apart), TARGET, True)
+        place(partition.rewrite(block(), TARGET, Fusions(TARGET, set(apart))), TARGET, True)
         for apart in ((), block().nodes[1].outputs)
     ]
     names = [

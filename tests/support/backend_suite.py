@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from litegpu import CompilationError, DeviceMemoryError
+from litegpu import DeviceMemoryError
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Bindings, HostBuffer
 from litegpu.backends.execution import ExecutionContext
 from litegpu.backends.private_files import Folder
 from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import Argument, KernelText
+from litegpu.errors import KernelError
 
 __all__ = [
     "test_a_kernel_that_does_not_compile_is_named",
@@ -381,8 +382,9 @@ def test_closing_twice_is_harmless(device: Device) -> None:
 
 def test_a_kernel_that_does_not_compile_is_named(device: Device) -> None:
     texts = [kernel("good_one", ADD_ONE), kernel("bad_one", "    this is no kernel;\n")]
-    with pytest.raises(CompilationError) as caught:
+    with pytest.raises(KernelError) as caught:
         ready(device, program(texts, [launch("good_one", 1, 0)], [0], [1]))
+    assert list(caught.value.reasons) == ["bad_one"], "and no other"
     message = str(caught.value)
     assert "bad_one" in message
     assert device.info.name in message

@@ -80,7 +80,11 @@ class FakeDriver:
     )
     CUstreamCaptureMode = _names("CU_STREAM_CAPTURE_MODE", "THREAD_LOCAL", "RELAXED")
     CUfunction_attribute = _names(
-        "CU_FUNC_ATTRIBUTE", "MAX_DYNAMIC_SHARED_SIZE_BYTES", "SHARED_SIZE_BYTES", "NUM_REGS"
+        "CU_FUNC_ATTRIBUTE",
+        "MAX_DYNAMIC_SHARED_SIZE_BYTES",
+        "SHARED_SIZE_BYTES",
+        "NUM_REGS",
+        "MAX_THREADS_PER_BLOCK",
     )
     CUdevice_attribute = _names(
         "CU_DEVICE_ATTRIBUTE",
@@ -126,7 +130,11 @@ class FakeDriver:
 
     def _functions(self) -> dict[str, Any]:
         def attribute(name: str, _index: int) -> tuple[Status, int]:
-            return Status.CUDA_SUCCESS, {"COMPUTE_CAPABILITY_MINOR": 0}.get(name, 9)
+            known = {"COMPUTE_CAPABILITY_MINOR": 0, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 << 10}
+            return Status.CUDA_SUCCESS, known.get(name, 9)
+
+        def function_attribute(name: str, _function: object) -> tuple[Status, int]:
+            return Status.CUDA_SUCCESS, {"MAX_THREADS_PER_BLOCK": 1024}.get(name, 32)
 
         idle: tuple[str, ...] = (
             "cuInit",
@@ -156,7 +164,7 @@ class FakeDriver:
             "cuGraphLaunch": self._launch,
             "cuEventElapsedTime": gives(0.01),
             "cuPointerGetAttribute": gives(0),
-            "cuFuncGetAttribute": gives(32),
+            "cuFuncGetAttribute": function_attribute,
             "cuOccupancyMaxActiveClusters": gives(1 << 10),
             "cuThreadExchangeStreamCaptureMode": gives("THREAD_LOCAL"),
             "cuModuleGetFunctionCount": lambda _module: (Status.CUDA_SUCCESS, len(self.kernels)),

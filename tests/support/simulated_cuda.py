@@ -20,7 +20,7 @@ from fake_cuda import FakeDriver, Status, install
 from litegpu.backends import cuda, process
 from litegpu.backends.opened import OpenDevices
 from litegpu.codegen import KernelText
-from litegpu.errors import CompilationError
+from litegpu.errors import KernelError
 
 _MEMORY = 1 << 28
 _ATTRIBUTES = {
@@ -149,9 +149,20 @@ class SimulatedDriver(FakeDriver):
         try:
             self.libraries[cubin] = compiled(tuple(kernels)) if kernels else None
         except RuntimeError as error:
-            raise CompilationError(f"{error} LITEGPU_DEBUG=2 prints the sources.") from error
+            logs = {kernel.name: _log(kernel) for kernel in kernels}
+            logs = {name: log for name, log in logs.items() if log}
+            raise KernelError(f"{error} LITEGPU_DEBUG=2 prints the sources.", logs) from error
         self.names[cubin] = [kernel.name for kernel in kernels]
         return [cubin.encode()]
+
+
+def _log(kernel: KernelText) -> str:
+    """Return what the compiler says of a kernel by itself, nothing where it compiles."""
+    try:
+        compiled((kernel,))
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 class _SimulatedCompiler:

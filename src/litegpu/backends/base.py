@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from litegpu.backends.buffers import Adopted, Buffer, MemoryKind
 from litegpu.backends.execution import Executable
+from litegpu.backends.failures import Failures
 from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.codegen import Dialect, KernelText
@@ -97,7 +99,10 @@ class Compilation:
         """Begin what waits for further kernels: there will be none for a while."""
 
     def finish(self, program: Program) -> Executable:
-        """Return the executable of the whole program. Raises what Device.compile does."""
+        """Return the executable of the whole program. Raises what Device.compile does.
+
+        After a KernelError further kernels may be added, and another program finished.
+        """
         return self.device.compile(program, self.cache_dir)
 
     def close(self) -> None:
@@ -112,6 +117,11 @@ class Device(ABC):
     lost: bool = False
     """Whether it failed for good: nothing runs on it any more; it is opened anew when asked for."""
 
+    @cached_property
+    def failures(self) -> Failures:
+        """What has failed on it, in this process."""
+        return Failures()
+
     @abstractmethod
     def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
         """Compile, and upload the constants.
@@ -119,7 +129,8 @@ class Device(ABC):
         A backend may keep kernels by themselves in `cache_dir`, beside what `Executable.binaries`
         gives; CUDA and OpenGL do.
 
-        Raises CompilationError when a kernel is refused, DeviceMemoryError when memory is short.
+        Raises KernelError that names the kernels which are rejected, if single ones are,
+        CompilationError otherwise, and DeviceMemoryError when memory is short.
         """
 
     def compilation(self, cache_dir: Folder | None = None, quick: bool = False) -> Compilation:

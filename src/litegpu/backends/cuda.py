@@ -36,9 +36,9 @@ from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import GRID_LIMITS, CUDADialect
 from litegpu.errors import (
-    CompilationError,
     CudaError,
     DeviceLostError,
+    KernelError,
     UnsupportedDeviceError,
 )
 
@@ -286,14 +286,15 @@ class CUDADevice(Device):
             return numbered(self.cubins(program, compiler))
 
     def cubins(self, program: Program, compiler: KernelCompiler) -> list[bytes]:
-        """Return the modules of a program. Raises CompilationError."""
+        """Return the modules of a program. Raises KernelError."""
         kernels = (*program.kernels, *transfers(program))
         try:
             return compiler.cubins(kernels)
-        except CompilationError as error:
-            names = ", ".join(kernel.name for kernel in kernels)
-            raise CompilationError(
-                f"CUDA device '{self.info.name}' refuses the kernels {names}: {error}"
+        except KernelError as error:
+            names = ", ".join(error.reasons)
+            raise KernelError(
+                f"CUDA device '{self.info.name}' refuses the kernels {names}: {error}",
+                error.reasons,
             ) from error
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:

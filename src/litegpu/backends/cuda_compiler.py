@@ -20,7 +20,7 @@ from litegpu.backends.disk_cache import DiskCache
 from litegpu.backends.private_files import Folder
 from litegpu.codegen import Dialect, KernelText
 from litegpu.device_model import Capability, model_of
-from litegpu.errors import CompilationError
+from litegpu.errors import CompilationError, KernelError
 
 _KERNEL_EFFORT, _UNROLLED_EFFORT = 2000, 700
 """Characters of text that take NVRTC as long as the rest of a kernel, and as a loop written out."""
@@ -130,7 +130,11 @@ class KernelCompiler:
         self._waiting: list[KernelText] = []
         self._modules: PriorityQueue[tuple[int, int, str]] = PriorityQueue()
         """Those that no core has begun: less the effort, number, source."""
-        self._cubins: list[Future[tuple[int, bytes]]] = []
+        self._kernels: list[Sequence[KernelText]] = []
+        """Those of each module, by its number."""
+        self._compiling: list[Future[tuple[int, bytes | CompilationError]]] = []
+        self._cubins: dict[int, bytes] = {}
+        """Of the modules that are done, by their numbers."""
 
     def __enter__(self) -> KernelCompiler:
         return self
@@ -163,13 +167,32 @@ class KernelCompiler:
             self._waiting = []
 
     def cubins(self, kernels: Iterable[KernelText]) -> list[bytes]:
-        """Return the cubins of kernels and of all that were added. Raises CompilationError."""
+        """Return the cubins of kernels and of all that were added.
+
+        Raises KernelError, of the kernels that do not compile even as modules of their own. They
+        are forgotten then: cubins of others may be asked for.
+        """
         for kernel in kernels:
             self.add(kernel)
         self.flush()
-        finished = (cubin.result() for cubin in self._cubins)
-        numbered = list(progress.steps("compile", finished, len(self._cubins)))
-        return [cubin for _, cubin in sorted(numbered)]
+        logs: dict[str, str] = {}
+        while self._compiling:
+            finished = (each.result() for each in self._compiling)
+            modules = list(progress.steps("compile", finished, len(self._compiling)))
+            self._compiling = []
+            for number, made in modules:
+                if isinstance(made, bytes):
+                    self._cubins[number] = made
+                elif len(self._kernels[number]) > 1:
+                    for kernel in self._kernels[number]:
+                        self._begin([kernel])
+                else:
+                    (kernel,) = self._kernels[number]
+                    self._names.discard(kernel.name)
+                    logs[kernel.name] = str(made)
+        if logs:
+            raise KernelError("; ".join(logs.values()), logs)
+        return [self._cubins[number] for number in sorted(self._cubins)]
 
     def close(self) -> None:
         """Wait for what is being compiled in this process; begin nothing more."""
@@ -178,13 +201,17 @@ class KernelCompiler:
 
     def _begin(self, kernels: Sequence[KernelText]) -> None:
         effort = sum(map(effort_of, kernels))
-        self._modules.put((-effort, len(self._cubins), self._dialect.source(kernels)))
-        self._cubins.append(self._pool.submit(self._compile_longest))
+        self._modules.put((-effort, len(self._kernels), self._dialect.source(kernels)))
+        self._kernels.append(tuple(kernels))
+        self._compiling.append(self._pool.submit(self._compile_longest))
 
-    def _compile_longest(self) -> tuple[int, bytes]:
+    def _compile_longest(self) -> tuple[int, bytes | CompilationError]:
         """Compile the module that takes longest of those that wait; return its number, too."""
         _, number, source = self._modules.get_nowait()
-        return number, self._cubin(source)
+        try:
+            return number, self._cubin(source)
+        except CompilationError as error:
+            return number, error.with_traceback(None)
 
     def _cubin(self, source: str) -> bytes:
         """Return the cubin of a module, one that was kept if there is one."""

@@ -15,10 +15,18 @@ import numpy as np
 from litegpu.backends.buffers import Bindings, Bytes, HostBuffer, MemoryKind
 from litegpu.backends.cuda_ahead import constants_ahead, part_ahead
 from litegpu.backends.cuda_buffers import NO_TIMES, PINNED, UNIT, provide
-from litegpu.backends.cuda_driver import TITLE, Handles, KernelNode, call, driver, ready
+from litegpu.backends.cuda_driver import (
+    TITLE,
+    UNLAUNCHABLE,
+    Handles,
+    KernelNode,
+    call,
+    driver,
+    ready,
+)
 from litegpu.backends.cuda_ends import Ends, staged
 from litegpu.backends.cuda_profile import CUDAProfiler
-from litegpu.backends.cuda_spread import launch_config
+from litegpu.backends.cuda_spread import launch_config, unlaunchable
 from litegpu.backends.cuda_submission import CUDASubmission
 from litegpu.backends.cuda_transfer import transfer_items, transfer_kernel
 from litegpu.backends.execution import ExecutionContext
@@ -165,7 +173,13 @@ class CUDAContext(ExecutionContext):
         ]
         kernels = tuple(self.kernel_nodes(direct, overlap=True))
         nodes = [*copies_in, *kernels, *copies_out]
-        graph.handle.value = int(graph.owned.capture(self.stream, nodes))
+        try:
+            graph.handle.value = int(graph.owned.capture(self.stream, nodes))
+        except CudaError as error:
+            number = -1 if error.launch is None else error.launch - len(copies_in)
+            if error.code not in UNLAUNCHABLE or not 0 <= number < len(kernels):
+                raise
+            raise unlaunchable({program.launches[number].kernel: str(error)}) from error
         graph.copies_in, graph.kernels, graph.direct = copies_in, kernels, direct
 
     def look_again(self) -> None:

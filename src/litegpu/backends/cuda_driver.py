@@ -23,6 +23,8 @@ FATAL = frozenset(
 """Codes after which nothing works in a context any more, or there is none."""
 NOT_LOADED = frozenset((200, 209, 500))
 """Codes that say that a module is none for this device, or lacks what is looked for."""
+UNLAUNCHABLE = frozenset((1, 98, 701, 720, 801))
+"""Codes that say that a device cannot launch a kernel so."""
 NOT_READY = 600
 """The code that says that a stream still has work to do."""
 _OLDEST_DRIVER = 12000
@@ -100,8 +102,12 @@ class Handles(Owner):
         try:
             try:
                 call(cu.cuStreamBeginCapture, stream, mode)
-                for config, function, arguments in launches:
-                    call(cu.cuLaunchKernelEx, config, function, arguments, 0)
+                for number, (config, function, arguments) in enumerate(launches):
+                    try:
+                        call(cu.cuLaunchKernelEx, config, function, arguments, 0)
+                    except CudaError as error:
+                        error.launch = number
+                        raise
             finally:
                 end_capture()
             graph = _created(cu.cuStreamEndCapture, template)

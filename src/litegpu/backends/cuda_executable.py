@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from litegpu.backends.cuda_buffers import provide
 from litegpu.backends.cuda_context import CUDAContext
-from litegpu.backends.cuda_driver import TITLE, Handles, call, driver
-from litegpu.backends.cuda_spread import shared_bytes
+from litegpu.backends.cuda_driver import TITLE, UNLAUNCHABLE, Handles, call, driver
+from litegpu.backends.cuda_spread import shared_bytes, unlaunchable
 from litegpu.backends.cuda_transfer import transfer_kernel
 from litegpu.backends.execution import Executable, ExecutionContext
 from litegpu.backends.process import is_inherited, keep_in_children
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
-from litegpu.errors import CompilationError, CudaError
+from litegpu.errors import CompilationError, CudaError, KernelError
 
 if TYPE_CHECKING:
     from litegpu.backends.cuda import CUDADevice
@@ -58,7 +58,7 @@ class CUDAExecutable(Executable):
     ) -> None:
         """Load and upload; `quick` see Executable.
 
-        Raises DeviceMemoryError, CudaError or DeviceLostError.
+        Raises KernelError, DeviceMemoryError, CudaError or DeviceLostError.
         """
         super().__init__(program)
         self.device, self.quick = device, quick
@@ -81,10 +81,20 @@ class CUDAExecutable(Executable):
         kernels = (*program.kernels, *transfers(program))
         functions = find_functions(modules, (kernel.name for kernel in kernels))
         texts = {kernel.name: kernel for kernel in program.kernels}
-        shared = (
-            shared_bytes(launch, texts[launch.kernel], functions[launch.kernel], self.device)
-            for launch in program.launches
-        )
+        shared: list[int] = []
+        reasons: dict[str, str] = {}
+        for launch in program.launches:
+            name = launch.kernel
+            try:
+                shared.append(shared_bytes(launch, texts[name], functions[name], self.device))
+            except KernelError as error:
+                reasons |= error.reasons
+            except CudaError as error:
+                if error.code not in UNLAUNCHABLE:
+                    raise
+                reasons[name] = str(error)
+        if reasons:
+            raise unlaunchable(reasons)
         return Code(tuple(cubins), functions, tuple(shared))
 
     def _upload(self) -> None:

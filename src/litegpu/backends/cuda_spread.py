@@ -9,7 +9,7 @@ taking more than its share. docs/decisions/0037-blocks-spread-evenly.md has the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from litegpu.backends.cuda_driver import call, driver
@@ -17,6 +17,7 @@ from litegpu.backends.program import Launch
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import dynamic_shared_bytes
 from litegpu.device_model import DeviceModel, model_of
+from litegpu.errors import KernelError
 
 if TYPE_CHECKING:
     from litegpu.backends.cuda import CUDADevice
@@ -37,21 +38,25 @@ def even_bytes(model: DeviceModel, share: int, declared: int) -> int:
 def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDADevice) -> int:
     """Return the shared memory that a launch asks for; its function may have it from then on.
 
-    Raises CudaError.
+    Raises KernelError where the device cannot launch it, CudaError when it fails otherwise.
     """
     cu, needed, model = driver(), dynamic_shared_bytes(kernel), model_of(device.capability)
     which = cu.CUfunction_attribute
     (declared,) = call(cu.cuFuncGetAttribute, which.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
     (registers,) = call(cu.cuFuncGetAttribute, which.CU_FUNC_ATTRIBUTE_NUM_REGS, function)
+    (most,) = call(cu.cuFuncGetAttribute, which.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function)
     # All launches of a function have one limit.
     room = min(model.shared_bytes_per_block, device.info.local_memory_bytes) - declared
+    if needed > max(room, 0):
+        raise _too_much(kernel, needed + declared, room + declared, "bytes of shared memory")
+    if (threads := math.prod(launch.local_size)) > most:
+        raise _too_much(kernel, threads, most, f"threads of {registers} registers")
     if (limit := max(needed, room)) > 0:
         which_limit = which.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         call(cu.cuFuncSetAttribute, function, which_limit, limit)
     if not model.overlapped_launches:
         return needed
-    blocks, threads = math.prod(launch.global_size), math.prod(launch.local_size)
-    blocks //= threads
+    blocks = math.prod(launch.global_size) // threads
     resident = model.resident_blocks(threads, max(registers, 1), declared + needed)
     cluster = kernel.attributes.cluster_size
     for share in range(-(-blocks // device.info.compute_units), resident):
@@ -61,6 +66,16 @@ def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDA
         if cluster == 1 or _clusters(launch, function, cluster, wanted) * cluster >= blocks:
             return wanted
     return needed
+
+
+def _too_much(kernel: KernelText, needed: int, most: int, what: str) -> KernelError:
+    return unlaunchable({kernel.name: f"a block needs {needed} {what}, the device has {most}"})
+
+
+def unlaunchable(reasons: Mapping[str, str]) -> KernelError:
+    """Return the error for kernels that a device cannot launch, by their names."""
+    shown = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    return KernelError(f"Kernels cannot be launched ({shown}). Another backend may help.", reasons)
 
 
 def _clusters(launch: Launch, function: Any, size: int, nbytes: int) -> int:

@@ -26,10 +26,10 @@ from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.errors import (
-    CompilationError,
     DeviceLostError,
     DeviceMemoryError,
     ExecutionError,
+    KernelError,
     LitegpuError,
     UnsupportedDeviceError,
     missing_dependency,
@@ -157,6 +157,7 @@ class OpenCLDevice(Device):
         self.info = info
         self.cl = _pyopencl()
         self._device = device
+        self.handle = 0 if device is None else int(device.int_ptr)
         keep_in_children(self)
         try:
             self.context = self.cl.Context([device])
@@ -188,11 +189,11 @@ class OpenCLDevice(Device):
         (options, *others) = {name[1] if name else None for name in names}
         if options is None or others:
             unknown = ", ".join(binaries)
-            raise self._refuses(program.kernels, f"unknown options of a binary, {unknown}")
+            raise self._no_binary(program.kernels, f"unknown options of a binary, {unknown}")
         try:
             built = from_binaries(self.cl, self.context, binaries.values(), options)
         except self.cl.Error as error:
-            raise self._refuses(program.kernels, str(error)) from error
+            raise self._no_binary(program.kernels, str(error)) from error
         return OpenCLExecutable(self.cl, self, program, built)
 
     @property
@@ -232,15 +233,38 @@ class OpenCLDevice(Device):
         try:
             return build(self.cl, self.context, sources, dialect.options)
         except self.cl.Error as error:
-            raise self._refuses(kernels, str(error)) from error
+            logs = self._rejected(dialect, kernels, str(error))
+            raise self.refuses(logs, "; ".join(logs.values())) from error
 
-    def _refuses(self, kernels: Sequence[KernelText], why: str) -> CompilationError:
-        names = ", ".join(kernel.name for kernel in kernels)
-        return CompilationError(
+    def _rejected(
+        self, dialect: OpenCLDialect, kernels: Sequence[KernelText], log: str
+    ) -> Mapping[str, str]:
+        """Return the kernels that do not compile by themselves; all where it is not any one's.
+
+        `log` is what the compiler says of all of them together. Halves that compile are dropped.
+        """
+        if len(kernels) == 1:
+            return {kernels[0].name: log}
+        found: dict[str, str] = {}
+        middle = len(kernels) // 2
+        for half in (kernels[:middle], kernels[middle:]):
+            try:
+                build(self.cl, self.context, [dialect.source(half)], dialect.options)
+            except self.cl.Error as error:
+                found |= self._rejected(dialect, half, str(error))
+        return found or {kernel.name: log for kernel in kernels}
+
+    def refuses(self, logs: Mapping[str, str], why: str) -> KernelError:
+        """Return the error for kernels that it does not compile or launch, by their names."""
+        return KernelError(
             f"OpenCL device '{self.info.name}' ({self.info.driver}) refuses the kernels "
-            f"{names}: {why}. LITEGPU_DEBUG=2 prints their sources; precision='fp32' or "
-            "another backend may help."
+            f"{', '.join(logs)}: {why}. LITEGPU_DEBUG=2 prints their sources; precision='fp32' or "
+            "another backend may help.",
+            logs,
         )
+
+    def _no_binary(self, kernels: Sequence[KernelText], why: str) -> KernelError:
+        return self.refuses({kernel.name: why for kernel in kernels}, why)
 
     def loss(self, reason: str = "it failed before") -> DeviceLostError:
         """Return the error for a device that is lost."""

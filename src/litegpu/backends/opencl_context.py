@@ -32,7 +32,10 @@ class OpenCLContext(ExecutionContext):
     executable: OpenCLExecutable
 
     def __init__(self, executable: OpenCLExecutable) -> None:
-        """Allocate and record. Raises DeviceMemoryError when the device has too little."""
+        """Allocate and record.
+
+        Raises KernelError, and DeviceMemoryError when the device has too little.
+        """
         super().__init__(executable)
         cl = self.cl = executable.device.cl
         self.device = executable.device
@@ -54,6 +57,7 @@ class OpenCLContext(ExecutionContext):
             # No closure: an error's frames would hold what it holds, even when they are cleared.
             for launch in self.program.launches:
                 self.kernels.append(self._kernel(launch))
+            self._check_launches()
             self._commands = self._record()
         except BaseException as error:
             with contextlib.suppress(ExecutionError, cl.Error):
@@ -77,6 +81,14 @@ class OpenCLContext(ExecutionContext):
         sizes = (launch.global_size, launch.local_size)
         program = self.executable.program_of(launch.kernel)
         return OpenCLKernel(self.owned, program.int_ptr, launch.kernel, buffers, *sizes)
+
+    def _check_launches(self) -> None:
+        """Raise KernelError where the device cannot launch some of the kernels."""
+        handle, most = self.device.handle, self.device.info.local_memory_bytes
+        launches = zip(self.program.launches, self.kernels, strict=True)
+        found = {launch.kernel: kernel.obstacle(handle, most) for launch, kernel in launches}
+        if reasons := {name: reason for name, reason in found.items() if reason}:
+            raise self.device.refuses(reasons, "; ".join(reasons.values()))
 
     def _whole(self, part: BufferRange) -> Any:
         # Kernels get whole buffers and offsets: NVIDIA's driver crashes when it releases

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, c_int32, c_size_t, c_uint32, c_void_p
+from ctypes import POINTER, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -47,11 +48,16 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "clEnqueueWriteBuffer": (c_int32, *_TRANSFER),
     "clFinish": (c_int32, c_void_p),
     "clGetExtensionFunctionAddressForPlatform": (c_void_p, c_void_p, ctypes.c_char_p),
+    "clGetKernelWorkGroupInfo": (
+        *(c_int32, c_void_p, c_void_p, c_uint32, c_size_t, c_void_p, POINTER(c_size_t)),
+    ),
     "clReleaseKernel": (c_int32, c_void_p),
     "clSetKernelArg": (c_int32, c_void_p, c_uint32, c_size_t, c_void_p),
 }
 """Result, then arguments, of each function."""
 
+_WORK_GROUP_SIZE, _LOCAL_MEM_SIZE = 0x11B0, 0x11B2
+"""What may be asked of a kernel on a device: items of a work group, bytes of their own memory."""
 _LIBRARY_NAMES = (
     "OpenCL",
     "libOpenCL.so.1",
@@ -156,6 +162,18 @@ class OpenCLKernel:
         size = ctypes.sizeof(value)
         status = library().clSetKernelArg(self.handle, position, size, ctypes.byref(value))
         _check(status, f"clSetKernelArg({name}, {position})")
+
+    def obstacle(self, device: int, local_bytes: int) -> str:
+        """Return what a device handle of so much local memory lacks to launch it, or ""."""
+        items, needed = c_size_t(), c_uint64()
+        for fact, value in ((_WORK_GROUP_SIZE, items), (_LOCAL_MEM_SIZE, needed)):
+            asked = (self.handle, device, fact, ctypes.sizeof(value), ctypes.byref(value), None)
+            _check(library().clGetKernelWorkGroupInfo(*asked), "clGetKernelWorkGroupInfo")
+        if needed.value > local_bytes:
+            return f"it needs {needed.value} bytes of local memory, the device has {local_bytes}"
+        if (own := math.prod(self.local_size)) > items.value:
+            return f"its work groups are of {own} items, the device takes {items.value}"
+        return ""
 
     def enqueue(self, queue: int, event: Any = None) -> int:
         """Launch on a queue handle; returns 0 or an OpenCL error code."""

@@ -33,5 +33,8 @@ class OpenDevices(Generic[_Device]):
         with self._opening:
             device = self.devices.get(index)
             if device is None or device.lost:
-                device = self.devices[index] = self._opener(index)
+                before, device = device, self._opener(index)
+                if before is not None:
+                    device.failures = before.failures
+                self.devices[index] = device
             return device

@@ -33,7 +33,7 @@ class OpenGLExecutable(Executable):
     ) -> None:
         """Compile, or take `binaries` by the names of kernels, and upload.
 
-        Raises CompilationError or DeviceMemoryError.
+        Raises KernelError or DeviceMemoryError.
         """
         super().__init__(fold_launches(program, (device.group_limit,) * 3))
         self.device = device
@@ -52,7 +52,7 @@ class OpenGLExecutable(Executable):
             raise
 
     def _link(self, cache: DiskCache) -> None:
-        device = self.device
+        device, logs = self.device, dict[str, str]()
         for text, source in sources_of(self.program, device.dialect):
             device.worker.check()
             key = (source, device.info.name, device.info.driver)
@@ -60,14 +60,16 @@ class OpenGLExecutable(Executable):
             try:
                 linked = device.programs.get(source, partial(device.link, source, binary))
             except CompilationError as error:
-                message = refused(device.info.title, text.name, str(error))
-                raise CompilationError(message) from error
+                logs[text.name] = str(error)
+                continue
             if binary is not None and binary == linked.refused:
                 cache.discard("the driver refuses it", *key)
                 binary = None
             if cache.wanted and binary is None:
                 cache.store(device.gl.binary(linked.number), *key)
             self.programs[text.name] = linked
+        if logs:
+            raise refused(device.info.title, logs)
 
     def _restore(self, binaries: Mapping[str, bytes]) -> None:
         device = self.device
@@ -75,8 +77,7 @@ class OpenGLExecutable(Executable):
             device.worker.check()
             number = device.gl.program_of(binaries.get(text.name, b""))
             if number is None:
-                message = refused(device.info.title, text.name, "its binary is of no use")
-                raise CompilationError(message)
+                raise refused(device.info.title, {text.name: "its binary is of no use"})
             self.programs[text.name] = device.linked(number)
 
     def binaries(self) -> Mapping[str, bytes]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from litegpu import progress
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.glsl import GLSLDialect
+from litegpu.errors import KernelError
 
 _Value = TypeVar("_Value")
 
@@ -43,11 +44,13 @@ def sources_of(program: Program, dialect: GLSLDialect) -> Iterator[tuple[KernelT
         yield text, dialect.source((text,))
 
 
-def refused(title: str, kernel: str, log: str) -> str:
-    """Return the message about a shader that a device's compiler refuses."""
-    return (
-        f"Device {title} refuses the kernel {kernel}: {log.strip()}. LITEGPU_DEBUG=2 prints its "
-        "source; precision='fp32' or another backend may help."
+def refused(title: str, logs: Mapping[str, str]) -> KernelError:
+    """Return the error for shaders that a device's compiler refuses, by the kernels' names."""
+    shown = "; ".join(f"{name}: {log.strip()}" for name, log in logs.items())
+    return KernelError(
+        f"Device {title} refuses the kernel {shown}. LITEGPU_DEBUG=2 prints its source; "
+        "precision='fp32' or another backend may help.",
+        logs,
     )
 
 

@@ -14,7 +14,6 @@ from litegpu.backends.webgpu_buffers import Buffers, Typed
 from litegpu.backends.webgpu_context import WebGPUContext
 from litegpu.backends.webgpu_library import TITLE
 from litegpu.codegen import KernelText
-from litegpu.errors import CompilationError
 
 if TYPE_CHECKING:
     from litegpu.backends.webgpu import WebGPUDevice
@@ -27,7 +26,7 @@ class WebGPUExecutable(Executable):
     """Pipelines with their layouts, and a buffer of constants. Made by the worker."""
 
     def __init__(self, device: WebGPUDevice, program: Program) -> None:
-        """Compile and upload. Raises CompilationError, DeviceMemoryError or ExecutionError."""
+        """Compile and upload. Raises KernelError, DeviceMemoryError or ExecutionError."""
         super().__init__(fold_launches(program, (device.group_limit,) * 3))
         keep_in_children(self)
         self.device = device
@@ -45,7 +44,7 @@ class WebGPUExecutable(Executable):
             raise
 
     def _compile(self) -> None:
-        device = self.device
+        device, logs = self.device, dict[str, str]()
         for text, source in sources_of(self.program, device.dialect):
             device.worker.check()
             try:
@@ -53,9 +52,11 @@ class WebGPUExecutable(Executable):
             except device.wgpu.GPUError as error:
                 if device.is_loss(error) or device.is_shortage(error):
                     raise
-                message = refused(device.info.title, text.name, str(error))
-                raise CompilationError(message) from error
+                logs[text.name] = str(error)
+                continue
             self.pipelines[text.name] = pipeline
+        if logs:
+            raise refused(device.info.title, logs)
 
     def _pipeline(self, text: KernelText, source: str) -> Any:
         device = self.device.device

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from litegpu.codegen.cuda_integers import INTEGERS
-from litegpu.codegen.dialect import Argument, Dialect, KernelText
+from litegpu.codegen.dialect import SHARED_SIZES, Argument, Dialect, KernelText
 from litegpu.codegen.sources import included
 
 GRID_LIMITS = (65535, 2**31 - 1, 65535)
@@ -68,13 +68,11 @@ def _folded(text: KernelText, written: str) -> str:
 
 STATIC_SHARED_BYTES = 48 << 10
 """Work-group memory beyond this must be asked for at launch."""
-_SHARED_SIZES = {"float": 4, "float4": 16, "int": 4, "int4": 16, "uint4": 16}
 
 
 def dynamic_shared_bytes(text: KernelText) -> int:
     """Return the bytes of work-group memory that a launch must ask for; 0 for small arrays."""
-    total = sum(_SHARED_SIZES[kind] * length for kind, _, length in text.shared)
-    return total if total > STATIC_SHARED_BYTES else 0
+    return text.shared_bytes if text.shared_bytes > STATIC_SHARED_BYTES else 0
 
 
 def _declare_shared(text: KernelText) -> str:
@@ -87,7 +85,7 @@ def _declare_shared(text: KernelText) -> str:
     start = 0
     for kind, name, length in text.shared:
         lines.append(f"    {kind} *const {name} = ({kind} *)(dynamic_shared + {start});\n")
-        start += -(-_SHARED_SIZES[kind] * length // 16)
+        start += -(-SHARED_SIZES[kind] * length // 16)
     return "".join(lines)
 
 

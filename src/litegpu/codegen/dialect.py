@@ -47,6 +47,10 @@ class LaunchAttributes:
 PLAIN_LAUNCH = LaunchAttributes()
 
 
+SHARED_SIZES = {"float": 4, "float4": 16, "int": 4, "int4": 16, "uint4": 16}
+"""Bytes of an element of each type in work-group memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelText:
     """A rendered kernel in the portable dialect, before the words of a language are put in."""
@@ -58,6 +62,11 @@ class KernelText:
     """Arrays in work-group memory: (element type, name, length)."""
     body: str
     attributes: LaunchAttributes = PLAIN_LAUNCH
+
+    @property
+    def shared_bytes(self) -> int:
+        """The bytes of its arrays in work-group memory."""
+        return sum(SHARED_SIZES[kind] * length for kind, _, length in self.shared)
 
     def grid_indices(self) -> Iterator[tuple[str, str, int]]:
         """Yield each axis, the index of a work group on it and its items, of a folded grid.

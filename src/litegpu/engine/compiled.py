@@ -160,6 +160,8 @@ class PlacedPartition:
     states: Mapping[int, int]
     constants: Mapping[int, npt.NDArray[Any]]
     share_memory: bool
+    replaced: tuple[str, ...] = ()
+    """See PartitionFacts."""
 
     def build(self, choices: Choices, compilation: Compilation | None = None) -> BuiltProgram:
         """Choose kernels, and plan the memory; see build_program for `compilation`."""
@@ -175,7 +177,7 @@ class PlacedPartition:
     ) -> CompiledPartition:
         """Compile, or finish a compilation, and make a context.
 
-        Raises CompilationError or DeviceMemoryError.
+        Raises CompilationError, a KernelError where single kernels fail, or DeviceMemoryError.
         """
         if config.debug_level() >= 2:
             for kernel in built.program.kernels:
@@ -185,5 +187,5 @@ class PlacedPartition:
         else:
             executable = compilation.finish(built.program)
         outputs = tuple(self.states.get(v, v) for v in self.outputs)
-        facts = PartitionFacts.of(self.selected.layout, built)
+        facts = PartitionFacts.of(self.selected.layout, built, self.replaced)
         return CompiledPartition.create(self.inputs, outputs, executable, facts, self.constants)

@@ -96,9 +96,13 @@ class PartitionFacts:
     """The most bytes that are needed at one time."""
     words: RangeWords | None
     """Where kernels tell the range of what they round to half; None where none does."""
+    replaced: tuple[str, ...]
+    """A line for each implementation that has failed on the device and was replaced, with why."""
 
     @classmethod
-    def of(cls, layout: Layout, built: BuiltProgram) -> PartitionFacts:
+    def of(
+        cls, layout: Layout, built: BuiltProgram, replaced: tuple[str, ...] = ()
+    ) -> PartitionFacts:
         """Return the facts of a placed and built partition."""
         graph = layout.graph
         order: dict[int, int | None] = dict.fromkeys(graph.inputs)
@@ -114,7 +118,7 @@ class PartitionFacts:
             for v, node in order.items()
         }
         launches = tuple(map(LaunchFacts.of, built.launches))
-        return cls(launches, values, built.lower_bound, built.words)
+        return cls(launches, values, built.lower_bound, built.words, replaced)
 
     @property
     def allocations(self) -> list[StoredValue]:

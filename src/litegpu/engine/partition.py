@@ -16,11 +16,13 @@ from litegpu.backends.private_files import Folder
 from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
 from litegpu.engine.compiled import CompiledPartition, PlacedPartition
+from litegpu.engine.fallback import reject, replacements
 from litegpu.engine.layout import keeping
 from litegpu.engine.selected import Selected, place
 from litegpu.engine.states import expose_states
 from litegpu.engine.target import DeviceTarget
 from litegpu.engine.tuning import Tuner
+from litegpu.errors import CompilationError, KernelError
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.kernels.selector import Fusions
 from litegpu.numeric_policy import NumericPolicy
@@ -53,7 +55,8 @@ def compile_partition(
     `cache_dir` is where compiled kernels are kept (None: where the backend keeps them). `tuner`
     chooses among candidates (None: the estimates do). `precise` are values that must not be rounded
     to half, as an earlier layout of the same graph numbers them. `quick` see Device.compilation.
-    Raises CompilationError or DeviceMemoryError.
+    What computes a node with a kernel that the device rejects is replaced by what else does.
+    Raises CompilationError where nothing does, or DeviceMemoryError.
     """
     graph = unroll_loops(graph)
     constants = constant_outputs(graph)
@@ -61,19 +64,32 @@ def compile_partition(
     if policy.quantized == "float":
         graph = float_view(graph)
     graph, states = expose_states(graph)
-    target = DeviceTarget(device.info, policy)
+    target = DeviceTarget(device.info, policy, failures=device.failures)
+    rejection: KernelError | None = None
     with device.compilation(cache_dir, quick) as compilation:
         compilation.expect(len(graph.nodes))  # compilers start while there is nothing for them yet
-        rewritten, selected = _rewrite_and_place(graph, target, stage_boundary, precise)
-        used = {v for node in selected.layout.graph.nodes for v in node.operands}
-        inputs = tuple(v for v in rewritten.inputs if v in used)
-        ends = inputs, rewritten.outputs
-        placed = PlacedPartition(device, selected, *ends, states, constants, share_memory)
-        if tuner is None:
-            built = placed.build(Choices(), compilation)
-        else:
-            built = tuner.build(placed, compilation)
-        return placed.compile(built, compilation)
+        while True:
+            notes: list[str] = []
+            rewritten, selected = _rewrite_and_place(graph, target, stage_boundary, precise, notes)
+            used = {v for node in selected.layout.graph.nodes for v in node.operands}
+            inputs = tuple(v for v in rewritten.inputs if v in used)
+            ends = inputs, rewritten.outputs
+            placed = PlacedPartition(
+                *(device, selected, *ends, states, constants, share_memory), tuple(notes)
+            )
+            try:
+                if tuner is None:
+                    built = placed.build(Choices(), compilation)
+                else:
+                    built = tuner.build(placed, compilation)
+            except CompilationError as error:
+                raise rejection or error from error
+            try:
+                return placed.compile(built, compilation)
+            except KernelError as error:
+                if not reject(error, built, selected, device.failures):
+                    raise
+                rejection = error
 
 
 def constant_outputs(graph: Graph) -> dict[int, npt.NDArray[Any]]:
@@ -82,18 +98,29 @@ def constant_outputs(graph: Graph) -> dict[int, npt.NDArray[Any]]:
 
 
 def _rewrite_and_place(
-    graph: Graph, target: DeviceTarget, stage_boundary: bool, precise: Collection[int]
+    graph: Graph,
+    target: DeviceTarget,
+    stage_boundary: bool,
+    precise: Collection[int],
+    notes: list[str] | None = None,
 ) -> tuple[Graph, Selected]:
-    """Rewrite and place a graph; nodes that no kernel computes there are not merged again."""
-    apart: set[int] = set()
+    """Rewrite and place a graph; nodes that no kernel computes there are not merged again.
+
+    `notes` gets a line for each implementation that is not used because it has failed.
+    """
+    fusions = Fusions(target, set[int]())
     while True:
-        rewritten = rewrite(keeping(graph, precise), target, apart)
+        rewritten = rewrite(keeping(graph, precise), target, fusions)
         padded_channels = target.info.half_lanes
         selected = place(rewritten, target, padded_channels, stage_boundary, precise)
-        undone = {merged for node in selected.not_accepted() for merged in merged_values(node)}
-        if undone <= apart:  # nothing more is to be taken apart
+        not_accepted = selected.not_accepted()
+        undone = {merged for node in not_accepted for merged in merged_values(node)}
+        if undone <= fusions.apart:  # nothing more is to be taken apart
+            if notes is not None:
+                notes += replacements((*fusions.failed, *selected.pairs(selected.nodes)))
             return rewritten, selected
-        apart |= undone
+        fusions.failed += selected.pairs(not_accepted)
+        fusions.apart |= undone
 
 
 def _as_runtime(value: Value) -> npt.NDArray[Any]:
@@ -102,19 +129,18 @@ def _as_runtime(value: Value) -> npt.NDArray[Any]:
     return np.ascontiguousarray(found)
 
 
-def rewrite(
-    graph: Graph, target: Target | None = None, apart: Collection[int] = frozenset()
-) -> Graph:
+def rewrite(graph: Graph, target: Target | None = None, fusions: Fusions | None = None) -> Graph:
     """Run all passes, with the ops' own normalization between the first two groups.
 
-    Without a `target`, those are left out that only pay on some devices. `apart` see Fusions.
+    Without a `target`, those are left out that only pay on some devices. `fusions` says what may be
+    merged, all that pays if there is none.
     """
     graph = _run_passes(graph, BEFORE_NORMALIZE)
     graph = normalize(graph)
     graph = _run_passes(graph, PASSES)
     if target is None:
         return graph
-    return _run_passes(graph, FUSIONS, Fusions(target, apart))
+    return _run_passes(graph, FUSIONS, fusions or Fusions(target))
 
 
 def normalize(graph: Graph) -> Graph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from litegpu.codegen import Storage
@@ -41,23 +41,32 @@ class Selected:
             self._selections[output] = tuple(select(spec, self.target) for spec in specs)
         return self._selections[output]
 
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The nodes of the graph, in order."""
+        return self.layout.graph.nodes
+
+    def pairs(self, nodes: Iterable[Node]) -> list[tuple[Node, Selection]]:
+        """Return nodes with what was selected for each of their specs."""
+        return [(node, selection) for node in nodes for selection in self.selections(node)]
+
     def plans(self, node: Node) -> list[Plan]:
-        """Return the plan for each of a node's specs that anything computes."""
-        found = (selection.plan for selection in self.selections(node))
-        return [plan for plan in found if plan is not None]
+        """Return the plan for each of a node's specs; none where any of them has none."""
+        selections = self.selections(node)
+        found = [selection.plan for selection in selections if selection.plan is not None]
+        return found if len(found) == len(selections) else []
 
     def rounded(self) -> set[int]:
         """Return the float32 values that some kernel rounds to half wherever it reads them."""
         return {
             node.inputs[0]
-            for node in self.layout.graph.nodes
+            for node in self.nodes
             if any(plan.rounds_input for plan in self.plans(node))
         }
 
     def not_accepted(self) -> list[Node]:
         """Return the nodes that no implementation computes where their values lie."""
-        nodes = self.layout.graph.nodes
-        return [node for node in nodes if any(not each.plan for each in self.selections(node))]
+        return [node for node in self.nodes if any(not each.plan for each in self.selections(node))]
 
     def as_float32(self, values: Collection[int]) -> Selected:
         """Return what would be selected if values were stored as float32 where they lie."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from litegpu.backends.base import DeviceInfo
+from litegpu.backends.failures import Failures
 from litegpu.device_model import DeviceModel
+from litegpu.kernels.base import outline
 from litegpu.numeric_policy import NumericPolicy
 
 _ITEMS_PER_UNIT = 256
@@ -16,12 +19,14 @@ _ITEMS_PER_UNIT = 256
 class DeviceTarget:
     """See litegpu.ops.base.Target.
 
-    `noting` tells that kernels note the range of what they store as half.
+    `noting` tells that kernels note the range of what they store as half, `failures` what has
+    failed on the device.
     """
 
     info: DeviceInfo
     policy: NumericPolicy
     noting: bool = False
+    failures: Failures = field(default_factory=Failures)
 
     @property
     def backend(self) -> str:
@@ -57,3 +62,8 @@ class DeviceTarget:
     @property
     def model(self) -> DeviceModel:
         return self.info.model
+
+    def failure(self, implementation: str, spec: Any) -> str:
+        if not self.failures:
+            return ""
+        return self.failures.reason(implementation, outline(spec))

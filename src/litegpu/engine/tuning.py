@@ -16,7 +16,7 @@ from litegpu.backends.private_files import Folder
 from litegpu.engine.choices import Choices, Tuning
 from litegpu.engine.compiled import CompiledPartition, PlacedPartition
 from litegpu.engine.program import BuiltProgram
-from litegpu.errors import LitegpuError
+from litegpu.errors import KernelError, LitegpuError
 from litegpu.version import __version__
 
 _log = logging.getLogger("litegpu")
@@ -73,29 +73,49 @@ class Tuner:
         }
         if self._tuning is Tuning.CACHED or not unknown:
             return built
-        self._known |= fastest(unknown, self._rounds(placed, built, unknown))
+        self._known |= fastest(unknown, self._rounds(placed, unknown))
         self._store()
         return placed.build(Choices(self._known))
 
-    def _rounds(
-        self, placed: PlacedPartition, built: BuiltProgram, unknown: Mapping[str, int]
-    ) -> list[Seconds]:
-        """Measure one program after the other: `built`, then those of each further candidate.
-
-        A problem that has no such candidate keeps its first; a program that fails gives no times.
-        """
-        rounds: list[Seconds] = []
+    def _rounds(self, placed: PlacedPartition, unknown: Mapping[str, int]) -> list[Seconds]:
+        """Measure one program after the other, each of the candidates of one number."""
+        rejected: dict[str, set[int]] = {problem: set() for problem in unknown}
         count = max(unknown.values())
-        for number in progress.steps("measure", range(count), count):
-            if number:
-                selected = {problem: number for problem, count in unknown.items() if number < count}
-                built = placed.build(Choices({**self._known, **selected}))
+        return [
+            self._round(placed, unknown, number, rejected)
+            for number in progress.steps("measure", range(count), count)
+        ]
+
+    def _round(
+        self,
+        placed: PlacedPartition,
+        unknown: Mapping[str, int],
+        number: int,
+        rejected: Mapping[str, set[int]],
+    ) -> Seconds:
+        """Return the times of the candidates of one number.
+
+        A problem that has no such candidate, or one that the device rejects, takes another, which
+        gives no time. A program that fails otherwise gives none at all.
+        """
+        while True:
+            chosen = {}
+            for problem, count in unknown.items():
+                numbers = (n for n in (number, *range(count)) if n < count)
+                usable = (n for n in numbers if n not in rejected[problem])
+                chosen[problem] = next(usable, 0)
+            built = placed.build(Choices({**self._known, **chosen}))
             try:
-                rounds.append(_measure(placed.compile(built), built))
+                times = _measure(placed.compile(built), built)
             except LitegpuError as error:
                 _log.info("tuning: candidates %d are left out: %s", number, error)
-                rounds.append({})
-        return rounds
+                failed = _problems_of(error, built) & unknown.keys()
+                if all(chosen[problem] in rejected[problem] for problem in failed):
+                    return {}
+                for problem in failed:
+                    rejected[problem].add(chosen[problem])
+            else:
+                return {p: seconds for p, seconds in times.items() if chosen.get(p) == number}
 
     def _load(self) -> dict[str, int]:
         data = self._files.load(*self._key)
@@ -140,6 +160,13 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a problem occurs twice")
     return found
+
+
+def _problems_of(error: LitegpuError, built: BuiltProgram) -> set[str]:
+    """Return the problems whose candidates are kernels that the device rejects."""
+    rejected = error.reasons if isinstance(error, KernelError) else {}
+    launches = (launch for launch in built.launches if launch.kernel.name in rejected)
+    return {problem for launch in launches for problem in launch.problems}
 
 
 def _measure(compiled: CompiledPartition, built: BuiltProgram) -> Seconds:

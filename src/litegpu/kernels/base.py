@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
 
-from litegpu.graph import Node
+import numpy as np
+
+from litegpu.codegen import Storage
+from litegpu.graph import EpilogueOp, Node
 from litegpu.kernels.examples import Example
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 
@@ -59,6 +63,11 @@ class Implementation(ABC):
         """The only backend whose devices have its kernel, or "" if all have it."""
         return self.name.rpartition("/")[0]
 
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """The names of its kernel templates."""
+        return (self.name, *self.also)
+
     @abstractmethod
     def plan(self, spec: Any, target: Target) -> Plan | Rejected:
         """Return how it computes a spec on a device, or why it does not."""
@@ -66,6 +75,23 @@ class Implementation(ABC):
     def rank(self, spec: Any) -> int:
         """Return how late it comes among the others of its sort; equals in their own order."""
         return 0
+
+
+def outline(spec: Any) -> Hashable:
+    """Return what specs of different graphs have in common if kernels for them are alike.
+
+    That is all but the contents of arrays, and the numbers and places of values.
+    """
+    if isinstance(spec, np.ndarray):
+        return (spec.dtype.name, spec.shape)
+    if isinstance(spec, Storage):
+        return (spec.dtype, spec.shape, spec.strides, spec.padded_channels, spec.vector)
+    if isinstance(spec, EpilogueOp):
+        return (spec.function, len(spec.operands))
+    if is_dataclass(spec):
+        parts = (outline(getattr(spec, each.name)) for each in fields(spec))
+        return (type(spec).__name__, *parts)
+    return tuple(map(outline, spec)) if isinstance(spec, tuple) else spec
 
 
 IN_MEMORY = Rejected("")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,12 +81,14 @@ Special ones come first, `general` ones take what is left.
 class Selection:
     """What computes a spec (None: nothing does), and why each preferred one does not.
 
-    `name` is that of the implementation.
+    `name` is that of the implementation. `failed` are those that would, had they not failed on the
+    device before.
     """
 
     name: str
     plan: Plan | None
     rejected: Mapping[str, str]
+    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 def select(spec: Any, target: Target) -> Selection:
@@ -100,14 +102,19 @@ def select(spec: Any, target: Target) -> Selection:
         return plans[each.name]
 
     rejected: dict[str, str] = {}
+    failed: dict[str, str] = {}
     for each in ranked:
         found = plan_of(each)
         if isinstance(found, Plan) and found.margin < math.inf:
-            found = _if_faster(found, [(g.name, plan_of(g)) for g in ranked if g.general])
+            usable = [g for g in ranked if g.general and not target.failure(g.name, spec)]
+            found = _if_faster(found, [(g.name, plan_of(g)) for g in usable])
+        if isinstance(found, Plan) and (reason := target.failure(each.name, spec)):
+            failed[each.name] = reason
+            found = Rejected(reason)
         if isinstance(found, Plan):
-            return Selection(each.name, found, rejected)
+            return Selection(each.name, found, rejected, failed)
         rejected[each.name] = found.reason
-    return Selection("", None, rejected)
+    return Selection("", None, rejected, failed)
 
 
 def _plan(each: Implementation, spec: Any, target: Target) -> Plan | Rejected:
@@ -131,8 +138,10 @@ class Fusions:
     """Whether nodes that a pass would merge are computed together by some implementation."""
 
     target: Target
-    apart: Collection[int] = field(default_factory=frozenset)
+    apart: set[int] = field(default_factory=set)
     """Values that stay what nodes of their own make: where they came to lie, nothing accepted."""
+    failed: list[tuple[Node, Selection]] = field(default_factory=list)
+    """Nodes that are not merged because what would compute them has failed."""
 
     def obstacle(self, graph: Graph, merged: Node, between: int) -> str:
         """Return why `merged`, which computes the value `between` itself, does not pay, or ""."""
@@ -142,6 +151,8 @@ class Fusions:
         found = select(spec, self.target)
         if found.plan is not None:
             return ""
+        if found.failed:
+            self.failed.append((merged, found))
         return "; ".join(dict.fromkeys(filter(None, found.rejected.values())))
 
 

@@ -22,14 +22,14 @@ ATTENTION = "ATTENTION"
 class AttentionAttributes:
     """What is done to the scores of a product [products, rows, keys], and how the values lie.
 
-    `scores` is their shape, as [N, H, W, C] of the value that is never made, `between`. Operands
+    `scores` is their shape, as [N, H, W, C] of the value that is never made, `middle`. Operands
     of `epilogue`, which is applied to them before they are multiplied by `beta`, are numbers of the
     node's inputs. `across` tells of queries, keys, values and the result whether heads lie across
     tokens, as [batch, tokens, heads, depth], and not before them.
     """
 
     scores: Shape4
-    between: int
+    middle: int
     epilogue: tuple[EpilogueOp, ...]
     beta: float
     across: tuple[bool, bool, bool, bool]

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from litegpu.codegen import FLOAT, PLAIN_LAUNCH, LaunchAttributes, Register, Storage
 from litegpu.codegen.storage import Shape4
 from litegpu.device_model import DeviceModel
+from litegpu.errors import CompilationError
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.facts import OpFacts
@@ -128,6 +129,10 @@ class Target(Protocol):
     @property
     def model(self) -> DeviceModel:
         """The architecture: what a multiprocessor holds, and what only some of them can do."""
+        ...
+
+    def failure(self, implementation: str, spec: Any) -> str:
+        """Return why an implementation is not to compute a spec on this device any more, or ""."""
         ...
 
 
@@ -261,7 +266,9 @@ class Op(OpFacts, ABC):
         """Return the kernel launches of a normalized node."""
         plans = ctx.plans(node)
         if not plans:
-            raise KeyError(f"{self.name} is always rewritten before kernels are chosen")
+            raise CompilationError(
+                f"No kernel computes {self.name} here. Use the interpreter without the delegate."
+            )
         return [plan.lower(node, ctx) for plan in plans]
 
 

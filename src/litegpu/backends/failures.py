@@ -1,0 +1,45 @@
+"""What has failed on a device: not tried again for as long as the process lives."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+_MOST = 3
+"""Problems that an implementation may fail at; after these it is not asked any more."""
+
+
+@dataclass
+class Failures:
+    """Implementations of kernels that a device rejected, or that ran when it was lost.
+
+    Any thread may use it. A device that is opened again after a loss takes it over.
+    """
+
+    unsafe: dict[str, str] = field(default_factory=dict)
+    """Implementations that ran when the device was lost, with the reason: never used again."""
+    _rejected: dict[str, dict[Hashable, str]] = field(default_factory=dict)
+    """Of each implementation the problems that it failed at, with the reason."""
+    _reported: dict[str, object] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether anything has failed."""
+        return bool(self.unsafe or self._rejected)
+
+    def reject(self, implementation: str, problem: Hashable, reason: str) -> None:
+        """Record that a device rejects what an implementation makes of a problem."""
+        self._rejected.setdefault(implementation, {})[problem] = reason
+
+    def reason(self, implementation: str, problem: Hashable) -> str:
+        """Return why an implementation is not to compute a problem, or ""."""
+        if implementation in self.unsafe:
+            return self.unsafe[implementation]
+        problems = self._rejected.get(implementation, {})
+        if problem in problems:
+            return problems[problem]
+        return next(reversed([*problems.values()])) if len(problems) >= _MOST else ""
+
+    def is_first(self, line: str) -> bool:
+        """Return whether a line was not reported before, by any thread."""
+        asking = object()
+        return self._reported.setdefault(line, asking) is asking

@@ -1,0 +1,57 @@
+"""What takes the place of kernels that a device rejects, or that it was lost with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from litegpu.backends.failures import Failures
+from litegpu.engine.program import BuiltProgram
+from litegpu.engine.selected import Selected
+from litegpu.errors import KernelError
+from litegpu.graph import Node
+from litegpu.kernels.base import outline
+from litegpu.kernels.selector import IMPLEMENTATIONS, Selection
+from litegpu.ops.base import get
+from litegpu.wording import shown_nodes
+
+
+def reject(error: KernelError, built: BuiltProgram, selected: Selected, failures: Failures) -> bool:
+    """Record what was selected for the kernels that a device rejects.
+
+    Returns whether something else may be selected now: not where a kernel is the only one there is.
+    """
+    replaceable = []
+    for launch in built.launches:
+        if (reason := error.reasons.get(launch.kernel.name)) is not None:
+            specs = get(launch.node.op).specs(launch.node, selected)
+            chosen = [
+                (selection.name, outline(spec))
+                for spec, selection in zip(specs, selected.selections(launch.node), strict=True)
+                if launch.template in _templates(type(spec), selection.name)
+            ]
+            for name, problem in chosen:
+                failures.reject(name, problem, reason)
+            replaceable.append(bool(chosen))
+    return bool(replaceable) and all(replaceable)
+
+
+def _templates(kind: type, name: str) -> Collection[str]:
+    return next(each.templates for each in IMPLEMENTATIONS[kind] if each.name == name)
+
+
+def replacements(chosen: Iterable[tuple[Node, Selection]]) -> Iterator[str]:
+    """Yield a line for each implementation that would compute some nodes, had it not failed."""
+    found: dict[tuple[str, str], tuple[set[int], str]] = {}
+    for node, selection in chosen:
+        by = selection.name or "kernels for each operation"
+        for name, reason in selection.failed.items():
+            nodes, _ = found.setdefault((by, name), (set(), reason))
+            nodes.update((node.index, *node.merged))
+    for (by, name), (nodes, reason) in found.items():
+        yield f"{by} in place of {name} ({shown_nodes(sorted(nodes))}): {reason}"
+
+
+def special_templates() -> dict[str, str]:
+    """Return the implementation of each template that has a general one to replace it."""
+    every = (each for ways in IMPLEMENTATIONS.values() for each in ways)
+    return {name: each.name for each in every if not each.general for name in each.templates}

@@ -1,0 +1,255 @@
+"""A kernel that a device rejects is replaced, and nothing else of the model."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import html
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from every_backend import REAL
+from litegpu import GpuDelegate, backends
+from litegpu.backends.failures import Failures
+from litegpu.codegen import KernelText, render
+from litegpu.engine import lowering, partition
+from litegpu.engine.fallback import reject
+from litegpu.errors import KernelError
+from litegpu.kernels.base import Plan, Rejected
+from litegpu.kernels.portable.conv import ConvPortable
+from litegpu.kernels.selector import IMPLEMENTATIONS
+from litegpu.ops.conv_spec import ConvSpec
+from litegpu.zoo.writer import ModelWriter
+from small_models import assert_close, convolution, interpreter, random, reference, run
+
+on_opencl = pytest.mark.parametrize(
+    "backend", [each for each in REAL if each == "opencl"], indirect=True
+)
+Broken = Callable[[KernelText], KernelText]
+
+
+class ConvBroken(ConvPortable):
+    """The portable convolution, of which no device takes the kernel."""
+
+    name = "conv_broken"
+    general = False
+
+    def plan(self, spec: ConvSpec, target: Any) -> Plan | Rejected:
+        plan = super().plan(spec, target)
+        return plan if isinstance(plan, Rejected) else _Renamed(plan)
+
+
+class _Renamed(Plan):
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def lower(self, node: Any, ctx: Any) -> Any:
+        return dataclasses.replace(self._plan.lower(node, ctx), template=ConvBroken.name)
+
+
+def no_kernel(kernel: KernelText) -> KernelText:
+    return dataclasses.replace(kernel, body="    this is no kernel;\n")
+
+
+def too_much_memory(kernel: KernelText) -> KernelText:
+    """Ask for 64 MiB that a work group shares."""
+    return dataclasses.replace(kernel, shared=(*kernel.shared, ("float4", "huge", 1 << 22)))
+
+
+class Breaking:
+    """Breaks the kernels of a template as they are rendered, and counts them."""
+
+    def __init__(self, template: str, broken: Broken = no_kernel) -> None:
+        self.template, self.broken = template, broken
+        self.rendered = 0
+
+    def __call__(self, template: str, *arguments: Any) -> KernelText:
+        known = "conv_2d" if template == ConvBroken.name else template
+        kernel = render(known, *arguments)
+        if template != self.template:
+            return kernel
+        self.rendered += 1
+        return dataclasses.replace(self.broken(kernel), name=f"broken_{kernel.name}")
+
+
+@pytest.fixture
+def failures(backend: str) -> Iterator[Failures]:
+    """What has failed on the device of a backend: nothing, before the test and after it."""
+    device = backends.BACKENDS[backend].open(0)
+    with mock.patch.dict(device.__dict__, failures=Failures()):
+        yield device.failures
+
+
+@pytest.fixture
+def breaking(monkeypatch: pytest.MonkeyPatch, failures: Failures) -> Callable[..., Breaking]:
+    """Returns a function that breaks a template for the rest of the test."""
+
+    def begin(template: str, broken: Broken = no_kernel) -> Breaking:
+        result = Breaking(template, broken)
+        monkeypatch.setattr(lowering, "render", result)
+        if template == ConvBroken.name:
+            ways = (ConvBroken(), *IMPLEMENTATIONS[ConvSpec])
+            monkeypatch.setitem(IMPLEMENTATIONS, ConvSpec, ways)
+        return result
+
+    return begin
+
+
+def convolutions(size: int, seed: int = 0, *, softmax: bool = True) -> bytes:
+    """Return a model of a convolution, and of an operation that one kernel alone computes."""
+    writer = ModelWriter()
+    x = convolution(writer, writer.input((1, size, size, 4)), 4, seed=seed)
+    if softmax:
+        x = writer.op("SOFTMAX", [x], [x.shape], options={"beta": 1.0})
+    writer.output(x)
+    return writer.build()
+
+
+def lines_of(delegate: GpuDelegate) -> list[str]:
+    assert delegate.report is not None
+    return [line for part in delegate.report.partitions for line in part.replaced]
+
+
+@pytest.mark.parametrize("broken", [no_kernel, too_much_memory])
+def test_a_broken_kernel_is_replaced_and_nothing_else(
+    backend: str,
+    broken: Broken,
+    breaking: Callable[..., Breaking],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broke = breaking(ConvBroken.name, broken)
+    model, x = convolutions(6, softmax=False), random(1, 6, 6, 4)
+    with caplog.at_level(logging.WARNING, "litegpu"):
+        delegate = GpuDelegate(backend=backend)
+        assert_close(run(interpreter(model, delegate), x), reference(model, x))
+        assert delegate.error is None
+        assert delegate.report is not None and delegate.report.whole_graph
+        (line,) = lines_of(delegate)
+        assert line.startswith("conv_2d in place of conv_broken (node 0): ")
+        assert line in str(delegate.report)
+        assert html.escape(line) in delegate.report._repr_html_()
+        assert delegate.report.to_dict()["partitions"][0]["replaced"] == (line,)
+        found = [each.message for each in caplog.records if "kernel failed" in each.message]
+        assert len(found) == 1 and line in found[0], caplog.text
+        # Another model of the same shapes does not try again, and its report has the reason, too.
+        assert broke.rendered == 1
+        model, delegate = convolutions(6, seed=1, softmax=False), GpuDelegate(backend=backend)
+        assert_close(run(interpreter(model, delegate), x), reference(model, x))
+        assert broke.rendered == 1
+        assert lines_of(delegate) == [line]
+    assert len([each for each in caplog.records if "kernel failed" in each.message]) == 1
+
+
+@on_opencl
+def test_an_implementation_that_keeps_failing_is_left_alone(
+    backend: str, breaking: Callable[..., Breaking]
+) -> None:
+    broke = breaking(ConvBroken.name)
+    for size in (5, 6, 7, 8, 9):
+        delegate = GpuDelegate(backend=backend)
+        target = interpreter(convolutions(size), delegate)
+        x = random(1, size, size, 4)
+        assert_close(run(target, x), reference(convolutions(size), x))
+        assert len(lines_of(delegate)) == 1
+    assert broke.rendered == 3
+
+
+@on_opencl
+def test_all_that_fail_are_replaced_at_once(
+    backend: str, breaking: Callable[..., Breaking], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broke, attempts = breaking(ConvBroken.name), mock.Mock(wraps=reject)
+    monkeypatch.setattr(partition, "reject", attempts)
+    writer = ModelWriter()
+    given = y = writer.input((1, 16, 16, 4))
+    for seed in range(3):
+        y = convolution(writer, y, 4, stride=2, seed=seed)
+    writer.output(y)
+    delegate, x = GpuDelegate(backend=backend), random(*given.shape)
+    assert_close(run(interpreter(writer.build(), delegate), x), reference(writer.build(), x))
+    assert (broke.rendered, attempts.call_count) == (3, 1)
+    (line,) = lines_of(delegate)
+    assert line.startswith("conv_2d in place of conv_broken (nodes 0, 1, 2): ")
+
+
+def attention() -> bytes:
+    """Return a model of one head, which is one kernel where the device takes it."""
+    writer = ModelWriter()
+    query, keys, values = (writer.input((1, 1, count, 8)) for count in (5, 7, 7))
+    turned = {"adj_x": False, "adj_y": True}
+    scores = writer.op("BATCH_MATMUL", [query, keys], [(1, 1, 5, 7)], options=turned)
+    shares = writer.op("SOFTMAX", [scores], [scores.shape], options={"beta": 1.0})
+    plain = {"adj_x": False, "adj_y": False}
+    writer.output(writer.op("BATCH_MATMUL", [shares, values], [(1, 1, 5, 8)], options=plain))
+    return writer.build()
+
+
+@on_opencl
+def test_what_was_fused_is_left_apart(backend: str, breaking: Callable[..., Breaking]) -> None:
+    broke = breaking("attention")
+    delegate, inputs = GpuDelegate(backend=backend), [random(1, 1, n, 8) for n in (5, 7, 7)]
+    assert_close(run(interpreter(attention(), delegate), *inputs), reference(attention(), *inputs))
+    assert delegate.report is not None and delegate.report.whole_graph, delegate.error
+    assert broke.rendered == 1
+    (line,) = lines_of(delegate)
+    assert line.startswith("kernels for each operation in place of attention (nodes 0, 1, 2): ")
+
+
+@on_opencl
+def test_what_only_one_kernel_computes_goes_to_the_cpu(
+    backend: str, breaking: Callable[..., Breaking]
+) -> None:
+    breaking("softmax")
+    delegate, x = GpuDelegate(backend=backend), random(1, 6, 6, 4)
+    assert_close(run(interpreter(convolutions(6), delegate), x), reference(convolutions(6), x))
+    assert isinstance(delegate.error, KernelError)
+    assert [name.startswith("broken_") for name in delegate.error.reasons] == [True]
+    assert delegate.report is not None and delegate.report.partitions == ()
+    assert "broken_softmax" in delegate.report.notes[0]
+
+
+@on_opencl
+def test_the_last_implementation_that_fails_is_told(
+    backend: str, breaking: Callable[..., Breaking]
+) -> None:
+    """Nothing computes a convolution any more: the error is the compiler's."""
+    breaking("conv_2d")
+    ways = [each for each in IMPLEMENTATIONS[ConvSpec] if each.name == "conv_2d"]
+    delegate, x = GpuDelegate(backend=backend), random(1, 6, 6, 4)
+    with mock.patch.dict(IMPLEMENTATIONS, {ConvSpec: tuple(ways)}):
+        target = interpreter(convolutions(6), delegate)
+    assert_close(run(target, x), reference(convolutions(6), x))
+    assert isinstance(delegate.error, KernelError)
+    assert delegate.report is not None and delegate.report.partitions == ()
+
+
+@on_opencl
+def test_what_was_replaced_is_kept_with_the_reason(
+    backend: str,
+    breaking: Callable[..., Breaking],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    failures: Failures,
+) -> None:
+    broke = breaking(ConvBroken.name)
+    model, x = convolutions(6), random(1, 6, 6, 4)
+
+    def lines() -> list[str]:
+        delegate = GpuDelegate(backend=backend, serialization_dir=str(tmp_path), cache=True)
+        assert_close(run(interpreter(model, delegate), x), reference(model, x))
+        return lines_of(delegate)
+
+    first = lines()
+    assert broke.rendered == len(first) == 1
+    # As in another process.
+    vars(failures).update(vars(Failures()))
+    caplog.clear()
+    gc.collect()
+    assert lines() == first
+    assert broke.rendered == 1, "it is loaded"
+    assert first[0] in caplog.text
