@@ -187,6 +187,7 @@ SHARED_BY_BACKENDS = {
         "background",
         "calls",
         "execution",
+        "failures",
         "folding",
         "handles",
         "disk_cache",

@@ -180,16 +180,16 @@ class KernelCompiler:
             finished = (each.result() for each in self._compiling)
             modules = list(progress.steps("compile", finished, len(self._compiling)))
             self._compiling = []
-            for number, made in modules:
-                if isinstance(made, bytes):
-                    self._cubins[number] = made
+            for number, result in modules:
+                if isinstance(result, bytes):
+                    self._cubins[number] = result
                 elif len(self._kernels[number]) > 1:
                     for kernel in self._kernels[number]:
                         self._begin([kernel])
                 else:
                     (kernel,) = self._kernels[number]
                     self._names.discard(kernel.name)
-                    logs[kernel.name] = str(made)
+                    logs[kernel.name] = str(result)
         if logs:
             raise KernelError("; ".join(logs.values()), logs)
         return [self._cubins[number] for number in sorted(self._cubins)]

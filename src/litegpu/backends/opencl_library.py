@@ -167,8 +167,8 @@ class OpenCLKernel:
         """Return what a device handle of so much local memory lacks to launch it, or ""."""
         items, needed = c_size_t(), c_uint64()
         for fact, value in ((_WORK_GROUP_SIZE, items), (_LOCAL_MEM_SIZE, needed)):
-            asked = (self.handle, device, fact, ctypes.sizeof(value), ctypes.byref(value), None)
-            _check(library().clGetKernelWorkGroupInfo(*asked), "clGetKernelWorkGroupInfo")
+            query = (self.handle, device, fact, ctypes.sizeof(value), ctypes.byref(value), None)
+            _check(library().clGetKernelWorkGroupInfo(*query), "clGetKernelWorkGroupInfo")
         if needed.value > local_bytes:
             return f"it needs {needed.value} bytes of local memory, the device has {local_bytes}"
         if (own := math.prod(self.local_size)) > items.value:
