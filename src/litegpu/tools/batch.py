@@ -49,7 +49,10 @@ BATCH_FLAGS = (
     ),
     Flag("overwrite", bool, False, "replace an output that exists, when the new one is complete"),
     Flag("resume", bool, None, "go on with a run that did not end; false begins it anew"),
-    Flag("on_error", str, "record", "of a sample that fails: record, skip, or fail (end the run)"),
+    Flag(
+        *("on_error", str, "record", "of a sample that fails: record, skip, or fail (end the run)"),
+        known=ON_ERROR,
+    ),
     Flag("columns", pairs, None, "columns of inputs: INPUT=COLUMN,...", metavar="TEXT"),
     Flag("name_column", str, None, "the column that names rows", metavar="NAME"),
     Flag("keep", str, None, "columns of the input to have in the output: NAME,NAME"),

@@ -15,7 +15,10 @@ from litegpu import (
     InferencePriority,
     config,
 )
+from litegpu.backends import BACKENDS
 from litegpu.backends.disk_cache import LOG
+from litegpu.option_values import PRECISIONS
+from litegpu.options import QUANTIZED_MODES
 from litegpu.tools.console import note, start_bar, terminal_width
 from litegpu.tools.flags import Flag, listed, member, truth_or_text, whole
 from litegpu.tools.runtime import interpreter
@@ -27,10 +30,17 @@ DELEGATE_FLAGS = (
     Flag(
         *("backend", str, None),
         "the GPU API: cuda, opencl (cl), webgpu (or vulkan, metal, d3d12), opengl (gl)",
+        known=tuple(BACKENDS),
     ),
     Flag("device", str, None, "number or part of the name of the device, see `litegpu devices`"),
-    Flag("precision", str, None, "fp32 or fp16 (fp16: half stored, float accumulated)"),
-    Flag("quantized", str, None, "quantized tensors: exact (default; as the CPU) or float"),
+    Flag(
+        *("precision", str, None, "fp32 or fp16 (fp16: half stored, float accumulated)"),
+        known=PRECISIONS,
+    ),
+    Flag(
+        *("quantized", str, None, "quantized tensors: exact (default; as the CPU) or float"),
+        known=QUANTIZED_MODES,
+    ),
     Flag(
         "inference_preference",
         _PREFERENCE,

@@ -14,7 +14,10 @@ from litegpu.tools.registrar import Delegates, make_delegates
 DELEGATES = ("nnapi", "gpu", "hexagon", "xnnpack", "coreml")
 """What --delegate may be."""
 
-DELEGATE = Flag("delegate", str, "", "what to test: gpu, xnnpack, nnapi, hexagon or coreml")
+DELEGATE = Flag(
+    *("delegate", str, "", "what to test: gpu, xnnpack, nnapi, hexagon or coreml"),
+    known=DELEGATES,
+)
 THREADS = Flag("num_interpreter_threads", positive_int, 1, "CPU threads of what is tested")
 METRICS_FILE = Flag(
     "output_file_path", str, "", "write the metrics there, as EvaluationStageMetrics"

@@ -21,6 +21,7 @@ class Flag:
     """One flag as data; `kind` is bool, str or another function of the text.
 
     A flag with `bare` may come without a value, and then has that one: only `=` gives it another.
+    `known` are values of a text that shells complete.
     """
 
     name: str
@@ -29,39 +30,49 @@ class Flag:
     help: str
     bare: str | None = None
     metavar: str | None = None
+    known: tuple[str, ...] = ()
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The values that can be listed; none where there are any number of them."""
+        if self.kind is bool:
+            return ("true", "false")
+        return self.kind.values if isinstance(self.kind, _Kind) else self.known
 
 
-def _kind(
-    parse: Callable[[str], Any], allowed: Callable[[Any], bool], what: str
-) -> Callable[[str], Any]:
-    """Return a kind of flags whose values are parsed and then must be allowed."""
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of flags whose values are parsed and then must be allowed."""
 
-    def parsed(text: str) -> Any:
+    parse: Callable[[str], Any]
+    allowed: Callable[[Any], bool]
+    what: str
+    values: tuple[str, ...] = ()
+
+    def __call__(self, text: str) -> Any:
         try:
-            value = parse(text)
-            if allowed(value):
+            value = self.parse(text)
+            if self.allowed(value):
                 return value
         except (ValueError, KeyError):
             pass
-        raise argparse.ArgumentTypeError(f"'{text}' is not {what}")
-
-    return parsed
+        raise argparse.ArgumentTypeError(f"'{text}' is not {self.what}")
 
 
 def at_least(least: int) -> Callable[[str], Any]:
     """Return the kind of flags that take a whole number of at least `least`."""
-    return _kind(int, lambda value: value >= least, f"a whole number of at least {least}")
+    return _Kind(int, lambda value: value >= least, f"a whole number of at least {least}")
 
 
-whole = _kind(int, lambda _: True, "a whole number")
+whole = _Kind(int, lambda _: True, "a whole number")
 positive_int = at_least(1)
-number = _kind(float, math.isfinite, "a finite number")
-positive = _kind(float, lambda value: 0 < value < math.inf, "a finite number above 0")
-divisor = _kind(
+number = _Kind(float, math.isfinite, "a finite number")
+positive = _Kind(float, lambda value: 0 < value < math.inf, "a finite number above 0")
+divisor = _Kind(
     float, lambda value: math.isfinite(value) and value != 0, "a finite number other than 0"
 )
-share = _kind(float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
-_bool = _kind(lambda text: _BOOLS[text.lower()], lambda _: True, "one of true, false, 1, 0")
+share = _Kind(float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
+_bool = _Kind(lambda text: _BOOLS[text.lower()], lambda _: True, "one of true, false, 1, 0")
 
 
 def truth_or_text(text: str) -> bool | str:
@@ -73,14 +84,15 @@ def member(names: type[enum.IntEnum]) -> Callable[[str], Any]:
     """Return the kind of flags that take the name of a member, in any case, or its number."""
     known = {name.lower(): int(each) for name, each in names.__members__.items()}
     known |= {str(int(each)): int(each) for each in names}
-    return _kind(lambda text: known[text.lower()], lambda _: True, f"one of {listed(names)}")
+    words = tuple(name.lower() for name in names.__members__)
+    return _Kind(lambda text: known[text.lower()], lambda _: True, f"one of {listed(names)}", words)
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], Any]:
     """Return the kind of flags that take one of these words, in any case."""
     known = {name.lower(): name for name in names}
     what = f"one of {', '.join(known.values())}"
-    return _kind(lambda text: known[text.lower()], lambda _: True, what)
+    return _Kind(lambda text: known[text.lower()], lambda _: True, what, tuple(known.values()))
 
 
 def listed(names: type[enum.IntEnum] | type[enum.IntFlag]) -> str:

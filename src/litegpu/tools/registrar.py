@@ -20,12 +20,14 @@ from litegpu import (
     InferencePriority,
     config,
 )
+from litegpu.backends import BACKENDS
 from litegpu.errors import (
     DelegateLibraryError,
     MissingDependencyError,
     OptionsError,
     UnsupportedDeviceError,
 )
+from litegpu.options import QUANTIZED_MODES
 from litegpu.tools import foreign, runtime
 from litegpu.tools.console import start_bar
 from litegpu.tools.delegation import DELEGATE_FLAGS, given_options
@@ -54,12 +56,18 @@ GPU_FLAGS = (
         "compute in half precision where that is faster; true in the original",
     ),
     Flag("gpu_experimental_enable_quant", bool, True, "run quantized models on the GPU as well"),
-    Flag("gpu_quantized", str, "", "quantized tensors: exact (default; as the CPU) or float"),
+    Flag(
+        *("gpu_quantized", str, "", "quantized tensors: exact (default; as the CPU) or float"),
+        known=QUANTIZED_MODES,
+    ),
     Flag(
         *("gpu_inference_for_sustained_speed", bool, False),
         "measure which kernels are fastest: slower to start, faster to run",
     ),
-    Flag("gpu_backend", str, "", "use this GPU API only: cl, gl, cuda or webgpu"),
+    Flag(
+        *("gpu_backend", str, "", "use this GPU API only: cl, gl, cuda or webgpu"),
+        known=tuple(BACKENDS),
+    ),
     Flag(
         *("gpu_unsafe_cache", bool, False),
         "keep kernels even in a folder that others write to (you trust them all)",

@@ -31,7 +31,10 @@ SWEEP_FLAGS = (
     Flag("sweep_backends", str, "", f"some of {','.join(BACKENDS)} (default: all)"),
     Flag("sweep_precisions", str, ",".join(PRECISIONS), "some of them"),
     Flag("sweep_batches", str, "", "such as 1,8,64 (default: the model's own)"),
-    Flag("sweep_goal", str, "throughput", "rank by throughput (items/s), latency or energy"),
+    Flag(
+        *("sweep_goal", str, "throughput", "rank by throughput (items/s), latency or energy"),
+        known=tuple(GOALS),
+    ),
     Flag(
         *("sweep_tolerance", positive, 0.02),
         "the largest relative error of what is recommended",

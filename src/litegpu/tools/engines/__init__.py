@@ -63,7 +63,11 @@ __all__ = [
 ENGINES = ("local", "ray")
 
 ENGINE_FLAGS = (
-    Flag("engine", str, "local", "local: this machine; ray: a Ray cluster", metavar="NAME"),
+    Flag(
+        *("engine", str, "local", "local: this machine; ray: a Ray cluster"),
+        metavar="NAME",
+        known=ENGINES,
+    ),
     Flag("batch", at_least(0), 0, "samples at once; 0: 16, or 1 where the model has no batch"),
     Flag("workers", at_least(0), 0, "number of delegates that work in parallel; 0: one per GPU"),
     Flag(
@@ -75,6 +79,7 @@ ENGINE_FLAGS = (
         *("decode_in", str, AUTO),
         "threads, processes, or auto: processes where threads hold each other up",
         metavar="PLACE",
+        known=DECODE_IN,
     ),
 )
 
