@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from litegpu.cache.token import model_token
     from litegpu.compiled_model import Batcher, CompiledModel, ModelFuture, TensorBuffer
     from litegpu.costs import Estimate, Split
+    from litegpu.custom_op import CustomNode, CustomOp, CustomTensor, Launch, register_op
     from litegpu.delegate import GpuDelegate
     from litegpu.engine.peaks import Peaks
     from litegpu.errors import (
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         LitegpuError,
         MissingDependencyError,
         ModelError,
+        OperationError,
         OptionsError,
         RunTimeoutError,
         UnsupportedDeviceError,
@@ -62,6 +64,9 @@ __all__ = [
     "CompilationError",
     "CompiledModel",
     "CompiledModelError",
+    "CustomNode",
+    "CustomOp",
+    "CustomTensor",
     "DelegationReport",
     "DeviceInfo",
     "DeviceLostError",
@@ -80,6 +85,7 @@ __all__ = [
     "InterpreterError",
     "InvokeTimeoutError",
     "KernelProfile",
+    "Launch",
     "LeftOut",
     "LitegpuError",
     "MissingDependencyError",
@@ -87,6 +93,7 @@ __all__ = [
     "ModelError",
     "ModelFuture",
     "OpTotal",
+    "OperationError",
     "OptionsError",
     "Partition",
     "PartitionProfile",
@@ -103,6 +110,7 @@ __all__ = [
     "check",
     "list_devices",
     "model_token",
+    "register_op",
     "share_opengl_context",
 ]
 
@@ -113,6 +121,9 @@ _HOMES: Mapping[str, str] = {
     "CompilationError": "litegpu.errors",
     "CompiledModel": "litegpu.compiled_model",
     "CompiledModelError": "litegpu.errors",
+    "CustomNode": "litegpu.custom_op",
+    "CustomOp": "litegpu.custom_op",
+    "CustomTensor": "litegpu.custom_op",
     "DelegationReport": "litegpu.report",
     "DeviceInfo": "litegpu.backends.base",
     "DeviceLostError": "litegpu.errors",
@@ -131,6 +142,7 @@ _HOMES: Mapping[str, str] = {
     "InterpreterError": "litegpu.errors",
     "InvokeTimeoutError": "litegpu.errors",
     "KernelProfile": "litegpu.profiling",
+    "Launch": "litegpu.custom_op",
     "LeftOut": "litegpu.report",
     "LitegpuError": "litegpu.errors",
     "MissingDependencyError": "litegpu.errors",
@@ -138,6 +150,7 @@ _HOMES: Mapping[str, str] = {
     "ModelError": "litegpu.errors",
     "ModelFuture": "litegpu.compiled_model",
     "OpTotal": "litegpu.profiling",
+    "OperationError": "litegpu.errors",
     "OptionsError": "litegpu.errors",
     "Partition": "litegpu.report",
     "PartitionProfile": "litegpu.profiling",
@@ -153,6 +166,7 @@ _HOMES: Mapping[str, str] = {
     "check": "litegpu.model_check",
     "list_devices": "litegpu.backends",
     "model_token": "litegpu.cache.token",
+    "register_op": "litegpu.custom_op",
     "share_opengl_context": "litegpu.backends.opengl",
 }
 """The module of each public name, imported when the name is first used."""

@@ -99,6 +99,10 @@ class ModelError(LitegpuError, ValueError):
     """A model file is missing, damaged, or not a TensorFlow Lite model."""
 
 
+class OperationError(LitegpuError, ValueError):
+    """An operation of a user's cannot be registered, or does not do what it has to."""
+
+
 class DownloadError(LitegpuError, OSError):
     """A file could not be downloaded, or is not the file that was expected."""
 

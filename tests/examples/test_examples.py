@@ -144,6 +144,12 @@ def test_same_model(tmp_path: Path) -> None:
     assert re.fullmatch(torch, second)
 
 
+def test_custom_op(tmp_path: Path) -> None:
+    printed = run("custom_op", folder=tmp_path)
+    assert "3 operations will run on the GPU" in printed
+    assert printed.endswith("largest difference from NumPy: 0.0\n")
+
+
 def test_ray_batch(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'litegpu[ray]'")
     path = tmp_path / "model.tflite"

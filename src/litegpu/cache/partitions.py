@@ -18,6 +18,7 @@ from litegpu.engine.partition import constant_outputs
 from litegpu.errors import LitegpuError
 from litegpu.graph import Graph
 from litegpu.numeric_policy import NumericPolicy
+from litegpu.ops.custom import custom_code
 from litegpu.version import __version__
 
 
@@ -38,7 +39,10 @@ class Wanted:
 
     def facts(self) -> tuple[object, ...]:
         """Return what its fingerprint has of it; the device is apart."""
-        return (self.policy, self.tuned, graph_facts(self.graph), sorted(self.precise))
+        return (
+            *(self.policy, self.tuned, graph_facts(self.graph), sorted(self.precise)),
+            custom_code(self.graph),
+        )
 
 
 def find_or_compile(

@@ -3,7 +3,7 @@
 from litegpu.codegen.dialect import PLAIN_LAUNCH, Argument, Dialect, KernelText, LaunchAttributes
 from litegpu.codegen.half_range import HALF_MAX, HALF_TINY, RANGE, RANGE_WORDS
 from litegpu.codegen.registers import FLOAT, INT, KINDS, LONG, Register, literal, register_of
-from litegpu.codegen.render import Epilogue, EpilogueText, render
+from litegpu.codegen.render import Epilogue, EpilogueText, add_template, render
 from litegpu.codegen.storage import Position, Storage, TensorRef, round_up
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Register",
     "Storage",
     "TensorRef",
+    "add_template",
     "literal",
     "register_of",
     "render",

@@ -17,6 +17,7 @@ from litegpu.codegen.half_range import telling_range
 from litegpu.codegen.registers import FLOAT, INT, Register
 from litegpu.codegen.sources import templates
 from litegpu.codegen.storage import Position, Shape4, TensorRef
+from litegpu.errors import OperationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,16 @@ def render(
         "at": _position,
         "at_row": _row_of,
     }
-    body = _environment().get_template(f"{template}.jinja").render(**variables, **tensors, **words)
+    try:
+        text = _environment().get_template(f"{template}.jinja")
+        body = text.render(**variables, **tensors, **words)
+    except Exception as error:
+        if template not in _ADDED:
+            raise
+        raise OperationError(
+            f"The template of '{template}' cannot be written out: {type(error).__name__}: {error}. "
+            f"It has the words {', '.join([*variables, *tensors])} and store."
+        ) from error
     noted = [each.name for each in tensors.values() if isinstance(each, TensorRef) and each.noted]
     if noted:
         body = telling_range(body, noted, groups)
@@ -237,7 +247,23 @@ def _row_of(row: str, shape: Shape4) -> Position:
     return Position.of_row(row, shape)
 
 
+_ADDED: dict[str, str] = {}
+"""Texts of templates that are not in the package, by name."""
+
+
+def add_template(name: str, text: str) -> None:
+    """Make a template of a user's known; its name tells its text from all others.
+
+    Raises jinja2.TemplateSyntaxError.
+    """
+    _environment().parse(text)
+    _ADDED[name] = text
+
+
 def _source(name: str) -> tuple[str, str, None] | None:
+    added = _ADDED.get(name.removesuffix(".jinja"))
+    if added is not None:
+        return added, f"<{name}>", None
     path = templates().get(name)
     return None if path is None else (path.read_text(encoding="utf-8"), str(path), None)
 

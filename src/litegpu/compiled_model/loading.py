@@ -76,4 +76,23 @@ def _instance(content: bytes, gpu: Mapping[str, Any] | None, threads: int | None
     try:
         return Instance(runtime.interpreter(content, delegate, threads), delegate)
     except ModelError as error:
-        raise CompiledModelError(str(error)) from error
+        cause = delegate.error if delegate is not None else None
+        raise CompiledModelError(f"{error}{_of_the_gpu(delegate, str(error))}") from (
+            cause or error
+        )
+
+
+def _of_the_gpu(delegate: GpuDelegate | None, refused: str) -> str:
+    """Return why the GPU did not take what the runtime has no kernel for, or nothing."""
+    if delegate is None:
+        return ""
+    if delegate.error is not None:
+        return f" On the GPU it failed, too: {delegate.error}"
+    rejected = delegate.report.rejected if delegate.report is not None else ()
+    for node in rejected:
+        if "unresolved custom op" in refused and node.op in refused:
+            return (
+                f" On the GPU: {node.op}: {node.reason} litegpu.register_op makes custom "
+                "operations known."
+            )
+    return ""

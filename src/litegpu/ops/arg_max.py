@@ -9,11 +9,12 @@ from litegpu.codegen import INT, register_of
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops import checks, facts
 from litegpu.ops.axis_operand import axis_of, check_axis
-from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add, shared_items
+from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add
 from litegpu.ops.reshape import four_dimensions, reshape_node
 from litegpu.ops.resize_bilinear import ResizeAttributes, resize_words
 from litegpu.ops.types import INTEGERS, SCALED, TYPE_CODES
 from litegpu.ops.units import Unit
+from litegpu.ops.work_groups import shared_items
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -21,6 +21,7 @@ from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.facts import OpFacts
 from litegpu.ops.lazy_array import LazyArray
+from litegpu.ops.plug_ins import import_plug_ins
 from litegpu.ops.traits import Trait
 from litegpu.ops.types import FLOATS, Types
 from litegpu.ops.units import Operations
@@ -312,7 +313,15 @@ def _import_ops() -> None:
 def facts_of(name: str) -> OpFacts:
     """Return what is known of an operation, whether it has kernels or not."""
     _import_ops()
+    if name not in _REGISTRY:
+        import_plug_ins()
     return _REGISTRY.get(name, _UNKNOWN)
+
+
+def registered(name: str) -> OpFacts | None:
+    """Return what was registered under a name, by litegpu or by users, before plug-ins are."""
+    _import_ops()
+    return _REGISTRY.get(name)
 
 
 def has(node: Node, traits: Trait) -> bool:
@@ -343,55 +352,6 @@ def all_facts() -> Iterator[OpFacts]:
 def all_ops() -> Iterator[Op]:
     """Yield every op that has kernels, by name."""
     return (op for op in all_facts() if isinstance(op, Op))
-
-
-_SHARED_BYTES = 16
-"""What each item of a work group puts into shared memory: a float4."""
-_SMALLEST_GROUP = 16
-"""Smaller work groups leave most lanes of a GPU's vector units idle."""
-
-
-def can_share(items: int, target: Target) -> bool:
-    """Return whether a work group of so many items may exist and share a float4 each."""
-    fits = items * _SHARED_BYTES <= target.local_memory_bytes
-    return fits and items <= target.max_shared_items
-
-
-_WARP = 32
-"""Work items of CUDA that run together."""
-
-
-def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
-    """Return how many work items (a power of 2) should share out a reduction of `terms`.
-
-    `groups` reductions run side by side: as long as they keep the device busy, one item each.
-    """
-    items, target = 1, ctx.target
-    # Twice as many must fit: compute units want several groups at a time.
-    while items < min(terms, 256) and can_share(4 * items, target):
-        if groups * items >= target.parallel_items:
-            break
-        items *= 2
-    return items if items >= _SMALLEST_GROUP else 1
-
-
-def lanes_of(items: int, target: Target, rows: int = 1) -> int:
-    """Return how many of the items of a reduction can add up without shared memory; 1: none can.
-
-    Those of a warp can, in CUDA, if groups of `rows` reductions are whole warps. All other
-    languages would need an extension for it.
-    """
-    whole = items * rows % _WARP == 0
-    return min(items, _WARP) if target.backend == "cuda" and whole else 1
-
-
-def by_load(tiles: Sequence[_T], items: Callable[[_T], int], target: Target) -> tuple[_T, ...]:
-    """Sort tiles, which are given largest first, by how good they look for the device.
-
-    First come those that still leave it enough work items, then the others, smallest first.
-    """
-    busy = [tile for tile in tiles if items(tile) >= target.parallel_items]
-    return (*busy, *(tile for tile in reversed(tiles) if tile not in busy))
 
 
 def constant_list(graph: Graph, value_id: int) -> list[Any]:

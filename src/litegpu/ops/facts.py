@@ -31,6 +31,8 @@ class OpFacts:
     """
 
     name: ClassVar[str]
+    code: ClassVar[str] = ""
+    """What a user's operation has otherwise when its code changes; litegpu's own have nothing."""
     traits: ClassVar[Trait] = Trait.NONE
     launches: ClassVar[int] = 1
     """Kernels that a node takes as a rule, none where it joins the kernel before it."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from litegpu.codegen import Storage
 from litegpu.codegen.storage import Shape4
-from litegpu.ops.base import LowerContext, by_load
+from litegpu.ops.base import LowerContext
+from litegpu.ops.work_groups import by_load
 
 
 @dataclass(frozen=True, slots=True)

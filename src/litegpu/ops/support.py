@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from litegpu.errors import OperationError
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.numeric_policy import QuantizedMode
 from litegpu.ops import checks, dynamic, float_view, fold, types
@@ -142,6 +143,8 @@ def check_node(
     try:
         reason = _reason(graph, node, op, quantized)
         shapes = () if reason else op.infer(graph, node)
+    except OperationError as error:
+        return str(error), ()
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # What no converter writes and the runtime lets pass, such as a required input left out.
         return f"Its operands make no sense ({type(error).__name__}: {error}).", ()

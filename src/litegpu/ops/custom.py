@@ -1,0 +1,26 @@
+"""Operations of users among those of litegpu: names that are taken, what a cache asks of them."""
+
+from __future__ import annotations
+
+from litegpu.graph import Graph
+from litegpu.ops.base import Op, add, facts_of, registered
+
+
+def add_custom(op: Op, replace: bool) -> str:
+    """Make an operation of a user's known; return why it cannot be, or an empty text."""
+    there = registered(op.name)
+    if there is not None and not there.code:
+        return "it is litegpu's own. Use another name."
+    if there is not None and there.code != op.code and not replace:
+        return "it was registered before. Use another name, or register_op(..., replace=True)."
+    add(op)
+    return ""
+
+
+def custom_code(graph: Graph) -> list[tuple[str, str]]:
+    """Return name and code of each operation of users in a graph, sorted: what a cache asks."""
+    found = {(node.op, facts_of(node.op).code) for node in graph.nodes}
+    for node in graph.nodes:
+        for inner in node.graphs:
+            found.update(custom_code(inner))
+    return sorted(each for each in found if each[1])

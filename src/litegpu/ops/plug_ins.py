@@ -1,0 +1,26 @@
+"""Installed packages that register operations of their own, by an entry point."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from importlib.metadata import entry_points
+
+_log = logging.getLogger("litegpu")
+PLUG_INS = "litegpu.ops"
+"""The group of entry points that name modules with operations of users."""
+
+
+@cache
+def import_plug_ins() -> None:
+    """Import the modules of installed packages that register operations of users."""
+    for entry in entry_points(group=PLUG_INS):
+        try:
+            entry.load()
+        except Exception as error:  # whatever a stranger's module raises
+            _log.warning(
+                "The operations of the package '%s' are missing, for %s cannot be imported (%s: "
+                "%s). Update the package, or uninstall it.",
+                *(entry.dist.name if entry.dist else entry.name, entry.value),
+                *(type(error).__name__, error),
+            )

@@ -1,0 +1,57 @@
+"""How many work items share the work of a kernel, and which of some tiles leave a device enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from litegpu.ops.base import LowerContext, Target
+
+_T = TypeVar("_T")
+_SHARED_BYTES = 16
+"""What each item of a work group puts into shared memory: a float4."""
+_SMALLEST_GROUP = 16
+"""Smaller work groups leave most lanes of a GPU's vector units idle."""
+
+
+def can_share(items: int, target: Target) -> bool:
+    """Return whether a work group of so many items may exist and share a float4 each."""
+    fits = items * _SHARED_BYTES <= target.local_memory_bytes
+    return fits and items <= target.max_shared_items
+
+
+_WARP = 32
+"""Work items of CUDA that run together."""
+
+
+def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
+    """Return how many work items (a power of 2) should share out a reduction of `terms`.
+
+    `groups` reductions run side by side: as long as they keep the device busy, one item each.
+    """
+    items, target = 1, ctx.target
+    # Twice as many must fit: compute units want several groups at a time.
+    while items < min(terms, 256) and can_share(4 * items, target):
+        if groups * items >= target.parallel_items:
+            break
+        items *= 2
+    return items if items >= _SMALLEST_GROUP else 1
+
+
+def lanes_of(items: int, target: Target, rows: int = 1) -> int:
+    """Return how many of the items of a reduction can add up without shared memory; 1: none can.
+
+    Those of a warp can, in CUDA, if groups of `rows` reductions are whole warps. All other
+    languages would need an extension for it.
+    """
+    whole = items * rows % _WARP == 0
+    return min(items, _WARP) if target.backend == "cuda" and whole else 1
+
+
+def by_load(tiles: Sequence[_T], items: Callable[[_T], int], target: Target) -> tuple[_T, ...]:
+    """Sort tiles, which are given largest first, by how good they look for the device.
+
+    First come those that still leave it enough work items, then the others, smallest first.
+    """
+    busy = [tile for tile in tiles if items(tile) >= target.parallel_items]
+    return (*busy, *(tile for tile in reversed(tiles) if tile not in busy))
