@@ -189,9 +189,9 @@ def register_op(op: _AnyOp | None = None, *, replace: bool = False) -> Any:
             f"The template of '{name}' cannot be read: line {error.lineno}: {error.message}. "
             "Templates are of Jinja2."
         ) from error
-    taken = "it is one of the runtime's. Use another name." if name in BUILTIN_OPS.values() else ""
-    if taken := taken or add_custom(_Adapter(op(), template, digest), replace):
-        raise OperationError(f"There is an operation '{name}' already: {taken}")
+    clash = "it is one of the runtime's. Use another name." if name in BUILTIN_OPS.values() else ""
+    if clash := clash or add_custom(_Adapter(op(), template, digest), replace):
+        raise OperationError(f"There is an operation '{name}' already: {clash}")
     return op
 
 
@@ -284,8 +284,9 @@ class _Adapter(Op):
         launch = self._call(self._own.launch, graph, node)
         if not isinstance(launch, Launch):
             raise self._wrong("launch", f"returned {launch!r}. Return a litegpu.Launch.")
-        if taken := {*launch.variables} & {*self._own.reads}:
-            raise self._wrong("launch", f"has variables that inputs are called, {sorted(taken)}.")
+        if common := {*launch.variables} & {*self._own.reads}:
+            text = f"has variables with names of inputs, {sorted(common)}. Use other names."
+            raise self._wrong("launch", text)
         plan = _Plan(tuple(launch.variables.items()), launch.grid, launch.flops)
         return (replace(node, attributes=plan),)
 

@@ -213,7 +213,7 @@ def raising(self: CustomOp, node: CustomNode) -> Any:
     [
         ({"launch": lambda self, node: None}, r"Scaled.launch\(\) of 'Scaled' returned None. Re"),
         ({"launch": raising}, r"raising\(\) of 'Scaled' failed for node 0: KeyError: 'size'"),
-        ({"launch": bad({"src": 1})}, "has variables that inputs are called"),
+        ({"launch": bad({"src": 1})}, "has variables with names of inputs"),
         ({"launch": bad({"a b": 1})}, "Launch.variables has 'a b', which"),
         ({"launch": bad([])}, "Launch.variables is a list. Use a dict of"),
         ({"launch": bad(grid=(1, 0, 1))}, r"Launch.grid is \(1, 0, 1\). Use"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from litegpu.graph import Graph
-from litegpu.ops.base import Op, add, facts_of, registered
+from litegpu.ops import base
+from litegpu.ops.base import Op, facts_of, registered
 
 
 def add_custom(op: Op, replace: bool) -> str:
@@ -13,7 +14,7 @@ def add_custom(op: Op, replace: bool) -> str:
         return "it is litegpu's own. Use another name."
     if there is not None and there.code != op.code and not replace:
         return "it was registered before. Use another name, or register_op(..., replace=True)."
-    add(op)
+    base.add(op)
     return ""
 
 
