@@ -155,7 +155,6 @@ class GpuDelegate:
         """Choose and compile the partitions of an interpreter's graph."""
         from litegpu.exactness import exactness_notes
         from litegpu.graph.partition import private_ends
-        from litegpu.ops.support import check_support
         from litegpu.runtime_abi.reader import thread_count
         from litegpu.selection import Selection
 
@@ -164,8 +163,7 @@ class GpuDelegate:
             self._read(context)
         if self._subgraphs.is_unrolled(context):
             return []
-        graph = self._subgraphs.take(context)
-        support = check_support(graph, self.options.quantized_mode())
+        graph, support = self._subgraphs.graph(context), self._checks.of(context)
         on_cpu = (thread_count(context), preview, self._subgraphs.runs(context))
         selection = Selection(support, self.options, self.device, *on_cpu)
         with progress.watching(self._on_progress):
@@ -182,14 +180,17 @@ class GpuDelegate:
         report = self._make_report(selection, choice, kernels, parts, notes)
         self._announce(report)
         self._publish(report, primary=context == self._primary)
+        self._checks.done(context)
         self._subgraphs.unroll(context, nodes := [n for subset, _ in kernels for n in subset.nodes])
         return nodes
 
     def _read(self, context: int) -> None:
         """Read the graphs of a model, while they all are as in its file."""
+        from litegpu.called_shapes import GraphChecks
         from litegpu.runtime_abi.subgraphs import Subgraphs
 
         self._subgraphs = Subgraphs(context)
+        self._checks = GraphChecks(self._subgraphs, self.options.quantized_mode())
         try:
             self._subgraphs.read(self.model)
         except ModelError as error:

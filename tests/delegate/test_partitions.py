@@ -153,12 +153,9 @@ def test_a_software_device_takes_the_most_work() -> None:
     interpreter(small_and_large(), delegate)
     report = report_of(delegate)
     assert [part.nodes for part in report.partitions] == [(6, 7)]
-    assert [(each.nodes, each.reason) for each in report.left_out] == [
-        (
-            (0, 1, 2, 3, 4),
-            "Others are worth more, and max_delegated_partitions=1 allows no further one.",
-        )
-    ]
+    (left,) = report.left_out
+    assert left.nodes == (0, 1, 2, 3, 4)
+    assert "max_delegated_partitions=1" in left.reason
 
 
 def test_threads_of_the_cpu_count() -> None:

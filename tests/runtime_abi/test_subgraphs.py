@@ -10,6 +10,8 @@ import pytest
 
 from litegpu import DelegationReport, GpuDelegate, selection
 from litegpu.costs import CostPolicy
+from litegpu.engine.compiled import CompiledPartition
+from litegpu.graph import Graph
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from loop_models import Carried, counted, loop, loop_graphs, recurrent, run_loop
@@ -162,6 +164,72 @@ def test_the_numbers_of_graphs_without_the_file(caplog: pytest.LogCaptureFixture
     with pytest.raises(RuntimeError, match=r"dims\.size") as caught:
         target.resize_tensor_input(0, (2, 2, 2), strict=True)
     assert "subgraph_index" not in str(caught.value)
+
+
+# Graphs whose inputs have other shapes each time
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """List the sizes of the graphs that are compiled."""
+    found: list[int] = []
+    before = PartitionKernel._compile
+
+    def noted(kernel: PartitionKernel, graph: Graph) -> CompiledPartition:
+        found.append(len(graph.nodes))
+        return before(kernel, graph)
+
+    monkeypatch.setattr(PartitionKernel, "_compile", noted)
+    return found
+
+
+@pytest.mark.parametrize("rows", [-1, 1, 2], ids=["unknown", "as before", "one more"])
+@pytest.mark.parametrize("with_file", [False, True])
+def test_what_grows_with_each_pass_is_not_compiled_for_each(
+    rows: int, with_file: bool, compiled: list[int]
+) -> None:
+    """Whatever the file says of the shape, which is a lie after the first pass."""
+    writer = ModelWriter()
+    x = writer.input((1, 8))
+
+    def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+        y = inner.op("CONCATENATION", values[1:], [(rows, 8)], options={"axis": 0})
+        return [counted(inner, values[0]), inner.op("TANH", [y], [(rows, 8)]), values[2]]
+
+    start = (writer.constant(0, np.int32), step(writer, "EXP", x), x)
+    writer.output(loop(writer, start, body, 4)[1])
+    model, value = writer.build(), random(1, 8)
+    delegate = GpuDelegate(min_nodes_per_partition=0, model=model if with_file else None)
+    target = interpreter(model, delegate)
+    at_first = len(compiled)
+    assert_close(run(target, value), reference(model, value))
+    assert len(compiled) == at_first
+    _, grown = report_of(delegate).subgraphs
+    assert [grown.ops[node.index] for node in grown.rejected] == ["CONCATENATION", "TANH"]
+    assert all("known only when the model runs" in node.reason for node in grown.rejected)
+
+
+def test_what_a_branch_takes_of_an_unknown_size_is_not_compiled_for_each(
+    compiled: list[int],
+) -> None:
+    writer = ModelWriter()
+    x = writer.input((8,))
+    found = writer.op("WHERE", [x], [(-1, 1)], dtype="int64")
+    found = writer.op("CAST", [found], [(-1, 1)])
+    branches = {"then_subgraph_index": 1, "else_subgraph_index": 1}
+    chosen = writer.constant(True, bool)
+    writer.output(writer.op("IF", [chosen, found], [(-1, 1)], options=branches))
+    branch = ModelWriter()
+    branch.output(branch.op("TANH", [branch.input((1, 1))], [(1, 1)]))
+    model = with_subgraphs(writer.build(), branch.build())
+    delegate = GpuDelegate(min_nodes_per_partition=0)
+    target = interpreter(model, delegate)
+    at_first = len(compiled)
+    for count in (3, 5, 3):
+        value = (np.arange(8) < count).astype(np.float32)
+        assert_close(run(target, value), reference(model, value))
+    assert len(compiled) == at_first
+    assert report_of(delegate).subgraphs[0].delegated_nodes == []
 
 
 # Loops whose graphs come before the graphs that run them

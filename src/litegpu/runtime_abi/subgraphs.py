@@ -7,7 +7,7 @@ import ctypes
 import enum
 import itertools
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from litegpu.errors import ModelError
 from litegpu.graph import Graph, Node
@@ -24,8 +24,21 @@ _CALLS: Mapping[str, tuple[str, ...]] = {
 }
 """The parameters of operations that name the graphs that they run."""
 
-_Call = tuple[int, int]
+_Place = tuple[int, int]
 """The number of a graph, and the index of a node there that runs other graphs."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a graph is called: by a node in the graph of a context.
+
+    `called` is the graph with its inputs in order, and `body` that of a loop, where they are known.
+    """
+
+    context: int
+    node: Node
+    called: Graph | None
+    body: Graph | None
 
 
 class Runs(enum.Enum):
@@ -53,12 +66,13 @@ class Subgraphs:
         self._context = context
         self._budget = ReadBudget()
         self._graphs = dict[int, Graph]()
-        """By number; those that were taken are gone."""
+        """By number."""
         self._bodies = dict[int, Graph]()
         """Conditions and bodies of loops, with their inputs and outputs."""
-        self._callers = dict[int, set[_Call]]()
+        self._callers = dict[int, dict[_Place, Node]]()
         self._in_invokes = set[int]()
-        self._unrolled = set[_Call]()
+        self._waiting = set[int]()
+        self._unrolled = set[_Place]()
 
     def read(self, source: ModelSource | None) -> None:
         """Read all graphs; one that cannot be read is left out.
@@ -77,13 +91,15 @@ class Subgraphs:
         for number, graph in self._graphs.items():
             for node in graph.nodes:
                 for called in _called(node):
-                    self._callers.setdefault(called, set()).add((number, node.index))
+                    self._callers.setdefault(called, {})[number, node.index] = node
         self._in_invokes = self._find_in_invokes()
+        self._waiting = set(self._graphs)
         loops = (_called(node) for node in self._nodes(self._graphs) if node.op == "WHILE")
         numbers = sorted({number for called in loops for number in called if number})
         if source is not None and numbers:
             file = ModelFile.open(source)
             self._bodies = {n: self._body(n, file) for n in numbers if n in self._graphs}
+            self._graphs = {n: self._with_bodies(graph) for n, graph in self._graphs.items()}
 
     def _read(self, number: int, context: int) -> None:
         with contextlib.suppress(ModelError):  # its own turn will say why
@@ -117,17 +133,31 @@ class Subgraphs:
             new = {number for numbers in called for number in numbers} - found
         return found
 
-    def take(self, context: int) -> Graph:
-        """Return the graph of a context, and keep it no longer. Raises what read_graph raises.
+    def graph(self, context: int) -> Graph:
+        """Return the graph of a context. Raises what read_graph raises.
 
         Its loops have their conditions and bodies. Loops in these have none: what runs in a
         partition is not nested.
         """
-        graph = self._graphs.pop(self.numbers.get(context, -1), None)
-        found = self._with_bodies(graph or reader.read_graph(context, self._budget))
-        if not self._graphs:
+        found = self._graphs.get(self.numbers.get(context, -1))
+        return found or reader.read_graph(context, self._budget)
+
+    def done(self, context: int) -> bool:
+        """Return whether the runtime has asked about all graphs; then none is kept any longer."""
+        self._waiting.discard(self.numbers.get(context, -1))
+        if not self._waiting:
+            self._graphs.clear()
             self._bodies.clear()
-        return found
+        return not self._waiting
+
+    def calls(self, context: int) -> Iterator[Call]:
+        """Yield how other graphs call one, for each of their nodes that do."""
+        number = self.numbers.get(context, -1)
+        contexts = list(self.numbers)
+        for (caller, _), node in self._callers.get(number, {}).items():
+            body = node.params["body_subgraph_index"] if node.op == "WHILE" else -1
+            found = self._bodies.get(body, self._graphs.get(body))
+            yield Call(contexts[caller], node, self._bodies.get(number), found)
 
     def _with_bodies(self, graph: Graph) -> Graph:
         nodes = []
@@ -152,8 +182,8 @@ class Subgraphs:
 
     def is_unrolled(self, context: int) -> bool:
         """Whether a graph runs in partitions alone, as part of the loops there."""
-        callers = self._callers.get(self.numbers.get(context, -1), set())
-        return bool(callers) and callers <= self._unrolled
+        callers = self._callers.get(self.numbers.get(context, -1), {})
+        return bool(callers) and callers.keys() <= self._unrolled
 
 
 def _called(node: Node) -> tuple[int, ...]:
