@@ -67,7 +67,7 @@ def test_a_wrong_kernel_is_found_and_its_layer_remains(
     oracle: NetworkOracle, wrong_tanh: None, tmp_path: Path
 ) -> None:
     assert oracle.goes_wrong(CHAIN)
-    builder = oracle.shrunk(CHAIN)
+    builder = oracle.shrunk(CHAIN, seconds=600)
     (layer,) = builder.network.layers
     assert layer.case == Unary(op="TANH", shape=(1, 1, 1, 1))
     assert builder.lines() == ("2: Unary-op=TANH-shape=1x1x1x1 of input -> 1x1x1x1",)

@@ -13,10 +13,11 @@ python tests/support/fuzz.py --only NAME:NUMBER       one of them again; --save 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,6 +32,7 @@ from fuzzing.options import FlexOracle
 from fuzzing.oracle import Finding, Oracle, Tally
 from fuzzing.resizing import ResizeOracle
 from fuzzing.seeds import Source, all_seeds
+from litegpu import backends
 
 
 class Trials(Protocol):
@@ -75,7 +77,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--sanitizer", action="store_true", help="networks in this process, for compute-sanitizer"
     )
-    parser.add_argument("--shrink", action="store_true", help="make networks that fail smaller")
+    parser.add_argument(
+        "--shrink",
+        type=float,
+        nargs="?",
+        const=20.0,
+        metavar="SECONDS",
+        help="make networks that go wrong smaller, for so long each (default: 20)",
+    )
     chosen = parser.parse_args()
     if chosen.sanitizer:
         chosen.kind, chosen.jobs = "networks", 1
@@ -107,6 +116,8 @@ class Campaign:
         self._sources = {name: found[name] for name in found if chosen.models in name}
         self._trials = names_and_numbers(list(self._sources), chosen)
         self._lock = threading.Lock()
+        listed = backends.list_devices() if chosen.jobs > 1 else []
+        self._devices = max(sum(each.backend == chosen.backend for each in listed), 1)
         self._printed = self._began = time.monotonic()
         self._stopped = False
         self.total = Tally()
@@ -114,7 +125,7 @@ class Campaign:
     def run(self) -> None:
         """Run until the trials are used up, or someone presses Ctrl-C."""
         with ThreadPoolExecutor(self._chosen.jobs) as pool:
-            jobs = [pool.submit(self._job) for _ in range(self._chosen.jobs)]
+            jobs = [pool.submit(self._job, number) for number in range(self._chosen.jobs)]
             try:
                 for job in jobs:
                     job.result()
@@ -122,8 +133,10 @@ class Campaign:
                 self._stopped = True
                 print("Stopped.")
 
-    def _job(self) -> None:
-        options = {"backend": self._chosen.backend} if self._chosen.backend else {}
+    def _job(self, number: int) -> None:
+        options: dict[str, Any] = {}
+        if self._chosen.backend:
+            options = {"backend": self._chosen.backend, "device": number % self._devices}
         trials: Trials = KINDS[self._chosen.kind](self._sources, options)
         if self._chosen.sanitizer:
             trials = NetworkOracle(self._sources, options, here=True)
@@ -144,7 +157,7 @@ class Campaign:
             trials.close()
 
     def _shrink(self, trials: NetworkOracle, finding: Finding) -> None:
-        builder = trials.shrink(finding)
+        builder = trials.shrink(finding, self._chosen.shrink)
         lines = [f"{finding.seed}, shrunk:", *builder.lines()]
         if self._chosen.save:
             name = f"{finding.seed.replace(':', '_')}_shrunk.tflite"
@@ -168,6 +181,15 @@ class Campaign:
             print(f"{count} tried, {rate:.1f} a second, {found} went wrong", flush=True)
 
 
+def causes(findings: Sequence[Finding]) -> dict[str, list[str]]:
+    """Return the seeds of findings by what they say, without its numbers; the most first."""
+    found: dict[str, list[str]] = {}
+    for finding in findings:
+        words = re.sub(r"[-+]?\d[\w.]*(_[0-9a-f]+)?", "#", finding.text.splitlines()[0])
+        found.setdefault(words[:200], []).append(finding.seed)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
 def main() -> int:
     """Return 1 if anything went wrong."""
     campaign = Campaign(arguments())
@@ -176,8 +198,8 @@ def main() -> int:
         print("Only on the device:", line)
     for outcome, count in campaign.total.outcomes.most_common():
         print(f"{count:7} {outcome}")
-    for finding in campaign.total.findings:
-        print(finding)
+    for cause, seeds in causes(campaign.total.findings).items():
+        print(f"{len(seeds):7} {cause}\n        {' '.join(seeds[:8])}")
     return 1 if campaign.total.findings else 0
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import pickle
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +42,10 @@ _AS_USERS = 16
 """Of so many networks one is compiled by several processes."""
 _PEAK = 30.0
 """A single element may differ by so much more, relative to the largest one."""
+_MEANT = ("is a software device", "float16 cannot hold")
+"""Warnings of a CPU that plays a device, and of values that stay float32 at fp16."""
+_STEP = 2.0**-8
+"""The relative size of one of the steps that stand for a value's range."""
 _FACTOR = 8.0
 """How far beyond what rounding did to the CPU's result in a few tries a result may lie."""
 
@@ -145,14 +151,14 @@ class NetworkOracle:
             self._worker.close()
         return found
 
-    def shrink(self, finding: Finding) -> Builder:
-        """Return the smallest network that goes wrong as one of a finding does."""
+    def shrink(self, finding: Finding, seconds: float) -> Builder:
+        """Return the smallest network that goes wrong as that of a finding does."""
         name, _, number = finding.seed.rpartition(":")
-        return self.shrunk(draw(name, int(number)).network)
+        return self.shrunk(draw(name, int(number)).network, seconds)
 
-    def shrunk(self, network: Network) -> Builder:
-        """Return the smallest network that goes wrong as this one does."""
-        return rebuild(shrunk(network, self.goes_wrong))
+    def shrunk(self, network: Network, seconds: float) -> Builder:
+        """Return the smallest network that goes wrong and is found in so long."""
+        return rebuild(shrunk(network, self.goes_wrong, seconds))
 
     def save(self, finding: Finding, folder: Path) -> Path:
         """Write the model of a finding to a folder."""
@@ -193,7 +199,9 @@ def checked(task: Task) -> Result:
         network = builder.network
         written = stored(builder)
         interpreter = runtime.interpreter(written.content, builtin_kernels=True)
-        expected = _invoke(interpreter, written.inputs)
+        exact = _invoke(interpreter, written.inputs)
+        if not _is_finite(written):
+            return Result("refused", text="left out: infinities or NaN on the way")
     except (UnfitError, LitegpuError, RuntimeError, ValueError) as error:
         return Result("refused", text=f"refused by the CPU: {str(error)[-200:]}")
     if task.options is None:
@@ -201,18 +209,33 @@ def checked(task: Task) -> Result:
     outcome = "the same"
     # Jobs side by side leave no cores for processes that compile; some networks do as users' do.
     os.environ["LITEGPU_COMPILE_PROCESSES"] = "0" if network.seed % _AS_USERS else "1"
+    simulated = functools.cache(lambda: _simulated(written))
     for mode in modes(network):
+        against, expected = simulated() if mode.limit == _STEPS else (written, exact)
         got, fault, part = _on_device(written, {**task.options, **mode.options})
         if fault:
             return Result("ran", fault=f"{mode.name}: {fault}")
         problem = _difference(written, expected, got, mode)
-        if problem and _is_undecided(written, expected, got, mode):
+        if problem and _is_undecided(against, expected, got, mode):
             outcome, problem = "the same but for the CPU's own rounding", ""
         if problem:
             return Result("ran", fault=f"{mode.name}: {problem}{part and f' ({part})'}")
         if part:
             outcome = f"the same, in part on the CPU ({part})"
     return Result("ran", text=outcome)
+
+
+def _simulated(written: Written) -> tuple[Written, tuple[Array, ...]]:
+    """Return a quantized network that computes with floats, and its results on the CPU."""
+    changed = replace(written, content=storing.simulated(written.content))
+    interpreter = runtime.interpreter(changed.content, builtin_kernels=True)
+    return changed, _invoke(interpreter, written.inputs)
+
+
+def _is_finite(written: Written) -> bool:
+    """Whether all numbers on the way are; what integers an infinity becomes is nobody's promise."""
+    way = storing.all_tensors(written.content, written.inputs).values()
+    return all(np.all(np.isfinite(each)) for each in way if each.dtype == np.float32)
 
 
 class _Warnings(logging.Handler):
@@ -223,9 +246,10 @@ class _Warnings(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line, unless it only tells that a CPU plays the device."""
-        if "is a software device" not in record.getMessage():
-            self.lines.append(record.getMessage())
+        """Keep a line, unless it tells of what is meant to be so."""
+        line = record.getMessage()
+        if not any(each in line for each in _MEANT):
+            self.lines.append(line)
 
 
 def _on_device(written: Written, options: Mapping[str, Any]) -> tuple[tuple[Array, ...], str, str]:
@@ -254,7 +278,7 @@ def _on_device(written: Written, options: Mapping[str, Any]) -> tuple[tuple[Arra
         log.setLevel(level)
         log.propagate = propagate
     if delegate.error is not None:
-        problem = f"{delegate.error!r}"
+        problem = _told(delegate.error)
     report = delegate.report
     part = ""
     if report is None or not report.partitions:
@@ -265,6 +289,13 @@ def _on_device(written: Written, options: Mapping[str, Any]) -> tuple[tuple[Arra
     if warnings.lines and not problem and not part:
         problem = f"warned: {warnings.lines[0]}"
     return outputs, problem, part
+
+
+def _told(error: BaseException) -> str:
+    """Return an error with the place in litegpu that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "nowhere"
+    return f"{error!r} at {place}"
 
 
 def _invoke(interpreter: Any, inputs: Sequence[Array]) -> tuple[Array, ...]:
@@ -319,7 +350,7 @@ def _is_undecided(
         return False
     if mode.limit == _EXACT and _is_pure(written):
         return False
-    ulp = HALF_ULP if mode.half or mode.limit == _STEPS else ULP
+    ulp = _STEP if mode.limit == _STEPS else HALF_ULP if mode.half else ULP
     nearby = []
     for number in range(1, TRIES + 1):
         random = np.random.default_rng([number])

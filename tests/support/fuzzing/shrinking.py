@@ -15,24 +15,18 @@ _SIMPLE = {"activation": "NONE", "weights": "constant", "padding": "SAME"}
 """Values of fields that are simpler than any other."""
 
 
-def shrunk(
-    network: Network,
-    goes_wrong: Callable[[Network], bool],
-    seconds: float = 600.0,
-    tries: int = 500,
-) -> Network:
+def shrunk(network: Network, goes_wrong: Callable[[Network], bool], seconds: float) -> Network:
     """Return the smallest network that was found to go wrong; `network` does.
 
     Whole layers go first, then sizes and what else the cases say.
     """
-    end, left = time.monotonic() + seconds, tries
+    end = time.monotonic() + seconds
     changed = True
     while changed:
         changed = False
         for smaller in _smaller(network):
-            if left == 0 or time.monotonic() > end:
+            if time.monotonic() > end:
                 return network
-            left -= 1
             if goes_wrong(smaller):
                 network, changed = smaller, True
                 break

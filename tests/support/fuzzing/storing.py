@@ -39,7 +39,9 @@ _OWN_SCALE = frozenset(
         *("RELU", "RELU6", "SQUARED_DIFFERENCE", "ELU", "GELU", "ABS", "RSQRT", "EXP"),
     }
 )
-_INT8_ALONE = frozenset({"BATCH_MATMUL", "SQUARED_DIFFERENCE", "GELU", "ABS", "RSQRT", "EXP"})
+_INT8_ALONE = frozenset(
+    {"BATCH_MATMUL", "SQUARED_DIFFERENCE", "GELU", "ABS", "RSQRT", "EXP", "ELU"}
+)
 _FIXED: Mapping[str, tuple[float, int]] = {
     "SOFTMAX": (1 / 256, -128),
     "LOGISTIC": (1 / 256, -128),
@@ -97,6 +99,11 @@ class Storing:
     def is_float(self, index: int) -> bool:
         """Whether a tensor holds float32."""
         return index >= 0 and self.graph.tensors[index].type == self.types["FLOAT32"]
+
+    def scaled(self, index: int) -> bool:
+        """Whether a tensor holds integers that stand for floats."""
+        found = None if index < 0 else self.graph.tensors[index].quantization
+        return found is not None and found.scale is not None and len(found.scale) > 0
 
     def constant(self, index: int) -> Array | None:
         """Return the elements of a constant of float32; None for any other tensor."""
@@ -203,6 +210,50 @@ def quantized(
     converter = _Converter(content, inputs, dtype, random)
     converter.convert()
     return objects.pack(converter.model), converter.inputs
+
+
+def simulated(content: bytes) -> bytes:
+    """Return a quantized model whose operations compute with floats, and whose results are stored.
+
+    So a device does it that takes integers for floats.
+    """
+    storing, floats, operators = Storing(content), dict[int, int](), list[Any]()
+    for operator in storing.graph.operators:
+        if storing.name(operator) in ("QUANTIZE", "DEQUANTIZE"):
+            operators.append(operator)
+            continue
+        operator.inputs, operator.outputs = list(operator.inputs), list(operator.outputs)
+        for position, index in enumerate(operator.inputs):
+            if storing.scaled(index) and index not in floats:
+                floats[index], conversion = _real(storing, index)
+                operators += conversion
+            operator.inputs[position] = floats.get(index, index)
+        operators.append(operator)
+        for position, index in enumerate(operator.outputs):
+            if storing.scaled(index):
+                shape = storing.graph.tensors[index].shape
+                operator.outputs[position] = storing.tensor(shape, "float32")
+                source = operator.outputs[position]
+                operators.append(storing.operator("QUANTIZE", 1, source, index))
+    storing.graph.operators = operators
+    return objects.pack(storing.model)
+
+
+def _real(storing: Storing, index: int) -> tuple[int, list[Any]]:
+    """Add what a tensor of integers stands for: a constant, or a result of DEQUANTIZE."""
+    tensor = storing.graph.tensors[index]
+    data = objects.content(storing.model.buffers[tensor.buffer])
+    if not data:
+        result = storing.tensor(tensor.shape, "float32")
+        return result, [storing.operator("DEQUANTIZE", 2, index, result)]
+    found = tensor.quantization
+    dtype = {number: name for name, number in storing.types.items()}[tensor.type].lower()
+    shape = [1] * len(tensor.shape)
+    if len(found.scale) > 1:
+        shape[found.quantizedDimension] = -1
+    stored = np.frombuffer(data, dtype).reshape(tensor.shape).astype(np.float64)
+    real = (stored - np.reshape(found.zeroPoint, shape)) * np.reshape(found.scale, shape)
+    return storing.tensor(tensor.shape, "float32", data=real.astype(np.float32).tobytes()), []
 
 
 class _Converter(Storing):
