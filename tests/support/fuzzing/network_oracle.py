@@ -278,7 +278,7 @@ def _on_device(written: Written, options: Mapping[str, Any]) -> tuple[tuple[Arra
         log.setLevel(level)
         log.propagate = propagate
     if delegate.error is not None:
-        problem = _told(delegate.error)
+        problem = _placed(delegate.error)
     report = delegate.report
     part = ""
     if report is None or not report.partitions:
@@ -291,7 +291,7 @@ def _on_device(written: Written, options: Mapping[str, Any]) -> tuple[tuple[Arra
     return outputs, problem, part
 
 
-def _told(error: BaseException) -> str:
+def _placed(error: BaseException) -> str:
     """Return an error with the place in litegpu that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "nowhere"
