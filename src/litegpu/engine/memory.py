@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -53,19 +54,83 @@ def plan_separate(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
 
 
 def plan_shared(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
-    """Let usages share memory when they are not needed together; the best of several attempts."""
+    """Let usages share memory when they are not needed together; the best of several attempts.
+
+    The attempts take time that grows with the square of the number of usages: very many are
+    placed in the order in which they begin, without a search.
+    """
+    best = plan_separate(usages, alignment)
+    if len(usages) > _MOST_SEARCHED:
+        return min(best, _place_in_time(usages, alignment), key=lambda each: each.size)
     conflicts = _overlapping(usages)
     bound = round_up(lower_bound(usages), alignment)
-    best = plan_separate(usages, alignment)
     for key in _ORDERS:
         order = sorted(range(len(usages)), key=key(usages))
         # Chains, where each value lives until the next is made, fit best from both ends.
         ceiling = bound + alignment if key is _by_start else None
         plan = _place(usages, order, alignment, ceiling, conflicts)
         best = min(best, plan, key=lambda each: each.size)
-        if best.size <= bound or len(usages) ** 2 > _MOST_STEPS:
+        if best.size <= bound:
             break
     return best
+
+
+def _place_in_time(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
+    """Give each usage, in the order in which they begin, the smallest free block that holds it."""
+    offsets = [0] * len(usages)
+    sizes = [round_up(max(usage.size, 1), alignment) for usage in usages]
+    free = _FreeBlocks()
+    live: list[tuple[int, int]] = []
+    end = 0
+    for i in sorted(range(len(usages)), key=_by_start(usages)):
+        while live and live[0][0] < usages[i].first:
+            _, over = heapq.heappop(live)
+            free.give(offsets[over], offsets[over] + sizes[over])
+        offset = free.take(sizes[i])
+        if offset is None:
+            offset, end = end, end + sizes[i]
+        offsets[i] = offset
+        heapq.heappush(live, (usages[i].last, i))
+    return MemoryPlan(tuple(offsets), end)
+
+
+class _FreeBlocks:
+    """Blocks that nobody needs now; neighbours are one block."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._by_size: list[tuple[int, int]] = []
+        self._ends: dict[int, int] = {}
+        self._starts: dict[int, int] = {}
+
+    def give(self, start: int, end: int) -> None:
+        """Add a block, joined with those that it touches."""
+        if end in self._ends:
+            end = self._remove(end)
+        if start in self._starts:
+            before = self._starts[start]
+            self._remove(before)
+            start = before
+        self._ends[start], self._starts[end] = end, start
+        bisect.insort(self._by_size, (end - start, start))
+
+    def take(self, size: int) -> int | None:
+        """Take the beginning of the smallest block that is large enough, if there is one."""
+        at = bisect.bisect_left(self._by_size, (size, 0))
+        if at == len(self._by_size):
+            return None
+        start = self._by_size[at][1]
+        end = self._remove(start)
+        if start + size < end:
+            self.give(start + size, end)
+        return start
+
+    def _remove(self, start: int) -> int:
+        """Remove the block that begins there, and return its end."""
+        end = self._ends.pop(start)
+        del self._starts[end]
+        del self._by_size[bisect.bisect_left(self._by_size, (end - start, start))]
+        return end
 
 
 def _overlapping(usages: Sequence[Usage]) -> list[int]:
@@ -117,23 +182,17 @@ def _place(
     """Put each usage into the smallest gap that fits between those it conflicts with.
 
     It goes to the lower end of the gap or, below a `ceiling`, to the end whose neighbour lives on
-    longer; where no gap fits, on top of all. So do the last of very many, without a search.
+    longer; where no gap fits, on top of all.
     """
     offsets = [0] * len(usages)
     top = [] if ceiling is None else [_Block(ceiling, ceiling, _FOREVER, len(usages))]
     placed: list[_Block] = []
-    searched, above = 0, ceiling or 0
     for i in order:
         usage = usages[i]
-        searched += len(placed)
-        if searched > _MOST_STEPS:
-            offset = round_up(above, alignment)
-        else:
-            digits = f"{conflicts[i]:0{len(usages)}b}"  # the last one is that of usage 0
-            blocks = [block for block in placed if digits[~block.usage] == "1"]
-            offset = _best_gap([*blocks, *top], usage.size, alignment, ceiling is not None)
-            bisect.insort(placed, _Block(offset, offset + usage.size, usage.last, i))
-        above = max(above, offset + usage.size)
+        digits = f"{conflicts[i]:0{len(usages)}b}"  # the last one is that of usage 0
+        blocks = [block for block in placed if digits[~block.usage] == "1"]
+        offset = _best_gap([*blocks, *top], usage.size, alignment, ceiling is not None)
+        bisect.insort(placed, _Block(offset, offset + usage.size, usage.last, i))
         offsets[i] = offset
     size = max((o + u.size for o, u in zip(offsets, usages, strict=True)), default=0)
     return MemoryPlan(tuple(offsets), size)
@@ -147,8 +206,8 @@ class _Block(NamedTuple):
 
 
 _FOREVER = 1 << 62
-_MOST_STEPS = 1 << 23
-"""Comparisons of two usages in one attempt: they grow with the square of their number."""
+_MOST_SEARCHED = 1 << 10
+"""Usages for which orders are tried: networks have some hundred."""
 
 
 def _best_gap(blocks: Iterable[_Block], size: int, alignment: int, both_ends: bool) -> int:

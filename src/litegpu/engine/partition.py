@@ -32,6 +32,7 @@ from litegpu.ops.float_view import float_view
 from litegpu.ops.types import is_quantized
 from litegpu.ops.while_loop import unroll_loops
 from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES, PassResult
+from litegpu.passes.base import without_unused
 
 _log = logging.getLogger("litegpu")
 
@@ -176,10 +177,14 @@ def normalize(graph: Graph) -> Graph:
 def _run_passes(
     graph: Graph, passes: Sequence[Callable[..., PassResult]], *arguments: Fusions
 ) -> Graph:
+    graph = without_unused(graph)
+    verified: Graph | None = None
     for run in passes:
         result = run(graph, *arguments)
         graph = result.graph
-        graph.verify()
+        if graph is not verified:
+            graph.verify()
+            verified = graph
         if config.debug_level() >= 1:
             for line in result.applied:
                 _log.info("pass %s: %s", run.__name__, line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -159,13 +160,12 @@ def _sole_writers(
 
     What is written in whole words is none of them: it may end beyond memory of another's.
     """
-    values, uses = layout.graph.values, _uses(launches)
+    values, uses, counts = layout.graph.values, _uses(launches), Counter((*inputs, *outputs))
     return {
         number: uses[v][0]
         for number, v in enumerate(outputs)
         if len(uses.get(v, ())) == 1
-        and v not in inputs
-        and outputs.count(v) == 1
+        and counts[v] == 1
         and (not is_small(values[v]) or not values[v].elements % 4)
     }
 
@@ -174,7 +174,7 @@ def _readers(
     launches: Sequence[KernelLaunch], inputs: Sequence[int], outputs: Sequence[int]
 ) -> dict[int, tuple[tuple[int, int], ...]]:
     """Return what Program.readers says, from the base values that the launches bind."""
-    uses = _uses(launches)
+    uses, counts = _uses(launches), Counter((*inputs, *outputs))
 
     def written(number: int, argument: int) -> bool:
         return launches[number].kernel.arguments[argument].written
@@ -182,10 +182,7 @@ def _readers(
     return {
         number: tuple(uses[v])
         for number, v in enumerate(inputs)
-        if v in uses
-        and v not in outputs
-        and inputs.count(v) == 1
-        and not any(written(*use) for use in uses[v])
+        if v in uses and counts[v] == 1 and not any(written(*use) for use in uses[v])
     }
 
 

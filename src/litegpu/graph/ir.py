@@ -9,6 +9,7 @@ import enum
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -159,7 +160,18 @@ class Node:
         return replace(self, inputs=tuple(names.get(v, v) for v in self.inputs), epilogue=epilogue)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class ValueIds(tuple[int, ...]):
+    """Value ids in order; a graph may have thousands, so membership is looked up in a set."""
+
+    @cached_property
+    def _members(self) -> frozenset[int]:
+        return frozenset(self)
+
+    def __contains__(self, value_id: object) -> bool:
+        return value_id in self._members
+
+
+@dataclass(frozen=True, eq=False)
 class Graph:
     """Nodes in execution order over a table of values; `inputs` and `outputs` are value ids."""
 
@@ -168,12 +180,26 @@ class Graph:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
-    def producers(self) -> dict[int, Node]:
+    def __post_init__(self) -> None:
+        """Make membership in `inputs` and `outputs` a lookup."""
+        for name, ids in (("inputs", self.inputs), ("outputs", self.outputs)):
+            if not isinstance(ids, ValueIds):
+                object.__setattr__(self, name, ValueIds(ids))
+
+    def producers(self) -> Mapping[int, Node]:
         """Map each produced value id to its node."""
+        return self._producers
+
+    def consumers(self) -> Mapping[int, list[Node]]:
+        """Map each value id to the nodes that read it, once per node."""
+        return self._consumers
+
+    @cached_property
+    def _producers(self) -> Mapping[int, Node]:
         return {v: node for node in self.nodes for v in node.outputs}
 
-    def consumers(self) -> dict[int, list[Node]]:
-        """Map each value id to the nodes that read it, once per node."""
+    @cached_property
+    def _consumers(self) -> Mapping[int, list[Node]]:
         found: dict[int, list[Node]] = {}
         for node in self.nodes:
             for v in dict.fromkeys(node.operands):

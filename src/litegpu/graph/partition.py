@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -133,6 +133,7 @@ def _in_order(candidates: Candidates, choice: PartitionChoice) -> PartitionChoic
     graph, inside = candidates.graph, dict[int, int]()
     for number, subset in enumerate(choice.delegated):
         inside.update(dict.fromkeys(subset.nodes, number))
+    places = {node.index: place for place, node in enumerate(graph.nodes)}
     shared: dict[int, list[Node]] = {}
     for node in graph.nodes if inside else ():
         for v in dict.fromkeys(node.inputs):
@@ -141,7 +142,7 @@ def _in_order(candidates: Candidates, choice: PartitionChoice) -> PartitionChoic
     for v, nodes in shared.items():
         for first, second in itertools.pairwise(nodes):
             together = inside.get(first.index, -1) == inside.get(second.index, -2)
-            if not together and not _needs(graph, second, first):
+            if not together and not _needs(graph, second, first, places):
                 reason = (
                     f"Nodes {first.index} and {second.index} share the state tensor {v}, and the "
                     "runtime might run them in another order if the graph was split."
@@ -151,10 +152,14 @@ def _in_order(candidates: Candidates, choice: PartitionChoice) -> PartitionChoic
     return choice
 
 
-def _needs(graph: Graph, node: Node, other: Node) -> bool:
-    """Whether a node reads what follows from the results of an earlier one."""
-    written = set(other.outputs)
-    for between in graph.nodes:
+_FURTHEST = 1024
+"""Nodes between two that are looked through for what leads from one to the other."""
+
+
+def _needs(graph: Graph, node: Node, other: Node, places: Mapping[int, int]) -> bool:
+    """Whether a node reads what follows from the results of an earlier one, as far as is known."""
+    written, start = set(other.outputs), places[other.index] + 1
+    for between in graph.nodes[start : min(places[node.index] + 1, start + _FURTHEST)]:
         if written.intersection(between.inputs):
             if between is node:
                 return True
@@ -204,9 +209,9 @@ def private_ends(graph: Graph, subset: Subset) -> frozenset[int]:
 
     Those are some of the model's own.
     """
-    inside, outside = set[int](), set[int]()
+    own, inside, outside = set(subset.nodes), set[int](), set[int]()
     for node in graph.nodes:
-        touched = inside if node.index in subset.nodes else outside
+        touched = inside if node.index in own else outside
         touched.update(node.inputs, node.outputs)
     weights = {v for v in subset.inputs if graph.values[v].is_constant}
     ends = {*subset.inputs, *subset.outputs} - weights

@@ -59,18 +59,18 @@ def reshaped_views(
 
     None where some reader wants its inputs elsewhere.
     """
-    found = {value: storage}
-    for node in consumers.get(value, ()):
-        if not has(node, Trait.HOLDS_INPUTS):
-            continue
-        output = node.outputs[0]
-        view = get(node.op).result_storage(node, storage, graph.values[output].shape4)
-        if output in graph.outputs or view is None or not view.vector:
-            return None
-        further = reshaped_views(graph, consumers, output, view)
-        if further is None:
-            return None
-        found |= further
+    found, waiting = {value: storage}, [value]
+    while waiting:
+        source = waiting.pop()
+        for node in consumers.get(source, ()):
+            if not has(node, Trait.HOLDS_INPUTS):
+                continue
+            output = node.outputs[0]
+            view = get(node.op).result_storage(node, found[source], graph.values[output].shape4)
+            if output in graph.outputs or view is None or not view.vector:
+                return None
+            found[output] = view
+            waiting.append(output)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,30 +35,63 @@ class NodePositions:
     def __init__(self, nodes: Iterable[Node]) -> None:
         """Take the nodes in order."""
         self._nodes: list[Node | None] = list(nodes)
-        self._readers: dict[int, set[int]] = {}
-        for position, node in enumerate(self._nodes):
-            self._note(position, node)
+        self._names: dict[int, int] = {}
+        self._outdated: set[int] = set()
+        """Places whose nodes still read values by former names."""
+        self.changed = False
+        """Whether any place has another node now."""
 
     def __getitem__(self, position: int) -> Node | None:
-        return self._nodes[position]
+        node = self._nodes[position]
+        if position in self._outdated:
+            self._outdated.remove(position)
+            names = {v: self._name(v) for v in node.operands if v in self._names} if node else {}
+            self._nodes[position] = node = node and node.reading(names)
+        return node
 
     def __setitem__(self, position: int, node: Node | None) -> None:
-        before = self._nodes[position]
-        for v in before.operands if before else ():
-            self._readers[v].discard(position)
+        before, self.changed = self[position], True
         self._nodes[position] = node
-        self._note(position, node)
+        if "_readers" in self.__dict__:  # few passes ask
+            for v in before.operands if before else ():
+                self._readers[v].discard(position)
+            for v in node.operands if node else ():
+                self._readers.setdefault(v, set()).add(position)
 
     def __iter__(self) -> Iterator[Node | None]:
-        return iter(self._nodes)
+        return (self[position] for position in range(len(self._nodes)))
 
     def readers(self, value: int) -> list[int]:
         """Return the places of the nodes that read a value, in order."""
         return sorted(self._readers.get(value, ()))
 
-    def _note(self, position: int, node: Node | None) -> None:
-        for v in node.operands if node else ():
-            self._readers.setdefault(v, set()).add(position)
+    def reader_count(self, value: int) -> int:
+        """Return how many nodes read a value."""
+        return len(self._readers.get(value, ()))
+
+    def rename(self, old: int, new: int) -> None:
+        """Let every node read value `new` where it read `old`.
+
+        The nodes change when they are next asked for: one may read thousands of such values.
+        """
+        places = self._readers.pop(old, set())
+        self._readers.setdefault(new, set()).update(places)
+        self._names[old] = new
+        self._outdated |= places
+        self.changed = True
+
+    @cached_property
+    def _readers(self) -> dict[int, set[int]]:
+        found: dict[int, set[int]] = {}
+        for position, node in enumerate(self):
+            for v in node.operands if node else ():
+                found.setdefault(v, set()).add(position)
+        return found
+
+    def _name(self, value: int) -> int:
+        while value in self._names:
+            value = self._names[value]
+        return value
 
 
 @dataclass
@@ -72,9 +106,13 @@ class Editor:
         """Start from the graph's own nodes and values."""
         self.nodes = NodePositions(self.graph.nodes)
         self.values: dict[int, Value] = dict(self.graph.values)
-        self._positions = {id(node): i for i, node in enumerate(self.graph.nodes)}
         self._inserted: dict[int, list[Node]] = {}
+        self._read_ahead: set[int] = set()
         self._fresh = iter(self.graph.fresh_ids())
+
+    @cached_property
+    def _positions(self) -> Mapping[int, int]:
+        return {id(node): i for i, node in enumerate(self.graph.nodes)}
 
     def position(self, node: Node) -> int:
         """Return the position of one of the graph's original nodes."""
@@ -95,13 +133,14 @@ class Editor:
     def insert_before(self, position: int, node: Node) -> None:
         """Add a node right before the one at `position`, after those that are there already."""
         self._inserted.setdefault(position, []).append(node)
+        self._read_ahead.update(node.operands)
 
     def drop_unread(self, nodes: Iterable[Node]) -> None:
         """Drop those of the graph's nodes, given last first, that nothing reads any more."""
-        ahead = {v for added in self._inserted.values() for each in added for v in each.operands}
         for node in nodes:
             if not any(
-                v in ahead or v in self.graph.outputs or self.nodes.readers(v) for v in node.outputs
+                v in self._read_ahead or v in self.graph.outputs or self.nodes.reader_count(v)
+                for v in node.outputs
             ):
                 self.nodes[self.position(node)] = None
 
@@ -113,18 +152,25 @@ class Editor:
 
     def rename(self, old: int, new: int) -> None:
         """Let every node read value `new` where it read `old`."""
-        for position in self.nodes.readers(old):
-            node = self.nodes[position]
-            self.nodes[position] = node and node.reading({old: new})
+        self.nodes.rename(old, new)
 
     def result(self, nodes: Iterable[Node] | None = None) -> PassResult:
         """Build the result, dropping values that nothing refers to any more."""
-        remaining = tuple(self._all() if nodes is None else nodes)
-        used = {v for node in remaining for v in (*node.operands, *node.outputs, *_constants(node))}
-        used.update(self.graph.inputs, self.graph.outputs)
-        values = {v: value for v, value in self.values.items() if v in used}
-        graph = Graph(values, remaining, self.graph.inputs, self.graph.outputs)
+        graph = self.graph
+        if nodes is not None or self.nodes.changed or self._inserted:
+            graph = replace(
+                graph, values=self.values, nodes=tuple(self._all() if nodes is None else nodes)
+            )
+            graph = without_unused(graph)
         return PassResult(graph, tuple(self.applied), tuple(self.declined))
+
+
+def without_unused(graph: Graph) -> Graph:
+    """Return a graph without the values that nothing refers to."""
+    used = {v for node in graph.nodes for v in (*node.operands, *node.outputs, *_constants(node))}
+    used.update(graph.inputs, graph.outputs)
+    values = {v: value for v, value in graph.values.items() if v in used}
+    return replace(graph, values=values)
 
 
 _MOST_WEIGHTS = 1 << 22

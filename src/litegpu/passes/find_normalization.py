@@ -23,7 +23,7 @@ from litegpu.ops.normalize import (
 from litegpu.ops.types import is_quantized
 from litegpu.passes.base import Editor, PassResult, label
 
-_MOST_TERMS = 3
+_MOST_TERMS, _MOST_FACTORS, _MOST_OPERATIONS = 3, 8, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def find_normalization(graph: Graph) -> PassResult:
             continue
         del finder.forms[node.outputs[0]]  # what follows may be normalized anew
         explained.add(form.of)
-        absorbed = finder.absorbed(node, form.of)
+        absorbed = sorted(finder.absorbed(node, form.of), key=edit.position)
         reason = _obstacle(graph, node, form, absorbed)
         if reason:
             edit.declined.append(f"normalization that ends in {label(node)}: {reason}")
@@ -124,10 +124,13 @@ def _obstacle(graph: Graph, node: Node, form: _Sum, absorbed: list[Node]) -> str
         return f"its value has {len(shape)} dimensions, more than 4"
     if graph.values[node.outputs[0]].shape != shape:
         return "its factors make it larger"
+    if len(absorbed) > _MOST_OPERATIONS:
+        return f"it is spelled with more than {_MOST_OPERATIONS} operations"
     left_out = {v for each in absorbed for v in each.outputs}
     inside = {id(each) for each in (*absorbed, node)}
+    readers = graph.consumers()
     if any(v in graph.outputs for v in left_out) or any(
-        id(each) not in inside for each in graph.nodes if left_out.intersection(each.operands)
+        id(each) not in inside for v in left_out for each in readers.get(v, ())
     ):
         return "others read what would be left out"
     return ""
@@ -192,10 +195,10 @@ class _Finder:
         return form
 
     def absorbed(self, node: Node, of: _Of) -> list[Node]:
-        """Return the nodes before the last one that make up a normalization."""
+        """Return the nodes before the last one that make up a normalization, in any order."""
         found: dict[int, Node] = {}
         waiting = [node]
-        while waiting:
+        while waiting and len(found) <= _MOST_OPERATIONS:
             for v in waiting.pop().inputs:
                 if v == of.source or v not in self.forms:
                     continue
@@ -203,7 +206,7 @@ class _Finder:
                 if id(producer) not in found:
                     found[id(producer)] = producer
                     waiting.append(producer)
-        return sorted(found.values(), key=self.graph.nodes.index)
+        return list(found.values())
 
     def _number(self, v: int) -> float | None:
         """Return the value of a constant that is one number."""
@@ -348,6 +351,8 @@ def _joined(left: _Sum, right: _Sum, terms: list[_Term]) -> _Sum | None:
     """Return a sum of terms that both operands agree about."""
     spreads = {form.spread for form in (left, right)} - {None}
     if len(spreads) > 1 or len(terms) > _MOST_TERMS:
+        return None
+    if any(len(term.factors) > _MOST_FACTORS for term in terms):
         return None
     return _Sum(left.of, tuple(sorted(terms)), next(iter(spreads), None))
 

@@ -13,6 +13,8 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 MAX_OPERANDS = 8
 """Buffers that the epilogue ops of one kernel may read: devices limit how many a kernel may use."""
+_MOST_OPS = 64
+"""Epilogue ops of one kernel: compilers take long for many thousand."""
 
 
 def fuse_elementwise(graph: Graph) -> PassResult:
@@ -58,6 +60,8 @@ def _fits(graph: Graph, producer: Node, reader: Node, consumers: Mapping[int, li
     if only_consumer(value, consumers, graph.outputs) is None or reader.operands.count(value) > 1:
         return False
     if graph.values[value].shape != graph.values[reader.outputs[0]].shape:
+        return False
+    if len(producer.epilogue) + len(reader.epilogue) > _MOST_OPS:
         return False
     return _buffers(graph, producer) + _buffers(graph, reader) <= MAX_OPERANDS
 

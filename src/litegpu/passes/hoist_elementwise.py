@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from litegpu.graph import SELF, Graph, Node
@@ -9,49 +10,90 @@ from litegpu.ops.base import COPY, has
 from litegpu.ops.functions import depends_on_position, element_operands
 from litegpu.ops.reshape import RESHAPE
 from litegpu.ops.traits import Trait
-from litegpu.passes.base import Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label
+
+_MOST_COPIES = 1 << 12
+"""Nodes that may be added in all: an op above a CONCATENATION is one for each of its inputs."""
 
 
 def hoist_elementwise(graph: Graph) -> PassResult:
-    """Repeat the move until no epilogue op can rise any further."""
-    applied: list[str] = []
-    while True:
-        result = _hoist_one(graph)
-        if not result.applied:
-            return replace(result, applied=tuple(applied))
-        applied += result.applied
-        graph = result.graph
+    """Move each epilogue op as far up as it can rise."""
+    hoister = _Hoister(Editor(graph))
+    waiting = list(reversed(graph.nodes))
+    while waiting:
+        waiting += reversed(hoister.visit(waiting.pop()))
+    return hoister.result()
 
 
-def _hoist_one(graph: Graph) -> PassResult:
-    edit = Editor(graph)
-    producers, consumers = graph.producers(), graph.consumers()
-    for position, node in enumerate(graph.nodes):
+class _Hoister:
+    """Keeps the order of the nodes, and who makes and reads values, while ops rise."""
+
+    def __init__(self, edit: Editor) -> None:
+        self._edit = edit
+        self._graph = replace(edit.graph, values=edit.values)  # with those added since
+        self._copies = 0
+        self._replaced: dict[int, list[Node]] = {}
+        """What stands in the place of a node, by its identity; each of these may be replaced."""
+        self._producers = dict(edit.graph.producers())
+        self._readers = {v: len(nodes) for v, nodes in edit.graph.consumers().items()}
+
+    def visit(self, node: Node) -> list[Node]:
+        """Move the epilogue ops of a node above the view before it; return what has them then."""
         if node.op != COPY or not node.epilogue:
-            continue
-        view = producers.get(node.inputs[0])
+            return []
+        view = self._producers.get(node.inputs[0])
         if view is None or not has(view, Trait.HOLDS_INPUTS):
-            continue
-        reason = _obstacle(graph, node, view)
-        if not reason and only_consumer(node.inputs[0], consumers, graph.outputs) is None:
-            reason = "others read the value too"
-        if not reason and any(v not in producers or v in graph.outputs for v in view.inputs):
-            reason = "it reads an input, an output or a constant of the partition"
+            return []
+        reason = self._place_obstacle(node, view) or _obstacle(self._graph, node, view)
         if reason:
-            edit.declined.append(f"epilogue ops after {label(view)}: {reason}")
-            continue
+            self._edit.declined.append(f"epilogue ops after {label(view)}: {reason}")
+            return []
+        name = "+".join(s.function for s in node.epilogue)
+        self._edit.applied.append(f"{name} above {label(view)}")
+        return self._move(node, view)
+
+    def _place_obstacle(self, node: Node, view: Node) -> str:
+        outputs = self._graph.outputs
+        if self._readers[node.inputs[0]] > 1 or node.inputs[0] in outputs:
+            return "others read the value too"
+        if any(v not in self._producers or v in outputs for v in view.inputs):
+            return "it reads an input, an output or a constant of the partition"
+        if self._copies + len(view.inputs) > _MOST_COPIES:
+            return f"{_MOST_COPIES} nodes have been added for others"
+        return ""
+
+    def _move(self, node: Node, view: Node) -> list[Node]:
+        values = self._graph.values
         nodes: list[Node] = []
         renamed: list[int] = []
         for v in view.inputs:
-            dtype = graph.values[node.outputs[0]].dtype
-            renamed.append(edit.new_value(graph.values[v], dtype=dtype))
+            dtype = values[node.outputs[0]].dtype
+            renamed.append(self._edit.new_value(values[v], dtype=dtype))
             nodes.append(replace(node, inputs=(v,), outputs=(renamed[-1],)))
+            self._readers[v] += 1
         moved = replace(view, inputs=tuple(renamed), outputs=node.outputs)
-        at = edit.position(view)
-        rest = [n for i, n in enumerate(graph.nodes) if i not in (at, position)]
-        edit.applied.append(f"{'+'.join(s.function for s in node.epilogue)} above {label(view)}")
-        return edit.result([*rest[:at], *nodes, moved, *rest[at:]])
-    return edit.result()
+        for v in dict.fromkeys(view.inputs):
+            self._readers[v] -= 1
+        self._readers.update(dict.fromkeys(renamed, 1))
+        self._producers.update(zip(renamed, nodes, strict=True))
+        self._producers[node.outputs[0]] = moved
+        self._replaced[id(view)] = [*nodes, moved]
+        self._replaced[id(node)] = []
+        self._copies += len(nodes)
+        return nodes
+
+    def result(self) -> PassResult:
+        """Return the graph with all nodes in their new order."""
+        return self._edit.result([*self._in_order()] if self._replaced else None)
+
+    def _in_order(self) -> Iterator[Node]:
+        waiting = list(reversed(self._graph.nodes))
+        while waiting:
+            node = waiting.pop()
+            if id(node) in self._replaced:
+                waiting += reversed(self._replaced[id(node)])
+            else:
+                yield node
 
 
 def _obstacle(graph: Graph, node: Node, view: Node) -> str:

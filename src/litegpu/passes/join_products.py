@@ -18,6 +18,7 @@ from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
+_VIEWS = (Trait.HOLDS_INPUTS, Trait.LIES_IN_INPUT)
 _WIDTH = 8
 """Channels of which the first input must be whole multiples, to lie beside the other."""
 
@@ -26,17 +27,19 @@ def join_products(graph: Graph) -> PassResult:
     """Let an ADD of two pointwise products become one product of their inputs side by side."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
-    claimed: set[int] = set()
+    # The values that have a place already: others write them side by side, or read a part of them.
+    views = [each for each in graph.nodes if any(has(each, view) for view in _VIEWS)]
+    placed = {v for each in views for v in (*each.operands, *each.outputs)}
     for position, node in enumerate(graph.nodes):
         pair = _pair(node, producers)
         if pair is None:
             continue
         first, second = sorted(pair, key=lambda each: _depth(graph, each) % _WIDTH != 0)
-        reason = _obstacle(graph, (first, second), consumers, producers, claimed)
+        reason = _obstacle(graph, (first, second), consumers, producers, placed)
         if reason:
             edit.declined.append(f"{label(first)} and {label(second)}: {reason}")
             continue
-        claimed |= {first.inputs[0], second.inputs[0]}
+        placed |= {first.inputs[0], second.inputs[0]}
         _join(edit, position, node, (first, second))
     return edit.result()
 
@@ -61,7 +64,7 @@ def _obstacle(
     pair: tuple[Node, Node],
     consumers: Mapping[int, list[Node]],
     producers: Mapping[int, Node],
-    claimed: set[int],
+    placed: set[int],
 ) -> str:
     values = graph.values
     sources = [values[node.inputs[0]] for node in pair]
@@ -74,11 +77,7 @@ def _obstacle(
             return f"{label(node)} is more than a product of each pixel"
         if only_consumer(node.outputs[0], consumers, graph.outputs) is None:
             return f"others read the result of {label(node)}"
-        if source.id in claimed or source.id in graph.outputs or source.id not in producers:
-            return f"the input of {label(node)} has a place already"
-        others = (producers[source.id], *consumers[source.id])
-        views = (Trait.HOLDS_INPUTS, Trait.LIES_IN_INPUT)
-        if any(has(other, view) for other in others for view in views):
+        if source.id in placed or source.id in graph.outputs or source.id not in producers:
             return f"the input of {label(node)} has a place already"
     if len({values[node.outputs[0]].shape for node in pair}) > 1:
         return "one result is broadcast to the other"

@@ -12,6 +12,9 @@ from litegpu.ops.permutation import Permutation, keeps_order, permutation_of, pe
 from litegpu.ops.reshape import RESHAPE
 from litegpu.passes.base import Editor, PassResult, label
 
+_FURTHEST = 32
+"""Permutations before one that are looked through for where it may read from."""
+
 
 def merge_permutations(graph: Graph) -> PassResult:
     """Let the last permutation of each chain read from where most kernels are saved."""
@@ -70,7 +73,7 @@ class _Merger:
         found: list[_Merge] = []
         passed: list[Node] = []
         spent, alone, source = self._cost(node), True, node.inputs[0]
-        while True:
+        while len(passed) < _FURTHEST:
             position = self.producers.get(source)
             producer = None if position is None else self.edit.nodes[position]
             before = None if producer is None else permutation_of(graph, producer)
@@ -88,10 +91,11 @@ class _Merger:
                 return found, "their axes do not divide alike"
             saved = spent - self._cost(whole)
             found.append(_Merge(whole, keeps_order(permutation), saved, alone, tuple(passed)))
+        return found, ""
 
     def _readers(self, value: int) -> int:
         outside = value in self.edit.graph.outputs
-        return outside + len(self.edit.nodes.readers(value))
+        return outside + self.edit.nodes.reader_count(value)
 
     def _is_nothing(self, node: Node) -> bool:
         values = self.edit.graph.values

@@ -7,6 +7,7 @@ may be rounded does not change: sizes that decide about it are those of one of t
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -26,6 +27,8 @@ from litegpu.passes.base import Editor, PassResult, label
 
 _MOST_WEIGHTS = 1 << 22
 """Weights of one convolution: to read more takes longer than a launch, and their copy is memory."""
+_OPEN = 16
+"""Groups of a kind that may take one more; earlier ones are full."""
 _UNIT = 8
 """Channels of which a part is whole units wherever halves are read in place."""
 
@@ -58,11 +61,11 @@ def merge_siblings(graph: Graph) -> PassResult:
     """Let one convolution make what several made, where that saves launches."""
     edit = Editor(graph)
     consumers = graph.consumers()
+    contractions = [node for node in graph.nodes if has(node, Trait.CONTRACTION)]
+    readers = Counter(v for node in contractions for v in dict.fromkeys(node.operands))
     found: dict[_Kind, list[_Group]] = {}
-    for node in graph.nodes:
-        if not has(node, Trait.CONTRACTION):
-            continue
-        if sum(has(reader, Trait.CONTRACTION) for reader in consumers[node.inputs[0]]) < 2:
+    for node in contractions:
+        if readers[node.inputs[0]] < 2:
             continue
         reason = _obstacle(graph, node, consumers)
         if reason:
@@ -70,7 +73,7 @@ def merge_siblings(graph: Graph) -> PassResult:
             continue
         kind = _kind(graph, node)
         groups = found.setdefault(kind, [])
-        if not any(group.take(graph, node) for group in groups):
+        if not any(group.take(graph, node) for group in groups[-_OPEN:]):
             groups.append(_Group(_UNIT if kind.halves else 4))
             if not groups[-1].take(graph, node):
                 edit.declined.append(
