@@ -154,10 +154,13 @@ class DelegationReport:
 
     def with_partition(self, old: Partition, new: Partition) -> DelegationReport:
         """Return the report with another description of a partition, on whichever graph it is."""
+        if any(part is old for part in self.partitions):
+            partitions = tuple(new if part is old else part for part in self.partitions)
+            return replace(self, partitions=partitions)
+        if not self.subgraphs:
+            return self
         return replace(
-            self,
-            partitions=tuple(new if part is old else part for part in self.partitions),
-            subgraphs=tuple(each.with_partition(old, new) for each in self.subgraphs),
+            self, subgraphs=tuple(each.with_partition(old, new) for each in self.subgraphs)
         )
 
     def summary(self) -> str:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litegpu import GpuDelegate, backends, zoo
+from litegpu.engine import memory
 from litegpu.engine.memory import MemoryPlan, Usage, lower_bound, plan_separate, plan_shared
 from litegpu.options import InferencePriority
 from litegpu.tools import runtime
@@ -71,6 +72,23 @@ def test_the_bound_is_the_fullest_moment(usages: list[Usage]) -> None:
 @property_test
 def test_the_plan_depends_on_nothing_else(usages: list[Usage]) -> None:
     assert plan_shared(usages, ALIGNMENT) == plan_shared([*usages], ALIGNMENT)
+
+
+@given(usages=usage_lists(), alignment=st.sampled_from([1, 16, 128]))
+@property_test
+def test_without_a_search_live_values_never_overlap(usages: list[Usage], alignment: int) -> None:
+    with mock.patch.object(memory, "_MOST_SEARCHED", 0):
+        plan = plan_shared(usages, alignment)
+    check(usages, plan, alignment)
+    assert plan.size <= plan_separate(usages, alignment).size
+
+
+def test_thousands_of_values_share_memory_without_a_search() -> None:
+    usages = [Usage(ALIGNMENT << i % 4, i, i + i % 5) for i in range(2000)]
+    with mock.patch.object(memory, "_place", side_effect=AssertionError):
+        plan = plan_shared(usages, ALIGNMENT)
+    check(usages, plan, ALIGNMENT)
+    assert plan.size <= 2 * lower_bound(usages)
 
 
 def test_nothing_needs_nothing() -> None:

@@ -102,6 +102,15 @@ def test_a_quantized_residual_is_one_kernel_after_that_of_its_input() -> None:
     assert convolution.startswith("quantized_conv_")
 
 
+def test_epilogue_ops_of_one_kernel_are_limited() -> None:
+    builder = GraphBuilder()
+    value = builder.conv(builder.input(1, 4, 4, 4), 4)
+    for _ in range(130):
+        value = builder.elementwise(value, RELU)
+    result = applied(fuse_elementwise, builder.graph(value))
+    assert [len(node.epilogue) for node in result.graph.nodes] == [64, 64, 2]
+
+
 def test_operands_of_one_kernel_are_limited() -> None:
     builder = GraphBuilder()
     value = builder.conv(builder.input(*SHAPE), 8)

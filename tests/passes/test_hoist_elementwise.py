@@ -48,6 +48,18 @@ def test_above_every_part_of_a_concatenation() -> None:
     ]
 
 
+def test_not_above_thousands_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("litegpu.passes.hoist_elementwise._MOST_COPIES", 3)
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
+    parts = [builder.conv(source, 4) for _ in range(3)]
+    first = builder.elementwise(builder.concat(3, *parts), RELU)
+    result = hoist_elementwise(builder.graph(builder.elementwise(first, RELU)))
+    assert ops(result) == [*["CONV_2D"] * 3, *["COPY"] * 3, "CONCATENATION", "COPY"]
+    (declined,) = result.declined
+    assert declined.endswith("3 nodes have been added for others")
+
+
 def test_a_repeated_part_is_computed_for_each_place() -> None:
     builder = GraphBuilder()
     output = builder.conv(builder.input(*SHAPE), 4)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -193,6 +194,14 @@ class Graph:
     def consumers(self) -> Mapping[int, list[Node]]:
         """Map each value id to the nodes that read it, once per node."""
         return self._consumers
+
+    def reads(self) -> Counter[int]:
+        """Count how often nodes have each value id among their inputs."""
+        return self._reads
+
+    @cached_property
+    def _reads(self) -> Counter[int]:
+        return Counter(v for node in self.nodes for v in node.inputs)
 
     @cached_property
     def _producers(self) -> Mapping[int, Node]:

@@ -195,7 +195,7 @@ def states(graph: Graph, node: Node, positions: tuple[int, ...], shape: Shape) -
         if reason:
             return reason
         value = graph.values[node.inputs[position]]
-        readers = sum(v == value.id for each in graph.nodes for v in each.inputs)
+        readers = graph.reads()[value.id]
         if readers > 1:
             return (
                 f"The state (input {position}) is read {readers} times; what the others see would "

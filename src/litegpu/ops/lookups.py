@@ -10,6 +10,8 @@ from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source
 from litegpu.ops.strided_slice import STRIDED_SLICE
 
+_MOST = 1 << 14
+
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
@@ -40,8 +42,13 @@ class Lookup:
 
 
 def lookups(graph: Graph, node: Node) -> list[Lookup] | None:
-    """Return the lookup of each axis of the input, if a node does no more before its epilogue."""
+    """Return the lookup of each axis of the input, if a node does no more before its epilogue.
+
+    None also where an axis has more than 16384 places, for each is written out.
+    """
     shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
+    if max(out, default=0) > _MOST:
+        return None
     if node.op == INDEX_MAP:
         attributes: IndexMapAttributes = node.attributes
         if any(len(axis.sizes) > 1 or axis.begin for axis in attributes.digits):

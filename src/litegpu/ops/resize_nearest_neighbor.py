@@ -14,7 +14,7 @@ from litegpu.ops.quantized_resize import scale_of
 from litegpu.ops.resize_bilinear import check_size, resized_shape
 from litegpu.ops.types import BYTES, INTEGERS, SCALED
 
-_MOST = 1 << 18
+_MOST = 1 << 14
 """Rows or columns of a result."""
 
 

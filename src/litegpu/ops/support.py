@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from litegpu.errors import OperationError
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
@@ -59,7 +59,7 @@ def _check(graph: Graph, quantized: QuantizedMode | None) -> SupportCheck:
     values = dict(graph.values)
     reasons: dict[int, str] = {}
     from_shapes: set[int] = set()
-    budget = fold.Budget()
+    budget, listed = fold.Budget(), _ListBudget()
     overwritten = _made_twice(graph)
     present = replace(graph, values=values)  # which change while the nodes are checked
     for node in graph.nodes:
@@ -71,7 +71,8 @@ def _check(graph: Graph, quantized: QuantizedMode | None) -> SupportCheck:
             continue
         fixed = [v for v in node.outputs if v in values and values[v].is_constant]
         overwritten = overwritten or (_overwrites(node, fixed[0]) if fixed else "")
-        reason, shapes = check_node(present, node, quantized)
+        too_much = listed.take(present, node)
+        reason, shapes = (too_much, ()) if too_much else check_node(present, node, quantized)
         if quantized is None and _is_of_bytes(present, node, reason):
             reason = "8-bit tensors are left to the CPU: experimental_flags lacks ENABLE_QUANT (1)."
         if not reason and _computes_shapes(present, node, from_shapes):
@@ -85,6 +86,29 @@ def _check(graph: Graph, quantized: QuantizedMode | None) -> SupportCheck:
     if overwritten:
         reasons = dict.fromkeys((node.index for node in graph.nodes), overwritten)
     return SupportCheck(present, reasons, divisible=not overwritten)
+
+
+@dataclass
+class _ListBudget:
+    """Integers that nodes may read from constants (indices, sizes, paddings) which others read too.
+
+    Each node has a list of its own made of them, and costs the file some bytes.
+    """
+
+    left: int = 1 << 20
+    seen: set[int] = field(default_factory=set)
+
+    def take(self, graph: Graph, node: Node) -> str:
+        """Return why a node's constants are too much, or an empty text."""
+        values = (graph.values[v] for v in node.inputs if v in graph.values)
+        arrays = [v.data for v in values if v.data is not None and v.dtype in types.INTEGER_TYPES]
+        places = {array.__array_interface__["data"][0]: array.size for array in arrays}
+        again = sum(size for place, size in places.items() if place in self.seen)
+        self.seen.update(places)
+        if again > self.left:
+            return "Its constants, which others read too, are more integers than litegpu lists."
+        self.left -= again
+        return ""
 
 
 def _made_twice(graph: Graph) -> str:

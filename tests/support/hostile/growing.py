@@ -198,10 +198,83 @@ def siblings(count: int) -> bytes:
     return writer.build()
 
 
+def views_joined(count: int) -> bytes:
+    """Return views that change nothing, joined."""
+    writer = ModelWriter()
+    x, shape = writer.input(_SHAPE), _numbers(writer, *_SHAPE)
+    parts = [writer.op("NEG", [x], [_SHAPE]) for _ in range(count // 2)]
+    views = [writer.op("RESHAPE", [part, shape], [_SHAPE]) for part in parts]
+    writer.output(writer.op("CONCATENATION", views, [(len(views), 4)], options={"axis": 0}))
+    return writer.build()
+
+
+def ops_after_join(count: int) -> bytes:
+    """Return operations that could each be done to every part of a join."""
+    writer = ModelWriter()
+    x = writer.input(_SHAPE)
+    parts = [writer.op("NEG", [x], [_SHAPE]) for _ in range(count // 2)]
+    shape = (len(parts), 4)
+    x = writer.op("CONCATENATION", parts, [shape], options={"axis": 0})
+    for number in range(count // 2):
+        x = writer.op(("TANH", "ABS")[number % 2], [x], [shape])
+    writer.output(x)
+    return writer.build()
+
+
+def permutations(count: int) -> bytes:
+    """Return a chain of transpositions of which each result is an output, too."""
+    writer = ModelWriter()
+    x, order = writer.input((2, 3, 4)), _numbers(writer, 1, 2, 0)
+    shape: tuple[int, ...] = (2, 3, 4)
+    for _ in range(count):
+        shape = (shape[1], shape[2], shape[0])
+        x = writer.op("TRANSPOSE", [x, order], [shape])
+        writer.output(x)
+    return writer.build()
+
+
+def normalizations(count: int) -> bytes:
+    """Return a chain of normalizations by the root of the mean square, spelled out."""
+    writer = ModelWriter()
+    x, axis = writer.input(_SHAPE), _numbers(writer, 1)
+    epsilon = writer.constant(np.float32(1e-6))
+    for _ in range(count // 5):
+        square = writer.op("SQUARE", [x], [_SHAPE])
+        mean = writer.op("MEAN", [square, axis], [(1, 1)], options={"keep_dims": True})
+        shifted = writer.op("ADD", [mean, epsilon], [(1, 1)])
+        root = writer.op("RSQRT", [shifted], [(1, 1)])
+        x = writer.op("MUL", [x, root], [_SHAPE])
+    writer.output(x)
+    return writer.build()
+
+
+def shared_indices(count: int, size: int) -> bytes:
+    """Return a chain of look-ups that all read the same list of `size` indices."""
+    writer = ModelWriter()
+    x, indices = writer.input((size, 2)), _numbers(writer, *reversed(range(size)))
+    for _ in range(count):
+        x = writer.op("GATHER", [x, indices], [(size, 2)], options={"axis": 0})
+    writer.output(x)
+    return writer.build()
+
+
+def states(count: int) -> bytes:
+    """Return recurrent layers, each with a state of its own, that read the same input."""
+    writer = ModelWriter()
+    x = writer.input(_SHAPE)
+    feature, time = (writer.constant(np.ones((2, 4), np.float32)) for _ in range(2))
+    for _ in range(count):
+        state = writer.variable((1, 8))
+        operands = [x, feature, time, None, state]
+        writer.output(writer.op("SVDF", operands, [(1, 2)], options={"rank": 1}))
+    return writer.build()
+
+
 ALL: Mapping[str, Grow] = {
     grow.__name__: grow
     for grow in (
         *(constant_readers, constant_fan, chain, pools, tree, unpack_pack, pad_slice, reshapes),
-        *(slices, dense_joins, pair_joins, apart, subgraphs, layers, siblings),
+        *(slices, dense_joins, pair_joins, apart, subgraphs, layers, siblings, views_joined),
+        *(ops_after_join, permutations, normalizations, states),
     )
 }

@@ -1,0 +1,40 @@
+"""Creation takes steps in proportion to a model's nodes, however these hang together.
+
+The promise (SECURITY.md) is one of seconds; here lines of Python that run are counted, which no
+machine changes. `benchmarks/scaling.py` has the seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from hostile import growing, steps
+from places import SUPPORT
+
+_NODES = 64
+_MOST_GROWTH = 4.3
+"""For 4 times the nodes. With the square of their number it would come to 16."""
+
+
+def test_steps_grow_with_the_nodes() -> None:
+    command = [sys.executable, "-m", "hostile.steps", str(_NODES), ",".join(growing.ALL)]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, cwd=SUPPORT, check=False, timeout=600
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+    assert [each["name"] for each in found] == list(growing.ALL)
+    growth = {each["name"]: each["many"] / each["few"] for each in found}
+    assert {name: each for name, each in growth.items() if each > _MOST_GROWTH} == {}
+
+
+def test_lists_that_many_nodes_read_have_a_budget() -> None:
+    size = 1 << 13
+    report = steps.load(growing.shared_indices(200, size)).report
+    assert report is not None
+    assert {node.reason for node in report.rejected} == {
+        "Its constants, which others read too, are more integers than litegpu lists."
+    }
+    assert len(report.rejected) == 200 - 1 - (1 << 20) // size
