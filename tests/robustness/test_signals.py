@@ -37,6 +37,10 @@ class AlarmError(BaseException):
     """An interrupt of a program's own."""
 
 
+class OwnError(Exception):
+    """An error of a program's own."""
+
+
 INTERRUPTS = [KeyboardInterrupt(), SystemExit(3), AlarmError("of my own")]
 each_interrupt = pytest.mark.parametrize("fault", INTERRUPTS, ids=lambda f: type(f).__name__)
 
@@ -196,6 +200,59 @@ def test_an_interrupt_goes_to_the_thread_that_called() -> None:
 
 
 @posix
+@pytest.mark.parametrize("fault", [OwnError(), StopIteration(), GeneratorExit(), TypeError()])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_a_handler_raises_is_no_error_of_litegpu(fault: BaseException, wrapped: bool) -> None:
+    """It is known by the frame that it was given, also where litegpu made another error of it."""
+    given: list[str] = []
+
+    def ring(*arguments: Any) -> NoReturn:
+        raise fault
+
+    def work(_context: int) -> None:
+        try:
+            signal.raise_signal(signal.SIGALRM)
+        except Exception as error:
+            if not wrapped:
+                raise
+            raise ValueError("litegpu failed") from error
+
+    def failed(_context: int, error: BaseException) -> int:
+        given.append(type(error).__name__)
+        return 1
+
+    callback = Callback(work, failed)
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        with pytest.raises(type(fault)) as caught:
+            callback.function(0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert caught.value is fault
+    assert given in (["HandlerError"], ["GeneratorExit"])
+    callback.work = lambda _context: None
+    assert callback.function(0) == 0
+
+
+def test_an_error_while_the_program_handles_one_of_its_own() -> None:
+    """What was raised before is no cause of it, though Python notes that it was handled then."""
+    given: list[BaseException] = []
+
+    def failed(_context: int, error: BaseException) -> int:
+        given.append(error)
+        return 1
+
+    def ring(number: int, frame: object) -> NoReturn:
+        raise OwnError
+
+    try:
+        ring(1, sys._getframe())
+    except OwnError:
+        assert Callback(raiser(ValueError()), failed).function(0) == 1
+    assert [type(error) for error in given] == [ValueError]
+
+
+@posix
 @on_every_backend
 def test_invokes_interrupted_at_random_moments(backend: str) -> None:
     ended = run_program("from robustness.interrupts import main\nmain(60)", backend)
@@ -204,6 +261,48 @@ def test_invokes_interrupted_at_random_moments(backend: str) -> None:
         found = json.loads(line)
         assert set(found) - {"model"} <= GOOD, line
         assert found["interrupted"] > 0, line
+
+
+@posix
+@on_every_backend
+@pytest.mark.parametrize("fault", ["StopIteration(1)", "GeneratorExit(1)", "Own(1)"])
+def test_errors_of_signal_handlers_reach_the_program(fault: str, backend: str) -> None:
+    """They are none of litegpu's, whatever their types."""
+    ended = run_program(
+        f"""
+        import random as chance, signal
+        from robustness.interrupts import MODELS, typical_seconds, wait_for_signal
+        class Own(Exception):
+            pass
+        fault, frames = None, []
+        def handler(number, frame):
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            raise fault
+        draw, seen = chance.Random(7), 0
+        for content, shape in MODELS.values():
+            delegate = GpuDelegate(max_delegated_partitions=9)
+            target, x = interpreter(content, delegate), random(*shape)
+            expected = run(target, x)
+            span = 1.5 * typical_seconds(target.invoke)
+            for number in range(30):
+                fault, begun = {fault}, False
+                signal.signal(signal.SIGALRM, handler)
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, max(draw.random() * span, 1e-6))
+                    target.invoke()
+                    begun = True
+                    wait_for_signal()
+                    print("lost")
+                except BaseException as caught:
+                    assert caught is fault, repr(caught)
+                    seen += not begun
+                assert delegate.error is None
+                assert all((a == b).all() for a, b in zip(run(target, x), expected))
+        print(seen > 0)
+        """,
+        backend,
+    )
+    assert (ended.code, ended.stdout, ended.stderr) == (0, "True\n", "")
 
 
 @posix

@@ -5,8 +5,8 @@ raised there would be printed and dropped by ctypes, which then returns any stat
 that waits inside a `try` has no such place, so each callback here is one, resumed by each call.
 
 An error becomes a status of the runtime, which raises RuntimeError. An exception that is no error,
-such as KeyboardInterrupt, is none of the runtime's business: the call ends as if all were well,
-and the thread raises it as soon as it is back in Python.
+such as KeyboardInterrupt, and whatever a signal handler raises, is none of the runtime's business:
+the call ends as if all were well, and the thread raises it as soon as it is back in Python.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from functools import partial
-from types import FrameType, GeneratorType
+from types import FrameType, GeneratorType, TracebackType
 from typing import Any, cast
 
 from litegpu.runtime_abi import structs
@@ -29,15 +29,22 @@ _add_pending_call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.py_o
     ("Py_AddPendingCall", ctypes.pythonapi)
 )
 _IS_TRUE = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
+_MARK = "_raised_by_a_signal_handler"
+"""An attribute of exceptions that are on their way to the program."""
 _ATTEMPTS = 3
 """How often the handling of an error is begun again when it is interrupted itself."""
+
+
+class HandlerError(BaseException):
+    """Stands for an error that a signal handler raised: not litegpu's, but the program's own."""
 
 
 class Callback:
     """A C function of an interpreter's context; `work` is what it does, and may be replaced.
 
     `failed` is called with the context and what `work` raised, and returns the status of an error.
-    It may be called again with what interrupted it.
+    It may be called again with what interrupted it. An Exception of a signal handler it is given
+    as HandlerError.
     """
 
     def __init__(
@@ -104,29 +111,65 @@ def _answers(
                     if caught is not None:
                         error, caught = caught, None
                         attempts += 1
+                        interrupt = _interrupt_in(error, sys.exc_info()[1])
+                        # Whoever clears the frames of a traceback would end this generator.
+                        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                        if isinstance(interrupt, Exception):
+                            error = HandlerError()
                         try:
                             if attempts <= _ATTEMPTS:
                                 status = failed(context, error)
-                        except Exception:
+                        except Exception as raised:
                             status = TfLiteStatus.ERROR
-                        if not isinstance(error, Exception):
-                            status, delivery = ok, _delivery(error)
-                        del error
+                            interrupt = interrupt or _interrupt_in(raised, error)
+                        if interrupt is not None:
+                            status, delivery = ok, _delivery(interrupt)
+                        del error, interrupt
                     # Where it ends it takes effect: no bytecode that could raise it follows here.
                     delivery = None  # noqa: F841
                     attempts = 0
                     context = yield status
                     status = ok
                     callback.work(context)
-                except GeneratorExit:  # the callback's owner is gone
-                    return
+                except GeneratorExit as raised:
+                    if raised.__traceback__ is None or raised.__traceback__.tb_next is None:
+                        return  # the callback's owner is gone
+                    caught = raised
                 except BaseException as raised:
-                    # Whoever clears the frames of a traceback would end this generator.
-                    raised.__traceback__ = raised.__traceback__ and raised.__traceback__.tb_next
                     caught = raised
         except BaseException as raised:
-            raised.__traceback__ = None
             caught = raised
+
+
+def _interrupt_in(error: BaseException, outside: BaseException | None) -> BaseException | None:
+    """Return what is to reach the program as itself, if an error is or follows from such a thing.
+
+    That is what is no Exception, and what a signal handler raised. `outside` is what the program
+    was handling when it called: errors say that they follow from this, too.
+    """
+    if not isinstance(error, Exception):
+        return error
+    each: BaseException | None = error
+    while each is not None and each is not outside:
+        if hasattr(each, _MARK) or _is_of_handler(each.__traceback__):
+            return each
+        each = each.__cause__ or each.__context__
+    return None
+
+
+def _is_of_handler(trace: TracebackType | None) -> bool:
+    """Whether a function raised it, or let it pass, that was given the frame that it interrupted.
+
+    Python calls signal handlers so, and them alone.
+    """
+    while trace is not None and trace.tb_next is not None:
+        interrupted, trace = trace.tb_frame, trace.tb_next
+        for value in trace.tb_frame.f_locals.values():
+            if value is interrupted:
+                return True
+            if type(value) is tuple and any(each is interrupted for each in value):
+                return True
+    return False
 
 
 def _delivery(error: BaseException) -> object:
@@ -135,6 +178,7 @@ def _delivery(error: BaseException) -> object:
     Its end is a call of C by C, for bytecode would be interrupted by what it arranges.
     """
     error.__traceback__ = None  # frames of litegpu that hold memory of the device
+    setattr(error, _MARK, True)
     in_main = threading.current_thread() is threading.main_thread()
     end: Callable[[], Any]
     if sys.version_info < (3, 12) and in_main:
