@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -49,7 +50,7 @@ def test_above_every_part_of_a_concatenation() -> None:
 
 
 def test_not_above_thousands_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("litegpu.passes.hoist_elementwise._MOST_COPIES", 3)
+    monkeypatch.setattr(sys.modules[hoist_elementwise.__module__], "_MOST_COPIES", 3)
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
     parts = [builder.conv(source, 4) for _ in range(3)]
