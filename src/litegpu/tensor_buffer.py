@@ -65,7 +65,7 @@ class TensorBuffer:
         that no tensor has.
         """
         if not isinstance(data_array, np.ndarray):
-            raise CompiledModelError("data_array must be a NumPy array")
+            raise CompiledModelError("data_array must be a NumPy array: use np.asarray.")
         return cls.of(data_array)
 
     @classmethod
@@ -189,7 +189,7 @@ class TensorBuffer:
         buffer of memory that is read-only.
         """
         if not isinstance(data_array, np.ndarray):
-            raise CompiledModelError("data_array must be a NumPy array")
+            raise CompiledModelError("data_array must be a NumPy array: use np.asarray.")
         memory = self.memory
         self._check_type(data_array.dtype)
         if data_array.size > self._size:

@@ -16,6 +16,7 @@ from litegpu import (
     CompiledModel,
     CompiledModelError,
     FileError,
+    GpuDelegateOptions,
     OptionsError,
     TensorBuffer,
 )
@@ -238,6 +239,29 @@ def test_pictures(tmp_path: Path) -> None:
         Batcher(model) as batcher,
     ):
         np.testing.assert_allclose(batcher(buffer.getvalue()), -expected, atol=1e-5)
+
+
+def test_arguments_of_other_types() -> None:
+    content = chain(["ABS"], SHAPE)
+    options: list[tuple[dict[str, Any], str]] = [
+        ({"options": {"precision": "fp16"}}, "options is a dict, and for LiteRT's Options alone."),
+        ({"options": GpuDelegateOptions()}, "Give what is for litegpu as keywords: precision="),
+        ({"quantize": "yes"}, "quantize is 'yes'. Use True or False."),
+    ]
+    for keywords, text in options:
+        assert text in error_of(CompiledModel.from_buffer, content, **keywords)
+    assert "path or zoo name is text, not NoneType." in error_of(CompiledModel.from_file, None)
+    with CompiledModel.from_buffer(content) as model:
+        buffers = (model.create_input_buffers(), model.create_output_buffers())
+        key = model.get_signature_by_index(0)["key"]
+        for call, args, text in [
+            (model.run_by_index, ("main", *buffers), "Signature index is 'main'. Give its number"),
+            (model.resize_input_tensor, ("x", SHAPE), "methods that end in `by_name` take names."),
+            (model.run_by_index, (0, None, None), "input_buffers is a NoneType. Give a list of"),
+            (model.run_by_index, (0, buffers[0], 5), "output_buffers is a int. Give a list of"),
+            (model.run_by_name, (key, *buffers), "input_map is a list. Give a dict of Tensor"),
+        ]:
+            assert text in error_of(call, *args)
 
 
 def test_options_that_do_not_exist() -> None:

@@ -44,6 +44,11 @@ def wanted(accelerators: int | None, options: Any) -> Wanted:
         return Wanted(_has_gpu(HardwareAccelerator.GPU if accelerators is None else accelerators))
     if accelerators is not None:
         raise CompiledModelError("Pass either options or hardware_accel, not both.")
+    if not hasattr(options, "hardware_accelerators"):
+        raise CompiledModelError(
+            f"options is a {type(options).__name__}, and for LiteRT's Options alone. Give what is "
+            'for litegpu as keywords: precision="fp16".'
+        )
     gpu = _has_gpu(options.hardware_accelerators)
     # The fields, not the properties, which would make what is asked for.
     groups = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from litegpu.compiled_model.signatures import Tensor
@@ -19,6 +19,11 @@ _Item = TypeVar("_Item")
 
 def at(items: Sequence[_Item], index: int, what: str) -> _Item:
     """Return an item. Raises CompiledModelError where there is none of that number."""
+    if not hasattr(index, "__index__"):
+        raise CompiledModelError(
+            f"{what} index is {index!r}. Give its number, from 0 on; methods that end in `by_name` "
+            "take names."
+        )
     if not 0 <= index < len(items):
         raise CompiledModelError(
             f"{what} index out of range: {index} of {len(items)}. The first one is 0."
@@ -88,6 +93,15 @@ def grown(tensor: Tensor, shape: tuple[int, ...]) -> CompiledModelError:
         f"The output '{tensor.key}' has the shape {[*shape]} now, and its buffer is for "
         f"{[*tensor.shape]}. Create the buffer anew, and run again."
     )
+
+
+def check_all_open(name: str, buffers: Any) -> None:
+    """Raise CompiledModelError unless this is a sequence of buffers that were not destroyed."""
+    if not isinstance(buffers, Iterable):
+        kind = type(buffers).__name__
+        raise CompiledModelError(f"{name} is a {kind}. Give a list of TensorBuffers.")
+    for buffer in buffers:
+        check_open(buffer)
 
 
 def check_open(buffer: TensorBuffer) -> None:

@@ -13,7 +13,7 @@ from litegpu.compiled_model.arrays import Array
 from litegpu.compiled_model.call import Call, ordered
 from litegpu.compiled_model.contexts import ModelContext, Run
 from litegpu.compiled_model.conversion import Conversion
-from litegpu.compiled_model.fitting import check_open, count
+from litegpu.compiled_model.fitting import check_all_open, count
 from litegpu.compiled_model.future import ModelFuture
 from litegpu.compiled_model.loading import content_of, contexts_of, picture_keywords, with_pictures
 from litegpu.compiled_model.pieces import Pieces
@@ -64,6 +64,8 @@ class CompiledModel(ModelTensors):
         picture = picture_keywords(delegate)
         if picture:
             content = with_pictures(content, picture)
+        if not isinstance(quantize, bool):
+            raise CompiledModelError(f"quantize is {quantize!r}. Use True or False.")
         self._conversion = Conversion(
             quantize, picture.get("input_format"), picture.get("input", 0)
         )
@@ -96,7 +98,7 @@ class CompiledModel(ModelTensors):
     ) -> CompiledModel:
         """Compile a .tflite file, or `zoo:NAME`. See from_buffer."""
         try:
-            content = resolve_model(os.fspath(model_path))
+            content = resolve_model(model_path)
         except ModelError as error:
             raise CompiledModelError(str(error)) from error
         model = cls(content, hardware_accel, environment, options, **delegate)
@@ -265,8 +267,8 @@ class CompiledModel(ModelTensors):
         stream: Any,
     ) -> Run:
         self._signature(signature_index)
-        for each in (*inputs, *outputs):
-            check_open(each)
+        for name, side in (("input_buffers", inputs), ("output_buffers", outputs)):
+            check_all_open(name, side)
         number = None if stream is None else stream_number(stream)
         if self._pieces is not None and self._pieces.wants(inputs):
             return self._pieces.bound(inputs, outputs, number)
@@ -293,6 +295,10 @@ class CompiledModel(ModelTensors):
         signature = self._named(signature_key)
         sides = ((signature.inputs, input_map, "input"), (signature.outputs, output_map, "output"))
         for tensors, given, side in sides:
+            if not isinstance(given, Mapping):
+                raise CompiledModelError(
+                    f"{side}_map is a {type(given).__name__}. Give a dict of TensorBuffers by name."
+                )
             names = {tensor.key for tensor in tensors}
             if missing := sorted(names - set(given)):
                 raise CompiledModelError(
