@@ -16,8 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from litegpu.tools import cli, sweep, sweep_runs
+from litegpu.options import GpuDelegateOptions
+from litegpu.tools import benchmark_model, cli, sweep, sweep_runs
 from litegpu.tools.children import Ended
+from litegpu.tools.flags import FlagParser
+from litegpu.tools.registrar import changed_options
 from litegpu.tools.runtime import Output
 from litegpu.tools.sweep_advice import GOALS, ranked, recommend
 from litegpu.tools.sweep_runs import BUILTIN, CPU, Combination, Row, combinations, try_out
@@ -77,7 +80,9 @@ def test_a_sweep(model: str, tmp_path: Path) -> None:
     }
     assert {rank[2] for rank in ranks} == {"3"}
     assert any(line.startswith("cuda: no usable device. ") for line in lines)
-    assert "Set --use_" in output and output.rstrip().endswith(".")
+    assert re.search(r"^Best: .*, batch 3, ", output, re.MULTILINE)
+    assert re.search(r"^  flags:  --use_.* --batch=3 --num_threads=1$", output, re.MULTILINE)
+    assert re.search(r"^  Python: (no delegate|GpuDelegate\(.*\))$", output, re.MULTILINE)
 
     found = json.loads(target.read_text(encoding="utf-8"))
     rows = {(row["backend"], row["precision"]): row for row in found["rows"]}
@@ -159,9 +164,10 @@ def test_a_try_that_fails_is_a_line(
     assert "\ncuda: no usable device. There is no driver.\n" in text
     assert re.search(r"\n +1 +opencl fp16 +1 +0\.500 ", text)
     assert (
-        'GpuDelegate(backend="opencl", precision="fp16"): 2000 items/s, 2 times as fast as the '
-        "best of the CPU (CPU, XNNPACK), at a relative error of 1e-06."
+        "Best: opencl fp16, 2000 items/s, 2 times as fast as the best of the CPU (CPU, XNNPACK), "
+        "at a relative error of 1e-06. flags: --use_gpu=true --gpu_backend=opencl "
     ) in " ".join(text.split())
+    assert text.endswith('\n  Python: GpuDelegate(backend="opencl", precision="fp16")\n')
 
 
 def test_nothing_runs(
@@ -299,7 +305,7 @@ def test_a_driver_that_crashes(
     assert run(model, *QUICK, "--sweep_precisions=fp32") == 0
     text = capsys.readouterr().out
     assert "\nopencl fp32: It crashes: Aborted." in text
-    assert "CPU, XNNPACK" in text and "Set --use_xnnpack=" in text
+    assert "CPU, XNNPACK" in text and "  flags:  --use_xnnpack=" in text
 
 
 def test_a_model_of_which_nothing_runs_on_the_gpu(tmp_path: Path) -> None:
@@ -392,6 +398,31 @@ def test_what_is_recommended(rows: list[Row], best: tuple[str, str], said: str) 
     assert said in found.reason
     assert found.flags.endswith("--num_threads=4")
     assert (found.python is None) == (best[0] == CPU)
+
+
+def test_the_delegate_can_be_pasted_with_all_that_was_set() -> None:
+    parser = FlagParser("benchmark_model", "")
+    parser.add_flags(benchmark_model.FLAGS)
+    given = (
+        *("--graph=m", "--sweep", "--num_runs=3", "--max_delegated_partitions=4"),
+        *("--gpu_inference_for_sustained_speed=true", "--quantized=float", "--device=0"),
+    )
+    args = parser.parse(given)
+    flags = sweep._flags(args, (*sweep._OPTIONS, *sweep._OF_GPU))
+    rows = [REFERENCE, row("cuda", "fp16", 100, 1e-3)]
+    found = recommend(rows, GOALS["throughput"], 0.02, 4, flags, changed_options(args))
+    assert found
+    assert found.flags.endswith(f" --num_threads=4 {' '.join(given[3:])}")
+    assert found.python is not None and found.lines()[1] == f"Python: {found.python}"
+    options = eval(found.python, {"GpuDelegate": GpuDelegateOptions})  # as one pastes it
+    assert options == GpuDelegateOptions(
+        backend="cuda",
+        precision="fp16",
+        max_delegated_partitions=4,
+        inference_preference=1,
+        quantized="float",
+        device="0",
+    )
 
 
 def test_an_error_that_is_no_number_is_never_recommended() -> None:

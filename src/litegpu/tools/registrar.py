@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from litegpu import (
@@ -27,7 +27,7 @@ from litegpu.errors import (
     OptionsError,
     UnsupportedDeviceError,
 )
-from litegpu.options import QUANTIZED_MODES
+from litegpu.options import QUANTIZED_MODES, GpuDelegateOptions
 from litegpu.tools import foreign, runtime
 from litegpu.tools.console import start_bar
 from litegpu.tools.delegation import DELEGATE_FLAGS, given_options
@@ -399,6 +399,17 @@ def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
         options["inference_priority2"] = InferencePriority.MIN_MEMORY_USAGE
         options["inference_priority3"] = InferencePriority.MAX_PRECISION
     return {**options, **given_options(args, OPTION_FLAGS)}
+
+
+def changed_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the GPU delegate to which flags give other values than its own."""
+    own = asdict(GpuDelegateOptions())
+    given = {"quick_start"}.intersection(args.given)
+    return {
+        name: value
+        for name, value in _gpu_options(args).items()
+        if value != own[name] and (name != "quick_start" or given)
+    }
 
 
 def _xnnpack(args: argparse.Namespace, _: bytes | None) -> Applied | None:

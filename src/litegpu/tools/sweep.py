@@ -17,7 +17,7 @@ from litegpu.tools.children import run_module
 from litegpu.tools.console import note
 from litegpu.tools.files import prints_json, try_to_write, write_bytes, write_json
 from litegpu.tools.flags import Flag, positive, positive_int
-from litegpu.tools.registrar import OPTION_FLAGS
+from litegpu.tools.registrar import OPTION_FLAGS, changed_options
 from litegpu.tools.reports.page import prepare_report, write_report
 from litegpu.tools.runtime import default_threads
 from litegpu.tools.sweep_advice import GOALS, recommend
@@ -42,12 +42,16 @@ SWEEP_FLAGS = (
     Flag("sweep_timeout_secs", positive, 300.0, "a try that takes longer is stopped"),
     Flag("csv", str, "", "write the table of --sweep there", metavar="FILE"),
 )
-_PASSED_ON = (
-    *("num_runs", "min_secs", "max_secs", "run_delay", "warmup_runs", "warmup_min_secs"),
+_OPTIONS = (
     *("max_delegated_partitions", "min_nodes_per_partition", "gpu_experimental_enable_quant"),
     *("gpu_inference_for_sustained_speed", "delegate_serialize_dir", "delegate_serialize_token"),
-    *("first_delegate_node_index", "last_delegate_node_index", "require_full_delegation"),
-    *("measure_energy", "energy_min_secs", "energy_idle_secs"),
+    *("first_delegate_node_index", "last_delegate_node_index"),
+)
+"""Those of the original's flags that are options of the delegate and hold for every try."""
+_PASSED_ON = (
+    *_OPTIONS,
+    *("num_runs", "min_secs", "max_secs", "run_delay", "warmup_runs", "warmup_min_secs"),
+    *("require_full_delegation", "measure_energy", "energy_min_secs", "energy_idle_secs"),
     *("input_layer", "input_layer_shape", "input_layer_value_range", "input_layer_value_files"),
 )
 """Flags that hold for every try."""
@@ -92,7 +96,9 @@ def sweep(args: argparse.Namespace) -> int:
 def _tell(args: argparse.Namespace, found: Sweep) -> int:
     """Print and write what there is."""
     goal = GOALS[args.sweep_goal]
-    best = recommend(found.rows, goal, args.sweep_tolerance, found.threads)
+    options = changed_options(args)
+    flags = _flags(args, (*_OPTIONS, *_OF_GPU))
+    best = recommend(found.rows, goal, args.sweep_tolerance, found.threads, flags, options)
     if not prints_json(args):
         print_sweep(found, goal, best, args.sweep_tolerance)
     if args.csv:

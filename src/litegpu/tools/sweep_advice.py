@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import enum
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from litegpu.tools.sweep_runs import BUILTIN, Row
 
@@ -56,7 +59,7 @@ def ranked(rows: Sequence[Row], goal: Goal) -> list[Row]:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to set: flags of the tools, keywords of GpuDelegate (None: the CPU), and the reason."""
+    """What to set: flags of the tools, a GpuDelegate in Python (None: the CPU), and the reason."""
 
     row: Row
     flags: str
@@ -65,17 +68,28 @@ class Recommendation:
 
     def text(self) -> str:
         """Return it in a sentence or two."""
-        how = f", or in Python GpuDelegate({self.python})" if self.python is not None else ""
+        how = f", or in Python {self.python}" if self.python is not None else ""
         return f"Set {self.flags}{how}: {self.reason}"
+
+    def lines(self) -> list[str]:
+        """Return what to set, each in a line that can be pasted."""
+        python = "no delegate" if self.python is None else self.python
+        return [f"flags:  {self.flags}", f"Python: {python}"]
 
 
 def recommend(
-    rows: Sequence[Row], goal: Goal, tolerance: float, threads: int
+    rows: Sequence[Row],
+    goal: Goal,
+    tolerance: float,
+    threads: int,
+    flags: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
 ) -> Recommendation | None:
     """Return what to set; None where nothing can be said.
 
-    It is the best row whose error is within the tolerance. One that is nearly as good and more
-    exact by an order of magnitude takes its place.
+    `flags`, and `options` of GpuDelegate, are those that every try on a GPU had. It is the best
+    row whose error is within the tolerance. One that is nearly as good and more exact by an
+    order of magnitude takes its place.
     """
     order = [row for row in ranked(rows, goal) if goal.cost(row) is not None]
     exact = [row for row in order if _error(row) <= tolerance]
@@ -84,9 +98,11 @@ def recommend(
     best = exact[0]
     near = [row for row in exact if _cost(row, goal) <= (1 + _AS_GOOD) * _cost(best, goal)]
     chosen = min(near, key=lambda row: (_error(row) > _error(best) / 10, _cost(row, goal)))
-    flags = [*chosen.way.flags(), f"--num_threads={threads}"]
-    half = chosen.way.precision
-    python = f'backend="{chosen.way.backend}", precision="{half}"' if half else None
+    way = chosen.way
+    every = [*way.flags(), f"--num_threads={threads}", *(flags if way.on_gpu else ())]
+    keywords = {"backend": way.backend, "precision": way.precision, **(options or {})}
+    listed = ", ".join(f"{name}={_literal(value)}" for name, value in keywords.items())
+    python = f"GpuDelegate({listed})" if way.on_gpu else None
     reasons = [f"{goal.figure(_cost(chosen, goal))}{_against_the_rest(chosen, order, goal)}"]
     if chosen.relative_l2 is not None:
         reasons[0] += f", at a relative error of {chosen.relative_l2:.2g}"
@@ -101,7 +117,14 @@ def recommend(
             f"({goal.figure(_cost(order[0], goal))}), but its error, {_error(order[0]):.2g}, is "
             f"beyond --sweep_tolerance={tolerance:g}"
         )
-    return Recommendation(chosen, " ".join(flags), python, f"{'. '.join(reasons)}.")
+    return Recommendation(chosen, " ".join(every), python, f"{'. '.join(reasons)}.")
+
+
+def _literal(value: Any) -> str:
+    """Return a value as Python spells it, members of enumerations as their numbers."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return f"{value:d}" if isinstance(value, enum.IntEnum | enum.IntFlag) else repr(value)
 
 
 def _against_the_rest(chosen: Row, order: Sequence[Row], goal: Goal) -> str:

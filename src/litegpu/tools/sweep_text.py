@@ -39,7 +39,10 @@ def print_sweep(found: Sweep, goal: Goal, best: Recommendation | None, tolerance
         print_text(line, "  ")
     if rows:
         print_text(reference(found), "  ")
-    if said := advice(found, goal, best, tolerance):
+    if best:
+        print_text(f"Best: {title(best.row.way)}, {best.reason}", "  ")
+        print(*(f"  {line}" for line in best.lines()), sep="\n")
+    elif said := advice(found, goal, best, tolerance):
         print_text(said, "  ")
 
 
