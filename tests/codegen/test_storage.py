@@ -338,3 +338,20 @@ def test_positions_decode_row_numbers(shape: Shape4) -> None:
         got = [evaluate(text, np.empty(0), {"p": p}) for text in (at.n, at.y, at.x)]
         assert tuple(got) == index
     assert at.row == "p"
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 5, 8), (2, 5, 1, 8)])
+def test_origins_of_windows_count_axes_of_one_element(shape: Shape4) -> None:
+    """A window may begin above the only row: what it sees of that lies a stride further on."""
+    storage = Storage.create(0, DType.FLOAT32, shape, 4)
+    ref = TensorRef("src", storage)
+    at = Position(n="n", y="y", x="x")
+    where = {"n": 1, "y": -1, "x": -2, "s": 1}
+
+    def evaluated(text: Any) -> int:
+        return int(eval(text(at, "s", 4), {}, where))
+
+    strides = [stride // 4 for stride in storage.strides]
+    expected = strides[0] - strides[1] - 2 * strides[2] + 1
+    assert evaluated(ref.origin) == expected
+    assert evaluated(ref.index) != expected

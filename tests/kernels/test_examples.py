@@ -59,6 +59,30 @@ def test_kernels_of_cuda_give_what_portable_ones_give(kind: type, each: Implemen
     assert compared, "it does not compute what it says"
 
 
+def thin(each: Implementation) -> list[Graph]:
+    """Return examples whose images have one row or one column, and windows that leave them."""
+    given: Any = each.small or each.example
+    if not hasattr(given, "image"):
+        return []
+    n, height, width, channels = given.image
+    wide = {} if getattr(given, "depthwise", False) else {"kernel": 3}
+    return [
+        replace(given, image=image, **wide).graph()
+        for image in ((n, 1, height * width, channels), (n, height * width, 1, channels))
+    ]
+
+
+@needs_emulator
+@pytest.mark.parametrize(("kind", "each"), [param for param in FOUND if thin(param.values[1])])
+def test_windows_leave_images_of_one_row_or_column(kind: type, each: Implementation) -> None:
+    """The origin of a window lies outside of such an image, in an axis of one element."""
+    (portable, *_) = (way for way in selector.IMPLEMENTATIONS[kind][::-1] if not way.backend)
+    for graph in thin(each):
+        values = result(graph, kind, each, FP16)
+        if values is not None:
+            assert not mismatch(result(graph, kind, portable, FP32), values, 1e-3)
+
+
 def result(graph: Graph, kind: type, way: Implementation, policy: NumericPolicy) -> Any:
     """Return what an implementation computes on a checked device; None if it does not."""
     layout = assign(graph, policy)

@@ -200,8 +200,13 @@ class TensorRef:
         """What `read` gives and `write` takes."""
         return register_of(self.storage.dtype)
 
-    def _row_offset(self, at: Position, scale: int, like: Shape4 | None) -> str:
-        """Text of the offset of a row of channels, in units of `scale` elements."""
+    def _row_offset(
+        self, at: Position, scale: int, like: Shape4 | None, inside: bool = True
+    ) -> str:
+        """Text of the offset of a row of channels, in units of `scale` elements.
+
+        Coordinates that are `inside` are zero along an axis of one element.
+        """
         storage = self.storage
         terms: list[str] = []
         same = like is None or like[:3] == storage.shape[:3]
@@ -209,7 +214,11 @@ class TensorRef:
             parts: list[tuple[str, int]] = [(at.row, storage.pitch)] if storage.rows > 1 else []
         else:
             dims = zip((at.n, at.y, at.x), storage.strides, storage.shape[:3], strict=True)
-            parts = [(text, stride) for text, stride, size in dims if size > 1 and text != "0"]
+            parts = [
+                (text, stride)
+                for text, stride, size in dims
+                if text != "0" and not (inside and size == 1)
+            ]
         for text, stride in parts:
             step = stride // scale
             terms.append(f"({text})" if step == 1 else f"({text}) * {step}")
@@ -223,6 +232,10 @@ class TensorRef:
         It counts in units of `width` elements; the storage must be `aligned` to them.
         """
         return _plus(self._row_offset(at, width, None), part)
+
+    def origin(self, at: Position, part: str, width: int) -> str:
+        """Text of where a window begins, as `index` gives it: perhaps outside of the image."""
+        return _plus(self._row_offset(at, width, None, inside=False), part)
 
     def place(self, at: Position, s: str) -> str:
         """Text of where channel block `s` lies, for `load`, in units of what that loads."""

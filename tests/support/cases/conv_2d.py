@@ -41,6 +41,8 @@ CASES: tuple[Case, ...] = (
     Conv(image=(1, 7, 5, 64), filters=96),
     Conv(image=(1, 7, 5, 40), filters=36, kernel=(3, 3)),
     Conv(image=(3, 5, 3, 12), filters=20, kernel=(3, 3)),
+    Conv(image=(2, 1, 9, 64), filters=64, kernel=(3, 3)),
+    Conv(image=(2, 9, 1, 64), filters=64, kernel=(3, 3), stride=(2, 2)),
     # Padding, strides, dilation, kernel sizes
     *(
         Conv(image=_ODD, filters=6, kernel=(3, 2), stride=stride, padding=padding)

@@ -79,5 +79,6 @@ CASES: tuple[Case, ...] = (
     Inverted(image=(1, 9, 11, 24), expanded=72, filters=24, residual=True),
     Inverted(image=(3, 8, 5, 9), expanded=41, filters=33, stride=(2, 2), bias=False),
     Inverted(image=(1, 9, 8, 16), expanded=32, filters=20, kernel=(5, 5), padding="VALID"),
+    Inverted(image=(2, 1, 13, 16), expanded=48, filters=24, stride=(2, 2)),
     Inverted(image=(2, 17, 15, 3), expanded=24, filters=16, first=(3, 2)),
 )

@@ -55,5 +55,7 @@ CASES = [
         for items in (SMALL, LARGE)
         for case in _all_types(items=items, image=(2, 5, 6, 12), kernel=(5, 2))
     ),
+    QuantizedDepthwise(image=(2, 1, 24, 96), stride=(2, 2), per_channel=True),
+    QuantizedDepthwise(image=(2, 24, 1, 40)),
     *(QuantizedDepthwise(four_bits=True, per_channel=each, kind=POWER) for each in (True, False)),
 ]

@@ -87,6 +87,8 @@ _PAIRS: tuple[Case, ...] = tuple(
         Separable(image=(1, 9, 8, 16), filters=20, kernel=(5, 4), padding="VALID", items=items),
         Separable(image=(2, 6, 6, 32), filters=32, residual=True, items=items),
         Separable(image=(2, 7, 9, 21), filters=20, added=True, items=items),
+        Separable(image=(2, 1, 13, 40), filters=36, stride=(2, 2), items=items),
+        Separable(image=(2, 13, 1, 40), filters=36, items=items),
         Separable(image=(1, 14, 14, 96), filters=130, activation="NONE", items=items),
         Separable(image=(2, 9, 8, 8), filters=8, items=items),
         Separable(image=(1, 16, 16, 11), filters=128, bias="", items=items),
