@@ -8,23 +8,32 @@ take longer than the model does.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import replace
 
 from litegpu.graph import Graph
 from litegpu.graph.partition import sources
 from litegpu.numeric_policy import QuantizedMode
+from litegpu.ops import support
 from litegpu.ops.base import Shape
 from litegpu.ops.dynamic import UNKNOWN
-from litegpu.ops.support import SupportCheck, check_support
+from litegpu.ops.support import SupportCheck
 from litegpu.runtime_abi.subgraphs import Call, Subgraphs
+
+SlowLoops = Callable[[int, SupportCheck], Mapping[int, str]]
 
 
 class GraphChecks:
     """What was found of the graphs of one model, each checked once."""
 
-    def __init__(self, subgraphs: Subgraphs, quantized: QuantizedMode | None) -> None:
-        """Check graphs as they were read; `quantized` is that of check_support."""
+    def __init__(
+        self, subgraphs: Subgraphs, quantized: QuantizedMode | None, slow_loops: SlowLoops
+    ) -> None:
+        """Check graphs as they were read; `quantized` is that of check_support.
+
+        `slow_loops` returns which loops of a graph stay on the CPU, and why.
+        """
+        self._slow_loops = slow_loops
         self._subgraphs = subgraphs
         self._quantized = quantized
         self._found = dict[int, SupportCheck]()
@@ -38,7 +47,11 @@ class GraphChecks:
             self._started.add(context)
             graph = self._subgraphs.graph(context)
             late = {v for call in self._subgraphs.calls(context) for v in self._late(call, graph)}
-            self._found[context] = check_support(_without_shapes(graph, late), self._quantized)
+            graph = _without_shapes(graph, late)
+            found = support.check_support(graph, self._quantized)
+            if on_cpu := self._slow_loops(context, found):
+                found = support.check_support(graph, self._quantized, on_cpu)
+            self._found[context] = found
         return self._found[context]
 
     def done(self, context: int) -> None:
@@ -71,7 +84,9 @@ class GraphChecks:
             while len(places) > before:
                 before = len(places)
                 late = {v for place, v in enumerate(body.inputs) if place in places}
-                values = check_support(_without_shapes(body, late), self._quantized).graph.values
+                values = support.check_support(
+                    _without_shapes(body, late), self._quantized
+                ).graph.values
                 for place, ends in enumerate(zip(body.inputs, body.outputs, strict=False)):
                     shapes = {values[v].shape if v in values else UNKNOWN for v in ends}
                     if len(shapes) > 1:
@@ -82,7 +97,7 @@ class GraphChecks:
     def _results(self, body: Graph) -> Set[Shape]:
         """Return the shapes of what a loop's body makes and does not read itself."""
         if body not in self._shapes:
-            values = check_support(body, self._quantized).graph.values
+            values = support.check_support(body, self._quantized).graph.values
             read = {v for node in body.nodes for v in node.inputs}
             results = (node.outputs[0] for node in body.nodes if len(node.outputs) == 1)
             self._shapes[body] = {values[v].shape for v in results if v in values and v not in read}

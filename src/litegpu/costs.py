@@ -41,6 +41,10 @@ _CPU_FLOPS = 100e9
 """Floating-point operations a second of one thread in the runtime's fastest kernels."""
 _CPU_NODE = 0.1e-6
 """Seconds that the runtime needs for one more node."""
+_CPU_INNER_NODE = 0.4e-6
+"""Seconds for a node of a loop's condition or body, in each pass: its values are copied, too."""
+_LOOP_MARGIN = 2.0
+"""How much slower a loop must be on the GPU to stay on the CPU: both estimates are rough."""
 _THREADS_HELP = 0.75
 """t threads are t to this power times as fast as one."""
 
@@ -95,7 +99,24 @@ class CostModel:
     def _cpu_node(self, index: int) -> float:
         work = self._work[index]
         rate = facts_of(self._nodes[index].op).cpu_bytes_per_second
-        return max(work.flops / _CPU_FLOPS, work.nbytes / rate) / self._speed + _CPU_NODE
+        computing = max(work.flops / _CPU_FLOPS, work.nbytes / rate) / self._speed
+        return computing + _CPU_NODE + work.inner_nodes * _CPU_INNER_NODE
+
+    def slow_loops(self) -> dict[int, str]:
+        """Return the loops that the CPU runs much faster, and why.
+
+        What a loop's passes hand on keeps their kernels in one line: the GPU is idle around each.
+        """
+        found = {}
+        for index, work in self._work.items():
+            gpu, cpu = work.launches * self._rates.launch, self._cpu_node(index)
+            if work.inner_nodes and gpu > _LOOP_MARGIN * cpu:
+                found[index] = (
+                    f"It would take about {shown_time(gpu)} on the GPU, in {work.launches} kernels "
+                    f"one after the other, and {shown_time(cpu)} on the CPU "
+                    "(min_nodes_per_partition overrides this)."
+                )
+        return found
 
     def estimate(self, subset: Subset) -> Estimate:
         """Return what a partition takes on either side."""
@@ -142,6 +163,10 @@ class CostPolicy:
         """Return the seconds that an invoke saves; on a software device, what the CPU needs."""
         found = self._costs.estimate(subset)
         return found.cpu_seconds if self._software else found.saved_seconds
+
+    def slow_loops(self) -> dict[int, str]:
+        """Return the loops that are not worth unrolling, and why."""
+        return {} if self._software else self._costs.slow_loops()
 
     def reason_against(self, subset: Subset) -> str:
         """Return why a partition is not worth it, or an empty text."""

@@ -187,10 +187,15 @@ class GpuDelegate:
     def _read(self, context: int) -> None:
         """Read the graphs of a model, while they all are as in its file."""
         from litegpu.called_shapes import GraphChecks
+        from litegpu.runtime_abi.reader import thread_count
         from litegpu.runtime_abi.subgraphs import Subgraphs
+        from litegpu.selection import slow_loops
 
         self._subgraphs = Subgraphs(context)
-        self._checks = GraphChecks(self._subgraphs, self.options.quantized_mode())
+        self._checks = GraphChecks(
+            *(self._subgraphs, self.options.quantized_mode()),
+            lambda c, found: slow_loops(found, self.options, self.device, thread_count(c)),
+        )
         try:
             self._subgraphs.read(self.model)
         except ModelError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from litegpu.backends.base import DeviceInfo
 from litegpu.costs import CostModel, CostPolicy, NodeCountPolicy, NothingPolicy, RequiredNodes
@@ -92,6 +92,17 @@ class Selection:
 
 
 _OUTSIDE = "They lie outside of first_delegate_node_index and last_delegate_node_index."
+
+
+def slow_loops(
+    support: SupportCheck, options: GpuDelegateOptions, device: DeviceInfo, threads: int
+) -> Mapping[int, str]:
+    """Return the loops of a checked graph that are not worth unrolling, and why."""
+    loops = any(node.graphs and node.index not in support.reasons for node in support.graph.nodes)
+    if not loops or options.min_nodes_per_partition is not None:
+        return {}
+    costs = CostModel(support.graph, device.backend, threads)
+    return CostPolicy(costs, device.software).slow_loops()
 
 
 def nodes_of(subsets: Collection[Subset]) -> set[int]:

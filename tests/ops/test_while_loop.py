@@ -317,6 +317,7 @@ def test_the_work_of_a_loop_is_that_of_its_passes() -> None:
     values = {1: zero, 3: value(3, (4, 3)), 4: replace(COUNTER, id=4), 5: value(5, (4, 3))}
     work = work_of(Graph(values, (node,), (3,), (5,)), node)
     assert work.flops == 2 * 12
+    assert work.inner_nodes == 2 * 3
 
 
 def test_a_cache_tells_bodies_apart(tmp_path: Path) -> None:

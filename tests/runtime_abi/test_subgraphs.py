@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -91,6 +92,24 @@ def test_a_loop_on_the_cpu_calls_the_device_for_no_condition(invokes: Counter[in
     (left,) = condition.left_out
     assert left.nodes == (0, 1, 2)
     assert left.reason.startswith("It would take about")
+
+
+@pytest.mark.usefixtures("as_a_gpu", "opencl_device")
+def test_a_loop_of_many_small_kernels_is_not_unrolled(invokes: Counter[int | None]) -> None:
+    """Even if that makes a whole graph of it: each kernel waits for the one before."""
+    model, x = lstm(), random(STEPS, 1, 5)
+    delegate = GpuDelegate(model=model, backend="opencl")
+    assert_close(run(interpreter(model, delegate), x), reference(model, x))
+    assert invokes.total() == 0
+    report = report_of(delegate)
+    (node,) = report.rejected
+    assert re.match(
+        r"It would take about \d+ us on the GPU, in \d\d kernels one after the other, and \d+ us",
+        node.reason,
+    )
+    forced = GpuDelegate(model=model, min_nodes_per_partition=0)
+    assert_close(run(interpreter(model, forced), x), reference(model, x))
+    assert report_of(forced).whole_graph
 
 
 @pytest.mark.usefixtures("as_a_gpu")

@@ -51,9 +51,12 @@ class OpFacts:
         """
         return sum(elements(graph, v) for v in node.outputs)
 
-    def kernels(self, graph: Graph, node: Node) -> int:
-        """Return the kernels that a node takes as a rule, by default its `launches`."""
-        return self.launches
+    def work(self, graph: Graph, node: Node) -> tuple[int, int, int]:
+        """Return the operations of a node, its kernels, and the nodes of other graphs that it runs.
+
+        The last are those that the CPU steps to, once for each time: a loop's passes.
+        """
+        return self.flops(graph, node), self.launches, 0
 
     def states(self, node: Node) -> tuple[int, ...]:
         """Return the inputs that the node leaves changed (value ids).

@@ -25,20 +25,23 @@ class SupportCheck:
     divisible: bool = True
 
 
-def check_support(graph: Graph, quantized: QuantizedMode | None = "exact") -> SupportCheck:
+def check_support(
+    graph: Graph, quantized: QuantizedMode | None = "exact", on_cpu: Mapping[int, str] | None = None
+) -> SupportCheck:
     """Check every node in order, on the shapes that follow from the ones before it.
 
     `quantized` is how quantized tensors are computed: in their integers, or as floats. With None,
-    what computes with 8-bit tensors, weights among them, stays on the CPU.
+    what computes with 8-bit tensors, weights among them, stays on the CPU. So do the nodes
+    `on_cpu`, for the reasons that they have there.
 
     The runtime may ask a delegate before it has computed any shape itself, so the shapes that
     the file states are replaced by inferred ones. What depends on a shape that only the running
     model knows stays on the CPU: it might be one that no kernel can be made for.
     """
     if quantized == "float":
-        found = _check(float_view.as_floats(graph, large=False), quantized)
+        found = _check(float_view.as_floats(graph, large=False), quantized, on_cpu or {})
         return replace(found, graph=_with_shapes_of(graph, found.graph))
-    return _check(graph, quantized)
+    return _check(graph, quantized, on_cpu or {})
 
 
 def _with_shapes_of(graph: Graph, view: Graph) -> Graph:
@@ -55,7 +58,9 @@ def _with_shapes_of(graph: Graph, view: Graph) -> Graph:
     return replace(graph, values=values)
 
 
-def _check(graph: Graph, quantized: QuantizedMode | None) -> SupportCheck:
+def _check(
+    graph: Graph, quantized: QuantizedMode | None, on_cpu: Mapping[int, str]
+) -> SupportCheck:
     values = dict(graph.values)
     reasons: dict[int, str] = {}
     from_shapes: set[int] = set()
@@ -73,6 +78,7 @@ def _check(graph: Graph, quantized: QuantizedMode | None) -> SupportCheck:
         overwritten = overwritten or (_overwrites(node, fixed[0]) if fixed else "")
         too_much = listed.take(present, node)
         reason, shapes = (too_much, ()) if too_much else check_node(present, node, quantized)
+        reason = reason or on_cpu.get(node.index, "")
         if quantized is None and _is_of_bytes(present, node, reason):
             reason = "8-bit tensors are left to the CPU: experimental_flags lacks ENABLE_QUANT (1)."
         if not reason and _computes_shapes(present, node, from_shapes):

@@ -37,13 +37,16 @@ class While(Op):
     gives = _CARRIED
     shape_unknown = True
 
-    def flops(self, graph: Graph, node: Node) -> int:
+    def work(self, graph: Graph, node: Node) -> tuple[int, int, int]:
         found = _unrolled(graph, node)
-        return sum(facts_of(n.op).flops(found.graph, n) for n in found.nodes) if found else 0
-
-    def kernels(self, graph: Graph, node: Node) -> int:
-        found = _unrolled(graph, node)
-        return sum(facts_of(n.op).launches for n in found.nodes) if found else self.launches
+        if found is None:
+            return super().work(graph, node)
+        ops = [(facts_of(each.op), each) for each in found.nodes]
+        return (
+            sum(op.flops(found.graph, each) for op, each in ops),
+            sum(op.launches for op, _ in ops),
+            found.passes * sum(len(each.nodes) for each in node.graphs),
+        )
 
     def check(self, graph: Graph, node: Node) -> str:
         reason = _check_graphs(graph, node)
@@ -142,6 +145,8 @@ class _Unrolled:
     fresh: Iterator[int]
     values: dict[int, Value]
     nodes: list[Node] = field(default_factory=list)
+    passes: int = 0
+    """How often its body has run so far."""
     last: tuple[int, ...] = ()
     """What the loop has carried through the passes so far."""
     budget: fold.Budget = field(default_factory=fold.Budget)
@@ -312,6 +317,7 @@ def _unroll(graph: Graph, node: Node, fresh: Iterator[int]) -> _Unrolled:
             found.last = tuple(map(found.materialized, found.last))
             return found
         carried, found.last = found.last, found.run(body, constants[1])
+        found.passes += 1
         for before, after in zip(carried, found.last, strict=True):
             if values[before].shape != values[after].shape:
                 shapes = f"{list(values[before].shape)} to {list(values[after].shape)}"

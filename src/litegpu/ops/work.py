@@ -12,18 +12,23 @@ from litegpu.ops.facts import elements
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Floating-point operations (a multiply-add is two), bytes to move, kernels that it takes."""
+    """Floating-point operations (a multiply-add is two), bytes to move, kernels that it takes.
+
+    `inner_nodes` are those that the CPU runs for it in other graphs, once for each time.
+    """
 
     flops: int
     nbytes: int
     launches: int
+    inner_nodes: int = 0
 
 
 def work_of(graph: Graph, node: Node) -> Work:
     """Estimate a node of a checked graph; what no one knows before the model runs counts 0."""
     op = facts_of(node.op)
     touched = dict.fromkeys((*node.inputs, *node.outputs))
-    return Work(op.flops(graph, node), sum(tensor_bytes(graph, touched)), op.kernels(graph, node))
+    flops, launches, inner_nodes = op.work(graph, node)
+    return Work(flops, sum(tensor_bytes(graph, touched)), launches, inner_nodes)
 
 
 def tensor_bytes(graph: Graph, values: Iterable[int]) -> list[int]:
