@@ -246,13 +246,16 @@ class GpuDelegate:
         from litegpu.partition_kernel import PartitionKernel
 
         options = self.options
-        return PartitionKernel(
+        kernel = PartitionKernel(
             *(graph, self._device, options.numeric_policy(), self._cache, alone),
             tuning=options.tuning(),
             timeout=options.timeout_seconds(),
             on_progress=self._on_progress,
             quick=options.starts_quickly(),
+            free=self._may_fall_back,
         )
+        self._device = kernel.device
+        return kernel
 
     def wait_for_best_code(self, timeout: float | None = None) -> bool:
         """Wait until nothing is compiled beside the invokes, for `timeout` seconds at most.

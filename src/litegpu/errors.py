@@ -60,6 +60,11 @@ class CudaError(ExecutionError):
 class DeviceLostError(ExecutionError):
     """The device failed for good; a new GpuDelegate and interpreter open it anew."""
 
+    @property
+    def reason(self) -> str:
+        """What happened, without the remedy."""
+        return str(self).partition(" Make ")[0]
+
 
 class InvokeTimeoutError(ExecutionError):
     """An invoke took longer than `invoke_timeout_ms`; the device is given up as lost."""

@@ -8,10 +8,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from litegpu import progress
+from litegpu import backends, progress
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Buffer, HostBuffer, check_device
 from litegpu.backends.execution import without_streams
+from litegpu.backends.worker import WorkerEndedError
 from litegpu.cache.improving import wait_for
 from litegpu.cache.partitions import Wanted, find_or_compile
 from litegpu.cache.store import CacheFolder
@@ -22,7 +23,7 @@ from litegpu.engine.partition import compile_partition
 from litegpu.engine.peaks import Peaks
 from litegpu.engine.profile import PartitionProfile, profile_partition
 from litegpu.engine.tuning import Tuner
-from litegpu.errors import BindingError, InterpreterError, ModelError
+from litegpu.errors import BindingError, DeviceLostError, InterpreterError, ModelError
 from litegpu.graph import DType, Graph
 from litegpu.graph.partition import sources, with_shapes
 from litegpu.numeric_policy import NumericPolicy
@@ -56,13 +57,15 @@ class PartitionKernel:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         quick: bool = False,
+        free: bool = False,
     ) -> None:
         """Compile for the shapes that the graph has now, or take what `cache` has of that.
 
         `alone` tells that no other node of the model runs beside the partition. `tuning` is how
         kernels are chosen, for these shapes and for all that follow. `timeout` is how many seconds
         a run may take, None for any. `on_progress` hears of this and of all later compiling.
-        `quick` allows code that was compiled in a hurry, until there is better.
+        `quick` allows code that was compiled in a hurry, until there is better. After a loss of the
+        device it runs on it opened again or, if `free`, on one of another API.
         Raises CompilationError or DeviceMemoryError.
         """
         self.graph = self._compiled_graph = graph
@@ -72,7 +75,9 @@ class PartitionKernel:
         self._timeout = timeout
         self._on_progress = on_progress
         self._quick = quick
-        self._tuner = Tuner(device.info, cache.kernels if cache else None, tuning)
+        self._free = free
+        self._tuning = tuning
+        self._tuner = self._tuner_of(device)
         self._precise: frozenset[int] = frozenset()
         self.kept_float32: tuple[str, ...] = ()
         """Names of the tensors that would be stored as half, but did not fit."""
@@ -98,7 +103,31 @@ class PartitionKernel:
         self._constants: list[tuple[ctypes.c_void_p, int, int]] = []
         self._states: list[tuple[ctypes.c_void_p, int]] = []
 
+    def _tuner_of(self, device: Device) -> Tuner:
+        return Tuner(device.info, self._cache.kernels if self._cache else None, self._tuning)
+
     def _compile(self, graph: Graph) -> CompiledPartition:
+        """Return the partition after its first run; after a loss meanwhile, on another device.
+
+        Raises DeviceLostError where there is none, and what `_compile_here` does.
+        """
+        while True:
+            try:
+                return self._compile_here(graph)
+            except DeviceLostError as error:
+                self._leave(error)
+
+    def _leave(self, error: DeviceLostError) -> None:
+        """Go on with the device opened again, or another one. Raises the error if there is none."""
+        lost = self._device
+        # The thread of a device ends with the program, too.
+        if not lost.lost or isinstance(error.__cause__, WorkerEndedError):
+            raise error
+        device = backends.after_loss(lost, self._free)
+        _log.warning("%s Going on with %s.", error.reason, device.info.title)
+        self._device, self._tuner = device, self._tuner_of(device)
+
+    def _compile_here(self, graph: Graph) -> CompiledPartition:
         """Return the partition after its first run: drivers leave much of their work to that.
 
         That it is kept after it, too, lets binaries hold what is compiled only then.
@@ -127,7 +156,7 @@ class PartitionKernel:
         )
         progress.at("run")
         try:
-            compiled.warm_up()
+            compiled.warm_up(self._device)
         except BaseException:
             compiled.close()
             raise
@@ -163,7 +192,48 @@ class PartitionKernel:
             self.compiled, self._compiled_graph = compiled, self.graph
 
     def invoke(self, context: int) -> None:
-        """Run on the tensors' present data. Raises ExecutionError when the device fails."""
+        """Run on the tensors' present data.
+
+        When the device is lost, or was before, the partition is compiled anew on it opened again,
+        or on another one, and runs there. Raises ExecutionError when the device fails otherwise.
+        """
+        while True:
+            device = self._device
+            was_lost = device.lost
+            try:
+                return self._invoke(context)
+            except DeviceLostError as error:
+                if not was_lost:
+                    self.compiled.blame(error, device)
+                self._move(context, error)
+
+    def _move(self, context: int, error: DeviceLostError) -> None:
+        """Compile on a device that works; the next run has the inputs of the one that failed.
+
+        Raises DeviceLostError where there is none, or where not all that it needs is left.
+        """
+        if any(not isinstance(buffer, HostBuffer) for buffer in self._buffers.values()):
+            raise error  # their memory is lost, too
+        self._zero_copy.unbind(context, keep=True)
+        self._tensors, self._run = 0, _skip
+        lost, states = self._device, self.compiled.states
+        self.compiled.close()
+        try:
+            self._leave(error)
+            self.compiled = self._compile(self.graph)
+        except BaseException:
+            self._device = lost  # the next invoke tries again
+            raise
+        if (changed := self.changed()) is not None:
+            changed(self)
+        if states:
+            names = shown_names([self.graph.values[v].name for v in states])
+            raise DeviceLostError(
+                f"{error.reason} The states {names} were lost with it: call "
+                f"reset_all_variables(). The next invoke runs on {self._device.info.title}."
+            ) from error
+
+    def _invoke(self, context: int) -> None:
         tensors = ctypes.c_size_t.from_address(context + _TENSORS).value
         if tensors != self._tensors:
             self._check_sizes(tensors)

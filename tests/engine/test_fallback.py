@@ -13,22 +13,29 @@ from unittest import mock
 
 import pytest
 
+from cuda_emulator import needs_emulator
 from every_backend import REAL
+from fake_cuda import Status
 from litegpu import GpuDelegate, backends
+from litegpu.backends import cuda_driver
 from litegpu.backends.failures import Failures
 from litegpu.codegen import KernelText, render
 from litegpu.engine import lowering, partition
 from litegpu.engine.fallback import reject
-from litegpu.errors import KernelError
+from litegpu.errors import DeviceLostError, KernelError
 from litegpu.kernels.base import Plan, Rejected
 from litegpu.kernels.portable.conv import ConvPortable
 from litegpu.kernels.selector import IMPLEMENTATIONS
 from litegpu.ops.conv_spec import ConvSpec
 from litegpu.zoo.writer import ModelWriter
+from simulated_cuda import SimulatedDriver
 from small_models import assert_close, convolution, interpreter, random, reference, run
 
 on_opencl = pytest.mark.parametrize(
     "backend", [each for each in REAL if each == "opencl"], indirect=True
+)
+on_cuda = pytest.mark.parametrize(
+    "backend", [pytest.param("cuda", marks=needs_emulator)], indirect=True
 )
 Broken = Callable[[KernelText], KernelText]
 
@@ -253,3 +260,92 @@ def test_what_was_replaced_is_kept_with_the_reason(
     assert lines() == first
     assert broke.rendered == 1, "it is loaded"
     assert first[0] in caplog.text
+
+
+# Kernels that a device is lost with
+
+
+class Deadly:
+    """Lets the simulated driver's context die of broken kernels, as after a wild write."""
+
+    def __init__(self) -> None:
+        driver: SimulatedDriver = cuda_driver.driver()
+        self.armed = False
+        self.contexts = set[int]()
+        """Those that are dead."""
+        self.opens = True
+        """Whether further contexts may be made."""
+        self._driver, self._launch = driver, driver._own["cuGraphLaunch"]
+        driver._own["cuGraphLaunch"] = self._launch_graph
+        driver.before = self._before
+
+    def _launch_graph(self, graph: int, stream: int) -> tuple[Status]:
+        names = [name for _, (_, name), _ in self._driver._nodes[graph]]
+        if self.armed and any(name.startswith("broken_") for name in names):
+            self.contexts.add(self._driver.contexts[-1])
+            return (Status.CUDA_ERROR_ILLEGAL_ADDRESS,)
+        found: tuple[Status] = self._launch(graph, stream)
+        return found
+
+    def _before(self, name: str) -> Status | None:
+        known = self._driver.contexts
+        fails = known and known[-1] in self.contexts and name != "cuGetErrorString"
+        closed = not self.opens and name in ("cuCtxCreate", "cuDevicePrimaryCtxReset")
+        return Status.CUDA_ERROR_ILLEGAL_ADDRESS if fails or closed else None
+
+
+@on_cuda
+@pytest.mark.parametrize("late", [True, False], ids=["in an invoke", "in the first run"])
+def test_a_kernel_that_kills_its_device_is_not_used_again(
+    late: bool,
+    backend: str,
+    breaking: Callable[..., Breaking],
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    broke, deadly = breaking(ConvBroken.name, lambda kernel: kernel), Deadly()
+    model, x = convolutions(6, softmax=False), random(1, 6, 6, 4)
+    expected = reference(model, x)
+
+    def delegate() -> GpuDelegate:
+        return GpuDelegate(backend="cuda", serialization_dir=str(tmp_path), cache=True)
+
+    deadly.armed = not late
+    first = delegate()
+    targets = [interpreter(model, first) for _ in range(1 + late)]
+    assert len(deadly.contexts) == (not late)
+    if late:
+        assert_close(run(targets[0], x), expected)
+        assert lines_of(first) == []
+    deadly.armed = True
+    for target in (*targets, *targets):
+        assert_close(run(target, x), expected)
+    assert (first.error, len(deadly.contexts)) == (None, 1)
+    (line,) = lines_of(first)
+    assert line.startswith("conv_2d in place of conv_broken (node 0): it may be why the device ")
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in line and "Make" not in line
+    assert "is lost: " in caplog.text and "Going on with cuda:0 Test GPU" in caplog.text
+    rendered = broke.rendered
+    again = delegate()
+    assert_close(run(interpreter(model, again), x), expected)
+    assert lines_of(again) == [line]
+    assert (broke.rendered, len(deadly.contexts)) == (rendered, 1)
+
+
+@on_cuda
+def test_where_no_context_can_be_had_invokes_fail_until_one_can(
+    backend: str, breaking: Callable[..., Breaking]
+) -> None:
+    breaking(ConvBroken.name, lambda kernel: kernel)
+    deadly = Deadly()
+    model, x = convolutions(6, softmax=False), random(1, 6, 6, 4)
+    delegate = GpuDelegate(backend="cuda")
+    target = interpreter(model, delegate)
+    deadly.armed, deadly.opens = True, False
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"anew in this process: .* Start a new process"):
+            run(target, x)
+        assert isinstance(delegate.error, DeviceLostError)
+    deadly.opens = True
+    assert_close(run(target, x), reference(model, x))
+    assert delegate.error is None

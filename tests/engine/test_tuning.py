@@ -401,9 +401,9 @@ def measured(monkeypatch: pytest.MonkeyPatch, opencl_device: OpenCLDevice) -> li
     found: list[int] = []
     real = tuning._measure
 
-    def counted(compiled: Any, built: Any) -> tuning.Seconds:
+    def counted(compiled: Any, built: Any, device: Device) -> tuning.Seconds:
         found.append(len(built.launches))
-        return real(compiled, built)
+        return real(compiled, built, device)
 
     monkeypatch.setattr(tuning, "_measure", counted)
     return found

@@ -12,7 +12,13 @@ from litegpu import config
 from litegpu.backends.base import Backend, Device, DeviceInfo
 from litegpu.backends.packages import damaged
 from litegpu.backends.process import refuse_if_forked
-from litegpu.errors import LitegpuError, OptionsError, UnsupportedDeviceError, did_you_mean
+from litegpu.errors import (
+    DeviceLostError,
+    LitegpuError,
+    OptionsError,
+    UnsupportedDeviceError,
+    did_you_mean,
+)
 
 _log = logging.getLogger("litegpu")
 
@@ -139,6 +145,29 @@ def next_after(current: DeviceInfo) -> Device | None:
     return None
 
 
+def after_loss(lost: Device, free: bool) -> Device:
+    """Return a lost device opened again or, if `free`, one of the next API where it cannot be.
+
+    It cannot be after it was lost too often. Raises DeviceLostError, or what opening it raises.
+    """
+    info = lost.info
+    try:
+        if lost.failures.losses >= _MOST_LOSSES:
+            raise DeviceLostError(
+                f"{info.title} was lost {_MOST_LOSSES + 1} times in this process, and is not "
+                "opened again for interpreters that use it. Use another device or no delegate, or "
+                "start a new process."
+            )
+        return _open(info)
+    except LitegpuError as error:
+        other = next_after(info) if free else None
+        if other is None:
+            raise
+        _log.warning("%s", error)
+        _log.warning("Falling back to %s", TITLES[other.info.backend])
+        return other
+
+
 def devices_of(requested: str) -> list[DeviceInfo]:
     """Return the devices of a backend, or of the part of WebGPU that an alias names.
 
@@ -221,6 +250,8 @@ def _open(info: DeviceInfo) -> Device:
     return device
 
 
+_MOST_LOSSES = 3
+"""How often a device is opened again for interpreters that it was lost to."""
 _said: dict[str, object] = {}
 """What was said in this process, which is enough."""
 
@@ -280,6 +311,7 @@ __all__ = [
     "BackendStatus",
     "Device",
     "DeviceInfo",
+    "after_loss",
     "devices_of",
     "is_free",
     "list_devices",

@@ -287,10 +287,10 @@ class CUDAContext(ExecutionContext):
         """Raise ExecutionError if nothing can run; see that nothing else runs."""
         if self.in_flight is not None:
             self.synchronize()
-        if self._closed:
-            raise ExecutionError("This partition was released. Make the interpreter anew.")
         if self.device.lost:
             raise self.device.loss()
+        if self._closed:
+            raise ExecutionError("This partition was released. Make the interpreter anew.")
         self.ready = True  # before looking: who changes the code then says so afterwards
         if self._code is not self.executable.code:
             self._take_code()

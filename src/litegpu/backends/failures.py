@@ -18,6 +18,8 @@ class Failures:
 
     unsafe: dict[str, str] = field(default_factory=dict)
     """Implementations that ran when the device was lost, with the reason: never used again."""
+    losses: int = 0
+    """How often the device was opened again after a loss."""
     _rejected: dict[str, dict[Hashable, str]] = field(default_factory=dict)
     """Of each implementation the problems that it failed at, with the reason."""
     _reported: dict[str, object] = field(default_factory=dict)

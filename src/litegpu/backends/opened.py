@@ -36,5 +36,6 @@ class OpenDevices(Generic[_Device]):
                 before, device = device, self._opener(index)
                 if before is not None:
                     device.failures = before.failures
+                    device.failures.losses += 1
                 self.devices[index] = device
             return device

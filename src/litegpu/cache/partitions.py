@@ -15,7 +15,7 @@ from litegpu.cache.source import source_digest
 from litegpu.cache.store import ArtifactStore, CacheFolder
 from litegpu.engine.compiled import CompiledPartition
 from litegpu.engine.partition import constant_outputs
-from litegpu.errors import LitegpuError
+from litegpu.errors import DeviceLostError, LitegpuError
 from litegpu.graph import Graph
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.custom import custom_code
@@ -41,7 +41,7 @@ class Wanted:
         """Return what its fingerprint has of it; the device is apart."""
         return (
             *(self.policy, self.tuned, graph_facts(self.graph), sorted(self.precise)),
-            custom_code(self.graph),
+            *(custom_code(self.graph), sorted(self.device.failures.unsafe)),
         )
 
 
@@ -103,6 +103,8 @@ class CachedPartitions:
             if artifact.quick and not self._wanted.quick:
                 return None
             return self._loaded(artifact)
+        except DeviceLostError:  # what it runs is excluded now, and the file has another name
+            raise
         except (ValueError, LitegpuError) as error:
             self._store.discard(key, str(error))
             return None
@@ -114,7 +116,7 @@ class CachedPartitions:
         constants = constant_outputs(self._wanted.graph)
         compiled = CompiledPartition.create(*ends, executable, artifact.facts, constants)
         try:
-            compiled.warm_up()
+            compiled.warm_up(self._wanted.device)
         except BaseException:
             compiled.close()
             raise

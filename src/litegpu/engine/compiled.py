@@ -18,9 +18,11 @@ from litegpu.backends.execution import Executable, ExecutionContext
 from litegpu.backends.program import Program
 from litegpu.engine.choices import Choices
 from litegpu.engine.facts import PartitionFacts
+from litegpu.engine.fallback import exclude
 from litegpu.engine.program import BuiltProgram, build_program
 from litegpu.engine.ranges import RangeWatch
 from litegpu.engine.selected import Selected
+from litegpu.errors import DeviceLostError
 
 _log = logging.getLogger("litegpu")
 
@@ -124,16 +126,25 @@ class CompiledPartition:
         boundary = (*self.inputs, *self.outputs)
         return {v: np.zeros(values[v].shape, values[v].dtype.value) for v in boundary}
 
-    def warm_up(self) -> None:
-        """Run once on zeros: drivers leave part of their work to the first run.
+    def warm_up(self, device: Device) -> None:
+        """Run once on zeros on its device: drivers leave part of their work to the first run.
 
         Raises ExecutionError when the device fails.
         """
         buffers = self.buffers()
-        self.run(
-            [buffers[v].ctypes.data for v in self.inputs],
-            [buffers[v].ctypes.data for v in self.outputs],
-        )
+        try:
+            self.run(
+                [buffers[v].ctypes.data for v in self.inputs],
+                [buffers[v].ctypes.data for v in self.outputs],
+            )
+        except DeviceLostError as error:
+            self.blame(error, device)
+            raise
+
+    def blame(self, error: DeviceLostError, device: Device) -> list[str]:
+        """Exclude what may be why a device was lost in a run. See exclude."""
+        templates = {launch.template for launch in self.facts.launches}
+        return exclude(templates, error, device.failures)
 
     def close(self) -> None:
         """Release everything on the device."""

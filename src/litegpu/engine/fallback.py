@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from litegpu.backends.failures import Failures
 from litegpu.engine.program import BuiltProgram
 from litegpu.engine.selected import Selected
-from litegpu.errors import KernelError
+from litegpu.errors import DeviceLostError, KernelError
 from litegpu.graph import Node
 from litegpu.kernels.base import outline
 from litegpu.kernels.selector import IMPLEMENTATIONS, Selection
@@ -51,7 +51,15 @@ def replacements(chosen: Iterable[tuple[Node, Selection]]) -> Iterator[str]:
         yield f"{by} in place of {name} ({shown_nodes(sorted(nodes))}): {reason}"
 
 
-def special_templates() -> dict[str, str]:
-    """Return the implementation of each template that has a general one to replace it."""
-    every = (each for ways in IMPLEMENTATIONS.values() for each in ways)
-    return {name: each.name for each in every if not each.general for name in each.templates}
+def exclude(templates: Collection[str], error: DeviceLostError, failures: Failures) -> list[str]:
+    """Never again use what made the kernels of a program that ran when its device was lost.
+
+    Which of them it was is not known: all go but the general ones, without which there are none.
+    Returns the names of those that were used until now.
+    """
+    every = (each for ways in IMPLEMENTATIONS.values() for each in ways if not each.general)
+    names = {each.name for each in every if not set(each.templates).isdisjoint(templates)}
+    found = sorted(names - failures.unsafe.keys())
+    for name in found:
+        failures.unsafe[name] = f"it may be why the device was lost: {error.reason}"
+    return found

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from litegpu import progress
-from litegpu.backends.base import Compilation, DeviceInfo
+from litegpu.backends.base import Compilation, Device, DeviceInfo
 from litegpu.backends.disk_cache import DiskCache
 from litegpu.backends.private_files import Folder
 from litegpu.engine.choices import Choices, Tuning
@@ -106,7 +106,7 @@ class Tuner:
                 chosen[problem] = next(usable, 0)
             built = placed.build(Choices({**self._known, **chosen}))
             try:
-                times = _measure(placed.compile(built), built)
+                times = _measure(placed.compile(built), built, placed.device)
             except LitegpuError as error:
                 _log.info("tuning: candidates %d are left out: %s", number, error)
                 failed = _problems_of(error, built) & unknown.keys()
@@ -169,10 +169,10 @@ def _problems_of(error: LitegpuError, built: BuiltProgram) -> set[str]:
     return {problem for launch in launches for problem in launch.problems}
 
 
-def _measure(compiled: CompiledPartition, built: BuiltProgram) -> Seconds:
+def _measure(compiled: CompiledPartition, built: BuiltProgram, device: Device) -> Seconds:
     """Return the median times of a program by problem, and release it. Raises ExecutionError."""
     try:
-        compiled.warm_up()
+        compiled.warm_up(device)
         profiler = compiled.context.profiler()
         samples = [profiler.durations() for _ in range(_SAMPLES + 1)][1:]
     finally:
