@@ -357,7 +357,12 @@ class GpuDelegate:
             self._changed(kernel)
 
     def _changed(self, kernel: PartitionKernel) -> None:
-        """Report what a kernel is like now."""
+        """Report what a kernel is like now, and go on with its device if this one is lost."""
+        if self._device.lost:
+            self._device = kernel.device
+            if self.report is not None:
+                info = self.device
+                self.report = replace(self.report, backend=info.backend, device=info.name)
         if kernel in self._described:
             before = self._described[kernel]
             now = kernel.describe(before.nodes, before.estimate)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from litegpu import backends, progress
 from litegpu.backends.base import Device
-from litegpu.backends.buffers import Buffer, HostBuffer, check_device
+from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind, check_device
 from litegpu.backends.execution import without_streams
 from litegpu.backends.worker import WorkerEndedError
 from litegpu.cache.improving import wait_for
@@ -23,7 +23,13 @@ from litegpu.engine.partition import compile_partition
 from litegpu.engine.peaks import Peaks
 from litegpu.engine.profile import PartitionProfile, profile_partition
 from litegpu.engine.tuning import Tuner
-from litegpu.errors import BindingError, DeviceLostError, InterpreterError, ModelError
+from litegpu.errors import (
+    BindingError,
+    DeviceLostError,
+    InterpreterError,
+    LitegpuError,
+    ModelError,
+)
 from litegpu.graph import DType, Graph
 from litegpu.graph.partition import sources, with_shapes
 from litegpu.numeric_policy import NumericPolicy
@@ -212,12 +218,13 @@ class PartitionKernel:
 
         Raises DeviceLostError where there is none, or where not all that it needs is left.
         """
-        if any(not isinstance(buffer, HostBuffer) for buffer in self._buffers.values()):
+        if any(buffer.kind is not MemoryKind.HOST for buffer in self._buffers.values()):
             raise error  # their memory is lost, too
         self._zero_copy.unbind(context, keep=True)
         self._tensors, self._run = 0, _skip
         lost, states = self._device, self.compiled.states
-        self.compiled.close()
+        with contextlib.suppress(LitegpuError):  # its driver may refuse that
+            self.compiled.close()
         try:
             self._leave(error)
             self.compiled = self._compile(self.graph)
