@@ -12,7 +12,7 @@ import pytest
 from litegpu.backends.program import BufferRange, Span
 from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
-from litegpu.engine.verify import verify
+from litegpu.engine.verify import _Write, verify
 from litegpu.graph import EpilogueOp
 from litegpu.numeric_policy import FP16_ALL, FP32
 from paper_device import build
@@ -138,3 +138,11 @@ def test_another_order_that_launches_permit_must_give_the_same(
     monkeypatch.setattr("litegpu.engine.verify.dependencies", lambda _: [set(), set(), {1}])
     with pytest.raises(ValueError, match="left it in an order that the dependencies permit"):
         verify(built)
+
+
+def test_the_rest_of_a_value_remains_when_another_takes_a_part_of_its_memory() -> None:
+    """A launch that reads the last part may wait until others, which waited for the first, ran."""
+    write = _Write(1, 0, Span(0, 96), BufferRange(False, 0, 96), lost=(Span(0, 32),))
+    assert write.holds(Span(64, 96))
+    assert not write.holds(Span(16, 48))
+    assert not write.holds(Span(96, 128))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,16 @@ import pytest
 from cases.base import Case
 from cases.conv_2d import Conv
 from cases.elementwise import Binary, Unary
+from fuzz import causes
+from fuzzing import storing
 from fuzzing.drawing import draw
-from fuzzing.network import Layer, Network
+from fuzzing.network import Layer, Network, run
 from fuzzing.network_oracle import KINDS, NetworkOracle, save, stored
+from fuzzing.oracle import Finding
 from litegpu.ops import functions
 from litegpu.tools import runtime
+from litegpu.zoo import objects
+from places import SUPPORT
 
 OPENCL = {"backend": "opencl"}
 
@@ -74,3 +81,38 @@ def test_a_wrong_kernel_is_found_and_its_layer_remains(
     content = save(builder, tmp_path / "smallest.tflite").read_bytes()
     details = runtime.interpreter(content, builtin_kernels=True)._get_ops_details()
     assert [each["op_name"] for each in details] == ["TANH"]
+
+
+def test_integers_as_floats_are_simulated_on_the_cpu() -> None:
+    """Of exact sums the simulation makes what the CPU's integers do."""
+    builder = draw("small-int8", 5)
+    written = stored(builder)
+    content = storing.simulated(written.content)
+    outputs = [
+        run(runtime.interpreter(each, builtin_kernels=True), written.inputs)
+        for each in (written.content, content)
+    ]
+    for integers, simulated in zip(*outputs, strict=True):
+        assert integers.dtype == simulated.dtype and integers.shape == simulated.shape
+        steps = np.abs(integers.astype(np.int64) - simulated)
+        assert steps.mean() < 1.0
+    operations = runtime.interpreter(content, builtin_kernels=True)._get_ops_details()
+    assert len(operations) > len(objects.parse(written.content).subgraphs[0].operators)
+
+
+def test_findings_are_counted_by_their_cause() -> None:
+    texts = (
+        "fp32: KeyError(35) at a.py:3",
+        "fp32: KeyError(7) at a.py:3",
+        "exact: output 0 differs",
+    )
+    findings = [Finding(f"small-float:{n}", (), text) for n, text in enumerate(texts)]
+    found = causes(findings)
+    assert list(found.values()) == [["small-float:0", "small-float:1"], ["small-float:2"]]
+
+
+def test_the_command_line_in_one_process() -> None:
+    command = [sys.executable, str(SUPPORT / "fuzz.py"), "--sanitizer", "--only", "small-float:3"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "small-float:3 runs" in found.stdout and "1 small-float: the same" in found.stdout

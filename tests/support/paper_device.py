@@ -9,6 +9,7 @@ from litegpu.backends.base import DeviceInfo
 from litegpu.backends.execution import Executable
 from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
+from litegpu.codegen import Dialect
 from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.engine.layout import Layout
 from litegpu.engine.program import BuiltProgram, build_program
@@ -40,9 +41,10 @@ def build(layout: Layout) -> BuiltProgram:
 class PaperDevice(HostDevice):
     """Takes programs as a device does, and writes their kernels; nobody compiles them."""
 
-    def __init__(self) -> None:
-        """Be a device that knows OpenCL's words."""
-        self.info, self.dialect = replace(DEVICE, backend="opencl"), OpenCLDialect()
+    def __init__(self, info: DeviceInfo | None = None, dialect: Dialect | None = None) -> None:
+        """Be some device, or one that knows OpenCL's words."""
+        self.info = info or replace(DEVICE, backend="opencl")
+        self.dialect = dialect or OpenCLDialect()
 
     def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
         """Write every kernel."""

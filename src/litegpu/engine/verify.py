@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from litegpu.backends.program import BufferRange, Span
 from litegpu.codegen import round_up
@@ -27,12 +27,17 @@ class _Access:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """What a launch has written, and nobody has overwritten since."""
+    """What a launch has written, and which parts of it other values have taken since."""
 
     base: int
     launch: int
     span: Span
     range: BufferRange
+    lost: tuple[Span, ...] = ()
+
+    def holds(self, span: Span) -> bool:
+        """Whether it is what lies in a span."""
+        return self.span.overlaps(span) and not any(each.overlaps(span) for each in self.lost)
 
 
 _Producers = frozenset[int]
@@ -93,7 +98,7 @@ def _follow(
             found = [
                 each
                 for each in live
-                if each.base in (_GIVEN, access.base) and each.span.overlaps(access.span)
+                if each.base in (_GIVEN, access.base) and each.holds(access.span)
             ]
             if not found:
                 raise ValueError(
@@ -104,14 +109,16 @@ def _follow(
             )
         for access in (each for each in accesses if each.written):
             _check_operands(access, reads, where)
-            live = [each for each in live if not _replaces(access, each)]
+            live = [_without(access, each) for each in live if not _replaces(access, each)]
             live.append(_Write(access.base, number, access.span, access.range))
     for number, part in enumerate(program.outputs):
         # Small elements are written in whole words, of which the host may need less.
         found = [
             each
             for each in live
-            if each.range.offset == part.offset and 0 <= each.range.size - part.size < _WORDS
+            if each.range.offset == part.offset
+            and 0 <= each.range.size - part.size < _WORDS
+            and not each.lost
         ]
         if part.size and not found:
             raise ValueError(f"output {number} is not what was made for it")
@@ -119,10 +126,15 @@ def _follow(
 
 
 def _replaces(access: _Access, before: _Write) -> bool:
-    """Whether nothing is left of what was written before: of another value, no part may be."""
-    if access.base != before.base:
-        return access.span.overlaps(before.span)
-    return access.span.covers(before.span)
+    """Whether the same value is written anew."""
+    return access.base == before.base and access.span.covers(before.span)
+
+
+def _without(access: _Access, before: _Write) -> _Write:
+    """Return what was written before, less what is now another value's."""
+    if access.base == before.base or not access.span.overlaps(before.span):
+        return before
+    return replace(before, lost=(*before.lost, access.span))
 
 
 def _check_producers(

@@ -30,11 +30,8 @@ from litegpu.tools import runtime
 from litegpu.zoo import objects, schema
 
 SECONDS = 300.0
-KINDS = tuple(
-    f"{size}-{way}"
-    for size in ("small", "large")
-    for way in ("float", "half", "dynamic", "int8", "uint8")
-)
+WAYS = ("float", "half", "dynamic", "int8", "uint8")
+KINDS = tuple(f"{size}-{way}" for size in ("small", "large") for way in WAYS)
 """Sizes of networks and ways to store them, which are the names of their seeds."""
 _EXACT, _FLOAT, _HALF, _STEPS = 0.0, 3e-5, 2e-2, 0.1
 """Greatest relative errors: of integers, at fp32, at fp16, and of integers computed as floats."""
