@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,15 +16,22 @@ import pytest
 from cases.base import Case
 from cases.conv_2d import Conv
 from cases.elementwise import Binary, Unary
+from cuda_emulator import INFO
+from every_backend import REAL
 from fuzz import causes
 from fuzzing import storing
 from fuzzing.drawing import draw
 from fuzzing.network import Layer, Network, run
-from fuzzing.network_oracle import KINDS, NetworkOracle, save, stored
+from fuzzing.network_oracle import KINDS, WAYS, NetworkOracle, checked, modes, save, stored
 from fuzzing.oracle import Finding
+from fuzzing.worker import Task
+from litegpu import GpuDelegate, backends
+from litegpu.codegen.cuda import CUDADialect
+from litegpu.errors import ModelError
 from litegpu.ops import functions
 from litegpu.tools import runtime
 from litegpu.zoo import objects
+from paper_device import PaperDevice
 from places import SUPPORT
 
 OPENCL = {"backend": "opencl"}
@@ -81,6 +91,46 @@ def test_a_wrong_kernel_is_found_and_its_layer_remains(
     content = save(builder, tmp_path / "smallest.tflite").read_bytes()
     details = runtime.interpreter(content, builtin_kernels=True)._get_ops_details()
     assert [each["op_name"] for each in details] == ["TANH"]
+
+
+# Three hundred of them
+
+_SHARES, _SHARE, _RUN = 10, 30, 15
+"""How many tests share the networks, how many each has, and one of how many of these it runs."""
+
+
+@pytest.mark.parametrize("share", range(_SHARES))
+def test_networks_run_as_on_the_cpu_or_are_sound_programs_for_cuda(share: int) -> None:
+    """Software devices take their turns; a GPU is on paper, where nobody compiles the kernels."""
+    results = Counter[str]()
+    for number in range(share * _SHARE, (share + 1) * _SHARE):
+        name, seed = f"small-{WAYS[(number + number // _RUN) % len(WAYS)]}", number
+        if number % _RUN:
+            results[_plan(name, seed)] += 1
+            continue
+        options = {"backend": REAL[share % len(REAL)]}
+        result = checked(Task(pickle.dumps((name, seed)), 0, options=options))
+        assert not result.fault, f"{name}:{seed} on {options}: {result.fault}"
+        results[result.text] += 1
+    assert results["planned"] > _SHARE // 2, results
+
+
+def _plan(name: str, seed: int) -> str:
+    """Let litegpu write the kernels of a network for a GPU; the fixture verifies each program."""
+    builder = draw(name, seed)
+    content = stored(builder).content
+    for mode in modes(builder.network):
+        paper = PaperDevice(INFO, CUDADialect())
+        with mock.patch.object(backends, "select", lambda *_, paper=paper: paper):
+            delegate = GpuDelegate(backend="cuda", min_nodes_per_partition=1, **mode.options)
+            try:
+                runtime.interpreter(content, delegate, builtin_kernels=True)
+            except ModelError as error:
+                return str(error)
+        assert delegate.error is None, f"{name}:{seed}, {mode.name}: {delegate.error!r}"
+        assert delegate.report is not None
+        assert delegate.report.partitions, f"{name}:{seed}, {mode.name}: {delegate.report}"
+    return "planned"
 
 
 def test_integers_as_floats_are_simulated_on_the_cpu() -> None:
