@@ -70,6 +70,20 @@ def fully_convolutional(shape: Shape = (1, 9, 7, 3), *, float16_weights: bool = 
     return writer.build()
 
 
+def encode_and_decode() -> bytes:
+    """Return a model with the signatures `encode` (ABS) and `decode` (LOGISTIC), a graph each."""
+
+    def one(key: str, op: str) -> bytes:
+        writer = ModelWriter()
+        x = writer.input((1, 2, 2, 4))
+        y = step(writer, op, x)
+        writer.output(y)
+        writer.signature(key, {"x": x}, {"y": y})
+        return writer.build()
+
+    return with_subgraphs(one("encode", "ABS"), one("decode", "LOGISTIC"))
+
+
 def two_signatures(shape: Shape = (1, 2, 3)) -> bytes:
     """Return a model that two signatures call by other names."""
     writer = ModelWriter()

@@ -20,8 +20,7 @@ from litegpu.tools import benchmark_model, benchmark_session, cli, runtime
 from litegpu.tools.examples import example
 from litegpu.tools.memory import resident_kb
 from litegpu.tools.registrar import make_delegates
-from litegpu.zoo.writer import ModelWriter
-from small_models import CPU_ONLY, chain, step, with_subgraphs
+from small_models import CPU_ONLY, chain, encode_and_decode, with_subgraphs
 from wire_reader import parsed
 
 QUICK = ("--num_runs=3", "--min_secs=0", "--warmup_min_secs=0")
@@ -463,18 +462,9 @@ def test_a_librarys_trial_is_not_part_of_creation(
 @pytest.fixture
 def signed(tmp_path: Path) -> str:
     """A file with the signatures `encode` and `decode`, a graph each."""
-
-    def one(key: str, op: str) -> bytes:
-        writer = ModelWriter()
-        x = writer.input((1, 2, 2, 4))
-        y = step(writer, op, x)
-        writer.output(y)
-        writer.signature(key, {"x": x}, {"y": y})
-        return writer.build()
-
     folder = tmp_path / "signed"
     folder.mkdir()
-    return saved(folder, with_subgraphs(one("encode", "ABS"), one("decode", "LOGISTIC")))
+    return saved(folder, encode_and_decode())
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from litegpu.tools.images import default_picture
 from litegpu.tools.measure import Latency
 from litegpu.tools.models import KNOWN
 from real_models import find
+from small_models import encode_and_decode
 
 SMALL = "zoo:mobilenet_v1_0.25_128"
 NOTHING = BackendStatus("opencl", (), "There is no driver. Install one.", "apt install it")
@@ -246,3 +247,32 @@ def test_real_models_recognise_the_picture(
     text = capsys.readouterr().out
     assert re.search(r"^ +1 +0\.7\d+ +653( +military uniform)?$", text, re.MULTILINE)
     assert re.search(r"^person +6\d\.\d%$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("key", "least"), [("encode", 0.0), ("decode", 0.2)])
+def test_a_signature_is_run(
+    key: str, least: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second one has a graph of its own; a picture is shown to both."""
+    path = tmp_path / "signed.tflite"
+    path.write_bytes(encode_and_decode())
+    command = [
+        "run",
+        str(path),
+        f"--signature={key}",
+        "--num_runs=1",
+        "--max_delegated_partitions=9",
+    ]
+    assert cli.main([*command, "--json", f"--image={default_picture()}"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["outputs"][0]["min"] >= least and found["agreement"][0]["relative_l2"] < 1e-5
+    assert cli.main(command) == 0
+    text = capsys.readouterr().out
+    assert "delegate (nothing on the GPU)" not in text
+    assert cli.main([*command[:2], "--signature=encoder"]) == 1
+    error = capsys.readouterr().err
+    assert "--signature=encoder: there is no such signature. Did you mean 'encode'?" in error
+    if key == "decode":
+        picture = [f"--image={default_picture()}", "--task=image"]
+        assert cli.main([*command, *picture]) == 2
+        assert "found out of the model's first one only" in capsys.readouterr().err

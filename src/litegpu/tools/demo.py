@@ -21,13 +21,7 @@ from litegpu.tools.images import centre_crop, default_picture, open_picture
 from litegpu.tools.labels import NamedLabels, find_labels, read_labels
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.results import class_count, print_meaning
-from litegpu.tools.run import (
-    MEASURE_FLAGS,
-    compare_sides,
-    print_comparison,
-    print_result,
-    ran_on_gpu,
-)
+from litegpu.tools.run import MEASURE_FLAGS, compare_sides, print_comparison, print_result
 from litegpu.tools.viewer import PICTURE_FLAGS
 
 if TYPE_CHECKING:
@@ -55,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
     note(f"picture: {path}")
     picture = open_picture(path)
     labels = read_labels(args.labels)
-    args.output = _writable_output(args)
+    args.output, args.signature = _writable_output(args), None
     classified = classify(picture, labels, args)
     segmented = segment(picture, args)
     return 0 if classified and segmented else 1
@@ -69,8 +63,8 @@ def classify(picture: Image.Image, labels: NamedLabels | None, args: argparse.Na
     names = find_labels(labels, model.content, class_count(result.outputs))
     print_result(result.outputs, names)
     print_meaning(model)
-    print_comparison(result, delegate, args.num_threads)
-    return ran_on_gpu(delegate)
+    print_comparison(result, args.num_threads)
+    return result.ran_on_gpu
 
 
 def segment(picture: Image.Image, args: argparse.Namespace) -> bool:
@@ -84,12 +78,12 @@ def segment(picture: Image.Image, args: argparse.Namespace) -> bool:
     masks = Masks(classes, PASCAL_VOC, framed(drawing_size, (width, height), STRETCH))
     print_table(*masks.table())
     print_meaning(model)
-    print_comparison(result, delegate, args.num_threads)
+    print_comparison(result, args.num_threads)
     if args.output is not None:
         cropped = centre_crop(picture, width, height).resize(drawing_size)
         save_picture(OUTPUT.name, args.output, masks.draw(cropped))
         print(f"The segmentation is in {args.output}")
-    return ran_on_gpu(delegate)
+    return result.ran_on_gpu
 
 
 def _announce(task: str, name: str) -> FoundModel:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from litegpu import DelegationReport
 from litegpu.tools.console import progress
 from litegpu.tools.runtime import Output
 
@@ -45,12 +46,21 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One run on the GPU beside the CPU; what the CPU could not do is None or empty."""
+    """A graph on the GPU and on the CPU; what the CPU could not do is None or empty.
+
+    `report` says what the delegate took of that graph.
+    """
 
     outputs: list[Output]
+    report: DelegationReport | None
     gpu: Latency
     cpu: Latency | None
     agreement: list[Agreement]
+
+    @property
+    def ran_on_gpu(self) -> bool:
+        """Whether any node of the graph runs on the GPU."""
+        return bool(self.report and self.report.delegated_nodes)
 
 
 def time_invokes(interpreter: Any, runs: int, max_secs: float, label: str) -> Latency:

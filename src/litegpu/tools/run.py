@@ -32,6 +32,7 @@ from litegpu.tools.results import (
 )
 from litegpu.tools.run_page import run_page
 from litegpu.tools.runtime import Output, default_threads, interpreter, outputs, set_inputs
+from litegpu.tools.signatures import graph_report, of_signature
 from litegpu.tools.viewer import PICTURE_FLAGS, VIEW_FLAGS, Viewer, make_inputs
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ MEASURE_FLAGS = (
     Flag("max_secs", positive, 10.0, "stop timing a side after this many seconds"),
     Flag("num_threads", positive_int, default_threads(), "CPU threads"),
 )
+SIGNATURE = Flag("signature", str, None, "run the graph of this signature", metavar="NAME")
 FLAGS = (
     Flag(
         *("image", str, None),
@@ -54,6 +56,7 @@ FLAGS = (
         "draw the answer: a .png, .jpg or .webp, a folder for a folder, or a video",
         metavar="PATH",
     ),
+    SIGNATURE,
     *PICTURE_FLAGS,
     *VIEW_FLAGS,
     Flag("strict", bool, False, "of many pictures one that cannot be read ends it all"),
@@ -70,6 +73,7 @@ EXAMPLES = (
     "litegpu run detector.tflite --image=pictures --output=drawn --json=found.json",
     "litegpu run detector.tflite --image=street.mp4 --output=boxes.mp4",
     "litegpu run model.tflite --backend=gl --precision=fp16",
+    "litegpu run model.tflite --signature=serving_default",
     "litegpu run model.tflite --num_runs=20 --json=results.json",
     "litegpu run model.tflite --image=picture.jpg --report=report.html",
 )
@@ -106,7 +110,7 @@ def main(args: argparse.Namespace) -> int:
     if shown:
         print_finding(finding, result.outputs, labels)
         print_meaning(model)
-        print_comparison(result, delegate, args.num_threads)
+        print_comparison(result, args.num_threads)
     found = {
         "model": model.source,
         "random_weights": model.has_random_weights,
@@ -121,12 +125,7 @@ def main(args: argparse.Namespace) -> int:
     write_json("json", args.json, found)
     if args.report:
         write_report(args.report, run_page(model, result, delegate.report, labels, drawn, finding))
-    return 0 if ran_on_gpu(delegate) else 1
-
-
-def ran_on_gpu(delegate: GpuDelegate) -> bool:
-    """Return whether any node runs on the GPU."""
-    return bool(delegate.report and delegate.report.delegated_nodes)
+    return 0 if result.ran_on_gpu else 1
 
 
 def compare_sides(
@@ -144,7 +143,9 @@ def compare_sides(
     The timing is against the runtime's fastest CPU kernels (XNNPACK), the agreement against its
     built-in ones.
     """
-    on_gpu = with_delegate(model.content, delegate, args.num_threads)
+    target = with_delegate(model.content, delegate, args.num_threads)
+    on_gpu = of_signature(SIGNATURE.name, args.signature, target)
+    report = graph_report(delegate.report, on_gpu)
     if shown:
         print_report(delegate)
     if picture and viewer:
@@ -158,12 +159,12 @@ def compare_sides(
     got = outputs(on_gpu)
     try:
         cpu = _cpu_latency(model.content, inputs, args)
-        tested = _with_builtin_kernels(model.content, inputs, delegate, args, got)
-        agreement = _agreement(model.content, inputs, tested, args.num_threads)
+        tested = _with_builtin_kernels(model.content, inputs, report, args, got)
+        agreement = _agreement(model.content, inputs, tested, args)
     except ModelError as error:
         note(f"Nothing to compare with: {error}")
-        return Comparison(got, gpu, None, [])
-    return Comparison(got, gpu, cpu, agreement)
+        return Comparison(got, report, gpu, None, [])
+    return Comparison(got, report, gpu, cpu, agreement)
 
 
 def print_result(results: list[Output], labels: list[str]) -> None:
@@ -183,9 +184,9 @@ def print_finding(finding: Finding | None, results: list[Output], labels: list[s
     print_table(headings, rows)
 
 
-def print_comparison(result: Comparison, delegate: GpuDelegate, threads: int) -> None:
+def print_comparison(result: Comparison, threads: int) -> None:
     """Print both latencies, and the distance of each output from the CPU's."""
-    rows = [_latency_row(_side(delegate.report), result.gpu)]
+    rows = [_latency_row(_side(result.report), result.gpu)]
     if result.cpu:
         rows.append(_latency_row(f"CPU (XNNPACK, threads: {threads})", result.cpu))
     print_table(("latency", ">median ms", ">min ms", ">max ms", ">runs"), rows)
@@ -234,7 +235,8 @@ def _latency_row(name: str, latency: Latency) -> tuple[str, ...]:
 
 
 def _cpu_latency(model: bytes, inputs: list[NDArray[Any]], args: argparse.Namespace) -> Latency:
-    on_cpu = interpreter(model, threads=args.num_threads)
+    target = interpreter(model, threads=args.num_threads)
+    on_cpu = of_signature(SIGNATURE.name, args.signature, target)
     set_inputs(on_cpu, inputs)
     return time_invokes(on_cpu, args.num_runs, args.max_secs, "CPU")
 
@@ -242,7 +244,7 @@ def _cpu_latency(model: bytes, inputs: list[NDArray[Any]], args: argparse.Namesp
 def _with_builtin_kernels(
     model: bytes,
     inputs: list[NDArray[Any]],
-    delegate: GpuDelegate,
+    report: DelegationReport | None,
     args: argparse.Namespace,
     got: list[Output],
 ) -> list[Output]:
@@ -250,18 +252,20 @@ def _with_builtin_kernels(
 
     XNNPACK, which ran it in the interpreter that was timed, has errors of its own.
     """
-    if delegate.report and delegate.report.whole_graph:
+    if report and report.whole_graph:
         return got
-    again = with_delegate(model, make_delegate(args), args.num_threads, builtin_kernels=True)
+    target = with_delegate(model, make_delegate(args), args.num_threads, builtin_kernels=True)
+    again = of_signature(SIGNATURE.name, args.signature, target)
     set_inputs(again, inputs)
     again.invoke()
     return outputs(again)
 
 
 def _agreement(
-    model: bytes, inputs: list[NDArray[Any]], tested: list[Output], threads: int
+    model: bytes, inputs: list[NDArray[Any]], tested: list[Output], args: argparse.Namespace
 ) -> list[Agreement]:
-    reference = interpreter(model, threads=threads, builtin_kernels=True)
+    target = interpreter(model, threads=args.num_threads, builtin_kernels=True)
+    reference = of_signature(SIGNATURE.name, args.signature, target)
     set_inputs(reference, inputs)
     reference.invoke()
     return [compare(*pair) for pair in zip(tested, outputs(reference), strict=True)]

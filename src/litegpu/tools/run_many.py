@@ -27,6 +27,7 @@ from litegpu.tools.reports.page import prepare_report, write_report
 from litegpu.tools.reports.sections import Picture
 from litegpu.tools.results import print_meaning
 from litegpu.tools.run_page import MOST_EXAMPLES, many_page, shown_picture
+from litegpu.tools.signatures import of_signature
 from litegpu.tools.video import Film, FilmWriter, is_video
 from litegpu.tools.video import Frame as FilmFrame
 from litegpu.tools.viewer import Shown, Viewer
@@ -111,7 +112,8 @@ class Run:
         self.examples: list[Picture] = []
         self._step = 1
         self._args = args
-        self._target = with_delegate(self.model.content, self.delegate, args.num_threads)
+        target = with_delegate(self.model.content, self.delegate, args.num_threads)
+        self._target = of_signature("signature", args.signature, target)
         if self.shown:
             print_report(self.delegate)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from litegpu import DelegationReport
 from litegpu.errors import ModelError, did_you_mean
 
 
@@ -17,6 +18,28 @@ def check_signature(flag: str, key: str, target: Any) -> None:
         raise ModelError(f"--{flag}={key}: the model has no signatures. Leave the flag out.")
     if key not in keys:
         raise ModelError(f"--{flag}={key}: there is no such signature.{did_you_mean(key, keys)}")
+
+
+def of_signature(flag: str, key: str | None, target: Any) -> Any:
+    """Return an interpreter, or one of its signatures with memory for its tensors.
+
+    Raises:
+        ModelError: there is no such signature.
+    """
+    if key is None:
+        return target
+    check_signature(flag, key, target)
+    found = SignatureTarget(target, key)
+    found.allocate_tensors()
+    return found
+
+
+def graph_report(report: DelegationReport | None, target: Any) -> DelegationReport | None:
+    """Return what a report says of the graph that runs, which a signature may have of its own."""
+    number = getattr(target, "subgraph", 0)
+    if report is None or not number:
+        return report
+    return report.subgraphs[number - 1] if number <= len(report.subgraphs) else None
 
 
 class SignatureTarget:

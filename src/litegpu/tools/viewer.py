@@ -81,6 +81,14 @@ class Viewer:
         inputs = tuple(int(detail["index"]) for detail in self._details)
         outputs = tuple(int(detail["index"]) for detail in target.get_output_details())
         wanted = needed or self._args.output is not None or self._args.task is not None
+        if getattr(target, "subgraph", 0):
+            if wanted:
+                raise OptionsError(
+                    f"--signature={self._args.signature}: what a graph is for is found out of the "
+                    "model's first one only, and this signature has another. Give one picture, "
+                    "without --output and --task."
+                )
+            return
         try:
             model = CuttableModel(self._content)
         except MissingDependencyError:
