@@ -11,7 +11,7 @@ FLAGS = (
     Flag("num_runs", positive_int, 50, "how often"),
     Flag("max_secs", float, 1.5, "how long"),
     Flag("json", bool, False, "print JSON"),
-    Flag("precision", str, None, "fp32 or fp16"),
+    Flag("precision", str, None, "fp32 or fp16", known=("fp32", "fp16")),
 )
 
 
@@ -127,6 +127,7 @@ def test_the_first_of_two_counts_and_the_rest_is_left(capsys: pytest.CaptureFixt
         (["--foo", "m"], "unknown flag '--foo'. `litegpu test --help` lists all flags."),
         (["m", "--precison=fp16"], "unknown flag '--precison'. Did you mean '--precision'? `"),
         (["m", "--runs=3"], "unknown flag '--runs'. Did you mean '--num_runs'? `"),
+        (["m", "--FP16"], "unknown flag '--FP16'. Did you mean '--precision=fp16'? `"),
         (["m", "--max=3"], "unknown flag '--max'. `"),
         (["m", "n"], "unexpected argument 'n'."),
     ],

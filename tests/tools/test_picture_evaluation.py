@@ -365,11 +365,9 @@ def test_another_number_of_labels(images: Path, capsys: pytest.CaptureFixture[st
     assert "'images' has 8 files, and 'truth.txt' 7 lines." in errors(capsys)
 
 
-def test_an_unknown_delegate_is_none(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert classify("--delegate=GPU") == 0
-    out = capsys.readouterr().out
-    assert "WARN: Unsupported TFLite delegate: GPU. The CPU evaluates the model.\n" in out
-    assert "Num evaluation runs: 8\n" in out
+def test_an_unknown_delegate_is_refused(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert classify("--delegate=cpu") == 2
+    assert "'cpu' is not one of nnapi, gpu, hexagon, xnnpack, coreml" in errors(capsys)
 
 
 def test_a_model_that_the_gpu_leaves_to_the_cpu(

@@ -34,7 +34,7 @@ DELEGATE_FLAGS = (
     ),
     Flag("device", str, None, "number or part of the name of the device, see `litegpu devices`"),
     Flag(
-        *("precision", str, None, "fp32 or fp16 (fp16: half stored, float accumulated)"),
+        *("precision", str, None, "fp32 (default) or fp16 (half stored, float accumulated)"),
         known=PRECISIONS,
     ),
     Flag(

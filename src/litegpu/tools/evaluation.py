@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 from litegpu.errors import LitegpuError, OptionsError
-from litegpu.tools.flags import Flag, positive_int
+from litegpu.tools.flags import Flag, one_of, positive_int
 from litegpu.tools.lines import error, info, warn, warn_of_unconsumed
 from litegpu.tools.registrar import Delegates, make_delegates
 
@@ -15,8 +15,9 @@ DELEGATES = ("nnapi", "gpu", "hexagon", "xnnpack", "coreml")
 """What --delegate may be."""
 
 DELEGATE = Flag(
-    *("delegate", str, "", "what to test: gpu, xnnpack, nnapi, hexagon or coreml"),
-    known=DELEGATES,
+    *("delegate", one_of(DELEGATES), None),
+    "what to test: gpu, xnnpack, nnapi, hexagon or coreml",
+    metavar="TEXT",
 )
 THREADS = Flag("num_interpreter_threads", positive_int, 1, "CPU threads of what is tested")
 METRICS_FILE = Flag(

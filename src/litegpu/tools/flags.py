@@ -165,7 +165,9 @@ class FlagParser(argparse.ArgumentParser):
         return args
 
     def _resembling(self, name: str) -> str:
-        close = closest(name, [f"--{known}" for known in self._flags])
+        word = name[2:].lower()
+        meant = [f"--{known}={word}" for known, each in self._flags.items() if word in each.known]
+        close = meant[0] if meant else closest(name, [f"--{known}" for known in self._flags])
         hint = f" Did you mean '{close}'?" if close else ""
         return f"{hint} `{self.prog} --help` lists all flags."
 

@@ -22,7 +22,6 @@ from litegpu.tools.differences import (
 )
 from litegpu.tools.evaluation import (
     DELEGATE,
-    DELEGATES,
     METRICS_FILE,
     THREADS,
     failing_task,
@@ -32,12 +31,12 @@ from litegpu.tools.evaluation import (
 from litegpu.tools.evaluation import FAILED as TASK_FAILED
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, write_json
 from litegpu.tools.flags import Flag, positive, positive_int
-from litegpu.tools.lines import error, info, warn
+from litegpu.tools.lines import error, info
 from litegpu.tools.model_explorer import EXPORT, export_errors, needs_nodes, prepare_export
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.per_node import Finding, PerNode
 from litegpu.tools.per_node_text import print_finding
-from litegpu.tools.registrar import REGISTRAR_FLAGS, Delegates
+from litegpu.tools.registrar import REGISTRAR_FLAGS
 from litegpu.tools.reports.accuracy import (
     comparison_sections,
     finding_sections,
@@ -168,7 +167,7 @@ def _headline(found: _Evaluation) -> list[tuple[str, str]]:
 def _evaluate(args: argparse.Namespace, model: FoundModel) -> _Evaluation:
     """Compare, and look for the node that goes wrong where that is asked for."""
     reference = find_model(args.reference) if args.reference else model
-    delegates = _choose_delegates(args, model.content)
+    delegates = task_delegates(args, model.content)
     test = delegates.interpreter(model.content)
     say_what_runs_where(delegates)
     against = interpreter(reference.content, threads=1, builtin_kernels=True)
@@ -198,17 +197,6 @@ def _evaluate(args: argparse.Namespace, model: FoundModel) -> _Evaluation:
         print_finding(node, tolerance)
     errors = per_node.errors() if shown else {}
     return _Evaluation(found, tolerance, report, node, errors)
-
-
-def _choose_delegates(args: argparse.Namespace, model: bytes) -> Delegates:
-    """Return what is tested. Raises ModelError where --delegate names none."""
-    if args.delegate and args.delegate not in DELEGATES:
-        warn(f"Unsupported TFLite delegate: {args.delegate}")
-        raise ModelError(
-            f"--delegate={args.delegate}: there is no such delegate. "
-            f"Use one of {', '.join(DELEGATES)}."
-        )
-    return task_delegates(args, model)
 
 
 def _check_alike(model: FoundModel, reference: FoundModel, test: Any, against: Any) -> None:

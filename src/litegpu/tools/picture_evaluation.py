@@ -317,8 +317,6 @@ class _Opening:
 
     def make_ready(self, model: bytes) -> Delegates:
         """Make one now, say what runs where, and return its delegates."""
-        if self.args.delegate and f"use_{self.args.delegate}" not in vars(self.args):
-            warn(f"Unsupported TFLite delegate: {self.args.delegate}. The CPU evaluates the model.")
         delegates = task_delegates(self.args, model)
         self.ready = delegates.interpreter(model, allocate=False)
         say_what_runs_where(delegates)

@@ -262,11 +262,11 @@ def ask_for_gpu(args: argparse.Namespace) -> None:
                     f"--{name}={getattr(args, name)} and --{option}={getattr(args, option)} set "
                     "the same. Leave one of them out."
                 )
-    delegate = getattr(args, "delegate", "")
+    delegate = getattr(args, "delegate", None)
     refused = ""
     if "use_gpu" in args.given and not args.use_gpu:
         refused = "--use_gpu=false"
-    elif delegate not in ("", "gpu"):
+    elif delegate not in (None, "gpu"):
         refused = f"--delegate={delegate}"
     own = [flag.name for flag in OPTION_FLAGS if flag.name in args.given]
     if own and refused:
