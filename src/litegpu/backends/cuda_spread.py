@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from litegpu.backends.cuda_driver import call, driver
 from litegpu.backends.program import Launch
-from litegpu.codegen import KernelText
+from litegpu.codegen import KernelText, round_up
 from litegpu.codegen.cuda import dynamic_shared_bytes
 from litegpu.device_model import DeviceModel, model_of
 from litegpu.errors import KernelError
@@ -22,6 +22,10 @@ from litegpu.errors import KernelError
 if TYPE_CHECKING:
     from litegpu.backends.cuda import CUDADevice
 
+_WARP, _MOST_THREADS = 32, 1024
+"""Threads of a warp, and of a block at most."""
+_REGISTERS_AT_ONCE = 8
+"""Registers of a thread that are allocated together."""
 _UNIT = 16
 """Bytes that shared memory is counted in."""
 
@@ -44,11 +48,13 @@ def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDA
     which = cu.CUfunction_attribute
     (declared,) = call(cu.cuFuncGetAttribute, which.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
     (registers,) = call(cu.cuFuncGetAttribute, which.CU_FUNC_ATTRIBUTE_NUM_REGS, function)
-    (most,) = call(cu.cuFuncGetAttribute, which.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function)
     # All launches of a function have one limit.
     room = min(model.shared_bytes_per_block, device.info.local_memory_bytes) - declared
     if needed > max(room, 0):
         raise _too_much(kernel, needed + declared, room + declared, "bytes of shared memory")
+    # The driver tells MAX_THREADS_PER_BLOCK of loaded functions only, and loads them late.
+    of_warp = round_up(max(registers, 1), _REGISTERS_AT_ONCE) * _WARP
+    most = min(model.registers // of_warp * _WARP, _MOST_THREADS)
     if (threads := math.prod(launch.local_size)) > most:
         raise _too_much(kernel, threads, most, f"threads of {registers} registers")
     if (limit := max(needed, room)) > 0:
