@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import time
 import traceback
 import weakref
@@ -14,15 +15,24 @@ from typing import TYPE_CHECKING, Any
 
 from litegpu import backends, config, progress
 from litegpu.backends.process import Living
-from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError, ModelError
+from litegpu.errors import (
+    ForkedProcessError,
+    InterpreterError,
+    LitegpuError,
+    ModelError,
+    lacks_threads,
+    without_threads,
+)
 from litegpu.options import GpuDelegateKeywords, GpuDelegateOptions, make_options
 from litegpu.progress import OnProgress
 from litegpu.runtime_abi.bridge import NativeDelegate
 from litegpu.runtime_abi.file import ModelSource
+from litegpu.runtime_abi.seats import stay_if_ending
 from litegpu.wording import counted, printable
 
 if TYPE_CHECKING:
     # Ops, kernels, passes and the engine are imported when the delegate meets a graph.
+    from litegpu.called_shapes import GraphChecks
     from litegpu.graph import Graph
     from litegpu.graph.partition import PartitionChoice, Preview, Subset
     from litegpu.partition_kernel import PartitionKernel
@@ -80,7 +90,11 @@ class GpuDelegate:
         self._cache = self.options.usable_cache_folder()
         self.precision = self.options.resolved_precision()
         wanted = (self.options.resolved_backend(), self.options.device)
-        self._device = backends.select(*wanted)
+        try:
+            self._device = backends.select(*wanted)
+        except Exception:
+            stay_if_ending()
+            raise
         if self.options.quick_start and not self._device.can_be_quick():
             _log.info("quick_start changes nothing: %s has no quick compiler.", self.device.title)
         self._may_fall_back = backends.is_free(*wanted)
@@ -95,8 +109,7 @@ class GpuDelegate:
         self._on_progress = progress.checked(on_progress)
         self._closed = False
         self._pid = os.getpid()
-        self._subgraphs: Subgraphs
-        """Those of the interpreter that applies the delegate."""
+        self._applied = _Applied()
         self._native = NativeDelegate(self, self.device.backend)
 
     def __reduce__(
@@ -148,23 +161,35 @@ class GpuDelegate:
                 "and works in the parent only. Start workers with "
                 "multiprocessing.get_context('spawn'), and make the delegate in the worker."
             )
-        self._primary = None
+        self._applied.primary = None
         return self._native.address
 
     def _apply(self, context: int, preview: Preview) -> list[int]:
         """Choose and compile the partitions of an interpreter's graph."""
+        try:
+            return self._apply_to(context, preview)
+        except BaseException as error:
+            stay_if_ending()
+            self.report = self._applied.report
+            if lacks_threads(error):
+                raise without_threads(error) from error
+            raise
+
+    def _apply_to(self, context: int, preview: Preview) -> list[int]:
         from litegpu.exactness import exactness_notes
         from litegpu.graph.partition import private_ends
         from litegpu.runtime_abi.reader import thread_count
         from litegpu.selection import Selection
 
-        if self._primary is None:
-            self._primary, self.error, self.report = context, None, None
+        applied = self._applied
+        if applied.primary is None:
+            self._primary = applied.primary = context
+            self.error = applied.report = None
             self._read(context)
-        if self._subgraphs.is_unrolled(context):
+        if applied.subgraphs.is_unrolled(context):
             return []
-        graph, support = self._subgraphs.graph(context), self._checks.of(context)
-        on_cpu = (thread_count(context), preview, self._subgraphs.runs(context))
+        graph, support = applied.subgraphs.graph(context), applied.checks.of(context)
+        on_cpu = (thread_count(context), preview, applied.subgraphs.runs(context))
         selection = Selection(support, self.options, self.device, *on_cpu)
         with progress.watching(self._on_progress):
             choice, kernels, notes = self._compile_chosen(selection)
@@ -173,15 +198,16 @@ class GpuDelegate:
         self._pending[context] = {subset.nodes: kernel for subset, kernel in kernels}
         estimate = selection.costs.estimate
         parts = [kernel.describe(subset.nodes, estimate(subset)) for subset, kernel in kernels]
-        if context == self._primary:
+        if context == applied.primary:
             for subset, kernel in kernels:
                 kernel.bindable = private_ends(graph, subset)
         self._described.update(zip((kernel for _, kernel in kernels), parts, strict=True))
         report = self._make_report(selection, choice, kernels, parts, notes)
         self._announce(report)
-        self._publish(report, primary=context == self._primary)
-        self._checks.done(context)
-        self._subgraphs.unroll(context, nodes := [n for subset, _ in kernels for n in subset.nodes])
+        self._publish(report, primary=context == applied.primary)
+        applied.checks.done(context)
+        nodes = [n for subset, _ in kernels for n in subset.nodes]
+        applied.subgraphs.unroll(context, nodes)
         return nodes
 
     def _read(self, context: int) -> None:
@@ -191,13 +217,13 @@ class GpuDelegate:
         from litegpu.runtime_abi.subgraphs import Subgraphs
         from litegpu.selection import slow_loops
 
-        self._subgraphs = Subgraphs(context)
-        self._checks = GraphChecks(
-            *(self._subgraphs, self.options.quantized_mode()),
+        self._applied.subgraphs = Subgraphs(context)
+        self._applied.checks = GraphChecks(
+            *(self._applied.subgraphs, self.options.quantized_mode()),
             lambda c, found: slow_loops(found, self.options, self.device, thread_count(c)),
         )
         try:
-            self._subgraphs.read(self.model)
+            self._applied.subgraphs.read(self.model)
         except ModelError as error:
             self._fail(error)
             _log.warning("No loop will run on the GPU: %s", error)
@@ -327,8 +353,8 @@ class GpuDelegate:
     def _take_kernel(self, context: int, subset: Subset) -> PartitionKernel:
         """Hand over the kernel compiled for a subset."""
         kernel = self._pending[context].pop(subset.nodes)
-        kernel.number = self._subgraphs.numbers.get(context)
-        kernel.home = self._primary or context
+        kernel.number = self._applied.subgraphs.numbers.get(context)
+        kernel.home = self._applied.primary or context
         self._kernels.add(kernel)
         kernel.changed = weakref.WeakMethod(self._changed)
         return kernel
@@ -368,7 +394,10 @@ class GpuDelegate:
             now = kernel.describe(before.nodes, before.estimate)
             if self.report is not None and now != before:
                 self._described[kernel] = now
+                own = self._applied.report is self.report
                 self.report = self.report.with_partition(before, now)
+                if own:
+                    self._applied.report = self.report
 
     def _make_report(
         self,
@@ -405,9 +434,10 @@ class GpuDelegate:
 
     def _publish(self, report: DelegationReport, primary: bool) -> None:
         """Make a report the delegate's own; those on subgraphs become parts of it."""
-        if self.report is not None and not primary:
-            report = replace(self.report, subgraphs=(*self.report.subgraphs, report))
-        self.report = report
+        before = self._applied.report
+        if before is not None and not primary:
+            report = replace(before, subgraphs=(*before.subgraphs, report))
+        self.report = self._applied.report = report
 
     def _announce(self, report: DelegationReport) -> None:
         from litegpu.runtime_abi.opcodes import code_of, known_name
@@ -426,6 +456,15 @@ class GpuDelegate:
         if not report.partitions:
             for line in report.left_lines():
                 _log.warning("Left to the CPU: %s", line)
+
+
+class _Applied(threading.local):
+    """What a thread knows of the interpreter that it applies a delegate to."""
+
+    primary: int | None = None
+    report: DelegationReport | None = None
+    subgraphs: Subgraphs
+    checks: GraphChecks
 
 
 def _closed() -> InterpreterError:

@@ -124,6 +124,19 @@ class MissingDependencyError(LitegpuError, ImportError):
     """An optional Python package is needed and not installed."""
 
 
+def lacks_threads(error: BaseException) -> bool:
+    """Whether Python could start no thread: it has no type for that."""
+    return isinstance(error, RuntimeError) and "new thread" in str(error)
+
+
+def without_threads(cause: BaseException) -> UnsupportedDeviceError:
+    """Return the error for a system that starts no more threads."""
+    return UnsupportedDeviceError(
+        f"litegpu needs a thread, and the system starts no more ({cause}). End other threads and "
+        "processes, or raise the limit: `ulimit -u`, or pids of a container."
+    )
+
+
 def missing_dependency(
     package: str, extra: str, purpose: str, why: str = "is not installed. Install it"
 ) -> MissingDependencyError:

@@ -81,6 +81,19 @@ ENDINGS = {
         time.sleep(0.3)
         """
     ),
+    "a delegate that a daemon thread makes meanwhile": Ending(
+        """
+        import atexit, threading, time
+        from litegpu import backends
+        def select(*_):
+            while threading.main_thread().is_alive():
+                time.sleep(0.001)
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        backends.select = select
+        atexit.register(time.sleep, 0.3)
+        threading.Thread(target=GpuDelegate, daemon=True).start()
+        """
+    ),
     "used and dropped by handlers of the end": Ending(
         """
         import atexit

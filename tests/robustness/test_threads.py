@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 
+from litegpu import GpuDelegate
 from robustness.programs import START, on_every_backend, run_program
+from small_models import assert_close, chain, interpreter, random, run
 
 THREADS = """
 import gc, threading
@@ -88,6 +93,78 @@ WORKS = {
         in_threads(work)
     """,
 }
+
+
+def test_threads_that_share_a_delegate_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one thread reads of its interpreter, and the report, stay while another applies it."""
+    delegate = GpuDelegate()
+    interpreter(chain(["ABS"]), delegate)
+    first = delegate.report
+    inside, go_on = threading.Event(), threading.Event()
+    original = GpuDelegate._compile_chosen
+
+    def waiting(self: GpuDelegate, selection: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            inside.set()
+            assert go_on.wait(60)
+        return original(self, selection)
+
+    monkeypatch.setattr(GpuDelegate, "_compile_chosen", waiting)
+    slow: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: slow.append(interpreter(chain(["ABS", "NEG"]), delegate))
+    )
+    thread.start()
+    assert inside.wait(60)
+    assert delegate.report is first
+    quick = interpreter(chain(["NEG", "ABS", "NEG"]), delegate)
+    assert delegate.report is not None
+    assert (delegate.report.total_nodes, delegate.report.subgraphs) == (3, ())
+    go_on.set()
+    thread.join()
+    assert delegate.error is None
+    assert (delegate.report.total_nodes, delegate.report.subgraphs) == (2, ())
+    x = random(1, 4, 4, 4)
+    for target, expected in ((quick, -abs(x)), (slow[0], -abs(x))):
+        assert_close(run(target, x), [expected])
+
+
+def _no_thread(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_no_thread_is_left_when_a_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    delegate, x = GpuDelegate(), random(1, 4, 4, 4)
+    with monkeypatch.context() as few:
+        few.setattr(GpuDelegate, "_compile_chosen", _no_thread)
+        target = interpreter(chain(["ABS"]), delegate)
+        assert_close(run(target, x), [abs(x)])
+    assert delegate.report is None
+    assert "litegpu needs a thread, and the system starts no more" in str(delegate.error)
+    assert "ulimit -u" in str(delegate.error)
+
+
+@on_every_backend
+def test_no_thread_is_left_when_a_device_is_opened(backend: str) -> None:
+    """It is told as it is, and is no reason to install a package anew."""
+    ended = run_program(
+        """
+        import threading
+        from litegpu import LitegpuError
+        def refuse(self):
+            raise RuntimeError("can't start new thread")
+        start, threading.Thread.start = threading.Thread.start, refuse
+        try:
+            GpuDelegate()
+        except LitegpuError as error:
+            assert "the system starts no more (can't start new thread)" in str(error), error
+            assert "install" not in str(error), error
+        threading.Thread.start = start
+        run(interpreter(model, GpuDelegate()), x)
+        """,
+        backend,
+    )
+    assert (ended.code, ended.stderr) == (0, "")
 
 
 @on_every_backend

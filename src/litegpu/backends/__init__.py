@@ -18,6 +18,8 @@ from litegpu.errors import (
     OptionsError,
     UnsupportedDeviceError,
     did_you_mean,
+    lacks_threads,
+    without_threads,
 )
 
 _log = logging.getLogger("litegpu")
@@ -207,6 +209,8 @@ def _typed_errors(backend: Backend) -> Iterator[None]:
     except LitegpuError:
         raise
     except Exception as error:
+        if lacks_threads(error):
+            raise without_threads(error) from error
         raise damaged(backend.package, "or the driver behind it fails", error) from error
 
 

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from litegpu.errors import ExecutionError
+from litegpu.errors import ExecutionError, without_threads
 
 _Result = TypeVar("_Result")
 
@@ -45,7 +45,7 @@ class Worker:
     """
 
     def __init__(self, name: str) -> None:
-        """Start the thread."""
+        """Start the thread. Raises UnsupportedDeviceError where the system starts no more."""
         self.ended = False
         """Whether it was told to stop, was given up, or belongs to the parent of this process."""
         self._gone = False
@@ -53,7 +53,10 @@ class Worker:
         self._current: _Call[Any] | None = None
         self._last: Callable[[], object] | None = None
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise without_threads(error) from error
         _workers.add(self)
 
     def call(self, function: Callable[[], _Result], timeout: float | None = None) -> _Result:

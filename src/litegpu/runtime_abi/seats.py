@@ -80,12 +80,23 @@ class _Ended(Gone):
 
     def invoke(self, context: int) -> None:
         if threading.current_thread() is not threading.main_thread():
-            forever = threading.Lock()
-            forever.acquire()
-            forever.acquire()
+            _stay()
         super().invoke(context)
 
     shape = prepare = invoke
+
+
+def stay_if_ending() -> None:
+    """Never return to a daemon thread while Python ends: what has failed there, fails for that."""
+    if threading.current_thread().daemon and not threading.main_thread().is_alive():
+        _stay()
+
+
+def _stay() -> None:
+    """Never return."""
+    forever = threading.Lock()
+    forever.acquire()
+    forever.acquire()
 
 
 _NOBODY = Gone(partial(InterpreterError, "delegate is not initialized"))
