@@ -104,6 +104,7 @@ FAULTS: dict[str, tuple[Artifact, str]] = {
     "constants": (argument(WRITTEN, constant=True), "writes constants"),
     "items": (kernel(local_size=(1 << 20, 1, 1)), "has 1048576 work items in a group"),
     "shared": (kernel(shared=(("double", "s", 4),)), "shares unknown elements"),
+    "memory": (kernel(shared=(("uint4", "s", 1 << 20),)), "shares 16777216 bytes, more than"),
     "cluster": (
         kernel(attributes=replace(KERNEL.attributes, cluster_size=0)),
         "cannot be launched",

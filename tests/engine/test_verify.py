@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from litegpu.backends.program import BufferRange, Span
+from litegpu.codegen import LaunchAttributes
 from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
 from litegpu.engine.verify import _Write, verify
 from litegpu.graph import EpilogueOp
 from litegpu.numeric_policy import FP16_ALL, FP32
-from paper_device import build
+from paper_device import DEVICE, build
 from passes.graphs import RELU, GraphBuilder
 
 
@@ -97,13 +98,40 @@ def read_elsewhere(built: BuiltProgram) -> BuiltProgram:
     return replace(built, program=replace(built.program, launches=tuple(launches)))
 
 
+def with_kernel(built: BuiltProgram, **changed: Any) -> BuiltProgram:
+    first, *others = built.launches
+    kernel = replace(first.kernel, **changed)
+    return replace(built, launches=(replace(first, kernel=kernel), *others))
+
+
+def too_many_items(built: BuiltProgram) -> BuiltProgram:
+    return with_kernel(built, local_size=(32, 16, 1))
+
+
+def too_much_shared_memory(built: BuiltProgram) -> BuiltProgram:
+    return with_kernel(built, shared=(("uint4", "scratch", 2049),))
+
+
+def no_whole_clusters(built: BuiltProgram) -> BuiltProgram:
+    return with_kernel(built, attributes=LaunchAttributes(cluster_size=7))
+
+
+def smaller_than_its_value(built: BuiltProgram) -> BuiltProgram:
+    launches = list(built.program.launches)
+    written = place_of(built, 0, written=True)
+    ranges = list(launches[0].ranges)
+    ranges[written] = replace(ranges[written], size=ranges[written].size // 2)
+    launches[0] = replace(launches[0], ranges=tuple(ranges))
+    return replace(built, program=replace(built.program, launches=tuple(launches)))
+
+
 def another_output(built: BuiltProgram) -> BuiltProgram:
     wrong = replace(built.program.outputs[0], size=4)
     return replace(built, program=replace(built.program, outputs=(wrong,)))
 
 
 def test_a_sound_program(built: BuiltProgram) -> None:
-    verify(built)
+    verify(built, DEVICE)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +141,10 @@ def test_a_sound_program(built: BuiltProgram) -> None:
         (over_its_input, "writes value .* over value .*, which it reads"),
         (over_the_other_branch, "which was not made or is overwritten|over value"),
         (beyond, "binds BufferRange.*, of .* bytes"),
+        (too_many_items, "has 512 work items in a group, of 256"),
+        (too_much_shared_memory, "has 32784 bytes of shared memory, of 32768"),
+        (no_whole_clusters, "work items, in groups of"),
+        (smaller_than_its_value, "binds BufferRange.*, but accesses Span"),
         (into_constants, "writes constants"),
         (untold, "accesses Span.* of BufferRange.*, but tells of"),
         (read_elsewhere, "accesses Span.* of BufferRange.*, but tells of"),
@@ -123,7 +155,7 @@ def test_faults_are_found(
     built: BuiltProgram, change: Callable[[BuiltProgram], BuiltProgram], text: str
 ) -> None:
     with pytest.raises(ValueError, match=re.compile(text)):
-        verify(change(built))
+        verify(change(built), DEVICE)
 
 
 def test_another_order_that_launches_permit_must_give_the_same(
@@ -133,7 +165,7 @@ def test_another_order_that_launches_permit_must_give_the_same(
     source = builder.input(1, 4, 4, 8)
     whole = builder.concat(1, builder.conv(source, 8), builder.conv(source, 8))
     built = build(assign(builder.graph(builder.conv(whole, 8)), FP32))
-    verify(built)
+    verify(built, DEVICE)
     assert len(built.launches) == 3
     monkeypatch.setattr("litegpu.engine.verify.dependencies", lambda _: [set(), set(), {1}])
     with pytest.raises(ValueError, match="left it in an order that the dependencies permit"):

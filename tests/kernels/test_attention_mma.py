@@ -152,7 +152,7 @@ def test_few_queries_are_spread_and_seen_once() -> None:
 def test_many_queries_share_their_keys() -> None:
     tile = best(replace(VIT, products=192, key_bytes=256, split=False))
     assert (tile.queries, tile.key_warps, tile.row_warps) == (16, 1, 4)
-    assert not tile.ahead and not tile.shared, "other warps hide its loads, if they find room"
+    assert not tile.ahead and not tile.shared_bytes, "other warps hide its loads, if they find room"
     assert tile.registers * 3 * tile.threads <= TARGET.model.registers
 
 

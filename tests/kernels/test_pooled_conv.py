@@ -16,15 +16,17 @@ from comparing import mismatch
 from cuda_emulator import INFO, ORDERS, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.backends.buffers import Bindings
+from litegpu.codegen import FLOAT
 from litegpu.engine.layout import assign
 from litegpu.engine.partition import compile_partition
 from litegpu.engine.program import BuiltProgram, build_program
-from litegpu.graph import EpilogueOp, Graph, Node
+from litegpu.graph import DType, EpilogueOp, Graph, Node
 from litegpu.kernels.cuda import conv_narrow
 from litegpu.kernels.cuda.conv_narrow import pooled
 from litegpu.kernels.examples import ConvExample
 from litegpu.numeric_policy import FP16_ALL
 from litegpu.ops.base import COPY
+from litegpu.ops.functions import cast_name
 from op_runner import MODES, Mode, Outcome, forced, run
 
 FLOATS, HALVES = MODES[2], MODES[3]
@@ -118,9 +120,15 @@ def program() -> tuple[Graph, BuiltProgram]:
     return graph, built
 
 
-def computed(built: BuiltProgram, image: Any, shape: tuple[int, ...], checked: bool = False) -> Any:
+def computed(
+    built: BuiltProgram,
+    image: Any,
+    shape: tuple[int, ...],
+    checked: bool = False,
+    dtype: DType = DType.FLOAT32,
+) -> Any:
     """Return what the program gives; beside values it has words that tell of their range."""
-    result = np.full(shape, np.nan, np.float32)
+    result = np.zeros(shape, dtype.value)
     given = [np.zeros(each.size, np.uint8) for each in built.program.inputs[1:]]
     reported = [np.zeros(each.size, np.uint8) for each in built.program.outputs[1:]]
     context = EmulatedDevice(ALONE, checked=checked).compile(built.program).context()
@@ -143,6 +151,32 @@ def test_not_a_number_is_passed_over_and_infinity_is_not() -> None:
     infinite = computed(built, image, shape)
     assert np.isinf(infinite[0, 0, 0]).all()
     assert np.array_equal(infinite[0, 1:, 1:], before[0, 1:, 1:])
+
+
+@needs_emulator
+def test_maxima_that_are_stored_as_integers_are_those_of_floats() -> None:
+    """Warps keep floats, whatever the size of what is stored."""
+    image = np.random.default_rng(0).uniform(-3, 3, (1, 13, 21, 3)).astype(np.float32)
+    found = {}
+    for dtype in (DType.FLOAT32, DType.INT8, DType.INT16):
+        graph = ConvExample((1, 13, 21, 3), 24, kernel=5, pool=3).graph()
+        (node,), (output,) = graph.nodes, graph.outputs
+        cast = EpilogueOp(cast_name(FLOAT, dtype))
+        value = dataclasses.replace(graph.values[output], dtype=dtype)
+        ended = Graph(
+            {**graph.values, output: value},
+            (dataclasses.replace(node, epilogue=(cast,)),),
+            graph.inputs,
+            graph.outputs,
+        )
+        with mock.patch.object(pooled, "_MARGIN", 1e9):
+            built = build_program(assign(ended, FP16_ALL), ALONE, ended.inputs, ended.outputs)
+        assert built.launches[0].template == "cuda/conv_narrow"
+        found[dtype] = computed(built, image, value.shape, True, dtype)
+    floats = np.trunc(found[DType.FLOAT32])
+    assert 10 < np.abs(floats).max() < 128
+    assert np.array_equal(found[DType.INT8], floats)
+    assert np.array_equal(found[DType.INT16], floats)
 
 
 @needs_emulator

@@ -20,7 +20,16 @@ from litegpu.kernels.cuda.conv_mma.tile import (
     best_tiles,
     candidates,
 )
-from litegpu.kernels.cuda.tiles import TOO_LARGE, Tile, TileFacts, TileTarget, choose
+from litegpu.kernels.cuda.tiles import (
+    TOO_LARGE,
+    Region,
+    SharedMemory,
+    Tile,
+    TileFacts,
+    TileTarget,
+    choose,
+    consecutive,
+)
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.window import Window
 
@@ -153,6 +162,21 @@ def test_tiles_must_fit_the_device() -> None:
     assert times(large, wide, PlainTile(3)) == [3]
     assert choose([large], TARGET) is TOO_LARGE
     assert choose([], TARGET, Rejected("there are none")) == Rejected("there are none")
+
+
+def test_templates_use_no_more_of_a_region_than_its_tile_has() -> None:
+    """Regions lie one after the other in units of 16 bytes, or over each other."""
+    parts = consecutive(("a", "unsigned short", 20), ("b", "float4", 2))
+    shared = SharedMemory((*parts, Region("c", "float", 16)))
+    assert (shared.nbytes, shared.arrays) == (80, (("uint4", "scratch", 5),))
+    assert shared.pointer("b", "float4", 2) == "(float4 *)(scratch + 3)"
+    assert shared.pointer("c", "int", 16) == "(int *)(scratch + 0)"
+    message = "uses 3 float4 of the region b of shared memory, for which its tile has 32 bytes"
+    with pytest.raises(ValueError, match=message):
+        shared.pointer("b", "float4", 3)
+    with pytest.raises(ValueError, match=r"region d .* its tile has 0 bytes"):
+        shared.pointer("d", "int", 1)
+    assert SharedMemory(()).arrays == ()
 
 
 @pytest.mark.parametrize(("units", "least"), [(200, 1), (25, 1), (24, 2), (1, 3)])

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import Argument, KernelText
 from litegpu.codegen.cuda import dynamic_shared_bytes
+from litegpu.codegen.dialect import SHARED_SIZES
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -18,7 +19,6 @@ _MARGIN = 1 << 14
 """Bytes before and after all memory in which a wrong index is noticed."""
 _CELL_BYTES = 40
 """Of `Cell` in cuda_checks.h."""
-_SIZES = {"float": 4, "float4": 16, "int4": 16, "uint4": 16}
 _APART = 1024
 
 
@@ -83,7 +83,7 @@ def shared_arrays(kernel: KernelText) -> tuple[tuple[str, int, int], ...]:
     found, end = [], 0
     for kind, name, length in kernel.shared:
         start = -(-end // _APART) * _APART
-        end = start + _SIZES[kind] * length
+        end = start + SHARED_SIZES[kind] * length
         found.append((name, start, end))
         end += 1
     return tuple(found)

@@ -13,12 +13,12 @@ from litegpu.backends.base import DeviceInfo
 from litegpu.backends.program import BufferRange, Launch, Program, Span
 from litegpu.cache.artifact import Artifact
 from litegpu.codegen import KINDS, RANGE_WORDS, KernelText
+from litegpu.codegen.dialect import SHARED_SIZES
 from litegpu.engine.facts import PartitionFacts
 from litegpu.graph import DType, Graph
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KINDS = {*KINDS.values(), "U32"}
-_SHARED_KINDS = ("float", "float4", "int", "int4", "uint4")
 _MOST_ITEMS = 1 << 31
 """Work items on an axis of a launch; no API takes more."""
 _ROOM = 16
@@ -75,8 +75,12 @@ def _check_kernel(kernel: KernelText, info: DeviceInfo) -> None:
     items = math.prod(kernel.local_size)
     small = min(kernel.local_size) >= 1 and items <= info.max_work_group_size
     _require(small, f"{what} has {items} work items in a group")
-    shared = all(kind in _SHARED_KINDS and length > 0 for kind, _, length in kernel.shared)
+    shared = all(kind in SHARED_SIZES and length > 0 for kind, _, length in kernel.shared)
     _require(shared, f"{what} shares unknown elements")
+    _require(
+        kernel.shared_bytes <= info.local_memory_bytes,
+        f"{what} shares {kernel.shared_bytes} bytes, more than the device has",
+    )
     attributes = kernel.attributes
     numbers = (attributes.cluster_size, attributes.min_blocks + 1, *(attributes.folded or ()))
     _require(all(0 < number < _MOST_ITEMS for number in numbers), f"{what} cannot be launched")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from litegpu.backends.base import DeviceInfo
 from litegpu.backends.program import BufferRange, Span
 from litegpu.codegen import round_up
 from litegpu.engine.dependencies import dependencies
-from litegpu.engine.lowering import RANGE_BINDING
+from litegpu.engine.lowering import RANGE_BINDING, KernelLaunch
 from litegpu.engine.program import BuiltProgram, span_of
 
 
@@ -43,18 +45,24 @@ class _Write:
 _Producers = frozenset[int]
 
 
-def verify(built: BuiltProgram) -> None:
+def verify(built: BuiltProgram, info: DeviceInfo | None = None) -> None:
     """Follow a program launch by launch, in its order and in another that its launches permit.
 
     Raises ValueError with the launch and the value (the number of its base in the layout) where a
-    range leaves the program's memory, constants are written, a launch does not tell what it
-    accesses, a value is read that nobody has made or whose memory another value has taken, a
-    kernel writes over what it reads, an output is not what was made, or the other order gives a
-    launch something else to read.
+    launch exceeds a limit of the device (work items or shared memory of a work group, buffers; only
+    if there is `info`), has no whole work groups or clusters of them, a range leaves the program's
+    memory or is smaller than what it holds, constants are written, a launch does not tell what it
+    accesses, a value is read that nobody has made or whose memory another value has taken, a kernel
+    writes over what it reads, an output is not what was made, or the other order gives a launch
+    something else to read.
     """
     for number, launch in enumerate(built.launches):
+        where = f"launch {number} ({launch.template})"
+        if info is not None:
+            _check_limits(launch, info, where)
+        _check_groups(launch, where)
         for access in _accesses(built, number):
-            _check_bounds(built, access, f"launch {number} ({launch.template})")
+            _check_bounds(built, access, where)
     read: dict[tuple[int, int], _Producers] = {}
     waiting = dependencies(built.program.launches)
     for order in (range(len(built.launches)), _latest_first(waiting)):
@@ -177,6 +185,26 @@ def _accesses(built: BuiltProgram, number: int) -> Iterator[_Access]:
         yield _Access(base, part, argument.written, span, declared)
 
 
+def _check_limits(launch: KernelLaunch, info: DeviceInfo, where: str) -> None:
+    """Check what a launch asks of a device; its template checks the regions of shared memory."""
+    kernel = launch.kernel
+    limits = (
+        ("work items in a group", math.prod(kernel.local_size), info.max_work_group_size),
+        ("bytes of shared memory", kernel.shared_bytes, info.local_memory_bytes),
+        ("buffers", len(kernel.arguments), info.max_arguments),
+    )
+    for name, wanted, most in limits:
+        if wanted > most:
+            raise ValueError(f"{where} has {wanted} {name}, of {most}")
+
+
+def _check_groups(launch: KernelLaunch, where: str) -> None:
+    x, y, z = launch.kernel.local_size
+    group = (x * launch.kernel.attributes.cluster_size, y, z)
+    if any(size % part for size, part in zip(launch.global_size, group, strict=True)):
+        raise ValueError(f"{where} has {launch.global_size} work items, in groups of {group}")
+
+
 def _check_bounds(built: BuiltProgram, access: _Access, where: str) -> None:
     program, part, declared = built.program, access.range, access.declared
     room = len(program.constants) if part.constant else program.memory_bytes
@@ -185,6 +213,8 @@ def _check_bounds(built: BuiltProgram, access: _Access, where: str) -> None:
     if part.constant:
         if access.written:
             raise ValueError(f"{where} writes constants: {part}")
+    elif access.span.end > part.offset + round_up(part.size, 16):
+        raise ValueError(f"{where} binds {part}, but accesses {access.span}")
     elif declared is None or (declared != access.span and not declared.covers(access.span)):
         raise ValueError(f"{where} accesses {access.span} of {part}, but tells of {declared}")
 

@@ -109,11 +109,12 @@ def conv_kernel(
         variables={
             "SCALED_W": packed.back is not None,
             "has_bias": packed.bias is not None,
+            "shared": tile.shared,
             **_OF_FLOATS,
             **spec.window.words(src.shape[1:3]),
             **variables,
         },
-        shared=(("uint4", "scratch", tile.shared_bytes // 16),) if tile.shared_bytes else (),
+        shared=tile.shared.arrays,
         attributes=tile.attributes(target),
         destination=dst,
         work={unit: spec.flops},

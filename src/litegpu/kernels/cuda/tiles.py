@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from litegpu.codegen import LaunchAttributes
 from litegpu.device_model import DeviceModel
@@ -20,6 +20,69 @@ _CLUSTER_UNITS = 18
 """Multiprocessors of a group of them (GPC). A cluster lies in one; what it leaves over is idle."""
 
 TOO_LARGE = Rejected("its operands do not fit on the chip")
+
+
+_BYTES = {
+    **{"uint4": 16, "float4": 16, "int4": 16, "unsigned long long": 8},
+    **{"uint2": 8, "float": 4, "int": 4, "unsigned int": 4, "unsigned short": 2},
+}
+"""Sizes of the elements of regions."""
+
+
+class Region(NamedTuple):
+    """A part of the shared memory of a block: so many `elements` of a type of CUDA C++.
+
+    It begins at `start`, in units of 16 bytes.
+    """
+
+    name: str
+    type: str
+    elements: int
+    start: int = 0
+
+    @property
+    def end(self) -> int:
+        """Return where the next region may begin, in units of 16 bytes."""
+        return self.start + -(-self.elements * _BYTES[self.type] // 16)
+
+
+def consecutive(*parts: tuple[str, str, int], start: int = 0) -> tuple[Region, ...]:
+    """Return regions, each (name, type, elements), that lie one after the other from `start` on."""
+    regions: list[Region] = []
+    for part in parts:
+        regions.append(Region(*part, regions[-1].end if regions else start))
+    return tuple(regions)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemory:
+    """The shared memory of a block. Regions may overlap: those that are used at different times."""
+
+    regions: tuple[Region, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of the whole, a multiple of 16."""
+        return 16 * max((region.end for region in self.regions), default=0)
+
+    @property
+    def arrays(self) -> tuple[tuple[str, str, int], ...]:
+        """Return the array that a kernel declares for all of it, if there is any."""
+        return (("uint4", "scratch", self.nbytes // 16),) if self.nbytes else ()
+
+    def pointer(self, name: str, type_name: str, count: int) -> str:
+        """Return the text of a pointer to a region in which a template uses `count` elements.
+
+        Raises ValueError where the region has no room for these.
+        """
+        found = next((region for region in self.regions if region.name == name), None)
+        room = 0 if found is None else found.elements * _BYTES[found.type]
+        if found is None or count * _BYTES[type_name] > room:
+            raise ValueError(
+                f"The kernel uses {count} {type_name} of the region {name} of shared memory, "
+                f"for which its tile has {room} bytes"
+            )
+        return f"({type_name} *)(scratch + {found.start})"
 
 
 class TileTarget(Protocol):
@@ -68,9 +131,19 @@ class Tile(ABC):
         """Blocks of the launch on the x and the y axis of the template."""
 
     @property
-    @abstractmethod
+    def regions(self) -> tuple[Region, ...]:
+        """What lies in the shared memory of a block."""
+        return ()
+
+    @property
+    def shared(self) -> SharedMemory:
+        """The shared memory of a block, for its kernel."""
+        return SharedMemory(self.regions)
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a block, a multiple of 16 bytes."""
+        return self.shared.nbytes
 
     @property
     def cluster_size(self) -> int:
@@ -148,10 +221,6 @@ class PersistentTile(Tile):
     @property
     def blocks(self) -> tuple[int, int]:
         return 1, self.workers * self.column_blocks
-
-    @property
-    def shared_bytes(self) -> int:
-        return 0
 
     def min_blocks(self, target: TileTarget) -> int:
         return self.resident

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from litegpu.codegen import round_up
 from litegpu.device_model import DeviceModel
-from litegpu.kernels.cuda.tiles import Tile, TileTarget
+from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 
 _KEYS = 16
 """Keys of a block, by which a warp goes on."""
@@ -121,17 +121,16 @@ class AttentionTile(Tile):
         return 8 * self.problem.widths + 1
 
     @property
-    def shared(self) -> tuple[tuple[str, str, int], ...]:
-        """Shared memory as the template knows it."""
+    def regions(self) -> tuple[Region, ...]:
+        """Return what warps tell each other: parts of sums, and of each query two numbers."""
         if self.key_warps == 1:
             return ()
         count = self.key_warps * self.queries
-        sums = ("float4", "parts_of_sums", count * self.pitch)
-        return sums, ("float", "maxima", count), ("float", "totals", count)
-
-    @property
-    def shared_bytes(self) -> int:
-        return sum({"float": 4, "float4": 16}[kind] * size for kind, _, size in self.shared)
+        return consecutive(
+            ("sums", "float4", count * self.pitch),
+            ("maxima", "float", count),
+            ("totals", "float", count),
+        )
 
     @property
     def registers(self) -> int:

@@ -117,9 +117,7 @@ def tile_variables(tile: MmaTile) -> dict[str, Any]:
         "RANGED": tile.problem.ranged,
         "RUN": tile.run,
         "PITCH": tile.pitch,
-        "SENT_AT": tile.sent_at,
-        "NOTES_AT": tile.notes_at,
-        "INBOX_AT": tile.inbox_at,
+        "EACH": tile.each_sums,
         "PIECES": tile.problem.pieces,
     }
 

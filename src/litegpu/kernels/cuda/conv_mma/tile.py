@@ -10,7 +10,15 @@ from functools import lru_cache
 from litegpu.codegen import round_up
 from litegpu.kernels.base import Rejected
 from litegpu.kernels.cuda.packing import STEP
-from litegpu.kernels.cuda.tiles import Tile, TileFacts, TileTarget, choose, units_for
+from litegpu.kernels.cuda.tiles import (
+    Region,
+    Tile,
+    TileFacts,
+    TileTarget,
+    choose,
+    consecutive,
+    units_for,
+)
 
 _OPERAND_BYTES = 100 << 10
 """Shared memory for the operand of a block: on large GPUs, two blocks fit a multiprocessor."""
@@ -160,28 +168,31 @@ class MmaTile(Tile):
         return self.columns + (16 - self.columns) % 32
 
     @property
-    def sent_at(self) -> int:
-        """Where sums of other blocks arrive, in units of 16 bytes: behind the operand."""
-        return self.pixels * (self.chunk * STEP + 8) * 2 * self.problem.parts // 16
+    def each_sums(self) -> int:
+        """Blocks of 4 sums that each block of a cluster adds up."""
+        return -(-min(self.pixels, self.problem.rows) * self.columns // 4 // self.depth)
 
     @property
-    def notes_at(self) -> int:
-        """Where notes lie, in units of 16 bytes: behind the operand, or the sums in its place."""
+    def regions(self) -> tuple[Region, ...]:
+        """Return the operand, sums in its place or (of all blocks) after it, notes, and an inbox.
+
+        Notes are of the range of values; the inbox tells what has come from other blocks.
+        """
+        halves = self.pixels * (self.chunk * STEP + 8) * self.problem.parts
+        operand = Region("operand", "unsigned short", halves)
         if self.split_k:
-            each = -(-min(self.pixels, self.problem.rows) * self.columns // 4 // self.depth)
-            return self.sent_at + self.depth * self.warps_k * each
-        return max(self.sent_at, self.warps_k * self.pixels * self.pitch // 4)
-
-    @property
-    def inbox_at(self) -> int:
-        """Where it is noted what has come from other blocks, in units of 16 bytes."""
+            each = self.depth * self.warps_k * self.each_sums
+            sums = Region("sent", "float4", each, operand.end)
+        else:
+            sums = Region("sums", "float", self.warps_k * self.pixels * self.pitch)
         ranged = self.problem.ranged and self.sharing > 1
         words = _NOTES + self.sharing * self.threads // 32 if ranged else 0
-        return self.notes_at + -(-words // 4)
-
-    @property
-    def shared_bytes(self) -> int:
-        return 16 * (self.inbox_at + (self.cluster > 1))
+        others = consecutive(
+            ("notes", "unsigned int", words),
+            ("inbox", "unsigned long long", int(self.cluster > 1)),
+            start=max(operand.end, sums.end),
+        )
+        return operand, sums, *others
 
     @property
     def registers(self) -> int:

@@ -137,7 +137,6 @@ def tile_variables(tile: NarrowTile) -> dict[str, Any]:
         "STEP": problem.step,
         "M_TILES": tile.m_tiles,
         "IN_REGISTERS": tile.in_registers,
-        "WEIGHTS_AT": patch.units_of_16,
         "tiles": tile.tiles,
         **patch.words(),
     }

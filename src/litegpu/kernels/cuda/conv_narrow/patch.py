@@ -171,10 +171,9 @@ class Patch:
         return self.rows * self.pitch
 
     @property
-    def units_of_16(self) -> int:
-        """Return the shared memory that it takes up, in units of 16 bytes."""
-        parts = self.copies * (1 + self.problem.split_values)
-        return -(-2 * self.halves * parts // 16)
+    def all_halves(self) -> int:
+        """Halves of all copies and parts."""
+        return self.halves * self.copies * (1 + self.problem.split_values)
 
     def words(self) -> dict[str, Any]:
         """Return what the template needs to know."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from litegpu.graph import Node
+from litegpu.graph import DType, Node
 from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.cuda.conv_mma import ConvMma
 from litegpu.kernels.cuda.conv_narrow import (
@@ -36,7 +36,8 @@ class PooledConvNarrow(Implementation):
         if isinstance(conv, Rejected):
             return conv
         dst = spec.dst
-        problem = PooledProblem.of(conv, spec.pool, (dst.shape[1], dst.shape[2]), dst.dtype.size)
+        size = 2 if dst.dtype is DType.FLOAT16 else 4
+        problem = PooledProblem.of(conv, spec.pool, (dst.shape[1], dst.shape[2]), size)
         if problem.strip < 1:
             return Rejected("the pool's windows are wider than what a warp makes at a time")
         tiles = choose_tiles(conv, candidates(problem, target), target)

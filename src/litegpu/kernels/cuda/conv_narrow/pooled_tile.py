@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from litegpu.codegen import Storage, literal
 from litegpu.kernels.cuda.conv_narrow.patch import WIDE, NarrowProblem, Patch
 from litegpu.kernels.cuda.conv_narrow.tile import NarrowTile, is_possible, shapes
+from litegpu.kernels.cuda.tiles import Region
 from litegpu.ops.base import Target
 from litegpu.ops.window import Pair, PoolAttributes
 
@@ -31,7 +32,7 @@ class PooledProblem:
     pooled: Pair
     """Height and width of what is stored."""
     size: int
-    """Bytes of a number that is stored."""
+    """Bytes of a number whose maxima are kept: half where these are stored, else float."""
 
     @classmethod
     def of(
@@ -108,14 +109,12 @@ class PooledTile(NarrowTile):
         return (self.live + 1) * self.pairs * 2 * self.pooled.size
 
     @property
-    def staged_units(self) -> int:
-        """Units of 16 bytes for the columns that warps look for maxima of."""
-        columns = self.warps_m * self.warps_n * WIDE
-        return columns * (self.pairs * 4 + _PADDING) * self.pooled.size // 4
-
-    @property
-    def shared_bytes(self) -> int:
-        return 16 * (self.patch.units_of_16 + self.weight_units + self.staged_units)
+    def regions(self) -> tuple[Region, ...]:
+        """Return also the columns that warps look for maxima of."""
+        before = super(PooledTile, self).regions
+        columns = self.warps_m * self.warps_n * WIDE * (self.pairs * 4 + _PADDING)
+        kind = "unsigned short" if self.pooled.size == 2 else "float"
+        return *before, Region("staged", kind, 4 * columns, before[-1].end)
 
     @property
     def finishing(self) -> float:
@@ -141,7 +140,6 @@ class PooledTile(NarrowTile):
             "outside": "-INFINITY" if outside is None else literal(outside),
             "rows": self.lines,
             "across": self.pooled.strip,
-            "staged_at": self.patch.units_of_16 + self.weight_units,
             "padding": _PADDING,
             "live": self.live,
         }

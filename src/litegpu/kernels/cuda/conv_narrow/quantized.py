@@ -63,7 +63,7 @@ def _kernel(
     node: Node, ctx: LowerContext, tile: NarrowTile, spec: QuantizedConvSpec
 ) -> KernelRequest:
     problem, columns, dst = tile.problem, tile.all_pairs * COLUMNS, spec.dst
-    together = tile.together(dst) if dst.dtype.size == 1 else 0
+    together = tile.together(dst)
     weights = _pack(spec.weights, problem, columns, max(1, together))
     ones = _ones(spec.weights, problem) if spec.weight_zero else None
     packed = Packed(weights, None, spec.as_stored.folded_bias, columns, ones)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from litegpu.codegen import Storage, round_up
+from litegpu.graph import DType
 from litegpu.kernels.cuda.conv_narrow.patch import WIDE, NarrowProblem, Patch
-from litegpu.kernels.cuda.tiles import Tile, TileTarget
+from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 from litegpu.ops.base import Target
 from litegpu.ops.window import Pair
 
@@ -24,6 +25,8 @@ _SHARED_BYTES = 72 << 10
 """Shared memory that a block may take: on large GPUs, three blocks fit a multiprocessor."""
 _BLOCKS_PER_UNIT = 2
 """Blocks that each multiprocessor should get: while one reads its patch, another multiplies."""
+_STORED_TOGETHER = {False: (DType.FLOAT16,), True: (DType.INT8, DType.UINT8)}
+"""Types of results that a lane stores as whole words: of floats, of bytes."""
 _TURNS = 2
 """Turns of a warp that make up for the patch and the weights that a block reads first."""
 
@@ -142,8 +145,12 @@ class NarrowTile(Tile):
         return 0 if self.in_registers else whole
 
     @property
-    def shared_bytes(self) -> int:
-        return 16 * (self.patch.units_of_16 + self.weight_units)
+    def regions(self) -> tuple[Region, ...]:
+        """Return what a block keeps of the image, and its weights."""
+        return consecutive(
+            ("patch", "unsigned short", self.patch.all_halves),
+            ("weights", "uint4", self.weight_units),
+        )
 
     @property
     def finishing(self) -> float:
@@ -159,15 +166,18 @@ class NarrowTile(Tile):
     def together(self, dst: Storage) -> int:
         """Return how many blocks of 4 channels, bytes or halves, a lane stores as whole words.
 
-        They lie side by side and are up to 16 bytes. 0 where even one is no whole words.
+        They lie side by side and are up to 16 bytes. 0 where even one is no whole words, or where
+        the epilogue makes other types.
         """
+        if dst.dtype not in _STORED_TOGETHER[self.problem.of_bytes]:
+            return 0
         most = min(self.pairs, 4 // dst.dtype.size)
         fitting = (
             blocks
             for blocks in (4, 2, 1)
             if blocks <= most and not dst.channels % (blocks * 4) and dst.aligned(blocks * 4)
         )
-        return next(fitting, 0) if dst.dtype.size < 4 else 0
+        return next(fitting, 0)
 
     @property
     def pool_words(self) -> Mapping[str, Any] | None:

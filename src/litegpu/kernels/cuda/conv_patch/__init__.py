@@ -75,7 +75,6 @@ def _kernel(node: Node, ctx: LowerContext, tile: PatchTile, spec: ConvSpec) -> K
         "CHUNKS": problem.chunks,
         "PITCH": problem.pitch,
         "STEPS": problem.steps,
-        "WEIGHTS_AT": tile.value_units,
         "patch": tile.patch,
         "tiles": tile.tiles,
         "input_blocks": -(-spec.weights.shape[3] // 4),

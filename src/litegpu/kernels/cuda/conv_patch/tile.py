@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from litegpu.kernels.cuda.conv import SplitProblem
-from litegpu.kernels.cuda.tiles import Tile, TileTarget
+from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 from litegpu.ops.window import Pair, Window
 
 PART = 8
@@ -95,22 +95,17 @@ class PatchTile(Tile):
         return self.rows // self.warps * self.n_tiles * 4 * (1 + (self.problem.products > 1))
 
     @property
-    def weight_units(self) -> int:
-        """Return the units of 16 bytes that the weights of a block take up."""
-        return self.problem.steps * (1 + self.problem.split_weights) * self.n_tiles * 16
-
-    @property
-    def value_units(self) -> int:
-        """Return the units of 16 bytes for the patch, or for the sums that reuse its memory."""
-        pixels = math.prod(self.patch)
-        values = pixels * self.problem.pitch * 2 * (1 + self.problem.split_values)
-        sums = self.rows * _WIDE * (self.n_tiles * PART + 4) * 4
-        return -(-max(values, sums) // 16)
-
-    @property
-    def shared_bytes(self) -> int:
-        offsets = -(-self.problem.steps * 2 * 4 // 16)
-        return 16 * (self.value_units + self.weight_units + offsets)
+    def regions(self) -> tuple[Region, ...]:
+        """Return the patch, the sums that take its place, the weights, and places in windows."""
+        steps, halves = self.problem.steps, math.prod(self.patch) * self.problem.pitch
+        patch = Region("patch", "unsigned short", halves * (1 + self.problem.split_values))
+        sums = Region("sums", "float", self.rows * _WIDE * (self.n_tiles * PART + 4))
+        others = consecutive(
+            ("weights", "uint4", steps * (1 + self.problem.split_weights) * self.n_tiles * 16),
+            ("offsets", "int", steps * 2),
+            start=max(patch.end, sums.end),
+        )
+        return patch, sums, *others
 
     def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.graph import Node
+from litegpu.graph import DType, Node
 from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.cuda import quantized
 from litegpu.kernels.cuda.conv import Packed, conv_kernel
@@ -48,7 +48,8 @@ class QuantizedConvStationary(Implementation):
         rows, (outputs, *_, inputs) = spec.dst.rows, spec.weights.shape
         if rows < _FEWEST_ROWS * target.compute_units:
             return _TOO_FEW
-        together = spec.dst.dtype.size == 1 and spec.dst.aligned(8) and outputs % 8 == 0
+        bytes_stored = spec.dst.dtype in (DType.INT8, DType.UINT8)
+        together = bytes_stored and spec.dst.aligned(8) and outputs % 8 == 0
         if inputs > _MOST_INPUTS:
             return _TOO_LONG
         problem = StationaryProblem(rows, inputs, outputs, 1 + together, bool(spec.weight_zero))

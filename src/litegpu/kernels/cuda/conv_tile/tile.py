@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import DType
 from litegpu.kernels.cuda.packing import BYTE_PART, CHUNKS, PART
-from litegpu.kernels.cuda.tiles import Tile, TileTarget
+from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.quantized_conv import QuantizedConvSpec
 from litegpu.ops.units import Unit
@@ -197,11 +197,14 @@ class WideTile(Tile):
         return self.pixels if self.alone else 64
 
     @property
-    def shared_bytes(self) -> int:
-        """Bytes for the steps, or for the sums that reuse their memory."""
-        rows = self.pixels + self.columns * (1 + self.problem.split)
-        steps = self.stages * self.depth * rows * CHUNKS * 16
-        return max(steps, self.rows_at_once * (self.columns + 4) * 4)
+    def regions(self) -> tuple[Region, ...]:
+        """Return values and weights of all steps, and the sums that take their place."""
+        chunks = self.stages * self.depth * CHUNKS
+        steps = consecutive(
+            ("values", "uint4", chunks * self.pixels),
+            ("weights", "uint4", chunks * self.columns * (1 + self.problem.split)),
+        )
+        return *steps, Region("sums", "float", self.rows_at_once * (self.columns + 4))
 
     def clocks(self, target: TileTarget) -> float:
         """Estimate the time of the multiprocessor that gets most blocks, in columns of a k-tile."""

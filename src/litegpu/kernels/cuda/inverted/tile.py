@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from litegpu.codegen.storage import Shape4
 from litegpu.kernels.cuda.packing import STEP
-from litegpu.kernels.cuda.tiles import Tile, TileTarget
+from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 from litegpu.ops.window import Pair, Window
 
 ACROSS = 8
@@ -144,9 +144,14 @@ class InvertedTile(Tile):
         return 2 * self.problem.steps + 1, 2 * self.groups + 1
 
     @property
-    def shared_bytes(self) -> int:
-        """Bytes for the pixels that are seen, their expanded channels, and their limits."""
-        return self.m_tiles * ROWS * (16 * sum(self.pitches) + 4)
+    def regions(self) -> tuple[Region, ...]:
+        """Return expanded channels of the pixels that are seen, these pixels, and their limits."""
+        pixels = self.m_tiles * ROWS
+        return consecutive(
+            ("expanded", "uint4", pixels * self.pitches[1]),
+            ("pixels", "uint4", pixels * self.pitches[0]),
+            ("limits", "unsigned int", pixels),
+        )
 
     def min_blocks(self, target: TileTarget) -> int:
         return target.model.resident_blocks(self.threads, REGISTERS, self.shared_bytes)

@@ -11,7 +11,15 @@ from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.kernels.base import Rejected
 from litegpu.kernels.cuda.packing import STEP
-from litegpu.kernels.cuda.tiles import Tile, TileFacts, TileTarget, choose, units_for
+from litegpu.kernels.cuda.tiles import (
+    Region,
+    Tile,
+    TileFacts,
+    TileTarget,
+    choose,
+    consecutive,
+    units_for,
+)
 from litegpu.ops.window import Pair, Window
 
 _LINES, _COLUMNS = (1, 2, 4, 7, 8), (4, 7, 8, 14, 16, 28)
@@ -220,22 +228,6 @@ class SplitTile(Tile):
         return round_up(self.groups * STEP, 32) + (16 if self.groups % 2 == 0 else -16)
 
     @property
-    def expanded_at(self) -> int:
-        """Where expanded pixels lie, in units of 16 bytes: behind those that are seen."""
-        halves = self.seen_tiles * STEP * (self.problem.steps * STEP + 8) * self.problem.parts
-        return halves // 8
-
-    @property
-    def operand_at(self) -> int:
-        """Where the last operand lies, in units of 16 bytes."""
-        return self.expanded_at + math.prod(self.seen) * self.pitch // 4
-
-    @property
-    def sums_at(self) -> int:
-        """Where sums lie, those that other blocks send, too, in units of 16 bytes."""
-        return self.operand_at + self.m_tiles * STEP * (self.groups * STEP + 8) // 4
-
-    @property
     def all_sums(self) -> int:
         """Blocks of 4 sums of a patch."""
         return math.prod(self.patch) * self.problem.outputs // 4
@@ -246,8 +238,17 @@ class SplitTile(Tile):
         return -(-self.all_sums // self.depth)
 
     @property
-    def shared_bytes(self) -> int:
-        return 16 * (self.sums_at + self.each_sums * self.depth + (self.depth > 1))
+    def regions(self) -> tuple[Region, ...]:
+        """Return the pixels that are seen, expanded ones, the last operand, all blocks' sums."""
+        seen = self.seen_tiles * STEP * (self.problem.steps * STEP + 8)
+        operand = self.m_tiles * STEP * (self.groups * STEP + 8)
+        return consecutive(
+            ("seen", "unsigned short", seen * self.problem.parts),
+            ("expanded", "float", math.prod(self.seen) * self.pitch),
+            ("operand", "unsigned short", 2 * operand),
+            ("sums", "float4", self.depth * self.each_sums),
+            ("inbox", "unsigned long long", int(self.depth > 1)),
+        )
 
     def min_blocks(self, target: TileTarget) -> int:
         return self.resident

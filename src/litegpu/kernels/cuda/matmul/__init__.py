@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from litegpu.graph import DType, Node
 from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.cuda.tiles import Region, SharedMemory, consecutive
 from litegpu.kernels.examples import MatmulExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.matmul_spec import MatmulSpec
@@ -14,6 +15,13 @@ from litegpu.ops.units import Unit
 _TILE = 64
 """Rows and columns that a block makes."""
 _THREADS = 128
+_SHARED = SharedMemory(
+    (
+        *consecutive(("left", "float", _TILE * 20), ("right", "float", _TILE * 20)),
+        Region("sums", "float", _TILE * (_TILE + 4)),
+    )
+)
+"""Both operands, 16 places of the inner dimension of each, and the sums that take their place."""
 _SMALLEST = 16
 """Smaller matrices leave most of a tile of 64 x 64 x 16 empty."""
 
@@ -48,8 +56,13 @@ class _MatmulPlan(Plan):
             local=(_THREADS, 1, 1),
             output=node.outputs[0],
             reads={"left": node.inputs[0], "right": node.inputs[1]},
-            variables={"SPLIT_A": splits[0], "SPLIT_B": splits[1], **spec.words(blocks)},
-            shared=(("uint4", "scratch", _TILE * (_TILE + 4) // 4),),
+            variables={
+                "SPLIT_A": splits[0],
+                "SPLIT_B": splits[1],
+                "shared": _SHARED,
+                **spec.words(blocks),
+            },
+            shared=_SHARED.arrays,
             work={Unit.TF32_MATRIX: spec.flops},
             products=1 + sum(splits),
         )

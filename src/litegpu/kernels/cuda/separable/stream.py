@@ -9,16 +9,17 @@ from dataclasses import dataclass, replace
 
 from litegpu.codegen import round_up
 from litegpu.device_model import DeviceModel
+from litegpu.kernels.cuda.packing import CHUNKS
 from litegpu.kernels.cuda.separable.tile import (
     CHANNELS,
     ITEM,
     REGISTERS,
-    SUMS_BYTES,
+    SUMS,
     SeparableProblem,
     loads_of,
     tiles_of,
 )
-from litegpu.kernels.cuda.tiles import Tile, TileTarget
+from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 from litegpu.ops.conv_spec import pixels_of
 from litegpu.ops.window import LOADS_AT_ONCE, Pair, readers
 
@@ -124,12 +125,17 @@ class StreamTile(Tile):
         return -(-self.problem.middle[3] // CHANNELS)
 
     @property
-    def shared_bytes(self) -> int:
-        """Bytes for patches, weights, sums on their way, bias, gates and producers' words."""
+    def regions(self) -> tuple[Region, ...]:
+        """Return patches, weights, sums on their way, the bias, gates, and producers' words."""
         columns = self.column_blocks * self.columns
-        tiles = self.k_tiles * (self.ring * self.rows + columns) * CHANNELS * 2
-        words = self.ring * (16 + 4 * self.producers)
-        return tiles + 32 * self.multipliers * SUMS_BYTES + 4 * columns + round_up(words, 16)
+        return consecutive(
+            ("ring", "uint4", self.ring * self.k_tiles * self.rows * CHUNKS),
+            ("weights", "uint4", self.k_tiles * columns * CHUNKS),
+            ("sums", "float", self.multipliers * SUMS),
+            ("bias", "float", columns),
+            ("gates", "unsigned long long", 2 * self.ring),
+            ("unheld", "unsigned int", self.ring * self.producers),
+        )
 
     def min_blocks(self, target: TileTarget) -> int:
         return self.resident

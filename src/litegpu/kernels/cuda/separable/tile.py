@@ -10,7 +10,8 @@ from typing import ClassVar
 from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.device_model import DeviceModel
-from litegpu.kernels.cuda.tiles import Tile, TileTarget
+from litegpu.kernels.cuda.packing import CHUNKS
+from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 from litegpu.ops.conv_spec import pixels_of
 from litegpu.ops.window import LOADS_AT_ONCE, Pair, Window, readers
 
@@ -18,8 +19,8 @@ ITEM = (2, 4)
 """Lines x pixels of the depthwise convolution that a thread makes at a time."""
 CHANNELS = 32
 """Channels of a k-tile."""
-SUMS_BYTES = 16 * 40 * 4 // 32
-"""Memory for each thread that sums pass through: a warp stores 16 rows, 40 floats apart."""
+SUMS = 16 * 40
+"""Floats of a warp that its sums pass through: it stores 16 rows, 40 floats apart."""
 _MOST_SUMS = 64
 """Sums of a thread, in registers."""
 REGISTERS = 128
@@ -104,12 +105,14 @@ class SeparableTile(Tile):
         return min(self.prefetch + 2, self.steps)
 
     @property
-    def shared_bytes(self) -> int:
-        """Bytes for the patch, the weights, the bias, and the sums on their way to memory."""
-        weights = self.stages * self.depth * self.columns
-        bias = 4 * self.column_blocks * self.columns
-        tiles = (self.k_tiles * self.pixels + weights) * CHANNELS * 2
-        return tiles + self.threads * SUMS_BYTES + bias
+    def regions(self) -> tuple[Region, ...]:
+        """Return the patch, the weights, the sums on their way to memory, and the bias."""
+        return consecutive(
+            ("patch", "uint4", self.k_tiles * self.pixels * CHUNKS),
+            ("weights", "uint4", self.stages * self.depth * self.columns * CHUNKS),
+            ("sums", "float", self.warps * SUMS),
+            ("bias", "float", self.column_blocks * self.columns),
+        )
 
     def room(self, model: DeviceModel) -> int:
         """Return for how many blocks there is room, in memory and registers."""
