@@ -69,7 +69,10 @@ ENDINGS = [
     Ending(DType.INT8, "channels"),
     *(Ending(dtype, "value", dtype) for dtype in (DType.INT8, DType.UINT8, DType.FLOAT32)),
 ]
-ALWAYS = {Ending(DType.FLOAT32), Ending(DType.INT8), Ending(DType.FLOAT32, "value")}
+ALWAYS = {
+    *(Ending(dtype) for dtype in (DType.FLOAT32, DType.INT8, DType.INT64)),
+    Ending(DType.FLOAT32, "value"),
+}
 POLICIES = {"fp32": FP32, "fp16": FP16, "half": FP16_ALL}
 
 

@@ -92,6 +92,8 @@ template <class T> __device__ __forceinline__ T floor_remainder(T a, T b) {
 INTEGERS = (
     """\
 struct Long4 { long long x, y, z, w; };
+// Those of 64 bits are rare: the compiler may move what makes them.
+template <int M, int N> __device__ __forceinline__ void sums_done(Long4 (&)[M][N]) {}
 #define LONG(high, low) \\
     ((long long)(((unsigned long long)(unsigned int)(high) << 32) | (unsigned int)(low)))
 #define LOAD4_I32(buffer, i) ((buffer)[i])
