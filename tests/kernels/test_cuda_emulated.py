@@ -174,6 +174,8 @@ def test_templates_agree_with_the_cpu(case: Case, mode: Mode, template: str) -> 
         (QuantizedConv(channels=20, filters=70, dtype="uint8"), "cuda_conv_mma"),
         (QuantizedConv(channels=48, filters=140, **_LARGE), "cuda_conv_tile"),
         (QuantizedConv(channels=16, filters=140, dtype="uint8", **_LARGE), "cuda_conv_tile"),
+        # An even number of k-tiles, of rows that cannot be copied as they lie
+        (QuantizedConv(channels=98, filters=140, kernel=(1, 2), **_LARGE), "cuda_conv_tile"),
     ],
     ids=lambda given: given.name if isinstance(given, Case) else "",
 )

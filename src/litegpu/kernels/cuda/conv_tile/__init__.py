@@ -132,7 +132,6 @@ def _adds(node: Node, ctx: LowerContext) -> bool:
 def tile_variables(tile: WideTile, window: Window, src: Storage, dst: Storage) -> dict[str, Any]:
     """Return what the template needs to know of a tile; of halves, where nothing else is said."""
     problem = tile.problem
-    stored = DType.FLOAT16 if problem.part == PART[False] else src.dtype
     return {
         "BM": tile.pixels,
         "BN": tile.columns,
@@ -157,7 +156,7 @@ def tile_variables(tile: WideTile, window: Window, src: Storage, dst: Storage) -
         "K_CHUNKS": problem.k_chunks,
         "K_TILES": problem.k_tiles,
         "COLUMN_BLOCKS": tile.column_blocks,
-        "ASYNC": src.dtype is stored and src.aligned(problem.part),
+        "ASYNC": problem.copied,
         "input_blocks": -(-problem.weights[3] // 4),
         "padded": window.leaves(src.shape[1:3], dst.shape[1:3]),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import DType
@@ -69,12 +69,16 @@ class WideProblem:
     weights: Shape4
     split: bool
     """Whether floats are split into two parts, so that nothing is lost; otherwise rounded."""
+    copied: bool = True
+    """Whether parts of the image are copied to shared memory as they lie; otherwise converted."""
 
     @classmethod
     def of(cls, spec: ConvSpec | QuantizedConvSpec, split: bool) -> WideProblem:
         """Return the problem of a convolution."""
         src, shape = spec.src, spec.dst.shape
-        return cls(src.shape, src.dtype.value, shape, spec.weights.shape, split)
+        found = cls(src.shape, src.dtype.value, shape, spec.weights.shape, split)
+        as_it_lies = src.dtype is DType.FLOAT16 or found.floats or found.of_bytes
+        return replace(found, copied=as_it_lies and src.aligned(found.part))
 
     @property
     def taps(self) -> int:
@@ -248,7 +252,9 @@ def candidates(problem: WideProblem, warp_groups: bool) -> Iterator[WideTile]:
     for columns, warps in _WARPS[warp_groups, problem.floats].items():
         if columns < 2 * problem.result[3] or columns == NARROWEST:
             yield WideTile(problem, columns, *warps, warp_groups)
-    if warp_groups and not problem.floats and problem.k_tiles % _DEEP == 0:
+    # What is converted fills one k-tile at a time.
+    deep = problem.copied and problem.k_tiles % _DEEP == 0
+    if warp_groups and not problem.floats and deep:
         for pixels, widths in _ALONE_ON_A_MULTIPROCESSOR.items():
             for columns in widths:
                 if columns < 2 * problem.result[3]:
