@@ -20,6 +20,7 @@ from litegpu.errors import (
     InterpreterError,
     LitegpuError,
     ModelError,
+    causes,
     lacks_threads,
     without_threads,
 )
@@ -368,10 +369,8 @@ class GpuDelegate:
         """Keep an error that could not be raised through C."""
         self.error = error
         # The frames of its traceback hold weights and device memory.
-        link: BaseException | None = error
-        while link is not None:
-            traceback.clear_frames(link.__traceback__)
-            link = link.__cause__ or link.__context__
+        for each in causes(error):
+            traceback.clear_frames(each.__traceback__)
 
     def _prepared(self, kernel: SeatedKernel, error: BaseException | None) -> None:
         """Forget an error that a kernel got over, and report what it is like now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
 
@@ -158,6 +158,16 @@ def telling_line(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = (line for line in lines if "error:" in line.lower())
     return next(errors, lines[0] if lines else "no reason is given")
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what it follows from, each once: an error may be its own cause."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

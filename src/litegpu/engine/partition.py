@@ -84,7 +84,9 @@ def compile_partition(
                 else:
                     built = tuner.build(placed, compilation)
             except CompilationError as error:
-                raise rejection or error from error
+                if rejection is None:
+                    raise
+                raise rejection from error
             try:
                 return placed.compile(built, compilation)
             except KernelError as error:

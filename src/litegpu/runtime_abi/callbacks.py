@@ -19,6 +19,7 @@ from functools import partial
 from types import FrameType, GeneratorType, TracebackType
 from typing import Any, cast
 
+from litegpu.errors import causes
 from litegpu.runtime_abi import structs
 from litegpu.runtime_abi.enums import TfLiteStatus
 
@@ -149,11 +150,11 @@ def _interrupt_in(error: BaseException, outside: BaseException | None) -> BaseEx
     """
     if not isinstance(error, Exception):
         return error
-    each: BaseException | None = error
-    while each is not None and each is not outside:
+    for each in causes(error):
+        if each is outside:
+            break
         if hasattr(each, _MARK) or _is_of_handler(each.__traceback__):
             return each
-        each = each.__cause__ or each.__context__
     return None
 
 
