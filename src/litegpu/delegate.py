@@ -279,7 +279,6 @@ class GpuDelegate:
             timeout=options.timeout_seconds(),
             on_progress=self._on_progress,
             quick=options.starts_quickly(),
-            free=self._may_fall_back,
         )
         self._device = kernel.device
         return kernel

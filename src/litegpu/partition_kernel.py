@@ -63,7 +63,6 @@ class PartitionKernel:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         quick: bool = False,
-        free: bool = False,
     ) -> None:
         """Compile for the shapes that the graph has now, or take what `cache` has of that.
 
@@ -71,7 +70,7 @@ class PartitionKernel:
         kernels are chosen, for these shapes and for all that follow. `timeout` is how many seconds
         a run may take, None for any. `on_progress` hears of this and of all later compiling.
         `quick` allows code that was compiled in a hurry, until there is better. After a loss of the
-        device it runs on it opened again or, if `free`, on one of another API.
+        device it runs on it opened again, or on one of another API.
         Raises CompilationError or DeviceMemoryError.
         """
         self.graph = self._compiled_graph = graph
@@ -81,7 +80,6 @@ class PartitionKernel:
         self._timeout = timeout
         self._on_progress = on_progress
         self._quick = quick
-        self._free = free
         self._tuning = tuning
         self._tuner = self._tuner_of(device)
         self._precise: frozenset[int] = frozenset()
@@ -129,7 +127,7 @@ class PartitionKernel:
         # The thread of a device ends with the program, too.
         if not lost.lost or isinstance(error.__cause__, WorkerEndedError):
             raise error
-        device = backends.after_loss(lost, self._free)
+        device = backends.after_loss(lost)
         _log.warning("%s Going on with %s.", error.reason, device.info.title)
         self._device, self._tuner = device, self._tuner_of(device)
 

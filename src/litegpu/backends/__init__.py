@@ -147,10 +147,11 @@ def next_after(current: DeviceInfo) -> Device | None:
     return None
 
 
-def after_loss(lost: Device, free: bool) -> Device:
-    """Return a lost device opened again or, if `free`, one of the next API where it cannot be.
+def after_loss(lost: Device) -> Device:
+    """Return a lost device opened again, or one of the next API where that is impossible.
 
-    It cannot be after it was lost too often. Raises DeviceLostError, or what opening it raises.
+    Also where its backend was asked for: an interpreter cannot give its nodes back to the CPU.
+    Raises DeviceLostError after too many losses without another API, or what opening it raises.
     """
     info = lost.info
     try:
@@ -162,7 +163,7 @@ def after_loss(lost: Device, free: bool) -> Device:
             )
         return _open(info)
     except LitegpuError as error:
-        other = next_after(info) if free else None
+        other = next_after(info)
         if other is None:
             raise
         _log.warning("%s", error)
