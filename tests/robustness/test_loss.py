@@ -121,10 +121,11 @@ print("works")
 def test_a_device_that_is_lost_each_time_is_an_error(backend: str) -> None:
     source = f"""
 {LOSE[backend]}
-from litegpu import DeviceLostError
+from litegpu import DeviceLostError, backends
 delegate = GpuDelegate()
 target = interpreter(model, delegate)
 expected = run(target, x)[0]
+other, backends.next_after = backends.next_after, lambda info: None
 lose(delegate, 1000)
 for _ in range(2):
     try:
@@ -134,6 +135,10 @@ for _ in range(2):
         assert "was lost 4 times in this process" in str(error), error
     assert isinstance(delegate.error, DeviceLostError), delegate.error
 assert left[0] == 996
+if other(delegate.device) is not None:
+    backends.next_after = other
+    assert abs(run(target, x)[0] - expected).max() < 1e-5
+    assert delegate.device.backend != "{backend}", delegate.device
 lose(delegate, 0)
 assert abs(run(interpreter(model, GpuDelegate()), x)[0] - expected).max() < 1e-5
 print("works")
