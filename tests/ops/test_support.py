@@ -52,6 +52,16 @@ def test_odd_operands_are_refused_or_run_never_raise(op: str) -> None:
             assert all(v in inputs for v in states_of(node))
 
 
+def test_conversions_of_unknown_shapes_stay_on_the_cpu() -> None:
+    """Between integers that are read as floats, too, where they compute nothing."""
+    scale = Quantization((0.5,), (0,), 0)
+    values = {v: Value(v, f"v{v}", (-1,), DType.INT8, quantization=scale) for v in (0, 1)}
+    for op in ("QUANTIZE", "DEQUANTIZE"):
+        graph = Graph(values, (Node(0, op, 1, (0,), (1,)),), (0,), (1,))
+        found = check_support(graph, "float")
+        assert found.reasons == {0: "The shape of tensor 0 is known only when the model runs."}
+
+
 def test_tensors_that_do_not_exist() -> None:
     for inputs in ((77,), (0, 77)):
         node = Node(0, "ABS", 1, inputs, (9,))

@@ -165,7 +165,7 @@ def check_node(
     if Trait.READS_SHAPES in facts_of(node.op).traits and (late := _late(graph, node)):
         return late, ()
     if quantized == "float" and float_view.is_conversion(graph, node):
-        return "", (graph.values[node.inputs[0]].shape,)
+        return _late(graph, node), (graph.values[node.inputs[0]].shape,)
     if op is None or op.internal:
         return "Operation is not supported.", ()
     if _missing(node, graph.values):
