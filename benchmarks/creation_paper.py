@@ -39,6 +39,7 @@ from litegpu.backends.cuda_compiler import (
     effort_of,
     options_for,
 )
+from litegpu.backends.failures import Failures
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
@@ -161,7 +162,7 @@ class _PaperDevice:
     dialect = CUDADialect()
 
     def __init__(self, info: DeviceInfo, compiler: KernelCompiler) -> None:
-        self.info = info
+        self.info, self.failures = info, Failures()
         self.compilation = lambda *_: _Forwarding(compiler)
         self.programs: list[Program] = []
 

@@ -281,15 +281,14 @@ def test_a_lost_device(own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
         with pytest.raises(DeviceLostError, match=lost):
             fails()
     context.close()
-    with pytest.raises(RuntimeError, match="is lost"):
-        target.invoke()
-    assert isinstance(delegate.error, ExecutionError)
+    assert_close(run_model(target, x), reference(model, x))
+    assert delegate.error is None, "the interpreter goes on with a new device"
     late = GpuDelegate(backend="webgpu", device=0)
     assert late._device is not own_device, "the next delegate gets a new device"
     assert_close(run_model(interpreter(model, late), x), reference(model, x))
 
 
-def test_the_cpu_takes_over_from_a_lost_device(
+def test_a_device_that_is_lost_before_the_first_run_is_opened_anew(
     own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(webgpu._opened.devices, 0, own_device)
@@ -297,7 +296,7 @@ def test_the_cpu_takes_over_from_a_lost_device(
     delegate = GpuDelegate(backend="webgpu", device=0)
     own_device.device.destroy()
     assert_close(run_model(interpreter(model, delegate), x), reference(model, x))
-    assert isinstance(delegate.error, ExecutionError)
+    assert delegate.error is None and delegate.report is not None and delegate.report.whole_graph
 
 
 def test_too_little_memory(own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch) -> None:

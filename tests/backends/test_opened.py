@@ -13,6 +13,7 @@ import pytest
 
 from litegpu import ForkedProcessError, UnsupportedDeviceError, backends
 from litegpu.backends import process
+from litegpu.backends.failures import Failures
 from litegpu.backends.opened import OpenDevices
 
 
@@ -30,7 +31,7 @@ def other_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None
 def opener(opened: list[int]) -> Any:
     def open_device(index: int) -> Any:
         opened.append(index)
-        return SimpleNamespace(lost=False)
+        return SimpleNamespace(lost=False, failures=Failures())
 
     return open_device
 
@@ -59,7 +60,7 @@ def test_a_device_that_fails_to_open_is_tried_again() -> None:
         attempts.append(index)
         if len(attempts) == 1:
             raise UnsupportedDeviceError("asleep")
-        return SimpleNamespace(lost=False)
+        return SimpleNamespace(lost=False, failures=Failures())
 
     devices: OpenDevices[Any] = OpenDevices("Fake", open_device)
     with pytest.raises(UnsupportedDeviceError, match="asleep"):
