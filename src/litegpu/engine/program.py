@@ -142,12 +142,14 @@ def span_of(part: BufferRange, storage: Storage | None, written: bool) -> Span:
         return Span(part.offset, part.offset + part.size)
     size = storage.dtype.size
     start = part.offset + storage.offset * size
-    end = start + round_up(storage.nbytes, _READ_AT_ONCE)
+    # Whole units are read, but not beyond the range, where a part of a value ends with it.
+    end = start + storage.nbytes
+    whole = min(start + round_up(storage.nbytes, _READ_AT_ONCE), part.offset + part.size)
     pitch, width = storage.pitch * size, storage.padded_channels * size
     gaps = width < pitch and not any(stride % storage.pitch for stride in storage.strides)
     if not written:
-        return Span(start, end)
-    return Span(start, start + storage.nbytes, *((pitch, width) if gaps else ()))
+        return Span(start, max(end, whole))
+    return Span(start, end, *((pitch, width) if gaps else ()))
 
 
 def _sole_writers(
