@@ -105,7 +105,7 @@ def test_check_as_json_has_reasons_partitions_and_memory(
 def test_nothing_on_the_gpu_is_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("litegpu.tools.check.with_delegate", lambda model, delegate: None)
+    monkeypatch.setattr("litegpu.model_check.with_delegate", lambda model, delegate: None)
     assert cli.main(["check", SMALL, "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == {
         "model": SMALL,
