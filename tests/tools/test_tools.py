@@ -113,7 +113,7 @@ def test_nothing_on_the_gpu_is_status_1(
         "report": None,
     }
     assert cli.main(["check", SMALL]) == 1
-    assert "The delegate was not applied" in capsys.readouterr().err
+    assert "The delegate was not applied" in capsys.readouterr().out
 
 
 def test_run_shows_classes_latency_and_agreement(
