@@ -22,12 +22,11 @@ from cases.separable import Separable
 from litegpu import (
     CompilationError,
     GpuDelegate,
-    MissingDependencyError,
     ModelError,
     partition_kernel,
 )
 from litegpu.backends.base import DeviceInfo
-from litegpu.backends.cuda_compiler import compile_kernels, compile_source, options_for
+from litegpu.backends.cuda_compiler import compile_kernels
 from litegpu.backends.cuda_transfer import transfer_kernel
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
@@ -41,14 +40,12 @@ from litegpu.graph import Graph
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.tools import runtime
 from litegpu.zoo import resolve_model
+from nvrtc import needs_nvrtc
 from op_runner import forced, groups, kept_busy_by, write
 from paper_device import DEVICE
 from sass import BRANCH, EXIT, LOAD, MULTIPLY, WAIT, instructions, loads_a_constant, opcode
 
-try:
-    compile_source("", options_for((9, 0)))
-except MissingDependencyError as missing:
-    pytest.skip(str(missing), allow_module_level=True)
+pytestmark = needs_nvrtc
 
 GROUPS = groups(cases.TABLE)
 GENERATIONS = {

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import turns
-from litegpu import MissingDependencyError
 from litegpu.backends.base import DeviceInfo
 from litegpu.backends.cuda_compiler import can_be_quick, compile_source, options_for
 from litegpu.codegen import FLOAT, INT, KINDS, KernelText, register_of
@@ -41,13 +40,11 @@ from litegpu.ops.base import COPY, get
 from litegpu.ops.conv_2d import DepthwiseOperand
 from litegpu.ops.exact.functions import lookup_name
 from litegpu.ops.functions import CASTS, cast_name, of_integers
+from nvrtc import needs_nvrtc
 from op_runner import forced
 from paper_device import DEVICE
 
-try:
-    compile_source("", options_for((9, 0)))
-except MissingDependencyError as missing:
-    pytest.skip(str(missing), allow_module_level=True)
+pytestmark = needs_nvrtc
 
 # What implementations are queried for
 
