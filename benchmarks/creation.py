@@ -25,7 +25,6 @@ measured beside.
 from __future__ import annotations
 
 import argparse
-import datetime
 import hashlib
 import json
 import os
@@ -42,7 +41,7 @@ from typing import Any
 import numpy as np
 
 import machine
-from litegpu import GpuDelegate, __version__, list_devices
+from litegpu import GpuDelegate, list_devices
 from litegpu.tools import images, runtime
 from litegpu.tools.models import find_model
 from litegpu.zoo.writer import ModelWriter
@@ -290,14 +289,7 @@ def main() -> None:
         print(json.dumps(asdict(in_this_process(*args.child))))
         return
     compile_once()
-    about = {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "litegpu": __version__,
-        "commit": machine.commit(),
-        "machine": machine.facts(),
-        "settings": machine.settings(args),
-        "import_seconds": import_seconds(args.rounds),
-    }
+    about = machine.about(args) | {"import_seconds": import_seconds(args.rounds)}
     print(f"import litegpu: {about['import_seconds'] * 1e3:.0f} ms")
     rows: list[Row] = []
     for backend in args.backends or dict.fromkeys(each.backend for each in list_devices()):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import heapq
 import json
 import os
@@ -29,7 +28,7 @@ from unittest import mock
 
 import machine
 from creation import MODELS
-from litegpu import CompilationError, GpuDelegate, __version__, list_devices, partition_kernel
+from litegpu import CompilationError, GpuDelegate, list_devices, partition_kernel
 from litegpu.backends import cuda_compiler
 from litegpu.backends.base import Compilation, DeviceInfo
 from litegpu.backends.cuda_compiler import (
@@ -222,14 +221,7 @@ def main() -> None:
     rows = [estimate(model, args.precision) for model in args.models]
     print(table(rows))
     if args.output:
-        found = {
-            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-            "litegpu": __version__,
-            "commit": machine.commit(),
-            "machine": machine.facts(),
-            "settings": machine.settings(args),
-            "rows": [asdict(row) for row in rows],
-        }
+        found = machine.about(args) | {"rows": [asdict(row) for row in rows]}
         args.output.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import importlib.metadata
 import os
 import platform
@@ -11,6 +12,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from litegpu import __version__
 
 _PACKAGES = (
     *("ai-edge-litert", "cuda-bindings", "flatbuffers", "jinja2", "numpy", "nvidia-cuda-nvrtc"),
@@ -51,6 +54,17 @@ def commit() -> str:
 def settings(args: argparse.Namespace) -> dict[str, str]:
     """Return what was asked for, but the file that the results go to: a path of this machine."""
     return {name: str(value) for name, value in vars(args).items() if name != "output"}
+
+
+def about(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what a result file begins with: when, what, where and how it was measured."""
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "litegpu": __version__,
+        "commit": commit(),
+        "machine": facts(),
+        "settings": settings(args),
+    }
 
 
 def clocks_during(run: Callable[[], object]) -> dict[str, str]:

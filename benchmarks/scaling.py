@@ -11,7 +11,6 @@ written and compiles none, a backend's name one that is here: its driver's compi
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import subprocess
 import sys
@@ -26,7 +25,7 @@ sys.path.insert(0, str(SUPPORT))
 import machine  # noqa: E402
 from hostile.growing import ALL  # noqa: E402
 from hostile.measure import peak_bytes  # noqa: E402
-from litegpu import GpuDelegate, __version__, backends  # noqa: E402
+from litegpu import GpuDelegate, backends  # noqa: E402
 from litegpu.tools import runtime  # noqa: E402
 from paper_device import PaperDevice  # noqa: E402
 from small_models import fully_convolutional  # noqa: E402
@@ -126,14 +125,7 @@ def main() -> None:
     ]
     print(table(rows))
     if args.output:
-        found = {
-            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-            "litegpu": __version__,
-            "commit": machine.commit(),
-            "machine": machine.facts(),
-            "settings": machine.settings(args),
-            "rows": [asdict(row) for row in rows],
-        }
+        found = machine.about(args) | {"rows": [asdict(row) for row in rows]}
         args.output.write_text(json.dumps(found, indent=1) + "\n")
 
 
