@@ -188,6 +188,7 @@ class GpuDelegate:
             self.error = applied.report = None
             self._read(context)
         if applied.subgraphs.is_unrolled(context):
+            applied.checks.done(context)
             return []
         graph, support = applied.subgraphs.graph(context), applied.checks.of(context)
         on_cpu = (thread_count(context), preview, applied.subgraphs.runs(context))
@@ -382,6 +383,7 @@ class GpuDelegate:
 
     def _changed(self, kernel: PartitionKernel) -> None:
         """Report what a kernel is like now, and go on with its device if this one is lost."""
+        own = self._applied.report is self.report
         if self._device.lost:
             self._device = kernel.device
             if self.report is not None:
@@ -392,10 +394,9 @@ class GpuDelegate:
             now = kernel.describe(before.nodes, before.estimate)
             if self.report is not None and now != before:
                 self._described[kernel] = now
-                own = self._applied.report is self.report
                 self.report = self.report.with_partition(before, now)
-                if own:
-                    self._applied.report = self.report
+        if own:
+            self._applied.report = self.report
 
     def _make_report(
         self,

@@ -22,7 +22,7 @@ class UnsupportedDeviceError(LitegpuError, RuntimeError):
 
 
 class CompilationError(LitegpuError, RuntimeError):
-    """A kernel was refused by the device's compiler."""
+    """A kernel cannot be had: the device's compiler or the device itself rejects it."""
 
 
 class KernelError(CompilationError):
@@ -58,7 +58,7 @@ class CudaError(ExecutionError):
 
 
 class DeviceLostError(ExecutionError):
-    """The device failed for good; a new GpuDelegate and interpreter open it anew."""
+    """The device failed for good. The next invoke opens it anew, or another one, if it can."""
 
     @property
     def reason(self) -> str:

@@ -216,8 +216,9 @@ class PartitionKernel:
 
         Raises DeviceLostError where there is none, or where not all that it needs is left.
         """
-        if any(buffer.kind is not MemoryKind.HOST for buffer in self._buffers.values()):
-            raise error  # their memory is lost, too
+        buffers = self._buffers.values()
+        if self._stream is not None or any(b.kind is not MemoryKind.HOST for b in buffers):
+            raise error  # they are lost, too
         self._zero_copy.unbind(context, keep=True)
         self._tensors, self._run = 0, _skip
         lost, states = self._device, self.compiled.states

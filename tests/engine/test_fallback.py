@@ -21,7 +21,7 @@ from litegpu.backends import cuda_driver
 from litegpu.backends.failures import Failures
 from litegpu.codegen import KernelText, render
 from litegpu.engine import lowering, partition
-from litegpu.engine.fallback import reject
+from litegpu.engine.fallback import _templates, reject
 from litegpu.errors import DeviceLostError, KernelError
 from litegpu.kernels.base import Plan, Rejected
 from litegpu.kernels.portable.conv import ConvPortable
@@ -349,3 +349,16 @@ def test_where_no_context_can_be_had_invokes_fail_until_one_can(
     deadly.opens = True
     assert_close(run(target, x), reference(model, x))
     assert delegate.error is None
+
+
+def test_a_general_implementation_is_left_out_for_what_it_failed_at_alone() -> None:
+    failures = Failures()
+    for problem in range(3):
+        failures.reject("conv_2d", problem, f"no {problem}")
+    assert failures.reason("conv_2d", 3, general=False) == "no 2"
+    assert failures.reason("conv_2d", 3, general=True) == ""
+    assert failures.reason("conv_2d", 1, general=True) == "no 1"
+
+
+def test_a_kernel_of_an_op_that_nothing_was_selected_for_is_not_replaced() -> None:
+    assert list(_templates(ConvSpec, "")) == []

@@ -16,7 +16,7 @@ import cases
 from cases.base import SMALL, Case
 from comparing import mismatch
 from host_device import HostContext, HostDevice, HostExecutable
-from litegpu import CompilationError, ExecutionError, GpuDelegate, backends
+from litegpu import CompilationError, DeviceLostError, ExecutionError, GpuDelegate, backends
 from litegpu.backends.base import Device, DeviceInfo
 from litegpu.backends.execution import Executable, Profiler
 from litegpu.backends.private_files import Folder
@@ -218,6 +218,14 @@ def test_launches_of_one_problem_are_added_up() -> None:
     ((_, count),) = queried(device, 8, 8).items()
     largest = max(items_of(device, 8, k) for k in range(count))
     assert tuned(device, 8, 8) == [largest, largest]
+
+
+def test_a_loss_of_the_device_ends_the_measurements() -> None:
+    """What was measured before it would be stored as the best that there is."""
+    device = ToldDevice(most)
+    device.refused[max(items_of(device, 16, k) for k in range(6))] = DeviceLostError("gone")
+    with pytest.raises(DeviceLostError, match="gone"):
+        tuned(device, 16)
 
 
 def test_without_candidates_nothing_is_measured() -> None:

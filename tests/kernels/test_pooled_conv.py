@@ -128,7 +128,8 @@ def computed(
     dtype: DType = DType.FLOAT32,
 ) -> Any:
     """Return what the program gives; beside values it has words that tell of their range."""
-    result = np.zeros(shape, dtype.value)
+    unwritten = np.nan if dtype is DType.FLOAT32 else np.iinfo(dtype.value).min
+    result = np.full(shape, unwritten, dtype.value)
     given = [np.zeros(each.size, np.uint8) for each in built.program.inputs[1:]]
     reported = [np.zeros(each.size, np.uint8) for each in built.program.outputs[1:]]
     context = EmulatedDevice(ALONE, checked=checked).compile(built.program).context()

@@ -157,9 +157,9 @@ def after_loss(lost: Device) -> Device:
     try:
         if lost.failures.losses >= _MOST_LOSSES:
             raise DeviceLostError(
-                f"{info.title} was lost {_MOST_LOSSES + 1} times in this process, and is not "
-                "opened again for interpreters that use it. Use another device or no delegate, or "
-                "start a new process."
+                f"{info.title} was lost {lost.failures.losses + 1} times in this process, and is "
+                "not opened again for interpreters that use it. Use another device or no delegate, "
+                "or start a new process."
             )
         return _open(info)
     except LitegpuError as error:
@@ -256,7 +256,7 @@ def _open(info: DeviceInfo) -> Device:
 
 
 _MOST_LOSSES = 3
-"""How often a device is opened again for interpreters that it was lost to."""
+"""After so many reopenings, for whomever, interpreters do not have a device opened again."""
 _said: dict[str, object] = {}
 """What was said in this process, which is enough."""
 

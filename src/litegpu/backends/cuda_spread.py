@@ -57,9 +57,9 @@ def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDA
     most = min(model.registers // of_warp * _WARP, _MOST_THREADS)
     if (threads := math.prod(launch.local_size)) > most:
         raise _too_much(kernel, threads, most, f"threads of {registers} registers")
-    if (limit := max(needed, room)) > 0:
+    if room > 0:
         which_limit = which.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        call(cu.cuFuncSetAttribute, function, which_limit, limit)
+        call(cu.cuFuncSetAttribute, function, which_limit, room)
     if not model.overlapped_launches:
         return needed
     blocks = math.prod(launch.global_size) // threads

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 _MOST = 3
-"""Problems that an implementation may fail at; after these it is not asked any more."""
+"""Problems that a special implementation may fail at; after these it is not asked any more."""
 
 
 @dataclass
@@ -32,14 +32,20 @@ class Failures:
         """Record that a device rejects what an implementation makes of a problem."""
         self._rejected.setdefault(implementation, {})[problem] = reason
 
-    def reason(self, implementation: str, problem: Hashable) -> str:
-        """Return why an implementation is not to compute a problem, or ""."""
+    def reason(self, implementation: str, problem: Hashable, *, general: bool) -> str:
+        """Return why an implementation is not to compute a problem, or "".
+
+        One that is `general` is left out for the problems that it failed at alone: nothing comes
+        after it.
+        """
         if implementation in self.unsafe:
             return self.unsafe[implementation]
         problems = self._rejected.get(implementation, {})
         if problem in problems:
             return problems[problem]
-        return next(reversed([*problems.values()])) if len(problems) >= _MOST else ""
+        if general or len(problems) < _MOST:
+            return ""
+        return next(reversed(problems.values()))
 
     def is_first(self, line: str) -> bool:
         """Return whether a line was not reported before, by any thread."""

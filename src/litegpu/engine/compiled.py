@@ -141,10 +141,10 @@ class CompiledPartition:
             self.blame(error, device)
             raise
 
-    def blame(self, error: DeviceLostError, device: Device) -> list[str]:
+    def blame(self, error: DeviceLostError, device: Device) -> None:
         """Exclude what may be why a device was lost in a run. See exclude."""
         templates = {launch.template for launch in self.facts.launches}
-        return exclude(templates, error, device.failures)
+        exclude(templates, error, device.failures)
 
     def close(self) -> None:
         """Release everything on the device."""

@@ -36,7 +36,8 @@ def reject(error: KernelError, built: BuiltProgram, selected: Selected, failures
 
 
 def _templates(kind: type, name: str) -> Collection[str]:
-    return next(each.templates for each in IMPLEMENTATIONS[kind] if each.name == name)
+    """Return the templates of an implementation; none where nothing was selected."""
+    return next((each.templates for each in IMPLEMENTATIONS[kind] if each.name == name), ())
 
 
 def replacements(chosen: Iterable[tuple[Node, Selection]]) -> Iterator[str]:
@@ -51,15 +52,13 @@ def replacements(chosen: Iterable[tuple[Node, Selection]]) -> Iterator[str]:
         yield f"{by} in place of {name} ({shown_nodes(sorted(nodes))}): {reason}"
 
 
-def exclude(templates: Collection[str], error: DeviceLostError, failures: Failures) -> list[str]:
+def exclude(templates: Collection[str], error: DeviceLostError, failures: Failures) -> None:
     """Never again use what made the kernels of a program that ran when its device was lost.
 
     Which of them it was is not known: all go but the general ones, without which there are none.
-    Returns the names of those that were used until now.
     """
     every = (each for ways in IMPLEMENTATIONS.values() for each in ways if not each.general)
-    names = {each.name for each in every if not set(each.templates).isdisjoint(templates)}
-    found = sorted(names - failures.unsafe.keys())
-    for name in found:
-        failures.unsafe[name] = f"it may be why the device was lost: {error.reason}"
-    return found
+    for each in every:
+        if not set(each.templates).isdisjoint(templates):
+            reason = f"it may be why the device was lost: {error.reason}"
+            failures.unsafe.setdefault(each.name, reason)

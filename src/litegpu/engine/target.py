@@ -63,7 +63,7 @@ class DeviceTarget:
     def model(self) -> DeviceModel:
         return self.info.model
 
-    def failure(self, implementation: str, spec: Any) -> str:
+    def failure(self, implementation: str, spec: Any, *, general: bool) -> str:
         if not self.failures:
             return ""
-        return self.failures.reason(implementation, outline(spec))
+        return self.failures.reason(implementation, outline(spec), general=general)

@@ -16,7 +16,7 @@ from litegpu.backends.private_files import Folder
 from litegpu.engine.choices import Choices, Tuning
 from litegpu.engine.compiled import CompiledPartition, PlacedPartition
 from litegpu.engine.program import BuiltProgram
-from litegpu.errors import KernelError, LitegpuError
+from litegpu.errors import DeviceLostError, KernelError, LitegpuError
 from litegpu.version import __version__
 
 _log = logging.getLogger("litegpu")
@@ -107,6 +107,8 @@ class Tuner:
             built = placed.build(Choices({**self._known, **chosen}))
             try:
                 times = _measure(placed.compile(built), built, placed.device)
+            except DeviceLostError:
+                raise
             except LitegpuError as error:
                 _log.info("tuning: candidates %d are left out: %s", number, error)
                 failed = _problems_of(error, built) & unknown.keys()

@@ -106,9 +106,12 @@ def select(spec: Any, target: Target) -> Selection:
     for each in ranked:
         found = plan_of(each)
         if isinstance(found, Plan) and found.margin < math.inf:
-            usable = [g for g in ranked if g.general and not target.failure(g.name, spec)]
+            usable = [
+                g for g in ranked if g.general and not target.failure(g.name, spec, general=True)
+            ]
             found = _if_faster(found, [(g.name, plan_of(g)) for g in usable])
-        if isinstance(found, Plan) and (reason := target.failure(each.name, spec)):
+        reason = target.failure(each.name, spec, general=each.general)
+        if isinstance(found, Plan) and reason:
             failed[each.name] = reason
             found = Rejected(reason)
         if isinstance(found, Plan):

@@ -132,7 +132,7 @@ class Target(Protocol):
         """The architecture: what a multiprocessor holds, and what only some of them can do."""
         ...
 
-    def failure(self, implementation: str, spec: Any) -> str:
+    def failure(self, implementation: str, spec: Any, *, general: bool) -> str:
         """Return why an implementation is not to compute a spec on this device any more, or ""."""
         ...
 
