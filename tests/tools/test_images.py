@@ -19,6 +19,7 @@ from litegpu.tools.images import (
     default_picture,
     is_image_input,
     open_picture,
+    picture_of_flag,
     random_tensor,
     to_tensor,
 )
@@ -241,10 +242,12 @@ def test_the_shipped_picture_is_a_photograph() -> None:
 def test_a_picture_comes_by_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     content = Path(default_picture()).read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    assert open_picture("-").size == open_picture(default_picture()).size
+    assert picture_of_flag("-").size == open_picture(default_picture()).size
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"no picture")))
     with pytest.raises(FileError, match=r"'\(standard input\)' cannot be read: cannot identify"):
-        open_picture("-")
+        picture_of_flag("-")
+    with pytest.raises(FileError, match=r"'-' cannot be read: there is no such file"):
+        open_picture("-")  # of a table or a program: a file
 
 
 def test_heic_names_the_package_that_reads_it(

@@ -94,7 +94,7 @@ def test_a_sweep(model: str, tmp_path: Path) -> None:
     assert rows[BUILTIN, "fp32"]["relative_l2"] is None
     assert rows["opencl", "fp16"]["nodes_on_gpu"] == rows["opencl", "fp16"]["nodes"]
     assert rows["opencl", "fp16"]["flags"] == (
-        "--use_gpu=true --gpu_backend=opencl --gpu_precision_loss_allowed=true --batch=3"
+        "--use_gpu=true --backend=opencl --precision=fp16 --batch=3"
     )
     assert [row["rank"] for row in found["rows"]] == [1, 2, 3, 4]
     assert found["recommended"]["flags"].endswith("--batch=3 --num_threads=1")
@@ -165,7 +165,7 @@ def test_a_try_that_fails_is_a_line(
     assert re.search(r"\n +1 +opencl fp16 +1 +0\.500 ", text)
     assert (
         "Best: opencl fp16, 2000 items/s, 2 times as fast as the best of the CPU (CPU, XNNPACK), "
-        "at a relative error of 1e-06. flags: --use_gpu=true --gpu_backend=opencl "
+        "at a relative error of 1e-06. flags: --use_gpu=true --backend=opencl "
     ) in " ".join(text.split())
     assert text.endswith('\n  Python: GpuDelegate(backend="opencl", precision="fp16")\n')
 

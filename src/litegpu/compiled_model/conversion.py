@@ -14,7 +14,7 @@ from litegpu.compiled_model.signatures import Tensor
 from litegpu.errors import CompiledModelError
 from litegpu.pictures.formats import FORMATS, NV12
 from litegpu.tools import images
-from litegpu.tools.runtime import dequantised
+from litegpu.tools.runtime import dequantised, quantised
 
 _PICTURE_AXES = 4
 
@@ -49,7 +49,8 @@ class Conversion:
                 f"Input '{tensor.key}' was given a {type(data).__name__} that is no array: "
                 f"{str(error).rstrip('.')}. Give numbers of the shape {[*tensor.shape]}."
             ) from error
-        if array.dtype.hasobject or array.dtype.kind in "SUV":
+        # bfloat16 of ml_dtypes is of kind V, too, but no record.
+        if array.dtype.hasobject or array.dtype.kind in "SU" or array.dtype.type is np.void:
             shown = "None" if data is None else f"a {type(data).__name__} without numbers"
             raise CompiledModelError(
                 f"Input '{tensor.key}' is {tensor.dtype} {[*tensor.shape]}, and was given {shown}. "
@@ -113,17 +114,14 @@ def quantized(tensor: Tensor, real: Array) -> Array:
 
     Raises CompiledModelError for NaN.
     """
-    scale, zero_point = tensor.quantization
-    steps = np.asarray(real, np.float32) / np.float32(scale)
-    if np.isnan(steps).any():
+    detail = {"quantization": tensor.quantization, "dtype": tensor.dtype}
+    stored = quantised(np.asarray(real, np.float32), detail)
+    if np.isnan(stored).any():
         raise CompiledModelError(
             f"Input '{tensor.key}' was given NaN, for which {tensor.dtype} has no number. Give "
             "real numbers."
         )
-    limits = np.iinfo(tensor.dtype)
-    rounded = np.trunc(steps + np.copysign(np.float32(0.5), steps)).astype(np.float64)
-    stored: Array = np.clip(rounded + zero_point, limits.min, limits.max).astype(tensor.dtype)
-    return stored
+    return stored.astype(tensor.dtype)
 
 
 def _is_picture(data: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,8 @@ from numpy.typing import NDArray
 
 from litegpu.errors import FileError, ModelError
 from litegpu.tools.engines import Tensor
-from litegpu.tools.images import MODES, decode_picture, open_picture, to_tensor
+from litegpu.tools.images import MODES, read_picture, to_tensor
+from litegpu.tools.runtime import dequantised, quantised
 
 
 def takes_pictures(tensor: Tensor, batched: bool) -> bool:
@@ -26,10 +26,7 @@ def from_picture(picture: str | bytes, tensor: Tensor, mean: float, std: float) 
         FileError: it cannot be read.
         ModelError: the input's type takes no pictures.
     """
-    if isinstance(picture, str):
-        opened = open_picture(picture)
-    else:
-        opened = decode_picture(io.BytesIO(picture), "(bytes of a table)")
+    opened = read_picture(picture)
     shape = tensor.shape if len(tensor.shape) == 4 else (1, *tensor.shape)
     detail = {"name": tensor.name, "shape": np.array(shape), "dtype": tensor.dtype}
     return to_tensor(opened, detail, mean, std).reshape(tensor.shape)
@@ -75,12 +72,10 @@ def _typed(array: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
             )
         return array.astype(kind)
     if kind.kind in "iu" and array.dtype.kind == "f" and tensor.quantization[0]:
-        scale, zero_point = tensor.quantization
-        limits = np.iinfo(kind)
-        steps = np.round(array.astype(np.float64) / scale) + zero_point
-        if np.isnan(steps).any():
+        stored = quantised(array, {"quantization": tensor.quantization, "dtype": kind})
+        if np.isnan(stored).any():
             raise ModelError(f"The input '{tensor.name}' takes {kind}, which has no NaN.")
-        return np.clip(steps, limits.min, limits.max).astype(kind)
+        return stored.astype(kind)
     raise ModelError(
         f"The input '{tensor.name}' takes {kind}, not {array.dtype}. Convert the arrays."
     )
@@ -88,11 +83,7 @@ def _typed(array: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
 
 def real_numbers(values: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
     """Return an output as real numbers where it is quantized, else as it is."""
-    scale, zero_point = tensor.quantization
-    if not scale:
-        return values
-    real: NDArray[Any] = (values.astype(np.float32) - zero_point) * np.float32(scale)
-    return real
+    return dequantised(values, {"quantization": tensor.quantization})
 
 
 def read_array_file(path: str, inputs: tuple[Tensor, ...]) -> list[NDArray[Any]]:

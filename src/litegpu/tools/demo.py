@@ -17,7 +17,7 @@ from litegpu.tools.drawing.saving import save_picture
 from litegpu.tools.files import cannot_write, try_to_write
 from litegpu.tools.flags import Flag
 from litegpu.tools.framing import STRETCH, framed
-from litegpu.tools.images import centre_crop, default_picture, open_picture
+from litegpu.tools.images import centre_crop, default_picture, picture_of_flag
 from litegpu.tools.labels import NamedLabels, find_labels, read_labels
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.results import class_count, print_meaning
@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
     """Run both models; the exit status is 1 when either did not run on the GPU."""
     path = args.image or default_picture()
     note(f"picture: {path}")
-    picture = open_picture(path)
+    picture = picture_of_flag(path)
     labels = read_labels(args.labels)
     args.output, args.signature = _writable_output(args), None
     classified = classify(picture, labels, args)

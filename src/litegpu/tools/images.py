@@ -37,7 +37,6 @@ def default_picture() -> str:
 def open_picture(path: str) -> Image.Image:
     """Return the picture at `path` as a person sees it: RGB, upright, on white where transparent.
 
-    `-` is standard input.
     Of an animation it is the first frame; 16 bits a channel become 8 by their upper half.
 
     Raises:
@@ -45,12 +44,18 @@ def open_picture(path: str) -> Image.Image:
         MissingDependencyError: pillow is not installed.
     """
     _require_pillow()
-    if path == STDIN:
-        return decode_picture(io.BytesIO(sys.stdin.buffer.read()), "(standard input)")
     if not os.path.isfile(path):
         what = "it is not a file" if os.path.exists(path) else "there is no such file"
         raise unreadable(path, what)
     return decode_picture(path, path)
+
+
+def picture_of_flag(path: str) -> Image.Image:
+    """Return the picture that `--image` names as `open_picture` does; `-` is standard input."""
+    if path != STDIN:
+        return open_picture(path)
+    _require_pillow()
+    return decode_picture(io.BytesIO(sys.stdin.buffer.read()), "(standard input)")
 
 
 def read_picture(picture: str | os.PathLike[str] | bytes | Image.Image) -> Image.Image:

@@ -17,7 +17,7 @@ from litegpu.tools.drawing.finding import Finding
 from litegpu.tools.drawing.saving import check_output, save_picture
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.flags import Flag, positive, positive_int
-from litegpu.tools.images import open_picture
+from litegpu.tools.images import picture_of_flag
 from litegpu.tools.labels import find_labels, read_labels
 from litegpu.tools.measure import Agreement, Comparison, Latency, compare, time_invokes
 from litegpu.tools.models import FoundModel, find_model
@@ -97,7 +97,7 @@ def main(args: argparse.Namespace) -> int:
     try_to_write("json", args.json)
     check_output(args)
     prepare_report(args.report)
-    picture = open_picture(args.image) if args.image is not None else None
+    picture = picture_of_flag(args.image) if args.image is not None else None
     named = read_labels(args.labels)
     model = find_model(args.model)
     delegate = make_delegate(args)

@@ -206,6 +206,19 @@ def outputs(source: Any) -> list[Output]:
     ]
 
 
+def quantised(values: NDArray[Any], detail: dict[str, Any]) -> NDArray[Any]:
+    """Return real numbers as a quantised tensor stores them; NaN for NaN.
+
+    Rounded half away from zero as QUANTIZE rounds, and clipped to the tensor's type: float64.
+    """
+    scale, zero_point = detail["quantization"]
+    limits = np.iinfo(detail["dtype"])
+    steps = (values.astype(np.float32) / np.float32(scale)).astype(np.float64)
+    rounded = np.copysign(np.floor(np.abs(steps) + 0.5), steps)
+    stored: NDArray[Any] = np.clip(rounded + zero_point, limits.min, limits.max)
+    return stored
+
+
 def dequantised(values: NDArray[Any], detail: dict[str, Any]) -> NDArray[Any]:
     """Return the real numbers of a tensor; those that are not quantised stay what they are."""
     scale, zero_point = detail["quantization"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -117,7 +118,7 @@ def recommend(
             f"({goal.figure(_cost(order[0], goal))}), but its error, {_error(order[0]):.2g}, is "
             f"beyond --sweep_tolerance={tolerance:g}"
         )
-    return Recommendation(chosen, " ".join(every), python, f"{'. '.join(reasons)}.")
+    return Recommendation(chosen, shlex.join(every), python, f"{'. '.join(reasons)}.")
 
 
 def _literal(value: Any) -> str:

@@ -48,8 +48,7 @@ class Combination:
         batch = [f"--batch={self.batch}"] if self.batch else []
         if not self.on_gpu:
             return [f"--use_xnnpack={str(self.backend == CPU).lower()}", *batch]
-        half = str(self.precision == "fp16").lower()
-        where = [f"--gpu_backend={self.backend}", f"--gpu_precision_loss_allowed={half}"]
+        where = [f"--backend={self.backend}", f"--precision={self.precision}"]
         return ["--use_gpu=true", *where, *batch]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,12 @@ def _nudge_results(
     code.builtinCode = code.deprecatedBuiltinCode = schema.members("BuiltinOperator")["MUL"]
     code.version = 1
     draft.model.operatorCodes.append(code)
+    members = schema.members("BuiltinOperator")
+    summing = {
+        number
+        for number, each in enumerate(draft.model.operatorCodes)
+        if max(each.builtinCode, each.deprecatedBuiltinCode) in {members[name] for name in _SUMS}
+    }
     operators, graph.operators = graph.operators, []
     for operator in operators:
         graph.operators.append(operator)
@@ -54,9 +61,8 @@ def _nudge_results(
             if tensor.type != _FLOAT32 or tensor.isVariable or draft.data(tensor):
                 continue
             shape = shapes.get(int(target), ())
-            read = sum(math.prod(shapes.get(int(index), ())) for index in operator.inputs)
             # The CPU adds one by one: sums of n terms are off by the root of n ulps.
-            size = ulp * max(read / max(math.prod(shape), 1), 1.0) ** 0.5
+            size = ulp * _terms(operator, shape, shapes, summing) ** 0.5
             factors = 1 + size * draft.random.integers(-1, 2, shape if _is_small(shape) else ())
             operator.outputs[index] = _tensor(draft, tensor.shape)
             multiply = tables.OperatorT()
@@ -71,6 +77,23 @@ def _nudge_results(
             graph.operators.append(multiply)
 
 
+def _terms(
+    operator: Any,
+    shape: tuple[int, ...],
+    shapes: Mapping[int, tuple[int, ...]],
+    summing: Collection[int],
+) -> float:
+    """Estimate how many terms an element of a result is the sum of."""
+    if operator.opcodeIndex not in summing:
+        return 1.0
+    read = sum(math.prod(shapes.get(int(index), ())) for index in operator.inputs)
+    return float(max(read / max(math.prod(shape), 1), 1.0))
+
+
+_SUMS = (
+    *("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "BATCH_MATMUL"),
+    *("SUM", "MEAN", "AVERAGE_POOL_2D"),
+)
 _FLOAT32 = 0
 """The number of this type in the schema."""
 
