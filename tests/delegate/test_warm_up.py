@@ -47,4 +47,4 @@ def test_a_first_run_that_fails_leaves_the_model_to_the_cpu(
     model, x = chain(["ABS", "NEG"]), random(1, 4, 4, 4)
     assert_close(run(interpreter(model, delegate), x), reference(model, x))
     assert delegate.report is not None and not delegate.report.partitions
-    assert "stay on the CPU: the device is on fire" in caplog.text
+    assert "2 nodes left to the CPU: the device is on fire" in caplog.text

@@ -183,7 +183,7 @@ def test_quantized_models_say_what_is_in_the_way() -> None:
     report = report_on("keras_lstm_mnist_ptq")
     assert len(report.partitions) > 1
     assert report.advice[0].kind == "quantized"
-    assert "the whole graph could run on the GPU" in report.advice[0].text
+    assert "would put the whole graph on the GPU" in report.advice[0].text
 
 
 @pytest.mark.real_model

@@ -228,7 +228,7 @@ class Reader:
         until = time.monotonic() + _PATIENCE
         while not self._statuses:
             if time.monotonic() > until:
-                raise RuntimeError("Could not map buffer: the device is lost or does not answer.")
+                raise RuntimeError("Could not map buffer: the device does not answer.")
             self._calls.is_idle(self._device)
             time.sleep(_PAUSE)
 

@@ -32,7 +32,7 @@ TOOLS = {
     "batch": "run a model over any number of pictures or arrays",
     "picture_input": "write a model that takes a picture's bytes: RGBA, BGR, NV12",
     "demo": "classify and segment a picture, and draw it as a PNG",
-    "completion": "print a script that completes command lines in bash, zsh or fish",
+    "completion": "print a script that completes commands in bash, zsh or fish",
 }
 SHORT = {
     "benchmark": "benchmark_model",
