@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from litegpu.graph import Graph
 from litegpu.graph.partition import PartitionPolicy, Subset
@@ -79,11 +79,17 @@ class Split:
 class CostModel:
     """Estimates for the partitions of one checked graph."""
 
-    def __init__(self, graph: Graph, backend: str, threads: int = 1) -> None:
-        """Estimate for a GPU of `backend` beside a CPU that runs `threads` threads."""
+    def __init__(
+        self, graph: Graph, backend: str, threads: int = 1, folded: Collection[int] = ()
+    ) -> None:
+        """Estimate for a GPU of `backend` and a CPU that runs `threads` threads.
+
+        The nodes `folded` need no kernel, for their results are constants.
+        """
         self._graph = graph
         self._rates = RATES[backend]
         self._work = {node.index: work_of(graph, node) for node in graph.nodes}
+        self._work.update({i: replace(self._work[i], launches=0) for i in folded})
         self._nodes = {node.index: node for node in graph.nodes}
         self._speed: float = max(threads, 1) ** _THREADS_HELP
 

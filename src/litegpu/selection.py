@@ -53,7 +53,7 @@ class Selection:
         self._folded = {n.index for n in graph.nodes if is_folded(n, graph.values)}
         self._states = {v for node in graph.nodes for v in states_of(node)}
         self._limit = max(options.max_delegated_partitions, 1)
-        self.costs = CostModel(graph, device.backend, threads)
+        self.costs = CostModel(graph, device.backend, threads, self._folded)
         least = options.min_nodes_per_partition
         self._called = runs is not Runs.INVOKED
         policy: PartitionPolicy
@@ -85,12 +85,16 @@ class Selection:
 
     def left_out(self, choice: PartitionChoice) -> tuple[LeftOut, ...]:
         """Return the supported nodes that a choice leaves to the CPU, for the report."""
+        chosen = nodes_of((*choice.delegated, *(subset for subset, _ in choice.left)))
+        constants = tuple(sorted((self._folded & self.supported) - chosen))
         return (
             *(LeftOut(s.nodes, reason, self.costs.estimate(s)) for s, reason in choice.left),
+            *([LeftOut(constants, _CONSTANTS)] if constants else []),
             *([LeftOut(self._outside, _OUTSIDE)] if self._outside else []),
         )
 
 
+_CONSTANTS = "Its results are known before the model runs: no partition needs them."
 _OUTSIDE = "They lie outside of first_delegate_node_index and last_delegate_node_index."
 
 

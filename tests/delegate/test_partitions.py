@@ -293,6 +293,62 @@ def test_states_of_their_own_are_no_obstacle() -> None:
     assert report_of(delegate).delegated_nodes == [1]
 
 
+def excited(places: Sequence[int]) -> bytes:
+    """Return three layers that reshape by their own batch, as Keras writes it.
+
+    An operation of the CPU comes before each of the layers in `places`, 3 for the end.
+    """
+    writer = ModelWriter()
+    x = writer.input((1, 4, 4, 8))
+    integers = dict[int, TensorRef]()
+    for number in (0, 1, 8):
+        integers[number] = writer.constant([number], "int32", name=f"n{number}")
+    single = writer.constant(1, "int32", name="single")
+    eight = writer.constant(8, "int32", name="eight")
+    axes = writer.constant([1, 2], "int32", name="axes")
+    for layer in range(4):
+        x = step(writer, CPU_ONLY, x) if layer in places else x
+        if layer == 3:
+            break
+        mean = writer.op("MEAN", [x, axes], [(1, 8)], options={"keep_dims": False})
+        shape = writer.op("SHAPE", [mean], [(2,)], dtype="int32", options={"out_type": "INT32"})
+        ends = [integers[0], integers[1], integers[1]]
+        options = {"shrink_axis_mask": 1}
+        batch = writer.op("STRIDED_SLICE", [shape, *ends], [()], dtype="int32", options=options)
+        sizes = [batch, single, single, eight]
+        packed = writer.op(
+            *("PACK", sizes, [(4,)]), dtype="int32", options={"values_count": 4, "axis": 0}
+        )
+        scale = writer.op("RESHAPE", [mean, packed], [(1, 1, 1, 8)])
+        x = convolution(writer, writer.op("MUL", [x, scale], [x.shape]), 8, seed=layer)
+    writer.output(x)
+    return writer.build()
+
+
+@pytest.mark.parametrize("places", [(0,), (1,), (2,), (3,), (0, 2), (1, 3)])
+def test_nodes_that_follow_from_shapes_cut_nothing(places: tuple[int, ...]) -> None:
+    model, x = excited(places), random(1, 4, 4, 8)
+    delegate = GpuDelegate(max_delegated_partitions=9)
+    assert_close(run(interpreter(model, delegate), x), reference(model, x))
+    report = report_of(delegate)
+    assert len(report.delegated_nodes) == report.total_nodes - len(places) == 21
+    assert len(report.partitions) == 1 + len([place for place in places if place in (1, 2)])
+
+
+def test_constants_that_no_partition_needs_stand_in_the_report() -> None:
+    writer = ModelWriter()
+    x = writer.input((1, 2, 3))
+    rounded = step(writer, CPU_ONLY, x)
+    shape = writer.op("SHAPE", [rounded], [(3,)], dtype="int32", options={"out_type": "INT32"})
+    writer.output(step(writer, "ABS", x), shape)
+    delegate = GpuDelegate()
+    on_gpu = interpreter(writer.build(), delegate)
+    assert run(on_gpu, random(1, 2, 3))[1].tolist() == [1, 2, 3]
+    (left,) = report_of(delegate).left_out
+    assert left.nodes == (1,)
+    assert left.reason == "Its results are known before the model runs: no partition needs them."
+
+
 # The rules by themselves
 
 
@@ -335,6 +391,25 @@ def test_a_whole_graph_in_several_partitions_is_taken_and_not_judged() -> None:
     choice = choose(Candidates(graph, {0, 1, 2}, {0}), preview, NodeCountPolicy(9), 1)
     assert [subset.nodes for subset in choice.delegated] == [(1,), (2,)]
     assert choice.left == ()
+
+
+def test_a_folded_node_that_no_partition_has_is_with_those_left() -> None:
+    """Node 0 would be a partition alone; nodes 3 and 4 are given up together, 4 for good."""
+    graph = line(["RANGE", CPU_ONLY, "ABS", CPU_ONLY, "ABS", "SHAPE"])
+    choice = choose(Candidates(graph, {0, 2, 4, 5}, {0, 5}), runs, NodeCountPolicy(0), 1)
+    assert [subset.nodes for subset in choice.delegated] == [(4, 5)]
+    assert [subset.nodes for subset, _ in choice.left] == [(2,)]
+
+
+def test_a_folded_node_joins_no_partition_that_it_would_cut() -> None:
+    """Ready before all others, it would begin a partition that the CPU's node then ends."""
+
+    def preview(nodes: Sequence[int]) -> list[Subset]:
+        return runs(nodes) if 0 in nodes else [Subset((1, 3), (1,), (4,))]
+
+    graph = line(["RANGE", "ABS", CPU_ONLY, "ABS"])
+    choice = choose(Candidates(graph, {0, 1, 3}, {0}), preview, NodeCountPolicy(0), 9)
+    assert [subset.nodes for subset in choice.delegated] == [(1, 3)]
 
 
 def test_ties_go_to_the_first() -> None:

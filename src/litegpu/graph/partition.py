@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -66,10 +66,8 @@ def choose(
 ) -> PartitionChoice:
     """Choose what to delegate: the whole graph if possible, else the best partitions of it.
 
-    Folded nodes join the partition that reads them, but never make a partition of their own. One
-    that the CPU reads too joins only if its result is small, for the partition hands it out at each
-    invoke. A whole graph is taken however many partitions the runtime makes of it, unless
-    others call it.
+    Folded nodes go with the partitions, so that they cut nothing, but never make one of their own.
+    A whole graph is taken however many partitions the runtime makes of it, unless others call it.
     """
     graph, folded = candidates.graph, candidates.folded
     plan = [node.index for node in graph.nodes]
@@ -77,21 +75,14 @@ def choose(
     if real and len(real) + len(folded) == len(plan) and not candidates.called:
         choice = PartitionChoice(tuple(s for s in preview(plan) if real & set(s.nodes)))
     else:
-        choice = _best(plan, real, preview, policy, max_partitions)
+        choice = _best(candidates, real, preview, policy, max_partitions)
     if len(choice.delegated) != 1 or len(choice.delegated[0].nodes) < len(plan):
         choice = _in_order(candidates, choice)
-    chosen = {index for subset in choice.delegated for index in subset.nodes}
-    joining = _readable_inside(graph, chosen, folded) - chosen
-    if not chosen or not joining:
-        return choice
-    joined = preview([index for index in plan if index in chosen | joining])
-    if len(joined) == len(choice.delegated) and all(chosen & set(s.nodes) for s in joined):
-        return replace(choice, delegated=_sorted(joined, policy))
     return choice
 
 
 def _best(
-    plan: Sequence[int],
+    candidates: Candidates,
     real: Collection[int],
     preview: Preview,
     policy: PartitionPolicy,
@@ -101,7 +92,7 @@ def _best(
     left: list[tuple[Subset, str]] = []
     remaining = set(real)
     while remaining:
-        found = _sorted(preview([index for index in plan if index in remaining]), policy)
+        found = _sorted(_fewest(candidates, remaining, preview), policy)
         declined = [
             (subset, reason) for subset in found if (reason := policy.reason_against(subset))
         ]
@@ -110,10 +101,45 @@ def _best(
             over = [subset for subset in found[limit:] if policy.benefit(subset) < math.inf]
             declined = [(subset, _beyond(limit)) for subset in over]
         if not declined:
-            return PartitionChoice(found, tuple(left))
+            return PartitionChoice(found, _without(left, found))
         left += declined
         remaining -= {index for subset, _ in declined for index in subset.nodes}
-    return PartitionChoice((), tuple(left))
+    return PartitionChoice((), _without(left, ()))
+
+
+def _fewest(candidates: Candidates, real: Set[int], preview: Preview) -> list[Subset]:
+    """Return the partitions of some nodes with those folded nodes that make them the fewest."""
+    plan = [node.index for node in candidates.graph.nodes]
+    found = [
+        _cut(plan, real, folded, preview) for folded in dict.fromkeys(_joining(candidates, real))
+    ]
+    return min(found, key=len)
+
+
+def _cut(plan: Sequence[int], real: Set[int], folded: Set[int], preview: Preview) -> list[Subset]:
+    """Return the partitions of some nodes with folded ones, of which none is alone."""
+    while True:
+        found = preview([index for index in plan if index in real or index in folded])
+        alone = {index for s in found if real.isdisjoint(s.nodes) for index in s.nodes}
+        if not alone:
+            return found
+        folded = folded - alone
+
+
+def _without(
+    left: Iterable[tuple[Subset, str]], delegated: Iterable[Subset]
+) -> tuple[tuple[Subset, str], ...]:
+    """Return what is left to the CPU without the folded nodes that joined another partition.
+
+    Each node is in one of the subsets only.
+    """
+    seen = {index for subset in delegated for index in subset.nodes}
+    kept = []
+    for subset, reason in left:
+        nodes = tuple(index for index in subset.nodes if index not in seen)
+        seen.update(nodes)
+        kept.append((replace(subset, nodes=nodes), reason))
+    return tuple(kept)
 
 
 def _sorted(subsets: Iterable[Subset], policy: PartitionPolicy) -> tuple[Subset, ...]:
@@ -167,15 +193,31 @@ def _needs(graph: Graph, node: Node, other: Node, places: Mapping[int, int]) -> 
     return False
 
 
-def _readable_inside(graph: Graph, chosen: Collection[int], folded: Collection[int]) -> set[int]:
-    """Return the folded nodes that only the chosen nodes read, and those of small results."""
-    outside = {v for n in graph.nodes if n.index not in chosen for v in n.inputs}
-    return {
-        node.index
-        for node in graph.nodes
-        if node.index in folded
-        and all(v not in outside or _is_small(graph, v) for v in node.outputs)
-    }
+def _joining(candidates: Candidates, real: Set[int]) -> Iterator[frozenset[int]]:
+    """Yield the folded nodes that may join some nodes, the preferred choice first.
+
+    A partition hands a result that the CPU reads out at each invoke, so those with small results
+    come first. Ready before all others, a folded node may begin a partition too early: next come
+    those that follow from the other nodes, and last none.
+    """
+    graph, folded = candidates.graph, candidates.folded
+    small, outside = set[int](), set[int]()
+    for node in reversed(graph.nodes):
+        if node.index in folded and all(
+            v not in outside or _is_small(graph, v) for v in node.outputs
+        ):
+            small.add(node.index)
+        elif node.index not in real:
+            outside.update(node.inputs)
+    yield frozenset(small)
+    yield frozenset(folded)
+    late, made = set[int](), set[int]()
+    for node in graph.nodes:
+        if node.index in real or not made.isdisjoint(node.inputs):
+            made.update(node.outputs)
+            late.add(node.index)
+    yield frozenset(small & late)
+    yield frozenset()
 
 
 _SMALL_BYTES = 1 << 16
