@@ -134,12 +134,12 @@ def _without(
     Each node is in one of the subsets only.
     """
     seen = {index for subset in delegated for index in subset.nodes}
-    kept = []
+    remaining = []
     for subset, reason in left:
         nodes = tuple(index for index in subset.nodes if index not in seen)
         seen.update(nodes)
-        kept.append((replace(subset, nodes=nodes), reason))
-    return tuple(kept)
+        remaining.append((replace(subset, nodes=nodes), reason))
+    return tuple(remaining)
 
 
 def _sorted(subsets: Iterable[Subset], policy: PartitionPolicy) -> tuple[Subset, ...]:
@@ -211,10 +211,10 @@ def _joining(candidates: Candidates, real: Set[int]) -> Iterator[frozenset[int]]
             outside.update(node.inputs)
     yield frozenset(small)
     yield frozenset(folded)
-    late, made = set[int](), set[int]()
+    late, computed = set[int](), set[int]()
     for node in graph.nodes:
-        if node.index in real or not made.isdisjoint(node.inputs):
-            made.update(node.outputs)
+        if node.index in real or not computed.isdisjoint(node.inputs):
+            computed.update(node.outputs)
             late.add(node.index)
     yield frozenset(small & late)
     yield frozenset()
