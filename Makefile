@@ -12,14 +12,14 @@ export LITEGPU_MODELS
 .PHONY: help setup test runtimes packages oldest lint format demo site clean
 
 help:
-	@echo "make demo    set everything up, then classify and segment a real picture on the GPU"
-	@echo "make test    set everything up, then run the tests (PYTEST_ARGS='-k conv' narrows them)"
+	@echo "make demo    classify and segment a picture on the GPU; installs only what that needs"
+	@echo "make test    install everything, then run the tests (PYTEST_ARGS='-k conv' narrows them)"
 	@echo "make runtimes  run the tests of the bridge in older runtimes too"
 	@echo "make packages  build the wheel and the sdist, and try them in clean environments"
 	@echo "make oldest  run a part of the tests with the oldest versions that are allowed (needs uv)"
 	@echo "make lint    ruff, formatting and mypy"
 	@echo "make format  let ruff fix and format the code"
-	@echo "make setup   only the set-up: .venv, and devices to run on"
+	@echo "make setup   install what the tools and tests need, and nothing else"
 	@echo "make site    build the documentation site into out/site"
 	@echo "make clean   remove .venv, out/ and the caches"
 
@@ -48,7 +48,8 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-demo: setup
+demo:
+	@sh scripts/setup demo
 	@$(BIN)/litegpu demo $(DEMO_ARGS)
 
 site: setup

@@ -1,4 +1,4 @@
-"""Print the Debian packages that give the GPU APIs named here a device, if they have none."""
+"""Print `API: packages` for each GPU API named here that has no device: Debian's software devices."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ PACKAGES = {
 }
 
 
-def missing(wanted: Sequence[str]) -> list[str]:
-    """Return the packages of those backends that find no device."""
+def missing(wanted: Sequence[str]) -> dict[str, str]:
+    """Return the packages of each of these backends that finds no device."""
     usable = {each.name for each in backends.status() if each.devices}
-    return [PACKAGES[api] for api in wanted if api not in usable]
+    return {api: PACKAGES[api] for api in wanted if api not in usable}
 
 
 if __name__ == "__main__":
-    print(*missing(sys.argv[1:]))
+    for api, packages in missing(sys.argv[1:]).items():
+        print(f"{api}: {packages}")
