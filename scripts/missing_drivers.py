@@ -1,4 +1,4 @@
-"""Print `API: packages` for each GPU API named here that has no device: Debian's software devices."""
+"""Print `API: packages` for each GPU API named here without a device: Debian software devices."""
 
 from __future__ import annotations
 
