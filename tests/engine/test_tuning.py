@@ -104,7 +104,7 @@ class ToldDevice(HostDevice):
         if items[0] in self.refused:
             raise self.refused[items[0]]
         if items[0] == self.rejected:
-            raise KernelError("too large", {program.launches[0].kernel: "too large"})
+            raise KernelError("It", {program.launches[0].kernel: "too large"})
         seconds = self.times(items)
         return HostExecutable(program, lambda output: ToldContext(output, self, seconds))
 
@@ -205,6 +205,24 @@ def test_each_problem_gets_its_fastest_candidate(times: Times) -> None:
         count = queried(device, width).popitem()[1]
         assert items == pick(items_of(device, width, k) for k in range(count))
     assert (len(device.recorded), device.open) == (6, 0)
+
+
+@pytest.mark.parametrize(("times", "programs"), [(most, 6), (fewest, 7)])
+def test_the_first_candidates_are_lowered_once(
+    times: Times, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered: list[Choices] = []
+    build = PlacedPartition.build
+
+    def counted(placed: PlacedPartition, choices: Choices, *rest: Any) -> BuiltProgram:
+        lowered.append(choices)
+        return build(placed, choices, *rest)
+
+    monkeypatch.setattr(PlacedPartition, "build", counted)
+    device = ToldDevice(times)
+    target = placed(device, 16)
+    Tuner(device.info, None, Tuning.MEASURED).build(target)
+    assert len(lowered) == programs, "six candidates, and the best unless it is the first"
 
 
 def test_launches_of_one_problem_are_added_up() -> None:

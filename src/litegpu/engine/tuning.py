@@ -73,22 +73,35 @@ class Tuner:
         }
         if self._tuning is Tuning.CACHED or not unknown:
             return built
-        self._known |= fastest(unknown, self._rounds(placed, unknown))
+        self._known |= fastest(unknown, self._rounds(placed, built, unknown))
         self._store()
-        return placed.build(Choices(self._known))
+        return self._lower(
+            placed, built, {problem: self._known.get(problem, 0) for problem in unknown}
+        )
 
-    def _rounds(self, placed: PlacedPartition, unknown: Mapping[str, int]) -> list[Seconds]:
+    def _lower(
+        self, placed: PlacedPartition, first: BuiltProgram, chosen: Mapping[str, int]
+    ) -> BuiltProgram:
+        """Return the program of the chosen candidates; `first` is that of the first of each."""
+        if not any(chosen.values()):
+            return first
+        return placed.build(Choices({**self._known, **chosen}))
+
+    def _rounds(
+        self, placed: PlacedPartition, first: BuiltProgram, unknown: Mapping[str, int]
+    ) -> list[Seconds]:
         """Measure one program after the other, each of the candidates of one number."""
         rejected: dict[str, set[int]] = {problem: set() for problem in unknown}
         count = max(unknown.values())
         return [
-            self._round(placed, unknown, number, rejected)
+            self._round(placed, first, unknown, number, rejected)
             for number in progress.steps("measure", range(count), count)
         ]
 
     def _round(
         self,
         placed: PlacedPartition,
+        first: BuiltProgram,
         unknown: Mapping[str, int],
         number: int,
         rejected: Mapping[str, set[int]],
@@ -104,7 +117,7 @@ class Tuner:
                 numbers = (n for n in (number, *range(count)) if n < count)
                 usable = (n for n in numbers if n not in rejected[problem])
                 chosen[problem] = next(usable, 0)
-            built = placed.build(Choices({**self._known, **chosen}))
+            built = self._lower(placed, first, chosen)
             try:
                 times = _measure(placed.compile(built), built, placed.device)
             except DeviceLostError:
