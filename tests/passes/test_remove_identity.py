@@ -8,6 +8,7 @@ import pytest
 
 from litegpu.graph import SELF, EpilogueOp
 from litegpu.ops.copy import CopyAttributes
+from litegpu.passes.base import NodePositions
 from litegpu.passes.remove_identity import remove_identity
 from litegpu.zoo.writer import TensorRef
 from passes.graphs import RELU, GraphBuilder, applied, ops, untouched
@@ -26,6 +27,25 @@ UNCHANGED: dict[str, Callable[[GraphBuilder, int], int]] = {
     ),
     "concat of one": lambda builder, v: builder.concat(3, v),
 }
+
+
+def test_names_may_come_back() -> None:
+    """Each reader follows the renames from the one on that it was there for."""
+    builder = GraphBuilder()
+    first, second, third = (builder.input(*SHAPE) for _ in range(3))
+    graph = builder.graph(*(builder.elementwise(v, RELU) for v in (first, second, third)))
+    for renames, expected in (
+        ([(first, second), (second, first)], [first, first, third]),
+        ([(first, second), (third, first)], [second, second, first]),
+        ([(first, second), (second, third), (third, first)], [first, first, first]),
+        ([(first, first)], [first, second, third]),
+    ):
+        nodes = NodePositions(graph.nodes)
+        for old, new in renames:
+            nodes.rename(old, new)
+        assert [node.inputs[0] for node in nodes if node] == expected
+        found = {v: nodes.readers(v) for v in (first, second, third)}
+        assert found == {v: [i for i, e in enumerate(expected) if e == v] for v in found}
 
 
 @pytest.mark.parametrize("kind", UNCHANGED)

@@ -74,6 +74,12 @@ class NodePositions:
 
         The nodes change when they are next asked for: one may read thousands of such values.
         """
+        if old == new:
+            return
+        if new in self._names:  # who read `new` before reads something else now, and goes on to
+            for position in [*self._outdated]:
+                self[position]
+            self._names.clear()
         places = self._readers.pop(old, set())
         self._readers.setdefault(new, set()).update(places)
         self._names[old] = new
