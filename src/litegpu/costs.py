@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from litegpu.graph import Graph
 from litegpu.graph.partition import PartitionPolicy, Subset
 from litegpu.ops.base import facts_of
-from litegpu.ops.work import states_of, tensor_bytes, work_of
+from litegpu.ops.work import Work, states_of, tensor_bytes, work_of
 from litegpu.wording import shown_size, shown_time
 
 
@@ -88,8 +88,8 @@ class CostModel:
         """
         self._graph = graph
         self._rates = RATES[backend]
-        self._work = {node.index: work_of(graph, node) for node in graph.nodes}
-        self._work.update({i: replace(self._work[i], launches=0) for i in folded})
+        self._work: dict[int, Work] = {}
+        self._folded = frozenset(folded)
         self._nodes = {node.index: node for node in graph.nodes}
         self._speed: float = max(threads, 1) ** _THREADS_HELP
 
@@ -102,8 +102,14 @@ class CostModel:
         """Return what the CPU needs for some nodes."""
         return sum(self._cpu_node(index) for index in nodes)
 
+    def _work_of(self, index: int) -> Work:
+        if index not in self._work:
+            work = work_of(self._graph, self._nodes[index])
+            self._work[index] = replace(work, launches=0) if index in self._folded else work
+        return self._work[index]
+
     def _cpu_node(self, index: int) -> float:
-        work = self._work[index]
+        work = self._work_of(index)
         rate = facts_of(self._nodes[index].op).cpu_bytes_per_second
         computing = max(work.flops / _CPU_FLOPS, work.nbytes / rate) / self._speed
         return computing + _CPU_NODE + work.inner_nodes * _CPU_INNER_NODE
@@ -114,7 +120,8 @@ class CostModel:
         What a loop's passes hand on keeps their kernels in one line: the GPU is idle around each.
         """
         found = {}
-        for index, work in self._work.items():
+        for index in (index for index, node in self._nodes.items() if node.graphs):
+            work = self._work_of(index)
             gpu, cpu = work.launches * self._rates.launch, self._cpu_node(index)
             if work.inner_nodes and gpu > _LOOP_MARGIN * cpu:
                 found[index] = (
@@ -126,7 +133,7 @@ class CostModel:
 
     def estimate(self, subset: Subset) -> Estimate:
         """Return what a partition takes on either side."""
-        launches = max(sum(self._work[index].launches for index in subset.nodes), 1)
+        launches = max(sum(self._work_of(index).launches for index in subset.nodes), 1)
         copied = sum(tensor_bytes(self._graph, self._transferred(subset)))
         rates = self._rates
         gpu = rates.round_trip + launches * rates.launch + copied / rates.copied

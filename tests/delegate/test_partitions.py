@@ -14,6 +14,7 @@ from litegpu.costs import RATES, CostModel, CostPolicy, NodeCountPolicy
 from litegpu.errors import ModelError, OptionsError
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.graph.partition import Candidates, Subset, choose
+from litegpu.ops.work import Work, work_of
 from litegpu.report import DelegationReport
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from small_models import (
@@ -448,6 +449,23 @@ def test_tensors_that_the_model_does_not_have_cost_nothing() -> None:
     found = costs.estimate(Subset((0,), lstm.inputs, lstm.outputs))
     assert found.copied_bytes == 0
     assert found.cpu_seconds < 1e-6
+
+
+def test_the_work_of_a_node_is_counted_once_and_only_if_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[int] = []
+
+    def count(graph: Graph, node: Node) -> Work:
+        counted.append(node.index)
+        return work_of(graph, node)
+
+    monkeypatch.setattr("litegpu.costs.work_of", count)
+    model = CostModel(line(["ABS", "EXP", "NEG"]), "cuda")
+    assert model.slow_loops() == {} and counted == []
+    for _ in range(2):
+        model.cpu_seconds([0, 1])
+    assert counted == [0, 1]
 
 
 def test_what_the_runtime_is_slow_at_pays_off_sooner() -> None:
