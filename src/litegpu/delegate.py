@@ -190,19 +190,19 @@ class GpuDelegate:
         if applied.subgraphs.is_unrolled(context):
             applied.checks.done(context)
             return []
-        graph, support = applied.subgraphs.graph(context), applied.checks.of(context)
+        support = applied.checks.of(context)
         on_cpu = (thread_count(context), preview, applied.subgraphs.runs(context))
         selection = Selection(support, self.options, self.device, *on_cpu)
         with progress.watching(self._on_progress):
             choice, kernels, notes = self._compile_chosen(selection)
         if self.options.quantized_mode() == "exact":
-            notes += exactness_notes(graph, choice)
+            notes += exactness_notes(support.graph, choice)
         self._pending[context] = {subset.nodes: kernel for subset, kernel in kernels}
         estimate = selection.costs.estimate
         parts = [kernel.describe(subset.nodes, estimate(subset)) for subset, kernel in kernels]
         if context == applied.primary:
             for subset, kernel in kernels:
-                kernel.bindable = private_ends(graph, subset)
+                kernel.bindable = private_ends(support.graph, subset)
         self._described.update(zip((kernel for _, kernel in kernels), parts, strict=True))
         report = self._make_report(selection, choice, kernels, parts, notes)
         self._announce(report)
@@ -263,12 +263,9 @@ class GpuDelegate:
             try:
                 return self._compile_here(graph, alone)
             except LitegpuError as error:
-                other = backends.next_after(self.device) if self._may_fall_back else None
-                if other is None:
+                if not self._may_fall_back:
                     raise
-                _log.warning("%s", error)
-                _log.warning("Falling back to %s", backends.TITLES[other.info.backend])
-                self._device = other
+                self._device = backends.fall_back(self.device, error)
 
     def _compile_here(self, graph: Graph, alone: bool) -> PartitionKernel:
         from litegpu.partition_kernel import PartitionKernel

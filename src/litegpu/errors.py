@@ -28,12 +28,18 @@ class CompilationError(LitegpuError, RuntimeError):
 class KernelError(CompilationError):
     """A device rejects kernels: they do not compile, or need more than it has.
 
-    `reasons` has why, by the names of the kernels; one line each.
+    `logs` has what the compiler or the driver says of each, by the names of the kernels, and
+    `reasons` the line of it that says why.
     """
 
-    def __init__(self, message: str, logs: Mapping[str, str]) -> None:
-        """Take the message, and what the compiler or the driver says of each kernel."""
-        super().__init__(message)
+    def __init__(self, subject: str, logs: Mapping[str, str]) -> None:
+        """Take who rejects the kernels, and what is said of each of them."""
+        shown = "; ".join(f"{name}: {log.strip().rstrip('.')}" for name, log in logs.items())
+        super().__init__(
+            f"{subject} rejects {'kernels' if len(logs) > 1 else 'a kernel'}: {shown}. "
+            "LITEGPU_DEBUG=2 prints the sources; precision='fp32' or another backend may help."
+        )
+        self.logs = dict(logs)
         self.reasons = {name: telling_line(log) for name, log in logs.items()}
 
 
@@ -58,12 +64,15 @@ class CudaError(ExecutionError):
 
 
 class DeviceLostError(ExecutionError):
-    """The device failed for good. The next invoke opens it anew, or another one, if it can."""
+    """The device failed for good. The next invoke opens it anew, or another one, if it can.
 
-    @property
-    def reason(self) -> str:
-        """What happened, without the remedy."""
-        return str(self).partition(" Make ")[0]
+    `reason` is what happened: the message without its advice.
+    """
+
+    def __init__(self, reason: str, advice: str = "") -> None:
+        """Take what happened, a sentence, and what would help."""
+        super().__init__(f"{reason} {advice}".strip())
+        self.reason = reason
 
 
 class InvokeTimeoutError(ExecutionError):

@@ -235,8 +235,8 @@ class PartitionKernel:
         if states:
             names = shown_names([self.graph.values[v].name for v in states])
             raise DeviceLostError(
-                f"{error.reason} The states {names} were lost with it: call "
-                f"reset_all_variables(). The next invoke runs on {self._device.info.title}."
+                f"{error.reason} The states {names} were lost with it.",
+                f"Call reset_all_variables(). The next invoke runs on {self._device.info.title}.",
             ) from error
 
     def _invoke(self, context: int) -> None:

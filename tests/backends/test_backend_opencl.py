@@ -143,7 +143,7 @@ def test_a_device_that_cannot_be_opened(
 
     monkeypatch.setattr(cl, "Context", refuse)
     with pytest.raises(UnsupportedDeviceError, match=r"cannot be opened: .*NOT_AVAIL") as caught:
-        OpenCLDevice(opencl_device.info, None)
+        OpenCLDevice(opencl_device.info, opencl_device._device)
     assert opencl_device.info.name in str(caught.value)
     assert "`litegpu devices` lists the others" in str(caught.value)
 
@@ -161,8 +161,8 @@ def test_the_cpu_takes_over_from_kernels_that_do_not_compile(
     assert report is not None and report.partitions == ()
     notes = "\n".join(report.notes)
     assert "1 node left to the CPU" in notes and "2 nodes left to the CPU" in notes
-    assert "refuses the kernels copy_" in notes
-    assert "2 nodes left to the CPU: OpenCL device" in caplog.text
+    assert "rejects a kernel: copy_" in notes
+    assert "2 nodes left to the CPU: Device opencl:" in caplog.text
 
 
 def test_only_the_partition_that_does_not_compile_stays_on_the_cpu(
@@ -229,7 +229,7 @@ def test_a_program_is_made_of_its_binary_again(
     opencl_device.load(wanted, {}).close()
     assert len(compiled) == 2, "without binaries the program is compiled"
     ((options, binary),) = binaries.items()
-    with pytest.raises(CompilationError, match="refuses the kernels add_one: "):
+    with pytest.raises(CompilationError, match="rejects a kernel: add_one: "):
         opencl_device.load(wanted, {options: b"no binary"})
     with pytest.raises(CompilationError, match="add_one: unknown options of a binary, -I/ #0\\."):
         opencl_device.load(wanted, {"-I/ #0": binary})

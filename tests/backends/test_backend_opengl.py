@@ -339,7 +339,7 @@ def test_a_lost_context_is_opened_anew(
     moment: str, device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = lose_at(moment, device, monkeypatch)
-    assert f"is lost: {moment}, GL_CONTEXT_LOST (0x0507). Make the interpreter" in message
+    assert f"is lost: {moment}, GL_CONTEXT_LOST (0x0507). Make a new GpuDelegate" in message
     assert device.lost
     late = backends.BACKENDS["opengl"].open(0)
     assert late is not device and not late.lost

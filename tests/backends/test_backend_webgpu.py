@@ -271,7 +271,7 @@ def test_a_lost_device(own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
     assert_close(run_model(target, x), reference(model, x))
     context = ready(own_device, adding(1))
     own_device.device.destroy()
-    lost = r"Device webgpu:0 .* is lost: .*Make the interpreter and its delegate anew"
+    lost = r"Device webgpu:0 .* is lost: .*Make a new GpuDelegate and interpreter"
     for fails in (
         lambda: run(context, [floats()]),
         lambda: ready(own_device, adding(1)),

@@ -144,7 +144,7 @@ def test_a_kernel_that_does_not_compile_is_named(driver: Any) -> None:
     text = KernelText("bad_one", arguments, (1, 1, 1), (), "    this is no kernel;\n")
     program = Program((text,), (), 64, np.zeros(0, np.uint8), (), ())
     with pytest.raises(
-        CompilationError, match=r"(?s)'Test GPU' refuses the kernels bad_one.*LITEGPU_DEBUG=2"
+        CompilationError, match=r"(?s)Test GPU rejects a kernel: bad_one.*LITEGPU_DEBUG=2"
     ):
         cuda.CUDADevice(info).compile(program)
 

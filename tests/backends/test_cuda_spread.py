@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,7 +69,9 @@ class Requests:
         threads: int = 256,
     ) -> int:
         info = SimpleNamespace(compute_units=UNITS, local_memory_bytes=OPTED)
-        device: Any = SimpleNamespace(capability=capability, info=info)
+        device: Any = SimpleNamespace(
+            capability=capability, info=info, rejects=partial(KernelError, "The device")
+        )
         launch = Launch("kernel", (), (threads, blocks, 1), (threads, 1, 1))
         return shared_bytes(launch, kernel, "function", device)
 
@@ -122,7 +125,7 @@ def test_launches_that_do_not_overlap_ask_for_what_they_need(
 def test_what_the_device_cannot_launch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     large = dataclasses.replace(KERNEL, shared=(("float4", "tile", 16384),))
     with pytest.raises(
-        KernelError, match=rf"kernel: a block needs 263168 bytes of shared .* has {OPTED}\)"
+        KernelError, match=rf"kernel: it needs 263168 bytes of shared .* has {OPTED}\."
     ) as caught:
         Requests(monkeypatch)(1, large)
     assert list(caught.value.reasons) == ["kernel"]

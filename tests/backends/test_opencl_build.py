@@ -16,6 +16,7 @@ from litegpu.backends import opencl_build
 from litegpu.backends.execution import Executable
 from litegpu.backends.opencl import OpenCLDevice
 from litegpu.backends.opencl_build import parts_of
+from litegpu.backends.opencl_library import OpenCLKernel
 
 NAMES = ("add_one", "add_other", "add_third")
 
@@ -26,6 +27,24 @@ def result_of(executable: Executable) -> Any:
     context.close()
     executable.close()
     return found
+
+
+def test_a_device_is_asked_once_about_each_kernel(
+    opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[OpenCLKernel] = []
+
+    def obstacle(kernel: OpenCLKernel, device: int, local_bytes: int) -> str:
+        asked.append(kernel)
+        return ""
+
+    monkeypatch.setattr(OpenCLKernel, "obstacle", obstacle)
+    launches = [launch(NAMES[i % 2], 1 - i % 2, i % 2) for i in range(5)]
+    whole = program([kernel(name, ADD_ONE) for name in NAMES[:2]], launches, [0], [1])
+    np.testing.assert_array_equal(
+        result_of(opencl_device.compile(whole)), floats() + 1 + 1 + 1 + 1 + 1
+    )
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize("builds", [1, 2, 3, 8])
@@ -56,7 +75,7 @@ def test_kernels_are_found_in_several_programs(
     )
     assert len(compiled) == min(builds, 3), "nothing is compiled again"
     name = next(iter(binaries))
-    with pytest.raises(CompilationError, match="refuses the kernels add_one, add_other, add_third"):
+    with pytest.raises(CompilationError, match="rejects kernels: add_one: clCreate"):
         opencl_device.load(whole, {**binaries, name: b"no binary"})
     with pytest.raises(CompilationError, match="unknown options of a binary, -cl-std=CL"):
         opencl_device.load(whole, {**binaries, "-cl-std=CL9.9 #7": binaries[name]})

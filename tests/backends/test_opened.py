@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from litegpu import ForkedProcessError, UnsupportedDeviceError, backends
-from litegpu.backends import process
+from litegpu.backends import base, process
 from litegpu.backends.failures import Failures
 from litegpu.backends.opened import OpenDevices
+from paper_device import PaperDevice
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +54,22 @@ def test_a_lost_device_is_opened_anew() -> None:
     second = devices.get(0)
     assert second is not first
     assert devices.get(0) is second
+
+
+def test_threads_find_the_same_failures_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one excludes after a loss the other must not use."""
+    both = threading.Barrier(2)
+
+    def make() -> Failures:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(5)
+        return Failures()
+
+    monkeypatch.setattr(base, "Failures", make)
+    device = PaperDevice()
+    with ThreadPoolExecutor(2) as pool:
+        found = [*pool.map(lambda _: device.failures, range(2))]
+    assert found[0] is found[1] is device.failures
 
 
 def test_a_device_that_fails_to_open_is_tried_again() -> None:

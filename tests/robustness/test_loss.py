@@ -107,7 +107,7 @@ try:
     run(target, x)
     raise AssertionError("nothing failed")
 except RuntimeError as error:
-    assert "states 'variable', 'variable' were lost with it: call reset_all" in str(error), error
+    assert "states 'variable', 'variable' were lost with it. Call reset_all" in str(error), error
 target.reset_all_variables()
 assert_close(run(target, x), first)
 assert_close(run(target, x), second)

@@ -151,7 +151,7 @@ class SimulatedDriver(FakeDriver):
         except RuntimeError as error:
             logs = {kernel.name: _log(kernel) for kernel in kernels}
             logs = {name: log for name, log in logs.items() if log}
-            raise KernelError(f"{error} LITEGPU_DEBUG=2 prints the sources.", logs) from error
+            raise KernelError("The emulator", logs) from error
         self.names[cubin] = [kernel.name for kernel in kernels]
         return [cubin.encode()]
 

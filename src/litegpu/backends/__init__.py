@@ -147,6 +147,19 @@ def next_after(current: DeviceInfo) -> Device | None:
     return None
 
 
+def fall_back(current: DeviceInfo, error: LitegpuError) -> Device:
+    """Return a device of the next API in place of one that failed, and log both.
+
+    Raises the error where there is none.
+    """
+    other = next_after(current)
+    if other is None:
+        raise error
+    _log.warning("%s", error)
+    _log.warning("Falling back to %s", TITLES[other.info.backend])
+    return other
+
+
 def after_loss(lost: Device) -> Device:
     """Return a lost device opened again, or one of the next API where that is impossible.
 
@@ -158,17 +171,12 @@ def after_loss(lost: Device) -> Device:
         if lost.failures.losses >= _MOST_LOSSES:
             raise DeviceLostError(
                 f"{info.title} was lost {lost.failures.losses + 1} times in this process, and is "
-                "not opened again for interpreters that use it. Use another device or no delegate, "
-                "or start a new process."
+                "not opened again for interpreters that use it.",
+                "Use another device or no delegate, or start a new process.",
             )
         return _open(info)
     except LitegpuError as error:
-        other = next_after(info)
-        if other is None:
-            raise
-        _log.warning("%s", error)
-        _log.warning("Falling back to %s", TITLES[other.info.backend])
-        return other
+        return fall_back(info, error)
 
 
 def devices_of(requested: str) -> list[DeviceInfo]:
@@ -318,6 +326,7 @@ __all__ = [
     "DeviceInfo",
     "after_loss",
     "devices_of",
+    "fall_back",
     "is_free",
     "list_devices",
     "named",

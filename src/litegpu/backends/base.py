@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 from litegpu.backends.buffers import Adopted, Buffer, MemoryKind
@@ -15,7 +14,7 @@ from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.codegen import Dialect, KernelText
 from litegpu.device_model import Capability, DeviceModel, model_of
-from litegpu.errors import CompilationError
+from litegpu.errors import CompilationError, DeviceLostError, KernelError
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +116,27 @@ class Device(ABC):
     lost: bool = False
     """Whether it failed for good: nothing runs on it any more; it is opened anew when asked for."""
 
-    @cached_property
+    @property
     def failures(self) -> Failures:
-        """What has failed on it, in this process."""
-        return Failures()
+        """What has failed on it, in this process: one object, whichever thread asks first."""
+        found: Failures = vars(self).setdefault("failures", Failures())
+        return found
+
+    @failures.setter
+    def failures(self, failures: Failures) -> None:
+        vars(self)["failures"] = failures
+
+    def loss(self, cause: str = "it failed before") -> DeviceLostError:
+        """Return the error for a device that failed for good, and why."""
+        return DeviceLostError(
+            f"Device {self.info.title} is lost: {cause.rstrip('.')}.",
+            "Make a new GpuDelegate and interpreter, which open it anew; if it happens again, use "
+            "another device or no delegate.",
+        )
+
+    def rejects(self, logs: Mapping[str, str]) -> KernelError:
+        """Return the error for kernels that it cannot have, by their names, and why not."""
+        return KernelError(f"Device {self.info.title}", logs)
 
     @abstractmethod
     def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:

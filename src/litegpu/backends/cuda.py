@@ -94,8 +94,8 @@ def _context_after(lost: CUDADevice) -> Any:
         if lost.holders:
             raise DeviceLostError(
                 f"CUDA device '{lost.info.name}' was lost and cannot be opened anew while "
-                f"interpreters that used it live: {error} Delete them first, or start a new "
-                "process."
+                f"interpreters that used it live: {error}",
+                "Delete them first, or start a new process.",
             ) from error
     cu = driver()
     try:
@@ -104,7 +104,8 @@ def _context_after(lost: CUDADevice) -> Any:
     except CudaError as error:
         raise DeviceLostError(
             f"CUDA device '{lost.info.name}' was lost and cannot be opened anew in this process: "
-            f"{error} Start a new process, or use another backend."
+            f"{error}",
+            "Start a new process, or use another backend.",
         ) from error
 
 
@@ -234,13 +235,6 @@ class CUDADevice(Device):
             self.lost = True
             raise self.loss(str(error)) from error
 
-    def loss(self, reason: str = "it failed before.") -> DeviceLostError:
-        """Return the error for a device that is lost."""
-        return DeviceLostError(
-            f"CUDA device '{self.info.name}' is lost: {reason} Make a new GpuDelegate and "
-            "interpreter, which open it anew; if it happens again, use another backend."
-        )
-
     def arrivals(self) -> int:
         """Return the stream that waits for what other libraries do to the memory they lend."""
         with self._arriving:
@@ -291,11 +285,7 @@ class CUDADevice(Device):
         try:
             return compiler.cubins(kernels)
         except KernelError as error:
-            names = ", ".join(error.reasons)
-            raise KernelError(
-                f"CUDA device '{self.info.name}' refuses the kernels {names}: {error}",
-                error.reasons,
-            ) from error
+            raise self.rejects(error.logs) from error
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
         """Load modules. See Device.load."""

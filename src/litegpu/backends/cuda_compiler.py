@@ -167,12 +167,13 @@ class KernelCompiler:
             self._waiting = []
 
     def cubins(self, kernels: Iterable[KernelText]) -> list[bytes]:
-        """Return the cubins of kernels and of all that were added.
+        """Return the cubins that have these kernels, which may have been added before.
 
         Raises KernelError, of the kernels that do not compile even as modules of their own. They
         are forgotten then: cubins of others may be asked for.
         """
-        for kernel in kernels:
+        wanted = {kernel.name: kernel for kernel in kernels}
+        for kernel in wanted.values():
             self.add(kernel)
         self.flush()
         logs: dict[str, str] = {}
@@ -191,8 +192,12 @@ class KernelCompiler:
                     self._names.discard(kernel.name)
                     logs[kernel.name] = str(result)
         if logs:
-            raise KernelError("; ".join(logs.values()), logs)
-        return [self._cubins[number] for number in sorted(self._cubins)]
+            raise KernelError("NVRTC", logs)
+        return [
+            self._cubins[number]
+            for number in sorted(self._cubins)
+            if any(kernel.name in wanted for kernel in self._kernels[number])
+        ]
 
     def close(self) -> None:
         """Wait for what is being compiled in this process; begin nothing more."""
@@ -292,8 +297,7 @@ def compile_source(source: str, options: Sequence[str]) -> bytes:
             call(nvrtc.nvrtcGetProgramLog, program, log)
             text = log.rstrip(b"\0").decode(errors="replace")
             raise CompilationError(
-                f"NVRTC refuses a kernel ({status.name}, {' '.join(options)}): {text} "
-                "LITEGPU_DEBUG=2 prints the sources; backend='opencl' may help."
+                f"NVRTC refuses a kernel ({status.name}, {' '.join(options)}): {text}"
             )
         (size,) = call(nvrtc.nvrtcGetCUBINSize, program)
         cubin = bytearray(size)

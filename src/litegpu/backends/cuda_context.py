@@ -26,7 +26,7 @@ from litegpu.backends.cuda_driver import (
 )
 from litegpu.backends.cuda_ends import Ends, staged
 from litegpu.backends.cuda_profile import CUDAProfiler
-from litegpu.backends.cuda_spread import launch_config, unlaunchable
+from litegpu.backends.cuda_spread import launch_config
 from litegpu.backends.cuda_submission import CUDASubmission
 from litegpu.backends.cuda_transfer import transfer_items, transfer_kernel
 from litegpu.backends.execution import ExecutionContext
@@ -179,7 +179,7 @@ class CUDAContext(ExecutionContext):
             number = -1 if error.launch is None else error.launch - len(copies_in)
             if error.code not in UNLAUNCHABLE or not 0 <= number < len(kernels):
                 raise
-            raise unlaunchable({program.launches[number].kernel: str(error)}) from error
+            raise self.device.rejects({program.launches[number].kernel: str(error)}) from error
         graph.copies_in, graph.kernels, graph.direct = copies_in, kernels, direct
 
     def look_again(self) -> None:

@@ -96,20 +96,9 @@ class Handles(Owner):
     def capture(self, stream: Any, launches: Iterable[KernelNode]) -> Any:
         """Return an executable graph of launches, one after the other. Raises CudaError."""
         cu = driver()
-        mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         template = self.hold(cu.cuGraphDestroy, _handle)
-        end_capture = template.creation(cu.cuStreamEndCapture, stream)
         try:
-            try:
-                call(cu.cuStreamBeginCapture, stream, mode)
-                for number, (config, function, arguments) in enumerate(launches):
-                    try:
-                        call(cu.cuLaunchKernelEx, config, function, arguments, 0)
-                    except CudaError as error:
-                        error.launch = number
-                        raise
-            finally:
-                end_capture()
+            _record(stream, launches, template)
             graph = _created(cu.cuStreamEndCapture, template)
             executable = self.make(cu.cuGraphInstantiate, cu.cuGraphExecDestroy, graph, 0)
         finally:
@@ -117,6 +106,28 @@ class Handles(Owner):
         call(cu.cuGraphUpload, executable, stream)
         call(cu.cuStreamSynchronize, stream)
         return executable
+
+
+def _record(stream: Any, launches: Iterable[KernelNode], template: Handle) -> None:
+    """Capture launches as what `template` holds then. Raises CudaError."""
+    cu = driver()
+    mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    end_capture = template.creation(cu.cuStreamEndCapture, stream)
+    try:
+        call(cu.cuStreamBeginCapture, stream, mode)
+        for number, launch in enumerate(launches):
+            _add(number, launch)
+    finally:
+        end_capture()
+
+
+def _add(number: int, launch: KernelNode) -> None:
+    """Add a launch to what is captured. Raises CudaError that has its number."""
+    try:
+        call(driver().cuLaunchKernelEx, *launch, 0)
+    except CudaError as error:
+        error.launch = number
+        raise
 
 
 _handle = itemgetter(1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from litegpu.backends.cuda_buffers import provide
 from litegpu.backends.cuda_context import CUDAContext
 from litegpu.backends.cuda_driver import TITLE, UNLAUNCHABLE, Handles, call, driver
-from litegpu.backends.cuda_spread import shared_bytes, unlaunchable
+from litegpu.backends.cuda_spread import shared_bytes
 from litegpu.backends.cuda_transfer import transfer_kernel
 from litegpu.backends.execution import Executable, ExecutionContext
 from litegpu.backends.process import is_inherited, keep_in_children
@@ -94,7 +94,7 @@ class CUDAExecutable(Executable):
                     raise
                 reasons[name] = str(error)
         if reasons:
-            raise unlaunchable(reasons)
+            raise self.device.rejects(reasons)
         return Code(tuple(cubins), functions, tuple(shared))
 
     def _upload(self) -> None:

@@ -9,15 +9,15 @@ taking more than its share. docs/decisions/0037-blocks-spread-evenly.md has the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from litegpu.backends.cuda_driver import call, driver
+from litegpu.backends.limits import SHARED_BYTES, exceeded
 from litegpu.backends.program import Launch
 from litegpu.codegen import KernelText, round_up
 from litegpu.codegen.cuda import dynamic_shared_bytes
 from litegpu.device_model import DeviceModel, model_of
-from litegpu.errors import KernelError
 
 if TYPE_CHECKING:
     from litegpu.backends.cuda import CUDADevice
@@ -50,13 +50,14 @@ def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDA
     (registers,) = call(cu.cuFuncGetAttribute, which.CU_FUNC_ATTRIBUTE_NUM_REGS, function)
     # All launches of a function have one limit.
     room = min(model.shared_bytes_per_block, device.info.local_memory_bytes) - declared
-    if needed > max(room, 0):
-        raise _too_much(kernel, needed + declared, room + declared, "bytes of shared memory")
     # The driver tells MAX_THREADS_PER_BLOCK of loaded functions only, and loads them late.
     of_warp = round_up(max(registers, 1), _REGISTERS_AT_ONCE) * _WARP
     most = min(model.registers // of_warp * _WARP, _MOST_THREADS)
-    if (threads := math.prod(launch.local_size)) > most:
-        raise _too_much(kernel, threads, most, f"threads of {registers} registers")
+    threads = math.prod(launch.local_size)
+    # Arrays that are declared fit where the module was loaded.
+    shared = (SHARED_BYTES, needed and needed + declared, room + declared)
+    if reason := exceeded(shared, (f"threads of {registers} registers", threads, most)):
+        raise device.rejects({kernel.name: reason})
     if room > 0:
         which_limit = which.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         call(cu.cuFuncSetAttribute, function, which_limit, room)
@@ -72,16 +73,6 @@ def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDA
         if cluster == 1 or _clusters(launch, function, cluster, wanted) * cluster >= blocks:
             return wanted
     return needed
-
-
-def _too_much(kernel: KernelText, needed: int, most: int, what: str) -> KernelError:
-    return unlaunchable({kernel.name: f"a block needs {needed} {what}, the device has {most}"})
-
-
-def unlaunchable(reasons: Mapping[str, str]) -> KernelError:
-    """Return the error for kernels that a device cannot launch, by their names."""
-    shown = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-    return KernelError(f"Kernels cannot be launched ({shown}). Another backend may help.", reasons)
 
 
 def _clusters(launch: Launch, function: Any, size: int, nbytes: int) -> int:

@@ -9,20 +9,38 @@ from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.errors import DeviceMemoryError, KernelError
 
+GROUP_ITEMS, SHARED_BYTES = "work items in a group", "bytes of shared memory"
+Need = tuple[str, int, int]
+"""What of, how much is needed, and how much the device has."""
+
+
+def exceeded(*needs: Need) -> str:
+    """Return the first need that a device does not meet, or "".
+
+    >>> exceeded(("buffers", 3, 4), ("threads", 512, 256))
+    'it needs 512 threads, the device has 256'
+    """
+    unmet = (need for need in needs if need[1] > need[2])
+    return next((f"it needs {n} {what}, the device has {most}" for what, n, most in unmet), "")
+
+
+def obstacle(kernel: KernelText, info: DeviceInfo) -> str:
+    """Return what a kernel needs more of than a device says that it has, or ""."""
+    return exceeded(
+        (GROUP_ITEMS, math.prod(kernel.local_size), info.max_work_group_size),
+        (SHARED_BYTES, kernel.shared_bytes, info.local_memory_bytes),
+        ("buffers", len(kernel.arguments), info.max_arguments),
+    )
+
 
 def check_sizes(program: Program, info: DeviceInfo) -> None:
     """Raise KernelError or DeviceMemoryError for what is too large for a device.
 
     That are kernels' work groups and their memory, buffers, and ranges that a kernel uses.
     """
-    found = {kernel.name: _obstacle(kernel, info) for kernel in program.kernels}
+    found = {kernel.name: obstacle(kernel, info) for kernel in program.kernels}
     if reasons := {name: reason for name, reason in found.items() if reason}:
-        shown = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        raise KernelError(
-            f"Device '{info.name}' ({info.backend}) cannot launch kernels ({shown}). Another "
-            "device or backend may help.",
-            reasons,
-        )
+        raise KernelError(f"Device {info.title}", reasons)
     ranges = [each for launch in program.launches for each in launch.ranges]
     needs = [
         (program.memory_bytes, "for values in one buffer", info.max_allocation_bytes),
@@ -36,12 +54,3 @@ def check_sizes(program: Program, info: DeviceInfo) -> None:
                 f"({info.backend}) allows {limit}. Use precision='fp16', a smaller batch or "
                 "another device."
             )
-
-
-def _obstacle(kernel: KernelText, info: DeviceInfo) -> str:
-    items, nbytes = math.prod(kernel.local_size), kernel.shared_bytes
-    if items > info.max_work_group_size:
-        return f"its work groups are of {items} items, the device takes {info.max_work_group_size}"
-    if nbytes > info.local_memory_bytes:
-        return f"it needs {nbytes} bytes of local memory, the device has {info.local_memory_bytes}"
-    return ""

@@ -26,7 +26,6 @@ from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.errors import (
-    DeviceLostError,
     DeviceMemoryError,
     ExecutionError,
     KernelError,
@@ -157,7 +156,7 @@ class OpenCLDevice(Device):
         self.info = info
         self.cl = _pyopencl()
         self._device = device
-        self.handle = 0 if device is None else int(device.int_ptr)
+        self.handle = int(device.int_ptr)
         keep_in_children(self)
         try:
             self.context = self.cl.Context([device])
@@ -233,8 +232,7 @@ class OpenCLDevice(Device):
         try:
             return build(self.cl, self.context, sources, dialect.options)
         except self.cl.Error as error:
-            logs = self._rejected(dialect, kernels, str(error))
-            raise self.refuses(logs, "; ".join(logs.values())) from error
+            raise self.rejects(self._rejected(dialect, kernels, str(error))) from error
 
     def _rejected(
         self, dialect: OpenCLDialect, kernels: Sequence[KernelText], log: str
@@ -254,25 +252,8 @@ class OpenCLDevice(Device):
                 found |= self._rejected(dialect, half, str(error))
         return found or {kernel.name: log for kernel in kernels}
 
-    def refuses(self, logs: Mapping[str, str], why: str) -> KernelError:
-        """Return the error for kernels that it does not compile or launch, by their names."""
-        return KernelError(
-            f"OpenCL device '{self.info.name}' ({self.info.driver}) refuses the kernels "
-            f"{', '.join(logs)}: {why}. LITEGPU_DEBUG=2 prints their sources; precision='fp32' or "
-            "another backend may help.",
-            logs,
-        )
-
     def _no_binary(self, kernels: Sequence[KernelText], why: str) -> KernelError:
-        return self.refuses({kernel.name: why for kernel in kernels}, why)
-
-    def loss(self, reason: str = "it failed before") -> DeviceLostError:
-        """Return the error for a device that is lost."""
-        return DeviceLostError(
-            f"OpenCL device '{self.info.name}' is lost: {reason}. Make the interpreter anew, with "
-            "a new GpuDelegate, which opens the device again; if it happens again, use another "
-            "device or no delegate."
-        )
+        return self.rejects({kernel.name: why for kernel in kernels})
 
     def typed(
         self, error: Exception, nbytes: int, what: str = "record the partition"

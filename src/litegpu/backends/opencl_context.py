@@ -85,10 +85,12 @@ class OpenCLContext(ExecutionContext):
     def _check_launches(self) -> None:
         """Raise KernelError where the device cannot launch some of the kernels."""
         handle, most = self.device.handle, self.device.info.local_memory_bytes
-        launches = zip(self.program.launches, self.kernels, strict=True)
-        found = {launch.kernel: kernel.obstacle(handle, most) for launch, kernel in launches}
+        # All launches of a kernel have work groups of one size.
+        names = (launch.kernel for launch in self.program.launches)
+        once = dict(zip(names, self.kernels, strict=True))
+        found = {name: kernel.obstacle(handle, most) for name, kernel in once.items()}
         if reasons := {name: reason for name, reason in found.items() if reason}:
-            raise self.device.refuses(reasons, "; ".join(reasons.values()))
+            raise self.device.rejects(reasons)
 
     def _whole(self, part: BufferRange) -> Any:
         # Kernels get whole buffers and offsets: NVIDIA's driver crashes when it releases

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from litegpu.backends.handles import Owner
+from litegpu.backends.limits import GROUP_ITEMS, SHARED_BYTES, exceeded
 from litegpu.codegen.opencl import OFFSET_UNIT
 from litegpu.errors import ExecutionError
 
@@ -169,11 +170,10 @@ class OpenCLKernel:
         for fact, value in ((_WORK_GROUP_SIZE, items), (_LOCAL_MEM_SIZE, needed)):
             query = (self.handle, device, fact, ctypes.sizeof(value), ctypes.byref(value), None)
             _check(library().clGetKernelWorkGroupInfo(*query), "clGetKernelWorkGroupInfo")
-        if needed.value > local_bytes:
-            return f"it needs {needed.value} bytes of local memory, the device has {local_bytes}"
-        if (own := math.prod(self.local_size)) > items.value:
-            return f"its work groups are of {own} items, the device takes {items.value}"
-        return ""
+        return exceeded(
+            (SHARED_BYTES, needed.value, local_bytes),
+            (GROUP_ITEMS, math.prod(self.local_size), items.value),
+        )
 
     def enqueue(self, queue: int, event: Any = None) -> int:
         """Launch on a queue handle; returns 0 or an OpenCL error code."""

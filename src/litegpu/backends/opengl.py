@@ -33,11 +33,10 @@ from litegpu.backends.opengl_sharing import SharedContext, current, share
 from litegpu.backends.private_files import Folder
 from litegpu.backends.process import touch
 from litegpu.backends.program import Program
-from litegpu.backends.shaders import Recent, is_lost, timed_out
+from litegpu.backends.shaders import Recent, timed_out
 from litegpu.backends.worker import Worker, WorkerEndedError
 from litegpu.codegen.glsl import GLSLDialect
 from litegpu.errors import (
-    DeviceLostError,
     ExecutionError,
     InvokeTimeoutError,
     UnsupportedDeviceError,
@@ -297,7 +296,7 @@ class OpenGLDevice(Device):
             raise InvokeTimeoutError(timed_out(self.info.title, timeout)) from error
         except WorkerEndedError as error:
             touch(OpenGLBackend.title)
-            raise DeviceLostError(is_lost(self.info.title, str(error))) from error
+            raise self.loss(str(error)) from error
 
     def check(self, what: str) -> None:
         """Raise ExecutionError if a call failed, DeviceLostError if for good. On the worker."""
@@ -309,7 +308,7 @@ class OpenGLDevice(Device):
         """Return the exception for an error of OpenGL's, and take note if the device is lost."""
         self._failed = self._failed or error == CONTEXT_LOST or self.gl.was_reset()
         if self._failed:
-            return DeviceLostError(is_lost(self.info.title, f"{what}, {error_name(error)}"))
+            return self.loss(f"{what}, {error_name(error)}")
         return ExecutionError(
             f"Device {self.info.title} failed while {what}: {error_name(error)}. Make the "
             "interpreter anew; if it happens again, use another device or no delegate."

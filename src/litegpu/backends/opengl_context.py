@@ -19,9 +19,8 @@ from litegpu.backends.opengl_buffers import WORD_BYTES, Buffers
 from litegpu.backends.opengl_profile import OpenGLProfiler
 from litegpu.backends.opengl_submission import OpenGLSubmission
 from litegpu.backends.program import BufferRange
-from litegpu.backends.shaders import is_lost
 from litegpu.codegen import round_up
-from litegpu.errors import DeviceLostError, ExecutionError
+from litegpu.errors import ExecutionError
 
 if TYPE_CHECKING:
     from litegpu.backends.opengl import OpenGLDevice
@@ -108,7 +107,7 @@ class OpenGLContext(ExecutionContext):
     def make(self, calls: Sequence[Callable[[], object]], what: str = "running") -> None:
         """Make calls, on the worker. Raises ExecutionError or DeviceLostError."""
         if self.device.lost:
-            raise DeviceLostError(is_lost(self.device.info.title, "it failed before"))
+            raise self.device.loss()
         if self.closed:
             raise ExecutionError("This partition was released. Make the interpreter anew.")
         for call in calls:

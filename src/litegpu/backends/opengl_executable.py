@@ -14,7 +14,7 @@ from litegpu.backends.opengl_buffers import Buffers
 from litegpu.backends.opengl_context import OpenGLContext
 from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
-from litegpu.backends.shaders import refused, sources_of
+from litegpu.backends.shaders import sources_of
 from litegpu.errors import CompilationError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class OpenGLExecutable(Executable):
                 cache.store(device.gl.binary(linked.number), *key)
             self.programs[text.name] = linked
         if logs:
-            raise refused(device.info.title, logs)
+            raise device.rejects(logs)
 
     def _restore(self, binaries: Mapping[str, bytes]) -> None:
         device = self.device
@@ -77,7 +77,7 @@ class OpenGLExecutable(Executable):
             device.worker.check()
             number = device.gl.program_of(binaries.get(text.name, b""))
             if number is None:
-                raise refused(device.info.title, {text.name: "its binary is of no use"})
+                raise device.rejects({text.name: "its binary is of no use"})
             self.programs[text.name] = device.linked(number)
 
     def binaries(self) -> Mapping[str, bytes]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from litegpu import progress
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.glsl import GLSLDialect
-from litegpu.errors import KernelError
 
 _Value = TypeVar("_Value")
 
@@ -44,16 +43,6 @@ def sources_of(program: Program, dialect: GLSLDialect) -> Iterator[tuple[KernelT
         yield text, dialect.source((text,))
 
 
-def refused(title: str, logs: Mapping[str, str]) -> KernelError:
-    """Return the error for shaders that a device's compiler refuses, by the kernels' names."""
-    shown = "; ".join(f"{name}: {log.strip()}" for name, log in logs.items())
-    return KernelError(
-        f"Device {title} refuses the kernel {shown}. LITEGPU_DEBUG=2 prints its source; "
-        "precision='fp32' or another backend may help.",
-        logs,
-    )
-
-
 def too_little_memory(title: str, sizes: Sequence[int], cause: str) -> str:
     """Return the message about buffers that a device cannot provide."""
     return (
@@ -62,20 +51,10 @@ def too_little_memory(title: str, sizes: Sequence[int], cause: str) -> str:
     )
 
 
-_ANEW = (
-    "Make the interpreter and its delegate anew, which opens the device anew; if it happens again, "
-    "use another device or no delegate."
-)
-
-
-def is_lost(title: str, cause: str) -> str:
-    """Return the message about a device that failed for good."""
-    return f"Device {title} is lost: {cause}. {_ANEW}"
-
-
 def timed_out(title: str, seconds: float | None) -> str:
     """Return the message about an invoke that took too long."""
     return (
         f"Device {title} did not answer within invoke_timeout_ms ({(seconds or 0) * 1000:g} ms) "
-        f"and is given up as lost. {_ANEW}"
+        "and is given up as lost. Make a new GpuDelegate and interpreter, which open it anew; if "
+        "it happens again, use another device or no delegate."
     )

@@ -22,14 +22,13 @@ from litegpu.backends.packages import load
 from litegpu.backends.private_files import Folder
 from litegpu.backends.process import keep_in_children, touch
 from litegpu.backends.program import Program
-from litegpu.backends.shaders import Recent, is_lost
+from litegpu.backends.shaders import Recent
 from litegpu.backends.webgpu_buffers import WebGPUBuffer
 from litegpu.backends.webgpu_executable import WebGPUExecutable
 from litegpu.backends.webgpu_library import TITLE, NativeCalls
 from litegpu.backends.worker import Worker, WorkerEndedError
 from litegpu.codegen.glsl import WEBGPU_NATIVE, WEBGPU_PACKED, GLSLDialect
 from litegpu.errors import (
-    DeviceLostError,
     ExecutionError,
     UnsupportedDeviceError,
     missing_dependency,
@@ -241,7 +240,7 @@ class WebGPUDevice(Device):
         try:
             return self.worker.call(partial(self._locked, function))
         except WorkerEndedError as error:
-            raise DeviceLostError(is_lost(self.info.title, str(error))) from error
+            raise self.loss(str(error)) from error
 
     def _locked(self, function: Callable[[], _Result]) -> _Result:
         with self.lock:
@@ -252,7 +251,7 @@ class WebGPUDevice(Device):
         text = " ".join(str(error).split())
         self.lost = self.lost or self.is_loss(error)
         if self.lost:
-            return DeviceLostError(is_lost(self.info.title, text))
+            return self.loss(text)
         return ExecutionError(
             f"Device {self.info.title} failed with a partition: {text}. Make the interpreter and "
             "its delegate anew; if it happens again, use another device or no delegate."

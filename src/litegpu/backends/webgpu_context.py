@@ -17,12 +17,12 @@ from litegpu.backends.execution import ExecutionContext
 from litegpu.backends.folding import groups_of
 from litegpu.backends.process import immortal, is_inherited, keep_in_children
 from litegpu.backends.program import BufferRange
-from litegpu.backends.shaders import is_lost, timed_out
+from litegpu.backends.shaders import timed_out
 from litegpu.backends.webgpu_buffers import WORD_BYTES, Buffers, Typed, words
 from litegpu.backends.webgpu_library import TITLE, Commands, Reader
 from litegpu.backends.webgpu_profile import WebGPUProfiler
 from litegpu.backends.webgpu_submission import WebGPUSubmission
-from litegpu.errors import DeviceLostError, ExecutionError, InvokeTimeoutError
+from litegpu.errors import ExecutionError, InvokeTimeoutError
 
 if TYPE_CHECKING:
     from litegpu.backends.webgpu_executable import WebGPUExecutable
@@ -96,7 +96,7 @@ class WebGPUContext(ExecutionContext):
     def open_reader(self) -> Reader:
         """Return what reads the results. Raises DeviceLostError, after `close` ExecutionError."""
         if self.device.lost:
-            raise DeviceLostError(is_lost(self.device.info.title, "it failed before"))
+            raise self.device.loss()
         if self._closed or self._reader is None:
             raise ExecutionError("This partition was released. Make the interpreter anew.")
         return self._reader

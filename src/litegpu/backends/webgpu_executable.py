@@ -9,7 +9,7 @@ from litegpu.backends.execution import Executable, ExecutionContext
 from litegpu.backends.folding import fold_launches
 from litegpu.backends.process import is_inherited, keep_in_children
 from litegpu.backends.program import Program
-from litegpu.backends.shaders import refused, sources_of
+from litegpu.backends.shaders import sources_of
 from litegpu.backends.webgpu_buffers import Buffers, Typed
 from litegpu.backends.webgpu_context import WebGPUContext
 from litegpu.backends.webgpu_library import TITLE
@@ -56,7 +56,7 @@ class WebGPUExecutable(Executable):
                 continue
             self.pipelines[text.name] = pipeline
         if logs:
-            raise refused(device.info.title, logs)
+            raise device.rejects(logs)
 
     def _pipeline(self, text: KernelText, source: str) -> Any:
         device = self.device.device

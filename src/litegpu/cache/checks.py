@@ -5,11 +5,11 @@ Nothing that a file says is believed: what passes here binds no byte that is not
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 
 from litegpu.backends.base import DeviceInfo
+from litegpu.backends.limits import obstacle
 from litegpu.backends.program import BufferRange, Launch, Program, Span
 from litegpu.cache.artifact import Artifact
 from litegpu.codegen import KINDS, RANGE_WORDS, KernelText
@@ -68,19 +68,14 @@ def _check_kernel(kernel: KernelText, info: DeviceInfo) -> None:
     _require(all(map(_IDENTIFIER.fullmatch, words)), "a name is no identifier")
     what = f"kernel {kernel.name[:60]}"
     _require(all(a.kind in _KINDS for a in kernel.arguments), f"{what} takes unknown elements")
-    _require(len(kernel.arguments) <= info.max_arguments, f"{what} takes too many buffers")
     _require(
         not any(a.constant and a.written for a in kernel.arguments), f"{what} writes constants"
     )
-    items = math.prod(kernel.local_size)
-    small = min(kernel.local_size) >= 1 and items <= info.max_work_group_size
-    _require(small, f"{what} has {items} work items in a group")
+    _require(min(kernel.local_size) >= 1, f"{what} has groups of no work items")
     shared = all(kind in SHARED_SIZES and length > 0 for kind, _, length in kernel.shared)
     _require(shared, f"{what} shares unknown elements")
-    _require(
-        kernel.shared_bytes <= info.local_memory_bytes,
-        f"{what} shares {kernel.shared_bytes} bytes, more than the device has",
-    )
+    reason = obstacle(kernel, info)
+    _require(not reason, f"{what}: {reason}")
     attributes = kernel.attributes
     numbers = (attributes.cluster_size, attributes.min_blocks + 1, *(attributes.folded or ()))
     _require(all(0 < number < _MOST_ITEMS for number in numbers), f"{what} cannot be launched")

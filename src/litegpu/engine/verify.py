@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from litegpu.backends.base import DeviceInfo
+from litegpu.backends.limits import obstacle
 from litegpu.backends.program import BufferRange, Span
 from litegpu.codegen import round_up
 from litegpu.engine.dependencies import dependencies
@@ -58,8 +58,9 @@ def verify(built: BuiltProgram, info: DeviceInfo | None = None) -> None:
     """
     for number, launch in enumerate(built.launches):
         where = f"launch {number} ({launch.template})"
-        if info is not None:
-            _check_limits(launch, info, where)
+        # Templates check the regions of shared memory.
+        if info is not None and (reason := obstacle(launch.kernel, info)):
+            raise ValueError(f"{where}: {reason}")
         _check_groups(launch, where)
         for access in _accesses(built, number):
             _check_bounds(built, access, where)
@@ -183,19 +184,6 @@ def _accesses(built: BuiltProgram, number: int) -> Iterator[_Access]:
         declared = None if part.constant else next(spans[argument.written], None)
         span = span_of(part, storage, argument.written)
         yield _Access(base, part, argument.written, span, declared)
-
-
-def _check_limits(launch: KernelLaunch, info: DeviceInfo, where: str) -> None:
-    """Check what a launch asks of a device; its template checks the regions of shared memory."""
-    kernel = launch.kernel
-    limits = (
-        ("work items in a group", math.prod(kernel.local_size), info.max_work_group_size),
-        ("bytes of shared memory", kernel.shared_bytes, info.local_memory_bytes),
-        ("buffers", len(kernel.arguments), info.max_arguments),
-    )
-    for name, wanted, most in limits:
-        if wanted > most:
-            raise ValueError(f"{where} has {wanted} {name}, of {most}")
 
 
 def _check_groups(launch: KernelLaunch, where: str) -> None:
