@@ -32,10 +32,10 @@ def result_of(executable: Executable) -> Any:
 def test_a_device_is_asked_once_about_each_kernel(
     opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[OpenCLKernel] = []
+    queried: list[OpenCLKernel] = []
 
     def obstacle(kernel: OpenCLKernel, device: int, local_bytes: int) -> str:
-        asked.append(kernel)
+        queried.append(kernel)
         return ""
 
     monkeypatch.setattr(OpenCLKernel, "obstacle", obstacle)
@@ -44,7 +44,7 @@ def test_a_device_is_asked_once_about_each_kernel(
     np.testing.assert_array_equal(
         result_of(opencl_device.compile(whole)), floats() + 1 + 1 + 1 + 1 + 1
     )
-    assert len(asked) == 2
+    assert len(queried) == 2
 
 
 @pytest.mark.parametrize("builds", [1, 2, 3, 8])
