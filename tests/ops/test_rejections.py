@@ -71,20 +71,23 @@ def test_every_reason_has_a_case() -> None:
 def test_rejected_nodes_run_on_the_cpu() -> None:
     """Take what can be taken; the runtime's kernels do the rest."""
     writer = ModelWriter()
-    source = writer.input((1, 1, 1, 2, 3, 4))
-    six = writer.op("ABS", [source], [(1, 1, 1, 2, 3, 4)])
+    nine = (*(1,) * 6, 2, 3, 4)
+    source = writer.input(nine)
+    positive = writer.op("ABS", [source], [nine])
     shape = writer.constant([2, 3, 4], "int32")
-    flat = writer.op("RESHAPE", [six, shape], [(2, 3, 4)])
+    flat = writer.op("RESHAPE", [positive, shape], [(2, 3, 4)])
     writer.output(writer.op("NEG", [flat], [(2, 3, 4)]))
     delegate = GpuDelegate(precision="fp32")
     interpreter = runtime.interpreter(writer.build(), delegate, builtin_kernels=True)
     assert delegate.report is not None
     assert {node.op: node.reason.partition(" has ")[2] for node in delegate.report.rejected} == {
-        "ABS": "6 dimensions, at most 5 are handled.",
-        "RESHAPE": "6 dimensions, at most 5 are handled.",
+        "ABS": "9 dimensions, at most 8 are handled.",
+        "RESHAPE": "9 dimensions, at most 8 are handled.",
     }
     assert delegate.report.delegated_nodes == [2]
-    values = np.linspace(-1, 1, 24, dtype=np.float32).reshape(1, 1, 1, 2, 3, 4)
+    values = np.linspace(-1, 1, 24, dtype=np.float32).reshape(nine)
     runtime.set_inputs(interpreter, [values])
     interpreter.invoke()
-    np.testing.assert_array_equal(runtime.outputs(interpreter)[0].values, -abs(values[0, 0, 0]))
+    np.testing.assert_array_equal(
+        runtime.outputs(interpreter)[0].values, -abs(values.reshape(2, 3, 4))
+    )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cases.base import Pair, Shape
 
 _T = TypeVar("_T")
-MAX_RANK = 5
+MAX_RANK = 6
 _CHANNELS: tuple[int, ...] = (*range(1, 10), 12, 16, 17, 33)
 
 

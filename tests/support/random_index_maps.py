@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from random_models import Sketch
 
 Shape = tuple[int, ...]
-MAX_RANK = 5
+MAX_RANK = 6
 
 
 def _integers(sketch: Sketch, data: Any) -> TensorRef:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import NewValue, Shape
 from litegpu.ops.broadcast_to import broadcast_node
+from litegpu.ops.reshape import merge_axes, merged_shape, reshape_node, reshaped
 
 
 def check_broadcast(graph: Graph, node: Node) -> str:
@@ -30,24 +33,51 @@ def check_slopes(graph: Graph, node: Node) -> str:
     return f"Slopes of {listed(slopes)} do not fit an input of {listed(shape)}."
 
 
-def fitted(graph: Graph, node: Node, new_value: NewValue) -> tuple[list[int], list[Node]]:
-    """Return inputs that kernels can broadcast to the output, and the nodes that make them.
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Inputs that kernels can broadcast to the output, and the nodes around the operation."""
 
-    Kernels see all dimensions but the last three as one: those are repeated beforehand unless the
-    input has all of them, or none.
+    inputs: Sequence[int]
+    output: int
+    before: Sequence[Node] = ()
+    after: Sequence[Node] = ()
+
+    def around(self, node: Node) -> Sequence[Node]:
+        """Return all nodes, with the operation's own among them, which writes `output`."""
+        return (*self.before, replace(node, outputs=(self.output,)), *self.after)
+
+
+def fitted(graph: Graph, node: Node, new_value: NewValue) -> Fitted:
+    """Return inputs that kernels can broadcast to the output.
+
+    Kernels see all dimensions but the last three as one, of which an input must have all or none.
+    Where one has some of them, neighbouring dimensions that are broadcast alike are merged; if too
+    many remain, the input is repeated.
     """
     wanted = graph.values[node.outputs[0]].shape
     outer = max(len(wanted) - 3, 0)
-    inputs, nodes = list(node.inputs), []
-    for position, v in enumerate(inputs):
-        shape = (1,) * (len(wanted) - len(graph.values[v].shape)) + graph.values[v].shape
-        if outer < 2 or shape[:outer] in ((1,) * outer, wanted[:outer]):
-            continue
-        whole = (*wanted[:outer], *shape[outer:])
+    shapes = [graph.values[v].shape for v in node.inputs]
+    shapes = [(1,) * (len(wanted) - len(shape)) + shape for shape in shapes]
+    partial = [shape[:outer] not in ((1,) * outer, wanted[:outer]) for shape in shapes]
+    if not any(partial):
+        return Fitted(node.inputs, node.outputs[0])
+    runs = merge_axes(
+        wanted, [tuple(size == 1 for size in sizes) for sizes in zip(*shapes, strict=True)]
+    )
+    if runs is not None:
+        merged = [merged_shape(shape, runs) for shape in shapes]
+        inputs, before = reshaped(graph, node, node.inputs, merged, new_value)
+        dtype = graph.values[node.outputs[0]].dtype
+        output = new_value(merged_shape(wanted, runs), dtype=dtype)
+        return Fitted(inputs, output, before, (reshape_node(node, output, node.outputs[0]),))
+    inputs, before = list(node.inputs), []
+    for position in itertools.compress(range(len(inputs)), partial):
+        whole = (*wanted[:outer], *shapes[position][outer:])
+        v = inputs[position]
         inputs[position] = new_value(whole, dtype=graph.values[v].dtype)
         repeated = replace(node, inputs=(v,), outputs=(inputs[position],))
-        nodes.append(broadcast_node(graph, repeated, whole))
-    return inputs, nodes
+        before.append(broadcast_node(graph, repeated, whole))
+    return Fitted(inputs, node.outputs[0], before)
 
 
 def running_input(graph: Graph, node: Node) -> int:

@@ -11,7 +11,7 @@ from litegpu.graph import ABSENT, DType, Graph, Node
 from litegpu.ops.base import Shape
 from litegpu.ops.types import FLOATS, Types
 
-MAX_RANK = 5
+MAX_RANK = 8
 MAX_ELEMENTS = 2**31 - 1
 """Kernels index with 32-bit integers."""
 
@@ -54,7 +54,7 @@ def activation(node: Node) -> str:
 
 
 def shapes(graph: Graph, node: Node) -> str:
-    """Require tensors of at most 5 dimensions and of a sane size."""
+    """Require tensors of at most `MAX_RANK` dimensions and of a sane size."""
     for v in (*node.inputs, *node.outputs):
         if v != ABSENT and (reason := size(v, graph.values[v].shape)):
             return reason
@@ -62,7 +62,7 @@ def shapes(graph: Graph, node: Node) -> str:
 
 
 def size(tensor: int, shape: Shape) -> str:
-    """Require a tensor of at most 5 dimensions and of a sane size."""
+    """Require a tensor of at most `MAX_RANK` dimensions and of a sane size."""
     if len(shape) > MAX_RANK:
         return (
             f"OP is supported, but tensor type/shape isn't compatible: tensor {tensor} has "

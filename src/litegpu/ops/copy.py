@@ -77,6 +77,25 @@ def _limits(attributes: CopyAttributes, src: Storage, dst: Storage) -> list[str]
     return conditions
 
 
+def merge_ranges(shape: Sequence[int], ranges: Sequence[range]) -> list[tuple[int, range]] | None:
+    """Return 4 axes at most, and the ranges along them that take the same elements.
+
+    Ranges may begin before an axis and end after it. An axis that is taken whole is merged into the
+    one before it, where no elements are left out between; the last stays by itself. None where more
+    than 4 axes remain.
+    """
+    merged: list[tuple[int, range]] = []
+    for size, taken in zip(shape[:-1], ranges[:-1], strict=True):
+        before, last = merged[-1] if merged else (1, range(1))
+        if merged and taken == range(size) and (last.step == 1 or size == 1):
+            merged[-1] = (before * size, range(last.start * size, last.stop * size, last.step))
+        elif merged and before == 1 and last == range(1):
+            merged[-1] = (size, taken)
+        else:
+            merged.append((size, taken))
+    return [*merged, (shape[-1], ranges[-1])] if len(merged) < 4 else None
+
+
 def four(entries: Sequence[int]) -> _Four:
     """Return four entries as a tuple of that length."""
     a, b, c, d = entries

@@ -92,14 +92,13 @@ class Binary(_Elementwise):
         return (np.broadcast_shapes(*(graph.values[v].shape for v in node.inputs)),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        inputs, nodes = fitted(graph, node, new_value)
-        position = running_input(graph, node)
-        running, other = inputs[position], inputs[1 - position]
+        fit, position = fitted(graph, node, new_value), running_input(graph, node)
+        running, other = fit.inputs[position], fit.inputs[1 - position]
         operand = SELF if running == other else other
         function = function_of(graph, node)
         bounds = activation_epilogue(node.params, integer=function != node.op)
         epilogue = (EpilogueOp(function, (operand,), position), *bounds)
-        return (*nodes, Node(node.index, COPY, 1, (running,), node.outputs, epilogue=epilogue))
+        return fit.around(Node(node.index, COPY, 1, (running,), node.outputs, epilogue=epilogue))
 
 
 def _check_integers(graph: Graph, node: Node) -> str:

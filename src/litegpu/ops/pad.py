@@ -19,8 +19,9 @@ from litegpu.ops.base import (
     constant_list,
     register,
 )
-from litegpu.ops.copy import CopyAttributes, copy_kernel, four
+from litegpu.ops.copy import CopyAttributes, copy_kernel, four, merge_ranges
 from litegpu.ops.index_map import Source, index_map_node, plain
+from litegpu.ops.reshape import reshape_node, reshaped
 from litegpu.ops.traits import Trait
 from litegpu.ops.types import INTEGERS, MOVED, Types, stored_zero
 
@@ -49,7 +50,7 @@ class Pad(Op):
         return (padded_shape(graph, node),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        return (pad_node(graph, node, stored_zero(graph.values[node.outputs[0]])),)
+        return pad_nodes(graph, node, stored_zero(graph.values[node.outputs[0]]), new_value)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         return (copy_kernel(node, ctx),)
@@ -74,17 +75,30 @@ class PadV2(Pad):
         )
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        return (pad_node(graph, node, constant_list(graph, node.inputs[2])[0]),)
+        return pad_nodes(graph, node, constant_list(graph, node.inputs[2])[0], new_value)
 
 
-def pad_node(graph: Graph, node: Node, fill: float) -> Node:
-    """Return a padding node with its attributes worked out."""
-    before = [-b for b, _ in paddings(graph, node)]
-    if len(before) > 4:
-        sources = [Source(((axis, 1),), b, bounded=True) for axis, b in enumerate(before)]
-        return index_map_node(graph, node, plain(padded_shape(graph, node)), sources, fill)
-    attributes = CopyAttributes(begin=four([0] * (4 - len(before)) + before), fill=fill)
-    return replace(node, inputs=node.inputs[:1], attributes=attributes)
+def pad_nodes(graph: Graph, node: Node, fill: float, new_value: NewValue) -> Sequence[Node]:
+    """Return a padding node with its attributes worked out, and views of its ends."""
+    shape, whole = graph.values[node.inputs[0]].shape, padded_shape(graph, node)
+    taken = [range(-b, n + a) for n, (b, a) in zip(shape, paddings(graph, node), strict=True)]
+    axes = list(zip(shape, taken, strict=True))
+    if len(axes) > 4:
+        merged = merge_ranges(shape, taken)
+        if merged is None:
+            sources = [Source(((axis, 1),), r.start, bounded=True) for axis, r in enumerate(taken)]
+            return (index_map_node(graph, node, plain(whole), sources, fill),)
+        axes = merged
+    flat = tuple(size for size, _ in axes)
+    inputs, nodes = reshaped(graph, node, node.inputs[:1], [flat], new_value)
+    begin = four([0] * (4 - len(axes)) + [r.start for _, r in axes])
+    padded = replace(node, inputs=tuple(inputs), attributes=CopyAttributes(begin, fill=fill))
+    result = tuple(len(r) for _, r in axes)
+    if result == whole:
+        return (*nodes, padded)
+    target = new_value(result)
+    view = reshape_node(node, target, node.outputs[0])
+    return (*nodes, replace(padded, outputs=(target,)), view)
 
 
 def padded_shape(graph: Graph, node: Node) -> Shape:

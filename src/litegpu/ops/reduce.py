@@ -16,7 +16,7 @@ from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, a
 from litegpu.ops.exact.reduce import ExactMean, ExactSum
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.index_map import mixed_radix_texts
-from litegpu.ops.reshape import reshape_node
+from litegpu.ops.reshape import merge_axes, merged_shape, reshape_node
 from litegpu.ops.traits import Trait
 from litegpu.ops.types import BOOLS, FLOATS, INTEGERS, SCALED, Types
 from litegpu.ops.units import Unit
@@ -204,10 +204,16 @@ def _axes(graph: Graph, node: Node) -> set[int]:
 def _steps(shape: Shape, axes: set[int]) -> list[tuple[Shape, Shape, tuple[int, ...]]]:
     """Return the reductions to make: shapes before and after, and axes of [N, H, W, C].
 
-    With more than 4 dimensions, each run of neighbouring axes is reduced on its own.
+    Of more than 4 dimensions, neighbours are merged; if more than 4 remain, each run of reduced
+    axes takes a step.
     """
     if len(shape) <= 4:
         return direct_steps(shape, axes)
+    runs = merge_axes(shape, [axis in axes for axis in range(len(shape))])
+    if runs is not None:
+        reduced_sizes = {axis for axis in axes if shape[axis] > 1}
+        over = {i for i, run in enumerate(runs) if not reduced_sizes.isdisjoint(run)}
+        return direct_steps(merged_shape(shape, runs), over)
     sizes = list(shape)
     steps: list[tuple[Shape, Shape, tuple[int, ...]]] = []
     for first in sorted(axis for axis in axes if axis - 1 not in axes):

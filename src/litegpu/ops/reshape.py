@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -47,6 +47,30 @@ def around_axis(shape: Shape, axis: int) -> Shape:
     if axis == len(shape) - 1:
         return (1, 1, math.prod(shape[:axis]), shape[axis])
     return (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 : -1]), shape[-1])
+
+
+def merge_axes(shape: Shape, kinds: Sequence[Hashable]) -> list[range] | None:
+    """Return the runs of neighbouring axes that kernels can index as one, the last axis by itself.
+
+    Neighbours are merged where they are of one kind, and axes of size 1 with any. None where more
+    than 4 runs remain.
+    """
+    runs: list[range] = []
+    found: list[Hashable] = []
+    for axis, (size, kind) in enumerate(zip(shape[:-1], kinds, strict=False)):
+        if runs and size == 1:
+            runs[-1] = range(runs[-1].start, axis + 1)
+        elif runs and (found[-1] == kind or math.prod(shape[runs[-1].start : axis]) == 1):
+            runs[-1], found[-1] = range(runs[-1].start, axis + 1), kind
+        else:
+            runs.append(range(axis, axis + 1))
+            found.append(kind)
+    return [*runs, range(len(shape) - 1, len(shape))] if len(runs) < 4 else None
+
+
+def merged_shape(shape: Shape, runs: Sequence[range]) -> Shape:
+    """Return a shape with each run of axes as one."""
+    return tuple(math.prod(shape[run.start : run.stop]) for run in runs)
 
 
 def four_dimensions(

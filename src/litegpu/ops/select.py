@@ -49,8 +49,8 @@ class SelectV2(Op):
         return (self.result_shape(graph, node),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        inputs, nodes = fitted(graph, node, new_value)
-        return (*nodes, _select(graph, node, inputs))
+        fit = fitted(graph, node, new_value)
+        return fit.around(_select(graph, node, fit.inputs))
 
 
 @register

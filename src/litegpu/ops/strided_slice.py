@@ -20,10 +20,10 @@ from litegpu.ops.base import (
     constant_list,
     register,
 )
-from litegpu.ops.copy import CopyAttributes, copy_kernel, four
+from litegpu.ops.copy import CopyAttributes, copy_kernel, four, merge_ranges
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.index_map import Source, index_map_node, plain
-from litegpu.ops.reshape import reshape_node
+from litegpu.ops.reshape import reshape_node, reshaped
 from litegpu.ops.traits import Trait
 from litegpu.ops.types import INTEGERS, MOVED
 
@@ -38,6 +38,12 @@ def part_nodes(
 
     There is one range per dimension of `source`; the shape of `target` may lack some of size 1.
     """
+    shape = graph.values[source].shape
+    merged = merge_ranges(shape, ranges) if len(shape) > 4 else None
+    views: list[Node] = []
+    if merged is not None:
+        flat, ranges = zip(*merged, strict=True)
+        (source,), views = reshaped(graph, node, [source], [flat], new_value)
     whole = tuple(map(len, ranges))
     unsqueezed = target if whole == graph.values[target].shape else new_value(whole)
     part = replace(node, op=STRIDED_SLICE, inputs=(source,), outputs=(unsqueezed,))
@@ -50,8 +56,8 @@ def part_nodes(
         sources = [Source(((axis, r.step),), r.start) for axis, r in enumerate(ranges)]
         part = index_map_node(graph, part, plain(whole), sources)
     if unsqueezed == target:
-        return (part,)
-    return part, reshape_node(node, unsqueezed, target)
+        return (*views, part)
+    return (*views, part, reshape_node(node, unsqueezed, target))
 
 
 @register

@@ -87,6 +87,7 @@ CASES: tuple[Case, ...] = (
     Concat(shapes=((3, 5), (2, 5)), axis=-2),
     Concat(shapes=((2, 3, 4), (2, 5, 4)), axis=1),
     Concat(shapes=((2, 3, 4), (2, 3, 3), (2, 3, 5)), axis=-1),
+    *(Concat(shapes=((2, 3, 2, 2, 3, 5),) * 2, axis=axis) for axis in (0, 2, 4, 5)),
     # The same value twice, constants
     Concat(shapes=_channels(4), order=(0, 0)),
     Concat(shapes=_channels(3, 5), order=(0, 1, 0)),

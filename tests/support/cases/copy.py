@@ -81,6 +81,7 @@ CASES: tuple[Case, ...] = (
     Pad(shape=(5,), pads=((0, 4),), fill=7.0),
     Pad(shape=(2, 3, 1, 2, 5), pads=((1, 0), _NONE, (0, 2), _NONE, (1, 1))),
     Pad(shape=(2, 3, 1, 2, 8), pads=(_NONE, (1, 1), _NONE, (0, 1), _NONE), fill=1.5),
+    Pad(shape=(2, 3, 1, 2, 8), pads=(_NONE, (1, 0), _NONE, _NONE, (4, 0)), fill=1.5),
     # Slices of each dimension
     Slice(begin=(0, 1, 1, 0), end=(2, 4, 3, 9)),
     Slice(begin=(1, 0, 0, 0), end=(2, 5, 4, 9)),
@@ -128,6 +129,7 @@ CASES: tuple[Case, ...] = (
         shape=(2, 3, 4, 2, 9), begin=(0, 1, 3, 0, 2), end=(2, 3, 0, 2, 7), strides=(1, 1, -2, 1, 1)
     ),
     Slice(shape=(2, 3, 4, 2, 9), begin=(1, 1), end=(2, 3), shrink=0b01),
+    Slice(shape=(3, 4, 2, 2, 8), begin=(0, 1), end=(3, 4), strides=(2, 2)),
     Slice(begin=(0, 2), end=(1, 4)),
     Slice(begin=(1,), end=(2,), shrink=1),
     Slice(shape=(9,), begin=(2,), end=(8,), strides=(2,)),

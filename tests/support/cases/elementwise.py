@@ -209,6 +209,20 @@ CASES: tuple[Case, ...] = (
         for shape in ((), (5,), (3, 7), (2, 3, 9), (1, 3, 2, 1), (1, 3, 2, 3), (1, 3, 2, 8))
     ),
     Binary(op="SUB", first=(), second=(3, 5)),
+    # More dimensions than kernels index: some are merged, or else repeated
+    Unary(op="COS", shape=(1, 2, 1, 3, 2, 2, 1, 5)),
+    *(
+        Binary(op="SUB", first=first, second=second, constant=constant)
+        for constant in (None, 1)
+        for first, second in (
+            ((2, 3, 2, 2, 3, 5), (2, 1, 1, 2, 3, 5)),
+            ((2, 3, 2, 2, 3, 5), (1, 3, 1, 2, 1, 5)),
+            ((2, 1, 1, 2, 3, 1), (1, 3, 2, 2, 3, 5)),
+            ((2, 3, 2, 2, 3, 5), (2, 3, 2, 1, 1, 1)),
+        )
+    ),
+    Binary(op="SUB", first=(2, 2, 3, 2, 5), second=(2, 1, 1, 2, 1)),
+    Binary(op="SUB", first=(2, 1, 3, 2, 1, 2, 3, 4), second=(2, 1, 3, 2, 1, 2, 3, 4)),
     Binary(op="SUB", first=(3, 1), second=(4,)),
     Binary(op="SUB", first=(), second=(), constant=1),
     # Five dimensions

@@ -41,6 +41,7 @@ CASES: tuple[Case, ...] = (
     Dense(shape=(2, 3, 2, 9)),
     Dense(shape=(2, 3, 2, 9), keep_num_dims=True, units=8),
     Dense(shape=(1, 5), keep_num_dims=True),
+    Dense(shape=(2, 1, 3, 2, 2, 9), keep_num_dims=True),
     # Rows across dimensions
     Dense(shape=(2, 3, 4), depth=12),
     Dense(shape=(2, 3, 2, 5), depth=30),

@@ -55,6 +55,9 @@ def _transposes() -> list[IndexMap]:
         ((2, 3, 2, 5, 4), (0, 2, 1, 3, 4)),
         ((2, 3, 2, 5, 7), (4, 2, 0, 3, 1)),
         ((2, 3, 1, 5, 7), (2, 0, 1, 3, 4)),
+        ((2, 3, 2, 2, 3, 5), (0, 1, 3, 2, 4, 5)),  # windows of an image
+        ((2, 3, 2, 2, 3, 5), (0, 1, 4, 2, 5, 3)),  # its pixels shuffled
+        ((2, 3, 2, 2, 3, 5), (5, 4, 3, 2, 1, 0)),
     ]
     return [IndexMap(op="TRANSPOSE", shape=shape, operands=(order,)) for shape, order in orders]
 
@@ -91,6 +94,7 @@ def _splits() -> list[IndexMap]:
         split((8,), 0, 2),
         split((2, 2, 4, 3, 6), 4, 2),
         split((2, 2, 4, 3, 6), 1, 2),
+        split((2, 3, 2, 4, 3, 6), 3, 2),
         split_v((2, 5, 3, 9), 3, 4, 1, 4),
         split_v((2, 5, 3, 9), 1, 2, -1),
         split_v((3, 12), -1, 4, 8),
@@ -104,6 +108,7 @@ def _splits() -> list[IndexMap]:
         unpack((3,), 0),
         unpack((1, 6), 0),
         unpack((2, 2, 3, 4, 8), 2),
+        unpack((2, 2, 3, 2, 2, 5), 4),
     ]
 
 
@@ -116,6 +121,7 @@ def _repeats() -> list[IndexMap]:
         ((3,), (4,)),
         ((3, 1), (2, 7)),
         ((2, 3, 2, 2, 3), (2, 1, 3, 1, 2)),
+        ((2, 1, 3, 2, 2, 3), (1, 2, 1, 3, 1, 2)),
     ]
     broadcasts: list[tuple[Shape, Shape]] = [
         ((1, 4, 1, 5), (2, 4, 3, 5)),
@@ -124,6 +130,7 @@ def _repeats() -> list[IndexMap]:
         ((1,), (3, 5)),
         ((2, 4, 3, 5), (2, 4, 3, 5)),
         ((2, 1, 3, 1, 5), (2, 4, 3, 2, 5)),
+        ((3, 1, 2, 1, 5), (2, 1, 3, 2, 2, 3, 5)),
     ]
     return [
         *(IndexMap(op="TILE", shape=shape, operands=(times,)) for shape, times in tiles),
@@ -176,6 +183,7 @@ def _mirrors() -> list[IndexMap]:
         ((6, 5), ((5, 1), (0, 4))),
         ((7,), ((3, 2),)),
         ((2, 3, 4), ((0, 0), (0, 0), (0, 0))),
+        ((2, 1, 2, 3, 2, 5), ((0, 0), (0, 0), (1, 0), (0, 1), (0, 0), (1, 0))),
     ]
     found = [
         IndexMap(op="MIRROR_PAD", shape=shape, operands=(table,), options=(("mode", mode),))
@@ -216,6 +224,7 @@ def _gathers() -> list[IndexMap]:
         gather((2, 4, 3), ((1, 2, 2), (0, 2, 1)), 2, 1),
         gather((2, 2, 5, 3), (((1, 4), (0, 0)), ((2, 3), (4, 4))), 2, 2),
         gather((2, 4, 3, 8), ((1, 0), (0, 3)), 1),
+        gather((2, 3, 2, 4, 3), ((1, 0), (0, 3)), 3),
         gather((6, 9), (1, 5), 0, dtype="int64"),
     ]
 
@@ -236,6 +245,8 @@ def _others() -> list[IndexMap]:
         slice_((9,), (3,), (-1,)),
         slice_((3, 4, 7), (1, 0, 6), (1, -1, 1)),
         slice_((2, 2, 5, 4, 9), (0, 1, 1, 2, 3), (2, 1, 3, -1, 5)),
+        slice_((2, 2, 3, 2, 4, 9), (0, 1, 1, 0, 0, 4), (2, 1, 2, 2, 4, 5)),
+        slice_((2, 2, 3, 2, 4, 9), (0, 0, 1, 0, 1, 4), (2, 2, 2, 2, 2, 5)),
         *(
             IndexMap(op="REVERSE_V2", shape=shape, operands=((axis,),))
             for shape, axis in (
@@ -245,11 +256,18 @@ def _others() -> list[IndexMap]:
                 ((3, 9), -1),
                 ((7,), 0),
                 ((2, 3, 2, 3, 5), 2),
+                ((2, 1, 3, 2, 3, 5), 3),
             )
         ),
         *(
             IndexMap(op="EXPAND_DIMS", shape=shape, operands=(axis,))
-            for shape, axis in (((2, 3, 5), 0), ((2, 3, 5), -1), ((4, 3), 1), ((7,), 1))
+            for shape, axis in (
+                ((2, 3, 5), 0),
+                ((2, 3, 5), -1),
+                ((4, 3), 1),
+                ((7,), 1),
+                ((2, 3, 2, 3, 5), 3),
+            )
         ),
         IndexMap(op="EXPAND_DIMS", shape=(2, 3, 4, 5), operands=(2,), dtype="int64"),
     ]
@@ -290,4 +308,5 @@ CASES: tuple[Case, ...] = (
     Pack(shape=(2, 6), axis=1, constant=True),
     *(Pack(shape=(2, 4, 3, 5), axis=axis, constant=True) for axis in (1, 4)),
     *(Pack(shape=(2, 4, 3, 4), axis=axis, count=2) for axis in range(5)),
+    Pack(shape=(2, 1, 3, 2, 4), axis=3),
 )

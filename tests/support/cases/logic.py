@@ -239,6 +239,7 @@ CASES: tuple[Case, ...] = (
     Select(constant=(0,), condition=(5,)),
     Select(values=TRUTH),
     Select(condition=(2, 1, 2, 1, 5), first=(2, 3, 2, 3, 5), second=(1,)),
+    Select(condition=(2, 1, 1, 2, 3, 5), first=(2, 3, 2, 2, 3, 5), second=(1,)),
     # Casts
     *(Cast(source=_FRACTIONS, target=target) for target in ("int32", "int64", "bool")),
     *(LargeCast(source=source, target="float32") for source in (_WIDE, _LONG, _HUGE)),

@@ -147,6 +147,7 @@ def _types(op: str, *dtypes: str, **fields: Any) -> list[QuantizedPair]:
 _SHORT = (*BYTES, "int16")
 _ALONG, _ONE, _ANY = ((2, 19), (19,)), ((2, 3, 11), (2, 3, 1)), ((2, 1, 2, 1, 3), (1, 2, 1, 2, 1))
 """Loops of the CPU: over what is broadcast whole, from one element, or in other ways."""
+_SIX = ((2, 3, 2, 2, 3, 5), (2, 1, 1, 2, 3, 5))
 
 CASES: tuple[Case, ...] = (
     *(case for op in ("ADD", "SUB", "MUL") for case in _types(op, *_SHORT, kind=POWER)),
@@ -155,7 +156,7 @@ CASES: tuple[Case, ...] = (
     *_types("MUL", *BYTES, finer=1000.0),
     *(
         case
-        for first, second in (_ONE, _ANY)
+        for first, second in (_ONE, _ANY, _SIX)
         for case in _types("MUL", *BYTES, finer=1000.0, first=first, second=second)
     ),
     *_types("ADD", "int8", activation="RELU6"),
@@ -178,7 +179,7 @@ CASES: tuple[Case, ...] = (
     *(
         QuantizedSum(rounding=rounding, first=first, second=second)
         for rounding in ("floored", "floored uint8")
-        for first, second in (_ONE, _ANY)
+        for first, second in (_ONE, _ANY, _SIX)
     ),
     QuantizedSum(rounding="floored uint8"),
 )

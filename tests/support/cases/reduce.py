@@ -75,6 +75,12 @@ CASES: tuple[Case, ...] = (
         for keep in (True, False)
     ),
     Reduce(shape=(2, 3, 2, 3, 8), axes=(0, 2, 4)),
+    *(
+        Reduce(op=op, shape=(2, 3, 2, 2, 3, 5), axes=axes, keep=keep)
+        for op in ("MEAN", "REDUCE_MAX")
+        for axes, keep in (((2, 3), True), ((1, 3), False), ((0, 2, 4, 5), False))
+    ),
+    *(Reduce(shape=(1, 2, 1, 3, 1, 4, 3, 6), axes=axes) for axes in ((0, 1, 4), (2, 3, 7), (4,))),
     Reduce(shape=(3, 16, 17, 12)),
     Reduce(shape=(1, 33, 31, 5), keep=False),
     *(Reduce(op=op, shape=(1, 33, 31, 5), axes=(1, 2, 3)) for op in _KINDS[:4]),

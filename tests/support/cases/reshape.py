@@ -60,6 +60,8 @@ CASES: tuple[Case, ...] = (
     Reshape(shape=(1, 1, 1, 9), to=(3, 3)),
     Reshape(shape=(1,), to=(0,), by_parameter=True),  # how old converters wrote a scalar
     Reshape(shape=(), to=(1, 1)),
+    Reshape(to=(1, 2, 3, 2, 1, 2, 1, 5)),
+    Reshape(shape=(2, 3, 2, 2, 5, 1), to=(2, 30, 2)),
     # One size that follows from the others; the shape as a parameter
     Reshape(to=(-1, 10)),
     Reshape(to=(2, -1)),
@@ -68,6 +70,7 @@ CASES: tuple[Case, ...] = (
     Reshape(to=(6, 20), by_parameter=True),
     *(Squeeze(dims=dims) for dims in ((), (0,), (2,), (-2,), (0, 2))),
     Squeeze(shape=(1, 1, 1, 8)),
+    Squeeze(shape=(2, 1, 3, 1, 4, 5), dims=(1,)),
     Squeeze(shape=(4, 1)),
     Squeeze(shape=(1, 1)),
     Squeeze(shape=(2, 3)),

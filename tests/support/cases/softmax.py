@@ -51,6 +51,7 @@ CASES: tuple[Case, ...] = (
     Softmax(shape=(3, 5, 1, 66)),
     *(Softmax(beta=beta) for beta in (0.5, 2.0, 0.01)),
     Softmax(shape=(2, 3, 2, 2, 5)),
+    Softmax(shape=(2, 1, 3, 2, 2, 1, 3, 5)),
     *(
         Softmax(op=op, shape=shape)
         for op in ("LOG_SOFTMAX", "L2_NORMALIZATION")
@@ -68,6 +69,7 @@ CASES: tuple[Case, ...] = (
     *(CumSum(shape=(2, c), axis=1) for c in range(1, 10)),
     *(CumSum(shape=shape, axis=-1, reverse=True) for shape in ((7,), (2, 3, 9))),
     *(CumSum(shape=(2, 3, 2, 3, 5), axis=axis) for axis in (1, 4)),
+    CumSum(shape=(2, 1, 3, 2, 3, 5), axis=2),
     CumSum(shape=(2, 257), axis=1),
     # exp of these overflows float32, and float16 long before
     Softmax(values=Range(-60000.0, 60000.0)),

@@ -46,12 +46,11 @@ class _Pairs(Exact):
         return ""
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        inputs, nodes = fitted(graph, node, new_value)
-        position = running_input(graph, node)
-        running, other = inputs[position], inputs[1 - position]
+        fit, position = fitted(graph, node, new_value), running_input(graph, node)
+        running, other = fit.inputs[position], fit.inputs[1 - position]
         unnamed = EpilogueOp("", (SELF if running == other else other,), position)
         epilogue = self.epilogue(graph, node, unnamed, new_value)
-        return (*nodes, Node(node.index, COPY, 1, (running,), node.outputs, epilogue=epilogue))
+        return fit.around(Node(node.index, COPY, 1, (running,), node.outputs, epilogue=epilogue))
 
     @abstractmethod
     def epilogue(

@@ -40,8 +40,8 @@ CASES = (
     ),
     Rejected(
         "RELU",
-        (computed(1, 1, 1, 2, 3, 4),),
-        _WRONG_TYPE + "0 has 6 dimensions, at most 5 are handled.",
+        (computed(1, 1, 1, 1, 1, 1, 2, 3, 4),),
+        _WRONG_TYPE + "0 has 9 dimensions, at most 8 are handled.",
     ),
     Rejected(
         "RELU",

@@ -54,10 +54,10 @@ CASES = (
     ),
     Rejected(
         "STRIDED_SLICE",
-        (computed(4, 5), *(integers(0, 0, 0, 0),) * 2, integers(1, 1, 1, 1)),
-        params={"new_axis_mask": 0b1111},
-        reason="OP is supported, but tensor type/shape isn't compatible: tensor 4 has 6 "
-        "dimensions, at most 5 are handled.",
+        (computed(4, 5), *(integers(*(0,) * 7),) * 2, integers(*(1,) * 7)),
+        params={"new_axis_mask": 0b1111111},
+        reason="OP is supported, but tensor type/shape isn't compatible: tensor 4 has 9 "
+        "dimensions, at most 8 are handled.",
     ),
     Rejected(
         "ARG_MAX",
