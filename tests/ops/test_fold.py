@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from litegpu import GpuDelegate
-from litegpu.graph import DType, Graph, Node, Value
+from litegpu.graph import DType, Graph, Node, Quantization, Value
 from litegpu.ops import fold
+from litegpu.runtime_abi import kernels
+from litegpu.runtime_abi.params import PARAMS
 from litegpu.tools import runtime
+from litegpu.zoo import schema
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from small_models import CPU_ONLY, assert_close, interpreter, random, reference, run, step
 
@@ -214,3 +217,132 @@ def test_operands_too_many_are_left_alone(op: str, inputs: int) -> None:
     assert [value.data.item() for value in array.values() if value.data is not None] == [
         *range(5, 5 + inputs)
     ]
+
+
+def _chosen_floats(writer: ModelWriter) -> TensorRef:
+    sides = [writer.constant(np.array(each, np.float32)) for each in ([[0.5], [-1]], [1, 2, 3])]
+    condition = writer.constant(np.array([[True, False, True], [False, False, True]]))
+    return writer.op("SELECT_V2", [condition, *sides], [(2, 3)])
+
+
+def _many_integers(writer: ModelWriter) -> TensorRef:
+    sides = [writer.constant(np.arange(65537, dtype=np.int32) * each) for each in (3, -7)]
+    total = writer.op("ADD", sides, [(65537,)], dtype="int32")
+    bounds = [writer.constant(np.array([each], np.int32)) for each in (65531, 6)]
+    part = writer.op("SLICE", [total, *bounds], [(6,)], dtype="int32")
+    options = {"in_data_type": "INT32", "out_data_type": "FLOAT32"}
+    return writer.op("CAST", [part], [(6,)], options=options)
+
+
+def _repeated(writer: ModelWriter) -> TensorRef:
+    wide = writer.constant(np.array([4, 3], np.int32))
+    row = writer.op("EXP", [writer.constant(np.array([0.3, 2, -4], np.float32))], [(3,)])
+    return writer.op("BROADCAST_TO", [row, wide], [(4, 3)], version=2)
+
+
+def _largest(writer: ModelWriter) -> TensorRef:
+    """The second result of an operation with two, whose first nobody reads."""
+    row = writer.constant(np.array([[3, 1, 9, 4]], np.float32))
+    two = writer.constant(np.array(2, np.int32))
+    shapes = [(1, 2), (1, 2)]
+    _, places = writer.multi("TOPK_V2", [row, two], shapes, dtypes=["float32", "int32"])
+    options = {"in_data_type": "INT32", "out_data_type": "FLOAT32"}
+    return writer.op("CAST", [places], [(1, 2)], options=options)
+
+
+def _dequantized(writer: ModelWriter) -> TensorRef:
+    scales = Quantization((0.5, 0.25, 2.0), (0, 0, 0), 1)
+    stored = writer.constant(np.arange(-6, 6, dtype=np.int8).reshape(4, 3), quantization=scales)
+    return writer.op("DEQUANTIZE", [stored], [(4, 3)], version=5)
+
+
+def _filtered(writer: ModelWriter) -> TensorRef:
+    """An operation with padding, strides and a fused activation."""
+    image = writer.constant(random(1, 5, 4, 2))
+    weights, bias = writer.constant(random(3, 3, 3, 2)), writer.constant(random(3))
+    options = {
+        "padding": "SAME",
+        "stride_h": 2,
+        "stride_w": 1,
+        "dilation_h_factor": 1,
+        "dilation_w_factor": 1,
+        "fused_activation_function": "RELU6",
+    }
+    return writer.op("CONV_2D", [image, weights, bias], [(1, 3, 4, 3)], options=options)
+
+
+@pytest.mark.parametrize(
+    "make", [_chosen_floats, _many_integers, _repeated, _largest, _dequantized, _filtered]
+)
+def test_constants_are_computed_once_by_the_cpu(make: Callable[[ModelWriter], TensorRef]) -> None:
+    """Whatever the operation, litegpu may have no kernel for it."""
+    writer = ModelWriter()
+    found = make(writer)
+    x = writer.input(found.shape)
+    writer.output(writer.op("SUB", [x, found], [found.shape]))
+    model = writer.build()
+    delegate = GpuDelegate(precision="fp32")
+    target = interpreter(model, delegate)
+    assert delegate.report is not None and delegate.report.whole_graph, str(delegate.report)
+    assert [each.kernels for each in delegate.report.partitions] == [1]
+    values = random(*found.shape)
+    (wanted,), (got,) = reference(model, values), run(target, values)
+    np.testing.assert_array_equal(got, wanted)
+
+
+def _broadcast(size: int) -> Graph:
+    one = Value(0, "one", (1,), DType.FLOAT32, np.ones(1, np.float32))
+    wide = Value(1, "wide", (1,), DType.INT32, np.array([size], np.int32))
+    values = {0: one, 1: wide, 2: Value(2, "result", (1,), DType.FLOAT32)}
+    return Graph(values, (Node(0, "BROADCAST_TO", 2, (0, 1), (2,)),), (), ())
+
+
+def test_what_the_cpu_computes_has_a_budget() -> None:
+    graph, budget = _broadcast(100), fold.Budget(left=1000, runs=4)
+    found = [fold.evaluate(graph, graph.nodes[0], budget) is not None for _ in range(4)]
+    assert found == [True, True, False, False]
+    assert (budget.left, budget.runs) == (200, 0)
+    for small in (fold.Budget(runs=0), fold.Budget(operations=0)):
+        assert fold.evaluate(graph, graph.nodes[0], small) is None
+    large = _broadcast(1 << 30)
+    assert fold.evaluate(large, large.nodes[0], fold.Budget()) is None
+
+
+def test_a_budget_grows_with_the_constants_of_a_graph() -> None:
+    weights = np.zeros(1 << 20, np.int8)
+    values = {v: Value(v, "", weights.shape, DType.INT8, weights) for v in range(3)}
+    assert fold.Budget.of(Graph(values, (), (), ())).left == (1 << 24) + (4 << 20)
+
+
+def test_without_a_runtime_constants_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = _broadcast(3)
+    monkeypatch.setattr(kernels, "RUNTIMES", ("no_such_runtime",))
+    assert fold.evaluate(graph, graph.nodes[0], fold.Budget()) is None
+    monkeypatch.undo()
+    assert fold.evaluate(graph, graph.nodes[0], fold.Budget()) is not None
+
+
+@pytest.mark.parametrize(
+    ("op", "params"),
+    [
+        ("RANDOM_UNIFORM", {"seed": 1, "seed2": 2}),
+        ("IF", {"then_subgraph_index": 1, "else_subgraph_index": 2}),
+        ("LEAKY_RELU", {}),  # its factor is not known
+        ("NO_SUCH_OPERATION", {}),
+        ("CONV_2D", {}),
+    ],
+)
+def test_nodes_that_the_cpu_is_not_asked_to_compute(op: str, params: dict[str, int]) -> None:
+    graph = _broadcast(3)
+    node = Node(0, op, 1, (1,), (2,), params)
+    assert fold.evaluate(graph, node, fold.Budget()) is None
+
+
+@pytest.mark.parametrize("op", sorted(PARAMS.keys() - {"STABLEHLO_COMPOSITE"}))
+def test_parameters_are_options_of_the_file(op: str) -> None:
+    """An operation is written as it was read."""
+    names = schema.option_names(op) - kernels.NO_PARAMETERS
+    fields = [(name, kind) for name, kind in PARAMS[op] if not name.startswith("num_")]
+    fields += [("num_splits", "int32")] * (op in ("SPLIT", "SPLIT_V"))
+    fields += [("num_bits", "int32")] * (op == "FAKE_QUANT")
+    assert {kernels.OPTIONS.get(name, name) for name, _ in fields} == names

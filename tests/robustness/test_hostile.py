@@ -43,7 +43,7 @@ LEFT_TO_THE_CPU = {
 """What the delegate says; nothing where each node has its own reason."""
 ON_THE_DEVICE = {
     **{"chain": 4000, "fan": 4000, "moves": 4000, "sums": 3000, "wide_join": 4001},
-    **{"tables_of_sums": 1, "many_fills": 65},
+    **{"tables_of_sums": 1, "many_fills": 65, "many_runs": 257},
 }
 """How many nodes run there."""
 
@@ -181,13 +181,14 @@ SMALL, LARGE = np.int32(1 << 10), np.int32(1 << 30)
         ("RANGE", [0, SMALL, 1], [0, LARGE, 1], {}),
         ("RANGE", [SMALL, 0, -3], [LARGE, -5, -1], {}),
         ("FILL", [[SMALL], 1], [[LARGE, LARGE], 1], {}),
-        ("ADD", [np.ones((9, 1)), np.ones((1, 9))], [np.ones((999, 1)), np.ones((1, 999))], {}),
-        ("GATHER", [np.ones((9, 1)), [0, 0]], [np.ones((999, 1)), [0] * 999], {"axis": 1}),
-        ("CONCATENATION", [[1]] * 9, [np.ones(9999)] * 9, {"axis": 0}),
+        ("ADD", [np.ones((9, 1)), np.ones((1, 9))], [np.ones((9999, 1)), np.ones((1, 9999))], {}),
+        ("GATHER", [np.ones((9, 1)), [0, 0]], [np.ones((9999, 1)), [0] * 999], {"axis": 1}),
+        ("CONCATENATION", [[1]] * 9, [np.ones(1 << 20)] * 9, {"axis": 0}),
         ("SLICE", [[1, 2, 3], [1], [2]], [[1, 2, 3], [0], [LARGE]], {}),
         ("SLICE", [[1, 2, 3], [1], [-1]], [[1, 2, 3], [-2], [2]], {}),
-        ("PACK", [[1]] * 9, [np.ones(9999)] * 9, {"axis": 0}),
-        ("SELECT_V2", [[True], [[1]], [2]], [np.ones((999, 1), bool), 1, np.ones(999)], {}),
+        ("PACK", [[1]] * 9, [np.ones(1 << 20)] * 9, {"axis": 0}),
+        ("SELECT_V2", [[True], [[1]], [2]], [np.ones((9999, 1), bool), 1, np.ones(9999)], {}),
+        ("TILE", [[1, 2], [3]], [[1, 2], [LARGE]], {}),
     ],
 )
 def test_results_are_folded_only_as_far_as_they_are_small(

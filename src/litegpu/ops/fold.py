@@ -1,7 +1,8 @@
-"""Operations whose results are known before the model runs: shapes, and what is made of them.
+"""Operations whose results are known before the model runs: shapes, and what is made of constants.
 
-No kernel runs for them. All is exact: they move elements or compute with integers and bools. How
-an op does so is its own matter (`OpFacts.fold`); here is how much of it there may be.
+No kernel runs for them. Most ops move elements, or compute with integers and bools, by a rule of
+their own (`OpFacts.fold`); all others run once on the CPU, by its own kernel. Here is how much of
+that there may be.
 """
 
 from __future__ import annotations
@@ -16,23 +17,39 @@ from litegpu.ops.base import facts_of
 from litegpu.ops.dynamic import UNKNOWN
 from litegpu.ops.facts import Array
 from litegpu.ops.traits import Trait
+from litegpu.runtime_abi import kernels
 
-_MOST_ELEMENTS = 1 << 16
-"""Larger operands and results stay with the model: folding would keep them in memory once more."""
-_MOST_BYTES = 1 << 24
+_FREE_BYTES = 1 << 24
+_FACTOR = 4
+"""What dequantizing makes of the constants of a model that is no trick."""
+_MOST_RUNS = 256
+_MOST_OPERATIONS = 1 << 30
 _TYPES = {np.dtype(dtype.value): dtype for dtype in DType if dtype.size}
 """By the types of NumPy: to ask these for their names takes long."""
 
 
 @dataclass
 class Budget:
-    """Bytes that the results of a graph's folded nodes may take, all in all.
+    """What the results of a graph's folded nodes may take, all in all.
 
     A small file can ask for much: each operation may make a large constant of small ones, and each
     costs the file some bytes. What exceeds this is left to kernels, or to the CPU.
     """
 
-    left: int = _MOST_BYTES
+    left: int = _FREE_BYTES
+    """Bytes of results."""
+    runs: int = _MOST_RUNS
+    """Nodes that the CPU's own kernels compute."""
+    operations: int = _MOST_OPERATIONS
+    """What these compute, as `OpFacts.flops` counts it."""
+
+    @classmethod
+    def of(cls, graph: Graph) -> Budget:
+        """Return the budget of a graph."""
+        arrays = [value.data for value in graph.values.values() if value.data is not None]
+        # The same bytes may be a constant twice.
+        sizes = {(array.__array_interface__["data"][0], array.nbytes) for array in arrays}
+        return cls(_FREE_BYTES + _FACTOR * sum(nbytes for _, nbytes in sizes))
 
     def take(self, nbytes: int) -> None:
         """Spend some of it. Raises ValueError when it is used up."""
@@ -90,11 +107,22 @@ def _evaluate(
         known = op.fold(graph, node, ())
         return None if known is None else known.make()
     arrays = [value.data for value in inputs if value.data is not None]
-    large = any(value.elements > _MOST_ELEMENTS for value in inputs)
-    if len(arrays) < len(inputs) or (large and Trait.SAME_DATA not in op.traits):
+    if len(arrays) < len(inputs):
         return None
     found = op.fold(graph, node, arrays)
-    if found is None or found.elements > _MOST_ELEMENTS:
-        return None
+    if found is None:
+        return _run(graph, node, budget)
     budget.take(found.elements * graph.values[node.outputs[0]].dtype.size)
     return [np.ascontiguousarray(each).reshape(each.shape) for each in found.make()]
+
+
+def _run(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None:
+    """Return what the CPU's own kernel makes of constants, None where it cannot be asked."""
+    types = [graph.values[v].dtype for v in (*node.inputs, *node.outputs) if v != ABSENT]
+    work = facts_of(node.op).flops(graph, node)
+    if not budget.runs or work > budget.operations or DType.OTHER in types:
+        return None
+    budget.runs, budget.operations = budget.runs - 1, budget.operations - work
+    results = kernels.compute(node, graph.values, budget.left)
+    budget.take(sum(each.nbytes for each in results or ()))
+    return results

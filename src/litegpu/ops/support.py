@@ -64,7 +64,7 @@ def _check(
     values = dict(graph.values)
     reasons: dict[int, str] = {}
     from_shapes: set[int] = set()
-    budget, listed = fold.Budget(), _ListBudget()
+    budget, listed = fold.Budget.of(graph), _ListBudget()
     overwritten = _made_twice(graph)
     present = replace(graph, values=values)  # which change while the nodes are checked
     for node in graph.nodes:

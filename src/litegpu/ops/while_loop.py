@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -149,7 +150,7 @@ class _Unrolled:
     """How often its body has run so far."""
     last: tuple[int, ...] = ()
     """What the loop has carried through the passes so far."""
-    budget: fold.Budget = field(default_factory=fold.Budget)
+    budget: fold.Budget = field(default_factory=partial(fold.Budget, runs=0))
     pieces: dict[int, Pieces] = field(default_factory=dict)
     """Values of which no node has been made yet: a sequence that grows by a row in each pass."""
 

@@ -11,8 +11,12 @@ from litegpu.passes.base import Editor, PassResult, label
 
 def fold_constants(graph: Graph) -> PassResult:
     """Give the outputs of such nodes their data and drop the nodes."""
-    edit, budget = Editor(graph), fold.Budget()
+    edit, budget = Editor(graph), fold.Budget.of(graph)
     for position, node in enumerate(graph.nodes):
+        if fold.is_folded(node, edit.values):
+            edit.nodes[position] = None
+            edit.applied.append(f"{label(node)} folded")
+            continue
         known = fold.evaluate(replace(graph, values=edit.values), node, budget)
         if known is None:
             if node.op == "DEQUANTIZE":

@@ -11,13 +11,7 @@ from numpy.typing import NDArray
 
 from litegpu import GpuDelegate
 from litegpu.errors import InterpreterError, LitegpuError, ModelError, missing_dependency
-
-RUNTIMES = (
-    "ai_edge_litert.interpreter",
-    "tflite_runtime.interpreter",
-    "tensorflow.lite.python.interpreter",
-)
-"""Modules with an `Interpreter`; the first one that is installed is used."""
+from litegpu.runtime_abi.kernels import RUNTIMES
 
 
 class Output(NamedTuple):

@@ -132,6 +132,12 @@ def builtin_options(op: str, fields: Mapping[str, Any]) -> tuple[str, int, Any]:
     return union, number, filled
 
 
+def option_names(op: str) -> set[str]:
+    """Return the names of the options of a builtin."""
+    _, _, table = builtin_options(op, {})
+    return set() if table is None else set(map(_snake_case, vars(table)))
+
+
 def options_of(table: Any) -> Iterator[tuple[str, Any]]:
     """Yield the options that a filled table holds, as `builtin_options` takes them.
 

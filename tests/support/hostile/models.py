@@ -53,6 +53,14 @@ def many_fills(count: int = 4000) -> bytes:
     return _ending(writer, fills[-1])
 
 
+def many_runs(count: int = 4000) -> bytes:
+    """Many functions of constants, each of which the CPU can compute beforehand."""
+    writer = ModelWriter()
+    one = writer.constant(np.ones(8, np.float32))
+    found = [writer.op("EXP", [one], [(8,)]) for _ in range(count)]
+    return _ending(writer, found[-1])
+
+
 def sparse(rows: int = 20_000, columns: int = 20_000) -> bytes:
     """Weights of 1.6 GB, of which three are stored."""
     writer = ModelWriter()
@@ -230,7 +238,7 @@ def convolutions(count: int = 2000) -> bytes:
 ALL: Mapping[str, Write] = {
     write.__name__: write
     for write in (
-        *(nested_options, tables_of_sums, many_fills, sparse, groups),
+        *(nested_options, tables_of_sums, many_fills, many_runs, sparse, groups),
         *(same_weights, one_hots, chain, fan, moves, sums, pieces, long_shapes, long_names),
         *(many_operands, many_operations, custom_options, wide_join, convolutions),
     )

@@ -13,8 +13,8 @@ from litegpu import config
 from litegpu.backends import ALIASES, ANY, BACKENDS, SHORT, private_files
 from litegpu.cache.store import default_folder, entries, kernels
 from litegpu.errors import LitegpuError, did_you_mean
+from litegpu.runtime_abi.kernels import RUNTIMES
 from litegpu.tools.doctor.findings import Finding, Machine
-from litegpu.tools.runtime import RUNTIMES
 from litegpu.version import __version__
 from litegpu.wording import shown_size
 

@@ -10,10 +10,10 @@ from importlib import util
 from typing import Any
 
 from litegpu.backends import BACKENDS, TITLES
+from litegpu.runtime_abi.kernels import RUNTIMES
 from litegpu.tools.children import run_module
 from litegpu.tools.doctor.findings import Finding
 from litegpu.tools.doctor.libraries import TRIAL
-from litegpu.tools.runtime import RUNTIMES
 from litegpu.wording import shown_size, shown_time
 
 _PATIENCE_S = 120.0

@@ -1,0 +1,122 @@
+"""The CPU's own kernels on constants: one operation in an interpreter of its own."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.errors import LitegpuError
+from litegpu.graph import ABSENT, DType, Node, Value
+from litegpu.runtime_abi.enums import DTYPES
+
+if TYPE_CHECKING:
+    from litegpu.zoo.writer import ModelWriter, TensorRef
+
+RUNTIMES = (
+    "ai_edge_litert.interpreter",
+    "tflite_runtime.interpreter",
+    "tensorflow.lite.python.interpreter",
+)
+"""Modules with an `Interpreter`; the first one that is installed is used."""
+
+_RANDOM = frozenset({"MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"})
+OPTIONS = {
+    "activation": "fused_activation_function",
+    "dilation_depth_factor": "dilation_d_factor",
+    "dilation_height_factor": "dilation_h_factor",
+    "dilation_width_factor": "dilation_w_factor",
+    "shape": "new_shape",
+    "stride_depth": "stride_d",
+    "stride_height": "stride_h",
+    "stride_width": "stride_w",
+}
+"""Options of the file by the names of parameters, where these differ."""
+_TYPES = frozenset({"idx_out_type", "in_data_type", "out_data_type", "out_type", "output_type"})
+NO_PARAMETERS = frozenset({"quant_spec", "quantized_bias_type"})
+"""Options that the runtime's parameters lack: see `params`."""
+
+
+def compute(
+    node: Node, values: Mapping[int, Value], most_bytes: int
+) -> list[npt.NDArray[Any]] | None:
+    """Return what the CPU's kernel makes of a node's inputs, all of them constants.
+
+    None where the kernel is not deterministic or runs other graphs, where the runtime rejects the
+    node or its results have more than `most_bytes`, and where this process has loaded no runtime,
+    or one that cannot write such a model.
+    """
+    runtime = next(filter(None, map(sys.modules.get, RUNTIMES)), None)
+    resolvers = getattr(runtime, "OpResolverType", None)
+    if runtime is None or resolvers is None or node.op in _RANDOM:
+        return None
+    try:
+        content = _written(node, values)
+        if content is None:
+            return None
+        interpreter = runtime.Interpreter(
+            model_content=content,
+            num_threads=1,
+            experimental_op_resolver_type=resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+        )
+        interpreter.allocate_tensors()
+        if _bytes_of(interpreter) > most_bytes:
+            return None
+        interpreter.invoke()
+        if _bytes_of(interpreter) > most_bytes:
+            return None  # its shapes are known only now
+        return [interpreter.get_tensor(each["index"]) for each in interpreter.get_output_details()]
+    except (LitegpuError, RuntimeError, TypeError, ValueError):
+        return None
+
+
+def _bytes_of(interpreter: Any) -> int:
+    details = interpreter.get_output_details()
+    return sum(math.prod(map(int, d["shape"])) * np.dtype(d["dtype"]).itemsize for d in details)
+
+
+def _written(node: Node, values: Mapping[int, Value]) -> bytes | None:
+    """Return a model of one node, None where not all of its options are known."""
+    from litegpu.zoo.writer import ModelWriter
+
+    options = options_of(node)
+    if options is None:
+        return None
+    writer = ModelWriter()
+    inputs = [None if v == ABSENT else _constant(writer, values[v]) for v in node.inputs]
+    outputs = [values[v] for v in node.outputs]
+    results = writer.multi(
+        node.op,
+        inputs,
+        [[max(size, 1) for size in value.shape] for value in outputs],
+        options=options,
+        version=node.version,
+        dtypes=[value.dtype.value for value in outputs],
+        quantizations=[value.quantization for value in outputs],
+    )
+    writer.output(*results)
+    return writer.build()
+
+
+def _constant(writer: ModelWriter, value: Value) -> TensorRef:
+    dtype = "int4" if value.dtype is DType.INT4 else value.dtype.value
+    return writer.constant(np.asarray(value.data), dtype, quantization=value.quantization)
+
+
+def options_of(node: Node) -> dict[str, Any] | None:
+    """Return a node's options as a file has them; None where a parameter is not known."""
+    from litegpu.zoo import schema
+
+    names = schema.option_names(node.op) - NO_PARAMETERS
+    found = {}
+    for name, value in node.params.items():
+        name = OPTIONS.get(name, name)
+        if name in _TYPES:
+            value = DTYPES.get(value, DType.OTHER).value
+        found[name] = value
+    others = any(name.endswith("subgraph_index") for name in names)
+    return None if others or not names <= found.keys() else {name: found[name] for name in names}
