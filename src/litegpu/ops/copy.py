@@ -85,14 +85,14 @@ def merge_ranges(shape: Sequence[int], ranges: Sequence[range]) -> list[tuple[in
     than 4 axes remain.
     """
     merged: list[tuple[int, range]] = []
-    for size, taken in zip(shape[:-1], ranges[:-1], strict=True):
+    for size, part in zip(shape[:-1], ranges[:-1], strict=True):
         before, last = merged[-1] if merged else (1, range(1))
-        if merged and taken == range(size) and (last.step == 1 or size == 1):
+        if merged and part == range(size) and (last.step == 1 or size == 1):
             merged[-1] = (before * size, range(last.start * size, last.stop * size, last.step))
         elif merged and before == 1 and last == range(1):
-            merged[-1] = (size, taken)
+            merged[-1] = (size, part)
         else:
-            merged.append((size, taken))
+            merged.append((size, part))
     return [*merged, (shape[-1], ranges[-1])] if len(merged) < 4 else None
 
 

@@ -81,12 +81,12 @@ class PadV2(Pad):
 def pad_nodes(graph: Graph, node: Node, fill: float, new_value: NewValue) -> Sequence[Node]:
     """Return a padding node with its attributes worked out, and views of its ends."""
     shape, whole = graph.values[node.inputs[0]].shape, padded_shape(graph, node)
-    taken = [range(-b, n + a) for n, (b, a) in zip(shape, paddings(graph, node), strict=True)]
-    axes = list(zip(shape, taken, strict=True))
+    part = [range(-b, n + a) for n, (b, a) in zip(shape, paddings(graph, node), strict=True)]
+    axes = list(zip(shape, part, strict=True))
     if len(axes) > 4:
-        merged = merge_ranges(shape, taken)
+        merged = merge_ranges(shape, part)
         if merged is None:
-            sources = [Source(((axis, 1),), r.start, bounded=True) for axis, r in enumerate(taken)]
+            sources = [Source(((axis, 1),), r.start, bounded=True) for axis, r in enumerate(part)]
             return (index_map_node(graph, node, plain(whole), sources, fill),)
         axes = merged
     flat = tuple(size for size, _ in axes)
