@@ -31,7 +31,7 @@ from litegpu import GpuDelegate
 from litegpu.kernels.base import Rejected
 from litegpu.kernels.cuda import attention_mma
 from litegpu.kernels.cuda.attention_mma.tile import AttentionProblem, AttentionTile, candidates
-from litegpu.tools.runtime import interpreter
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
 _BEST = 3

@@ -28,8 +28,8 @@ from litegpu.kernels.cuda import conv_mma
 from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile
 from litegpu.kernels.cuda.conv_mma.tile import candidates as tile_candidates
 from litegpu.kernels.cuda.tiles import choose
-from litegpu.runtime_abi import seats
-from litegpu.tools.runtime import interpreter
+from litegpu.runtime_abi import kernel_slots as seats
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.zoo.writer import ModelWriter
 
 _CHAIN = 24

@@ -42,7 +42,8 @@ import numpy as np
 
 import machine
 from litegpu import GpuDelegate, list_devices
-from litegpu.tools import images, runtime
+from litegpu.pictures import images
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.models import find_model
 from litegpu.zoo.writer import ModelWriter
 from measuring import NO_DRIVER_CACHES

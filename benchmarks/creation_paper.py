@@ -28,10 +28,14 @@ from unittest import mock
 
 import machine
 from creation import MODELS
-from litegpu import CompilationError, GpuDelegate, list_devices, partition_kernel
-from litegpu.backends import cuda_compiler
+from litegpu import (
+    CompilationError,
+    GpuDelegate,
+    list_devices,
+)
 from litegpu.backends.base import Compilation, DeviceInfo
-from litegpu.backends.cuda_compiler import (
+from litegpu.backends.cuda import compiler as cuda_compiler
+from litegpu.backends.cuda.compiler import (
     BESIDE_OTHERS,
     KernelCompiler,
     compile_source,
@@ -42,11 +46,12 @@ from litegpu.backends.failures import Failures
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
+from litegpu.delegation import partition_kernel
 from litegpu.device_model import model_of
 from litegpu.engine import partition
 from litegpu.graph import Graph
 from litegpu.numeric_policy import NumericPolicy
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.models import find_model
 
 CAPABILITY = (9, 0)

@@ -25,9 +25,9 @@ from typing import Any
 
 import machine
 from litegpu import DeviceInfo, __version__, list_devices
-from litegpu.tools.energy import Meter, MeterError, Meters, Rest
-from litegpu.tools.energy_cpu import cpu_meter
-from litegpu.tools.energy_gpu import gpu_meter
+from litegpu.tools.benchmark_model.energy import Meter, MeterError, Meters, Rest
+from litegpu.tools.benchmark_model.energy_cpu import cpu_meter
+from litegpu.tools.benchmark_model.energy_gpu import gpu_meter
 from measuring import errors
 from rivals import load_model, use_once, with_batches
 from ways import LeftOutError, Model, Way, ways

@@ -36,8 +36,9 @@ from PIL import Image
 
 import machine
 from litegpu import DeviceInfo, GpuDelegate, __version__, list_devices, zoo
-from litegpu.tools import engines, runtime
-from litegpu.tools.batch_arrays import from_picture
+from litegpu.runtime_abi import interpreter as runtime
+from litegpu.tools import engines
+from litegpu.tools.batch.arrays import from_picture
 from litegpu.tools.engines.jobs import DECODE_IN
 from litegpu.tools.engines.places import gpus_of
 from litegpu.zoo.writer import ModelWriter

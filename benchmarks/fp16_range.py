@@ -28,9 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from litegpu import GpuDelegate, list_devices, partition_kernel
+from litegpu import (
+    GpuDelegate,
+    list_devices,
+)
+from litegpu.delegation import partition_kernel
 from litegpu.engine.partition import compile_partition
-from litegpu.tools.runtime import interpreter
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.zoo import resolve_model
 from machine import facts
 from measuring import call, errors, make_inputs, reference_interpreter

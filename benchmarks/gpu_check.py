@@ -24,7 +24,7 @@ import numpy as np
 
 from litegpu import GpuDelegate, LitegpuError, Profile, __version__, list_devices
 from litegpu.backends import BACKENDS
-from litegpu.tools.runtime import interpreter
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.zoo import resolve_model
 from measuring import call, make_inputs, median_ms, reference_interpreter
 

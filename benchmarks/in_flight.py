@@ -32,7 +32,7 @@ import numpy as np
 
 import machine
 from litegpu import Batcher, CompiledModel, GpuDelegate
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.console import print_table
 from litegpu.zoo import resolve_model
 

@@ -23,9 +23,9 @@ from conv_tiles import PAPER, chain_microseconds, constants, run_commands, windo
 from litegpu import GpuDelegate
 from litegpu.kernels.cuda import inverted
 from litegpu.kernels.cuda.inverted.tile import InvertedProblem, InvertedTile, candidates
-from litegpu.ops.window import Window
+from litegpu.ops.common.window import Window
 from litegpu.options import InferencePriority
-from litegpu.tools.runtime import interpreter
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.zoo.writer import ModelWriter
 from tile_measurements import BATCH, TileMeasurements
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from litegpu.errors import ModelError
-from litegpu.tools.runtime import interpreter
+from litegpu.runtime_abi.interpreter import interpreter
 
 SLOW_SECONDS = 5e-3
 """A call that takes longer may be repeated less often."""

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from litegpu.graph import Graph
-from litegpu.ops.support import check_support
+from litegpu.ops.common.support import check_support
 from litegpu.runtime_abi.bridge import NativeDelegate
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.runtime_abi.reader import read_graph
-from litegpu.tools.runtime import interpreter
 
 
 class _Reader:

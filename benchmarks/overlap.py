@@ -33,11 +33,11 @@ from unittest.mock import patch
 
 import machine
 from litegpu import GpuDelegate
-from litegpu.backends.cuda_compiler import compile_source, options_for
-from litegpu.backends.cuda_driver import Handles, call, driver
-from litegpu.backends.cuda_profile import CUDAProfiler
+from litegpu.backends.cuda.compiler import compile_source, options_for
+from litegpu.backends.cuda.driver import Handles, call, driver
+from litegpu.backends.cuda.profile import CUDAProfiler
 from litegpu.codegen.cuda import dynamic_shared_bytes
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.console import print_table
 from litegpu.zoo import resolve_model
 from measuring import make_inputs

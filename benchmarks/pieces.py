@@ -36,8 +36,8 @@ import numpy as np
 
 import machine
 from litegpu import CompiledModel
-from litegpu.backends import cuda_ends
 from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
+from litegpu.backends.cuda import io_bindings as cuda_ends
 from litegpu.tensor_buffer import TensorBuffer
 from litegpu.tools.console import print_table
 from litegpu.zoo import resolve_model

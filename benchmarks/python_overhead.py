@@ -39,8 +39,8 @@ from typing import Any
 from ai_edge_litert.interpreter import Interpreter
 
 from litegpu import GpuDelegate
-from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
-from litegpu.runtime_abi import seats
+from litegpu.backends.opencl.commands import CommandBuffer, EnqueueLoop
+from litegpu.runtime_abi import kernel_slots as seats
 from litegpu.zoo.writer import ModelWriter
 
 TARGET_MICROSECONDS = 10.0

@@ -28,7 +28,7 @@ import numpy as np
 
 import machine
 from litegpu import CompiledModel, GpuDelegate
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.console import print_table
 from litegpu.zoo import resolve_model
 from measuring import call, errors, make_inputs, reference_interpreter, time_calls

@@ -26,7 +26,7 @@ import machine  # noqa: E402
 from hostile.growing import ALL  # noqa: E402
 from hostile.measure import peak_bytes  # noqa: E402
 from litegpu import GpuDelegate, backends  # noqa: E402
-from litegpu.tools import runtime  # noqa: E402
+from litegpu.runtime_abi import interpreter as runtime  # noqa: E402
 from paper_device import PaperDevice  # noqa: E402
 from small_models import fully_convolutional  # noqa: E402
 

@@ -24,8 +24,8 @@ from litegpu import GpuDelegate
 from litegpu.kernels.cuda import separable
 from litegpu.kernels.cuda.separable.stream import StreamTile
 from litegpu.kernels.cuda.separable.tile import SeparableProblem, SeparableTile, candidates
-from litegpu.ops.window import Window
-from litegpu.tools.runtime import interpreter
+from litegpu.ops.common.window import Window
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.zoo.writer import ModelWriter
 from tile_measurements import BATCH, Sizes, TileMeasurements, by_name
 

@@ -21,8 +21,8 @@ from inverted_tiles import Block, write
 from litegpu import GpuDelegate
 from litegpu.kernels.cuda import inverted_split
 from litegpu.kernels.cuda.inverted_split.tile import SplitProblem, SplitTile, candidates
-from litegpu.ops.window import Window
-from litegpu.tools.runtime import interpreter
+from litegpu.ops.common.window import Window
+from litegpu.runtime_abi.interpreter import interpreter
 from tile_measurements import TileMeasurements
 
 _BEST, _OTHERS = 9, 6

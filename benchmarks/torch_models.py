@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from litegpu.graph import ABSENT, Graph, Node
-from litegpu.ops.window import output_shape, window_of
+from litegpu.ops.common.window import output_shape, window_of
 
 _AXES = {0: 0, 1: 2, 2: 3, 3: 1}
 """Where a dimension of NHWC is in NCHW."""

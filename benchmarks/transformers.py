@@ -27,7 +27,7 @@ import machine
 from litegpu import GpuDelegate
 from litegpu.cache import partitions
 from litegpu.engine import partition
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.console import print_table
 from litegpu.zoo import resolve_model
 

@@ -43,11 +43,11 @@ import numpy as np
 
 import machine
 from litegpu import CompiledModel, GpuDelegate, LitegpuError
-from litegpu.backends import cuda_submission
-from litegpu.backends.cuda_context import CUDAContext
-from litegpu.backends.cuda_driver import NOT_READY, call, driver, ready
+from litegpu.backends.cuda import submission as cuda_submission
+from litegpu.backends.cuda.context import CUDAContext
+from litegpu.backends.cuda.driver import NOT_READY, call, driver, ready
 from litegpu.codegen import round_up
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.console import print_table
 from litegpu.zoo import resolve_model
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from litegpu import GpuDelegate
-from litegpu.tools.runtime import interpreter
+from litegpu.runtime_abi.interpreter import interpreter
 from measuring import caller
 
 PRECISIONS = ("fp16", "fp32")

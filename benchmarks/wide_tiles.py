@@ -22,7 +22,7 @@ from litegpu import GpuDelegate
 from litegpu.kernels.cuda import conv_tile
 from litegpu.kernels.cuda.conv_tile.tile import WideProblem, WideTile
 from litegpu.kernels.cuda.conv_tile.tile import candidates as tile_candidates
-from litegpu.tools.runtime import interpreter
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.zoo.writer import ModelWriter
 from tile_measurements import BATCH, Sizes, TileMeasurements, by_name
 

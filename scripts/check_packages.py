@@ -26,7 +26,7 @@ EXTRAS = "runtime,opencl,tools,report,batch"
 PREPARE = """
 import shutil
 from litegpu import zoo
-from litegpu.tools.images import default_picture
+from litegpu.tools.picture_flag import (default_picture,)
 from pathlib import Path
 Path("pictures").mkdir()
 shutil.copy(default_picture(), "picture.jpg")

@@ -1,14 +1,15 @@
 """Draws the layers of litegpu from its imports.
 
 A layer is a package or a module right below `litegpu`; `litegpu` itself stands for the names that
-the package offers. Imports for type checkers alone do not count: they never run.
+the package offers, which its own file looks up when they are first used. Imports for type checkers
+count as well.
 """
 
 from __future__ import annotations
 
 import ast
 import graphlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "litegpu"
@@ -33,7 +34,7 @@ def layer_of(module: str) -> str:
 def imported(path: Path, names: Collection[str]) -> set[str]:
     """Return the modules among `names` that a file imports, wherever in it."""
     found: set[str] = set()
-    for node in _running(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -47,7 +48,21 @@ def imported(path: Path, names: Collection[str]) -> set[str]:
 def by_file() -> dict[str, set[str]]:
     """Return what each module imports."""
     files = modules()
-    return {name: imported(path, files) - {name} for name, path in files.items()}
+    found = {name: imported(path, files) - {name} for name, path in files.items()}
+    return {**found, PACKAGE: {f"{PACKAGE}.version"}}
+
+
+def by_package(graph: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+    """Return what each file imports, with the files of one backend as one."""
+    found: dict[str, set[str]] = {}
+    for name, used in graph.items():
+        found.setdefault(_backend_of(name), set()).update(map(_backend_of, used))
+    return {name: used - {name} for name, used in found.items()}
+
+
+def _backend_of(module: str) -> str:
+    parts = module.split(".")
+    return ".".join(parts[:3]) if parts[1:2] == ["backends"] and len(parts) > 3 else module
 
 
 def by_layer() -> dict[str, set[str]]:
@@ -73,12 +88,3 @@ def ordered(graph: Mapping[str, Iterable[str]]) -> list[str]:
         found.extend(ready)
         sorter.done(*ready)
     return found
-
-
-def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield all nodes but those that only type checkers see."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
-            continue
-        yield child
-        yield from _running(child)

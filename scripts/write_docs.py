@@ -15,11 +15,11 @@ import layers
 from litegpu.config import VARIABLES
 from litegpu.graph import DType
 from litegpu.kernels.selector import IMPLEMENTATIONS
-from litegpu.ops import attributes
 from litegpu.ops.base import Op, Values, all_ops
-from litegpu.ops.checks import MAX_RANK
+from litegpu.ops.common import attributes
+from litegpu.ops.common.checks import MAX_RANK
+from litegpu.ops.common.types import MOVED, STORABLE, Types
 from litegpu.ops.exact.refused import Refused
-from litegpu.ops.types import MOVED, STORABLE, Types
 from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES
 from litegpu.runtime_abi.params import PARAMS
 

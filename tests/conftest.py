@@ -42,7 +42,7 @@ pytest.register_assert_rewrite("backend_suite", "small_models")
 pytest_plugins = ["every_backend"]
 
 if typing.TYPE_CHECKING:
-    from litegpu.backends.opencl import OpenCLDevice
+    from litegpu.backends.opencl.device import OpenCLDevice
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -69,10 +69,12 @@ def lines_of_any_width(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def partitions_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a GPU, too, take the small partitions that tests make: as a software device does."""
-    from litegpu.costs import CostPolicy
+    from litegpu.delegation.cost_model import CostPolicy
 
     lenient = functools.partial(CostPolicy, software=True)
-    monkeypatch.setattr("litegpu.selection.CostPolicy", lambda costs, _software: lenient(costs))
+    monkeypatch.setattr(
+        "litegpu.delegation.partitioner.CostPolicy", lambda costs, _software: lenient(costs)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +103,7 @@ def optimized(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def opencl_device() -> OpenCLDevice:
     """Return the first OpenCL device."""
     pytest.importorskip("pyopencl", reason="pyopencl is not installed")
-    from litegpu.backends.opencl import OpenCLBackend, OpenCLDevice
+    from litegpu.backends.opencl.device import OpenCLBackend, OpenCLDevice
 
     opened = OpenCLBackend().open(0)
     assert isinstance(opened, OpenCLDevice)

@@ -11,13 +11,22 @@ from litegpu.version import __version__
 if TYPE_CHECKING:
     from litegpu.backends import list_devices
     from litegpu.backends.base import DeviceInfo
-    from litegpu.backends.opengl import share_opengl_context
-    from litegpu.backends.opengl_sharing import GLBuffer
+    from litegpu.backends.opengl.device import share_opengl_context
+    from litegpu.backends.opengl.sharing import GLBuffer
     from litegpu.cache.token import model_token
     from litegpu.compiled_model import Batcher, CompiledModel, ModelFuture, TensorBuffer
-    from litegpu.costs import Estimate, Split
     from litegpu.custom_op import CustomNode, CustomOp, CustomTensor, Launch, register_op
-    from litegpu.delegate import GpuDelegate
+    from litegpu.delegation.cost_model import Estimate, Split
+    from litegpu.delegation.delegate import GpuDelegate
+    from litegpu.delegation.profile import KernelProfile, OpTotal, PartitionProfile, Profile
+    from litegpu.delegation.report import (
+        Advice,
+        DelegationReport,
+        LeftOut,
+        Partition,
+        QuantizedSupport,
+        RejectedNode,
+    )
     from litegpu.engine.peaks import Peaks
     from litegpu.errors import (
         BindingError,
@@ -38,7 +47,6 @@ if TYPE_CHECKING:
         RunTimeoutError,
         UnsupportedDeviceError,
     )
-    from litegpu.model_check import ModelCheck, check
     from litegpu.options import (
         ExperimentalFlags,
         GpuDelegateKeywords,
@@ -46,16 +54,8 @@ if TYPE_CHECKING:
         InferencePreference,
         InferencePriority,
     )
-    from litegpu.profiling import KernelProfile, OpTotal, PartitionProfile, Profile
     from litegpu.progress import Progress
-    from litegpu.report import (
-        Advice,
-        DelegationReport,
-        LeftOut,
-        Partition,
-        QuantizedSupport,
-        RejectedNode,
-    )
+    from litegpu.tools.check.model_check import ModelCheck, check
 
 __all__ = [
     "Advice",
@@ -115,7 +115,7 @@ __all__ = [
 ]
 
 _HOMES: Mapping[str, str] = {
-    "Advice": "litegpu.report",
+    "Advice": "litegpu.delegation.report",
     "Batcher": "litegpu.compiled_model",
     "BindingError": "litegpu.errors",
     "CompilationError": "litegpu.errors",
@@ -124,50 +124,50 @@ _HOMES: Mapping[str, str] = {
     "CustomNode": "litegpu.custom_op",
     "CustomOp": "litegpu.custom_op",
     "CustomTensor": "litegpu.custom_op",
-    "DelegationReport": "litegpu.report",
+    "DelegationReport": "litegpu.delegation.report",
     "DeviceInfo": "litegpu.backends.base",
     "DeviceLostError": "litegpu.errors",
     "DeviceMemoryError": "litegpu.errors",
-    "Estimate": "litegpu.costs",
+    "Estimate": "litegpu.delegation.cost_model",
     "ExecutionError": "litegpu.errors",
     "ExperimentalFlags": "litegpu.options",
     "FileError": "litegpu.errors",
     "ForkedProcessError": "litegpu.errors",
-    "GLBuffer": "litegpu.backends.opengl_sharing",
-    "GpuDelegate": "litegpu.delegate",
+    "GLBuffer": "litegpu.backends.opengl.sharing",
+    "GpuDelegate": "litegpu.delegation.delegate",
     "GpuDelegateKeywords": "litegpu.options",
     "GpuDelegateOptions": "litegpu.options",
     "InferencePreference": "litegpu.options",
     "InferencePriority": "litegpu.options",
     "InterpreterError": "litegpu.errors",
     "InvokeTimeoutError": "litegpu.errors",
-    "KernelProfile": "litegpu.profiling",
+    "KernelProfile": "litegpu.delegation.profile",
     "Launch": "litegpu.custom_op",
-    "LeftOut": "litegpu.report",
+    "LeftOut": "litegpu.delegation.report",
     "LitegpuError": "litegpu.errors",
     "MissingDependencyError": "litegpu.errors",
-    "ModelCheck": "litegpu.model_check",
+    "ModelCheck": "litegpu.tools.check.model_check",
     "ModelError": "litegpu.errors",
     "ModelFuture": "litegpu.compiled_model",
-    "OpTotal": "litegpu.profiling",
+    "OpTotal": "litegpu.delegation.profile",
     "OperationError": "litegpu.errors",
     "OptionsError": "litegpu.errors",
-    "Partition": "litegpu.report",
-    "PartitionProfile": "litegpu.profiling",
+    "Partition": "litegpu.delegation.report",
+    "PartitionProfile": "litegpu.delegation.profile",
     "Peaks": "litegpu.engine.peaks",
-    "Profile": "litegpu.profiling",
+    "Profile": "litegpu.delegation.profile",
     "Progress": "litegpu.progress",
-    "QuantizedSupport": "litegpu.report",
-    "RejectedNode": "litegpu.report",
+    "QuantizedSupport": "litegpu.delegation.report",
+    "RejectedNode": "litegpu.delegation.report",
     "RunTimeoutError": "litegpu.errors",
-    "Split": "litegpu.costs",
+    "Split": "litegpu.delegation.cost_model",
     "TensorBuffer": "litegpu.compiled_model",
     "UnsupportedDeviceError": "litegpu.errors",
-    "check": "litegpu.model_check",
+    "check": "litegpu.tools.check.model_check",
     "list_devices": "litegpu.backends",
     "model_token": "litegpu.cache.token",
     "register_op": "litegpu.custom_op",
-    "share_opengl_context": "litegpu.backends.opengl",
+    "share_opengl_context": "litegpu.backends.opengl.device",
 }
 """The module of each public name, imported when the name is first used."""
 
@@ -177,7 +177,7 @@ def __getattr__(name: str) -> Any:
         value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
         return value
     module = f"{__name__}.{name}"
-    if module in _HOMES.values():
+    if any(f"{home}.".startswith(f"{module}.") for home in _HOMES.values()):
         return importlib.import_module(module)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 

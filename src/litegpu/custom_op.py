@@ -22,10 +22,10 @@ import numpy.typing as npt
 from litegpu.codegen import add_template
 from litegpu.errors import LitegpuError, OperationError
 from litegpu.graph import ABSENT, Graph, Node
-from litegpu.ops import checks, flexbuffers
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op
-from litegpu.ops.custom import add_custom
-from litegpu.ops.units import Unit
+from litegpu.ops.common import checks, flexbuffers
+from litegpu.ops.common.custom import add_custom
+from litegpu.ops.common.units import Unit
 from litegpu.runtime_abi.opcodes import BUILTIN_OPS
 
 Shape = tuple[int, ...]

@@ -25,11 +25,13 @@ from litegpu import (
     UnsupportedDeviceError,
     backends,
 )
-from litegpu.backends import opencl, opencl_build, opencl_library
 from litegpu.backends.execution import Executable
-from litegpu.backends.opencl import OpenCLDevice
-from litegpu.backends.private_files import Folder
+from litegpu.backends.opencl import build as opencl_build
+from litegpu.backends.opencl import device as opencl
+from litegpu.backends.opencl import library as opencl_library
+from litegpu.backends.opencl.device import OpenCLDevice
 from litegpu.backends.program import Program
+from litegpu.host.private_files import Folder
 from places import python_path
 from robustness.programs import run_program
 from small_models import (
@@ -237,7 +239,7 @@ def test_a_program_is_made_of_its_binary_again(
 
 def test_another_process_compiles_nothing(tmp_path: Path) -> None:
     source = f"""
-    from litegpu.backends import opencl_build
+    from litegpu.backends.opencl import build as opencl_build
     if sys.argv[1] == "again":
         def refuse(*_):
             raise AssertionError("compiles")

@@ -26,11 +26,12 @@ from litegpu import (
     UnsupportedDeviceError,
     backends,
 )
-from litegpu.backends import opengl, opengl_library
 from litegpu.backends.buffers import Bindings
-from litegpu.backends.opengl import OpenGLDevice
-from litegpu.backends.opengl_library import NoMoreDevicesError, OpenGL
-from litegpu.backends.private_files import Folder
+from litegpu.backends.opengl import device as opengl
+from litegpu.backends.opengl import library as opengl_library
+from litegpu.backends.opengl.device import OpenGLDevice
+from litegpu.backends.opengl.library import NoMoreDevicesError, OpenGL
+from litegpu.host.private_files import Folder
 from robustness.programs import START, run_program
 from small_models import assert_close, fully_convolutional, interpreter, random, reference
 from small_models import run as run_model

@@ -31,17 +31,15 @@ from litegpu import (
     UnsupportedDeviceError,
     backends,
 )
-from litegpu.backends import (
-    webgpu,
-    webgpu_buffers,
-    webgpu_library,
-    webgpu_profile,
-    webgpu_submission,
-)
 from litegpu.backends.buffers import Bindings, DeviceBuffer, HostBuffer
 from litegpu.backends.execution import ExecutionContext
-from litegpu.backends.webgpu import WebGPUDevice
-from litegpu.backends.webgpu_library import Reader
+from litegpu.backends.webgpu import buffers as webgpu_buffers
+from litegpu.backends.webgpu import device as webgpu
+from litegpu.backends.webgpu import library as webgpu_library
+from litegpu.backends.webgpu import profile as webgpu_profile
+from litegpu.backends.webgpu import submission as webgpu_submission
+from litegpu.backends.webgpu.device import WebGPUDevice
+from litegpu.backends.webgpu.library import Reader
 from litegpu.errors import BindingError
 from op_runner import MODES, groups
 from robustness.programs import START, run_program

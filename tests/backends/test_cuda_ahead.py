@@ -9,9 +9,9 @@ import pytest
 
 from cuda_emulator import needs_emulator
 from litegpu import GpuDelegate
-from litegpu.backends.cuda_ahead import constants_ahead, part_ahead
+from litegpu.backends.cuda.l2_prefetch import constants_ahead, part_ahead
 from litegpu.backends.program import BufferRange, Launch, Program
-from litegpu.tools.runtime import interpreter
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.zoo import resolve_model
 from simulated_cuda import SimulatedDriver, put_in_place
 

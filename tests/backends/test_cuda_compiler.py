@@ -11,11 +11,11 @@ from unittest import mock
 import pytest
 
 from litegpu import CompilationError
-from litegpu.backends import cuda_compiler, cuda_processes
 from litegpu.backends.base import Compilation
-from litegpu.backends.cuda_compiler import KernelCompiler, compile_kernels
+from litegpu.backends.cuda import compile_processes as cuda_processes
+from litegpu.backends.cuda import compiler as cuda_compiler
+from litegpu.backends.cuda.compiler import KernelCompiler, compile_kernels
 from litegpu.backends.execution import Executable
-from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
@@ -24,6 +24,7 @@ from litegpu.engine.lowering import Constants
 from litegpu.engine.partition import compile_partition
 from litegpu.engine.program import build_program
 from litegpu.errors import KernelError
+from litegpu.host.private_files import Folder
 from litegpu.numeric_policy import FP32
 from paper_device import DEVICE, PaperDevice
 from passes.graphs import RELU, GraphBuilder

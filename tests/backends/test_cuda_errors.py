@@ -14,13 +14,16 @@ import pytest
 
 from fake_cuda import FakeDriver, Status, gives, install
 from litegpu import CompilationError, MissingDependencyError, UnsupportedDeviceError, backends
-from litegpu.backends import cuda, cuda_compiler, cuda_driver, cuda_presence
-from litegpu.backends.cuda_executable import find_functions, transfers
-from litegpu.backends.private_files import Folder
+from litegpu.backends.cuda import compiler as cuda_compiler
+from litegpu.backends.cuda import device as cuda
+from litegpu.backends.cuda import driver as cuda_driver
+from litegpu.backends.cuda import presence as cuda_presence
+from litegpu.backends.cuda.executable import find_functions, transfers
 from litegpu.backends.program import BufferRange, Program
 from litegpu.codegen import Argument, KernelText
 from litegpu.codegen.cuda import CUDADialect, dynamic_shared_bytes
 from litegpu.errors import CudaError
+from litegpu.host.private_files import Folder
 
 
 @pytest.fixture

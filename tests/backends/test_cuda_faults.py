@@ -14,14 +14,15 @@ import pytest
 from fake_cuda import CONTEXT, FakeDriver, Status, install
 from interrupts import CAN_INTERRUPT, Interrupts
 from litegpu import DeviceLostError, DeviceMemoryError, ExecutionError, InvokeTimeoutError
-from litegpu.backends import cuda, process
 from litegpu.backends.buffers import Bindings, MemoryKind
-from litegpu.backends.cuda_context import CUDAContext
-from litegpu.backends.cuda_executable import CUDAExecutable, transfers
+from litegpu.backends.cuda import device as cuda
+from litegpu.backends.cuda.context import CUDAContext
+from litegpu.backends.cuda.executable import CUDAExecutable, transfers
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import KernelText
 from litegpu.errors import CudaError, LitegpuError
+from litegpu.host import fork_safety as process
 
 FLOATS = 16
 OTHERS = 42
@@ -328,7 +329,7 @@ def test_an_interrupt_while_there_is_a_limit(fake: FakeDriver) -> None:
     target.timeout = 10
     for number in itertools.count():
         answers.clear()
-        interrupts = Interrupts(number, ("backends/cuda_submission.py", "backends/calls.py"))
+        interrupts = Interrupts(number, ("backends/cuda/submission.py", "host/native_calls.py"))
         error = error_of(lambda: interrupts.run(lambda: target.run(ends())))  # noqa: B023
         if not interrupts.place:
             assert error is None

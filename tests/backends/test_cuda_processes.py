@@ -15,18 +15,16 @@ from pathlib import Path
 import pytest
 
 from litegpu import CompilationError
-from litegpu.backends import (
-    cuda_compile_process,
-    cuda_compiler,
-    cuda_driver,
-    cuda_processes,
-)
-from litegpu.backends.cuda_compile_process import ASIDE, REQUEST, own_options
-from litegpu.backends.cuda_compiler import KernelCompiler, compile_source, options_for
-from litegpu.backends.cuda_processes import CompilerProcesses, command
-from litegpu.backends.private_files import Folder
+from litegpu.backends.cuda import compile_process as cuda_compile_process
+from litegpu.backends.cuda import compile_processes as cuda_processes
+from litegpu.backends.cuda import compiler as cuda_compiler
+from litegpu.backends.cuda import driver as cuda_driver
+from litegpu.backends.cuda.compile_process import ASIDE, REQUEST, own_options
+from litegpu.backends.cuda.compile_processes import CompilerProcesses, command
+from litegpu.backends.cuda.compiler import KernelCompiler, compile_source, options_for
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
+from litegpu.host.private_files import Folder
 
 CAPABILITY = (8, 0)
 OPTIONS = options_for(CAPABILITY)

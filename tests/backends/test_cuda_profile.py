@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from fake_cuda import FakeDriver, Status, gives, install
-from litegpu.backends import cuda, cuda_driver
 from litegpu.backends.buffers import Bindings
-from litegpu.backends.cuda_context import CUDAContext
-from litegpu.backends.cuda_executable import CUDAExecutable
-from litegpu.backends.cuda_transfer import transfer_kernel
+from litegpu.backends.cuda import device as cuda
+from litegpu.backends.cuda import driver as cuda_driver
+from litegpu.backends.cuda.context import CUDAContext
+from litegpu.backends.cuda.executable import CUDAExecutable
+from litegpu.backends.cuda.transfer import transfer_kernel
 from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import KernelText
 from litegpu.errors import CudaError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fake_cuda import FakeDriver, Status, install
-from litegpu.backends.cuda_spread import even_bytes, shared_bytes
+from litegpu.backends.cuda.occupancy import even_bytes, shared_bytes
 from litegpu.backends.program import Launch
 from litegpu.codegen import KernelText
 from litegpu.codegen.dialect import LaunchAttributes

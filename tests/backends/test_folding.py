@@ -42,7 +42,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> D
         return opened
     opened = backends.BACKENDS[request.param.backend].open(request.param.index)
     if request.param.backend == "cuda":
-        monkeypatch.setattr("litegpu.backends.cuda.GRID_LIMITS", _CUDA_LIMITS)
+        monkeypatch.setattr("litegpu.backends.cuda.device.GRID_LIMITS", _CUDA_LIMITS)
     else:
         monkeypatch.setattr(opened, "group_limit", 2)
     return opened

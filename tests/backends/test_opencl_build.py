@@ -12,11 +12,11 @@ import pytest
 
 from backend_suite import ADD_ONE, floats, kernel, launch, program, run
 from litegpu import CompilationError
-from litegpu.backends import opencl_build
 from litegpu.backends.execution import Executable
-from litegpu.backends.opencl import OpenCLDevice
-from litegpu.backends.opencl_build import parts_of
-from litegpu.backends.opencl_library import OpenCLKernel
+from litegpu.backends.opencl import build as opencl_build
+from litegpu.backends.opencl.build import parts_of
+from litegpu.backends.opencl.device import OpenCLDevice
+from litegpu.backends.opencl.library import OpenCLKernel
 
 NAMES = ("add_one", "add_other", "add_third")
 

@@ -16,9 +16,11 @@ from cases.quantized import POWER, WIDE
 from cases.quantized_conv import QuantizedConv
 from cases.quantized_matmul import QuantizedMatmul
 from litegpu import DeviceLostError, MissingDependencyError
-from litegpu.backends import opencl, opencl_build, opencl_dots
-from litegpu.backends.cuda_compiler import compile_source, options_for
-from litegpu.backends.opencl import OpenCLDevice
+from litegpu.backends.cuda.compiler import compile_source, options_for
+from litegpu.backends.opencl import build as opencl_build
+from litegpu.backends.opencl import device as opencl
+from litegpu.backends.opencl import dot4 as opencl_dots
+from litegpu.backends.opencl.device import OpenCLDevice
 from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.codegen.opencl_dots import ARM, ARM_ACCUMULATE, KHR, PLAIN, PTX, ByteDot
 from op_runner import MODES, Outcome, problem_of, run

@@ -22,12 +22,13 @@ from litegpu import (
     GpuDelegate,
     InvokeTimeoutError,
 )
-from litegpu.backends import opencl_commands, opencl_library
 from litegpu.backends.buffers import Bindings, HostBuffer, MemoryKind
-from litegpu.backends.opencl import OpenCLBackend, OpenCLDevice
-from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
+from litegpu.backends.opencl import commands as opencl_commands
+from litegpu.backends.opencl import library as opencl_library
+from litegpu.backends.opencl.commands import CommandBuffer, EnqueueLoop
+from litegpu.backends.opencl.device import OpenCLBackend, OpenCLDevice
 from litegpu.backends.program import Launch
-from litegpu.option_values import Precision
+from litegpu.options import Precision
 from small_models import (
     assert_close,
     chain,

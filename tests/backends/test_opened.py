@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from litegpu import ForkedProcessError, UnsupportedDeviceError, backends
-from litegpu.backends import base, process
+from litegpu.backends import base
 from litegpu.backends.failures import Failures
 from litegpu.backends.opened import OpenDevices
+from litegpu.host import fork_safety as process
 from paper_device import PaperDevice
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from litegpu import UnsupportedDeviceError, share_opengl_context
-from litegpu.backends import opengl_sharing
+from litegpu.backends.opengl import sharing as opengl_sharing
 from robustness.programs import HERE, run_program
 
 pytest.importorskip("moderngl")
@@ -160,7 +160,7 @@ read, write = os.pipe()
 server = subprocess.Popen(["Xvfb", "-displayfd", str(write)], pass_fds=[write],
     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 os.environ["DISPLAY"] = ":" + os.read(read, 16).decode().strip()
-from litegpu.backends import opengl_sharing
+from litegpu.backends.opengl import sharing as opengl_sharing
 """
         + _APPLICATION.replace('backend="egl"', "")
         + _SHARED,

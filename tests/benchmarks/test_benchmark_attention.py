@@ -12,7 +12,7 @@ import pytest
 from benchmark_modules import load_benchmark
 from cuda_emulator import EmulatedBackend, needs_emulator
 from litegpu import backends
-from litegpu.runtime_abi import seats
+from litegpu.runtime_abi import kernel_slots as seats
 
 
 @needs_emulator

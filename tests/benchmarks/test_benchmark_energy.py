@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from benchmark_modules import load_benchmark
-from litegpu.tools import energy
-from litegpu.tools.energy import Meter, MeterError
+from litegpu.tools.benchmark_model import energy
+from litegpu.tools.benchmark_model.energy import Meter, MeterError
 
 SMALL = "zoo:mobilenet_v1_0.25_128?size=32"
 

@@ -54,8 +54,8 @@ def test_it_leaves_out_what_the_device_cannot_do(
 
 def test_idle_calls_do_nothing(benchmark: Any) -> None:
     """Their function is given the same arguments, but for the first, and reports success."""
-    from litegpu.backends.calls import bound
-    from litegpu.backends.opencl_library import library
+    from litegpu.backends.opencl.library import library
+    from litegpu.host.native_calls import bound
 
     call = bound(library().clEnqueueWriteBuffer, 1, 2, 0, 3, 4, 5, 0, None, None)
     assert benchmark._idle(call)() == 0

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from benchmark_modules import load_benchmark
-from litegpu.backends.opencl_profile import OpenCLProfiler
+from litegpu.backends.opencl.profile import OpenCLProfiler
 from litegpu.errors import ModelError
-from litegpu.tools.runtime import interpreter
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.zoo.writer import ModelWriter
 from small_models import CPU_ONLY, chain
 

@@ -13,7 +13,7 @@ import pytest
 import cases
 from benchmark_modules import load_benchmark
 from litegpu.graph import Quantization
-from litegpu.tools.runtime import interpreter
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.zoo import load, names
 from op_runner import write
 from small_models import chain

@@ -88,7 +88,7 @@ def test_parts_are_told_apart() -> None:
 def test_the_host_is_its_libraries_and_how_it_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     found = host_facts()
     assert np.__version__ in found and all(isinstance(fact, str) for fact in found)
-    monkeypatch.setattr("litegpu.host_cpu.other_rounding", lambda: "rounds otherwise")
+    monkeypatch.setattr("litegpu.host.cpu_features.other_rounding", lambda: "rounds otherwise")
     assert host_facts() != found
 
 

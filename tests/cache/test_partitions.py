@@ -16,18 +16,18 @@ import numpy.typing as npt
 import pytest
 
 from litegpu import GpuDelegate, backends
-from litegpu.backends import disk_cache
 from litegpu.backends.base import DeviceInfo
-from litegpu.backends.opencl import OpenCLDevice
+from litegpu.backends.opencl.device import OpenCLDevice
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.checks import check
 from litegpu.cache.store import KEY, ArtifactStore, DamagedError, entries, read
+from litegpu.delegation.partition_kernel import PartitionKernel
 from litegpu.engine.compiled import CompiledPartition
 from litegpu.engine.partition import compile_partition
 from litegpu.errors import CompilationError
 from litegpu.graph import Graph
+from litegpu.host import disk_cache
 from litegpu.options import InferencePriority
-from litegpu.partition_kernel import PartitionKernel
 from litegpu.zoo.writer import ModelWriter
 from small_models import (
     Array,
@@ -280,7 +280,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bytes, Graph, Devi
             seen.append(graph)
             return compile_partition(graph, *args, **options)
 
-        patched.setattr("litegpu.partition_kernel.compile_partition", noted)
+        patched.setattr("litegpu.delegation.partition_kernel.compile_partition", noted)
         _target, delegate = started(
             folder,
             narrow(),

@@ -13,8 +13,8 @@ import pytest
 from every_backend import REAL
 from litegpu import GpuDelegate
 from litegpu.cache import sharing
+from litegpu.delegation.partition_kernel import PartitionKernel
 from litegpu.errors import CompilationError
-from litegpu.partition_kernel import PartitionKernel
 from litegpu.zoo.writer import ModelWriter
 from small_models import RUNTIME, chain, interpreter, random, reference, run, times
 

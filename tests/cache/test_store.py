@@ -16,9 +16,6 @@ import numpy as np
 import pytest
 
 from litegpu import config
-from litegpu.backends import disk_cache, private_files
-from litegpu.backends.disk_cache import DiskCache
-from litegpu.backends.private_files import Folder
 from litegpu.cache import store as store_module
 from litegpu.cache.store import (
     ArtifactStore,
@@ -30,6 +27,9 @@ from litegpu.cache.store import (
     read,
 )
 from litegpu.errors import MissingDependencyError
+from litegpu.host import disk_cache, private_files
+from litegpu.host.disk_cache import DiskCache
+from litegpu.host.private_files import Folder
 
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such owners, modes")
 KEY, OTHER = bytes(32), bytes([1] * 32)

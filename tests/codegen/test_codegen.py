@@ -35,7 +35,7 @@ from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
 from litegpu.graph import DType
 from litegpu.numeric_policy import FP32
-from litegpu.ops.functions import BINARY, FUNCTIONS, UNARY
+from litegpu.ops.common.functions import BINARY, FUNCTIONS, UNARY
 from paper_device import build
 from passes.graphs import RELU, GraphBuilder
 from places import python_path

@@ -7,7 +7,7 @@ import pytest
 from litegpu.engine.layout import assign
 from litegpu.graph import SELF, EpilogueOp
 from litegpu.numeric_policy import FP16_ALL, FP32
-from litegpu.ops.functions import FUNCTIONS, expression, is_bounded, keeps_sum
+from litegpu.ops.common.functions import FUNCTIONS, expression, is_bounded, keeps_sum
 from paper_device import build
 from passes.graphs import RELU, GraphBuilder
 

@@ -22,7 +22,7 @@ from litegpu import (
 )
 from litegpu.compiled_model import HardwareAccelerator
 from litegpu.graph.ir import Quantization
-from litegpu.tools import images
+from litegpu.pictures import images
 from litegpu.zoo.writer import ModelWriter
 from small_models import chain, fully_convolutional, two_signatures
 

@@ -15,7 +15,7 @@ import pytest
 
 from litegpu import CompiledModel, CompiledModelError, ForkedProcessError, TensorBuffer
 from litegpu.backends import list_devices
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import resolve_model
 from litegpu.zoo.writer import ModelWriter
 from places import python_path

@@ -10,7 +10,7 @@ import pytest
 
 from cuda_emulator import needs_emulator
 from litegpu import BindingError, CompiledModel, CompiledModelError, GpuDelegate, TensorBuffer
-from litegpu.backends.cuda_buffers import CUDABorrowedBuffer, CUDABuffer
+from litegpu.backends.cuda.buffers import CUDABorrowedBuffer, CUDABuffer
 from litegpu.zoo.writer import ModelWriter
 from simulated_cuda import SimulatedDriver
 from small_models import chain, interpreter

@@ -17,7 +17,7 @@ from cuda_emulator import needs_emulator
 from every_backend import REAL
 from fake_cuda import Status
 from litegpu import GpuDelegate, backends
-from litegpu.backends import cuda_driver
+from litegpu.backends.cuda import driver as cuda_driver
 from litegpu.backends.failures import Failures
 from litegpu.codegen import KernelText, render
 from litegpu.engine import lowering, partition
@@ -26,7 +26,7 @@ from litegpu.errors import DeviceLostError, KernelError
 from litegpu.kernels.base import Plan, Rejected
 from litegpu.kernels.portable.conv import ConvPortable
 from litegpu.kernels.selector import IMPLEMENTATIONS
-from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.common.conv_spec import ConvSpec
 from litegpu.zoo.writer import ModelWriter
 from simulated_cuda import SimulatedDriver
 from small_models import assert_close, convolution, interpreter, random, reference, run

@@ -15,7 +15,7 @@ from litegpu import GpuDelegate, backends, zoo
 from litegpu.engine import memory
 from litegpu.engine.memory import MemoryPlan, Usage, lower_bound, plan_separate, plan_shared
 from litegpu.options import InferencePriority
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from paper_device import PaperDevice
 from real_models import find
 

@@ -11,12 +11,12 @@ from backend_suite import ready
 from litegpu import DeviceMemoryError, ExecutionError, MissingDependencyError, backends
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Bindings
-from litegpu.backends.cuda_compiler import compile_kernels, compile_source, options_for
+from litegpu.backends.cuda.compiler import compile_kernels, compile_source, options_for
 from litegpu.backends.execution import Executable
 from litegpu.backends.program import BufferRange
 from litegpu.codegen.cuda import CUDADialect
 from litegpu.engine.peaks import benchmarks, measure, program_of
-from litegpu.ops.units import Unit
+from litegpu.ops.common.units import Unit
 from paper_device import DEVICE
 
 FOUND = backends.list_devices()

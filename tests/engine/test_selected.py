@@ -11,8 +11,13 @@ import pytest
 
 from agreement import disagreements
 from cuda_emulator import INFO
-from litegpu import CompilationError, GpuDelegate, ModelError, partition_kernel
+from litegpu import (
+    CompilationError,
+    GpuDelegate,
+    ModelError,
+)
 from litegpu.backends.base import DeviceInfo
+from litegpu.delegation import partition_kernel
 from litegpu.engine import partition
 from litegpu.engine.program import build_program
 from litegpu.engine.selected import Selected, place
@@ -20,8 +25,8 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.graph import DType, Graph
 from litegpu.kernels.examples import ConvExample
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
-from litegpu.ops import conv_spec
-from litegpu.tools import runtime
+from litegpu.ops.common import conv_spec
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.models import find_model
 from passes.graphs import RELU, GraphBuilder
 

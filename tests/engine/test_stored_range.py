@@ -14,10 +14,10 @@ from comparing import mismatch
 from cuda_emulator import EmulatedBackend, needs_emulator
 from litegpu import GpuDelegate, backends
 from litegpu.backends.base import DeviceInfo
+from litegpu.delegation.partition_kernel import PartitionKernel
 from litegpu.engine.compiled import CompiledPartition
 from litegpu.engine.ranges import RangeWatch, RangeWords
 from litegpu.errors import DeviceMemoryError
-from litegpu.partition_kernel import PartitionKernel
 from litegpu.zoo.writer import ModelWriter, Shape, TensorRef
 from small_models import (
     ALL_HALF,

@@ -19,7 +19,6 @@ from host_device import HostContext, HostDevice, HostExecutable
 from litegpu import CompilationError, DeviceLostError, ExecutionError, GpuDelegate, backends
 from litegpu.backends.base import Device, DeviceInfo
 from litegpu.backends.execution import Executable, Profiler
-from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.engine import tuning
 from litegpu.engine.choices import Choices, Tuning
@@ -30,6 +29,7 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.engine.tuning import Tuner, fastest
 from litegpu.errors import KernelError
 from litegpu.graph import Graph
+from litegpu.host.private_files import Folder
 from litegpu.numeric_policy import FP32
 from litegpu.options import ExperimentalFlags, InferencePreference
 from op_runner import MODES, Mode, forced, groups
@@ -47,7 +47,7 @@ from small_models import (
 )
 
 if typing.TYPE_CHECKING:
-    from litegpu.backends.opencl import OpenCLDevice
+    from litegpu.backends.opencl.device import OpenCLDevice
 
 SUSTAINED = InferencePreference.SUSTAINED_SPEED
 

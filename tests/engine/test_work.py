@@ -13,10 +13,10 @@ from litegpu.engine.peaks import Peaks
 from litegpu.engine.program import build_program
 from litegpu.graph import ABSENT, EpilogueOp
 from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.window import Window
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
-from litegpu.ops.units import Unit
-from litegpu.ops.window import Window
 from paper_device import DEVICE, build
 from passes.graphs import RELU, GraphBuilder
 

@@ -20,7 +20,9 @@ import pytest
 from PIL import Image
 
 from litegpu import zoo
-from litegpu.tools.images import default_picture
+from litegpu.tools.picture_flag import (
+    default_picture,
+)
 from places import ROOT, python_path
 from real_models import find
 from seeing_models import clip

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 import random_rewrites
 from litegpu import GpuDelegate
 from litegpu.options import InferencePriority
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from random_models import RandomModel, random_models, whole_numbers
 
 MODES: dict[str, dict[str, Any]] = {

@@ -28,8 +28,8 @@ from fuzzing.worker import Task
 from litegpu import GpuDelegate, backends
 from litegpu.codegen.cuda import CUDADialect
 from litegpu.errors import ModelError
-from litegpu.ops import functions
-from litegpu.tools import runtime
+from litegpu.ops.common import functions
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import objects
 from paper_device import PaperDevice
 from places import SUPPORT

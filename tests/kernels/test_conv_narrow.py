@@ -27,7 +27,7 @@ from litegpu.kernels.cuda import conv_narrow
 from litegpu.kernels.cuda.conv_narrow.patch import NarrowProblem
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.base import COPY
-from litegpu.ops.window import Pair, Window
+from litegpu.ops.common.window import Pair, Window
 from op_runner import MODES, Mode, forced, run
 
 FLOATS, HALVES = MODES[2], MODES[3]

@@ -21,7 +21,7 @@ from litegpu.engine.program import build_program
 from litegpu.kernels.cuda import conv_patch
 from litegpu.kernels.cuda.conv_patch.tile import PatchProblem, candidates
 from litegpu.numeric_policy import FP16, FP32
-from litegpu.ops.window import Pair, Window
+from litegpu.ops.common.window import Pair, Window
 from op_runner import MODES, Mode, forced, run
 from passes.graphs import RELU, GraphBuilder
 

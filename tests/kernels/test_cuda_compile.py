@@ -23,14 +23,14 @@ from litegpu import (
     CompilationError,
     GpuDelegate,
     ModelError,
-    partition_kernel,
 )
 from litegpu.backends.base import DeviceInfo
-from litegpu.backends.cuda_compiler import compile_kernels
-from litegpu.backends.cuda_transfer import transfer_kernel
+from litegpu.backends.cuda.compiler import compile_kernels
+from litegpu.backends.cuda.transfer import transfer_kernel
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
+from litegpu.delegation import partition_kernel
 from litegpu.engine.partition import rewrite
 from litegpu.engine.program import build_program
 from litegpu.engine.selected import place
@@ -38,7 +38,7 @@ from litegpu.engine.states import expose_states
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Graph
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import resolve_model
 from nvrtc import needs_nvrtc
 from op_runner import forced, groups, kept_busy_by, write

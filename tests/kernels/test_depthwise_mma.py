@@ -20,8 +20,8 @@ from litegpu.kernels.examples import DepthwiseExample
 from litegpu.kernels.selector import select
 from litegpu.numeric_policy import FP16
 from litegpu.ops.base import get
-from litegpu.ops.depthwise_spec import DepthwiseSpec
-from litegpu.ops.window import Shape4, Window
+from litegpu.ops.common.depthwise_spec import DepthwiseSpec
+from litegpu.ops.common.window import Shape4, Window
 from op_runner import MODES, forced, problem_of, run
 
 TARGET = DeviceTarget(INFO, FP16)

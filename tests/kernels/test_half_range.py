@@ -22,7 +22,7 @@ from litegpu.kernels.cuda import conv_mma, conv_narrow, conv_patch
 from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile, candidates
 from litegpu.kernels.cuda.tiles import TileTarget, choose
 from litegpu.numeric_policy import FP16, FP32, NumericPolicy
-from litegpu.ops.window import Window
+from litegpu.ops.common.window import Window
 
 pytestmark = [needs_emulator, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 

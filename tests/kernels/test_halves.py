@@ -13,8 +13,8 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.kernels.cuda.halves import REST_SCALE, as_tf32_parts, halves_of, parts_of
 from litegpu.numeric_policy import FP16, NumericPolicy
 from litegpu.ops.base import LowerContext
-from litegpu.ops.halves import as_halves, fits_half
-from litegpu.ops.weights import in_precision
+from litegpu.ops.common.halves import as_halves, fits_half
+from litegpu.ops.common.weights import in_precision
 from paper_device import DEVICE
 
 

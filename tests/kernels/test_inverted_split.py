@@ -21,7 +21,7 @@ from litegpu.kernels.cuda import inverted_split
 from litegpu.kernels.cuda.inverted_split.tile import SplitProblem, SplitTile, candidates
 from litegpu.kernels.examples import ConvExample
 from litegpu.numeric_policy import FP16
-from litegpu.ops.window import Window
+from litegpu.ops.common.window import Window
 from op_runner import MODES, Mode, Outcome, forced, kept_busy_by, run
 
 FLOATS, HALVES = MODES[2:]

@@ -16,7 +16,7 @@ import pytest
 
 import turns
 from litegpu.backends.base import DeviceInfo
-from litegpu.backends.cuda_compiler import can_be_quick, compile_source, options_for
+from litegpu.backends.cuda.compiler import can_be_quick, compile_source, options_for
 from litegpu.codegen import FLOAT, INT, KINDS, KernelText, register_of
 from litegpu.codegen.cuda import CUDADialect
 from litegpu.engine.choices import Choices
@@ -37,9 +37,9 @@ from litegpu.kernels.examples import (
 )
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32
 from litegpu.ops.base import COPY, get
+from litegpu.ops.common.functions import CASTS, cast_name, of_integers
 from litegpu.ops.conv_2d import DepthwiseOperand
 from litegpu.ops.exact.functions import lookup_name
-from litegpu.ops.functions import CASTS, cast_name, of_integers
 from nvrtc import needs_nvrtc
 from op_runner import forced
 from paper_device import DEVICE

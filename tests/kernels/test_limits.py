@@ -17,8 +17,8 @@ from litegpu import DeviceMemoryError, backends
 from litegpu.backends.base import Device
 from litegpu.backends.execution import Executable
 from litegpu.backends.limits import check_sizes
-from litegpu.backends.private_files import Folder
 from litegpu.backends.program import BufferRange, Launch, Program
+from litegpu.host.private_files import Folder
 from op_runner import MODES, Mode, groups, run
 from paper_device import DEVICE
 

@@ -26,7 +26,7 @@ from litegpu.kernels.cuda.conv_narrow import pooled
 from litegpu.kernels.examples import ConvExample
 from litegpu.numeric_policy import FP16_ALL
 from litegpu.ops.base import COPY
-from litegpu.ops.functions import cast_name
+from litegpu.ops.common.functions import cast_name
 from op_runner import MODES, Mode, Outcome, forced, run
 
 FLOATS, HALVES = MODES[2], MODES[3]

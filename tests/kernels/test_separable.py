@@ -25,7 +25,7 @@ from litegpu.kernels.cuda import separable
 from litegpu.kernels.cuda.separable.tile import SeparableProblem, candidates
 from litegpu.kernels.examples import ConvExample
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32
-from litegpu.ops.window import Window
+from litegpu.ops.common.window import Window
 from op_runner import MODES, Mode, forced, kept_busy_by, run
 from passes.graphs import RELU, GraphBuilder
 

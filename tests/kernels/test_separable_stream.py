@@ -22,7 +22,7 @@ from litegpu.kernels.cuda.separable import stream
 from litegpu.kernels.cuda.separable.stream import StreamTile, streams
 from litegpu.kernels.cuda.separable.tile import ITEM, SeparableProblem, SeparableTile
 from litegpu.numeric_policy import FP16
-from litegpu.ops.window import Pair, Window
+from litegpu.ops.common.window import Pair, Window
 from op_runner import MODES, forced, kept_busy_by, run
 
 HALVES = MODES[3]

@@ -18,7 +18,7 @@ from litegpu.kernels.cuda.conv_mma import ConvMma
 from litegpu.kernels.cuda.conv_narrow import ConvNarrow
 from litegpu.kernels.cuda.conv_patch import ConvPatch
 from litegpu.kernels.cuda.conv_tile.tile import WideProblem, WideTile, candidates
-from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.common.conv_spec import ConvSpec
 from op_runner import MODES, Mode, problem_of, run
 
 FLOATS, HALVES = MODES[0], MODES[-1]

@@ -31,7 +31,7 @@ from litegpu.kernels.cuda.tiles import (
     consecutive,
 )
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
-from litegpu.ops.window import Window
+from litegpu.ops.common.window import Window
 
 TARGET = DeviceTarget(INFO, FP32)
 

@@ -20,11 +20,11 @@ from litegpu.engine.lowering import KernelLaunch
 from litegpu.engine.program import build_program
 from litegpu.graph import ABSENT, DType, EpilogueOp
 from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
+from litegpu.ops.common.conv_spec import ConvSpec
+from litegpu.ops.common.weights import Weights
+from litegpu.ops.common.window import Pair, Window, leading_pad, output_size
 from litegpu.ops.conv_2d import ConvAttributes
-from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.transpose_conv import Phase, phases
-from litegpu.ops.weights import Weights
-from litegpu.ops.window import Pair, Window, leading_pad, output_size
 from paper_device import DEVICE
 from passes.graphs import RELU, GraphBuilder
 

@@ -12,7 +12,7 @@ import turns
 from comparing import relative_error
 from litegpu import GpuDelegate, backends
 from litegpu.backends.base import DeviceInfo
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.cuts import CuttableModel
 from real_models import SIGNED, find, picture_paths, shown_to
 

@@ -14,9 +14,9 @@ import turns
 from comparing import relative_error
 from litegpu import GpuDelegate, backends
 from litegpu.backends.base import DeviceInfo
-from litegpu.option_values import PRECISIONS
-from litegpu.report import DelegationReport
-from litegpu.tools import runtime
+from litegpu.delegation.report import DelegationReport
+from litegpu.options import PRECISIONS
+from litegpu.runtime_abi import interpreter as runtime
 from model_runner import (
     ARENA_LIMIT,
     Arrays,

@@ -14,7 +14,9 @@ import turns
 from litegpu import backends, zoo
 from litegpu.backends.base import DeviceInfo
 from litegpu.options import InferencePriority
-from litegpu.tools import images, runtime
+from litegpu.pictures import images
+from litegpu.runtime_abi import interpreter as runtime
+from litegpu.tools.picture_flag import default_picture
 from litegpu.zoo.registry import PREFIX
 from model_runner import (
     Arrays,
@@ -95,7 +97,7 @@ def reference(name: str) -> Reference:
     (detail,) = runtime.interpreter(content, builtin_kernels=True).get_input_details()
     shown = [[images.random_tensor(detail)], [images.random_tensor(detail, seed=1)]]
     if len(detail["shape"]) == 4:
-        picture = images.open_picture(images.default_picture())
+        picture = images.open_picture(default_picture())
         shown[0] = [images.to_tensor(picture, detail)]
     return Reference(content, shown, cpu_answers(content, shown))
 

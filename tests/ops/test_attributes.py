@@ -13,13 +13,13 @@ import cases
 from cases.base import Case
 from litegpu.graph import Graph, Node
 from litegpu.graph.partition import Subset
-from litegpu.ops import attributes
 from litegpu.ops.base import all_ops, find
-from litegpu.ops.support import check_support
+from litegpu.ops.common import attributes
+from litegpu.ops.common.support import check_support
 from litegpu.runtime_abi import bridge
+from litegpu.runtime_abi.kernel_slots import SeatedKernel
 from litegpu.runtime_abi.params import PARAMS
 from litegpu.runtime_abi.reader import read_graph
-from litegpu.runtime_abi.seats import SeatedKernel
 from op_runner import write
 from small_models import RUNTIME
 

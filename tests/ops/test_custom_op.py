@@ -27,8 +27,9 @@ from litegpu import (
     register_op,
 )
 from litegpu.cache.store import SUFFIX
-from litegpu.ops import base, plug_ins
-from litegpu.tools.runtime import interpreter
+from litegpu.ops import base
+from litegpu.ops.common import plug_ins
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.zoo.writer import ModelWriter
 from places import ROOT
 

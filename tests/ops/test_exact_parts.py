@@ -9,8 +9,8 @@ from litegpu.engine.layout import assign
 from litegpu.engine.partition import rewrite
 from litegpu.graph import DType, Graph, Node, Quantization, Value
 from litegpu.numeric_policy import FP32
+from litegpu.ops.common.support import check_support
 from litegpu.ops.index_map import INDEX_MAP
-from litegpu.ops.support import check_support
 from paper_device import build
 
 ONE, OTHER = Quantization((0.5,), (3,)), Quantization((0.25,), (3,))

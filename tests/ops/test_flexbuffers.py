@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostile.nesting import in_itself
-from litegpu.ops.flexbuffers import read_map
+from litegpu.ops.common.flexbuffers import read_map
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, width=32) | st.booleans()
 _KEYS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=9)

@@ -10,8 +10,8 @@ import pytest
 
 from litegpu import GpuDelegate
 from litegpu.graph import DType, Graph, Node, Quantization, Value
-from litegpu.ops.float_view import as_floats, float_view
-from litegpu.ops.support import check_support
+from litegpu.ops.common.float_view import as_floats, float_view
+from litegpu.ops.common.support import check_support
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from small_models import CPU_ONLY, interpreter, reference, run
 

@@ -10,10 +10,10 @@ import pytest
 
 from litegpu import GpuDelegate
 from litegpu.graph import DType, Graph, Node, Quantization, Value
-from litegpu.ops import fold
+from litegpu.ops.common import fold
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.runtime_abi import kernels
 from litegpu.runtime_abi.params import PARAMS
-from litegpu.tools import runtime
 from litegpu.zoo import schema
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from small_models import CPU_ONLY, assert_close, interpreter, random, reference, run, step

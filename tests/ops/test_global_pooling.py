@@ -16,8 +16,8 @@ from litegpu import GpuDelegate
 from litegpu.engine.layout import assign
 from litegpu.engine.lowering import KernelLaunch
 from litegpu.numeric_policy import FP32
-from litegpu.ops.window import PoolAttributes, Window
-from litegpu.tools import runtime
+from litegpu.ops.common.window import PoolAttributes, Window
+from litegpu.runtime_abi import interpreter as runtime
 from model_runner import invoke
 from paper_device import build
 from passes.graphs import RELU, GraphBuilder, Shape

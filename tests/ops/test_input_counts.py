@@ -10,7 +10,7 @@ from cases.rejected import Rejected
 from cases.rejected.base import IMAGE, Tensor
 from cases.rejected.quantized import IMAGE as QUANTIZED_IMAGE
 from litegpu.ops.base import all_ops
-from litegpu.ops.support import check_support
+from litegpu.ops.common.support import check_support
 
 COUNTS = {
     (1, 1): "ABS AVERAGE_POOL_2D CAST CEIL COS DENSIFY DEPTH_TO_SPACE DEQUANTIZE ELU EXP FLOOR "

@@ -10,7 +10,7 @@ import pytest
 
 from litegpu.engine import lowering
 from litegpu.engine.lowering import Constants
-from litegpu.ops.lazy_array import LazyArray
+from litegpu.ops.common.lazy_array import LazyArray
 
 
 @pytest.mark.parametrize("alone_below", [0, 1 << 60])

@@ -14,9 +14,9 @@ from cases.elementwise import unary_options
 from cases.logic import COMPARISONS
 from litegpu.backends.base import DeviceInfo
 from litegpu.graph import DType
-from litegpu.ops.function import Function
-from litegpu.ops.functions import BINARY, UNARY
-from litegpu.ops.types import FLOATS
+from litegpu.ops.common.function import Function
+from litegpu.ops.common.functions import BINARY, UNARY
+from litegpu.ops.common.types import FLOATS
 from litegpu.zoo.writer import ModelWriter
 from op_runner import kept_busy_by
 

@@ -16,10 +16,10 @@ import cases
 import turns
 from cases.base import Case
 from litegpu import backends
-from litegpu.backends import webgpu
 from litegpu.backends.base import DeviceInfo
+from litegpu.backends.webgpu import device as webgpu
 from litegpu.ops.base import all_ops
-from litegpu.option_values import PRECISIONS
+from litegpu.options import PRECISIONS
 from op_runner import MODES, Mode, Outcome, groups, problem_of, run, write
 
 DEVICES = backends.list_devices()

@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from litegpu.graph import Graph, Node
+from litegpu.ops.common.permutation import Permutation, keeps_order, permutation_of, permuted, then
 from litegpu.ops.index_map import IndexMapAttributes, MixedRadix, Source, index_strides
-from litegpu.ops.permutation import Permutation, keeps_order, permutation_of, permuted, then
 from passes.graphs import RELU, GraphBuilder, Shape
 
 Indices = npt.NDArray[np.int64]

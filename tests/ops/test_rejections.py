@@ -13,8 +13,8 @@ import pytest
 from cases import REJECTED
 from cases.rejected import Rejected
 from litegpu import GpuDelegate, ops
-from litegpu.ops.support import check_support
-from litegpu.tools import runtime
+from litegpu.ops.common.support import check_support
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.writer import ModelWriter
 
 OPS = Path(ops.__file__).parent

@@ -11,9 +11,9 @@ from fuzzing.mutations import pack, parse
 from litegpu import GpuDelegate
 from litegpu.graph import ABSENT, DType, Graph, Node, Quantization, Value
 from litegpu.ops.base import all_ops
-from litegpu.ops.support import check_support
-from litegpu.ops.work import states_of, work_of
-from litegpu.tools import runtime
+from litegpu.ops.common.support import check_support
+from litegpu.ops.common.work import states_of, work_of
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.writer import ModelWriter
 
 

@@ -13,10 +13,10 @@ from litegpu import GpuDelegate, backends
 from litegpu.engine import partition
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.ops.base import Op, all_facts, all_ops, facts_of, has
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.window import Window
 from litegpu.ops.conv_2d import ConvAttributes
-from litegpu.ops.traits import Trait
-from litegpu.ops.window import Window
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from op_runner import groups, write
 from paper_device import PaperDevice
 

@@ -17,10 +17,10 @@ from comparing import mismatch
 from litegpu import DelegationReport, GpuDelegate
 from litegpu.graph import DType, Graph, Node, Quantization, Value
 from litegpu.ops import while_loop
-from litegpu.ops.support import check_support
-from litegpu.ops.work import work_of
+from litegpu.ops.common.support import check_support
+from litegpu.ops.common.work import work_of
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.runtime_abi.file import ModelFile
-from litegpu.tools import runtime
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from loop_models import Carried, counted, loop, recurrent
 from model_runner import cpu_answers, invoke

@@ -11,8 +11,8 @@ import pytest
 
 from litegpu.graph import EpilogueOp, Graph, Node
 from litegpu.ops.base import get
+from litegpu.ops.common.window import Window
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
-from litegpu.ops.window import Window
 from litegpu.passes.blocks_into_dilation import blocks_into_dilation
 from litegpu.zoo.writer import TensorRef
 from passes.graphs import BY_POSITION, RELU, GraphBuilder, Shape, applied, functions, ops, untouched

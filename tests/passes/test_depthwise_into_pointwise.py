@@ -12,9 +12,9 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.graph import ABSENT, DType, EpilogueOp, Graph
 from litegpu.kernels.selector import Fusions
 from litegpu.numeric_policy import FP16
+from litegpu.ops.common.window import POINT, DepthwiseAttributes, PoolAttributes, Window
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.reduce import ReduceAttributes
-from litegpu.ops.window import POINT, DepthwiseAttributes, PoolAttributes, Window
 from litegpu.passes.base import PassResult
 from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise as merge
 from paper_device import DEVICE

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from litegpu.graph import EpilogueOp, Graph, Node
+from litegpu.ops.common.window import Pair, PoolAttributes, Window
 from litegpu.ops.copy import CopyAttributes
-from litegpu.ops.window import Pair, PoolAttributes, Window
 from litegpu.passes import PassResult
 from litegpu.passes.drop_dead_pixels import drop_dead_pixels
 from litegpu.zoo.writer import TensorRef

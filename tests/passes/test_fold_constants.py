@@ -8,7 +8,7 @@ import pytest
 from litegpu import GpuDelegate
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.passes.fold_constants import fold_constants
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.writer import ModelWriter
 from passes.graphs import GraphBuilder, applied, ops, untouched
 

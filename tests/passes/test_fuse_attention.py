@@ -13,7 +13,7 @@ from litegpu.graph import DType, EpilogueOp, Graph
 from litegpu.kernels.selector import Fusions
 from litegpu.numeric_policy import FP32
 from litegpu.ops.attention import ATTENTION
-from litegpu.ops.matmul_spec import MatmulAttributes
+from litegpu.ops.common.matmul_spec import MatmulAttributes
 from litegpu.ops.softmax import SoftmaxAttributes
 from litegpu.passes.base import PassResult
 from litegpu.passes.fuse_attention import fuse_attention as merge

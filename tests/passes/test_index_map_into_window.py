@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from litegpu.graph import ABSENT, EpilogueOp, Graph
+from litegpu.ops.common.window import Window
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source, plain
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
-from litegpu.ops.window import Window
 from litegpu.passes.index_map_into_window import index_map_into_window
 from litegpu.zoo.writer import TensorRef
 from passes.graphs import GraphBuilder, applied, ops, untouched

@@ -10,7 +10,7 @@ import pytest
 
 from litegpu.graph import EpilogueOp, Graph
 from litegpu.ops.channel_maps import CHANNEL_MAPS
-from litegpu.ops.lookups import Lookup
+from litegpu.ops.common.lookups import Lookup
 from litegpu.passes.join_channels import join_channels
 from litegpu.zoo.writer import TensorRef
 from passes.graphs import BY_POSITION, RELU, GraphBuilder, Shape, applied, ops, untouched

@@ -10,8 +10,8 @@ import pytest
 
 from litegpu.graph import ABSENT, EpilogueOp, Graph
 from litegpu.ops.base import as_float32
+from litegpu.ops.common.window import POINT
 from litegpu.ops.conv_2d import ConvAttributes
-from litegpu.ops.window import POINT
 from litegpu.passes.join_products import join_products
 from litegpu.zoo.writer import TensorRef
 from passes.graphs import RELU, GraphBuilder, applied, functions, ops, untouched

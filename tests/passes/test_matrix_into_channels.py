@@ -9,7 +9,7 @@ import pytest
 
 from litegpu.graph import EpilogueOp, Graph
 from litegpu.ops.channel_maps import CHANNEL_MAPS, ChannelMap, ChannelMapsAttributes
-from litegpu.ops.lookups import Lookup
+from litegpu.ops.common.lookups import Lookup
 from litegpu.passes.matrix_into_channels import matrix_into_channels
 from litegpu.zoo.writer import TensorRef
 from passes.graphs import RELU, GraphBuilder, applied, untouched

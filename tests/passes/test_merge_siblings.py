@@ -10,9 +10,9 @@ import pytest
 
 from litegpu.graph import ABSENT, DType, EpilogueOp, Graph
 from litegpu.ops.base import as_float32
+from litegpu.ops.common.window import POINT
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
-from litegpu.ops.window import POINT
 from litegpu.passes import PassResult
 from litegpu.passes.merge_siblings import merge_siblings
 from litegpu.zoo.writer import TensorRef

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from litegpu.graph import ABSENT, EpilogueOp, Graph
+from litegpu.ops.common.window import PoolAttributes, Window
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
-from litegpu.ops.window import PoolAttributes, Window
 from litegpu.passes.pad_into_window import pad_into_window
 from litegpu.zoo.writer import TensorRef
 from passes.graphs import RELU, GraphBuilder, applied, ops, untouched

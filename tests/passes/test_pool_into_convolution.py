@@ -11,9 +11,9 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.graph import EpilogueOp, Graph
 from litegpu.kernels.selector import Fusions
 from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
+from litegpu.ops.common.window import PoolAttributes, Window
 from litegpu.ops.conv_2d import merged_values
 from litegpu.ops.pooled_conv import POOLED_CONV
-from litegpu.ops.window import PoolAttributes, Window
 from litegpu.passes.base import PassResult
 from litegpu.passes.pool_into_convolution import pool_into_convolution
 from paper_device import DEVICE

@@ -12,8 +12,8 @@ import pytest
 
 from cases.base import SUMS
 from litegpu.graph import ABSENT, SELF, EpilogueOp, Graph, Node
+from litegpu.ops.common.window import POINT
 from litegpu.ops.conv_2d import ConvAttributes
-from litegpu.ops.window import POINT
 from litegpu.passes.scale_into_weights import scale_into_weights
 from litegpu.zoo.writer import TensorRef
 from passes.graphs import RELU, GraphBuilder, applied, functions, ops, untouched

@@ -13,7 +13,7 @@ import pytest
 from litegpu import ModelError, OptionsError
 from litegpu.graph.ir import Quantization
 from litegpu.pictures import with_picture_input
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import ModelWriter, objects, schema
 from small_models import fully_convolutional, run, with_subgraphs
 

@@ -13,8 +13,8 @@ import picture_reference as reference
 from litegpu import CompiledModel, CompiledModelError, GpuDelegate, OptionsError
 from litegpu.backends import list_devices
 from litegpu.graph.ir import Quantization
-from litegpu.pictures import KEYWORDS, with_picture_input
-from litegpu.tools import images, runtime
+from litegpu.pictures import KEYWORDS, images, with_picture_input
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import ModelWriter
 from real_models import find, picture_paths
 from small_models import fully_convolutional, run

@@ -15,10 +15,11 @@ import turns
 from litegpu import GpuDelegate
 from litegpu.backends import list_devices
 from litegpu.graph.ir import Quantization
-from litegpu.pictures import with_picture_input
+from litegpu.pictures import images, with_picture_input
 from litegpu.pictures.formats import COLORS, FORMATS, RESIZES
-from litegpu.tools import images, preprocessing, runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.engines.jobs import Tensor
+from litegpu.tools.evaluation import preprocessing
 from litegpu.zoo.writer import ModelWriter
 from small_models import fully_convolutional, run
 

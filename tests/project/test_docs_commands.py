@@ -15,7 +15,9 @@ import pytest
 
 from eval_models import detector
 from litegpu import zoo
-from litegpu.tools.images import default_picture
+from litegpu.tools.picture_flag import (
+    default_picture,
+)
 from places import ROOT, SOURCE
 from seeing_models import clip
 

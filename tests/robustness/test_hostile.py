@@ -21,9 +21,9 @@ from litegpu import GpuDelegate
 from litegpu.engine.budget import ConstantBudget
 from litegpu.errors import DeviceMemoryError, ModelError
 from litegpu.graph import DType, Graph, Node, Value
-from litegpu.ops import fold, weights
+from litegpu.ops.common import fold, weights
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.runtime_abi.budget import ReadBudget
-from litegpu.tools import runtime
 from litegpu.zoo.writer import ModelWriter
 from places import SUPPORT
 

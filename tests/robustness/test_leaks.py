@@ -18,7 +18,7 @@ from unittest import mock
 import pytest
 
 from litegpu import GpuDelegate, backends
-from litegpu.partition_kernel import PartitionKernel
+from litegpu.delegation.partition_kernel import PartitionKernel
 from litegpu.runtime_abi import bridge
 from small_models import CPU_ONLY, chain, fully_convolutional, interpreter, random, run
 

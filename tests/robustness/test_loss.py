@@ -9,12 +9,12 @@ from robustness.programs import on_every_backend, run_program
 
 NEVER = {
     "cuda": """
-from litegpu.backends.cuda_submission import CUDASubmission
+from litegpu.backends.cuda.submission import CUDASubmission
 def hang():
     CUDASubmission.is_done = lambda self: False
 """,
     "opencl": """
-from litegpu.backends import opencl_submission
+from litegpu.backends.opencl import submission as opencl_submission
 def hang():
     opencl_submission.wait_until = lambda done, seconds: time.sleep(seconds)
 """,
@@ -22,7 +22,7 @@ def hang():
 """What makes a run never end."""
 LOSE = {
     "cuda": """
-from litegpu.backends import cuda_submission
+from litegpu.backends.cuda import submission as cuda_submission
 left = [0]
 def fail(calls, real=cuda_submission.together):
     results = real(calls)
@@ -35,7 +35,7 @@ def lose(delegate, times=1):
     left[0] = times
 """,
     "opencl": """
-from litegpu.backends import opencl_submission
+from litegpu.backends.opencl import submission as opencl_submission
 left = [0]
 def fail(calls, real=opencl_submission.together):
     results = real(calls)

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from litegpu import GpuDelegate
-from litegpu.partition_kernel import PartitionKernel
-from litegpu.runtime_abi import bridge, seats
+from litegpu.delegation.partition_kernel import PartitionKernel
+from litegpu.runtime_abi import bridge
+from litegpu.runtime_abi import kernel_slots as seats
 from litegpu.runtime_abi.callbacks import Callback
 from robustness.interrupts import GOOD
 from robustness.programs import Program, on_every_backend, run_program

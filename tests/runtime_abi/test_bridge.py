@@ -9,7 +9,7 @@ import pytest
 
 from litegpu import GpuDelegate
 from litegpu.ops.base import find
-from litegpu.option_values import Precision
+from litegpu.options import Precision
 from litegpu.zoo.writer import ModelWriter
 from small_models import (
     CPU_ONLY,

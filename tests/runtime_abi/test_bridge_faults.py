@@ -21,8 +21,12 @@ from litegpu import (
     InterpreterError,
     ModelError,
 )
-from litegpu.partition_kernel import PartitionKernel
-from litegpu.runtime_abi import bridge, seats, structs
+from litegpu.delegation.partition_kernel import PartitionKernel
+from litegpu.runtime_abi import (
+    bridge,
+    structs,
+)
+from litegpu.runtime_abi import kernel_slots as seats
 from litegpu.runtime_abi.reader import read_graph
 from small_models import (
     CPU_ONLY,

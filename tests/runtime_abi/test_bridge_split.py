@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from litegpu import GpuDelegate
-from litegpu.option_values import Precision
-from litegpu.report import DelegationReport
+from litegpu.delegation.report import DelegationReport
+from litegpu.options import Precision
 from litegpu.zoo.writer import ModelWriter
 from small_models import (
     CPU_ONLY,

@@ -22,7 +22,8 @@ from c_compiler import shared_library
 from cases.base import CLOSE, Array, Case, NumpyCase, Sheet
 from comparing import mismatch
 from litegpu import GpuDelegate, list_devices
-from litegpu.tools import images, runtime
+from litegpu.pictures import images
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.writer import ModelWriter
 from model_runner import cpu_answers
 from op_runner import MODES, Mode, run

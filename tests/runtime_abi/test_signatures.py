@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from litegpu import GpuDelegate, GpuDelegateOptions
-from litegpu.option_values import Precision
+from litegpu.options import Precision
 from litegpu.runtime_abi import bridge
 from litegpu.zoo.writer import ModelWriter
 from small_models import (

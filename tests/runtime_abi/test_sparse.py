@@ -7,9 +7,9 @@ import pytest
 
 from litegpu import GpuDelegate
 from litegpu.graph import DType, Graph, Node, Quantization, Value
-from litegpu.ops.support import check_support
+from litegpu.ops.common.support import check_support
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.runtime_abi.sparse import Level, Sparsity, densify
-from litegpu.tools.runtime import interpreter
 from litegpu.zoo.writer import ModelWriter
 from small_models import assert_close, reference, run
 from sparse_tensors import DENSE, SPARSE, sparse_constant

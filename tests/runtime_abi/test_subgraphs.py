@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from litegpu import DelegationReport, GpuDelegate, selection
-from litegpu.costs import CostPolicy
+from litegpu import (
+    DelegationReport,
+    GpuDelegate,
+)
+from litegpu.delegation import partitioner as selection
+from litegpu.delegation.cost_model import CostPolicy
+from litegpu.delegation.partition_kernel import PartitionKernel
 from litegpu.engine.compiled import CompiledPartition
 from litegpu.graph import Graph
-from litegpu.partition_kernel import PartitionKernel
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from loop_models import Carried, counted, loop, loop_graphs, recurrent, run_loop
 from small_models import (

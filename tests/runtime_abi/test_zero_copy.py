@@ -9,9 +9,9 @@ import pytest
 
 from litegpu import GpuDelegate, InterpreterError
 from litegpu.backends.buffers import Bindings, HostBuffer, MemoryKind
-from litegpu.backends.opencl_context import OpenCLContext
+from litegpu.backends.opencl.context import OpenCLContext
+from litegpu.delegation.partition_kernel import PartitionKernel
 from litegpu.options import InferencePriority
-from litegpu.partition_kernel import PartitionKernel
 from litegpu.runtime_abi import structs
 from litegpu.runtime_abi.reader import tensor_at
 from litegpu.runtime_abi.zero_copy import ZeroCopyBinding

@@ -9,7 +9,7 @@ import pytest
 
 from litegpu import GpuDelegate, backends
 from litegpu.backends.base import DeviceInfo
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 
 DEVICES = pytest.mark.parametrize(
     "device", backends.list_devices(), ids=lambda device: device.backend

@@ -20,10 +20,10 @@ from litegpu import DeviceMemoryError
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Bindings, HostBuffer
 from litegpu.backends.execution import ExecutionContext
-from litegpu.backends.private_files import Folder
 from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import Argument, KernelText
 from litegpu.errors import KernelError
+from litegpu.host.private_files import Folder
 
 __all__ = [
     "test_a_kernel_that_does_not_compile_is_named",

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from litegpu import GpuDelegate
-from litegpu.backends import private_files
+from litegpu.host import private_files
 from small_models import interpreter, random, run
 
 

@@ -12,8 +12,8 @@ from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram, build_program
 from litegpu.graph import ABSENT, DType, Graph
 from litegpu.numeric_policy import NumericPolicy
+from litegpu.ops.common.window import Window
 from litegpu.ops.conv_2d import ConvAttributes
-from litegpu.ops.window import Window
 from passes.graphs import GraphBuilder
 
 

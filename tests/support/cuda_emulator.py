@@ -27,10 +27,10 @@ from litegpu.backends.base import Backend, Device, DeviceInfo
 from litegpu.backends.buffers import Bindings, Buffer, HostBuffer
 from litegpu.backends.execution import Executable
 from litegpu.backends.folding import fold_launches
-from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import GRID_LIMITS, CUDADialect
+from litegpu.host.private_files import Folder
 from paper_device import DEVICE
 
 LIBRARIES = os.environ.get("LITEGPU_TEST_LIBRARIES", "")

@@ -13,7 +13,8 @@ import numpy as np
 
 from litegpu import GpuDelegate
 from litegpu.errors import FileError
-from litegpu.tools import engines, runtime
+from litegpu.runtime_abi import interpreter as runtime
+from litegpu.tools import engines
 from small_models import chain
 
 MODEL = chain(["ABS", "FLOOR"], (1, 3, 2))

@@ -12,17 +12,15 @@ from typing import Any
 
 import pytest
 
-from litegpu.backends import (
-    cuda,
-    cuda_arrays,
-    cuda_buffers,
-    cuda_context,
-    cuda_driver,
-    cuda_executable,
-    cuda_profile,
-    cuda_spread,
-    cuda_submission,
-)
+from litegpu.backends.cuda import arrays as cuda_arrays
+from litegpu.backends.cuda import buffers as cuda_buffers
+from litegpu.backends.cuda import context as cuda_context
+from litegpu.backends.cuda import device as cuda
+from litegpu.backends.cuda import driver as cuda_driver
+from litegpu.backends.cuda import executable as cuda_executable
+from litegpu.backends.cuda import occupancy as cuda_spread
+from litegpu.backends.cuda import profile as cuda_profile
+from litegpu.backends.cuda import submission as cuda_submission
 
 CONTEXT = 7
 """The primary context."""

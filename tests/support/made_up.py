@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from litegpu import DelegationReport
-from litegpu.costs import Estimate, Split
+from litegpu.delegation.cost_model import Estimate, Split
+from litegpu.delegation.profile import KernelProfile, PartitionProfile, Profile
+from litegpu.delegation.report import Advice, LeftOut, Partition, RejectedNode
 from litegpu.engine.peaks import Peaks
-from litegpu.ops.units import Unit
-from litegpu.profiling import KernelProfile, PartitionProfile, Profile
-from litegpu.report import Advice, LeftOut, Partition, RejectedNode
+from litegpu.ops.common.units import Unit
 from litegpu.zoo.writer import ModelWriter
 from small_models import CPU_ONLY, step
 

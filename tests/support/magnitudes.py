@@ -10,7 +10,7 @@ from fuzzing.nudging import nudged_model
 from fuzzing.rounding import HALF_ULP, is_among
 from litegpu.backends.base import DeviceInfo
 from litegpu.codegen import HALF_TINY
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from model_runner import invoke
 from op_runner import MODES, Mode, Outcome, inputs_of, run, write
 

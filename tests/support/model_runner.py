@@ -13,7 +13,7 @@ import numpy.typing as npt
 from comparing import mismatch
 from litegpu import DelegationReport, GpuDelegate
 from litegpu.backends.base import DeviceInfo
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 
 Arrays = tuple[npt.NDArray[Any], ...]
 

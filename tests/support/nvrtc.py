@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from litegpu import MissingDependencyError
-from litegpu.backends.cuda_compiler import compile_source, options_for
+from litegpu.backends.cuda.compiler import compile_source, options_for
 
 
 def _missing() -> str:

@@ -19,9 +19,10 @@ import numpy as np
 
 from cases.base import Array, Case, NumpyCase, Piece, Scale, Sheet
 from comparing import mismatch
-from litegpu import GpuDelegate, partition_kernel
+from litegpu import GpuDelegate
 from litegpu.backends.base import Compilation, DeviceInfo
 from litegpu.codegen import HALF_MAX, HALF_TINY, Storage
+from litegpu.delegation import partition_kernel
 from litegpu.engine.choices import Choices
 from litegpu.engine.compiled import CompiledPartition, PlacedPartition
 from litegpu.engine.layout import Layout
@@ -30,8 +31,8 @@ from litegpu.engine.program import BuiltProgram
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Node
 from litegpu.options import InferencePriority
-from litegpu.runtime_abi import seats
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
+from litegpu.runtime_abi import kernel_slots as seats
 from model_runner import invoke
 
 GROUP_SIZE = 24

@@ -7,12 +7,12 @@ from dataclasses import replace
 from host_device import HostContext, HostDevice, HostExecutable
 from litegpu.backends.base import DeviceInfo
 from litegpu.backends.execution import Executable
-from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.codegen import Dialect
 from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.engine.layout import Layout
 from litegpu.engine.program import BuiltProgram, build_program
+from litegpu.host.private_files import Folder
 
 DEVICE = DeviceInfo(
     backend="none",

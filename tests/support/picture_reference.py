@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from litegpu.graph.ir import Quantization
-from litegpu.tools import preprocessing
+from litegpu.tools.evaluation import preprocessing
 
 Array = NDArray[Any]
 

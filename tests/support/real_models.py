@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from litegpu.tools import images
+from litegpu.pictures import images
 from litegpu.tools.models import model_folders
+from litegpu.tools.picture_flag import default_picture
 
 SIGNED, UNIT = (127.5, 127.5), (0.0, 255.0)
 """Mean and standard deviation that bring pixels to [-1, 1] or [0, 1]."""
@@ -41,5 +42,5 @@ def picture_paths() -> list[str]:
     folders = [folder.parent / "images" for folder in model_folders()]
     portraits = [path for each in folders for path in each.glob("grace_hopper.bmp")]
     others = [path for each in folders for path in sorted(each.glob("imagenet/*.JPEG"))]
-    portrait = str(portraits[0]) if portraits else images.default_picture()
+    portrait = str(portraits[0]) if portraits else default_picture()
     return [portrait, *map(str, others[:1])]

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from litegpu.tools import runtime
+from litegpu.pictures.framing import Frame, framed
+from litegpu.runtime_abi import interpreter as runtime
+from litegpu.runtime_abi.interpreter import Output
 from litegpu.tools.drawing.facts import POST_PROCESS, ModelFacts
 from litegpu.tools.drawing.finding import Scene
-from litegpu.tools.framing import Frame, framed
+from litegpu.tools.drawing.video import FilmWriter
 from litegpu.tools.labels import NamedLabels
-from litegpu.tools.runtime import Output
-from litegpu.tools.video import FilmWriter
 from litegpu.zoo.cuts import CuttableModel
 from litegpu.zoo.ssd import _flexbuffer
 from litegpu.zoo.writer import ModelWriter, TensorRef

@@ -17,10 +17,11 @@ import pytest
 
 from cuda_emulator import call_kernel, compiled
 from fake_cuda import FakeDriver, Status, install
-from litegpu.backends import cuda, process
+from litegpu.backends.cuda import device as cuda
 from litegpu.backends.opened import OpenDevices
 from litegpu.codegen import KernelText
 from litegpu.errors import KernelError
+from litegpu.host import fork_safety as process
 
 _MEMORY = 1 << 28
 _ATTRIBUTES = {

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from litegpu import GpuDelegate
 from litegpu.options import InferencePriority
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import schema
 from litegpu.zoo.writer import ModelWriter, Shape, TensorRef
 

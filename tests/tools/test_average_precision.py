@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from litegpu.errors import MissingDependencyError
-from litegpu.tools.average_precision import IOU_THRESHOLDS, Detection, average_precision
-from litegpu.tools.coco_api import coco_figures
+from litegpu.tools.evaluation.average_precision import IOU_THRESHOLDS, Detection, average_precision
+from litegpu.tools.evaluation.coco_api import coco_figures
 
 Box = tuple[float, float, float, float]
 

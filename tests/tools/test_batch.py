@@ -14,8 +14,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from litegpu.tools import batch_columns, cli
-from litegpu.tools.images import default_picture
+from litegpu.tools import cli
+from litegpu.tools.batch import columns as batch_columns
+from litegpu.tools.picture_flag import (
+    default_picture,
+)
 from litegpu.zoo.writer import ModelWriter
 from real_models import find
 from small_models import chain, reference, step
@@ -430,7 +433,7 @@ def test_without_pyarrow_the_command_to_type_is_named(
 def test_outputs_without_a_type_in_tables_are_refused() -> None:
     from litegpu.errors import ModelError
     from litegpu.tools import engines
-    from litegpu.tools.batch_columns import OutputColumns
+    from litegpu.tools.batch.columns import OutputColumns
 
     complex_output = engines.Tensor("wave", (2,), np.dtype(np.complex64))
     plan = engines.BatchPlan((), (complex_output,), 1, True, b"")
@@ -440,7 +443,7 @@ def test_outputs_without_a_type_in_tables_are_refused() -> None:
 
 def test_names_of_columns_are_never_taken_twice() -> None:
     from litegpu.tools import engines
-    from litegpu.tools.batch_columns import OutputColumns
+    from litegpu.tools.batch.columns import OutputColumns
 
     tensors = tuple(engines.Tensor("t", (), np.dtype(np.float32)) for _ in range(4))
     plan = engines.BatchPlan((), tensors, 1, True, b"")

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from litegpu.tools import batch_writer, cli
-from litegpu.tools.batch_writer import PartedTable
+from litegpu.tools import cli
+from litegpu.tools.batch import writer as batch_writer
+from litegpu.tools.batch.writer import PartedTable
 from places import SOURCE
 from small_models import chain
 

@@ -16,9 +16,14 @@ import pytest
 
 from litegpu import GpuDelegate
 from litegpu.errors import ExecutionError, ModelError
-from litegpu.tools import benchmark_model, benchmark_session, cli, runtime
-from litegpu.tools.examples import example
-from litegpu.tools.memory import resident_kb
+from litegpu.runtime_abi import interpreter as runtime
+from litegpu.tools import (
+    benchmark_model,
+    cli,
+)
+from litegpu.tools.benchmark_model import session as benchmark_session
+from litegpu.tools.benchmark_model.examples import example
+from litegpu.tools.benchmark_model.memory import resident_kb
 from litegpu.tools.registrar import make_delegates
 from small_models import CPU_ONLY, chain, encode_and_decode, with_subgraphs
 from wire_reader import parsed
@@ -235,7 +240,7 @@ def test_a_delegate_that_fails(
     def interpreter(*args: object, **keywords: object) -> None:
         raise ExecutionError("the device is gone")
 
-    monkeypatch.setattr("litegpu.tools.runtime.interpreter", interpreter)
+    monkeypatch.setattr("litegpu.runtime_abi.interpreter.interpreter", interpreter)
     assert benchmark(model, *GPU) == 1
     assert capsys.readouterr().err.endswith(
         "ERROR: Failed to apply GPU delegate.\nERROR: the device is gone\n"

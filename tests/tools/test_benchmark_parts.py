@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from litegpu.errors import FileError, ModelError, OptionsError
-from litegpu.tools import memory, stats
-from litegpu.tools.benchmark_inputs import Layer, Stream, input_values, parse_layers
-from litegpu.tools.benchmark_plan import delegate_nodes, say_what_runs_where
-from litegpu.tools.op_tables import Block, Row, block_text
+from litegpu.tools import stats
+from litegpu.tools.benchmark_model import memory
+from litegpu.tools.benchmark_model.inputs import Layer, Stream, input_values, parse_layers
+from litegpu.tools.benchmark_model.op_tables import Block, Row, block_text
+from litegpu.tools.benchmark_model.plan import delegate_nodes, say_what_runs_where
 from litegpu.tools.registrar import Applied, Delegates
 from litegpu.tools.stats import Pace, Stats, timed_runs
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from litegpu import GpuDelegate
-from litegpu.backends import disk_cache, private_files
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.store import ArtifactStore, entries, read
+from litegpu.host import disk_cache, private_files
 from litegpu.tools import cache, cli
 from litegpu.version import __version__
 from small_models import chain, fully_convolutional, interpreter

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from litegpu.errors import DownloadError, OptionsError
-from litegpu.tools import downloads
-from litegpu.tools.downloads import Asset, Fetched, cached, fetch
+from litegpu.tools.models import downloads
+from litegpu.tools.models.downloads import Asset, Fetched, cached, fetch
 
 CONTENT = b"TFL3 and so on" * 100_000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -17,12 +17,15 @@ import pytest
 import fake_cuda
 from fake_cuda import FakeDriver, Status
 from fake_nvml import Board, Clock, FakeNvml, install
-from litegpu.backends import cuda, opencl
 from litegpu.backends.base import DeviceInfo, pci_address
-from litegpu.tools import benchmark_energy, cli, energy, energy_cpu, energy_gpu, memory_gpu
-from litegpu.tools.energy import Energy, Meter, MeterError, Meters
-from litegpu.tools.energy_cpu import cpu_meter
-from litegpu.tools.energy_gpu import gpu_meter
+from litegpu.backends.cuda import device as cuda
+from litegpu.backends.opencl import device as opencl
+from litegpu.tools import cli
+from litegpu.tools.benchmark_model import energy, energy_cpu, energy_gpu, memory_gpu
+from litegpu.tools.benchmark_model import energy_use as benchmark_energy
+from litegpu.tools.benchmark_model.energy import Energy, Meter, MeterError, Meters
+from litegpu.tools.benchmark_model.energy_cpu import cpu_meter
+from litegpu.tools.benchmark_model.energy_gpu import gpu_meter
 from paper_device import DEVICE
 from small_models import chain
 

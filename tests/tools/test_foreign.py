@@ -11,10 +11,14 @@ import pytest
 
 from c_compiler import shared_library
 from litegpu.errors import DelegateLibraryError, OptionsError
-from litegpu.tools import cli, foreign, registrar, runtime
+from litegpu.runtime_abi import interpreter as runtime
+from litegpu.tools import (
+    cli,
+    registrar,
+)
 from litegpu.tools.flags import FlagParser
-from litegpu.tools.foreign import parse_options
-from litegpu.tools.registrar import REGISTRAR_FLAGS, make_delegates
+from litegpu.tools.registrar import REGISTRAR_FLAGS, foreign, make_delegates
+from litegpu.tools.registrar.foreign import parse_options
 from small_models import assert_close, chain, random, reference, run
 
 MODEL, X = chain(["ABS", "ROUND"]), random(1, 4, 4, 4) * 9

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.tools import cli
-from litegpu.tools.graph_state import NodeState, execution_plan, read_state
-from litegpu.tools.runtime import interpreter
-from litegpu.tools.state_text import Lengths, state_text, type_name
+from litegpu.tools.benchmark_model.graph_state import NodeState, execution_plan, read_state
+from litegpu.tools.benchmark_model.state_text import Lengths, state_text, type_name
 from litegpu.zoo.writer import ModelWriter
 from small_models import CPU_ONLY, chain, fully_convolutional, with_subgraphs
 from wire_reader import parsed

@@ -15,7 +15,7 @@ import pytest
 
 from litegpu.errors import ModelError
 from litegpu.tools import cli
-from litegpu.tools.differences import GaussianInputs, compare_runs
+from litegpu.tools.inference_diff.differences import GaussianInputs, compare_runs
 from litegpu.tools.wire import message, repeated
 from litegpu.zoo.writer import ModelWriter
 from small_models import CPU_ONLY, chain, fully_convolutional

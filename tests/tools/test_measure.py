@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from litegpu.runtime_abi.interpreter import Output
 from litegpu.tools.measure import compare, time_invokes
-from litegpu.tools.runtime import Output
 
 
 class CountingInterpreter:

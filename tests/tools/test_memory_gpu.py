@@ -13,7 +13,7 @@ import pytest
 
 from fake_nvml import Board, Clock, FakeNvml, install
 from litegpu.tools import benchmark_model, cli
-from litegpu.tools.memory_gpu import GpuPeak
+from litegpu.tools.benchmark_model.memory_gpu import GpuPeak
 from small_models import chain
 
 MB = 2**20

@@ -9,8 +9,7 @@ import pytest
 
 from litegpu import zoo
 from litegpu.errors import DownloadError, ModelError, OptionsError
-from litegpu.tools import downloads
-from litegpu.tools.models import KNOWN, KnownModel, find_model, model_folders
+from litegpu.tools.models import KNOWN, KnownModel, downloads, find_model, model_folders
 from litegpu.zoo import registry
 
 CONTENT = b"a model"

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from litegpu.tools import check, cli, demo, profile, run
-from litegpu.tools.images import default_picture
+from litegpu.tools.picture_flag import (
+    default_picture,
+)
 from places import SOURCE
 from small_models import CPU_ONLY, chain, fully_convolutional
 

@@ -11,13 +11,13 @@ import jinja2
 import numpy as np
 import pytest
 
-from litegpu.ops import affine, functions
+from litegpu.ops.common import affine, functions
+from litegpu.runtime_abi.interpreter import interpreter, set_inputs
 from litegpu.tools import cli
-from litegpu.tools import per_node as per_node_tool
-from litegpu.tools.per_node import PerNode
-from litegpu.tools.per_node_text import print_finding
+from litegpu.tools.inference_diff import per_node as per_node_tool
+from litegpu.tools.inference_diff.per_node import PerNode
+from litegpu.tools.inference_diff.per_node_text import print_finding
 from litegpu.tools.registrar import Delegates
-from litegpu.tools.runtime import interpreter, set_inputs
 from litegpu.zoo.cuts import CuttableModel
 from litegpu.zoo.writer import ModelWriter, Shape, TensorRef
 from small_models import convolution, random, step

@@ -17,9 +17,13 @@ import pytest
 from PIL import Image
 
 from eval_models import LABELS, colour_classifier, detector, picture
-from litegpu.tools import cli, engines, picture_evaluation
-from litegpu.tools.average_precision import Detection, average_precision
+from litegpu.tools import (
+    cli,
+    engines,
+)
 from litegpu.tools.coco_object_detection import detections
+from litegpu.tools.evaluation import pictures as picture_evaluation
+from litegpu.tools.evaluation.average_precision import Detection, average_precision
 from litegpu.tools.imagenet_image_classification import best_classes, top_accuracies
 from litegpu.tools.reports.evaluations import detection_sections
 from litegpu.tools.reports.sections import Gallery

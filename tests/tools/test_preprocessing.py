@@ -13,7 +13,7 @@ from PIL import Image
 
 from litegpu.errors import FileError, MissingDependencyError, ModelError
 from litegpu.tools.engines.jobs import Tensor
-from litegpu.tools.preprocessing import (
+from litegpu.tools.evaluation.preprocessing import (
     Preprocessing,
     check_decoder,
     decode_jpeg,

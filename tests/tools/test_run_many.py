@@ -20,9 +20,9 @@ from PIL import Image
 
 from litegpu.errors import FileError
 from litegpu.tools import cli
-from litegpu.tools.pipeline import Clock, spread
-from litegpu.tools.run_many import writing
-from litegpu.tools.video import Film, FilmWriter, is_video
+from litegpu.tools.drawing.video import Film, FilmWriter, is_video
+from litegpu.tools.run.many import writing
+from litegpu.tools.run.pipeline import Clock, spread
 from places import SOURCE
 from seeing_models import clip, detector, finder, saying, spot
 
@@ -158,7 +158,7 @@ def test_a_folder_that_cannot_be_listed(
     def refuse(path: str) -> list[str]:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("litegpu.tools.run_many.os.listdir", refuse)
+    monkeypatch.setattr("litegpu.tools.run.many.os.listdir", refuse)
     assert run() == 1
     assert "--image=pictures: the folder cannot be listed: Permission denied." in said(capsys)
 
@@ -341,7 +341,7 @@ def test_what_cannot_be_read_is_told_before_the_work(
     film: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "litegpu.tools.run_many.find_model", lambda _: pytest.fail("work was begun")
+        "litegpu.tools.run.many.find_model", lambda _: pytest.fail("work was begun")
     )
     Path("text.mp4").write_text("no video")
     (film / "empty").mkdir()

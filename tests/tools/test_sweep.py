@@ -17,13 +17,18 @@ import numpy as np
 import pytest
 
 from litegpu.options import GpuDelegateOptions
-from litegpu.tools import benchmark_model, cli, sweep, sweep_runs
+from litegpu.runtime_abi.interpreter import Output
+from litegpu.tools import (
+    benchmark_model,
+    cli,
+    sweep,
+)
 from litegpu.tools.children import Ended
 from litegpu.tools.flags import FlagParser
 from litegpu.tools.registrar import changed_options
-from litegpu.tools.runtime import Output
-from litegpu.tools.sweep_advice import GOALS, ranked, recommend
-from litegpu.tools.sweep_runs import BUILTIN, CPU, Combination, Row, combinations, try_out
+from litegpu.tools.sweep import runs as sweep_runs
+from litegpu.tools.sweep.advice import GOALS, ranked, recommend
+from litegpu.tools.sweep.runs import BUILTIN, CPU, Combination, Row, combinations, try_out
 from places import SOURCE
 from small_models import CPU_ONLY, chain, fully_convolutional
 

@@ -15,9 +15,11 @@ import litegpu
 from litegpu import zoo
 from litegpu.backends import BackendStatus
 from litegpu.tools import cli, demo, measure, run
-from litegpu.tools.images import default_picture
 from litegpu.tools.measure import Latency
 from litegpu.tools.models import KNOWN
+from litegpu.tools.picture_flag import (
+    default_picture,
+)
 from real_models import find
 from small_models import encode_and_decode
 
@@ -105,7 +107,9 @@ def test_check_as_json_has_reasons_partitions_and_memory(
 def test_nothing_on_the_gpu_is_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("litegpu.model_check.with_delegate", lambda model, delegate: None)
+    monkeypatch.setattr(
+        "litegpu.tools.check.model_check.with_delegate", lambda model, delegate: None
+    )
     assert cli.main(["check", SMALL, "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == {
         "model": SMALL,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from litegpu.errors import ModelError
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import resolve_model
 from litegpu.zoo.batch import with_batch
 from litegpu.zoo.writer import ModelWriter, TensorRef

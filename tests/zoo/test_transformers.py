@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from litegpu import zoo
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import schema
 
 pytest.importorskip("ai_edge_litert.interpreter", reason="needs the package ai-edge-litert")

@@ -10,8 +10,6 @@ from importlib import import_module
 
 from litegpu import config
 from litegpu.backends.base import Backend, Device, DeviceInfo
-from litegpu.backends.packages import damaged
-from litegpu.backends.process import refuse_if_forked
 from litegpu.errors import (
     DeviceLostError,
     LitegpuError,
@@ -21,6 +19,8 @@ from litegpu.errors import (
     lacks_threads,
     without_threads,
 )
+from litegpu.host.fork_safety import refuse_if_forked
+from litegpu.host.optional_packages import damaged
 
 _log = logging.getLogger("litegpu")
 
@@ -39,7 +39,7 @@ class _Backends(Mapping[str, Backend]):
     def __getitem__(self, name: str) -> Backend:
         if name not in TITLES:
             raise KeyError(name)
-        backend: Backend = import_module(f"{__name__}.{name}").BACKEND
+        backend: Backend = import_module(f"{__name__}.{name}.device").BACKEND
         return backend
 
     def __iter__(self) -> Iterator[str]:

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from litegpu.backends.buffers import Adopted, Buffer, MemoryKind
 from litegpu.backends.execution import Executable
 from litegpu.backends.failures import Failures
-from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.codegen import Dialect, KernelText
 from litegpu.device_model import Capability, DeviceModel, model_of
 from litegpu.errors import CompilationError, DeviceLostError, KernelError
+from litegpu.host.private_files import Folder
 
 
 @dataclass(frozen=True, slots=True)

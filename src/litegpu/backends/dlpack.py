@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from litegpu.backends.process import immortal
 from litegpu.errors import BindingError
+from litegpu.host.fork_safety import immortal
 
 _VERSION = (1, 0)
 """The newest version whose structures are known; later ones of the same major add to their ends."""

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from litegpu.backends.buffers import Bindings, Bytes
-from litegpu.backends.calls import wait_until
-from litegpu.backends.process import Living
 from litegpu.backends.program import Program
 from litegpu.errors import BindingError, CompilationError, ExecutionError
+from litegpu.host.fork_safety import Living
+from litegpu.host.native_calls import wait_until
 
 
 class Executable(ABC):

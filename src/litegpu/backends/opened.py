@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from litegpu.backends.base import Device
-from litegpu.backends.process import touch
+from litegpu.host.fork_safety import touch
 
 _Device = TypeVar("_Device", bound=Device)
 

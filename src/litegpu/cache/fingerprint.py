@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu import host_cpu
 from litegpu.backends.base import DeviceInfo
 from litegpu.graph import Graph
+from litegpu.host import cpu_features as host_cpu
 
 _CHUNK = 1 << 20
 """Bytes that are hashed at a time, each such piece on any core."""

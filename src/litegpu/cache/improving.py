@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 
 from litegpu.backends.base import Device
 from litegpu.backends.execution import Executable
-from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
+from litegpu.host.private_files import Folder
 
 _log = logging.getLogger("litegpu")
 Keep = Callable[[Mapping[str, bytes]], object]

@@ -18,7 +18,7 @@ from litegpu.engine.partition import constant_outputs
 from litegpu.errors import DeviceLostError, LitegpuError
 from litegpu.graph import Graph
 from litegpu.numeric_policy import NumericPolicy
-from litegpu.ops.custom import custom_code
+from litegpu.ops.common.custom import custom_code
 from litegpu.version import __version__
 
 

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu import config
-from litegpu.backends import private_files
-from litegpu.backends.disk_cache import report_once, report_unkept
-from litegpu.backends.private_files import Folder, UnsafeFolderError
 from litegpu.cache.fingerprint import checksum
-from litegpu.user_folders import user_cache, with_home
+from litegpu.host import private_files
+from litegpu.host.disk_cache import report_once, report_unkept
+from litegpu.host.private_files import Folder, UnsafeFolderError
+from litegpu.host.user_folders import user_cache, with_home
 
 SUFFIX = ".artifact"
 """How the names of artifacts end."""

@@ -49,7 +49,7 @@ class _Size:
         self.buffers: SimpleQueue[_Buffers] = SimpleQueue()
         for _ in range(_SETS):
             self.buffers.put(_Buffers(model.create_input_buffers(), model.create_output_buffers()))
-        check_outputs(model, rows)
+        check_outputs(model.signature, rows)
 
 
 class Batcher:
@@ -92,8 +92,9 @@ class Batcher:
         sizes = _sizes(self._max_batch, batch_sizes)
         self._model = model
         self._sizes = [_Size(model.at_batch(rows, contexts=_SETS), rows) for rows in sizes]
-        check_independent(self._sizes[-1].model)
-        self._inputs = self._sizes[-1].model.signature.inputs
+        largest = self._sizes[-1].model
+        check_independent(largest.signature, largest)
+        self._inputs = largest.signature.inputs
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()
         self._running: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._closed = self._ended = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +20,8 @@ from litegpu.errors import CompiledModelError, did_you_mean
 from litegpu.tensor_buffer import KINDS, TensorBuffer
 from litegpu.wording import counted
 
-if TYPE_CHECKING:
-    from litegpu.compiled_model.pieces import Pieces
-
-
+RunOnArrays = Callable[[Sequence[Array], Sequence[Array]], Run]
+"""Returns the run of a model on arrays of the host that fit its tensors."""
 Remedy = Callable[[int, tuple[int, ...]], str]
 """Tells what to do about a shape that an input, by its number, does not have."""
 
@@ -69,8 +67,8 @@ class Call:
         check_shape(tensor, array.shape, partial(remedy, array.shape))
         return self._conversion.fitting(tensor, array, keep)
 
-    def run_on(self, context: ModelContext, pieces: Pieces | None = None) -> Run:
-        """Return the run of this call on a context, in pieces unless a device has its inputs.
+    def run_on(self, context: ModelContext, in_pieces: RunOnArrays | None = None) -> Run:
+        """Return the run of this call on a context, `in_pieces` unless a device has its inputs.
 
         Raises CompiledModelError or BindingError.
         """
@@ -87,7 +85,7 @@ class Call:
         if any(isinstance(each, TensorBuffer) for each in self._inputs):
             buffers = self._buffers()
             on_device = any(each.kind == "device" for each in buffers)
-            if instance.runs_directly(signature) and (on_device or pieces is None):
+            if instance.runs_directly(signature) and (on_device or in_pieces is None):
                 return self._on_buffers(context, buffers, "device" if on_device else "host")
             check("Input", signature.inputs, buffers)
         arrays = [
@@ -95,8 +93,8 @@ class Call:
             for tensor, source in zip(signature.inputs, self._inputs, strict=True)
         ]
         self._outputs = [np.empty(tensor.shape, tensor.dtype) for tensor in self._tensors]
-        if pieces is not None:
-            return pieces.on_arrays(arrays, self._outputs)
+        if in_pieces is not None:
+            return in_pieces(arrays, self._outputs)
         return context.on_arrays(self._index, arrays, self._outputs)
 
     def _buffers(self) -> list[TensorBuffer]:

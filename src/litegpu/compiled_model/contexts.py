@@ -19,7 +19,7 @@ from litegpu.compiled_model.fitting import check, grown
 from litegpu.compiled_model.instance import Instance
 from litegpu.compiled_model.kept import Buffers, KeptRuns, key_of
 from litegpu.compiled_model.signatures import Signature, Tensor
-from litegpu.direct_run import DirectRun, Ends, KernelContext
+from litegpu.delegation.direct_run import DirectRun, Ends, KernelContext
 from litegpu.errors import BindingError, CompiledModelError
 from litegpu.tensor_buffer import TensorBuffer
 

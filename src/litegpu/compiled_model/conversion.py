@@ -12,9 +12,9 @@ import numpy as np
 from litegpu.compiled_model.arrays import Array, fitting, is_quantized
 from litegpu.compiled_model.signatures import Tensor
 from litegpu.errors import CompiledModelError
+from litegpu.pictures import images
 from litegpu.pictures.formats import FORMATS, NV12
-from litegpu.tools import images
-from litegpu.tools.runtime import dequantised, quantised
+from litegpu.runtime_abi.interpreter import dequantised, quantised
 
 _PICTURE_AXES = 4
 

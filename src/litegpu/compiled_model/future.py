@@ -9,9 +9,9 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
-from litegpu.backends.calls import wait_until
 from litegpu.compiled_model.contexts import Flight
 from litegpu.errors import ForkedProcessError, RunTimeoutError
+from litegpu.host.native_calls import wait_until
 
 
 class AwaitedFuture(Future[Any]):

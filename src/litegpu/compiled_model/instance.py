@@ -8,9 +8,9 @@ from typing import Any
 
 from litegpu.backends.base import Device
 from litegpu.compiled_model.signatures import Signature, signatures_of
-from litegpu.delegate import GpuDelegate
-from litegpu.direct_run import DirectRun
-from litegpu.partition_kernel import PartitionKernel
+from litegpu.delegation.delegate import GpuDelegate
+from litegpu.delegation.direct_run import DirectRun
+from litegpu.delegation.partition_kernel import PartitionKernel
 
 
 class Instance:

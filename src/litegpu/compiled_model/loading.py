@@ -9,11 +9,11 @@ from typing import Any
 from litegpu.compiled_model.contexts import ContextPool, ModelContext
 from litegpu.compiled_model.fitting import count
 from litegpu.compiled_model.instance import Instance
-from litegpu.delegate import GpuDelegate
+from litegpu.delegation.delegate import GpuDelegate
 from litegpu.errors import CompiledModelError, ModelError, OptionsError, did_you_mean
 from litegpu.options import GpuDelegateOptions
 from litegpu.pictures import KEYWORDS, with_picture_input
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 
 Source = tuple[bytes, Mapping[str, Any] | None, int | None]
 """A model's bytes, options of the delegate or None for no GPU, and threads of the CPU."""

@@ -16,7 +16,7 @@ from litegpu.compiled_model.conversion import Conversion
 from litegpu.compiled_model.fitting import check_all_open, count
 from litegpu.compiled_model.future import ModelFuture
 from litegpu.compiled_model.loading import content_of, contexts_of, picture_keywords, with_pictures
-from litegpu.compiled_model.pieces import Pieces
+from litegpu.compiled_model.pieces import Pieces, rows_of_piece
 from litegpu.compiled_model.tensors import ModelTensors
 from litegpu.errors import (
     CompiledModelError,
@@ -24,8 +24,8 @@ from litegpu.errors import (
     MissingDependencyError,
     ModelError,
 )
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tensor_buffer import TensorBuffer, stream_number
-from litegpu.tools import runtime
 from litegpu.zoo import resolve_model
 from litegpu.zoo.batch import with_batch
 
@@ -82,7 +82,7 @@ class CompiledModel(ModelTensors):
         self._pieces: Pieces | None = None
         if pieces > 1:
             try:
-                self._pieces = Pieces(self, pieces)
+                self._pieces = self._in_pieces(pieces)
             except BaseException:
                 self.close()
                 raise
@@ -158,6 +158,20 @@ class CompiledModel(ModelTensors):
             other.close()
             raise
         return other
+
+    def _in_pieces(self, count: int) -> Pieces:
+        """Compile what runs the model in pieces. Raises CompiledModelError."""
+        if len(self._open()) > 1 or not self._main.runs_directly(self.signature):
+            raise CompiledModelError(
+                "pieces are for models of one signature that the GPU runs whole; the report tells "
+                "what the CPU runs of this one. Compile it without."
+            )
+        piece = self.at_batch(rows_of_piece(self.signature, count), contexts=count)
+        try:
+            return Pieces(self.signature, self, piece, count)
+        except CompiledModelError:
+            piece.close()
+            raise
 
     def __enter__(self) -> CompiledModel:
         return self
@@ -364,9 +378,9 @@ class CompiledModel(ModelTensors):
 
     def _call_run(self, context: ModelContext, call: Call) -> Run:
         self._open()
-        return call.run_on(context, self._pieces)
+        return call.run_on(context, self._pieces.on_arrays if self._pieces else None)
 
-    def _submit_arrays(self, inputs: Sequence[Array], outputs: list[Array]) -> ModelFuture:
+    def submit_arrays(self, inputs: Sequence[Array], outputs: list[Array]) -> ModelFuture:
         """Begin a run of the first signature on arrays of the host that fit its tensors."""
         return self._submitted(lambda context: context.on_arrays(0, inputs, outputs), lambda: None)
 

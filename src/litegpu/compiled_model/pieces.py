@@ -9,53 +9,76 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
 from litegpu.backends.buffers import DeviceBuffer, HostBuffer
 from litegpu.compiled_model.arrays import Array
 from litegpu.compiled_model.fitting import check
+from litegpu.compiled_model.future import ModelFuture
 from litegpu.compiled_model.kept import Buffers, KeptRuns, key_of
 from litegpu.compiled_model.rows import check_independent, check_outputs
+from litegpu.compiled_model.signatures import Signature
 from litegpu.errors import CompiledModelError
 from litegpu.tensor_buffer import TensorBuffer
 
-if TYPE_CHECKING:
-    from litegpu.compiled_model.future import ModelFuture
-    from litegpu.compiled_model.model import CompiledModel
+
+class PieceModel(Protocol):
+    """The model of one piece: CompiledModel."""
+
+    @property
+    def signature(self) -> Signature:
+        """The first signature."""
+        ...
+
+    def submit_by_index(
+        self,
+        signature_index: int,
+        input_buffers: Sequence[TensorBuffer],
+        output_buffers: Sequence[TensorBuffer],
+        stream: Any = None,
+    ) -> ModelFuture:
+        """Begin a run on buffers."""
+        ...
+
+    def submit_arrays(self, inputs: Sequence[Array], outputs: list[Array]) -> ModelFuture:
+        """Begin a run of the first signature on arrays of the host."""
+        ...
+
+    def close(self) -> None:
+        """Release what was compiled."""
+        ...
+
+
+def rows_of_piece(signature: Signature, count: int) -> int:
+    """Return how many rows each of `count` pieces has. Raises CompiledModelError for a rest."""
+    rows = {tensor.shape[0] if tensor.shape else 0 for tensor in signature.inputs}
+    if len(rows) != 1 or min(rows) % count or not min(rows):
+        raise CompiledModelError(
+            f"pieces is {count}, and the inputs have {sorted(rows)} rows. Use a number that "
+            "divides them; litegpu.zoo.batch.with_batch(model, rows) makes a model of more."
+        )
+    return min(rows) // count
 
 
 class Pieces:
     """What a model needs to run its first signature in pieces: itself for fewer rows."""
 
-    def __init__(self, whole: CompiledModel, count: int) -> None:
-        """Compile for the rows of a piece.
+    def __init__(
+        self, whole: Signature, run: Callable[..., Any], model: PieceModel, count: int
+    ) -> None:
+        """Take the signature of the whole model, how it is run, and the model of a piece.
 
-        Raises CompiledModelError where the model cannot be cut so.
+        Raises CompiledModelError where the rows of the results are not those of the inputs, or
+        depend on each other.
         """
-        instance, signature = whole._main, whole.signature
-        rows = {tensor.shape[0] if tensor.shape else 0 for tensor in signature.inputs}
-        if len(whole._open()) > 1 or not instance.runs_directly(signature):
-            raise CompiledModelError(
-                "pieces are for models of one signature that the GPU runs whole; the report tells "
-                "what the CPU runs of this one. Compile it without."
-            )
-        if len(rows) != 1 or min(rows) % count or not min(rows):
-            raise CompiledModelError(
-                f"pieces is {count}, and the inputs have {sorted(rows)} rows. Use a number that "
-                "divides them; litegpu.zoo.batch.with_batch(model, rows) makes a model of more."
-            )
-        self._whole = whole
-        self.model = whole.at_batch(min(rows) // count, contexts=count)
+        self._whole, self.model, self._count = whole, model, count
         self._runs = KeptRuns[PiecedRun]()
-        try:
-            check_outputs(whole, min(rows))
-            check_outputs(self.model, min(rows) // count)
-            check_independent(whole)
-        except CompiledModelError:
-            self.model.close()
-            raise
+        rows = rows_of_piece(whole, count)
+        check_outputs(whole, rows * count)
+        check_outputs(model.signature, rows)
+        check_independent(whole, run)
 
     def wants(self, inputs: Buffers) -> bool:
         """Whether a run moves something that others could overlap with."""
@@ -66,9 +89,9 @@ class Pieces:
         key = key_of(0, inputs, outputs, stream)
         found = self._runs.find(key)
         if found is None:
-            check("Input", self._whole.signature.inputs, inputs)
-            check("Output", self._whole.signature.outputs, outputs)
-            begin, count = self.model.submit_by_index, len(self.model._pool.all)
+            check("Input", self._whole.inputs, inputs)
+            check("Output", self._whole.outputs, outputs)
+            begin, count = self.model.submit_by_index, self._count
             found = PiecedRun(
                 [
                     partial(begin, 0, _cut(inputs, n, count), _cut(outputs, n, count), stream)
@@ -80,11 +103,11 @@ class Pieces:
 
     def on_arrays(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> PiecedRun:
         """Return the run on arrays of the host that fit the whole model's tensors."""
-        count = len(self.model._pool.all)
+        count = self._count
         cut = [[np.split(array, count) for array in side] for side in (inputs, outputs)]
         return PiecedRun(
             [
-                partial(self.model._submit_arrays, *([each[n] for each in side] for side in cut))
+                partial(self.model.submit_arrays, *([each[n] for each in side] for side in cut))
                 for n in range(count)
             ]
         )

@@ -11,9 +11,9 @@ from litegpu.compiled_model.contexts import ContextPool
 from litegpu.compiled_model.fitting import at, called, requirements, sizes
 from litegpu.compiled_model.instance import Instance
 from litegpu.compiled_model.signatures import Signature, Tensor
+from litegpu.delegation.profile import Profile
+from litegpu.delegation.report import DelegationReport
 from litegpu.errors import CompiledModelError, did_you_mean
-from litegpu.profiling import Profile
-from litegpu.report import DelegationReport
 from litegpu.tensor_buffer import TensorBuffer
 from litegpu.wording import printable, shown_size
 

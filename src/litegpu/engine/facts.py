@@ -12,7 +12,7 @@ from litegpu.engine.lowering import KernelLaunch
 from litegpu.engine.program import BuiltProgram
 from litegpu.engine.ranges import RangeWords
 from litegpu.graph import DType
-from litegpu.ops.units import Operations
+from litegpu.ops.common.units import Operations
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,17 @@ from litegpu.codegen import Storage
 from litegpu.graph import ABSENT, SELF, DType, Graph, Node, Value
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import COPY, get, has
-from litegpu.ops.functions import FUNCTIONS, element_operands
-from litegpu.ops.normalize import NORMALIZE
-from litegpu.ops.placement import (
+from litegpu.ops.common.functions import FUNCTIONS, element_operands
+from litegpu.ops.common.placement import (
     is_small,
     padded_storage,
     reshaped_views,
     unpadded_storage,
     whole_words,
 )
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.normalize import NORMALIZE
 from litegpu.ops.reshape import RESHAPE
-from litegpu.ops.traits import Trait
 
 
 @dataclass

@@ -39,7 +39,7 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.graph import SELF, EpilogueOp, Node, Value
 from litegpu.kernels.base import Plan
 from litegpu.ops.base import COPY, KernelRequest, get
-from litegpu.ops.functions import (
+from litegpu.ops.common.functions import (
     element_operands,
     expression,
     is_bounded,
@@ -47,9 +47,9 @@ from litegpu.ops.functions import (
     limits_of,
     registers,
 )
-from litegpu.ops.lazy_array import LazyArray
-from litegpu.ops.traits import Trait
-from litegpu.ops.units import Operations
+from litegpu.ops.common.lazy_array import LazyArray
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.units import Operations
 
 _T = TypeVar("_T")
 RANGE_BINDING = -1

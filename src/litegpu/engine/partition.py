@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from litegpu import config
 from litegpu.backends.base import Device
-from litegpu.backends.private_files import Folder
 from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
 from litegpu.engine.compiled import CompiledPartition, PlacedPartition
@@ -24,12 +23,13 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.engine.tuning import Tuner
 from litegpu.errors import CompilationError, KernelError
 from litegpu.graph import DType, Graph, Node, Value
+from litegpu.host.private_files import Folder
 from litegpu.kernels.selector import Fusions
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import Target, as_float32, get
+from litegpu.ops.common.float_view import float_view
+from litegpu.ops.common.types import is_quantized
 from litegpu.ops.conv_2d import merged_values
-from litegpu.ops.float_view import float_view
-from litegpu.ops.types import is_quantized
 from litegpu.ops.while_loop import unroll_loops
 from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES, PassResult
 from litegpu.passes.base import without_unused

@@ -14,7 +14,7 @@ from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import Argument, Epilogue, KernelText, Storage, TensorRef, render
 from litegpu.errors import ExecutionError, LitegpuError
 from litegpu.graph import DType
-from litegpu.ops.units import Operations, Unit
+from litegpu.ops.common.units import Operations, Unit
 
 _ITEMS = 128
 """Work items of a group."""

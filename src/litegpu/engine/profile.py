@@ -36,7 +36,7 @@ class KernelProfile:
     floor_seconds: float | None
     """The least time by the measured ceilings; None when these were not, or not of what it uses."""
     operations: Mapping[str, int] = field(default_factory=dict)
-    """What each unit does (litegpu.ops.units): more than `flops` where values are split."""
+    """What each unit does (litegpu.ops.common.units): more than `flops` where values are split."""
 
     @property
     def flops_per_second(self) -> float:

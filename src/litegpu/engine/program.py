@@ -18,7 +18,7 @@ from litegpu.engine.lowering import RANGE_BINDING, KernelLaunch, Lowering
 from litegpu.engine.ranges import RangeWords
 from litegpu.engine.selected import Selected
 from litegpu.engine.target import DeviceTarget
-from litegpu.ops.placement import is_small
+from litegpu.ops.common.placement import is_small
 
 _CONSTANT_ALIGNMENT = 256
 _READ_AT_ONCE = 16

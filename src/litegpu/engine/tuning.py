@@ -11,12 +11,12 @@ import numpy as np
 
 from litegpu import progress
 from litegpu.backends.base import Compilation, Device, DeviceInfo
-from litegpu.backends.disk_cache import DiskCache
-from litegpu.backends.private_files import Folder
 from litegpu.engine.choices import Choices, Tuning
 from litegpu.engine.compiled import CompiledPartition, PlacedPartition
 from litegpu.engine.program import BuiltProgram
 from litegpu.errors import DeviceLostError, KernelError, LitegpuError
+from litegpu.host.disk_cache import DiskCache
+from litegpu.host.private_files import Folder
 from litegpu.version import __version__
 
 _log = logging.getLogger("litegpu")

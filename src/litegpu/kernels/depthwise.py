@@ -13,12 +13,12 @@ import numpy.typing as npt
 from litegpu.codegen import register_of
 from litegpu.graph import DType, Node
 from litegpu.kernels.base import Plan
-from litegpu.ops import weights, window
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.depthwise_spec import DepthwiseSpec
-from litegpu.ops.units import Unit
-from litegpu.ops.window import Pair
-from litegpu.ops.work_groups import by_load
+from litegpu.ops.common import weights, window
+from litegpu.ops.common.depthwise_spec import DepthwiseSpec
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.window import Pair
+from litegpu.ops.common.work_groups import by_load
 
 _TILES = ((2, 4), (4, 4), (1, 4), (1, 2), (1, 1))
 """Rows x columns that a work item makes.

@@ -14,14 +14,14 @@ import numpy.typing as npt
 from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.attention import ATTENTION, AttentionAttributes
 from litegpu.ops.base import COPY
+from litegpu.ops.common.matmul_spec import MatmulAttributes
+from litegpu.ops.common.window import POINT, DepthwiseAttributes, PoolAttributes, Shape4, Window
 from litegpu.ops.conv_2d import ConvAttributes, DepthwiseOperand, ExpandOperand
-from litegpu.ops.matmul_spec import MatmulAttributes
 from litegpu.ops.pooled_conv import POOLED_CONV, PooledConvAttributes
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
 from litegpu.ops.quantized_matmul import QUANTIZED_MATMUL, QuantizedMatmulAttributes
 from litegpu.ops.quantized_transpose_conv import QUANTIZED_TRANSPOSE_CONV
-from litegpu.ops.window import POINT, DepthwiseAttributes, PoolAttributes, Shape4, Window
 
 _BATCH = (1, 1, 1)
 

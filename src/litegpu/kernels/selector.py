@@ -34,10 +34,10 @@ from litegpu.kernels.portable.quantized_conv import QuantizedConvPortable
 from litegpu.kernels.portable.quantized_transpose_conv import QuantizedTransposePortable
 from litegpu.ops.attention import AttentionSpec
 from litegpu.ops.base import Target, get
-from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.depthwise_spec import DepthwiseSpec
-from litegpu.ops.matmul_spec import MatmulSpec
-from litegpu.ops.placement import usual_storage
+from litegpu.ops.common.conv_spec import ConvSpec
+from litegpu.ops.common.depthwise_spec import DepthwiseSpec
+from litegpu.ops.common.matmul_spec import MatmulSpec
+from litegpu.ops.common.placement import usual_storage
 from litegpu.ops.pooled_conv import PooledConvSpec
 from litegpu.ops.quantized_conv import QuantizedConvSpec
 from litegpu.ops.quantized_matmul import QuantizedMatmulSpec

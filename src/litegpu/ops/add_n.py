@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litegpu.graph import SELF, EpilogueOp, Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import COPY, NewValue, Op, Shape, register
+from litegpu.ops.common import checks
 
 _MOST = 7
 """Values that one kernel adds: devices limit how many buffers it may read."""

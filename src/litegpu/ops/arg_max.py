@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 from litegpu.codegen import INT, register_of
 from litegpu.graph import DType, Graph, Node
-from litegpu.ops import checks, facts
-from litegpu.ops.axis_operand import axis_of, check_axis
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add
+from litegpu.ops.common import checks, facts
+from litegpu.ops.common.axis_operand import axis_of, check_axis
+from litegpu.ops.common.types import INTEGERS, SCALED, TYPE_CODES
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.work_groups import shared_items
 from litegpu.ops.reshape import four_dimensions, reshape_node
 from litegpu.ops.resize_bilinear import ResizeAttributes, resize_words
-from litegpu.ops.types import INTEGERS, SCALED, TYPE_CODES
-from litegpu.ops.units import Unit
-from litegpu.ops.work_groups import shared_items
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from litegpu.codegen import Storage, literal
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import SELF, EpilogueOp, Node
 from litegpu.ops.base import InternalOp, SpecContext, register
-from litegpu.ops.traits import Trait
+from litegpu.ops.common.traits import Trait
 
 ATTENTION = "ATTENTION"
 

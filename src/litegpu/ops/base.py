@@ -19,12 +19,12 @@ from litegpu.device_model import DeviceModel
 from litegpu.errors import CompilationError
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.numeric_policy import NumericPolicy
-from litegpu.ops.facts import OpFacts
-from litegpu.ops.lazy_array import LazyArray
-from litegpu.ops.plug_ins import import_plug_ins
-from litegpu.ops.traits import Trait
-from litegpu.ops.types import FLOATS, Types
-from litegpu.ops.units import Operations
+from litegpu.ops.common.facts import OpFacts
+from litegpu.ops.common.lazy_array import LazyArray
+from litegpu.ops.common.plug_ins import import_plug_ins
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.types import FLOATS, Types
+from litegpu.ops.common.units import Operations
 
 Shape = tuple[int, ...]
 _T = TypeVar("_T")

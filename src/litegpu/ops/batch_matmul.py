@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from litegpu.graph import Graph, Node, Value
-from litegpu.ops import checks, facts
 from litegpu.ops.base import (
     NewValue,
     Op,
@@ -17,14 +16,15 @@ from litegpu.ops.base import (
     as_float32,
     register,
 )
-from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.common import checks, facts
+from litegpu.ops.common.conv_spec import ConvSpec
+from litegpu.ops.common.matmul_spec import Batch, MatmulAttributes, MatmulSpec
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.weights import Weights
+from litegpu.ops.common.window import POINT
 from litegpu.ops.exact.batch_matmul import ExactBatchMatmul
 from litegpu.ops.exact.hybrid import OrHybrid
 from litegpu.ops.exact.hybrid_matmul import HybridBatchMatmul
-from litegpu.ops.matmul_spec import Batch, MatmulAttributes, MatmulSpec
-from litegpu.ops.traits import Trait
-from litegpu.ops.weights import Weights
-from litegpu.ops.window import POINT
 
 _BATCH_DIMS = 3
 """Dimensions before those of the matrices: at most 5 in all."""

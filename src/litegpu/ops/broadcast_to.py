@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
+from litegpu.ops.common import checks
+from litegpu.ops.common.types import INTEGERS, MOVED
 from litegpu.ops.index_map import Source, index_map_node, plain
-from litegpu.ops.types import INTEGERS, MOVED
 
 
 @register

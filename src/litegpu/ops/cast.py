@@ -8,10 +8,10 @@ import numpy as np
 
 from litegpu.codegen import register_of
 from litegpu.graph import DType, EpilogueOp, Graph, Node
-from litegpu.ops import checks, facts, types
 from litegpu.ops.base import COPY, NewValue, Op, Shape, register
-from litegpu.ops.facts import Array, Folded
-from litegpu.ops.functions import cast_name
+from litegpu.ops.common import checks, facts, types
+from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.functions import cast_name
 
 _WIDENING = {
     (DType.BOOL, DType.FLOAT32),

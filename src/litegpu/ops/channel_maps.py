@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from litegpu.codegen import FLOAT, literal, register_of
 from litegpu.graph import Node
 from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register
-from litegpu.ops.lookups import Lookup
-from litegpu.ops.units import Unit
+from litegpu.ops.common.lookups import Lookup
+from litegpu.ops.common.units import Unit
 
 CHANNEL_MAPS = "CHANNEL_MAPS"
 MOST_CHANNELS = 4

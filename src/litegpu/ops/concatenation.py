@@ -11,15 +11,15 @@ import numpy as np
 from litegpu.codegen import Storage, register_of
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks, facts
 from litegpu.ops.base import COPY, KernelRequest, LowerContext, NewValue, Op, Shape, register
+from litegpu.ops.common import checks, facts
+from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.functions import activation_epilogue
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.types import MOVED
 from litegpu.ops.copy import copy_kernel
 from litegpu.ops.exact.parts import check_parts, rescaled_parts, same_scales
-from litegpu.ops.facts import Array, Folded
-from litegpu.ops.functions import activation_epilogue
 from litegpu.ops.reshape import around_axis, reshape_node, reshaped
-from litegpu.ops.traits import Trait
-from litegpu.ops.types import MOVED
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import ABSENT, SELF, EpilogueOp, Graph, Node
-from litegpu.ops import checks, facts, weights, window
 from litegpu.ops.base import NewValue, Op, Shape, SpecContext, as_float32, register
-from litegpu.ops.conv_spec import ConvSpec, Depthwise, Expand
+from litegpu.ops.common import checks, facts, weights, window
+from litegpu.ops.common.conv_spec import ConvSpec, Depthwise, Expand
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.weights import check_bias
+from litegpu.ops.common.window import DepthwiseAttributes
 from litegpu.ops.exact.conv import ExactConv2D
 from litegpu.ops.exact.hybrid import HybridConv2D, OrHybrid
-from litegpu.ops.traits import Trait
-from litegpu.ops.weights import check_bias
-from litegpu.ops.window import DepthwiseAttributes
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks, facts, raw_options, weights, window
 from litegpu.ops.base import NewValue, Shape, register
+from litegpu.ops.common import checks, facts, raw_options, weights, window
 from litegpu.ops.conv_2d import conv_nodes
 from litegpu.ops.transpose_conv import TransposeConv
 

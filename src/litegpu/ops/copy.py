@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from litegpu.codegen import Storage, register_of
 from litegpu.graph import Node
 from litegpu.ops.base import COPY, InternalOp, KernelRequest, LowerContext, register
-from litegpu.ops.traits import Trait
+from litegpu.ops.common.traits import Trait
 
 _Four = tuple[int, int, int, int]
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from litegpu.graph import DType, Graph, Node
-from litegpu.ops import facts
 from litegpu.ops.base import add, register
-from litegpu.ops.facts import Array, Folded, OpFacts
-from litegpu.ops.traits import Trait
-from litegpu.ops.types import TYPE_CODES
+from litegpu.ops.common import facts
+from litegpu.ops.common.facts import Array, Folded, OpFacts
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.types import TYPE_CODES
 
 
 @register

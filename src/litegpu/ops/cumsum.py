@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import facts
-from litegpu.ops.axis_operand import axis_of, check_axis
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
+from litegpu.ops.common import facts
+from litegpu.ops.common.axis_operand import axis_of, check_axis
+from litegpu.ops.common.units import Unit
 from litegpu.ops.reshape import four_dimensions, reshape_node
-from litegpu.ops.units import Unit
 
 
 @dataclass(frozen=True, slots=True)

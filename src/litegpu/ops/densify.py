@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import Op, Shape, register
-from litegpu.ops.facts import Array, Folded
-from litegpu.ops.traits import Trait
+from litegpu.ops.common import checks
+from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.traits import Trait
 
 
 @register

@@ -6,10 +6,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, register
+from litegpu.ops.common import checks
+from litegpu.ops.common.types import INTEGERS, MOVED
 from litegpu.ops.index_map import MixedRadix, Source, index_map_node, plain
-from litegpu.ops.types import INTEGERS, MOVED
 
 
 class _Depth(Op):

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks, facts, weights, window
 from litegpu.ops.base import NewValue, Op, Shape, SpecContext, as_float32, register
-from litegpu.ops.depthwise_spec import DepthwiseSpec
+from litegpu.ops.common import checks, facts, weights, window
+from litegpu.ops.common.depthwise_spec import DepthwiseSpec
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.window import DepthwiseAttributes
 from litegpu.ops.exact.depthwise import ExactDepthwise
 from litegpu.ops.exact.hybrid import HybridDepthwise, OrHybrid
-from litegpu.ops.traits import Trait
-from litegpu.ops.window import DepthwiseAttributes
 
 
 @register

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litegpu.graph import DType, Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import Op, Shape, register
+from litegpu.ops.common import checks
+from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.types import is_quantized
 from litegpu.ops.exact.quantize import ExactDequantize, check_dequantized, dequantized
-from litegpu.ops.facts import Array, Folded
-from litegpu.ops.traits import Trait
-from litegpu.ops.types import is_quantized
 
 
 @register

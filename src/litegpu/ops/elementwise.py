@@ -8,14 +8,12 @@ from typing import ClassVar
 import numpy as np
 
 from litegpu.graph import SELF, EpilogueOp, Graph, Node
-from litegpu.ops import checks, facts
 from litegpu.ops.base import COPY, NewValue, Op, Shape, add
-from litegpu.ops.broadcast import check_broadcast, check_slopes, fitted, running_input
-from litegpu.ops.exact.elementwise import EXACT_BINARY
-from litegpu.ops.exact.unary import EXACT_UNARY
-from litegpu.ops.facts import Array, Folded
-from litegpu.ops.function import Function
-from litegpu.ops.functions import (
+from litegpu.ops.common import checks, facts
+from litegpu.ops.common.broadcast import check_broadcast, check_slopes, fitted, running_input
+from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.function import Function
+from litegpu.ops.common.functions import (
     ACTIVATIONS,
     BINARY,
     BOUNDED_INTEGERS,
@@ -23,7 +21,9 @@ from litegpu.ops.functions import (
     activation_epilogue,
     function_of,
 )
-from litegpu.ops.types import is_quantized
+from litegpu.ops.common.types import is_quantized
+from litegpu.ops.exact.elementwise import EXACT_BINARY
+from litegpu.ops.exact.unary import EXACT_UNARY
 
 
 class _Elementwise(Op):

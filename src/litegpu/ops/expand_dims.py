@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import Shape, constant_list, register
+from litegpu.ops.common import checks
 from litegpu.ops.reshape import Reshape
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks, facts, weights
 from litegpu.ops.base import (
     NewValue,
     Op,
@@ -13,12 +12,13 @@ from litegpu.ops.base import (
     SpecContext,
     register,
 )
+from litegpu.ops.common import checks, facts, weights
+from litegpu.ops.common.conv_spec import ConvSpec
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.window import POINT
 from litegpu.ops.conv_2d import conv_nodes, conv_spec
-from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.exact.conv import ExactFullyConnected
 from litegpu.ops.exact.hybrid import HybridFullyConnected, OrHybrid
-from litegpu.ops.traits import Trait
-from litegpu.ops.window import POINT
 
 
 @register

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from litegpu.codegen import round_up
 from litegpu.graph import Node
 from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register
-from litegpu.ops.traits import Trait
-from litegpu.ops.units import Unit
-from litegpu.ops.window import Window
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.window import Window
 
 HYBRID_TRANSPOSE_CONV = "HYBRID_TRANSPOSE_CONV"
 

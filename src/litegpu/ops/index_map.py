@@ -17,9 +17,9 @@ import numpy.typing as npt
 from litegpu.codegen import LONG, register_of, round_up
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, Shape, register
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.window import mirrored
 from litegpu.ops.reshape import reshape_node
-from litegpu.ops.traits import Trait
-from litegpu.ops.window import mirrored
 
 INDEX_MAP = "INDEX_MAP"
 _NAMES = ("n", "y", "x", "c")

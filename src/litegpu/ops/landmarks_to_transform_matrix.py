@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from litegpu.codegen import literal
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks, flexbuffers
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
+from litegpu.ops.common import checks, flexbuffers
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,11 @@ from litegpu.ops.base import (
     as_float32,
     register,
 )
-from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.functions import activation_epilogue, expression
-from litegpu.ops.units import Unit
-from litegpu.ops.weights import Floats, Weights, in_precision
-from litegpu.ops.window import POINT
+from litegpu.ops.common.conv_spec import ConvSpec
+from litegpu.ops.common.functions import activation_epilogue, expression
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.weights import Floats, Weights, in_precision
+from litegpu.ops.common.window import POINT
 
 PROJECT_INPUT, CELLS = "LSTM_INPUT", "LSTM_CELLS"
 _MAX_ITEMS = 128

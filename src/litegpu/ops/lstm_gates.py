@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, Shape, register
+from litegpu.ops.common import checks
+from litegpu.ops.common.functions import UNARY
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.window import POINT
 from litegpu.ops.concatenation import ConcatAttributes
 from litegpu.ops.conv_2d import ConvAttributes
-from litegpu.ops.functions import UNARY
-from litegpu.ops.units import Unit
-from litegpu.ops.window import POINT
 
 _GATES = "LSTM_GATES"
 _DATA, _ACTIVATION, _WEIGHTS, _BIAS, _STATE = range(5)

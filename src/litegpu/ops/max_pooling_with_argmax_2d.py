@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks, raw_options, window
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
-from litegpu.ops.functions import activation_epilogue
-from litegpu.ops.units import Unit
-from litegpu.ops.window import PoolAttributes
+from litegpu.ops.common import checks, raw_options, window
+from litegpu.ops.common.functions import activation_epilogue
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.window import PoolAttributes
 
 
 @register

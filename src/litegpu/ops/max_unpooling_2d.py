@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks, window
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
-from litegpu.ops.functions import activation_epilogue
+from litegpu.ops.common import checks, window
+from litegpu.ops.common.functions import activation_epilogue
+from litegpu.ops.common.window import PoolAttributes
 from litegpu.ops.max_pooling_with_argmax_2d import check_image, kernel_of, params_of, with_params
-from litegpu.ops.window import PoolAttributes
 
 
 @register

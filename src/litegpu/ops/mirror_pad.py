@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, register
+from litegpu.ops.common import checks
+from litegpu.ops.common.types import INTEGERS, MOVED
 from litegpu.ops.index_map import Source, index_map_node, plain
 from litegpu.ops.pad import check_paddings, padded_shape, paddings
-from litegpu.ops.types import INTEGERS, MOVED
 
 _EDGES = {"reflect": 0, "symmetric": -1}
 """How a mode mirrors: see litegpu.ops.index_map.Source."""

@@ -14,9 +14,9 @@ from litegpu.codegen import literal
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import Node
 from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, Shape, Target, register
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.work_groups import can_share, lanes_of, shared_items
 from litegpu.ops.index_map import mixed_radix_texts
-from litegpu.ops.units import Unit
-from litegpu.ops.work_groups import can_share, lanes_of, shared_items
 
 NORMALIZE = "NORMALIZE"
 STATISTICS = "STATISTICS"

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from litegpu.graph import EpilogueOp, Graph, Node
-from litegpu.ops import checks, types
 from litegpu.ops.base import COPY, NewValue, Op, Shape, Values, constant_list, register
+from litegpu.ops.common import checks, types
 from litegpu.ops.reshape import reshape_node
 
 

@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks, facts
 from litegpu.ops.base import NewValue, Op, Shape, Values, register
+from litegpu.ops.common import checks, facts
+from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.types import MOVED
 from litegpu.ops.concatenation import joined_nodes
-from litegpu.ops.facts import Array, Folded
-from litegpu.ops.types import MOVED
 
 
 def _check_count(node: Node) -> str:

@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -19,11 +18,12 @@ from litegpu.ops.base import (
     constant_list,
     register,
 )
+from litegpu.ops.common import checks
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.types import INTEGERS, MOVED, Types, stored_zero
 from litegpu.ops.copy import CopyAttributes, copy_kernel, four, merge_ranges
 from litegpu.ops.index_map import Source, index_map_node, plain
 from litegpu.ops.reshape import reshape_node, reshaped
-from litegpu.ops.traits import Trait
-from litegpu.ops.types import INTEGERS, MOVED, Types, stored_zero
 
 
 @register

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from litegpu.codegen import FLOAT, Storage, register_of
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks, facts, window
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add
+from litegpu.ops.common import checks, facts, window
+from litegpu.ops.common.functions import activation_epilogue
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.window import PoolAttributes, Window
+from litegpu.ops.common.work_groups import by_load, shared_items
 from litegpu.ops.exact.pool import ExactPool
-from litegpu.ops.functions import activation_epilogue
-from litegpu.ops.traits import Trait
-from litegpu.ops.units import Unit
-from litegpu.ops.window import PoolAttributes, Window
-from litegpu.ops.work_groups import by_load, shared_items
 
 _MOST_TAPS = 25
 """Taps of a window that are written out in a kernel, for several neighbours."""

@@ -12,10 +12,10 @@ from litegpu.codegen import Storage
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import SELF, DType, EpilogueOp, Node, Value
 from litegpu.ops.base import InternalOp, SpecContext, register
+from litegpu.ops.common.conv_spec import ConvSpec
+from litegpu.ops.common.placement import padded_storage
+from litegpu.ops.common.window import PoolAttributes
 from litegpu.ops.conv_2d import ConvAttributes, conv_spec
-from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.placement import padded_storage
-from litegpu.ops.window import PoolAttributes
 
 POOLED_CONV = "POOLED_CONV"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litegpu.graph import DType, Graph, Node
-from litegpu.ops import types
 from litegpu.ops.base import NewValue, Op, Shape, register
+from litegpu.ops.common import types
 from litegpu.ops.exact.quantize import ExactQuantize
 
 

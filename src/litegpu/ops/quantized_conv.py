@@ -14,9 +14,9 @@ from litegpu.codegen import Storage
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import ABSENT, DType, Node, Value
 from litegpu.ops.base import InternalOp, SpecContext, register
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.window import Window
 from litegpu.ops.pack_weights import whole_groups
-from litegpu.ops.traits import Trait
-from litegpu.ops.window import Window
 
 QUANTIZED_CONV = "QUANTIZED_CONV"
 _FLIP = 128

@@ -9,9 +9,9 @@ import numpy as np
 
 from litegpu.graph import ABSENT, Node
 from litegpu.ops.base import InternalOp, SpecContext, register
-from litegpu.ops.depthwise_spec import DepthwiseSpec, Integers
-from litegpu.ops.traits import Trait
-from litegpu.ops.window import Window
+from litegpu.ops.common.depthwise_spec import DepthwiseSpec, Integers
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.window import Window
 
 QUANTIZED_DEPTHWISE = "QUANTIZED_DEPTHWISE"
 

@@ -11,8 +11,8 @@ import numpy as np
 from litegpu.codegen import INT
 from litegpu.graph import Node
 from litegpu.ops.base import InternalOp, SpecContext, register
-from litegpu.ops.matmul_spec import MatmulAttributes, MatmulSpec
-from litegpu.ops.traits import Trait
+from litegpu.ops.common.matmul_spec import MatmulAttributes, MatmulSpec
+from litegpu.ops.common.traits import Trait
 
 QUANTIZED_MATMUL = "QUANTIZED_MATMUL"
 

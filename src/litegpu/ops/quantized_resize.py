@@ -11,7 +11,7 @@ import numpy.typing as npt
 from litegpu.codegen import INT
 from litegpu.graph import DType, Node
 from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register
-from litegpu.ops.units import Unit
+from litegpu.ops.common.units import Unit
 
 QUANTIZED_RESIZE = "QUANTIZED_RESIZE"
 ONE = 1 << 10

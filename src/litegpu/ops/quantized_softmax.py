@@ -10,10 +10,10 @@ import numpy as np
 from litegpu.codegen import INT, literal
 from litegpu.graph import Node
 from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register
+from litegpu.ops.common.facts import Array
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.work_groups import shared_items
 from litegpu.ops.exact import logarithms
-from litegpu.ops.facts import Array
-from litegpu.ops.units import Unit
-from litegpu.ops.work_groups import shared_items
 
 QUANTIZED_SOFTMAX = "QUANTIZED_SOFTMAX"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from litegpu.ops.base import register
+from litegpu.ops.common.traits import Trait
 from litegpu.ops.quantized_conv import QuantizedConv, QuantizedConvSpec
-from litegpu.ops.traits import Trait
 
 QUANTIZED_TRANSPOSE_CONV = "QUANTIZED_TRANSPOSE_CONV"
 

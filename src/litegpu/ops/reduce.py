@@ -11,16 +11,16 @@ import numpy as np
 
 from litegpu.codegen import INT, Register, literal, register_of
 from litegpu.graph import DType, Graph, Node
-from litegpu.ops import checks, facts
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add, constant_list
+from litegpu.ops.common import checks, facts
+from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.types import BOOLS, FLOATS, INTEGERS, SCALED, Types
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.work_groups import shared_items
 from litegpu.ops.exact.reduce import ExactMean, ExactSum
-from litegpu.ops.facts import Array, Folded
 from litegpu.ops.index_map import mixed_radix_texts
 from litegpu.ops.reshape import merge_axes, merged_shape, reshape_node
-from litegpu.ops.traits import Trait
-from litegpu.ops.types import BOOLS, FLOATS, INTEGERS, SCALED, Types
-from litegpu.ops.units import Unit
-from litegpu.ops.work_groups import shared_items
 
 _MOST_TERMS = 1 << 15
 """More are reduced axis by axis: one kernel would leave most of a GPU idle, and Mesa's software

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import KernelRequest, LowerContext, Op, Shape, register
-from litegpu.ops.units import Unit
+from litegpu.ops.common import checks
+from litegpu.ops.common.units import Unit
 
 
 @register

@@ -11,11 +11,11 @@ import numpy as np
 from litegpu.codegen import Storage, register_of
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import ABSENT, DType, Graph, Node
-from litegpu.ops import checks, facts
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
-from litegpu.ops.facts import Array, Folded
-from litegpu.ops.traits import Trait
-from litegpu.ops.types import INTEGERS, MOVED
+from litegpu.ops.common import checks, facts
+from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.types import INTEGERS, MOVED
 
 RESHAPE = "RESHAPE"
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from litegpu.codegen import literal
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -19,10 +18,11 @@ from litegpu.ops.base import (
     constant_list,
     register,
 )
+from litegpu.ops.common import checks
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.units import Unit
 from litegpu.ops.exact.resize import ExactResize
 from litegpu.ops.quantized_resize import scale_of
-from litegpu.ops.traits import Trait
-from litegpu.ops.units import Unit
 
 RESIZE_BILINEAR = "RESIZE_BILINEAR"
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, register
+from litegpu.ops.common import checks
+from litegpu.ops.common.types import BYTES, INTEGERS, SCALED
 from litegpu.ops.index_map import Source, index_map_node, plain
 from litegpu.ops.quantized_resize import scale_of
 from litegpu.ops.resize_bilinear import check_size, resized_shape
-from litegpu.ops.types import BYTES, INTEGERS, SCALED
 
 _MOST = 1 << 14
 """Rows or columns of a result."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
+from litegpu.ops.common import checks
+from litegpu.ops.common.types import INTEGERS, MOVED
 from litegpu.ops.strided_slice import part_nodes
-from litegpu.ops.types import INTEGERS, MOVED
 
 
 @register

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from litegpu.graph import Node
 from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register
-from litegpu.ops.units import Unit
+from litegpu.ops.common.units import Unit
 
 ROW_SCALES = "ROW_SCALES"
 

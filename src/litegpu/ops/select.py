@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from litegpu.graph import SELF, EpilogueOp, Graph, Node
-from litegpu.ops import checks, facts, types
 from litegpu.ops.base import COPY, NewValue, Op, Shape, register
-from litegpu.ops.broadcast import check_broadcast, fitted, running_input
-from litegpu.ops.facts import Array, Folded
+from litegpu.ops.common import checks, facts, types
+from litegpu.ops.common.broadcast import check_broadcast, fitted, running_input
+from litegpu.ops.common.facts import Array, Folded
 from litegpu.ops.reshape import reshaped
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
-from litegpu.ops.facts import Array, Folded
+from litegpu.ops.common import checks
+from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.types import INTEGERS, MOVED
 from litegpu.ops.strided_slice import folded_slice, part_nodes
-from litegpu.ops.types import INTEGERS, MOVED
 
 
 @register

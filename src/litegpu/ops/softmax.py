@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from litegpu.codegen import literal
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
+from litegpu.ops.common import checks
+from litegpu.ops.common.functions import activation_epilogue
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.work_groups import lanes_of, shared_items
 from litegpu.ops.exact.rows import ExactRows, ExactSoftmax
-from litegpu.ops.functions import activation_epilogue
-from litegpu.ops.units import Unit
-from litegpu.ops.work_groups import lanes_of, shared_items
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from litegpu.graph import DType, Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
+from litegpu.ops.common import checks
+from litegpu.ops.common.types import INTEGERS, MOVED, stored_zero
 from litegpu.ops.index_map import IndexMapAttributes, MixedRadix, Source, index_map_node, plain
-from litegpu.ops.types import INTEGERS, MOVED, stored_zero
 
 Edge = tuple[int, int]
 """What is added or cut off before and after an axis."""

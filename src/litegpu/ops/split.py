@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks, facts
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
-from litegpu.ops.facts import Array, Folded
+from litegpu.ops.common import checks, facts
+from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.types import INTEGERS, MOVED
 from litegpu.ops.strided_slice import part_nodes
-from litegpu.ops.types import INTEGERS, MOVED
 
 
 class Parts(Op):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import Values, constant_list, register
+from litegpu.ops.common import checks
 from litegpu.ops.split import Parts
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from litegpu.codegen import Storage
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import DType, Graph, Node
-from litegpu.ops import checks, facts
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -20,12 +19,13 @@ from litegpu.ops.base import (
     constant_list,
     register,
 )
+from litegpu.ops.common import checks, facts
+from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.types import INTEGERS, MOVED
 from litegpu.ops.copy import CopyAttributes, copy_kernel, four, merge_ranges
-from litegpu.ops.facts import Array, Folded
 from litegpu.ops.index_map import Source, index_map_node, plain
 from litegpu.ops.reshape import reshape_node, reshaped
-from litegpu.ops.traits import Trait
-from litegpu.ops.types import INTEGERS, MOVED
 
 STRIDED_SLICE = "STRIDED_SLICE"
 _MASKS = ("begin", "end", "shrink_axis")

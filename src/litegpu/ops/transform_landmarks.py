@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from litegpu.codegen import literal
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks, flexbuffers
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
-from litegpu.ops.units import Unit
+from litegpu.ops.common import checks, flexbuffers
+from litegpu.ops.common.units import Unit
 
 
 @dataclass(frozen=True, slots=True)

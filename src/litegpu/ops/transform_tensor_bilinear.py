@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks, flexbuffers
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add
-from litegpu.ops.units import Unit
+from litegpu.ops.common import checks, flexbuffers
+from litegpu.ops.common.units import Unit
 
 
 @dataclass(frozen=True, slots=True)

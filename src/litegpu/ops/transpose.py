@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from litegpu.graph import DType, Graph, Node
-from litegpu.ops import checks, facts
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
-from litegpu.ops.facts import Array, Folded
+from litegpu.ops.common import checks, facts
+from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.types import INTEGERS, MOVED
 from litegpu.ops.index_map import Source, index_map_node, plain
-from litegpu.ops.types import INTEGERS, MOVED
 
 
 @register

@@ -11,7 +11,6 @@ import numpy as np
 
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import SELF, Graph, Node
-from litegpu.ops import checks, facts, weights, window
 from litegpu.ops.base import (
     Exact,
     KernelRequest,
@@ -23,13 +22,14 @@ from litegpu.ops.base import (
     constant_list,
     register,
 )
+from litegpu.ops.common import checks, facts, weights, window
+from litegpu.ops.common.conv_spec import ConvSpec
+from litegpu.ops.common.portable_tiles import TileProblem, choose_tile
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.units import Unit
 from litegpu.ops.conv_2d import conv_nodes
-from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.exact.hybrid import HybridTransposeConv, OrHybrid
 from litegpu.ops.exact.transpose_conv import ExactTransposeConv
-from litegpu.ops.portable_tiles import TileProblem, choose_tile
-from litegpu.ops.traits import Trait
-from litegpu.ops.units import Unit
 
 _SHAPE, _IMAGE, _BIAS = 0, 2, 3
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from litegpu.graph import ABSENT, Graph, Node
-from litegpu.ops import checks, facts
 from litegpu.ops.base import NewValue, Op, Shape, add, one_of
+from litegpu.ops.common import checks, facts
 from litegpu.ops.exact.refused import Refused
 from litegpu.ops.lstm_cells import (
     CELLS,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import Shape, register
+from litegpu.ops.common import checks
 from litegpu.ops.split import Parts
 
 

@@ -14,11 +14,11 @@ from functools import partial
 import numpy as np
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
-from litegpu.ops import checks, fold
 from litegpu.ops.base import COPY, Op, Shape, constant_list, facts_of, get, register
-from litegpu.ops.facts import Array
-from litegpu.ops.support import check_node
-from litegpu.ops.types import QUANTIZED_TYPES, STORABLE, Types, computed_as
+from litegpu.ops.common import checks, fold
+from litegpu.ops.common.facts import Array
+from litegpu.ops.common.support import check_node
+from litegpu.ops.common.types import QUANTIZED_TYPES, STORABLE, Types, computed_as
 
 WHILE = "WHILE"
 _CARRIED = Types(STORABLE.dtypes)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.kernels.selector import Fusions
-from litegpu.ops import affine
+from litegpu.ops.common import affine
 
 
 @dataclass(frozen=True, slots=True)

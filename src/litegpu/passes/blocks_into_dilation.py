@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from litegpu.graph import SELF, Graph, Node
 from litegpu.ops.base import COPY, Shape, has
-from litegpu.ops.functions import depends_on_position
+from litegpu.ops.common.functions import depends_on_position
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.window import Window
 from litegpu.ops.reshape import RESHAPE, reshape_node
 from litegpu.ops.space_to_batch_nd import Blocks, batch_blocks, space_blocks
-from litegpu.ops.traits import Trait
-from litegpu.ops.window import Window
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from litegpu.codegen import INT, register_of
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import COPY
-from litegpu.ops.functions import cast_name
-from litegpu.ops.lookups import lookups
+from litegpu.ops.common.functions import cast_name
+from litegpu.ops.common.lookups import lookups
 from litegpu.ops.resize_bilinear import RESIZE_BILINEAR
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 

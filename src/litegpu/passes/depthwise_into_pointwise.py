@@ -11,9 +11,9 @@ from dataclasses import replace
 from litegpu.graph import ABSENT, DType, Graph, Node
 from litegpu.kernels.selector import Fusions
 from litegpu.ops.base import has
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.window import DepthwiseAttributes, Window
 from litegpu.ops.conv_2d import ConvAttributes, DepthwiseOperand
-from litegpu.ops.traits import Trait
-from litegpu.ops.window import DepthwiseAttributes, Window
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from litegpu.graph import SELF, EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY, has
+from litegpu.ops.common.functions import depends_on_position
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.window import Pair
 from litegpu.ops.copy import CopyAttributes
-from litegpu.ops.functions import depends_on_position
 from litegpu.ops.strided_slice import STRIDED_SLICE
-from litegpu.ops.traits import Trait
-from litegpu.ops.window import Pair
 from litegpu.passes.base import Editor, PassResult, label
 
 _ALL = (1, 1)

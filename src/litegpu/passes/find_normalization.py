@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from litegpu.graph import Graph, Node, Value
 from litegpu.ops.base import as_float32, constant_list
-from litegpu.ops.functions import activation_epilogue
+from litegpu.ops.common.functions import activation_epilogue
+from litegpu.ops.common.types import is_quantized
 from litegpu.ops.normalize import (
     NORMALIZE,
     STATISTICS,
@@ -20,7 +21,6 @@ from litegpu.ops.normalize import (
     parts_of,
     sums_shape,
 )
-from litegpu.ops.types import is_quantized
 from litegpu.passes.base import Editor, PassResult, label
 
 _MOST_TERMS, _MOST_FACTORS, _MOST_OPERATIONS = 3, 8, 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litegpu.graph import Graph
-from litegpu.ops import fold
+from litegpu.ops.common import fold
 from litegpu.passes.base import Editor, PassResult, label
 
 

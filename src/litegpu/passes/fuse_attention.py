@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
 from litegpu.kernels.selector import Fusions
 from litegpu.ops.attention import ATTENTION, AttentionAttributes
-from litegpu.ops.permutation import Permutation, permutation_of, simplified, then
+from litegpu.ops.common.permutation import Permutation, permutation_of, simplified, then
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _MATMUL = "BATCH_MATMUL"

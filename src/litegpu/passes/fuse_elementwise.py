@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from litegpu.graph import SELF, Graph, Node
 from litegpu.ops.base import COPY, has
-from litegpu.ops.functions import depends_on_position
-from litegpu.ops.traits import Trait
+from litegpu.ops.common.functions import depends_on_position
+from litegpu.ops.common.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 MAX_OPERANDS = 8

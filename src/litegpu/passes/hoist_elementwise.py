@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from litegpu.graph import SELF, Graph, Node
 from litegpu.ops.base import COPY, has
-from litegpu.ops.functions import depends_on_position, element_operands
+from litegpu.ops.common.functions import depends_on_position, element_operands
+from litegpu.ops.common.traits import Trait
 from litegpu.ops.reshape import RESHAPE
-from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label
 
 _MOST_COPIES = 1 << 12

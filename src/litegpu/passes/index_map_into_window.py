@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litegpu.graph import Graph, Node
+from litegpu.ops.common.window import Pair, Window
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source, plain
 from litegpu.ops.quantized_conv import QUANTIZED_CONV
-from litegpu.ops.window import Pair, Window
 from litegpu.passes.base import Editor, PassResult, label
 
 _CONVOLUTIONS = ("CONV_2D", QUANTIZED_CONV)

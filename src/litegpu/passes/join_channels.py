@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from litegpu.graph import EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY
 from litegpu.ops.channel_maps import CHANNEL_MAPS, MOST_CHANNELS, ChannelMap, ChannelMapsAttributes
-from litegpu.ops.functions import depends_on_position
-from litegpu.ops.lookups import lookups
+from litegpu.ops.common.functions import depends_on_position
+from litegpu.ops.common.lookups import lookups
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _CHANNELS = 3

@@ -13,9 +13,9 @@ import numpy as np
 
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.ops.base import COPY, as_float32, has
+from litegpu.ops.common.traits import Trait
 from litegpu.ops.concatenation import ConcatAttributes
 from litegpu.ops.conv_2d import ConvAttributes
-from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _VIEWS = (Trait.HOLDS_INPUTS, Trait.LIES_IN_INPUT)

@@ -11,9 +11,9 @@ import numpy as np
 
 from litegpu.codegen import FLOAT, register_of
 from litegpu.graph import DType, Graph, Node
-from litegpu.ops import affine
 from litegpu.ops.channel_maps import CHANNEL_MAPS, MOST_CHANNELS
-from litegpu.ops.functions import cast_name
+from litegpu.ops.common import affine
+from litegpu.ops.common.functions import cast_name
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from litegpu.graph import Graph, Node
+from litegpu.ops.common.lookups import Lookup, lookups
 from litegpu.ops.index_map import INDEX_MAP, Source, index_map_node, plain
-from litegpu.ops.lookups import Lookup, lookups
 from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 

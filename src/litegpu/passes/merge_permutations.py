@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from litegpu.graph import Graph, Node
-from litegpu.ops.permutation import Permutation, keeps_order, permutation_of, permuted, then
+from litegpu.ops.common.permutation import Permutation, keeps_order, permutation_of, permuted, then
 from litegpu.ops.reshape import RESHAPE
 from litegpu.passes.base import Editor, PassResult, label
 

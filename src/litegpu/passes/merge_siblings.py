@@ -18,11 +18,11 @@ from litegpu.codegen import Storage, round_up
 from litegpu.graph import ABSENT, SELF, Graph, Node, Value
 from litegpu.numeric_policy import FP16, rounding_pays
 from litegpu.ops.base import COPY, as_float32, has
+from litegpu.ops.common.placement import reshaped_views
+from litegpu.ops.common.traits import Trait
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
-from litegpu.ops.placement import reshaped_views
 from litegpu.ops.strided_slice import STRIDED_SLICE
-from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label
 
 _MOST_WEIGHTS = 1 << 22

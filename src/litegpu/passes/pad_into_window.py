@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import has
-from litegpu.ops.traits import Trait
-from litegpu.ops.window import PoolAttributes
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.window import PoolAttributes
 from litegpu.passes.base import Editor, PassResult, label
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import has
+from litegpu.ops.common.traits import Trait
 from litegpu.ops.copy import CopyAttributes
-from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label
 
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import affine
 from litegpu.ops.base import COPY, has
-from litegpu.ops.traits import Trait
+from litegpu.ops.common import affine
+from litegpu.ops.common.traits import Trait
 from litegpu.passes.base import Editor, PassResult, Weighted, label
 
 _LARGEST_SHIFT = 16.0

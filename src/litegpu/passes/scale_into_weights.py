@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import affine
 from litegpu.ops.base import COPY, has
-from litegpu.ops.traits import Trait
+from litegpu.ops.common import affine
+from litegpu.ops.common.traits import Trait
 from litegpu.passes.base import Editor, PassResult, Weighted, label, only_consumer
 
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from litegpu.graph import SELF, EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY
-from litegpu.ops.functions import depends_on_position, element_operands
+from litegpu.ops.common.functions import depends_on_position, element_operands
+from litegpu.ops.common.permutation import Permutation, keeps_order, permutation_of, then
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes
-from litegpu.ops.permutation import Permutation, keeps_order, permutation_of, then
 from litegpu.passes.base import Editor, PassResult, label
 
 _FURTHEST = 64

@@ -13,7 +13,7 @@ from litegpu.codegen import FLOAT, INT, LONG, Register, register_of
 from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
 from litegpu.kernels.selector import Fusions
 from litegpu.ops.base import COPY
-from litegpu.ops.functions import registers
+from litegpu.ops.common.functions import registers
 from litegpu.passes.base import Editor, PassResult, label
 
 _OWN = 4

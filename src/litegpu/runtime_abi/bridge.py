@@ -15,7 +15,8 @@ from typing import Protocol
 
 from litegpu.errors import InterpreterError, LitegpuError
 from litegpu.graph.partition import Subset
-from litegpu.runtime_abi import seats, structs
+from litegpu.runtime_abi import kernel_slots as seats
+from litegpu.runtime_abi import structs
 from litegpu.runtime_abi.callbacks import Callback
 from litegpu.runtime_abi.enums import DelegateFlags, TfLiteStatus
 from litegpu.runtime_abi.reader import UPGRADE, execution_plan, node_at, tensor_at

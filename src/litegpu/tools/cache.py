@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from litegpu import GpuDelegate, GpuDelegateOptions, config
-from litegpu.backends.private_files import check_folder
 from litegpu.cache.artifact import Artifact, describe, made_by
 from litegpu.cache.store import (
     DamagedError,
@@ -23,12 +22,13 @@ from litegpu.cache.store import (
     read,
 )
 from litegpu.errors import FileError, OptionsError
+from litegpu.host.private_files import check_folder
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.tools.console import note, print_table, start_bar
 from litegpu.tools.delegation import DELEGATE_FLAGS, given_options, quietly
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.flags import Flag, at_least
 from litegpu.tools.models import FoundModel, find_model
-from litegpu.tools.runtime import interpreter
 from litegpu.version import __version__
 from litegpu.wording import counted, printable, shown_size, shown_time
 

@@ -10,15 +10,19 @@ from pathlib import Path
 import numpy as np
 
 from litegpu.errors import MissingDependencyError, ModelError
-from litegpu.tools import picture_evaluation as evaluation
-from litegpu.tools.average_precision import AveragePrecision, Detection, average_precision
-from litegpu.tools.coco_api import CocoFigures, coco_figures
 from litegpu.tools.engines.jobs import Arrays, BatchPlan
 from litegpu.tools.evaluation import FAILED as TASK_FAILED
+from litegpu.tools.evaluation import pictures as evaluation
+from litegpu.tools.evaluation.average_precision import (
+    AveragePrecision,
+    Detection,
+    average_precision,
+)
+from litegpu.tools.evaluation.coco_api import CocoFigures, coco_figures
+from litegpu.tools.evaluation.ground_truth import GroundTruth, read_ground_truth
+from litegpu.tools.evaluation.preprocessing import Preprocessing, for_input
 from litegpu.tools.flags import Flag
-from litegpu.tools.ground_truth import GroundTruth, read_ground_truth
 from litegpu.tools.lines import info, warn
-from litegpu.tools.preprocessing import Preprocessing, for_input
 from litegpu.tools.reports.evaluations import detection_sections
 from litegpu.tools.stats import figure
 from litegpu.tools.wire import message, repeated

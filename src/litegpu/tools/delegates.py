@@ -10,7 +10,7 @@ from typing import Any
 
 from litegpu import GpuDelegate
 from litegpu.errors import MissingDependencyError, UnsupportedDeviceError
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.console import note, print_table, print_text
 from litegpu.tools.delegation import with_delegate
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json

@@ -16,12 +16,11 @@ from litegpu import (
     config,
 )
 from litegpu.backends import BACKENDS
-from litegpu.backends.disk_cache import LOG
-from litegpu.option_values import PRECISIONS
-from litegpu.options import QUANTIZED_MODES
+from litegpu.host.disk_cache import LOG
+from litegpu.options import PRECISIONS, QUANTIZED_MODES
+from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.tools.console import note, start_bar, terminal_width
 from litegpu.tools.flags import Flag, listed, member, truth_or_text, whole
-from litegpu.tools.runtime import interpreter
 
 _PRIORITY = member(InferencePriority)
 _PREFERENCE = member(InferencePreference)

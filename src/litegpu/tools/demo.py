@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from litegpu.errors import FileError
+from litegpu.pictures.framing import STRETCH, framed
+from litegpu.pictures.images import (
+    centre_crop,
+)
 from litegpu.tools.console import note, print_table
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate
 from litegpu.tools.drawing.masks import Masks
@@ -16,10 +20,12 @@ from litegpu.tools.drawing.names import PASCAL_VOC
 from litegpu.tools.drawing.saving import save_picture
 from litegpu.tools.files import cannot_write, try_to_write
 from litegpu.tools.flags import Flag
-from litegpu.tools.framing import STRETCH, framed
-from litegpu.tools.images import centre_crop, default_picture, picture_of_flag
 from litegpu.tools.labels import NamedLabels, find_labels, read_labels
 from litegpu.tools.models import FoundModel, find_model
+from litegpu.tools.picture_flag import (
+    default_picture,
+    picture_of_flag,
+)
 from litegpu.tools.results import class_count, print_meaning
 from litegpu.tools.run import MEASURE_FLAGS, compare_sides, print_comparison, print_result
 from litegpu.tools.viewer import PICTURE_FLAGS

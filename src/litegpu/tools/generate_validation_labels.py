@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from litegpu.errors import FileError, missing_dependency
+from litegpu.tools.evaluation.pictures import needed, read_lines
 from litegpu.tools.files import try_to_write, write_bytes
 from litegpu.tools.flags import Flag
-from litegpu.tools.picture_evaluation import needed, read_lines
 
 ARGUMENTS: dict[str, str] = {}
 DEVKIT = Flag(

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from litegpu.errors import FileError, ModelError
-from litegpu.tools import picture_evaluation as evaluation
 from litegpu.tools.engines.jobs import Arrays, BatchPlan
 from litegpu.tools.evaluation import FAILED as TASK_FAILED
+from litegpu.tools.evaluation import pictures as evaluation
+from litegpu.tools.evaluation.preprocessing import CENTRAL_FRACTION, Preprocessing, for_input
 from litegpu.tools.flags import Flag
 from litegpu.tools.lines import warn
-from litegpu.tools.preprocessing import CENTRAL_FRACTION, Preprocessing, for_input
 from litegpu.tools.reports.evaluations import Guessed, classification_sections
 from litegpu.tools.stats import figure
 from litegpu.tools.wire import message, repeated

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from litegpu import DelegationReport
+from litegpu.runtime_abi.interpreter import Output
 from litegpu.tools.console import progress
-from litegpu.tools.runtime import Output
 
 
 @dataclass(frozen=True)

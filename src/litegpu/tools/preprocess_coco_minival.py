@@ -10,11 +10,11 @@ from pathlib import Path
 
 from litegpu.errors import FileError
 from litegpu.tools.console import progress
+from litegpu.tools.evaluation.ground_truth import TruePicture, as_proto, coco_pictures
+from litegpu.tools.evaluation.pictures import needed, read_lines
 from litegpu.tools.files import cannot_write, write_bytes
 from litegpu.tools.flags import Flag, whole
-from litegpu.tools.ground_truth import TruePicture, as_proto, coco_pictures
 from litegpu.tools.lines import warn
-from litegpu.tools.picture_evaluation import needed, read_lines
 
 ARGUMENTS: dict[str, str] = {}
 IMAGES = Flag("images_folder", str, "", "folder with COCO's validation pictures", metavar="FOLDER")

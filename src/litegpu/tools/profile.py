@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from litegpu import GpuDelegate, KernelProfile, Profile
+from litegpu.pictures.images import random_tensor
+from litegpu.runtime_abi.interpreter import set_batch, set_inputs
 from litegpu.tools.console import note, print_table, print_text
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate, with_delegate
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.flags import Flag, positive_int
-from litegpu.tools.images import random_tensor
 from litegpu.tools.model_explorer import EXPORT, export_times, prepare_export
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.reports.sections import Page
 from litegpu.tools.reports.timing import profile_sections
-from litegpu.tools.runtime import set_batch, set_inputs
 from litegpu.wording import counted, shown_time
 
 ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}

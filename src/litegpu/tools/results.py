@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from litegpu.runtime_abi.interpreter import Output
 from litegpu.tools.console import print_table
 from litegpu.tools.models import RANDOM_WEIGHTS, FoundModel
-from litegpu.tools.runtime import Output
 
 TOP = 5
 FEWEST_CLASSES = 10

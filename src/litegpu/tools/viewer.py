@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from litegpu.errors import MissingDependencyError, OptionsError
-from litegpu.tools import runtime
+from litegpu.pictures.framing import CROP, FITS, Frame, framed, parse_region
+from litegpu.pictures.images import Scale, is_image_input, random_tensor, to_tensor
+from litegpu.runtime_abi import interpreter as runtime
+from litegpu.runtime_abi.interpreter import Output
 from litegpu.tools.console import note
 from litegpu.tools.drawing.facts import ModelFacts
 from litegpu.tools.drawing.finding import Finding, Scene
 from litegpu.tools.drawing.tasks import TASKS, Task, choose, unclear
 from litegpu.tools.flags import Flag, divisor, number, one_of, share
-from litegpu.tools.framing import CROP, FITS, Frame, framed, parse_region
-from litegpu.tools.images import Scale, is_image_input, random_tensor, to_tensor
 from litegpu.tools.labels import NamedLabels
-from litegpu.tools.runtime import Output
 from litegpu.zoo.cuts import CuttableModel
 
 if TYPE_CHECKING:

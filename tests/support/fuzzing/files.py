@@ -89,7 +89,7 @@ def load(task: Task) -> Result:
 
     from litegpu import GpuDelegate, backends
     from litegpu.errors import LitegpuError
-    from litegpu.tools import runtime
+    from litegpu.runtime_abi import interpreter as runtime
     from paper_device import PaperDevice
 
     delegate = None

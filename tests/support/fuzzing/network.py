@@ -18,7 +18,7 @@ import numpy as np
 from cases.base import Array, Case, Range, Scale, Shape, Sheet
 from litegpu.errors import LitegpuError
 from litegpu.graph import Quantization
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import objects
 from litegpu.zoo.writer import TensorRef
 

@@ -26,7 +26,7 @@ from fuzzing.shrinking import shrunk
 from fuzzing.worker import ULP, Result, Task, Worker
 from litegpu.errors import LitegpuError
 from litegpu.options import InferencePriority
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import objects, schema
 
 SECONDS = 300.0

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fuzzing import mutations
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import schema
 
 

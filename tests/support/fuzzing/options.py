@@ -54,7 +54,7 @@ class FlexOracle:
 
 def read_many(task: Task) -> Result:
     """Read damaged options in this process; `text` says how many could be read."""
-    from litegpu.ops.flexbuffers import read_map
+    from litegpu.ops.common.flexbuffers import read_map
 
     read = 0
     for data in buffers(task.seed):

@@ -98,7 +98,7 @@ def _count(line: str) -> int:
 def resize(task: Task) -> Result:
     """Run a sequence in this process; `text` has a line for each step."""
     from litegpu import GpuDelegate
-    from litegpu.tools import runtime
+    from litegpu.runtime_abi import interpreter as runtime
 
     random = np.random.default_rng(task.seed)
     delegate = None if task.options is None else GpuDelegate(**task.options)

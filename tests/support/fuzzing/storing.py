@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cases.base import Array
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import objects, schema
 
 WEIGHTED: Mapping[str, tuple[int, int, int]] = {

@@ -152,7 +152,7 @@ def perform(task: Task) -> Result:
     """Run a task in this process."""
     from litegpu import GpuDelegate
     from litegpu.errors import DeviceMemoryError
-    from litegpu.tools import runtime
+    from litegpu.runtime_abi import interpreter as runtime
 
     delegate = None if task.options is None else GpuDelegate(**task.options)
     outputs: Arrays = ()

@@ -13,7 +13,7 @@ from typing import Any
 
 from hostile.models import ALL
 from litegpu import GpuDelegate
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from small_models import fully_convolutional
 
 

@@ -19,12 +19,16 @@ import litegpu
 from hostile.growing import ALL
 from litegpu import GpuDelegate, backends
 from litegpu.engine import memory
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from paper_device import PaperDevice
 
 _SOURCE = Path(litegpu.__file__).parent
-_WATCHED = tuple(str(_SOURCE / each) for each in ("engine", "graph", "passes", "runtime_abi"))
-_FILES = frozenset(map(str, _SOURCE.glob("*.py"))) | {str(_SOURCE / "ops" / "support.py")}
+_WATCHED = tuple(
+    str(_SOURCE / each) for each in ("delegation", "engine", "graph", "passes", "runtime_abi")
+)
+_FILES = frozenset(map(str, _SOURCE.glob("*.py"))) | {
+    str(_SOURCE / "ops" / "common" / "support.py")
+}
 """What sees whole graphs; the text of kernels is written for one node at a time."""
 
 

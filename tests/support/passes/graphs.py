@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.base import COPY, get
+from litegpu.ops.common.window import DepthwiseAttributes, Window
 from litegpu.ops.concatenation import ConcatAttributes
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
-from litegpu.ops.window import DepthwiseAttributes, Window
 from litegpu.passes import Pass, PassResult
 
 Shape = tuple[int, ...]

@@ -15,7 +15,7 @@ from litegpu import GpuDelegate
 from litegpu.engine import partition
 from litegpu.options import GpuDelegateKeywords, InferencePriority
 from litegpu.passes import PASSES
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from random_models import whole_numbers
 

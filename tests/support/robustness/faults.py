@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import pytest
 
 from fake_cuda import RELEASES, install
-from litegpu.backends import private_files
+from litegpu.host import private_files
 from robustness.shader_faults import OpenGLPlug, WebGPUPlug
 
 Gate = Callable[[str], bool]
@@ -42,7 +42,8 @@ class OpenCLPlug:
     def install(self, patch: pytest.MonkeyPatch, gate: Gate) -> None:
         import pyopencl as cl
 
-        from litegpu.backends import opencl_commands, opencl_library
+        from litegpu.backends.opencl import commands as opencl_commands
+        from litegpu.backends.opencl import library as opencl_library
 
         library, load = opencl_library.library(), opencl_commands._Functions.load
         for name in opencl_library._SIGNATURES:
@@ -89,7 +90,7 @@ class OpenCLPlug:
         return call
 
     def live(self) -> object:
-        from litegpu.backends import opencl
+        from litegpu.backends.opencl import device as opencl
 
         # Whatever is made in a context holds it, through its queue or program at least.
         return {
@@ -105,7 +106,7 @@ class CUDAPlug:
         self._live: set[tuple[str, int]] = set()
 
     def install(self, patch: pytest.MonkeyPatch, gate: Gate) -> None:
-        from litegpu.backends import cuda_driver
+        from litegpu.backends.cuda import driver as cuda_driver
 
         install(patch, _WatchedDriver(cuda_driver.driver(), gate, self._live))
 

@@ -25,7 +25,7 @@ class OpenGLPlug:
         self._error = 0
 
     def install(self, patch: pytest.MonkeyPatch, gate: Gate) -> None:
-        from litegpu.backends import opengl
+        from litegpu.backends.opengl import device as opengl
 
         self._error = 0
         for device in opengl._opened.devices.values():
@@ -61,7 +61,7 @@ class OpenGLPlug:
         return call
 
     def live(self) -> object:
-        from litegpu.backends import opengl
+        from litegpu.backends.opengl import device as opengl
 
         for device in opengl._opened.devices.values():
             device.worker.call(device.programs.clear)
@@ -82,7 +82,7 @@ class WebGPUPlug:
         import wgpu
         from wgpu.backends import wgpu_native
 
-        from litegpu.backends import webgpu
+        from litegpu.backends.webgpu import device as webgpu
 
         def fail(name: str) -> None:
             raise wgpu.GPUValidationError(f"Validation Error in {name}: Not enough memory left.")
@@ -98,7 +98,7 @@ class WebGPUPlug:
     def live(self) -> object:
         from wgpu.backends import wgpu_native
 
-        from litegpu.backends import webgpu
+        from litegpu.backends.webgpu import device as webgpu
 
         for device in webgpu._opened.devices.values():
             device.worker.call(device.pipelines.clear)  # after what was posted

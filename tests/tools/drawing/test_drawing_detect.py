@@ -10,11 +10,17 @@ import pytest
 from PIL import Image
 
 from litegpu.errors import FileError, ModelError
-from litegpu.tools import runtime
+from litegpu.pictures.images import (
+    open_picture,
+    to_tensor,
+)
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.drawing import anchors, cells, detections, metadata
 from litegpu.tools.drawing.facts import Grid
 from litegpu.tools.drawing.tasks import choose
-from litegpu.tools.images import default_picture, open_picture, to_tensor
+from litegpu.tools.picture_flag import (
+    default_picture,
+)
 from litegpu.zoo import ssd
 from litegpu.zoo.cuts import CuttableModel
 from litegpu.zoo.writer import ModelWriter

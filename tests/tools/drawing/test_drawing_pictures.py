@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 
 from litegpu.errors import FileError, ModelError
+from litegpu.pictures.framing import framed
 from litegpu.tools.drawing import classes, images_out, ink, masks
 from litegpu.tools.drawing.ink import Ink
 from litegpu.tools.drawing.masks import Masks
 from litegpu.tools.drawing.names import COCO, PASCAL_VOC
 from litegpu.tools.drawing.tasks import TASKS, choose, unclear
-from litegpu.tools.framing import framed
 from seeing_models import SIZE, detector, saying, seen
 
 GREY = (200, 200, 200)

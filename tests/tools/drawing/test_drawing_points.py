@@ -9,12 +9,12 @@ import pytest
 from PIL import Image
 
 from litegpu.errors import ModelError
-from litegpu.tools import runtime
+from litegpu.pictures.images import to_tensor
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.drawing import landmarks, poses
 from litegpu.tools.drawing.poses import TREE, Decoder
 from litegpu.tools.drawing.skeletons import SKELETONS
 from litegpu.tools.drawing.tasks import choose
-from litegpu.tools.images import to_tensor
 from seeing_models import SIZE, finder, saying, seen
 
 

@@ -14,7 +14,8 @@ from PIL import Image
 
 from litegpu.errors import MissingDependencyError, ModelError
 from litegpu.graph.ir import Quantization
-from litegpu.tools import cli, runtime
+from litegpu.runtime_abi import interpreter as runtime
+from litegpu.tools import cli
 from litegpu.tools.drawing import metadata
 from litegpu.tools.drawing.ink import colour
 from litegpu.tools.viewer import Viewer

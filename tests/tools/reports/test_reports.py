@@ -39,10 +39,10 @@ from litegpu.tools.reports.sections import (
     Text,
 )
 from litegpu.tools.reports.timing import energy_section, latency_sections, profile_sections
-from litegpu.tools.sweep_advice import GOALS
-from litegpu.tools.sweep_page import sweep_page
-from litegpu.tools.sweep_runs import CPU, Combination, Row
-from litegpu.tools.sweep_text import Sweep
+from litegpu.tools.sweep.advice import GOALS
+from litegpu.tools.sweep.page import sweep_page
+from litegpu.tools.sweep.runs import CPU, Combination, Row
+from litegpu.tools.sweep.text import Sweep
 from litegpu.zoo import schema
 from litegpu.zoo.writer import ModelWriter
 from made_up import hostile_model, made_up_profile

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from litegpu.report import DelegationReport, LeftOut, Partition, RejectedNode
+from litegpu.delegation.report import DelegationReport, LeftOut, Partition, RejectedNode
 from litegpu.tools.reports.delegation import matched
 from litegpu.tools.reports.drawing import NodeFacts, draw, places_of
 from litegpu.tools.reports.layout import Layout, layered

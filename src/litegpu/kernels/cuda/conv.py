@@ -15,11 +15,11 @@ from litegpu.kernels.base import IN_MEMORY, Rejected
 from litegpu.kernels.cuda.halves import padded
 from litegpu.kernels.cuda.tiles import Tile
 from litegpu.ops.base import KernelRequest, Target
-from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.lazy_array import LazyArray
+from litegpu.ops.common.conv_spec import ConvSpec
+from litegpu.ops.common.lazy_array import LazyArray
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.window import Pair, Window
 from litegpu.ops.quantized_conv import QuantizedConvSpec
-from litegpu.ops.units import Unit
-from litegpu.ops.window import Pair, Window
 
 _NEEDS_HALVES = Rejected("it multiplies halves, where float32 is asked for")
 

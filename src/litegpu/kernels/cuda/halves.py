@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.ops.base import Target
-from litegpu.ops.halves import as_halves, holds, largest_of
+from litegpu.ops.common.halves import as_halves, holds, largest_of
 
 _FLOATS = npt.NDArray[np.float32]
 _Element = TypeVar("_Element", bound=np.generic)

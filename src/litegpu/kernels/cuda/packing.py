@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from litegpu.codegen import round_up
 from litegpu.kernels.cuda.halves import as_tf32_parts, spread_taps
-from litegpu.ops.halves import as_halves
-from litegpu.ops.lazy_array import LazyArray
+from litegpu.ops.common.halves import as_halves
+from litegpu.ops.common.lazy_array import LazyArray
 
 _FLOATS = npt.NDArray[np.float32]
 _BYTES = npt.NDArray[np.int8]

@@ -12,7 +12,7 @@ from litegpu.kernels.base import Rejected
 from litegpu.kernels.cuda.conv import Packed
 from litegpu.kernels.cuda.packing import pack_ones
 from litegpu.ops.base import Target
-from litegpu.ops.conv_spec import FEWEST, MANY_ROWS, SHORTEST_SUM
+from litegpu.ops.common.conv_spec import FEWEST, MANY_ROWS, SHORTEST_SUM
 from litegpu.ops.quantized_conv import QuantizedConvSpec
 
 

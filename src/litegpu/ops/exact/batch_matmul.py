@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import Exact, NewValue
+from litegpu.ops.common import checks
+from litegpu.ops.common.matmul_spec import MatmulAttributes
+from litegpu.ops.common.window import POINT
 from litegpu.ops.exact import numbers
 from litegpu.ops.exact.numbers import Multiplier
-from litegpu.ops.matmul_spec import MatmulAttributes
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_matmul import QUANTIZED_MATMUL, QuantizedMatmulAttributes
-from litegpu.ops.window import POINT
 
 
 class OfMatrices(Exact):

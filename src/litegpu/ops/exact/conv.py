@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node, Quantization, Value
-from litegpu.ops import checks
 from litegpu.ops.base import Exact, NewValue
+from litegpu.ops.common import checks
+from litegpu.ops.common.types import BYTES
+from litegpu.ops.common.weights import bias_of
+from litegpu.ops.common.window import POINT, window_of
 from litegpu.ops.exact import numbers
 from litegpu.ops.exact.numbers import Multiplier
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
-from litegpu.ops.types import BYTES
-from litegpu.ops.weights import bias_of
-from litegpu.ops.window import POINT, window_of
 
 
 class ExactProducts(Exact):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import NewValue
+from litegpu.ops.common.weights import bias_of
+from litegpu.ops.common.window import window_of
 from litegpu.ops.exact import numbers
 from litegpu.ops.exact.conv import ExactProducts, quantized_node, requantized, weight_zero
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
-from litegpu.ops.weights import bias_of
-from litegpu.ops.window import window_of
 
 _BLOCK = 8
 """Channels that the CPU requantizes together."""

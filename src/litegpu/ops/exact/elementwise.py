@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import ClassVar
 
 from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node, Value
-from litegpu.ops import checks
 from litegpu.ops.base import COPY, Exact, NewValue
-from litegpu.ops.broadcast import check_broadcast, check_slopes, fitted, running_input
+from litegpu.ops.common import checks
+from litegpu.ops.common.broadcast import check_broadcast, check_slopes, fitted, running_input
+from litegpu.ops.common.functions import of_integers
+from litegpu.ops.common.types import BYTES, QUANTIZED_TYPES
 from litegpu.ops.exact import float_sums, numbers
 from litegpu.ops.exact.loops import Body, Loop, Walk, walk
 from litegpu.ops.exact.numbers import Multiplier, float32
 from litegpu.ops.exact.refused import Refused
-from litegpu.ops.functions import of_integers
-from litegpu.ops.types import BYTES, QUANTIZED_TYPES
 
 _INT8 = frozenset({DType.INT8})
 _INT16_MAX = 2**15 - 1

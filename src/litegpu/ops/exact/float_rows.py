@@ -8,13 +8,13 @@ from typing import Any
 
 from litegpu.graph import ABSENT, DType, EpilogueOp, Node, Value
 from litegpu.ops.base import COPY, NewValue, Shape
+from litegpu.ops.common.functions import of_integers
+from litegpu.ops.common.window import Window
 from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.exact import numbers
 from litegpu.ops.exact.loops import Body
-from litegpu.ops.functions import of_integers
 from litegpu.ops.reduce import ReduceAttributes, direct_steps
 from litegpu.ops.row_scales import ROW_SCALES, RowScalesAttributes
-from litegpu.ops.window import Window
 
 
 @dataclass

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from litegpu.codegen import INT, KINDS, register_of
 from litegpu.graph import DType
-from litegpu.ops.function import Function
+from litegpu.ops.common.function import Function
 
 _BODY = "LESS4_I32(FLOOR_MOD4_I32({i}, {run}), {end})"
 

@@ -13,8 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node, Quantization, Value
-from litegpu.ops import checks
 from litegpu.ops.base import Exact, NewValue, as_float32, constant_list
+from litegpu.ops.common import checks
+from litegpu.ops.common.functions import activation_epilogue
+from litegpu.ops.common.types import check_variable
+from litegpu.ops.common.weights import bias_of
+from litegpu.ops.common.window import POINT, window_of
 from litegpu.ops.exact import nibbles, numbers
 from litegpu.ops.exact.conv import (
     ExactProducts,
@@ -26,16 +30,12 @@ from litegpu.ops.exact.conv import (
 from litegpu.ops.exact.float_rows import FloatRows
 from litegpu.ops.exact.loops import Body
 from litegpu.ops.exact.transpose_conv import as_convolution
-from litegpu.ops.functions import activation_epilogue
 from litegpu.ops.hybrid_transpose_conv import (
     HYBRID_TRANSPOSE_CONV,
     HybridTransposeAttributes,
 )
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
-from litegpu.ops.types import check_variable
-from litegpu.ops.weights import bias_of
-from litegpu.ops.window import POINT, window_of
 
 _IMAGE = 3
 """Dimensions of an image, which is one row."""

@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
-from litegpu.ops import checks
 from litegpu.ops.base import NewValue
+from litegpu.ops.common import checks
+from litegpu.ops.common.matmul_spec import MatmulAttributes
+from litegpu.ops.common.window import POINT
 from litegpu.ops.exact import numbers
 from litegpu.ops.exact.batch_matmul import OfMatrices
 from litegpu.ops.exact.conv import quantized_node
@@ -23,10 +25,8 @@ from litegpu.ops.exact.hybrid import (
     scaled_sums,
 )
 from litegpu.ops.index_map import Source, index_map_node, plain
-from litegpu.ops.matmul_spec import MatmulAttributes
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_matmul import QUANTIZED_MATMUL, QuantizedMatmulAttributes
-from litegpu.ops.window import POINT
 
 
 class HybridBatchMatmul(OfMatrices):

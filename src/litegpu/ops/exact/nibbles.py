@@ -12,9 +12,9 @@ import numpy as np
 
 from litegpu.graph import ABSENT, DType, EpilogueOp, Node, Value
 from litegpu.ops.base import NewValue
+from litegpu.ops.common.window import POINT
 from litegpu.ops.exact.float_rows import FloatRows
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
-from litegpu.ops.window import POINT
 
 _ADDED = 7
 _LEAST_OUTPUTS, _LEAST_INPUTS = 4, 32

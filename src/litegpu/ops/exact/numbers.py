@@ -10,7 +10,7 @@ import numpy as np
 
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.base import NewValue
-from litegpu.ops.types import BYTES, check_variable
+from litegpu.ops.common.types import BYTES, check_variable
 
 LIMITS = {
     DType.INT8: (-(2**7), 2**7 - 1),

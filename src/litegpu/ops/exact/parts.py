@@ -9,10 +9,10 @@ import numpy as np
 
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.base import COPY, NewValue
+from litegpu.ops.common.facts import Array
+from litegpu.ops.common.types import QUANTIZED_TYPES, is_quantized
 from litegpu.ops.exact import numbers
 from litegpu.ops.exact.functions import lookup_name
-from litegpu.ops.facts import Array
-from litegpu.ops.types import QUANTIZED_TYPES, is_quantized
 
 
 def check_parts(graph: Graph, node: Node) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
 from litegpu.ops.base import Exact, NewValue
+from litegpu.ops.common import checks
+from litegpu.ops.common.types import QUANTIZED_TYPES
+from litegpu.ops.common.window import PoolAttributes, window_of
 from litegpu.ops.exact import numbers
-from litegpu.ops.types import QUANTIZED_TYPES
-from litegpu.ops.window import PoolAttributes, window_of
 
 _NEAR = 1e-6
 """By how much the CPU lets the scales of both ends differ."""

@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from litegpu.codegen import INT
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
-from litegpu.ops import checks, types
 from litegpu.ops.base import COPY, Exact, NewValue
+from litegpu.ops.common import checks, types
+from litegpu.ops.common.functions import cast_name, of_integers
+from litegpu.ops.common.types import BYTES, QUANTIZED_TYPES
 from litegpu.ops.exact import loops, numbers, tables
 from litegpu.ops.exact.functions import lookup_name
 from litegpu.ops.exact.numbers import Multiplier
-from litegpu.ops.functions import cast_name, of_integers
-from litegpu.ops.types import BYTES, QUANTIZED_TYPES
 
 _STORED = QUANTIZED_TYPES | {DType.INT32}
 _RESULTS = {

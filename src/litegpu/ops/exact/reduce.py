@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
-from litegpu.ops import checks
 from litegpu.ops.base import COPY, Exact, NewValue, constant_list
+from litegpu.ops.common import checks
 from litegpu.ops.exact import numbers
 from litegpu.ops.exact.numbers import Multiplier, float32
 

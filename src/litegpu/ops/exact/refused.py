@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from litegpu.graph import ABSENT, DType, Graph, Node
 from litegpu.ops.base import Exact, NewValue
-from litegpu.ops.types import BYTES
+from litegpu.ops.common.types import BYTES
 
 _WEIGHTS = BYTES | {DType.INT4}
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
-from litegpu.ops import checks
 from litegpu.ops.base import Exact, NewValue, constant_list
+from litegpu.ops.common import checks
+from litegpu.ops.common.weights import bias_of
+from litegpu.ops.common.window import window_of
 from litegpu.ops.exact import numbers
 from litegpu.ops.exact.conv import check_products, quantized_node, requantized, weight_zero
 from litegpu.ops.exact.depthwise import away_by_channel
 from litegpu.ops.quantized_conv import QuantizedConvAttributes
 from litegpu.ops.quantized_transpose_conv import QUANTIZED_TRANSPOSE_CONV
-from litegpu.ops.weights import bias_of
-from litegpu.ops.window import window_of
 
 _BLOCK = 16
 """Elements of uint8 that the CPU requantizes together."""

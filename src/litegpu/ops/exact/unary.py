@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
-from litegpu.ops import checks
 from litegpu.ops.base import COPY, Exact, NewValue
+from litegpu.ops.common import checks
+from litegpu.ops.common.types import BYTES
 from litegpu.ops.exact import c_library, numbers, tables
 from litegpu.ops.exact.functions import lookup_name
 from litegpu.ops.exact.tables import Table
-from litegpu.ops.types import BYTES
 
 _INT8 = frozenset({DType.INT8})
 

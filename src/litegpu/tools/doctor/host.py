@@ -10,9 +10,15 @@ from importlib import metadata
 from pathlib import Path
 
 from litegpu import config
-from litegpu.backends import ALIASES, ANY, BACKENDS, SHORT, private_files
+from litegpu.backends import (
+    ALIASES,
+    ANY,
+    BACKENDS,
+    SHORT,
+)
 from litegpu.cache.store import default_folder, entries, kernels
 from litegpu.errors import LitegpuError, did_you_mean
+from litegpu.host import private_files
 from litegpu.runtime_abi.kernels import RUNTIMES
 from litegpu.tools.doctor.findings import Finding, Machine
 from litegpu.version import __version__

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import metadata
 
-from litegpu.backends.cuda_presence import supported_version
+from litegpu.backends.cuda.presence import supported_version
 from litegpu.tools.doctor.findings import Finding, Machine
 
 _COMPILERS = {"nvidia-cuda-nvrtc": 13, "nvidia-cuda-nvrtc-cu12": 12}

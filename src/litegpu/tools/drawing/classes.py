@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from litegpu.errors import ModelError
+from litegpu.runtime_abi.interpreter import Output
 from litegpu.tools.drawing.facts import ModelFacts
 from litegpu.tools.drawing.finding import Evidence, Outputs, Scene
 from litegpu.tools.drawing.ink import DARK, LIGHT, Ink, colour
 from litegpu.tools.labels import find_labels
 from litegpu.tools.results import TOP_COLUMNS, best_classes, class_count, top_rows
-from litegpu.tools.runtime import Output
 
 if TYPE_CHECKING:
     from PIL import Image

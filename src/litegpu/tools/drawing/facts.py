@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from litegpu.ops.flexbuffers import read_map
+from litegpu.ops.common.flexbuffers import read_map
 from litegpu.tools.drawing import metadata
 from litegpu.zoo.cuts import CuttableModel
 

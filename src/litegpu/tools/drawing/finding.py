@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from litegpu.pictures.framing import Frame
+from litegpu.runtime_abi.interpreter import Output
 from litegpu.tools.drawing.facts import ModelFacts
-from litegpu.tools.framing import Frame
 from litegpu.tools.labels import NamedLabels
-from litegpu.tools.runtime import Output
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from litegpu.errors import ModelError
+from litegpu.pictures.framing import Frame
 from litegpu.tools.drawing.facts import ModelFacts
 from litegpu.tools.drawing.finding import Evidence, Outputs, Scene
 from litegpu.tools.drawing.masks import sums_to_one
-from litegpu.tools.framing import Frame
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from litegpu.errors import ModelError
+from litegpu.pictures.framing import Frame
 from litegpu.tools.drawing.anchors import sigmoid
 from litegpu.tools.drawing.facts import ModelFacts
 from litegpu.tools.drawing.finding import Evidence, Outputs, Scene
 from litegpu.tools.drawing.ink import DARK, LIGHT, Ink, colour, palette
 from litegpu.tools.drawing.names import has_background, name_of, pixel_names
-from litegpu.tools.framing import Frame
 
 if TYPE_CHECKING:
     from PIL import Image

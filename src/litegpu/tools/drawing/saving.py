@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from litegpu.errors import FileError, OptionsError
+from litegpu.tools.drawing.video import CODECS
 from litegpu.tools.files import replacing, try_to_write
-from litegpu.tools.video import CODECS
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from litegpu.errors import OptionsError
+from litegpu.pictures.framing import CROP, LETTERBOX, STRETCH
 from litegpu.tools.drawing import (
     anchors,
     cells,
@@ -18,7 +19,6 @@ from litegpu.tools.drawing import (
 )
 from litegpu.tools.drawing.facts import ModelFacts
 from litegpu.tools.drawing.finding import Evidence, Finding, Outputs, Scene
-from litegpu.tools.framing import CROP, LETTERBOX, STRETCH
 
 
 class Reader(NamedTuple):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from litegpu.errors import OptionsError, did_you_mean
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.engines import local
 from litegpu.tools.engines.jobs import (
     AUTO,

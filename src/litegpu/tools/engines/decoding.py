@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from litegpu.runtime_abi.interpreter import default_threads
 from litegpu.tools.console import note
 from litegpu.tools.engines.decoders import (
     Decoder,
@@ -26,7 +27,6 @@ from litegpu.tools.engines.decoders import (
     slots,
 )
 from litegpu.tools.engines.jobs import AUTO, PROCESSES, Arrays, BatchPlan, Decoding
-from litegpu.tools.runtime import default_threads
 
 _TRIAL = 128
 """Samples that threads prepare before processes may be begun, which takes about a second."""

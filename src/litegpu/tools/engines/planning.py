@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from litegpu.errors import ModelError
-from litegpu.tools import runtime
+from litegpu.pictures.images import random_tensor
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.engines.batching import rewritten
 from litegpu.tools.engines.jobs import Arrays, BatchPlan, Opened, Place, Tensor
-from litegpu.tools.images import random_tensor
 
 Open = Callable[[bytes, Place], Any]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from litegpu import GpuDelegate
 from litegpu.errors import ModelError
-from litegpu.tools import runtime
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.delegation import quietly
 from litegpu.tools.engines.ahead import ahead
 from litegpu.tools.engines.decoders import Prepared, Shape, reason, slots

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from litegpu.tools.differences import Comparison
-from litegpu.tools.per_node import Finding
-from litegpu.tools.per_node_text import verdict
+from litegpu.tools.inference_diff.differences import Comparison
+from litegpu.tools.inference_diff.per_node import Finding
+from litegpu.tools.inference_diff.per_node_text import verdict
 from litegpu.tools.reports.charts import bars, lines
 from litegpu.tools.reports.sections import Chart, Gallery, Picture, Section, Table, Text
 from litegpu.tools.reports.words import shape_text, short

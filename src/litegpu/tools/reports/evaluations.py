@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from litegpu.tools.average_precision import (
+from litegpu.tools.drawing.ink import Ink
+from litegpu.tools.evaluation.average_precision import (
     IOU_THRESHOLDS,
     RECALLS,
     AveragePrecision,
     Detection,
     average_precision,
 )
-from litegpu.tools.drawing.ink import Ink
-from litegpu.tools.preprocessing import decode_jpeg
+from litegpu.tools.evaluation.preprocessing import decode_jpeg
 from litegpu.tools.reports.accuracy import curve, gallery
 from litegpu.tools.reports.charts import bars
 from litegpu.tools.reports.sections import Picture, Section, Table

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from litegpu import list_devices
+from litegpu.runtime_abi.interpreter import default_threads
 from litegpu.tools.reports.sections import Facts
-from litegpu.tools.runtime import default_threads
 from litegpu.version import __version__
 from litegpu.wording import shown_size
 

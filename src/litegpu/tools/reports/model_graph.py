@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from litegpu.ops import flexbuffers
+from litegpu.ops.common import flexbuffers
 from litegpu.zoo import objects, schema
 
 _ABSENT = -1

@@ -11,7 +11,7 @@ from litegpu.kernels.cuda.tiles import TilePlan, choose
 from litegpu.kernels.examples import AttentionExample
 from litegpu.ops.attention import AttentionSpec
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.units import Unit
+from litegpu.ops.common.units import Unit
 
 _MOST_DEPTH = 128
 """Channels that a warp can keep in registers, of its queries and of its result."""

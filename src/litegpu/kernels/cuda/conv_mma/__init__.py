@@ -17,8 +17,8 @@ from litegpu.kernels.cuda.packing import STEP, pack_halves, pack_tf32
 from litegpu.kernels.cuda.tiles import TilePlan
 from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.conv_spec import ConvSpec, Depthwise, pixels_of
-from litegpu.ops.units import Unit
+from litegpu.ops.common.conv_spec import ConvSpec, Depthwise, pixels_of
+from litegpu.ops.common.units import Unit
 
 _TOO_MANY = 1 << 20
 """Elements of a depthwise result from which launches and latency matter less than work.

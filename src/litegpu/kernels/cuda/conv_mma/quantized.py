@@ -15,8 +15,8 @@ from litegpu.kernels.cuda.packing import BYTE_PART, BYTE_STEP, pack_bytes
 from litegpu.kernels.cuda.tiles import TilePlan
 from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.common.units import Unit
 from litegpu.ops.quantized_conv import QuantizedConvSpec
-from litegpu.ops.units import Unit
 
 
 class QuantizedConvMma(Implementation):

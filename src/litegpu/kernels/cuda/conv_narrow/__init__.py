@@ -20,9 +20,9 @@ from litegpu.kernels.cuda.packing import pack_halves
 from litegpu.kernels.cuda.tiles import TOO_LARGE, TilePlan, choose
 from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.lazy_array import LazyArray
-from litegpu.ops.window import Pair, Window
+from litegpu.ops.common.conv_spec import ConvSpec
+from litegpu.ops.common.lazy_array import LazyArray
+from litegpu.ops.common.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
 _Element = TypeVar("_Element", bound=np.generic)

@@ -9,7 +9,7 @@ from typing import Any
 from litegpu.codegen import round_up
 from litegpu.graph import DType
 from litegpu.kernels.cuda.conv import SplitProblem
-from litegpu.ops.window import Pair
+from litegpu.ops.common.window import Pair
 
 WIDE = 16
 """Pixels of a row that a matrix instruction takes."""

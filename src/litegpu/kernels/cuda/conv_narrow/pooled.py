@@ -18,8 +18,8 @@ from litegpu.kernels.cuda.conv_narrow.pooled_tile import PooledProblem, PooledTi
 from litegpu.kernels.cuda.tiles import TilePlan
 from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.common.units import Unit
 from litegpu.ops.pooled_conv import PooledConvSpec
-from litegpu.ops.units import Unit
 
 _MARGIN = 0.85
 """Which part of the time of two kernels the estimate may promise; none of them is exact."""

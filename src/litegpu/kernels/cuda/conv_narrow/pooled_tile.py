@@ -11,7 +11,7 @@ from litegpu.kernels.cuda.conv_narrow.patch import WIDE, NarrowProblem, Patch
 from litegpu.kernels.cuda.conv_narrow.tile import NarrowTile, is_possible, shapes
 from litegpu.kernels.cuda.tiles import Region
 from litegpu.ops.base import Target
-from litegpu.ops.window import Pair, PoolAttributes
+from litegpu.ops.common.window import Pair, PoolAttributes
 
 _HEIGHTS = (1, 2, 4, 7, 8, 14)
 """Rows of pooled pixels that a block may make."""

@@ -18,9 +18,9 @@ from litegpu.kernels.cuda.conv_narrow.tile import NarrowTile
 from litegpu.kernels.cuda.packing import pack_bytes
 from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.lazy_array import LazyArray
+from litegpu.ops.common.lazy_array import LazyArray
+from litegpu.ops.common.units import Unit
 from litegpu.ops.quantized_conv import Bytes, QuantizedConvSpec
-from litegpu.ops.units import Unit
 
 
 class QuantizedConvNarrow(Implementation):

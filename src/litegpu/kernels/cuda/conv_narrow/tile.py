@@ -13,7 +13,7 @@ from litegpu.graph import DType
 from litegpu.kernels.cuda.conv_narrow.patch import WIDE, NarrowProblem, Patch
 from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 from litegpu.ops.base import Target
-from litegpu.ops.window import Pair
+from litegpu.ops.common.window import Pair
 
 _WEIGHT_REGISTERS = 80
 """Registers of a thread that weights may take up; more of them lie in shared memory."""

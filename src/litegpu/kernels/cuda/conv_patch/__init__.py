@@ -17,9 +17,9 @@ from litegpu.kernels.cuda.halves import halves_of, parts_of, spread_taps
 from litegpu.kernels.cuda.tiles import TilePlan, choose
 from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.halves import as_halves
-from litegpu.ops.lazy_array import LazyArray
+from litegpu.ops.common.conv_spec import ConvSpec
+from litegpu.ops.common.halves import as_halves
+from litegpu.ops.common.lazy_array import LazyArray
 
 _FLOATS = npt.NDArray[np.float32]
 _OVERLAPS = 4

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from litegpu.kernels.cuda.conv import SplitProblem
 from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
-from litegpu.ops.window import Pair, Window
+from litegpu.ops.common.window import Pair, Window
 
 PART = 8
 """Channels of a chunk; a step of the instruction takes two chunks."""

@@ -21,8 +21,8 @@ from litegpu.kernels.cuda.packing import BYTE_STEP
 from litegpu.kernels.cuda.tiles import TilePlan, choose
 from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.common.units import Unit
 from litegpu.ops.quantized_conv import Bytes, QuantizedConvSpec
-from litegpu.ops.units import Unit
 
 _FEWEST_ROWS = 64
 """Pixels a multiprocessor must have for weights in registers to be read often enough."""

@@ -24,8 +24,8 @@ from litegpu.kernels.cuda.packing import CHUNKS, PART, pack_tiles
 from litegpu.kernels.cuda.tiles import TOO_LARGE, TilePlan, choose
 from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.window import Window
+from litegpu.ops.common.conv_spec import ConvSpec
+from litegpu.ops.common.window import Window
 
 TOO_FEW = Rejected("too few tiles to keep the device busy")
 _LEAST_BUSY = 0.75

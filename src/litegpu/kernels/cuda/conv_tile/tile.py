@@ -9,9 +9,9 @@ from litegpu.codegen.storage import Shape4
 from litegpu.graph import DType
 from litegpu.kernels.cuda.packing import BYTE_PART, CHUNKS, PART
 from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
-from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.common.conv_spec import ConvSpec
+from litegpu.ops.common.units import Unit
 from litegpu.ops.quantized_conv import QuantizedConvSpec
-from litegpu.ops.units import Unit
 
 NARROWEST = 32
 """Columns of the smallest tile."""

@@ -15,10 +15,10 @@ from litegpu.kernels.cuda.tiles import PersistentTile, TilePlan, TileTarget, cho
 from litegpu.kernels.depthwise import words_of
 from litegpu.kernels.examples import DepthwiseExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.depthwise_spec import DepthwiseSpec
-from litegpu.ops.units import Unit
-from litegpu.ops.weights import pad_channels
-from litegpu.ops.window import Window, readers
+from litegpu.ops.common.depthwise_spec import DepthwiseSpec
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.weights import pad_channels
+from litegpu.ops.common.window import Window, readers
 
 _CHANNELS = 32
 """Channels of a warp."""

@@ -22,10 +22,10 @@ from litegpu.kernels.cuda.separable.tile import SeparableProblem
 from litegpu.kernels.cuda.tiles import TilePlan, TileTarget, choose
 from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.conv_spec import ConvSpec, Depthwise, Expand
-from litegpu.ops.halves import as_halves, holds, largest_of
-from litegpu.ops.lazy_array import LazyArray
-from litegpu.ops.units import Unit
+from litegpu.ops.common.conv_spec import ConvSpec, Depthwise, Expand
+from litegpu.ops.common.halves import as_halves, holds, largest_of
+from litegpu.ops.common.lazy_array import LazyArray
+from litegpu.ops.common.units import Unit
 
 _FLOATS = npt.NDArray[np.float32]
 _LIMITS = {"RELU6": 6.0, "RELU_0_TO_1": 1.0}

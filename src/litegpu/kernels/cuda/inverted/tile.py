@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from litegpu.codegen.storage import Shape4
 from litegpu.kernels.cuda.packing import STEP
 from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
-from litegpu.ops.window import Pair, Window
+from litegpu.ops.common.window import Pair, Window
 
 ACROSS = 8
 """Neighbours in a line that a warp multiplies at a time: rows of a matrix of 8 x 8."""

@@ -21,11 +21,11 @@ from litegpu.kernels.cuda.packing import STEP, pack_halves
 from litegpu.kernels.cuda.tiles import TilePlan
 from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.conv_spec import ConvSpec, Depthwise, Expand
-from litegpu.ops.halves import holds, largest_of
-from litegpu.ops.lazy_array import LazyArray
-from litegpu.ops.units import Unit
-from litegpu.ops.weights import Weights
+from litegpu.ops.common.conv_spec import ConvSpec, Depthwise, Expand
+from litegpu.ops.common.halves import holds, largest_of
+from litegpu.ops.common.lazy_array import LazyArray
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.weights import Weights
 
 _MOST_TAPS = 25
 """Taps whose weights a thread has registers for."""

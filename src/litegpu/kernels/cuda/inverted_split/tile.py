@@ -20,7 +20,7 @@ from litegpu.kernels.cuda.tiles import (
     consecutive,
     units_for,
 )
-from litegpu.ops.window import Pair, Window
+from litegpu.ops.common.window import Pair, Window
 
 _LINES, _COLUMNS = (1, 2, 4, 7, 8), (4, 7, 8, 14, 16, 28)
 """Lines and pixels of a patch."""

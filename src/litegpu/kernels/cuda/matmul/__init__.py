@@ -9,8 +9,8 @@ from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.cuda.tiles import Region, SharedMemory, consecutive
 from litegpu.kernels.examples import MatmulExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.matmul_spec import MatmulSpec
-from litegpu.ops.units import Unit
+from litegpu.ops.common.matmul_spec import MatmulSpec
+from litegpu.ops.common.units import Unit
 
 _TILE = 64
 """Rows and columns that a block makes."""

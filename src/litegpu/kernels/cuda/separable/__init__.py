@@ -27,9 +27,9 @@ from litegpu.kernels.cuda.separable.tile import (
 from litegpu.kernels.cuda.tiles import TilePlan, TileTarget, choose
 from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.conv_spec import ConvSpec, Depthwise, pixels_of
-from litegpu.ops.units import Unit
-from litegpu.ops.window import Window, readers
+from litegpu.ops.common.conv_spec import ConvSpec, Depthwise, pixels_of
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.window import Window, readers
 
 _STREAM = "cuda/separable_stream"
 """The template of blocks that stay."""

@@ -20,8 +20,8 @@ from litegpu.kernels.cuda.separable.tile import (
     tiles_of,
 )
 from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
-from litegpu.ops.conv_spec import pixels_of
-from litegpu.ops.window import LOADS_AT_ONCE, Pair, readers
+from litegpu.ops.common.conv_spec import pixels_of
+from litegpu.ops.common.window import LOADS_AT_ONCE, Pair, readers
 
 GROUP_ROWS = 64
 """Pixels that four warps multiply together."""

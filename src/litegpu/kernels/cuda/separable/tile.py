@@ -12,8 +12,8 @@ from litegpu.codegen.storage import Shape4
 from litegpu.device_model import DeviceModel
 from litegpu.kernels.cuda.packing import CHUNKS
 from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
-from litegpu.ops.conv_spec import pixels_of
-from litegpu.ops.window import LOADS_AT_ONCE, Pair, Window, readers
+from litegpu.ops.common.conv_spec import pixels_of
+from litegpu.ops.common.window import LOADS_AT_ONCE, Pair, Window, readers
 
 ITEM = (2, 4)
 """Lines x pixels of the depthwise convolution that a thread makes at a time."""

@@ -9,8 +9,8 @@ from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.examples import AttentionExample
 from litegpu.ops.attention import AttentionSpec
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.units import Unit
-from litegpu.ops.work_groups import by_load, shared_items
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.work_groups import by_load, shared_items
 
 _MOST_DEPTH = 128
 """Channels of a head that a work item can keep in registers, of a query and of its result."""

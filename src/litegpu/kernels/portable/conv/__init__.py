@@ -9,13 +9,13 @@ from litegpu.codegen import round_up
 from litegpu.graph import Node
 from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected
 from litegpu.kernels.examples import ConvExample
-from litegpu.ops import weights
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.portable_tiles import TileProblem, choose_tile
-from litegpu.ops.units import Unit
-from litegpu.ops.weights import Weights
-from litegpu.ops.work_groups import can_share
+from litegpu.ops.common import weights
+from litegpu.ops.common.conv_spec import ConvSpec
+from litegpu.ops.common.portable_tiles import TileProblem, choose_tile
+from litegpu.ops.common.units import Unit
+from litegpu.ops.common.weights import Weights
+from litegpu.ops.common.work_groups import can_share
 
 _SPLIT_K_ITEMS = (64, 32)
 """Work items that may share out one sum; the first that the device allows."""

@@ -6,7 +6,7 @@ from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.depthwise import DepthwisePlan, tiles_of
 from litegpu.kernels.examples import DepthwiseExample
 from litegpu.ops.base import Target
-from litegpu.ops.depthwise_spec import DepthwiseSpec
+from litegpu.ops.common.depthwise_spec import DepthwiseSpec
 
 
 class DepthwisePortable(Implementation):

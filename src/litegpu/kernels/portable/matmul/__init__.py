@@ -9,10 +9,10 @@ from litegpu.graph import Node
 from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.examples import MatmulExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.matmul_spec import MatmulSpec
-from litegpu.ops.portable_tiles import TileProblem, choose_tile
+from litegpu.ops.common.matmul_spec import MatmulSpec
+from litegpu.ops.common.portable_tiles import TileProblem, choose_tile
+from litegpu.ops.common.units import Unit
 from litegpu.ops.quantized_matmul import QuantizedMatmulSpec
-from litegpu.ops.units import Unit
 
 
 class MatmulPortable(Implementation):

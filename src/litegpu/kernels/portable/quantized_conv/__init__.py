@@ -13,9 +13,9 @@ from litegpu.graph import Node
 from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.portable_tiles import TileProblem, choose_tile
+from litegpu.ops.common.portable_tiles import TileProblem, choose_tile
+from litegpu.ops.common.units import Unit
 from litegpu.ops.quantized_conv import QuantizedConvSpec
-from litegpu.ops.units import Unit
 
 _ONES = 0x01010101
 _FLIPS = 0x80808080 - (1 << 32)

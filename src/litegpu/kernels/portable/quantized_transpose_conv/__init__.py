@@ -12,10 +12,10 @@ from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.kernels.portable.quantized_conv import operand_words, packed
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.portable_tiles import TileProblem, choose_tile
+from litegpu.ops.common.portable_tiles import TileProblem, choose_tile
+from litegpu.ops.common.units import Unit
 from litegpu.ops.quantized_conv import Sums
 from litegpu.ops.quantized_transpose_conv import QuantizedTransposeSpec
-from litegpu.ops.units import Unit
 
 
 class QuantizedTransposePortable(Implementation):

@@ -1,0 +1,1 @@
+"""CUDA, through the driver and NVRTC."""

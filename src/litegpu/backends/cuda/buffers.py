@@ -1,0 +1,167 @@
+"""Memory of a GPU, and page-locked memory of the host, which a GPU reaches by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from litegpu.backends.buffers import (
+    BorrowedBuffer,
+    Bytes,
+    DeviceBuffer,
+    HostBuffer,
+    MemoryKind,
+)
+from litegpu.backends.cuda.driver import FATAL, TITLE, Handles, call, driver
+from litegpu.codegen import round_up
+from litegpu.errors import CudaError, DeviceMemoryError
+from litegpu.host.fork_safety import is_inherited, keep_in_children
+
+if TYPE_CHECKING:
+    from litegpu.backends.cuda.device import CUDADevice
+
+PINNED = " of pinned host memory"
+UNIT = 16
+"""Bytes of which kernels move whole ones."""
+NO_TIMES = 2
+"""CU_EVENT_DISABLE_TIMING: an event that costs less."""
+
+
+def provide(device: CUDADevice, owned: Handles, nbytes: int, kind: str, *making: Any) -> int:
+    """Make an address of memory by `making`, as Handles.make does, in the device's context.
+
+    Raises DeviceMemoryError when there is too little.
+    """
+    try:
+        return int(owned.make(*making))
+    except CudaError as error:
+        if error.code in FATAL:
+            raise
+        raise DeviceMemoryError(
+            f"{device.info.name} cannot provide {nbytes} bytes{kind}: {error} Close "
+            "other programs, use precision='fp16' or a smaller batch."
+        ) from error
+
+
+def _whole_units(nbytes: int) -> int:
+    return max(round_up(nbytes, UNIT), UNIT)
+
+
+class _CUDAMemory(DeviceBuffer):
+    """A piece of a GPU's memory; its `handle` is the address."""
+
+    device: CUDADevice
+
+    def _write(self, offset: int, data: Bytes) -> None:
+        self.device.within(partial(self._upload, offset, data))
+
+    def _upload(self, offset: int, data: Bytes) -> None:
+        cu = driver()
+        call(cu.cuMemcpyHtoD, self.handle + offset, data.ctypes.data, data.nbytes)
+        call(cu.cuStreamSynchronize, 0)  # see CUDAExecutable
+
+    def _read(self, offset: int, host: Bytes) -> None:
+        ends = (host.ctypes.data, self.handle + offset, host.nbytes)
+        self.device.within(partial(call, driver().cuMemcpyDtoH, *ends))
+
+
+class CUDABuffer(_CUDAMemory):
+    """A piece of the GPU's memory that was allocated for it."""
+
+    def __init__(self, device: CUDADevice, nbytes: int) -> None:
+        """Allocate. Raises DeviceMemoryError, CudaError or DeviceLostError."""
+        cu = driver()
+        super().__init__(device, 0, 0, nbytes)
+        self._owned = Handles()
+        keep_in_children(self)
+        device.holders.add(self)
+        making = (cu.cuMemAlloc, cu.cuMemFree, _whole_units(nbytes))
+        self.handle = device.within(partial(provide, device, self._owned, nbytes, "", *making))
+
+    def close(self) -> None:
+        """Release the memory."""
+        if not is_inherited(TITLE):
+            self.closed = True
+            self.device.release(self, self._owned)
+
+    def __del__(self) -> None:
+        """Release what was never closed."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.close()
+
+
+class CUDABorrowedBuffer(BorrowedBuffer, _CUDAMemory):
+    """A piece of the GPU's memory that another library has made.
+
+    What was on that library's stream when it was borrowed comes before every use.
+    """
+
+    def __init__(
+        self, device: CUDADevice, address: int, nbytes: int, owner: object, stream: int | None
+    ) -> None:
+        """Take memory that will be ready when the stream, if any, comes to this point."""
+        super().__init__(device, address, 0, nbytes, owner)
+        self._owned = Handles()
+        self.arrival: int | None = None
+        """The event after which the memory may be used, None for at once."""
+        keep_in_children(self)
+        device.holders.add(self)
+        if stream is not None:
+            device.within(partial(self._note_arrival, stream))
+
+    def _note_arrival(self, stream: int) -> None:
+        cu = driver()
+        event = self._owned.make(cu.cuEventCreate, cu.cuEventDestroy, NO_TIMES)
+        call(cu.cuEventRecord, event, stream)
+        self.arrival = int(event)
+
+    def _upload(self, offset: int, data: Bytes) -> None:
+        self._await_arrival()
+        super()._upload(offset, data)
+
+    def _read(self, offset: int, host: Bytes) -> None:
+        self.device.within(self._await_arrival)
+        super()._read(offset, host)
+
+    def _await_arrival(self) -> None:
+        if self.arrival is not None:
+            call(driver().cuEventSynchronize, self.arrival)
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        if not is_inherited(TITLE):
+            super().close()
+            self.device.release(self, self._owned)
+
+    def __del__(self) -> None:
+        """Let go of what was never closed."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.close()
+
+
+class CUDAPinnedBuffer(HostBuffer):
+    """Page-locked memory of the host."""
+
+    def __init__(self, device: CUDADevice, nbytes: int) -> None:
+        """Allocate. Raises DeviceMemoryError, CudaError or DeviceLostError."""
+        cu = driver()
+        super().__init__(ctypes.c_void_p(), nbytes, MemoryKind.PINNED)
+        self._device, self._owned = device, Handles()
+        keep_in_children(self)
+        device.holders.add(self)
+        making = (cu.cuMemHostAlloc, cu.cuMemFreeHost, _whole_units(nbytes), 0)
+        provided = partial(provide, device, self._owned, nbytes, PINNED, *making)
+        self.pointer.value = device.within(provided)
+
+    def close(self) -> None:
+        """Release the memory."""
+        if not is_inherited(TITLE):
+            self.closed, self.pointer.value = True, None
+            self._device.release(self, self._owned)
+
+    def __del__(self) -> None:
+        """Release what was never closed."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.close()

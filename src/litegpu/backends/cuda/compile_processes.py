@@ -1,0 +1,235 @@
+"""Processes that compile with NVRTC beside this one.
+
+NVRTC reads sources behind a lock of the whole process: some 25 milliseconds of each module, however
+many threads compile. Processes have each a lock of their own. They are started by their program's
+path, never forked; they know nothing of CUDA's driver, and end with the pipe on which they are
+asked. Wherever they cannot be started, or one fails, this process compiles by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from litegpu import config
+from litegpu.backends.cuda.compile_process import ASIDE, REPLY, REQUEST
+
+_PROGRAM = Path(__file__).with_name("cuda_compile_process.py")
+_PYTHON = re.compile(r"(python|pypy)[\d.]*t?(\.exe)?", re.IGNORECASE)
+_CPU_TIME = Path("/sys/fs/cgroup/cpu.max")
+"""Where Linux tells how many microseconds a container may run in how many."""
+_FEWEST_CORES = 4
+"""Of fewer cores none waits long for the lock."""
+_MOST = 15
+_HEAP = {
+    "MALLOC_TOP_PAD_": str(64 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+}
+"""For glibc: memory that was had once stays, which saves a tenth of the time of a module."""
+_PATIENCE_S = 120.0
+"""How long a process may take for a module before it is thought to hang."""
+
+
+class CompilerProcesses:
+    """Some processes, each started when it is needed first. Threads may use them at once."""
+
+    def __init__(self, command: Callable[[], Sequence[str]], most: int) -> None:
+        """Start at most so many by a command, none if it is empty; it is asked for when needed."""
+        self._command = command
+        self._changing = threading.Lock()
+        self.wanted = self._left = most
+        """How many there may be."""
+        self._idle: list[subprocess.Popen[bytes]] = []
+        self._busy: list[subprocess.Popen[bytes]] = []
+        self.closed = False
+        """Whether they were ended: what they were asked for is given up."""
+
+    def start(self) -> None:
+        """Start one more, if there may be one, so that it is there when it is asked."""
+        process = self._new()
+        if process is not None:
+            self._finish(process, keep=True)
+
+    def compile(self, source: str, options: Sequence[str]) -> bytes | None:
+        """Return the cubin of a module, None where none of the processes gives one."""
+        process = self._take()
+        if process is None:
+            return None
+        impatience = threading.Timer(_PATIENCE_S, process.kill)
+        impatience.daemon = True
+        impatience.start()
+        try:
+            cubin = _answer(process, source.encode(), "\0".join(options).encode())
+        finally:
+            impatience.cancel()
+        self._finish(process, keep=cubin is not None)
+        return cubin
+
+    def close(self) -> None:
+        """End all, whatever they are doing: those who wait for one end it."""
+        with self._changing:
+            self.closed, self._left = True, 0
+            for process in self._busy:
+                process.kill()
+            idle, self._idle = self._idle, []
+        for process in idle:
+            process.kill()  # all before the first is waited for: they end at the same time
+        for process in idle:
+            _end(process)
+
+    def _take(self) -> subprocess.Popen[bytes] | None:
+        """Return a process that has nothing to do, if need be a new one, None if there is none."""
+        with self._changing:
+            if self._idle:
+                self._busy.append(self._idle.pop())
+                return self._busy[-1]
+        return self._new()
+
+    def _new(self) -> subprocess.Popen[bytes] | None:
+        with self._changing:
+            if not self._left:
+                return None
+            self._left -= 1
+        process = _started(self._command())
+        with self._changing:
+            if process is None:
+                self._left = 0
+                return None
+            self._busy.append(process)
+            if self.closed:
+                process.kill()
+        return process
+
+    def _finish(self, process: subprocess.Popen[bytes], keep: bool) -> None:
+        """Let a process wait for the next request, or end it, and then make no others."""
+        with self._changing:
+            self._busy.remove(process)
+            if keep := keep and not self.closed:
+                self._idle.append(process)
+            else:
+                self._left = 0  # the next one would do no better
+        if not keep:
+            _end(process)
+
+
+def _started(command: Sequence[str]) -> subprocess.Popen[bytes] | None:
+    """Return a new process, None where none can be started."""
+    if not command:
+        return None
+    pipe, flags = subprocess.PIPE, getattr(subprocess, "CREATE_NO_WINDOW", 0)
+    if command[-1] == ASIDE:  # Windows has no nice()
+        flags |= getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0)
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.DEVNULL,
+            creationflags=flags,
+            env={**_HEAP, **config.environment()},
+        )
+    except (OSError, ValueError):
+        return None
+
+
+def _answer(process: subprocess.Popen[bytes], source: bytes, options: bytes) -> bytes | None:
+    """Return the cubin, None if the source has errors or the process has ended."""
+    requests, replies = process.stdin, process.stdout
+    if requests is None or replies is None:
+        return None
+    try:
+        requests.write(REQUEST.pack(len(options), len(source)) + options + source)
+        requests.flush()
+        header = replies.read(REPLY.size)
+        status, size = REPLY.unpack(header) if len(header) == REPLY.size else (1, 0)
+        cubin = replies.read(size)
+    except OSError:
+        return None
+    return None if status or len(cubin) < size else cubin
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that nobody waits for any more, and leave nothing of it."""
+    process.kill()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # what is left to be written
+                pipe.close()
+    process.wait()
+
+
+def processes(version: Callable[[], Sequence[int]], aside: bool = False) -> CompilerProcesses:
+    """Return processes for this machine's cores, whose NVRTC has the version of this one's.
+
+    With `aside`, those are few, and have what others leave of the cores.
+    """
+    most = min(cores(), _MOST + 1) - 1
+    wanted = (most + 1) // 2 if aside else most
+    low = (ASIDE,) if aside else ()
+
+    def started() -> Sequence[str]:
+        found = command(version())
+        return (*found, *low) if found else ()
+
+    return CompilerProcesses(started, wanted if _are_wanted() else 0)
+
+
+def are_possible() -> bool:
+    """Return whether there can be processes that compile."""
+    return _are_wanted() and bool(_program())
+
+
+def _are_wanted() -> bool:
+    return cores() >= _FEWEST_CORES and config.are_compilers_wanted()
+
+
+def cores() -> int:
+    """Return how many cores this process may use, of the machine and of its container's time."""
+    affinity = hasattr(os, "sched_getaffinity")
+    found = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
+    try:
+        quota, period = map(int, _CPU_TIME.read_text(encoding="ascii").split())
+        return max(1, min(found, quota // period))
+    except (OSError, ValueError, ZeroDivisionError):  # without control groups, or "max"
+        return found
+
+
+def command(version: Sequence[int]) -> tuple[str, ...]:
+    """Return the command of a process; an empty one where there is no Python to start with it."""
+    program = _program()
+    library = _library() if program else None
+    return (*program, library, ".".join(map(str, version))) if library else ()
+
+
+def _program() -> tuple[str, ...]:
+    """Return what runs a process but for its arguments, nothing where there is no Python for it.
+
+    An application that has Python in it is none, and no Python runs a program within an archive.
+    """
+    executable = sys.executable or ""
+    if (
+        getattr(sys, "frozen", False)
+        or not _PYTHON.fullmatch(Path(executable).name)
+        or not _PROGRAM.is_file()
+    ):
+        return ()
+    return (executable, "-I", "-S", "-B", str(_PROGRAM))
+
+
+@cache
+def _library() -> str | None:
+    """Return the path of NVRTC's library in this process, None where nothing tells it."""
+    try:
+        pathfinder = importlib.import_module("cuda.pathfinder")
+        return str(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path)
+    except (ImportError, AttributeError, RuntimeError):
+        return None

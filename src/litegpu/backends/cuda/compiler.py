@@ -1,0 +1,307 @@
+"""Compiles CUDA kernels with NVRTC, on all cores."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from queue import PriorityQueue
+from typing import Any, NamedTuple
+
+from litegpu import progress
+from litegpu.backends.cuda import compile_processes as cuda_processes
+from litegpu.backends.cuda.driver import call
+from litegpu.backends.cuda.presence import missing_bindings
+from litegpu.codegen import Dialect, KernelText
+from litegpu.device_model import Capability, model_of
+from litegpu.errors import CompilationError, KernelError
+from litegpu.host.daemon_pool import DaemonPool
+from litegpu.host.disk_cache import DiskCache
+from litegpu.host.private_files import Folder
+
+_KERNEL_EFFORT, _UNROLLED_EFFORT = 2000, 700
+"""Characters of text that take NVRTC as long as the rest of a kernel, and as a loop written out."""
+_MODULES_A_KERNEL = 0.75
+"""How many modules there will be for each kernel: as many processes are started at once."""
+_MINIMAL_SINCE = (12, 4)
+"""The first NVRTC that can leave out what no kernel uses, 4 of the 20 ms of each module."""
+_QUICK, _QUICK_SINCE = "--Ofast-compile=mid", (12, 9)
+"""What lets NVRTC take 35 % less time, and the first that knows it.
+
+The code is the same but for its speed: on an H200, models at batch 1 take 5 times as long. `min`
+saves a tenth of the time; with `max` models take 100 times as long.
+"""
+
+
+@cache
+def _nvrtc() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        raise missing_bindings("nvidia-cuda-nvrtc", "Compiling CUDA kernels") from error
+    return nvrtc
+
+
+@cache
+def compiler_versions() -> tuple[str, ...]:
+    """Return the versions of what compiles kernels; by its packages, to load nothing."""
+    found = []
+    for name in ("cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(name)}")
+    if len(found) > 1:
+        return tuple(found)
+    major, minor = _nvrtc_version()
+    return (*found, f"NVRTC {major}.{minor}")
+
+
+def effort_of(kernel: KernelText) -> int:
+    """Return how long NVRTC should take for a kernel, in characters: some 8 microseconds each.
+
+    >>> effort_of(KernelText("f", (), (1, 1, 1), (), "#pragma unroll"))
+    2714
+    """
+    unrolled = kernel.body.count("#pragma unroll")
+    return _KERNEL_EFFORT + len(kernel.body) + _UNROLLED_EFFORT * unrolled
+
+
+class _Efforts(NamedTuple):
+    """Effort from which on a kernel is a module of its own, and that of a module of several."""
+
+    own: int
+    module: int
+
+
+_ALONE, BESIDE_OTHERS = _Efforts(24 << 10, 40 << 10), _Efforts(16 << 10, 20 << 10)
+"""What modules are where this process compiles alone, and where others do, too.
+
+NVRTC makes 28 ms of each module behind a lock of its process, whatever is in it: on 16 cores of an
+H200's host 46 modules of 80 ms each ended one after the other, 28 ms apart.
+"""
+
+
+class KernelCompiler:
+    """Compiles kernels for a compute capability on all cores, while others are being written.
+
+    A kernel that takes long is a module of its own, so that none takes much longer than others
+    must, and those that take longest come first. Short ones share modules.
+
+    Use it in a `with` block, at the end of which nothing runs any more.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        capability: Capability,
+        cache_dir: Folder | None,
+        unusable: str = "",
+        *,
+        quick: bool = False,
+        aside: bool = False,
+    ) -> None:
+        """Keep cubins in `cache_dir`; `unusable` says why those that are there are made anew.
+
+        With `quick`, what is not kept is compiled in a hurry, and kept by nobody. With `aside`,
+        other processes alone compile, with what a running program leaves of some of the cores; its
+        end waits for nothing.
+        """
+        self._dialect = dialect
+        self._aside = aside
+        self._processes = cuda_processes.processes(_nvrtc_version, aside)
+        self._efforts = BESIDE_OTHERS if self._processes.wanted else _ALONE
+        self._here = threading.Lock()
+        """Held by the thread that compiles in this process, where others have theirs."""
+        self._options = options_for(capability)
+        self._quick = quick and can_be_quick()
+        self.hurried = False
+        """Whether any of the cubins was compiled in a hurry."""
+        self._cache, self._unusable = DiskCache(cache_dir, ".cubin"), unusable
+        self._pool = (
+            DaemonPool(max(self._processes.wanted, 1), "litegpu-nvrtc-aside")
+            if aside
+            else ThreadPoolExecutor(cuda_processes.cores(), "litegpu-nvrtc")
+        )
+        self._names: set[str] = set()
+        self._waiting: list[KernelText] = []
+        self._modules: PriorityQueue[tuple[int, int, str]] = PriorityQueue()
+        """Those that no core has begun: less the effort, number, source."""
+        self._kernels: list[Sequence[KernelText]] = []
+        """Those of each module, by its number."""
+        self._compiling: list[Future[tuple[int, bytes | CompilationError]]] = []
+        self._cubins: dict[int, bytes] = {}
+        """Of the modules that are done, by their numbers."""
+
+    def __enter__(self) -> KernelCompiler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def expect(self, kernels: int) -> None:
+        """Start processes for about so many kernels, unless some that were kept may do."""
+        if not self._cache.has_files():
+            for _ in range(min(int(kernels * _MODULES_A_KERNEL), self._processes.wanted)):
+                self._pool.submit(self._processes.start)
+
+    def add(self, kernel: KernelText) -> None:
+        """Take a kernel; it is compiled at once, or with others when they are enough."""
+        if kernel.name in self._names:
+            return
+        self._names.add(kernel.name)
+        if effort_of(kernel) >= self._efforts.own:
+            self._begin([kernel])
+            return
+        self._waiting.append(kernel)
+        if sum(map(effort_of, self._waiting)) >= self._efforts.module:
+            self.flush()
+
+    def flush(self) -> None:
+        """Begin what waits for others."""
+        if self._waiting:
+            self._begin(self._waiting)
+            self._waiting = []
+
+    def cubins(self, kernels: Iterable[KernelText]) -> list[bytes]:
+        """Return the cubins that have these kernels, which may have been added before.
+
+        Raises KernelError, of the kernels that do not compile even as modules of their own. They
+        are forgotten then: cubins of others may be asked for.
+        """
+        wanted = {kernel.name: kernel for kernel in kernels}
+        for kernel in wanted.values():
+            self.add(kernel)
+        self.flush()
+        logs: dict[str, str] = {}
+        while self._compiling:
+            finished = (each.result() for each in self._compiling)
+            modules = list(progress.steps("compile", finished, len(self._compiling)))
+            self._compiling = []
+            for number, result in modules:
+                if isinstance(result, bytes):
+                    self._cubins[number] = result
+                elif len(self._kernels[number]) > 1:
+                    for kernel in self._kernels[number]:
+                        self._begin([kernel])
+                else:
+                    (kernel,) = self._kernels[number]
+                    self._names.discard(kernel.name)
+                    logs[kernel.name] = str(result)
+        if logs:
+            raise KernelError("NVRTC", logs)
+        return [
+            self._cubins[number]
+            for number in sorted(self._cubins)
+            if any(kernel.name in wanted for kernel in self._kernels[number])
+        ]
+
+    def close(self) -> None:
+        """Wait for what is being compiled in this process; begin nothing more."""
+        self._processes.close()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _begin(self, kernels: Sequence[KernelText]) -> None:
+        effort = sum(map(effort_of, kernels))
+        self._modules.put((-effort, len(self._kernels), self._dialect.source(kernels)))
+        self._kernels.append(tuple(kernels))
+        self._compiling.append(self._pool.submit(self._compile_longest))
+
+    def _compile_longest(self) -> tuple[int, bytes | CompilationError]:
+        """Compile the module that takes longest of those that wait; return its number, too."""
+        _, number, source = self._modules.get_nowait()
+        try:
+            return number, self._cubin(source)
+        except CompilationError as error:
+            return number, error.with_traceback(None)
+
+    def _cubin(self, source: str) -> bytes:
+        """Return the cubin of a module, one that was kept if there is one."""
+        version = _nvrtc_version()
+        options = (*self._options, *(("--minimal",) if version >= _MINIMAL_SINCE else ()))
+        key = (source, options, version)
+        if self._unusable:
+            self._cache.discard(self._unusable, *key)
+        cubin = self._cache.load(*key)
+        if cubin is None and self._quick:
+            self.hurried = True
+            return self._compile(source, (*options, _QUICK))
+        if cubin is None:
+            cubin = self._compile(source, options)
+            self._cache.store(cubin, *key)
+        return cubin
+
+    def _compile(self, source: str, options: Sequence[str]) -> bytes:
+        """Compile a module: one at a time here, others in processes where there are any."""
+        if not self._aside and self._here.acquire(blocking=False):
+            try:
+                return compile_source(source, options)
+            finally:
+                self._here.release()
+        cubin = self._processes.compile(source, options)
+        if cubin is None and self._processes.closed:
+            raise CompilationError("Nobody waits for what is compiled any more.")
+        if cubin is None and self._aside:
+            raise CompilationError("No process of its own can compile a kernel.")
+        return compile_source(source, options) if cubin is None else cubin
+
+
+def compile_kernels(
+    dialect: Dialect,
+    kernels: Iterable[KernelText],
+    capability: Capability,
+    cache_dir: Folder | None,
+    unusable: str = "",
+) -> list[bytes]:
+    """Compile kernels that are all known; return cubins. See KernelCompiler."""
+    with KernelCompiler(dialect, capability, cache_dir, unusable) as compiler:
+        return compiler.cubins(kernels)
+
+
+def can_be_quick() -> bool:
+    """Return whether kernels can be compiled in a hurry, and better ones aside later."""
+    return _nvrtc_version() >= _QUICK_SINCE and cuda_processes.are_possible()
+
+
+@cache
+def _nvrtc_version() -> tuple[int, ...]:
+    return call(_nvrtc().nvrtcVersion)
+
+
+def options_for(capability: Capability) -> tuple[str, ...]:
+    """Return NVRTC's options for a compute capability."""
+    major, minor = capability
+    # sm_90a has the instructions of Hopper's tensor cores.
+    suffix = "a" if model_of(capability).warp_groups else ""
+    return (
+        f"--gpu-architecture=sm_{major}{minor}{suffix}",
+        "--std=c++17",
+        "--fmad=false",
+        "--define-macro=OVERLAPPED",
+    )
+
+
+def compile_source(source: str, options: Sequence[str]) -> bytes:
+    """Compile one source to a cubin. Raises CompilationError with the compiler's log."""
+    nvrtc = _nvrtc()
+    (program,) = call(nvrtc.nvrtcCreateProgram, source.encode(), b"litegpu.cu", 0, [], [])
+    try:
+        encoded = [option.encode() for option in options]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+        if status.value:
+            (size,) = call(nvrtc.nvrtcGetProgramLogSize, program)
+            log = bytearray(size)
+            call(nvrtc.nvrtcGetProgramLog, program, log)
+            text = log.rstrip(b"\0").decode(errors="replace")
+            raise CompilationError(
+                f"NVRTC refuses a kernel ({status.name}, {' '.join(options)}): {text}"
+            )
+        (size,) = call(nvrtc.nvrtcGetCUBINSize, program)
+        cubin = bytearray(size)
+        call(nvrtc.nvrtcGetCUBIN, program, cubin)
+        return bytes(cubin)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)

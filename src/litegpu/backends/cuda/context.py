@@ -1,0 +1,341 @@
+"""A context on an NVIDIA GPU: its memory, its pinned buffers, its stream and its CUDA graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from litegpu.backends.buffers import Bindings, Bytes, HostBuffer, MemoryKind
+from litegpu.backends.cuda.buffers import NO_TIMES, PINNED, UNIT, provide
+from litegpu.backends.cuda.driver import (
+    TITLE,
+    UNLAUNCHABLE,
+    Handles,
+    KernelNode,
+    call,
+    driver,
+    ready,
+)
+from litegpu.backends.cuda.io_bindings import Ends, staged
+from litegpu.backends.cuda.l2_prefetch import constants_ahead, part_ahead
+from litegpu.backends.cuda.occupancy import launch_config
+from litegpu.backends.cuda.profile import CUDAProfiler
+from litegpu.backends.cuda.submission import CUDASubmission
+from litegpu.backends.cuda.transfer import transfer_items, transfer_kernel
+from litegpu.backends.execution import ExecutionContext
+from litegpu.backends.program import BufferRange
+from litegpu.codegen import round_up
+from litegpu.device_model import model_of
+from litegpu.errors import CudaError, ExecutionError
+from litegpu.host.fork_safety import Living, is_inherited, keep_in_children
+
+if TYPE_CHECKING:
+    from litegpu.backends.cuda.executable import CUDAExecutable
+
+_log = logging.getLogger("litegpu")
+_Result = TypeVar("_Result")
+_Sizes = tuple[int, int, int]
+_DIRECT_BYTES = 4 << 10
+"""Outputs up to this size are written straight to the host by the kernel that makes them.
+
+Rows that are no multiple of 16 bytes are stored float by float: 64 KiB of them took 28 µs more than
+from the GPU's memory, of which a kernel then copies them in 1 to 2 µs.
+"""
+
+
+@dataclass(eq=False)
+class Graph:
+    """A captured graph that uses the memory of some inputs and outputs.
+
+    It is captured again when its executable has other code.
+    """
+
+    ends: Ends
+    owned: Handles
+    """What it goes with."""
+    handle: ctypes.c_void_p = field(default_factory=ctypes.c_void_p)
+    """The executable graph: whoever launches it reads it here each time."""
+    copies_in: tuple[KernelNode, ...] = ()
+    """Launches in it that copy inputs."""
+    kernels: tuple[KernelNode, ...] = ()
+    """The program's launches in it."""
+    direct: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """Where an argument of a launch, by their numbers, has other memory; see Program."""
+
+
+class CUDAContext(ExecutionContext):
+    """Memory, pinned staging buffers, and a stream for captured graphs."""
+
+    executable: CUDAExecutable
+    has_streams = True
+
+    def __init__(self, executable: CUDAExecutable) -> None:
+        """Allocate and capture. Raises DeviceMemoryError, CudaError or DeviceLostError."""
+        super().__init__(executable)
+        self.device = executable.device
+        self.owned = Handles()
+        self.ready = False
+        """Whether a run may begin: the context is open, and nothing was submitted before."""
+        self.wait: partial[int] = partial(int)
+        """Waits for the stream; returns the status."""
+        self._closed = False
+        self._code = executable.code
+        """What its graphs launch."""
+        self._captured = Living[Graph]()
+        self._graphs: dict[Ends, Graph] = {}
+        self._bound: Graph | None = None
+        keep_in_children(self)
+        self.device.holders.add(self)
+        try:
+            executable.enter(self)
+            self.device.within(self._build)
+        except BaseException:
+            with contextlib.suppress(CudaError):
+                self.close()
+            raise
+
+    def _build(self) -> None:
+        cu, program, make = driver(), self.program, self.owned.make
+        self.stream: Any = make(cu.cuStreamCreate, cu.cuStreamDestroy, 1)
+        self.wait = ready("cuStreamSynchronize", int(self.stream))
+        nbytes = program.memory_bytes
+        making = (cu.cuMemAlloc, cu.cuMemFree, nbytes)
+        self._memory = provide(self.device, self.owned, nbytes, "", *making)
+        call(cu.cuMemsetD8Async, self._memory, 0xFF, nbytes, self.stream)
+        self.inputs = [self._stage(part) for part in program.inputs]
+        """Of each input the pinned buffer's address, and its bytes."""
+        self.outputs = [self._stage(part) for part in program.outputs]
+        self._bound = self._graphs[self._from_host()] = self._graph_of(self._from_host())
+        self.ready = True
+
+    def _stage(self, part: BufferRange) -> tuple[int, int]:
+        cu, nbytes = driver(), round_up(part.size, UNIT)
+        making = (cu.cuMemHostAlloc, cu.cuMemFreeHost, nbytes, 0)
+        return provide(self.device, self.owned, nbytes, PINNED, *making), part.size
+
+    def _from_host(self) -> Ends:
+        return staged(self.inputs), staged(self.outputs)
+
+    def host_graph(self) -> Graph:
+        """Return the graph that copies all inputs and outputs."""
+        return self._graphs[self._from_host()]
+
+    def graph_of(self, ends: Ends) -> Graph:
+        """Return the graph of some ends that the context has itself; it is captured once."""
+        self.check_alive()
+        if ends not in self._graphs:
+            self._graphs[ends] = self.device.within(partial(self._graph_of, ends))
+        self._bound = self._graphs[ends]
+        return self._bound
+
+    def graph_on(self, ends: Ends, owned: Handles) -> Graph:
+        """Capture a graph on memory of others; it goes with `owned`."""
+        self.check_alive()
+        graph: Graph = self.device.within(partial(self._graph_of, ends, owned))
+        return graph
+
+    def _graph_of(self, ends: Ends, owned: Handles | None = None) -> Graph:
+        graph = Graph(ends, self.owned if owned is None else owned)
+        self._capture(graph)
+        self._captured.add(graph)
+        return graph
+
+    def _capture(self, graph: Graph) -> None:
+        """Capture a graph, in the place of an earlier one, which may be in flight and stays."""
+        inputs, outputs = graph.ends
+        program = self.program
+        direct: dict[tuple[int, int], int] = {}
+        for number, writer in program.sole_writers.items():
+            place = outputs[number]
+            few = program.outputs[number].size <= _DIRECT_BYTES
+            if place is not None and (few or not place.on_host):
+                direct[writer] = place.address
+        for number, readers in program.readers.items():
+            place = inputs[number]
+            if place is not None and not place.on_host:
+                direct.update(dict.fromkeys(readers, place.address))
+        copies_in = tuple(
+            self._transfer(place.address, self.address(part), part.size)
+            for number, (place, part) in enumerate(zip(inputs, program.inputs, strict=True))
+            if place is not None and not direct.keys() & program.readers.get(number, ())
+        )
+        copies_out = [
+            self._transfer(self.address(part), place.address, part.size)
+            for number, (place, part) in enumerate(zip(outputs, program.outputs, strict=True))
+            if place is not None and program.sole_writers.get(number) not in direct
+        ]
+        kernels = tuple(self.kernel_nodes(direct, overlap=True))
+        nodes = [*copies_in, *kernels, *copies_out]
+        try:
+            graph.handle.value = int(graph.owned.capture(self.stream, nodes))
+        except CudaError as error:
+            number = -1 if error.launch is None else error.launch - len(copies_in)
+            if error.code not in UNLAUNCHABLE or not 0 <= number < len(kernels):
+                raise
+            raise self.device.rejects({program.launches[number].kernel: str(error)}) from error
+        graph.copies_in, graph.kernels, graph.direct = copies_in, kernels, direct
+
+    def look_again(self) -> None:
+        """Have the next run look whether the executable has other code. For any thread."""
+        self.ready = False
+
+    def _take_code(self) -> None:
+        """Capture all graphs with the executable's present code, between two runs."""
+        self._code = self.executable.code
+        try:
+            self.device.within(lambda: [*map(self._capture, self._captured)])
+        except CudaError as error:  # what was captured before still runs
+            _log.info("Code that was compiled in a hurry stays: %s", error)
+
+    def address(self, part: BufferRange) -> int:
+        """Return where a range lies in the GPU's memory."""
+        return (self.executable.constants if part.constant else self._memory) + part.offset
+
+    def kernel_nodes(
+        self, direct: Mapping[tuple[int, int], int], overlap: bool
+    ) -> Iterator[KernelNode]:
+        """Yield the program's launches. `direct` see Graph, `overlap` see _launch."""
+        launches = self.program.launches
+        later = constants_ahead(self.program, self.device.cache_bytes)
+        asking = zip(launches, self._code.shared, later, strict=True)
+        for number, (launch, shared, ahead) in enumerate(asking):
+            pointers = tuple(
+                direct.get((number, argument)) or self.address(part)
+                for argument, part in enumerate(launch.ranges)
+            )
+            sizes = (launch.global_size, launch.local_size)
+            yield self._launch(launch.kernel, pointers, *sizes, shared, overlap, ahead)
+
+    def _transfer(self, source: int, target: int, nbytes: int) -> KernelNode:
+        kernel = transfer_kernel(nbytes)
+        items = (transfer_items(nbytes), 1, 1)
+        return self._launch(kernel.name, (source, target), items, kernel.local_size)
+
+    def _launch(
+        self,
+        kernel: str,
+        pointers: tuple[int, ...],
+        items: _Sizes,
+        local: _Sizes,
+        shared: int = 0,
+        overlap: bool = True,
+        ahead: BufferRange | None = None,
+    ) -> KernelNode:
+        """Return one launch; with `overlap` it may begin while the kernel before it runs.
+
+        It asks for `shared` bytes of memory, and the cache for the bytes `ahead`.
+        """
+        cu = driver()
+        config = launch_config(items, local, shared)
+        config.hStream = self.stream
+        if overlap and model_of(self.device.capability).overlapped_launches:
+            attribute = cu.CUlaunchAttribute()
+            attribute.id = (
+                cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            )
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            config.attrs = [attribute]
+            config.numAttrs = 1
+        blocks = (config.gridDimX, config.gridDimY, config.gridDimZ)
+        part = (self.address(ahead), part_ahead(ahead, blocks)) if ahead else (0, 0)
+        given = (*pointers, *part)
+        arguments = (given, (ctypes.c_void_p,) * len(given))
+        return config, self._code.functions[kernel], arguments
+
+    def pinned(self) -> Bindings:
+        """Return the staging buffers. See ExecutionContext.pinned."""
+
+        def host_buffers(spans: list[tuple[int, int]]) -> tuple[HostBuffer, ...]:
+            kind = MemoryKind.PINNED
+            return tuple(HostBuffer(ctypes.c_void_p(at), size, kind) for at, size in spans)
+
+        return Bindings(host_buffers(self.inputs), host_buffers(self.outputs))
+
+    def bind(self, bindings: Bindings) -> CUDASubmission:
+        """Prepare calls that stage inputs, launch a graph, wait and copy outputs."""
+        return self._bind(bindings)
+
+    def bind_after(self, bindings: Bindings, stream: int) -> CUDASubmission:
+        """Prepare the same calls, behind what is on a stream. See ExecutionContext.bind_after."""
+        return self._bind(bindings, stream)
+
+    def bind_kept(self, bindings: Bindings, stream: int | None = None) -> CUDASubmission:
+        """Prepare a graph whose kernels use the buffers themselves, where they can."""
+        return self._bind(bindings, stream, repeated=True)
+
+    def _bind(
+        self, bindings: Bindings, stream: int | None = None, repeated: bool = False
+    ) -> CUDASubmission:
+        self.check_alive()
+        bindings.check(self.program, self.device)
+        return CUDASubmission(self, bindings, stream, repeated)
+
+    def make_event(self) -> int:
+        """Return an event that takes no times, and goes with the context."""
+        cu = driver()
+        making = (cu.cuEventCreate, cu.cuEventDestroy, NO_TIMES)
+        return int(self.device.within(partial(self.owned.make, *making)))
+
+    def check_alive(self) -> None:
+        """Raise ExecutionError if nothing can run; see that nothing else runs."""
+        if self.in_flight is not None:
+            self.synchronize()
+        if self.device.lost:
+            raise self.device.loss()
+        if self._closed:
+            raise ExecutionError("This partition was released. Make the interpreter anew.")
+        self.ready = True  # before looking: who changes the code then says so afterwards
+        if self._code is not self.executable.code:
+            self._take_code()
+
+    def synchronized(self, work: Callable[[], _Result]) -> _Result:
+        """Call `work` in the device's context; leave nothing in flight, whatever it raises."""
+
+        def synchronize() -> _Result:
+            try:
+                return work()
+            finally:
+                self.wait()
+
+        self.check_alive()
+        return self.device.within(synchronize)
+
+    def profiler(self) -> CUDAProfiler:
+        return CUDAProfiler(self)
+
+    def read_memory(self) -> Bytes:
+        host = np.empty(self.program.memory_bytes, np.uint8)
+        ends = (host.ctypes.data, self._memory, host.nbytes)
+        self.synchronized(partial(call, driver().cuMemcpyDtoH, *ends))
+        # Outputs that kernels write straight to the host have a place all the same, with their
+        # padding channels.
+        direct = self._bound.direct if self._bound else {}
+        for number, writer in self.program.sole_writers.items():
+            if writer in direct:
+                part = self.program.outputs[number]
+                target = host[part.offset :].ctypes.data
+                ctypes.memmove(target, direct[writer], round_up(part.size, UNIT))
+        return host
+
+    def close(self) -> None:
+        """Release the graphs, the stream and all memory; of a lost device nothing."""
+        if is_inherited(TITLE):
+            return
+        self.synchronize()
+        self._closed, self.ready = True, False
+        try:
+            self.device.release(self, self.owned, self.wait)
+        finally:
+            self.executable.leave(self)
+
+    def __del__(self) -> None:
+        """Release what was never closed, or not to the end."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.close()

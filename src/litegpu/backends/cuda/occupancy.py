@@ -1,0 +1,98 @@
+"""How the blocks of launches that overlap spread over the multiprocessors: evenly.
+
+Blocks of the next kernel take the room that those of the one before leave first. A grid of fewer
+blocks than there is room for piles up there: 125 blocks of which a multiprocessor can hold four
+may end on 32 of 132. So a launch asks for as much shared memory as keeps a multiprocessor from
+taking more than its share. docs/decisions/0037-blocks-spread-evenly.md has the figures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from litegpu.backends.cuda.driver import call, driver
+from litegpu.backends.limits import SHARED_BYTES, exceeded
+from litegpu.backends.program import Launch
+from litegpu.codegen import KernelText, round_up
+from litegpu.codegen.cuda import dynamic_shared_bytes
+from litegpu.device_model import DeviceModel, model_of
+
+if TYPE_CHECKING:
+    from litegpu.backends.cuda.device import CUDADevice
+
+_WARP, _MOST_THREADS = 32, 1024
+"""Threads of a warp, and of a block at most."""
+_REGISTERS_AT_ONCE = 8
+"""Registers of a thread that are allocated together."""
+_UNIT = 16
+"""Bytes that shared memory is counted in."""
+
+
+def even_bytes(model: DeviceModel, share: int, declared: int) -> int:
+    """Return the shared memory to ask for, so that no more than `share` blocks fit; 0 for none.
+
+    `declared` is what each block has anyway.
+    """
+    whole = model.shared_bytes // (share + 1) + _UNIT  # one block more than this does not fit
+    return max(whole // _UNIT * _UNIT - model.reserved_bytes - declared, 0)
+
+
+def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDADevice) -> int:
+    """Return the shared memory that a launch asks for; its function may have it from then on.
+
+    Raises KernelError where the device cannot launch it, CudaError when it fails otherwise.
+    """
+    cu, needed, model = driver(), dynamic_shared_bytes(kernel), model_of(device.capability)
+    which = cu.CUfunction_attribute
+    (declared,) = call(cu.cuFuncGetAttribute, which.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
+    (registers,) = call(cu.cuFuncGetAttribute, which.CU_FUNC_ATTRIBUTE_NUM_REGS, function)
+    # All launches of a function have one limit.
+    room = min(model.shared_bytes_per_block, device.info.local_memory_bytes) - declared
+    # The driver tells MAX_THREADS_PER_BLOCK of loaded functions only, and loads them late.
+    of_warp = round_up(max(registers, 1), _REGISTERS_AT_ONCE) * _WARP
+    most = min(model.registers // of_warp * _WARP, _MOST_THREADS)
+    threads = math.prod(launch.local_size)
+    # Arrays that are declared fit where the module was loaded.
+    shared = (SHARED_BYTES, needed and needed + declared, room + declared)
+    if reason := exceeded(shared, (f"threads of {registers} registers", threads, most)):
+        raise device.rejects({kernel.name: reason})
+    if room > 0:
+        which_limit = which.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        call(cu.cuFuncSetAttribute, function, which_limit, room)
+    if not model.overlapped_launches:
+        return needed
+    blocks = math.prod(launch.global_size) // threads
+    resident = model.resident_blocks(threads, max(registers, 1), declared + needed)
+    cluster = kernel.attributes.cluster_size
+    for share in range(-(-blocks // device.info.compute_units), resident):
+        wanted = even_bytes(model, share, declared)
+        if not needed < wanted <= room:
+            break
+        if cluster == 1 or _clusters(launch, function, cluster, wanted) * cluster >= blocks:
+            return wanted
+    return needed
+
+
+def _clusters(launch: Launch, function: Any, size: int, nbytes: int) -> int:
+    """Return how many clusters the GPU holds at a time: each lies within a group of its own."""
+    cu = driver()
+    config = launch_config(launch.global_size, launch.local_size, nbytes)
+    cluster = cu.CUlaunchAttribute()
+    cluster.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    dimension = cluster.value.clusterDim
+    dimension.x, dimension.y, dimension.z = 1, size, 1
+    config.attrs, config.numAttrs = [cluster], 1
+    return int(call(cu.cuOccupancyMaxActiveClusters, function, config)[0])
+
+
+def launch_config(items: Sequence[int], local: Sequence[int], nbytes: int) -> Any:
+    """Return a driver's description of a launch that asks for `nbytes` of shared memory."""
+    config = driver().CUlaunchConfig()
+    sizes = [g // b for g, b in zip(items, local, strict=True)]
+    # The prelude says which axis of the grid is which.
+    config.gridDimY, config.gridDimX, config.gridDimZ = sizes
+    config.blockDimX, config.blockDimY, config.blockDimZ = local
+    config.sharedMemBytes = nbytes
+    return config

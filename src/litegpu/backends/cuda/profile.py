@@ -1,0 +1,144 @@
+"""Device times of a CUDA context: graphs between events, long enough for the events' clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from litegpu.backends.buffers import Bindings
+from litegpu.backends.cuda.driver import KernelNode, call, driver
+from litegpu.backends.execution import Profiler
+
+if TYPE_CHECKING:
+    from litegpu.backends.cuda.context import CUDAContext
+
+BATCH_SECONDS = 200e-6
+"""How long a batch of launches should take: events cost microseconds."""
+_MOST = 200
+"""Launches of a batch at most."""
+
+
+class CUDAProfiler(Profiler):
+    """Times graphs on the stream of a context; what it makes there belongs to the context."""
+
+    def __init__(self, context: CUDAContext) -> None:
+        """Make nothing yet."""
+        super().__init__(context)
+        self._cu = driver()
+        self._context = context
+        self._events: list[Any] = []
+        self._batches: list[tuple[Any, int]] = []
+        self._chain: Any = None
+        self._inputs: Any = None
+
+    def durations(self) -> list[float]:
+        """Time each launch in a batch of its own, warm in cache and without overlap.
+
+        In their order, on what those before have made of the inputs: some take longer where values
+        are out of the ordinary.
+        """
+        return self._context.synchronized(self._durations)
+
+    def _durations(self) -> list[float]:
+        context = self._context
+        if not self._batches:
+            direct = context.host_graph().direct
+            nodes = context.kernel_nodes(direct, overlap=False)
+            self._batches = [self._batch(node) for node in nodes]
+        self._bring_inputs()
+        return [self._of_graph(graph) / count for graph, count in self._batches]
+
+    def chain_seconds(self) -> float:
+        """Return the device seconds of all launches in one graph, overlapping as in a run.
+
+        What kernels write straight to the host is part of it.
+        """
+        context, before = self._context, self._bring_inputs
+        return context.synchronized(lambda: self.of_nodes(context.host_graph().kernels, before))
+
+    def _bring_inputs(self) -> None:
+        """Copy what was staged last: other values have lain where the inputs lie since."""
+        nodes = self._context.host_graph().copies_in
+        if nodes:
+            self._inputs = self._inputs or self._captured(nodes)
+            call(self._cu.cuGraphLaunch, self._inputs, self._context.stream)
+
+    def of_nodes(
+        self, nodes: Sequence[KernelNode], before: Callable[[], object] = lambda: None
+    ) -> float:
+        """Return the seconds of launches as one graph, captured at the first call.
+
+        Events around none are microseconds apart, too. `before` see _seconds.
+        """
+        if not nodes:
+            return 0.0
+        if self._chain is None:
+            self._chain = self._captured(nodes)
+        return self._of_graph(self._chain, before)
+
+    def device_seconds(self, bindings: Bindings) -> float:
+        """Return the device seconds of the whole run, with its copies."""
+        submission = self._context.bind(bindings)
+        submission.stage()
+        seconds = self._context.synchronized(partial(self._seconds, submission.launch))
+        submission.deliver()
+        return seconds
+
+    def phases(self, bindings: Bindings) -> dict[str, float]:
+        """Run with the clock read between the steps."""
+        submission, context = self._context.bind(bindings), self._context
+        steps: dict[str, Callable[[], object]] = {
+            "copy in": submission.stage,
+            "submit": submission.launch,
+            "wait": partial(call, self._cu.cuStreamSynchronize, context.stream),
+            "copy out": submission.deliver,
+        }
+        found = {}
+
+        def measure() -> None:
+            for name, step in steps.items():
+                start = time.perf_counter()
+                step()
+                found[name] = time.perf_counter() - start
+
+        context.synchronized(measure)
+        return found
+
+    def _of_graph(self, graph: Any, before: Callable[[], object] = lambda: None) -> float:
+        launch = partial(call, self._cu.cuGraphLaunch, graph, self._context.stream)
+        return self._seconds(launch, before)
+
+    def _seconds(
+        self, launch: Callable[[], object], before: Callable[[], object] = lambda: None
+    ) -> float:
+        """Launch something twice and return the seconds of the second time.
+
+        Each time, what `before` launches runs first, and is not counted.
+
+        While the first run keeps the device busy, the events and the second run are enqueued: the
+        time that this takes is not between the events.
+        """
+        cu, stream, make = self._cu, self._context.stream, self._context.owned.make
+        if not self._events:
+            self._events = [make(cu.cuEventCreate, cu.cuEventDestroy, 0) for _ in range(2)]
+        start, end = self._events
+        before()
+        launch()
+        before()
+        call(cu.cuEventRecord, start, stream)
+        launch()
+        call(cu.cuEventRecord, end, stream)
+        call(cu.cuStreamSynchronize, stream)
+        (milliseconds,) = call(cu.cuEventElapsedTime, start, end)
+        return float(milliseconds) * 1e-3
+
+    def _batch(self, launch: KernelNode) -> tuple[Any, int]:
+        """Return a graph with as many launches as fill BATCH_SECONDS, and how many these are."""
+        one = self._of_graph(self._captured([launch]))
+        count = min(max(round(BATCH_SECONDS / max(one, 1e-9)), 1), _MOST)
+        return self._captured([launch] * count), count
+
+    def _captured(self, nodes: Sequence[KernelNode]) -> Any:
+        return self._context.owned.capture(self._context.stream, nodes)

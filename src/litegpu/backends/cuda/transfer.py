@@ -1,0 +1,41 @@
+"""Kernels that move inputs and outputs between the host's pinned memory and the GPU's.
+
+A kernel that reads or writes host memory is part of the chain of kernels like any other. A copy
+node of a CUDA graph would make that chain change between the GPU's engines: 4 µs more for an
+input, 7 µs more for an output, measured on an H200.
+"""
+
+from __future__ import annotations
+
+from litegpu.backends.cuda.buffers import UNIT
+from litegpu.codegen import Argument, KernelText, round_up
+
+_THREADS = 256
+_BLOCKS = 264
+_AT_ONCE = 4
+"""Loads of a thread that are on their way together."""
+
+
+def transfer_kernel(nbytes: int) -> KernelText:
+    """Return the kernel that copies `nbytes` (rounded up to whole units) from `src` to `dst`."""
+    units = round_up(nbytes, UNIT) // UNIT
+    stride = transfer_items(nbytes)
+    body = f"""\
+    for (int first = GLOBAL_X; first < {units}; first += {_AT_ONCE * stride}) {{
+        uint4 values[{_AT_ONCE}];
+#pragma unroll
+        for (int k = 0; k < {_AT_ONCE}; ++k)
+            if (first + k * {stride} < {units}) values[k] = src[first + k * {stride}];
+#pragma unroll
+        for (int k = 0; k < {_AT_ONCE}; ++k)
+            if (first + k * {stride} < {units}) dst[first + k * {stride}] = values[k];
+    }}
+"""
+    arguments = (Argument("src", "U32", True, False), Argument("dst", "U32", True, True))
+    return KernelText(f"transfer_{units}", arguments, (_THREADS, 1, 1), (), body)
+
+
+def transfer_items(nbytes: int) -> int:
+    """Return the work items (whole blocks of them) that move `nbytes`."""
+    units = round_up(nbytes, UNIT) // UNIT
+    return min(round_up(units, _THREADS), _BLOCKS * _THREADS)

@@ -1,0 +1,65 @@
+"""Arrays and buffers that others have made with pyopencl."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from litegpu.backends.buffers import Adopted
+from litegpu.backends.opencl.buffers import OpenCLBorrowedBuffer
+from litegpu.backends.opencl.library import TITLE
+from litegpu.errors import BindingError
+from litegpu.host.fork_safety import touch
+
+if TYPE_CHECKING:
+    from litegpu.backends.opencl.device import OpenCLDevice
+
+
+def adopt(source: Any, devices: Iterable[OpenCLDevice]) -> Adopted | None:
+    """Return a pyopencl.array.Array or a pyopencl.Buffer as a buffer, None for anything else.
+
+    What is enqueued for an array comes to its end before. `devices` are those that are open.
+    Raises BindingError. See Backend.adopt.
+    """
+    cl = sys.modules.get("pyopencl")
+    if cl is None:
+        return None
+    if isinstance(source, cl.Buffer):
+        device = _device_of(source.context, devices)
+        buffer = OpenCLBorrowedBuffer(device, source, 0, source.size, source)
+        return Adopted(buffer, output=_is_output(buffer))
+    arrays = sys.modules.get("pyopencl.array")
+    if arrays is None or not isinstance(source, arrays.Array):
+        return None
+    if not source.flags.c_contiguous:
+        raise BindingError(
+            f"An array of the shape {[*source.shape]} is not in C order without gaps. Copy it: "
+            "array.copy(order='C')."
+        )
+    if not isinstance(source.base_data, cl.MemoryObjectHolder):
+        raise BindingError(
+            f"An array lies in a {type(source.base_data).__name__}, which is no buffer of "
+            "OpenCL's. Make it without an allocator of shared virtual memory."
+        )
+    device = _device_of(source.base_data.context, devices)
+    source.finish()
+    span = (source.base_data, source.offset, source.nbytes)
+    buffer = OpenCLBorrowedBuffer(device, *span, source)
+    return Adopted(buffer, source.dtype, source.shape, output=_is_output(buffer))
+
+
+def _is_output(buffer: OpenCLBorrowedBuffer) -> bool:
+    """Whether a buffer was not made for kernels to read only; the host may write all."""
+    return not buffer.handle.flags & buffer.device.cl.mem_flags.READ_ONLY
+
+
+def _device_of(context: Any, devices: Iterable[OpenCLDevice]) -> OpenCLDevice:
+    touch(TITLE)
+    for device in devices:
+        if device.context == context:
+            return device
+    raise BindingError(
+        "A buffer is of another OpenCL context than litegpu's. Make it in that of a buffer of "
+        "the model's: `buffer.handle.context` of one with memory='device'."
+    )

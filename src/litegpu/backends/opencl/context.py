@@ -1,0 +1,168 @@
+"""A context on an OpenCL device: its memory, its kernels and its commands on one queue."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from ctypes import c_void_p
+from functools import partial
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from litegpu.backends.buffers import Bindings, Bytes
+from litegpu.backends.execution import ExecutionContext
+from litegpu.backends.opencl.commands import CommandBuffer, EnqueueLoop
+from litegpu.backends.opencl.library import TITLE, Call, Handles, OpenCLKernel, library
+from litegpu.backends.opencl.profile import OpenCLProfiler
+from litegpu.backends.opencl.submission import OpenCLSubmission
+from litegpu.backends.program import BufferRange, Launch
+from litegpu.errors import ExecutionError
+from litegpu.host.fork_safety import immortal, is_inherited, keep_in_children
+from litegpu.host.native_calls import bound
+
+if TYPE_CHECKING:
+    from litegpu.backends.opencl.executable import OpenCLExecutable
+
+
+class OpenCLContext(ExecutionContext):
+    """Memory, kernels with their arguments, and commands on one in-order queue."""
+
+    executable: OpenCLExecutable
+
+    def __init__(self, executable: OpenCLExecutable) -> None:
+        """Allocate and record.
+
+        Raises KernelError, and DeviceMemoryError when the device has too little.
+        """
+        super().__init__(executable)
+        cl = self.cl = executable.device.cl
+        self.device = executable.device
+        self.queue: Any = None
+        self.memory: Any = None
+        self.owned = Handles()
+        self.kernels: list[OpenCLKernel] = []
+        self._commands: CommandBuffer | EnqueueLoop | None = None
+        self._closed = False
+        self.ready = True
+        """Whether a run may begin: nothing may be in flight, also of what was interrupted."""
+        keep_in_children(self)
+        try:
+            executable.enter(self)
+            self.queue = cl.CommandQueue(self.device.context)
+            self.finish: Call = bound(library().clFinish, self.queue.int_ptr)
+            """Waits for all that is in flight."""
+            self._allocate()
+            # No closure: an error's frames would hold what it holds, even when they are cleared.
+            for launch in self.program.launches:
+                self.kernels.append(self._kernel(launch))
+            self._check_launches()
+            self._commands = self._record()
+        except BaseException as error:
+            with contextlib.suppress(ExecutionError, cl.Error):
+                self.close()
+            if isinstance(error, cl.Error):
+                raise self.device.typed(error, self.program.memory_bytes) from error
+            raise
+
+    def _allocate(self) -> None:
+        cl, nbytes = self.cl, self.program.memory_bytes
+        handle = self.owned.hold(methodcaller("release"))
+        handle.creation(partial(cl.Buffer, self.device.context, cl.mem_flags.READ_WRITE, nbytes))()
+        self.memory = handle.result
+        # Drivers allocate lazily: touching all of it brings an out-of-memory error here, and
+        # NaN everywhere makes a read of something never written visible.
+        cl.enqueue_fill_buffer(self.queue, self.memory, np.full(1, 0xFF, np.uint8), 0, nbytes)
+        self.queue.finish()
+
+    def _kernel(self, launch: Launch) -> OpenCLKernel:
+        buffers = [(self._whole(part).int_ptr, part.offset) for part in launch.ranges]
+        sizes = (launch.global_size, launch.local_size)
+        program = self.executable.program_of(launch.kernel)
+        return OpenCLKernel(self.owned, program.int_ptr, launch.kernel, buffers, *sizes)
+
+    def _check_launches(self) -> None:
+        """Raise KernelError where the device cannot launch some of the kernels."""
+        handle, most = self.device.handle, self.device.info.local_memory_bytes
+        # All launches of a kernel have work groups of one size.
+        names = (launch.kernel for launch in self.program.launches)
+        once = dict(zip(names, self.kernels, strict=True))
+        found = {name: kernel.obstacle(handle, most) for name, kernel in once.items()}
+        if reasons := {name: reason for name, reason in found.items() if reason}:
+            raise self.device.rejects(reasons)
+
+    def _whole(self, part: BufferRange) -> Any:
+        # Kernels get whole buffers and offsets: NVIDIA's driver crashes when it releases
+        # sub-buffers.
+        return self.executable.constants if part.constant else self.memory
+
+    def _record(self) -> CommandBuffer | EnqueueLoop:
+        commands = CommandBuffer.create(self.owned, self.queue, self.kernels)
+        return commands or EnqueueLoop(self.queue, self.kernels)
+
+    @property
+    def launches(self) -> Sequence[Call]:
+        """The calls that run all kernels."""
+        return self._commands.calls if self._commands else ()
+
+    def bind(self, bindings: Bindings) -> OpenCLSubmission:
+        """Prepare calls that copy in, run the recorded commands and copy out."""
+        self.check_alive()
+        bindings.check(self.program, self.device)
+        return OpenCLSubmission(self, bindings)
+
+    def check_alive(self) -> None:
+        """Raise ExecutionError if nothing can run; see that nothing else runs."""
+        if self.in_flight is not None:
+            self.synchronize()
+        if self.device.lost:
+            raise self.device.loss()
+        if self._closed:
+            raise ExecutionError("This partition was released. Make the interpreter anew.")
+        if not self.ready:
+            self.finish_all()
+
+    def finish_all(self) -> None:
+        """Wait for what is in flight."""
+        self.finish()
+        self.ready = True
+
+    def give_up(self, *immune: object) -> None:
+        """Never release what the device may still use, nor `places`."""
+        self.device.lost = self._closed = True
+        self.ready = False
+        immortal((immune, self.queue, self.memory, self.owned, self.executable))
+        self.owned = Handles()
+
+    def profiler(self) -> OpenCLProfiler:
+        return OpenCLProfiler(self)
+
+    def read_memory(self) -> Bytes:
+        self.check_alive()
+        host = np.empty(self.program.memory_bytes, np.uint8)
+        handles = (self.queue.int_ptr, self.memory.int_ptr)
+        address = c_void_p(host.ctypes.data)
+        status = library().clEnqueueReadBuffer(*handles, 1, 0, host.nbytes, address, 0, None, None)
+        if status:
+            raise self.device.failed(status)
+        return host
+
+    def close(self) -> None:
+        """Release commands, kernels and memory now instead of at the next collection."""
+        if is_inherited(TITLE):
+            return
+        self.synchronize()
+        if not (self.ready or self._closed or self.device.lost):
+            self.finish_all()
+        self._closed, self.ready = True, False
+        self._commands = None
+        self.kernels.clear()
+        self.queue = self.memory = None
+        self.owned.release()
+        self.executable.leave(self)
+
+    def __del__(self) -> None:
+        """Release what was never closed: handles that no Python object owns."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.close()

@@ -1,0 +1,121 @@
+"""Finds out which dot products of bytes an OpenCL device has: those that it computes right."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.backends.buffers import Bindings
+from litegpu.backends.program import BufferRange, Launch, Program
+from litegpu.codegen import Argument, KernelText
+from litegpu.codegen.opencl import OpenCLDialect
+from litegpu.codegen.opencl_dots import ARM, ARM_ACCUMULATE, KHR, PLAIN, PTX, ByteDot
+from litegpu.errors import LitegpuError
+
+if TYPE_CHECKING:
+    from litegpu.backends.opencl.device import OpenCLDevice
+
+_log = logging.getLogger("litegpu")
+
+NVIDIA_FACTS = "cl_nv_device_attribute_query"
+"""The extension that tells the compute capability, among others."""
+_FIRST_DP4A = (6, 1)
+"""The first compute capability that has the instruction."""
+_SAMPLES = 32
+_BYTES = 4 * _SAMPLES
+"""Of the samples of each operand: as many as a range of memory begins at a multiple of."""
+
+
+def byte_dot(device: OpenCLDevice) -> ByteDot:
+    """Return the first form that a device reports, compiles and computes right, PLAIN if none is.
+
+    What it reports and fails at is told by a warning. Raises LitegpuError when the device is lost.
+    """
+    for dot in _reported(device):
+        failure = _failure(device, dot)
+        if not failure:
+            return dot
+        _log.warning(
+            "%s reports %s, but %s. It multiplies bytes without that.",
+            *(device.info.title, dot.name, failure),
+        )
+    return PLAIN
+
+
+def _reported(device: OpenCLDevice) -> Iterator[ByteDot]:
+    """Yield the forms that the device says it has, the preferred first."""
+    (raw,) = device.context.devices
+    extensions = raw.extensions.split()
+    yield from (dot for dot in (KHR, ARM_ACCUMULATE, ARM) if dot.name in extensions)
+    if NVIDIA_FACTS in extensions:
+        facts: Any = device.cl.device_info
+        names = (facts.COMPUTE_CAPABILITY_MAJOR_NV, facts.COMPUTE_CAPABILITY_MINOR_NV)
+        if tuple(int(raw.get_info(name)) for name in names) >= _FIRST_DP4A:
+            yield PTX
+
+
+def _failure(device: OpenCLDevice, dot: ByteDot) -> str:
+    """Return what is wrong with a form on a device, empty if nothing is."""
+    a, b, c = _samples()
+    found = np.empty_like(c)
+    try:
+        executable = device.compile_in(OpenCLDialect(dot), _PROGRAM)
+        try:
+            context = executable.context()
+            try:
+                context.run(Bindings.of((a, b, c), (found,)))
+            finally:
+                context.close()
+        finally:
+            executable.close()
+    except LitegpuError as error:
+        if device.lost:
+            raise
+        return f"fails with it: {str(error).splitlines()[0]}"
+    expected = c + (a.astype(np.int32) * b).sum(1, np.int32)
+    wrong = np.flatnonzero(found != expected)
+    if not wrong.size:
+        return ""
+    at = wrong[0]
+    return f"makes {found[at]} of {a[at]}, {b[at]} and {c[at]}, not {expected[at]}"
+
+
+_Bytes = npt.NDArray[np.int8]
+
+
+def _samples() -> tuple[_Bytes, _Bytes, npt.NDArray[np.int32]]:
+    """Return bytes [_SAMPLES, 4], twice, and what is added; the first sums wrap around."""
+    random = np.random.default_rng(0)
+    a, b = random.integers(-128, 128, (2, _SAMPLES, 4), np.int8)
+    c = random.integers(-(2**31), 2**31, _SAMPLES, np.int32)
+    a[:3], b[:3] = -128, [[-128], [127], [-1]]
+    c[:3] = 2**31 - 1, -(2**31), -1
+    return a, b, c
+
+
+def _range(number: int) -> BufferRange:
+    return BufferRange(False, number * _BYTES, _BYTES)
+
+
+_GROUP = (_SAMPLES, 1, 1)
+_NAMES = ("dst", "a", "b", "c")
+_KERNEL = KernelText(
+    "dot_products_of_bytes",
+    tuple(Argument(name, "I32", False, name == "dst") for name in _NAMES),
+    _GROUP,
+    (),
+    "    const int i = GLOBAL_X;\n"
+    "    STORE1_I32(dst, i, DOT4_S8(LOAD1_I32(a, i), LOAD1_I32(b, i), LOAD1_I32(c, i)));\n",
+)
+_PROGRAM = Program(
+    (_KERNEL,),
+    (Launch(_KERNEL.name, tuple(map(_range, range(4))), _GROUP, _GROUP),),
+    4 * _BYTES,
+    np.zeros(0, np.uint8),
+    tuple(map(_range, (1, 2, 3))),
+    (_range(0),),
+)

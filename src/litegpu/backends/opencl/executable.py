@@ -1,0 +1,83 @@
+"""A program on an OpenCL device: what was built of it, and its constants."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from functools import partial
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any
+
+from litegpu.backends.execution import Executable, ExecutionContext
+from litegpu.backends.limits import check_sizes
+from litegpu.backends.opencl.build import Built, binary_of
+from litegpu.backends.opencl.context import OpenCLContext
+from litegpu.backends.opencl.library import TITLE, Handles
+from litegpu.backends.program import Program
+from litegpu.errors import ExecutionError
+from litegpu.host.fork_safety import is_inherited, keep_in_children
+
+if TYPE_CHECKING:
+    from litegpu.backends.opencl.device import OpenCLDevice
+
+
+class OpenCLExecutable(Executable):
+    """A built program and a buffer of constants."""
+
+    def __init__(
+        self, cl: Any, device: OpenCLDevice, program: Program, built: Built | None
+    ) -> None:
+        """Upload the constants; `built` is None without kernels.
+
+        Raises DeviceMemoryError when the device has too little.
+        """
+        super().__init__(program)
+        self.device, self.built = device, built
+        self.constants: Any = None
+        """None where there are no bytes."""
+        self._owned = Handles()
+        check_sizes(program, device.info)
+        keep_in_children(self)
+        try:
+            if program.constants.size:
+                flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
+                handle = self._owned.hold(methodcaller("release"))
+                make = partial(cl.Buffer, device.context, flags, hostbuf=program.constants)
+                handle.creation(make)()
+                self.constants = handle.result
+        except BaseException as error:
+            with contextlib.suppress(ExecutionError, cl.Error):
+                self.close()
+            if isinstance(error, cl.Error):
+                raise device.typed(error, int(program.constants.size)) from error
+            raise
+
+    def program_of(self, kernel: str) -> Any:
+        """Return what was built that has a kernel; there is one."""
+        return self.built and self.built.program_of(kernel)
+
+    def binaries(self) -> Mapping[str, bytes]:
+        """Return the binaries, named by the compiler's options and numbers. See Executable."""
+        cl, built = self.device.cl, self.built
+        if built is None:
+            return {}
+        try:
+            binaries = [binary_of(cl, each) for each in built.programs]
+        except cl.Error as error:
+            raise self.device.typed(error, 0, "tell what it has compiled") from error
+        if not all(binaries):
+            return {}
+        return {f"{built.options} #{number}": binary for number, binary in enumerate(binaries)}
+
+    def _make_context(self) -> ExecutionContext:
+        return OpenCLContext(self)
+
+    def _release(self) -> None:
+        if not is_inherited(TITLE):
+            self.constants = None
+            self._owned.release()
+
+    def __del__(self) -> None:
+        """Release what was never closed."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.close()

@@ -1,0 +1,156 @@
+"""The calls of a run on an OpenCL device: copies in, kernels, copies out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from litegpu.backends.buffers import Bindings, Buffer, DeviceBuffer, HostBuffer, Staging
+from litegpu.backends.execution import Submission
+from litegpu.backends.opencl.library import Call, library
+from litegpu.backends.program import BufferRange
+from litegpu.errors import InvokeTimeoutError
+from litegpu.host.native_calls import bound, together, wait_until
+
+if TYPE_CHECKING:
+    from litegpu.backends.opencl.context import OpenCLContext
+
+
+class OpenCLSubmission(Submission):
+    """All is enqueued in order. No Python runs in between."""
+
+    def __init__(self, context: OpenCLContext, bindings: Bindings) -> None:
+        """Prepare the calls for buffers that fit."""
+        super().__init__(context)
+        self._on = context
+        self._bindings = bindings
+        self._staged: tuple[Staging, Staging] | None = None
+        self._calls: tuple[Call, ...] = ()
+        self._marker: Any = None
+
+    @property
+    def run(self) -> Callable[[], None]:
+        if self._on.timeout is not None:
+            return self._run_in_time
+        calls = (*self.copies_in(), *self._on.launches, *self.copies_out(wait=True))
+        return partial(_run, calls, self._on, self._bindings)
+
+    def copies_in(self, buffers: Sequence[Buffer] | None = None) -> list[Call]:
+        """Return the calls that copy in, from the bound buffers or from others."""
+        parts = self._on.program.inputs
+        used = self._bindings.inputs if buffers is None else buffers
+        return [self._copy(True, *each) for each in zip(parts, used, strict=True)]
+
+    def copies_out(self, buffers: Sequence[Buffer] | None = None, wait: bool = False) -> list[Call]:
+        """Return the calls that copy out; with `wait` the last one waits."""
+        parts = self._on.program.outputs
+        used = self._bindings.outputs if buffers is None else buffers
+        pairs = list(zip(parts, used, strict=True))
+        ends = [False] * len(pairs)
+        finish = [self._on.finish] if wait else []
+        if finish and pairs and isinstance(pairs[-1][1], HostBuffer):
+            ends[-1], finish = True, []
+        copies = [self._copy(False, *pair, wait=end) for pair, end in zip(pairs, ends, strict=True)]
+        return [*copies, *finish]
+
+    def _copy(self, into: bool, part: BufferRange, buffer: Buffer, wait: bool = False) -> Call:
+        lib, queue, memory = library(), self._on.queue.int_ptr, self._on.memory.int_ptr
+        events = (0, None, None)
+        if isinstance(buffer, DeviceBuffer):
+            ends = [(memory, part.offset), (buffer.handle.int_ptr, buffer.offset)]
+            (source, first), (target, to) = reversed(ends) if into else ends
+            copy = lib.clEnqueueCopyBuffer
+            return bound(copy, queue, source, target, first, to, part.size, *events)
+        assert isinstance(buffer, HostBuffer)
+        copy = lib.clEnqueueWriteBuffer if into else lib.clEnqueueReadBuffer
+        span = (part.offset, part.size, buffer.pointer)
+        return bound(copy, queue, memory, int(wait), *span, *events)
+
+    def start(self) -> None:
+        """Enqueue everything, from and to memory of this run's own."""
+        context = self._on
+        context.check_alive()
+        sent, _ = self._staging()
+        self._marker = None
+        sent.fill()
+        context.ready = False
+        statuses = together(self._calls)
+        self._mark()
+        if any(statuses):
+            self._wait_for_end()
+            raise context.device.failed(next(filter(None, statuses)))
+
+    def _staging(self) -> tuple[Staging, Staging]:
+        if self._staged is None:
+            program = self._on.program
+            sent = Staging(self._bindings.inputs, (part.size for part in program.inputs))
+            returned = Staging(self._bindings.outputs, (part.size for part in program.outputs))
+            copies = self.copies_in(sent.buffers), self.copies_out(returned.buffers)
+            self._calls = (*copies[0], *self._on.launches, *copies[1])
+            self._staged = sent, returned
+        return self._staged
+
+    def _mark(self) -> None:
+        """Let something come to an end when all that was enqueued has."""
+        self._marker = self._on.cl.enqueue_marker(self._on.queue)
+        self._on.queue.flush()
+
+    def is_done(self) -> bool:
+        if self._marker is None:  # interrupted before
+            self._mark()
+        return bool(self._marker.command_execution_status <= 0)
+
+    def finish(self) -> None:
+        """Wait, and copy out. Raises InvokeTimeoutError."""
+        self._wait_for_end()
+        status = self._marker.command_execution_status if self._marker is not None else 0
+        if status < 0:
+            raise self._on.device.failed(status)
+        if self._staged is not None:
+            self._staged[1].deliver()
+
+    def _wait_for_end(self) -> None:
+        """Wait for as long as the context may; give the device up after that."""
+        context = self._on
+        seconds = context.timeout
+        if context.device.lost:
+            raise context.device.loss()
+        if seconds is None:
+            context.finish_all()
+        elif wait_until(self.is_done, seconds):
+            context.ready = True
+        else:
+            context.give_up(self._staged, self._bindings)
+            raise InvokeTimeoutError(
+                f"OpenCL device '{context.device.info.name}' has not ended an invoke after "
+                f"{seconds * 1e3:g} ms (invoke_timeout_ms). Make a new GpuDelegate and "
+                "interpreter, with a longer limit if the device is not stuck."
+            )
+
+    def _run_in_time(self) -> None:
+        context = self._on
+        context.check_alive()
+        try:
+            self.start()
+            self.finish()
+        except BaseException:
+            # Whatever it was, nothing stays in flight, or the device is given up.
+            if not context.ready and not context.device.lost:
+                self._marker = None
+                with contextlib.suppress(context.cl.Error, InvokeTimeoutError):
+                    self._wait_for_end()
+            raise
+
+
+def _run(calls: Sequence[Call], context: OpenCLContext, _bound: Bindings) -> None:
+    """Make all calls; the last one waits. `_bound` is kept for them."""
+    if not context.ready or context.device.lost:
+        context.check_alive()
+    context.ready = False
+    statuses = together(calls)
+    if any(statuses):
+        context.finish_all()
+        raise context.device.failed(next(filter(None, statuses)))
+    context.ready = True

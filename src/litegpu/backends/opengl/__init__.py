@@ -1,0 +1,1 @@
+"""OpenGL compute shaders, through glcontext."""

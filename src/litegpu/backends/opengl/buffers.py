@@ -1,0 +1,179 @@
+"""Buffers of an OpenGL context. They are made by its thread, and deleted there."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable
+from ctypes import c_uint32
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from litegpu.backends.buffers import Adopted, BorrowedBuffer, Bytes, DeviceBuffer
+from litegpu.backends.opengl import library
+from litegpu.backends.opengl.library import OpenGL, error_name
+from litegpu.backends.opengl.sharing import GLBuffer
+from litegpu.backends.shaders import too_little_memory
+from litegpu.errors import BindingError, DeviceMemoryError
+
+if TYPE_CHECKING:
+    from litegpu.backends.opengl.device import OpenGLDevice
+
+WORD_BYTES = 4
+"""Shaders see whole words: the last bytes of a range must not cut one."""
+
+
+class Buffers:
+    """Buffers that are deleted together."""
+
+    def __init__(self, device: OpenGLDevice) -> None:
+        """Hold none yet."""
+        self._device, self._gl = device, device.gl
+        self.numbers: list[c_uint32] = []
+
+    def make(
+        self, nbytes: int, data: Bytes | None = None, usage: int | None = None, flags: int = 0
+    ) -> int:
+        """Return the number of a buffer for the device alone or, with a usage, for the host too.
+
+        Drivers move a buffer that the host reads to the host's memory, so the host has its own.
+        `flags` are those of glBufferStorage. On the worker. Raises DeviceMemoryError or
+        DeviceLostError.
+        """
+        gl, target = self._gl.call, library.COPY_READ_BUFFER
+        number = self._gl.make("Buffers")
+        self.numbers.append(number)
+        gl.glBindBuffer(target, number)
+        address = data.ctypes.data if data is not None and data.size else None
+        if usage is None and gl.glBufferStorage is not None:
+            gl.glBufferStorage(target, max(nbytes, WORD_BYTES), address, flags)
+        else:
+            gl.glBufferData(target, nbytes, address, usage or library.STATIC_COPY)
+        self.check_memory(nbytes)
+        return number.value
+
+    def check_memory(self, nbytes: int) -> None:
+        """Raise DeviceMemoryError or DeviceLostError if a call has failed. On the worker."""
+        error = self._gl.error()
+        if error == library.CONTEXT_LOST:
+            raise self._device.failure(error, "allocating memory")
+        if error:
+            message = too_little_memory(self._device.info.title, [nbytes], error_name(error))
+            raise DeviceMemoryError(message)
+
+    def release(self) -> None:
+        """Have all deleted some time: this may be any thread, in any state."""
+        if self.numbers:  # and if the worker has ended, they went with the context
+            self._device.worker.post(partial(_delete, self._gl, self.numbers))
+
+
+def _delete(gl: OpenGL, numbers: list[c_uint32]) -> None:
+    while numbers:
+        gl.delete("Buffers", numbers.pop())
+
+
+class _OpenGLMemory(DeviceBuffer):
+    """A buffer of the device; its `handle` is OpenGL's number."""
+
+    device: OpenGLDevice
+
+    def _write(self, offset: int, data: Bytes) -> None:
+        ends = (offset, data.nbytes, data.ctypes.data)
+        self.device.call(partial(self._copy, "glBufferSubData", *ends))
+
+    def _read(self, offset: int, host: Bytes) -> None:
+        ends = (offset, host.nbytes, host.ctypes.data)
+        self.device.call(partial(self._copy, "glGetBufferSubData", *ends))
+
+    def _copy(self, function: str, offset: int, nbytes: int, address: int) -> None:
+        gl, target = self.device.gl.call, library.COPY_READ_BUFFER
+        gl.glMemoryBarrier(library.BUFFER_UPDATE_BARRIER)
+        gl.glBindBuffer(target, self.handle)
+        getattr(gl, function)(target, offset, nbytes, address)
+        self.device.check("copying a buffer")
+
+
+class OpenGLBuffer(_OpenGLMemory):
+    """A buffer that was allocated for it."""
+
+    def __init__(self, device: OpenGLDevice, nbytes: int) -> None:
+        """Allocate, on the worker. Raises DeviceMemoryError or DeviceLostError."""
+        self._buffers = Buffers(device)
+        device.gl.error()  # what is reported from here on, failed here
+        super().__init__(
+            device, self._buffers.make(nbytes, flags=library.DYNAMIC_STORAGE), 0, nbytes
+        )
+
+    def close(self) -> None:
+        """Release the memory."""
+        self.closed = True
+        self._buffers.release()
+
+    def __del__(self) -> None:
+        """Release what was never closed."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.close()
+
+
+class OpenGLBorrowedBuffer(BorrowedBuffer, _OpenGLMemory):
+    """A buffer of the application's context. What that has asked for comes before each copy."""
+
+    def check_there(self) -> None:
+        """Raise BindingError if the application has deleted the buffer. On the worker.
+
+        Its number may be that of another one by now, which moderngl's object tells.
+        """
+        released = type(getattr(self.owner, "mglo", None)).__name__ == "InvalidObject"
+        found = None if released else self.device.gl.bytes_of(self.handle)
+        if found is None or found < self.nbytes:
+            now = "deleted" if found is None else f"one of {found} bytes now"
+            raise BindingError(
+                f"OpenGL's buffer {self.handle} of {self.nbytes} bytes, which is in use here, is "
+                f"{now}. Keep it for as long as models use it, or bind another one."
+            )
+
+    def _copy(self, function: str, offset: int, nbytes: int, address: int) -> None:
+        self.check_there()
+        super()._copy(function, offset, nbytes, address)
+        self.device.gl.call.glFinish()  # for the application's context
+
+    def _write(self, offset: int, data: Bytes) -> None:
+        self._follow()
+        super()._write(offset, data)
+
+    def _read(self, offset: int, host: Bytes) -> None:
+        self._follow()
+        super()._read(offset, host)
+
+    def _follow(self) -> None:
+        fence = self.device.fence_of_current()
+        if fence is not None:
+            self.device.call(partial(self.device.gl.follow, fence))
+
+
+def adopt(source: Any, devices: Iterable[OpenGLDevice]) -> Adopted | None:
+    """Return a moderngl.Buffer or a GLBuffer as a buffer, None for anything else.
+
+    `devices` are those that share an application's. Raises BindingError. See Backend.adopt.
+    """
+    moderngl = sys.modules.get("moderngl")
+    if moderngl is not None and isinstance(source, moderngl.Buffer):
+        number = source.glo
+    elif isinstance(source, GLBuffer):
+        number = source.number
+    else:
+        return None
+    for device in devices:
+        if device.is_beside_current():
+            nbytes = device.call(partial(device.gl.bytes_of, number))
+            if nbytes is None:
+                raise BindingError(
+                    f"OpenGL's number {number} is of no buffer in the context that is current. "
+                    "Give one that was bound and has its memory."
+                )
+            return Adopted(OpenGLBorrowedBuffer(device, number, 0, nbytes, source))
+    raise BindingError(
+        "litegpu shares no buffers with an OpenGL context that is current on this thread. Make the "
+        "application's current, call litegpu.share_opengl_context(), and run the model on the "
+        "device that this returns."
+    )

@@ -1,0 +1,367 @@
+"""OpenGL compute shaders, without a window; one thread per device owns its context."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from litegpu.backends.base import Backend, Device, DeviceInfo
+from litegpu.backends.buffers import Adopted, Buffer, HostBuffer, MemoryKind
+from litegpu.backends.execution import Executable
+from litegpu.backends.limits import check_sizes
+from litegpu.backends.opened import OpenDevices
+from litegpu.backends.opengl import buffers as opengl_buffers
+from litegpu.backends.opengl import library
+from litegpu.backends.opengl.buffers import Buffers, OpenGLBuffer
+from litegpu.backends.opengl.executable import OpenGLExecutable
+from litegpu.backends.opengl.library import (
+    CONTEXT_LOST,
+    PACKAGE,
+    NoMoreDevicesError,
+    OpenGL,
+    context_source,
+    error_name,
+)
+from litegpu.backends.opengl.sharing import SharedContext, current, share
+from litegpu.backends.program import Program
+from litegpu.backends.shaders import Recent, timed_out
+from litegpu.codegen.glsl import GLSLDialect
+from litegpu.errors import (
+    ExecutionError,
+    InvokeTimeoutError,
+    UnsupportedDeviceError,
+)
+from litegpu.host.fork_safety import touch
+from litegpu.host.private_files import Folder
+from litegpu.host.thread_worker import Worker, WorkerEndedError
+from litegpu.progress import carried
+
+_Result = TypeVar("_Result")
+
+_MOST_DEVICES = 64
+_VENDOR, _RENDERER, _VERSION = 0x1F00, 0x1F01, 0x1F02
+_WORK_GROUP_COUNT, _WORK_GROUP_SIZE, _WORK_GROUP_ITEMS = 0x91BE, 0x91BF, 0x90EB
+_SHARED_BYTES, _BLOCKS, _BINDINGS = 0x8262, 0x90DB, 0x90DD
+_BLOCK_BYTES, _OFFSET_ALIGNMENT = 0x90DE, 0x90DF
+_NV_SM_COUNT, _NVX_DEDICATED_KIB = 0x933B, 0x9047
+_USUAL_UNITS = 32
+"""Compute units to assume of a GPU: only NVIDIA's driver tells."""
+_SOFTWARE = ("llvmpipe", "softpipe", "swrast", "swiftshader", "software", "gdi generic")
+_REMEDY = (
+    "Install your GPU's driver with its OpenGL part; on Linux also the loaders (apt-get install "
+    "libegl1 libgl1), and to run on the CPU: apt-get install libgl1-mesa-dri"
+)
+
+
+class OpenGLBackend(Backend):
+    """Any OpenGL 4.3 device: GPUs first, then software."""
+
+    name = "opengl"
+    title = "OpenGL"
+    package = PACKAGE
+
+    def devices(self) -> list[DeviceInfo]:
+        """Return all devices, real GPUs first, then those that share an application's buffers."""
+        touch(self.title)
+        sharing = [device.info for device in _sharing()]
+        try:
+            return [*(info for info, _ in _found()), *sharing]
+        except UnsupportedDeviceError:
+            if not sharing:
+                raise
+            return sharing
+
+    def open(self, index: int) -> Device:
+        """Return the device of that index; its context is shared by all delegates."""
+        return _opened.get(index)
+
+    def adopt(self, source: Any) -> Adopted | None:
+        """Take buffers of an application's context. See Backend.adopt."""
+        return opengl_buffers.adopt(source, _sharing())
+
+
+def share_opengl_context() -> DeviceInfo:
+    """Return a device that has the buffers of the OpenGL context that is current on this thread.
+
+    litegpu makes a context beside that one, for a thread of its own. Give the `index` to
+    `GpuDelegate(backend="opengl", device=...)`, and buffers of the application (a moderngl.Buffer,
+    or `GLBuffer(number)`) to `TensorBuffer.of` or `bind_buffer`, while its context is current.
+    Where it is current, too, when a model runs, what the application has asked OpenGL for comes
+    before the run. A context that is shared already gives the same device.
+
+    Raises UnsupportedDeviceError where no context is current, and where the driver refuses.
+    """
+    touch(OpenGLBackend.title)
+    for device in _sharing():
+        if device.is_beside_current():
+            return device.info
+    index = next(_indices)
+    _shared[index] = share()
+    return _opened.get(index).info
+
+
+_indices = itertools.count(_MOST_DEVICES)
+"""Of devices that share, which come behind all others."""
+_shared: dict[int, SharedContext] = {}
+"""The contexts that were made for devices that are not opened yet."""
+
+
+def _sharing() -> list[OpenGLDevice]:
+    """Return the devices that share the buffers of an application."""
+    opened = [*_opened.devices.values()]
+    return [device for device in opened if device.info.index >= _MOST_DEVICES and not device.lost]
+
+
+def _open(index: int) -> OpenGLDevice:
+    if index < _MOST_DEVICES:
+        info, number = _found()[index]
+        return OpenGLDevice(index, partial(OpenGL.of_device, number), lambda _: info)
+    if index not in _shared:
+        raise UnsupportedDeviceError(
+            f"Device {index} shared its buffers with an application, and is lost. Call "
+            "litegpu.share_opengl_context() anew."
+        )
+    context = partial(OpenGL.beside, _shared.pop(index))
+    return OpenGLDevice(index, context, partial(_describe, number=index))
+
+
+BACKEND = OpenGLBackend()
+_opened = OpenDevices(OpenGLBackend.title, _open)
+
+
+@cache
+def _found() -> list[tuple[DeviceInfo, int]]:
+    """Return the usable devices, each with the number by which EGL knows it."""
+    context_source()  # what is wrong with the package is wrong for every device
+    # A thread of its own: what is current on the caller's stays current.
+    worker = Worker("litegpu-opengl-devices")
+    try:
+        usable, reasons = worker.call(_look)
+    finally:
+        worker.stop()
+    if not usable:
+        causes = "; ".join(dict.fromkeys(reasons)) or "there is no device."
+        raise UnsupportedDeviceError(f"OpenGL is not usable: {causes} {_REMEDY}")
+    usable.sort(key=lambda info: info.software)
+    return [(replace(info, index=index), info.index) for index, info in enumerate(usable)]
+
+
+def _look() -> tuple[list[DeviceInfo], list[str]]:
+    """Return each device that can be opened, by its number for EGL, and why others cannot."""
+    usable: list[DeviceInfo] = []
+    reasons: list[str] = []
+    for number in range(_MOST_DEVICES):
+        try:
+            gl = OpenGL.of_device(number)
+        except NoMoreDevicesError:
+            break
+        except UnsupportedDeviceError as error:
+            reasons.append(str(error))
+            if not usable and len(reasons) > 1 and reasons[-1] == reasons[-2]:
+                break  # the loader itself is missing, for every number
+            continue
+        try:
+            usable.append(_describe(gl, number))
+        finally:
+            gl.close()
+    return usable, reasons
+
+
+def _describe(gl: OpenGL, number: int) -> DeviceInfo:
+    name = gl.text(_RENDERER)
+    software = any(word in name.lower() for word in _SOFTWARE)
+    memory = _memory(gl) or _host_memory()
+    sizes = [gl.integer_of_axis(_WORK_GROUP_SIZE, axis) for axis in (0, 1)]
+    return DeviceInfo(
+        backend="opengl",
+        index=number,
+        name=name,
+        platform=f"OpenGL, {gl.text(_VENDOR)}",
+        driver=gl.text(_VERSION),
+        software=software,
+        compute_units=(os.cpu_count() or 1) if software else _units(gl),
+        memory_bytes=memory,
+        max_allocation_bytes=memory,
+        max_work_group_size=min(*sizes, gl.integer(_WORK_GROUP_ITEMS)),
+        local_memory_bytes=gl.integer(_SHARED_BYTES),
+        half_arithmetic=False,
+        buffer_alignment=max(gl.integer(_OFFSET_ALIGNMENT), 16),
+        max_arguments=min(gl.integer(_BLOCKS), gl.integer(_BINDINGS)),
+        max_binding_bytes=gl.integer(_BLOCK_BYTES),
+    )
+
+
+def _units(gl: OpenGL) -> int:
+    """Return the compute units where the driver tells, else what is usual."""
+    known = "GL_NV_shader_thread_group" in gl.extensions()
+    return gl.integer(_NV_SM_COUNT) if known else _USUAL_UNITS
+
+
+def _memory(gl: OpenGL) -> int:
+    """Return the bytes of the device's own memory, 0 where the driver does not tell."""
+    known = "GL_NVX_gpu_memory_info" in gl.extensions()
+    return gl.integer(_NVX_DEDICATED_KIB) << 10 if known else 0
+
+
+def _host_memory() -> int:
+    """Return the bytes of the host's memory where the system tells, else 4 GiB."""
+    if hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 4 << 30
+
+
+class OpenGLDevice(Device):
+    """One OpenGL device, and the thread that its context belongs to."""
+
+    dialect = GLSLDialect()
+
+    def __init__(
+        self, index: int, context: Callable[[], OpenGL], describe: Callable[[OpenGL], DeviceInfo]
+    ) -> None:
+        """Make the context on its thread. Raises UnsupportedDeviceError when the driver refuses."""
+        self.worker = Worker(f"litegpu-opengl-{index}")
+        try:
+            self.gl = self.worker.call(partial(_entered, self.worker, context))
+            self.info = self.worker.call(partial(describe, self.gl))
+            counts = self.worker.call(self._group_counts)
+            self._mark = os.urandom(16)
+            self._marked = self.worker.call(self._make_mark)
+        except BaseException:
+            self.worker.stop()
+            raise
+        self.group_limit = min(counts)
+        """Work groups that a launch may have on each axis."""
+        self.programs: Recent[LinkedProgram] = Recent()
+        """What partitions with equal kernels share; only the worker looks here."""
+        self._followed = 0
+        """The context of the application that was found to share its buffers, 0 for none."""
+        self._failed = False
+
+    def _make_mark(self) -> int:
+        """Return the number of a buffer by which contexts are known that share this one's."""
+        number = Buffers(self).make(len(self._mark), np.frombuffer(self._mark, np.uint8))
+        self.gl.call.glFinish()
+        return number
+
+    @property
+    def shares(self) -> bool:
+        """Whether the application's buffers were found here."""
+        return bool(self._followed)
+
+    def is_beside_current(self) -> bool:
+        """Return whether the context that is current on this thread has the same buffers."""
+        here = current()
+        found = bool(here) and self.gl.holds(self._marked, self._mark)
+        if found:
+            self._followed = here
+        return found
+
+    def fence_of_current(self) -> int | None:
+        """Return what is reached after all that the application asked of its context so far.
+
+        None where that is not current on this thread.
+        """
+        if not self._followed or current() != self._followed:
+            return None
+        # What its shaders have written is to be there for copies.
+        self.gl.call.glMemoryBarrier(library.BUFFER_UPDATE_BARRIER)
+        return self.gl.fence()
+
+    def __del__(self) -> None:
+        """Let the thread end, and release the context there."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.worker.stop()
+
+    @property
+    def lost(self) -> bool:  # type: ignore[override]
+        """Whether the context or its thread has failed for good."""
+        return self._failed or self.worker.ended
+
+    def call(self, function: Callable[[], _Result], timeout: float | None = None) -> _Result:
+        """Make a call on the context's thread, for `timeout` seconds at most.
+
+        Raises InvokeTimeoutError, DeviceLostError, ForkedProcessError, and what the call raises.
+        """
+        try:
+            return self.worker.call(function, timeout)
+        except TimeoutError as error:
+            self.worker.stop()
+            raise InvokeTimeoutError(timed_out(self.info.title, timeout)) from error
+        except WorkerEndedError as error:
+            touch(OpenGLBackend.title)
+            raise self.loss(str(error)) from error
+
+    def check(self, what: str) -> None:
+        """Raise ExecutionError if a call failed, DeviceLostError if for good. On the worker."""
+        error = self.gl.error()
+        if error:
+            raise self.failure(error, what)
+
+    def failure(self, error: int, what: str) -> ExecutionError:
+        """Return the exception for an error of OpenGL's, and take note if the device is lost."""
+        self._failed = self._failed or error == CONTEXT_LOST or self.gl.was_reset()
+        if self._failed:
+            return self.loss(f"{what}, {error_name(error)}")
+        return ExecutionError(
+            f"Device {self.info.title} failed while {what}: {error_name(error)}. Make the "
+            "interpreter anew; if it happens again, use another device or no delegate."
+        )
+
+    def link(self, source: str, binary: bytes | None) -> LinkedProgram:
+        """Return a program from its kept binary or, failing that, its source."""
+        number = self.gl.program_of(binary) if binary else None
+        if number is None:
+            return LinkedProgram(self, self.gl.compile(source), binary)
+        return LinkedProgram(self, number)
+
+    def linked(self, number: int) -> LinkedProgram:
+        """Return the owner of a program, by its number."""
+        return LinkedProgram(self, number)
+
+    def _group_counts(self) -> list[int]:
+        return [self.gl.integer_of_axis(_WORK_GROUP_COUNT, axis) for axis in range(3)]
+
+    def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
+        """Link, and upload the constants. See Device.compile."""
+        check_sizes(program, self.info)
+        return self.call(carried(lambda: OpenGLExecutable(self, program, cache_dir)))
+
+    def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
+        """Take linked programs, and upload the constants. See Device.load."""
+        check_sizes(program, self.info)
+        return self.call(lambda: OpenGLExecutable(self, program, None, binaries))
+
+    def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:
+        """Allocate memory. See Device.allocate."""
+        if kind is not MemoryKind.DEVICE:
+            return HostBuffer.allocate(nbytes, kind)
+        return self.call(lambda: OpenGLBuffer(self, nbytes))
+
+
+def _entered(worker: Worker, make: Callable[[], OpenGL]) -> OpenGL:
+    """Make the context on its thread, which releases it at its end."""
+    gl = make()
+    worker.at_end(gl.close)
+    return gl
+
+
+class LinkedProgram:
+    """A program of OpenGL's that is deleted when nothing holds it any more."""
+
+    def __init__(self, device: OpenGLDevice, number: int, refused: bytes | None = None) -> None:
+        """Take over the program of that number; the driver refused its kept binary `refused`."""
+        self.number = number
+        self.refused = refused
+        self._delete = partial(device.worker.post, partial(device.gl.call.glDeleteProgram, number))
+
+    def __del__(self) -> None:
+        """Have it deleted some time: this may be any thread, in any state."""
+        with contextlib.suppress(Exception):  # parts may be gone at exit
+            self._delete()

@@ -1,0 +1,101 @@
+"""A program on an OpenGL device: its linked shaders and its constants."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from litegpu.backends.execution import Executable, ExecutionContext
+from litegpu.backends.folding import fold_launches
+from litegpu.backends.opengl.buffers import Buffers
+from litegpu.backends.opengl.context import OpenGLContext
+from litegpu.backends.program import Program
+from litegpu.backends.shaders import sources_of
+from litegpu.errors import CompilationError
+from litegpu.host.disk_cache import DiskCache
+from litegpu.host.private_files import Folder
+
+if TYPE_CHECKING:
+    from litegpu.backends.opengl.device import LinkedProgram, OpenGLDevice
+
+
+class OpenGLExecutable(Executable):
+    """Linked programs and a buffer of constants. Made by the worker."""
+
+    def __init__(
+        self,
+        device: OpenGLDevice,
+        program: Program,
+        cache_dir: Folder | None,
+        binaries: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Compile, or take `binaries` by the names of kernels, and upload.
+
+        Raises KernelError or DeviceMemoryError.
+        """
+        super().__init__(fold_launches(program, (device.group_limit,) * 3))
+        self.device = device
+        self.programs: dict[str, LinkedProgram] = {}
+        """By the names of the kernels."""
+        self._buffers = Buffers(device)
+        device.gl.error()  # what is reported from here on, failed here
+        try:
+            if binaries:
+                self._restore(binaries)
+            else:
+                self._link(DiskCache(cache_dir, ".glbin"))
+            self.constants = self._buffers.make(program.constants.nbytes, program.constants)
+        except BaseException:
+            self.close()
+            raise
+
+    def _link(self, cache: DiskCache) -> None:
+        device, logs = self.device, dict[str, str]()
+        for text, source in sources_of(self.program, device.dialect):
+            device.worker.check()
+            key = (source, device.info.name, device.info.driver)
+            binary = cache.load(*key)
+            try:
+                linked = device.programs.get(source, partial(device.link, source, binary))
+            except CompilationError as error:
+                logs[text.name] = str(error)
+                continue
+            if binary is not None and binary == linked.refused:
+                cache.discard("the driver refuses it", *key)
+                binary = None
+            if cache.wanted and binary is None:
+                cache.store(device.gl.binary(linked.number), *key)
+            self.programs[text.name] = linked
+        if logs:
+            raise device.rejects(logs)
+
+    def _restore(self, binaries: Mapping[str, bytes]) -> None:
+        device = self.device
+        for text in self.program.kernels:
+            device.worker.check()
+            number = device.gl.program_of(binaries.get(text.name, b""))
+            if number is None:
+                raise device.rejects({text.name: "its binary is of no use"})
+            self.programs[text.name] = device.linked(number)
+
+    def binaries(self) -> Mapping[str, bytes]:
+        """Return the linked programs as the driver gives them. See Executable.binaries."""
+        gl, programs = self.device.gl, self.programs
+        found = self.device.call(
+            lambda: {name: gl.binary(linked.number) for name, linked in programs.items()}
+        )
+        return found if all(found.values()) else {}
+
+    def _make_context(self) -> ExecutionContext:
+        return self.device.call(partial(OpenGLContext, self))
+
+    def _release(self) -> None:
+        self.programs.clear()
+        self._buffers.release()
+
+    def __del__(self) -> None:
+        """Release what was never closed."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.close()

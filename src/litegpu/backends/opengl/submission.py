@@ -1,0 +1,160 @@
+"""The calls of a run on an OpenGL device: copies in, launches, copies out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from litegpu.backends.buffers import Bindings, DeviceBuffer, HostBuffer
+from litegpu.backends.execution import Submission
+from litegpu.backends.opengl import library
+from litegpu.backends.opengl.buffers import OpenGLBorrowedBuffer
+from litegpu.host.native_calls import bound
+
+if TYPE_CHECKING:
+    from litegpu.backends.opengl.context import OpenGLContext
+
+_Call = Callable[[], object]
+
+
+class OpenGLSubmission(Submission):
+    """Calls that are ready; the context's thread makes them."""
+
+    def __init__(self, context: OpenGLContext, bindings: Bindings) -> None:
+        """Prepare the calls for buffers that fit."""
+        super().__init__(context)
+        self._on = context
+        self._bindings = bindings  # keeps the memory
+        self._fence: int | None = None
+        buffers = (*bindings.inputs, *bindings.outputs)
+        on_device = any(isinstance(each, DeviceBuffer) for each in buffers)
+        self._shares = context.device.shares and on_device
+        """Whether a buffer may be the application's."""
+        self._awaited: list[int] = []
+        """Fences of the application's context that the next run comes after."""
+        collect, fetch = self._copies_out(bindings)
+        launches = (call for launch in context.launches for call in launch)
+        self._work: list[_Call] = [*self._copies_in(bindings), *launches, *collect]
+        self._fetch: list[_Call] = fetch
+        if self._shares:
+            theirs = [each for each in buffers if isinstance(each, OpenGLBorrowedBuffer)]
+            self._work[:0] = [self._follow, *(each.check_there for each in theirs)]
+        if self._shares or not fetch:
+            self._fetch.append(bound(context.gl.call.glFinish))
+
+    def _copies_in(self, bindings: Bindings) -> Iterator[_Call]:
+        gl, source, target = self._on.gl.call, library.COPY_READ_BUFFER, library.COPY_WRITE_BUFFER
+        parts = self._on.program.inputs
+        starts = accumulate((part.size for part in parts), initial=0)
+        pairs = [*zip(parts, starts, bindings.inputs, strict=False)]
+        yield bound(gl.glBindBuffer, source, self._on.sent)
+        yield bound(gl.glBindBuffer, target, self._on.memory)
+        for part, start, buffer in pairs:
+            if isinstance(buffer, HostBuffer):
+                yield bound(gl.glBufferSubData, source, start, part.size, buffer.pointer)
+                yield bound(gl.glCopyBufferSubData, source, target, start, part.offset, part.size)
+        for part, _, buffer in pairs:
+            if isinstance(buffer, DeviceBuffer):
+                ends = (buffer.offset, part.offset, part.size)
+                yield bound(gl.glBindBuffer, source, buffer.handle)
+                yield bound(gl.glCopyBufferSubData, source, target, *ends)
+
+    def _copies_out(self, bindings: Bindings) -> tuple[list[_Call], list[_Call]]:
+        """Return the calls that collect the results, and those that hand them to the host."""
+        gl, source, target = self._on.gl.call, library.COPY_READ_BUFFER, library.COPY_WRITE_BUFFER
+        parts = self._on.program.outputs
+        starts = accumulate((part.size for part in parts), initial=0)
+        collect: list[_Call] = [
+            bound(gl.glMemoryBarrier, library.BUFFER_UPDATE_BARRIER),
+            bound(gl.glBindBuffer, source, self._on.memory),
+        ]
+        to_host: list[_Call] = [bound(gl.glBindBuffer, target, self._on.returned)]
+        fetch: list[_Call] = []
+        for part, start, buffer in zip(parts, starts, bindings.outputs, strict=False):
+            copy = partial(bound, gl.glCopyBufferSubData, source, target, part.offset)
+            if isinstance(buffer, DeviceBuffer):
+                collect.append(bound(gl.glBindBuffer, target, buffer.handle))
+                collect.append(copy(buffer.offset, part.size))
+            elif isinstance(buffer, HostBuffer):
+                to_host.append(copy(start, part.size))
+                fetch.append(bound(gl.glGetBufferSubData, target, start, part.size, buffer.pointer))
+        return [*collect, *to_host], fetch
+
+    @property
+    def run(self) -> Callable[[], None]:
+        context = self._on
+        if context.timeout is None:
+            calls = (*self._work, *self._fetch)
+            work = partial(context.make, calls)
+        else:
+            work = partial(self._make_within, context.timeout, self._work, self._fetch)
+        if self._shares:
+            return partial(self._run_after, work)
+        return partial(_run, context, work, self._bindings)
+
+    def _run_after(self, work: _Call) -> None:
+        """Run after what the application has asked its context for, if that is current here."""
+        self._await_current()
+        _run(self._on, work, self._bindings)
+
+    def _await_current(self) -> None:
+        fence = self._on.device.fence_of_current()
+        if fence is not None:
+            self._awaited.append(fence)
+
+    def _follow(self) -> None:
+        while self._awaited:
+            self._on.gl.follow(self._awaited.pop())
+
+    def _make_within(self, seconds: float, work: Sequence[_Call], fetch: Sequence[_Call]) -> None:
+        """Make all calls, the last ones only if the caller has not given up by then.
+
+        Raises TimeoutError or, if nobody waits any more, UnwantedError.
+        """
+        worker = self._on.device.worker
+        self._on.make([call for each in work for call in (worker.check, each)])
+        if not self._on.gl.finish_within(seconds):
+            raise TimeoutError
+        worker.commit()
+        self._on.make(fetch)
+
+    def start(self) -> None:
+        """Have everything but the last copies to the host made by the device."""
+        if self._shares:
+            self._await_current()
+        self._on.device.call(self._begin)
+
+    def _begin(self) -> None:
+        self._on.make(self._work)
+        self._drop_fence()
+        self._fence = self._on.gl.fence()
+
+    def _drop_fence(self) -> None:
+        fence, self._fence = self._fence, None
+        if fence is not None:
+            self._on.gl.call.glDeleteSync(fence)
+
+    def is_done(self) -> bool:
+        return self._on.device.call(lambda: self._on.gl.is_reached(self._fence))
+
+    def finish(self) -> None:
+        """Wait, and copy to the host. Raises InvokeTimeoutError."""
+        # Others may have bound buffers of their own since.
+        gl, target = self._on.gl.call, library.COPY_WRITE_BUFFER
+        fetch: list[_Call] = [bound(gl.glBindBuffer, target, self._on.returned), *self._fetch]
+        context = self._on
+        if context.timeout is None:
+            context.device.call(partial(context.make, fetch))
+        else:
+            seconds = context.timeout
+            context.device.call(partial(self._make_within, seconds, (), fetch), seconds)
+        context.device.worker.post(self._drop_fence)
+
+
+def _run(context: OpenGLContext, work: _Call, _bound: Bindings) -> None:
+    """Have the work of a run made by the context's thread. `_bound` is kept for it."""
+    if context.in_flight is not None:
+        context.synchronize()
+    context.device.call(work, context.timeout)

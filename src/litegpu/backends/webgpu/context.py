@@ -1,0 +1,141 @@
+"""A context on a WebGPU device: buffers and bind groups made once, encoded at each run.
+
+WebGPU's command buffers can be submitted only once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from litegpu.backends.buffers import Bindings, Bytes
+from litegpu.backends.execution import ExecutionContext
+from litegpu.backends.folding import groups_of
+from litegpu.backends.program import BufferRange
+from litegpu.backends.shaders import timed_out
+from litegpu.backends.webgpu.buffers import WORD_BYTES, Buffers, Typed, words
+from litegpu.backends.webgpu.library import TITLE, Commands, Reader
+from litegpu.backends.webgpu.profile import WebGPUProfiler
+from litegpu.backends.webgpu.submission import WebGPUSubmission
+from litegpu.errors import ExecutionError, InvokeTimeoutError
+from litegpu.host.fork_safety import immortal, is_inherited, keep_in_children
+
+if TYPE_CHECKING:
+    from litegpu.backends.webgpu.executable import WebGPUExecutable
+
+
+class WebGPUContext(ExecutionContext):
+    """Memory, a buffer of results for the host, and bind groups. Made by the worker."""
+
+    executable: WebGPUExecutable
+
+    def __init__(self, executable: WebGPUExecutable) -> None:
+        """Allocate. Raises DeviceMemoryError, ExecutionError or DeviceLostError."""
+        super().__init__(executable)
+        keep_in_children(self)
+        self.device = executable.device
+        self.running = threading.RLock()
+        """Held by a run to its end: what it reads must not be released before."""
+        self.typed = Typed(self.device, (self.program.memory_bytes,))
+        self.launches: list[tuple[Any, ...]] = []
+        """What each hands to the native library: pipeline, bind group, work groups."""
+        starts = [*accumulate((words(part.size) for part in self.program.outputs), initial=0)]
+        self._results_bytes = starts.pop()
+        self.result_starts = starts
+        """Where each output lies among the results."""
+        self._closed = self._given_up = False
+        self._reader: Reader | None = None
+        self._groups: list[Any] = []
+        self._buffers = Buffers(self.device)
+        try:
+            executable.enter(self)
+            with self.typed:
+                self._make()
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self) -> None:
+        usage, calls, device = self.device.wgpu.BufferUsage, self.device.calls, self.device.device
+        self.memory = self._buffers.storage(self.program.memory_bytes)
+        self._buffers.poison(self.memory, self.program.memory_bytes)
+        readable = usage.COPY_DST | usage.MAP_READ
+        self.results = self._buffers.make(self._results_bytes, readable)
+        self.launches = [*self._record()]
+        self.commands = Commands(calls, device, self.launches)
+        self._reader = Reader(calls, device, self.results, max(self._results_bytes, WORD_BYTES))
+        self._buffers.wait()
+
+    def _record(self) -> Iterator[tuple[Any, ...]]:
+        texts = {kernel.name: kernel for kernel in self.program.kernels}
+        for launch in self.program.launches:
+            entries = [
+                {"binding": binding, "resource": self._range(part)}
+                for binding, part in enumerate(launch.ranges)
+            ]
+            layout = self.executable.layout(texts[launch.kernel])
+            bound = self.device.device.create_bind_group(layout=layout, entries=entries)
+            self._groups.append(bound)
+            pipeline = self.executable.pipelines[launch.kernel]
+            yield (pipeline._internal, bound._internal, *groups_of(launch))
+
+    def _range(self, part: BufferRange) -> dict[str, Any]:
+        buffer = self.executable.constants if part.constant else self.memory
+        return {"buffer": buffer, "offset": part.offset, "size": words(part.size)}
+
+    def bind(self, bindings: Bindings) -> WebGPUSubmission:
+        """Prepare to copy in, encode and submit all launches at once, wait, and copy out."""
+        self.open_reader()
+        bindings.check(self.program, self.device)
+        return WebGPUSubmission(self, bindings)
+
+    def open_reader(self) -> Reader:
+        """Return what reads the results. Raises DeviceLostError, after `close` ExecutionError."""
+        if self.device.lost:
+            raise self.device.loss()
+        if self._closed or self._reader is None:
+            raise ExecutionError("This partition was released. Make the interpreter anew.")
+        return self._reader
+
+    def wait_for(self, reader: Reader) -> int:
+        """Return where the host finds the results. Raises InvokeTimeoutError."""
+        try:
+            return reader.wait(self.timeout)
+        except TimeoutError as error:
+            self.device.lost = self._given_up = True
+            immortal(self)  # with its buffers, which the device may still use
+            raise InvokeTimeoutError(timed_out(self.device.info.title, self.timeout)) from error
+
+    def profiler(self) -> WebGPUProfiler:
+        return WebGPUProfiler(self)
+
+    def read_memory(self) -> Bytes:
+        self.synchronize()
+        with self.device.lock, self.typed:
+            self.open_reader()
+            data = self.device.device.queue.read_buffer(self.memory)
+        return np.frombuffer(data, np.uint8)[: self.program.memory_bytes]
+
+    def close(self) -> None:
+        """Release buffers now instead of at the next collection."""
+        if is_inherited(TITLE):
+            return
+        self.synchronize()
+        if self._given_up:
+            return
+        with self.running, self.device.lock:
+            self._closed = True
+            if self._reader is not None:
+                self._reader.release_mapping()
+            destroyed = self._buffers.destroy()
+        # An error may keep this object, through its traceback, but not what wgpu made.
+        resources = [destroyed, self._groups, self._reader]
+        self._groups = []
+        self.memory = self.results = self._reader = None
+        self.launches.clear()
+        self.device.worker.post(resources.clear)
+        self.executable.leave(self)

@@ -1,0 +1,117 @@
+"""A run on a WebGPU device: what is written, encoded, submitted, mapped and copied."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from litegpu.backends.buffers import Bindings, DeviceBuffer, HostBuffer
+from litegpu.backends.execution import Submission
+from litegpu.backends.program import BufferRange
+from litegpu.backends.webgpu.buffers import WORD_BYTES, check_words, words
+from litegpu.backends.webgpu.library import Copy, Reader
+
+if TYPE_CHECKING:
+    from litegpu.backends.webgpu.context import WebGPUContext
+
+
+class WebGPUSubmission(Submission):
+    """Everything in one submission; the host reads the results from a buffer that is mapped."""
+
+    def __init__(self, context: WebGPUContext, bindings: Bindings) -> None:
+        """Prepare for buffers that fit. Raises BindingError for ranges that cut words."""
+        super().__init__(context)
+        self._on = context
+        self._bindings = bindings  # keeps the memory
+        program, memory, results = context.program, context.memory, context.results
+        ends = (*bindings.inputs, *bindings.outputs)
+        self._on_device = [each for each in ends if isinstance(each, DeviceBuffer)]
+        self._writes: list[tuple[BufferRange, HostBuffer]] = []
+        self._reads: list[tuple[HostBuffer, int, int]] = []
+        """For the host: where to, from where among the results, and bytes."""
+        self._before: list[Copy] = []
+        self._after: list[Copy] = []
+        for part, buffer in zip(program.inputs, bindings.inputs, strict=True):
+            if isinstance(buffer, HostBuffer):
+                self._writes.append((part, buffer))
+            elif isinstance(buffer, DeviceBuffer):
+                self._before.append((*_outside(buffer), *_operand(memory, part), words(part.size)))
+        outputs = zip(program.outputs, bindings.outputs, context.result_starts, strict=True)
+        for part, buffer, start in outputs:
+            if isinstance(buffer, HostBuffer):
+                target = (results._internal, start)
+                self._reads.append((buffer, start, part.size))
+            else:
+                assert isinstance(buffer, DeviceBuffer)
+                target = _outside(buffer)
+            self._after.append((*_operand(memory, part), *target, words(part.size)))
+
+    @property
+    def run(self) -> Callable[[], None]:
+        return self._run
+
+    def _run(self) -> None:
+        context = self._on
+        if context.in_flight is not None:
+            context.synchronize()
+        with context.running, context.typed:
+            reader = self._submit()
+            self._deliver(reader)
+
+    def _submit(self) -> Reader:
+        context = self._on
+        with context.device.lock:
+            reader = context.open_reader()
+            reader.release_mapping()
+            for buffer in self._on_device:  # the library ends the process for one that is gone
+                buffer.check_open()
+            self._write()
+            context.commands.submit(self._before, self._after)
+            reader.map()
+        return reader
+
+    def _deliver(self, reader: Reader) -> None:
+        results = self._on.wait_for(reader)
+        for buffer, start, size in self._reads:
+            ctypes.memmove(buffer.pointer, results + start, size)
+        reader.unmap()
+
+    def _write(self) -> None:
+        queue, calls = self._on.device.device.queue, self._on.device.calls
+        memory = self._on.memory
+        for part, buffer in self._writes:
+            address, whole = buffer.address, part.size // WORD_BYTES * WORD_BYTES
+            calls.write(queue, memory, part.offset, address, whole)
+            if whole < part.size:
+                # The tensor ends inside a word, and what lies behind it is not ours to read.
+                rest = ctypes.string_at(address + whole, part.size - whole)
+                queue.write_buffer(memory, part.offset + whole, rest.ljust(WORD_BYTES, b"\0"))
+
+    def start(self) -> None:
+        """Write, encode and submit."""
+        with self._on.running, self._on.typed:
+            self._submit()
+
+    def is_done(self) -> bool:
+        context = self._on
+        with context.typed:
+            reader = context.open_reader()
+            context.device.calls.is_idle(context.device.device)
+            return reader.is_mapped
+
+    def finish(self) -> None:
+        """Wait, and copy to the host. Raises InvokeTimeoutError."""
+        with self._on.running, self._on.typed:
+            reader = self._on.open_reader()
+            if reader.busy:  # else it was interrupted after the end
+                self._deliver(reader)
+
+
+def _operand(memory: Any, part: BufferRange) -> tuple[Any, int]:
+    return memory._internal, part.offset
+
+
+def _outside(buffer: DeviceBuffer) -> tuple[Any, int]:
+    check_words(buffer.offset)
+    return buffer.handle._internal, buffer.offset

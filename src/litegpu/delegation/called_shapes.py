@@ -1,0 +1,115 @@
+"""Which nodes of a model's graphs the GPU can run, also where the shapes hang on who calls a graph.
+
+A loop may carry what grows by a row with each pass, and the branch of an IF may take what is of
+another size in each invoke. The file states some shape for it; to compile anew for each one would
+take longer than the model does.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Set
+from dataclasses import replace
+
+from litegpu.graph import Graph
+from litegpu.graph.partition import sources
+from litegpu.numeric_policy import QuantizedMode
+from litegpu.ops.base import Shape
+from litegpu.ops.common import support
+from litegpu.ops.common.dynamic import UNKNOWN
+from litegpu.ops.common.support import SupportCheck
+from litegpu.runtime_abi.subgraphs import Call, Subgraphs
+
+SlowLoops = Callable[[int, SupportCheck], Mapping[int, str]]
+
+
+class GraphChecks:
+    """What was found of the graphs of one model, each checked once."""
+
+    def __init__(
+        self, subgraphs: Subgraphs, quantized: QuantizedMode | None, slow_loops: SlowLoops
+    ) -> None:
+        """Check graphs as they were read; `quantized` is that of check_support.
+
+        `slow_loops` returns which loops of a graph stay on the CPU, and why.
+        """
+        self._slow_loops = slow_loops
+        self._subgraphs = subgraphs
+        self._quantized = quantized
+        self._found = dict[int, SupportCheck]()
+        self._started = set[int]()
+        self._places = dict[Graph, set[int]]()
+        self._shapes = dict[Graph, set[Shape]]()
+
+    def of(self, context: int) -> SupportCheck:
+        """Return what was found of the graph of a context, after those that call it."""
+        if context not in self._found:
+            self._started.add(context)
+            graph = self._subgraphs.graph(context)
+            late = {v for call in self._subgraphs.calls(context) for v in self._late(call, graph)}
+            graph = _without_shapes(graph, late)
+            found = support.check_support(graph, self._quantized)
+            if on_cpu := self._slow_loops(context, found):
+                found = support.check_support(graph, self._quantized, on_cpu)
+            self._found[context] = found
+        return self._found[context]
+
+    def done(self, context: int) -> None:
+        """Keep nothing any longer when the runtime has asked about all graphs."""
+        if self._subgraphs.done(context):
+            for found in (self._found, self._places, self._shapes):
+                found.clear()
+
+    def _late(self, call: Call, graph: Graph) -> Collection[int]:
+        """Return the inputs of a called graph whose shapes are known only when the model runs."""
+        places = set[int]()
+        if call.body is not None and call.body.outputs:
+            places |= self._changing(call.body)
+        elif call.body is not None and not self._results(call.body) <= self._given(call):
+            places.update(range(len(call.node.inputs)))
+        if call.context in self._found or call.context not in self._started:  # no circle
+            values = self.of(call.context).graph.values
+            given = call.node.inputs[1:] if call.node.op == "IF" else call.node.inputs
+            late = (v in values and values[v].shape == UNKNOWN for v in given)
+            places.update(itertools.compress(itertools.count(), late))
+        if call.called is not None:
+            return [v for place, v in enumerate(call.called.inputs) if place in places]
+        # In which order a graph takes its inputs only the file tells.
+        return [v for v in sources(graph) if places and graph.values[v].shape != ()]
+
+    def _changing(self, body: Graph) -> Set[int]:
+        """Return the places of what a loop carries that has other shapes from pass to pass."""
+        if body not in self._places:
+            places, before = set[int](), -1
+            while len(places) > before:
+                before = len(places)
+                late = {v for place, v in enumerate(body.inputs) if place in places}
+                values = support.check_support(
+                    _without_shapes(body, late), self._quantized
+                ).graph.values
+                for place, ends in enumerate(zip(body.inputs, body.outputs, strict=False)):
+                    shapes = {values[v].shape if v in values else UNKNOWN for v in ends}
+                    if len(shapes) > 1:
+                        places.add(place)
+            self._places[body] = places
+        return self._places[body]
+
+    def _results(self, body: Graph) -> Set[Shape]:
+        """Return the shapes of what a loop's body makes and does not read itself."""
+        if body not in self._shapes:
+            values = support.check_support(body, self._quantized).graph.values
+            read = {v for node in body.nodes for v in node.inputs}
+            results = (node.outputs[0] for node in body.nodes if len(node.outputs) == 1)
+            self._shapes[body] = {values[v].shape for v in results if v in values and v not in read}
+        return self._shapes[body]
+
+    def _given(self, call: Call) -> Set[Shape]:
+        """Return the shapes of what a node gives to the graph that it calls."""
+        values = self._subgraphs.graph(call.context).values
+        return {values[v].shape for v in call.node.inputs if v in values}
+
+
+def _without_shapes(graph: Graph, values: Collection[int]) -> Graph:
+    """Return a graph in which the shapes of some values are known only when the model runs."""
+    unknown = {v: replace(graph.values[v], shape=UNKNOWN) for v in values if v in graph.values}
+    return replace(graph, values={**graph.values, **unknown}) if unknown else graph

@@ -1,0 +1,241 @@
+"""What a partition saves and what it costs, estimated before anything is compiled.
+
+The figures and where they were measured: docs/decisions/0013-partitions-that-pay-off.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from litegpu.graph import Graph
+from litegpu.graph.partition import PartitionPolicy, Subset
+from litegpu.ops.base import facts_of
+from litegpu.ops.common.work import Work, states_of, tensor_bytes, work_of
+from litegpu.wording import shown_size, shown_time
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What running a partition costs on GPUs behind one API, beside the arithmetic.
+
+    `round_trip` is seconds from the runtime's call until it goes on, with nothing to do; `launch`
+    is seconds a kernel; `copied` is bytes a second, from the runtime's tensors or to them.
+    """
+
+    round_trip: float
+    launch: float
+    copied: float
+
+
+RATES: Mapping[str, Rates] = {
+    "cuda": Rates(28e-6, 1.7e-6, 17e9),
+    "opencl": Rates(40e-6, 8.5e-6, 10e9),
+    "webgpu": Rates(100e-6, 10e-6, 5e9),
+    "opengl": Rates(60e-6, 8.5e-6, 8e9),
+}
+"""By backend."""
+
+_CPU_FLOPS = 100e9
+"""Floating-point operations a second of one thread in the runtime's fastest kernels."""
+_CPU_NODE = 0.1e-6
+"""Seconds that the runtime needs for one more node."""
+_CPU_INNER_NODE = 0.4e-6
+"""Seconds for a node of a loop's condition or body, in each pass: its values are copied, too."""
+_LOOP_MARGIN = 2.0
+"""How much slower a loop must be on the GPU to stay on the CPU: both estimates are rough."""
+_THREADS_HELP = 0.75
+"""t threads are t to this power times as fast as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A partition's nodes on the CPU and on the GPU: seconds an invoke, and bytes copied for it."""
+
+    cpu_seconds: float
+    gpu_seconds: float
+    copied_bytes: int
+
+    @property
+    def saved_seconds(self) -> float:
+        """What the GPU saves; less than 0 where it costs time."""
+        return self.cpu_seconds - self.gpu_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What an invoke pays for its ways to the GPU and back where CPU and GPU share the graph.
+
+    `copied_bytes` are those of all tensors that go to partitions or come from them, the model's own
+    inputs and outputs among them; `seconds` is the time for these and for the round trips.
+    """
+
+    round_trips: int
+    copied_bytes: int
+    seconds: float
+
+
+class CostModel:
+    """Estimates for the partitions of one checked graph."""
+
+    def __init__(
+        self, graph: Graph, backend: str, threads: int = 1, folded: Collection[int] = ()
+    ) -> None:
+        """Estimate for a GPU of `backend` and a CPU that runs `threads` threads.
+
+        The nodes `folded` need no kernel, for their results are constants.
+        """
+        self._graph = graph
+        self._rates = RATES[backend]
+        self._work: dict[int, Work] = {}
+        self._folded = frozenset(folded)
+        self._nodes = {node.index: node for node in graph.nodes}
+        self._speed: float = max(threads, 1) ** _THREADS_HELP
+
+    @property
+    def launch_seconds(self) -> float:
+        """What one kernel takes at the least."""
+        return self._rates.launch
+
+    def cpu_seconds(self, nodes: Iterable[int]) -> float:
+        """Return what the CPU needs for some nodes."""
+        return sum(self._cpu_node(index) for index in nodes)
+
+    def _work_of(self, index: int) -> Work:
+        if index not in self._work:
+            work = work_of(self._graph, self._nodes[index])
+            self._work[index] = replace(work, launches=0) if index in self._folded else work
+        return self._work[index]
+
+    def _cpu_node(self, index: int) -> float:
+        work = self._work_of(index)
+        rate = facts_of(self._nodes[index].op).cpu_bytes_per_second
+        computing = max(work.flops / _CPU_FLOPS, work.nbytes / rate) / self._speed
+        return computing + _CPU_NODE + work.inner_nodes * _CPU_INNER_NODE
+
+    def slow_loops(self) -> dict[int, str]:
+        """Return the loops that the CPU runs much faster, and why.
+
+        What a loop's passes hand on keeps their kernels in one line: the GPU is idle around each.
+        """
+        found = {}
+        for index in (index for index, node in self._nodes.items() if node.graphs):
+            work = self._work_of(index)
+            gpu, cpu = work.launches * self._rates.launch, self._cpu_node(index)
+            if work.inner_nodes and gpu > _LOOP_MARGIN * cpu:
+                found[index] = (
+                    f"It would take about {shown_time(gpu)} on the GPU, in {work.launches} kernels "
+                    f"one after the other, and {shown_time(cpu)} on the CPU "
+                    "(min_nodes_per_partition overrides this)."
+                )
+        return found
+
+    def estimate(self, subset: Subset) -> Estimate:
+        """Return what a partition takes on either side."""
+        launches = max(sum(self._work_of(index).launches for index in subset.nodes), 1)
+        copied = sum(tensor_bytes(self._graph, self._transferred(subset)))
+        rates = self._rates
+        gpu = rates.round_trip + launches * rates.launch + copied / rates.copied
+        return Estimate(self.cpu_seconds(subset.nodes), gpu, copied)
+
+    def _transferred(self, subset: Subset) -> list[int]:
+        """Return what is copied: inputs and outputs, and states, which go both ways."""
+        values = self._graph.values
+        states = [v for index in subset.nodes for v in states_of(self._nodes[index])]
+        copied = (*subset.inputs, *subset.outputs, *states)
+        return [v for v in copied if v in values and not values[v].is_constant]
+
+    def invoke_seconds(self, subsets: Collection[Subset]) -> float:
+        """Return the time of an invoke with these partitions and the other nodes on the CPU."""
+        delegated = {index for subset in subsets for index in subset.nodes}
+        rest = self.cpu_seconds(index for index in self._nodes if index not in delegated)
+        return rest + sum(self.estimate(subset).gpu_seconds for subset in subsets)
+
+    def split(self, subsets: Collection[Subset]) -> Split | None:
+        """Return what the ways to the GPU cost; None if nothing or all is in one partition."""
+        if not subsets or {len(self._nodes)} == {len(subset.nodes) for subset in subsets}:
+            return None
+        copied = sum(self.estimate(subset).copied_bytes for subset in subsets)
+        seconds = len(subsets) * self._rates.round_trip + copied / self._rates.copied
+        return Split(len(subsets), copied, seconds)
+
+
+class CostPolicy:
+    """Delegates what is faster so, the partitions that save most first.
+
+    A software device never saves time: there nothing is declined, so that all that a GPU could run
+    can be tried on it, and the partitions come first that have most work.
+    """
+
+    def __init__(self, costs: CostModel, software: bool) -> None:
+        self._costs = costs
+        self._software = software
+
+    def benefit(self, subset: Subset) -> float:
+        """Return the seconds that an invoke saves; on a software device, what the CPU needs."""
+        found = self._costs.estimate(subset)
+        return found.cpu_seconds if self._software else found.saved_seconds
+
+    def slow_loops(self) -> dict[int, str]:
+        """Return the loops that are not worth unrolling, and why."""
+        return {} if self._software else self._costs.slow_loops()
+
+    def reason_against(self, subset: Subset) -> str:
+        """Return why a partition is not worth it, or an empty text."""
+        found = self._costs.estimate(subset)
+        if self._software or found.saved_seconds > 0:
+            return ""
+        return (
+            f"It would take about {shown_time(found.gpu_seconds)} on the GPU, with "
+            f"{shown_size(found.copied_bytes)} copied, and {shown_time(found.cpu_seconds)} on the "
+            "CPU (min_nodes_per_partition overrides this)."
+        )
+
+
+class NodeCountPolicy:
+    """Delegates partitions of at least so many nodes, the largest first."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def benefit(self, subset: Subset) -> float:
+        """Return the number of nodes."""
+        return len(subset.nodes)
+
+    def reason_against(self, subset: Subset) -> str:
+        """Return why a partition is too small, or an empty text."""
+        if len(subset.nodes) >= self._least:
+            return ""
+        return f"Fewer nodes than min_nodes_per_partition={self._least}."
+
+
+class NothingPolicy:
+    """Delegates nothing, for one reason."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def benefit(self, subset: Subset) -> float:
+        """Return the same for all."""
+        return 0.0
+
+    def reason_against(self, subset: Subset) -> str:
+        """Return the reason."""
+        return self._reason
+
+
+class RequiredNodes:
+    """Another policy, but what has nodes that the CPU has no kernel for is always taken."""
+
+    def __init__(self, policy: PartitionPolicy, nodes: Collection[int]) -> None:
+        self._policy = policy
+        self._nodes = frozenset(nodes)
+
+    def benefit(self, subset: Subset) -> float:
+        """Return infinity for such a partition."""
+        return math.inf if self._nodes.intersection(subset.nodes) else self._policy.benefit(subset)
+
+    def reason_against(self, subset: Subset) -> str:
+        """Return why a partition is not worth it, never for such a one."""
+        return "" if self._nodes.intersection(subset.nodes) else self._policy.reason_against(subset)

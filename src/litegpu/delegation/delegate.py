@@ -1,0 +1,469 @@
+"""GpuDelegate: what a user passes to the interpreter."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from litegpu import backends, config, progress
+from litegpu.errors import (
+    ForkedProcessError,
+    InterpreterError,
+    LitegpuError,
+    ModelError,
+    causes,
+    lacks_threads,
+    without_threads,
+)
+from litegpu.host.fork_safety import Living
+from litegpu.options import GpuDelegateKeywords, GpuDelegateOptions, make_options
+from litegpu.progress import OnProgress
+from litegpu.runtime_abi.bridge import NativeDelegate
+from litegpu.runtime_abi.file import ModelSource
+from litegpu.runtime_abi.kernel_slots import stay_if_ending
+from litegpu.wording import counted, printable
+
+if TYPE_CHECKING:
+    # Ops, kernels, passes and the engine are imported when the delegate meets a graph.
+    from litegpu.delegation.called_shapes import GraphChecks
+    from litegpu.delegation.partition_kernel import PartitionKernel
+    from litegpu.delegation.partitioner import Selection
+    from litegpu.delegation.profile import Profile
+    from litegpu.delegation.report import DelegationReport, Partition
+    from litegpu.graph import Graph
+    from litegpu.graph.partition import PartitionChoice, Preview, Subset
+    from litegpu.runtime_abi.kernel_slots import SeatedKernel
+    from litegpu.runtime_abi.subgraphs import Subgraphs
+
+if sys.version_info >= (3, 11):
+    from typing import Unpack
+elif TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_log = logging.getLogger("litegpu")
+
+
+class GpuDelegate:
+    """Runs the part of a model that a GPU can run.
+
+    Pass it to an interpreter:
+
+        Interpreter("model.tflite", experimental_delegates=[GpuDelegate(precision="fp16")])
+
+    `options` is a GpuDelegateOptions or a dict; keyword arguments are its fields. One delegate may
+    serve several interpreters; `report` tells about the one that applied it last. `model` is the
+    file that the interpreter loads, or its bytes: with it, loops run on the GPU, too. `on_progress`
+    is called with a litegpu.Progress, ten times a second in a thread of its own, while a start
+    takes longer than half a second.
+
+    `close()`, or the end of a `with` block, releases what the device holds for it.
+
+    Raises OptionsError for options that cannot be used, UnsupportedDeviceError when no device
+    fits, MissingDependencyError when the backend's package is not installed. What goes wrong
+    later never stops the model: nodes stay on the CPU, with a warning, and `error` has the cause,
+    until what failed has worked again.
+    """
+
+    def __init__(
+        self,
+        options: GpuDelegateOptions | GpuDelegateKeywords | None = None,
+        /,
+        *,
+        model: ModelSource | None = None,
+        on_progress: OnProgress | None = None,
+        **kwargs: Unpack[GpuDelegateKeywords],
+    ) -> None:
+        """Open the device."""
+        config.show_debug_messages()
+        self.options = make_options(options, kwargs)
+        self.model = model
+        """The file of the interpreter that applies the delegate next."""
+        if unused := self.options.unused():
+            _log.warning("%s", unused)
+        self._cache = self.options.usable_cache_folder()
+        self.precision = self.options.resolved_precision()
+        wanted = (self.options.resolved_backend(), self.options.device)
+        try:
+            self._device = backends.select(*wanted)
+        except Exception:
+            stay_if_ending()
+            raise
+        if self.options.quick_start and not self._device.can_be_quick():
+            _log.info("quick_start changes nothing: %s has no quick compiler.", self.device.title)
+        self._may_fall_back = backends.is_free(*wanted)
+        self.report: DelegationReport | None = None
+        self.error: BaseException | None = None
+        self._primary: int | None = None
+        self._pending: dict[int, dict[tuple[int, ...], PartitionKernel]] = {}
+        self._kernels: Living[PartitionKernel] = Living()
+        """Those of all interpreters."""
+        self._described: weakref.WeakKeyDictionary[PartitionKernel, Partition]
+        self._described = weakref.WeakKeyDictionary()
+        self._on_progress = progress.checked(on_progress)
+        self._closed = False
+        self._pid = os.getpid()
+        self._applied = _Applied()
+        self._native = NativeDelegate(self, self.device.backend)
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[GpuDelegate], tuple[GpuDelegateOptions], dict[str, ModelSource | None]]:
+        """Let copies, in another process too, be delegates of their own with the same options."""
+        return type(self), (self.options,), {"model": self.model}
+
+    def __repr__(self) -> str:
+        if self._closed:
+            state = "closed"
+        elif self.report is None:
+            state = "not applied"
+        else:
+            state = f"{len(self.report.delegated_nodes)} of {self.report.total_nodes} nodes"
+        return f"<GpuDelegate on {self.device.title}, {self.precision}: {state}>"
+
+    def __enter__(self) -> GpuDelegate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release all partitions now. Interpreters keep their tensors, but cannot invoke any more.
+
+        It waits for threads that are in an invoke. Closing again does nothing. Raises
+        InterpreterError when this thread is in an invoke itself, such as in a signal handler.
+        """
+        self._native.close(_closed)
+        self._closed = True
+
+    @property
+    def device(self) -> backends.DeviceInfo:
+        """The device that is used."""
+        return self._device.info
+
+    def _get_native_delegate_pointer(self) -> int:
+        """Return the address of the C struct; each interpreter asks once, before it applies it.
+
+        Raises InterpreterError when the delegate is closed, ForkedProcessError when it is another
+        process's.
+        """
+        if self._closed:
+            raise _closed()
+        if self._pid != os.getpid():
+            raise ForkedProcessError(
+                f"This delegate was made for {self.device.title} before the process was forked, "
+                "and works in the parent only. Start workers with "
+                "multiprocessing.get_context('spawn'), and make the delegate in the worker."
+            )
+        self._applied.primary = None
+        return self._native.address
+
+    def _apply(self, context: int, preview: Preview) -> list[int]:
+        """Choose and compile the partitions of an interpreter's graph."""
+        try:
+            return self._apply_to(context, preview)
+        except BaseException as error:
+            stay_if_ending()
+            self.report = self._applied.report
+            if lacks_threads(error):
+                raise without_threads(error) from error
+            raise
+
+    def _apply_to(self, context: int, preview: Preview) -> list[int]:
+        from litegpu.delegation.exactness_notes import exactness_notes
+        from litegpu.delegation.partitioner import Selection
+        from litegpu.graph.partition import private_ends
+        from litegpu.runtime_abi.reader import thread_count
+
+        applied = self._applied
+        if applied.primary is None:
+            self._primary = applied.primary = context
+            self.error = applied.report = None
+            self._read(context)
+        if applied.subgraphs.is_unrolled(context):
+            applied.checks.done(context)
+            return []
+        support = applied.checks.of(context)
+        on_cpu = (thread_count(context), preview, applied.subgraphs.runs(context))
+        selection = Selection(support, self.options, self.device, *on_cpu)
+        with progress.watching(self._on_progress):
+            choice, kernels, notes = self._compile_chosen(selection)
+        if self.options.quantized_mode() == "exact":
+            notes += exactness_notes(support.graph, choice)
+        self._pending[context] = {subset.nodes: kernel for subset, kernel in kernels}
+        estimate = selection.costs.estimate
+        parts = [kernel.describe(subset.nodes, estimate(subset)) for subset, kernel in kernels]
+        if context == applied.primary:
+            for subset, kernel in kernels:
+                kernel.bindable = private_ends(support.graph, subset)
+        self._described.update(zip((kernel for _, kernel in kernels), parts, strict=True))
+        report = self._make_report(selection, choice, kernels, parts, notes)
+        self._announce(report)
+        self._publish(report, primary=context == applied.primary)
+        applied.checks.done(context)
+        nodes = [n for subset, _ in kernels for n in subset.nodes]
+        applied.subgraphs.unroll(context, nodes)
+        return nodes
+
+    def _read(self, context: int) -> None:
+        """Read the graphs of a model, while they all are as in its file."""
+        from litegpu.delegation.called_shapes import GraphChecks
+        from litegpu.delegation.partitioner import slow_loops
+        from litegpu.runtime_abi.reader import thread_count
+        from litegpu.runtime_abi.subgraphs import Subgraphs
+
+        self._applied.subgraphs = Subgraphs(context)
+        self._applied.checks = GraphChecks(
+            *(self._applied.subgraphs, self.options.quantized_mode()),
+            lambda c, found: slow_loops(found, self.options, self.device, thread_count(c)),
+        )
+        try:
+            self._applied.subgraphs.read(self.model)
+        except ModelError as error:
+            self._fail(error)
+            _log.warning("No loop will run on the GPU: %s", error)
+
+    def _compile_chosen(
+        self, selection: Selection
+    ) -> tuple[PartitionChoice, list[tuple[Subset, PartitionKernel]], list[str]]:
+        """Compile what can be delegated; what a device refuses is left out, and chosen again."""
+        from litegpu.graph.partition import extract
+
+        graph = selection.support.graph
+        notes: list[str] = []
+        while True:
+            choice = selection.choose()
+            kernels: list[tuple[Subset, PartitionKernel]] = []
+            for number, subset in enumerate(choice.delegated, 1):
+                progress.at_partition(number, len(choice.delegated))
+                try:
+                    alone = len(subset.nodes) == len(graph.nodes)
+                    kernels.append((subset, self._compile(extract(graph, subset), alone)))
+                except LitegpuError as error:
+                    self._fail(error)
+                    notes.append(f"{counted(len(subset.nodes), 'node')} left to the CPU: {error}")
+                    _log.warning("%s", notes[-1])
+                    selection.give_up(subset.nodes)
+                    break
+            else:
+                return choice, kernels, notes
+            for _, kernel in kernels:
+                kernel.close()
+
+    def _compile(self, graph: Graph, alone: bool) -> PartitionKernel:
+        """Compile on the device, or on that of the next API if this one refuses and any will do."""
+        while True:
+            try:
+                return self._compile_here(graph, alone)
+            except LitegpuError as error:
+                if not self._may_fall_back:
+                    raise
+                self._device = backends.fall_back(self.device, error)
+
+    def _compile_here(self, graph: Graph, alone: bool) -> PartitionKernel:
+        from litegpu.delegation.partition_kernel import PartitionKernel
+
+        options = self.options
+        kernel = PartitionKernel(
+            *(graph, self._device, options.numeric_policy(), self._cache, alone),
+            tuning=options.tuning(),
+            timeout=options.timeout_seconds(),
+            on_progress=self._on_progress,
+            quick=options.starts_quickly(),
+        )
+        self._device = kernel.device
+        return kernel
+
+    def wait_for_best_code(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is compiled beside the invokes, for `timeout` seconds at most.
+
+        That happens after a `quick_start`. Returns whether the next invoke of every interpreter
+        runs the best code that there is; False, too, where it could not be compiled.
+        """
+        ends = None if timeout is None else time.monotonic() + timeout
+
+        def left() -> float | None:
+            return None if ends is None else max(ends - time.monotonic(), 0.0)
+
+        return all([kernel.wait_for_best_code(left()) for kernel in self._kernels])
+
+    def profile(self, interpreter: Any = None, *, repeats: int = 20, peaks: bool = True) -> Profile:
+        """Measure where the time goes in an interpreter, without one in that which came last.
+
+        With an `interpreter` whole invokes are timed too, on whatever its inputs hold; the
+        partitions by themselves run on seeded noise where they can. All times are medians of
+        `repeats` runs. `peaks` measures what the device can do at most, for the kernels' floors.
+        No other thread may invoke meanwhile.
+
+        Raises InterpreterError before the delegate was applied and for what is no interpreter that
+        it was applied to, ModelError when nothing runs on the GPU (with the reasons), OptionsError
+        for `repeats` below 1, ExecutionError when the device fails.
+        """
+        from litegpu.delegation.interpreter_lookup import kernels_of
+        from litegpu.delegation.profile import nothing_to_profile, take_profile
+
+        if interpreter is None:
+            kernels = self._living()
+        else:
+            kernels = kernels_of(interpreter, self, self._kernels, "profile()")
+        self.wait_for_best_code()
+        if not kernels:
+            raise nothing_to_profile(self.report, self.error) from self.error
+        return take_profile(
+            self._device, self.precision, kernels, interpreter, repeats=repeats, peaks=peaks
+        )
+
+    def bind_buffer(
+        self, interpreter: Any, tensor_index: int, buffer: Any, stream: Any = None
+    ) -> None:
+        """Let an input of the model be read from a buffer, or an output be written to one.
+
+        From the next invoke on; the interpreter's tensor keeps what it has. `buffer` is a
+        TensorBuffer, or an array that TensorBuffer.of takes; None gives the tensor back. `stream`
+        is CUDA's: invokes begin after what is on it then.
+
+        Raises InterpreterError for what is no interpreter that has this delegate, and BindingError
+        for a tensor that is none of the model's inputs and outputs, or that the CPU reads or
+        writes, for a buffer that does not fit it, and for a `stream` on another device.
+        """
+        from litegpu.delegation.interpreter_lookup import kernels_of
+        from litegpu.delegation.tensor_binding import bind_tensor
+
+        kernels = kernels_of(interpreter, self, self._kernels, "bind_buffer()")
+        bind_tensor(interpreter, kernels, tensor_index, buffer, stream)
+
+    def _living(self) -> list[PartitionKernel]:
+        """Return the kernels of the interpreter that applied the delegate last."""
+        return [kernel for kernel in self._kernels if kernel.home == self._primary]
+
+    def _whole(self, number: int = 0) -> PartitionKernel | None:
+        """Return what runs all of that graph of the model it was applied to last, if one does."""
+        kernels = [kernel for kernel in self._living() if kernel.number == number]
+        return kernels[0] if len(kernels) == 1 and kernels[0].alone else None
+
+    def _take_kernel(self, context: int, subset: Subset) -> PartitionKernel:
+        """Hand over the kernel compiled for a subset."""
+        kernel = self._pending[context].pop(subset.nodes)
+        kernel.number = self._applied.subgraphs.numbers.get(context)
+        kernel.home = self._applied.primary or context
+        self._kernels.add(kernel)
+        kernel.changed = weakref.WeakMethod(self._changed)
+        return kernel
+
+    def _release_untaken(self, context: int) -> None:
+        """Release the kernels that an interpreter did not take."""
+        for kernel in self._pending.pop(context, {}).values():
+            kernel.close()
+
+    def _fail(self, error: BaseException) -> None:
+        """Keep an error that could not be raised through C."""
+        self.error = error
+        # The frames of its traceback hold weights and device memory.
+        for each in causes(error):
+            traceback.clear_frames(each.__traceback__)
+
+    def _prepared(self, kernel: SeatedKernel, error: BaseException | None) -> None:
+        """Forget an error that a kernel got over, and report what it is like now."""
+        from litegpu.delegation.partition_kernel import PartitionKernel
+
+        if error is not None and error is self.error:
+            self.error = None
+        if isinstance(kernel, PartitionKernel):
+            self._changed(kernel)
+
+    def _changed(self, kernel: PartitionKernel) -> None:
+        """Report what a kernel is like now, and go on with its device if this one is lost."""
+        own = self._applied.report is self.report
+        if self._device.lost:
+            self._device = kernel.device
+            if self.report is not None:
+                info = self.device
+                self.report = replace(self.report, backend=info.backend, device=info.name)
+        if kernel in self._described:
+            before = self._described[kernel]
+            now = kernel.describe(before.nodes, before.estimate)
+            if self.report is not None and now != before:
+                self._described[kernel] = now
+                self.report = self.report.with_partition(before, now)
+        if own:
+            self._applied.report = self.report
+
+    def _make_report(
+        self,
+        selection: Selection,
+        choice: PartitionChoice,
+        kernels: Sequence[tuple[Subset, PartitionKernel]],
+        partitions: Sequence[Partition],
+        notes: Sequence[str],
+    ) -> DelegationReport:
+        from litegpu.delegation.advice import advise
+        from litegpu.delegation.partitioner import quantized_support
+        from litegpu.delegation.report import DelegationReport, rejected_nodes
+
+        graph, reasons = selection.support.graph, selection.support.reasons
+        mode = self.options.quantized_mode()
+        quantized = quantized_support(graph, selection.support, mode)
+        return DelegationReport(
+            backend=self.device.backend,
+            device=self.device.name,
+            precision=self.precision,
+            total_nodes=len(graph.nodes),
+            ops={n.index: n.op for n in graph.nodes},
+            rejected=rejected_nodes(graph, reasons),
+            partitions=tuple(partitions),
+            left_out=selection.left_out(choice),
+            split=selection.costs.split(choice.delegated),
+            advice=advise(
+                *(selection, choice, [kernel.compiled for _, kernel in kernels]),
+                *(self.options.numeric_policy(), quantized[1:] if mode else ()),
+            ),
+            notes=tuple(notes),
+            quantized=quantized,
+        )
+
+    def _publish(self, report: DelegationReport, primary: bool) -> None:
+        """Make a report the delegate's own; those on subgraphs become parts of it."""
+        before = self._applied.report
+        if before is not None and not primary:
+            report = replace(before, subgraphs=(*before.subgraphs, report))
+        self.report = self._applied.report = report
+
+    def _announce(self, report: DelegationReport) -> None:
+        from litegpu.runtime_abi.opcodes import code_of, known_name
+
+        if config.debug_level() >= 1:
+            _log.info("%s", report)
+        if not report.rejected:
+            return
+        for code in sorted({code_of(node.op) for node in report.rejected}):
+            _log.warning("WARNING: op code #%d cannot be handled by this delegate.", code)
+        reasons = {f"{known_name(node.op)}: {node.reason}" for node in report.rejected}
+        _log.warning(
+            "Following operations are not supported by GPU delegate:\n%s\n%s",
+            *("\n".join(sorted(map(printable, reasons))), report.summary()),
+        )
+        if not report.partitions:
+            for line in report.left_lines():
+                _log.warning("Left to the CPU: %s", line)
+
+
+class _Applied(threading.local):
+    """What a thread knows of the interpreter that it applies a delegate to."""
+
+    primary: int | None = None
+    report: DelegationReport | None = None
+    subgraphs: Subgraphs
+    checks: GraphChecks
+
+
+def _closed() -> InterpreterError:
+    return InterpreterError(
+        "The delegate was closed. Make another GpuDelegate, and the interpreter anew."
+    )

@@ -1,0 +1,162 @@
+"""Runs a partition that is a whole model on buffers, without its interpreter."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from litegpu.backends.buffers import Buffer, HostBuffer
+from litegpu.backends.execution import Event, Submission
+from litegpu.delegation.partition_kernel import PartitionKernel
+from litegpu.engine.compiled import CompiledPartition
+
+
+class KernelContext:
+    """One execution context of a kernel, for one run at a time; all of them share its executable.
+
+    That of number 0 is the one in which the interpreter would invoke.
+    """
+
+    def __init__(self, kernel: PartitionKernel, number: int) -> None:
+        """Take a context of a kernel; it is made when it is needed."""
+        self.kernel, self._number = kernel, number
+        self._source: CompiledPartition | None = None
+        self._compiled: CompiledPartition | None = None
+
+    def compiled(self) -> CompiledPartition:
+        """Return what the kernel has compiled last, with this context.
+
+        Raises DeviceMemoryError when memory for a further context is short.
+        """
+        latest = self.kernel.compiled
+        if self._compiled is None or latest is not self._source:
+            self.close()
+            self._compiled = latest.in_other_context() if self._number else latest
+            self._source = latest
+        return self._compiled
+
+    def widen(self, lost: Mapping[int, str], again: bool) -> None:
+        """Compile with values at float32, unless another context's run has led to that."""
+        if self._source is not None:
+            self.kernel.widen_together(self._source, lost, again)
+
+    def close(self) -> None:
+        """Release the context, but for the kernel's own of now."""
+        if self._compiled is not None and self._compiled is not self.kernel.compiled:
+            self._compiled.context.close()
+        self._compiled = self._source = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The buffers of a run: those of a tensor that is an output twice are several."""
+
+    inputs: Mapping[int, Buffer]
+    outputs: Mapping[int, Sequence[Buffer]]
+
+
+class DirectRun:
+    """A prepared run of a kernel with given buffers, as often as wanted.
+
+    Call it in one thread at a time, and in none in which the interpreter invokes.
+    """
+
+    def __init__(
+        self, context: KernelContext, ends: Ends, stream: int | None = None, repeated: bool = False
+    ) -> None:
+        """Take a buffer for each tensor; see `can_run`. Runs come after what is on `stream`.
+
+        One that is `repeated`, for many runs, may take longer to prepare, and less to run.
+        Raises BindingError for a buffer that is too small, or of another device.
+        """
+        self._on, self._ends, self._stream, self._repeated = context, ends, stream, repeated
+        self._bind()
+
+    @staticmethod
+    def can_run(kernel: PartitionKernel, inputs: set[int], outputs: set[int]) -> bool:
+        """Whether a kernel makes all outputs of these inputs, and keeps nothing between runs."""
+        compiled = kernel.compiled
+        results = {*compiled.outputs, *compiled.constants}
+        return (
+            kernel.alone
+            and not compiled.states
+            and inputs.issuperset(compiled.inputs)
+            and results == outputs
+        )
+
+    def _bind(self) -> None:
+        compiled = self._compiled = self._on.compiled()
+        self._source = self._on.kernel.compiled
+        bindings = compiled.watched(
+            [self._ends.inputs[v] for v in compiled.inputs],
+            [self._ends.outputs[v][0] for v in compiled.outputs],
+        )
+        context = compiled.context
+        self._submission: Submission
+        if self._repeated:
+            self._submission = context.bind_kept(bindings, self._stream)
+        elif self._stream is not None:
+            self._submission = context.bind_after(bindings, self._stream)
+        else:
+            self._submission = context.bind(bindings)
+        self._run: Callable[[], None] = self._submission.run
+        self._event: Event | None = None
+        self._again = [
+            (target, first) for first, *others in self._ends.outputs.values() for target in others
+        ]
+
+    def __call__(self) -> None:
+        """Run once; again if values turn out not to fit half. Raises what Submission.run does."""
+        if self._on.kernel.compiled is not self._source:
+            self._bind()
+        self._run()
+        self._complete()
+
+    def submit(self) -> None:
+        """Begin a run, which `finish` ends. Raises what Submission.submit does."""
+        if self._on.kernel.compiled is not self._source:
+            self._bind()
+        self._event = self._submission.submit()
+
+    def is_done(self) -> bool:
+        """Whether the device has come to the end of what was submitted."""
+        return self._event is None or self._event.done()
+
+    def finish(self) -> None:
+        """Wait for what was submitted; run again as `__call__` does. Raises what it does."""
+        if self._event is None:
+            return
+        try:
+            self._event.wait()
+            self._complete()
+        except Exception:
+            self._event = None
+            raise
+        self._event = None  # not before: what interrupts this may call it again
+
+    def _complete(self) -> None:
+        """See that values have fitted half, and fill what no kernel writes."""
+        again = False
+        while (watch := self._compiled.watch) is not None and (lost := watch.lost()):
+            self._on.widen(lost, again)
+            self._bind()
+            self._run()
+            again = True
+        for v, array in self._compiled.constants.items():
+            _fill(self._ends.outputs[v][0], array)
+        for target, first in self._again:
+            if isinstance(target, HostBuffer) and isinstance(first, HostBuffer):
+                ctypes.memmove(target.pointer, first.pointer, first.nbytes)
+            else:
+                target.write(first.read())
+
+
+def _fill(target: Buffer, array: npt.NDArray[Any]) -> None:
+    if isinstance(target, HostBuffer):
+        ctypes.memmove(target.pointer, array.ctypes.data, array.nbytes)
+    else:
+        target.write(array)

@@ -1,0 +1,29 @@
+"""What to know of exact results beside those of this machine's CPU."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+
+from litegpu.graph import Graph
+from litegpu.graph.partition import PartitionChoice
+from litegpu.host import cpu_features as host_cpu
+from litegpu.ops.common.types import is_quantized
+
+_log = logging.getLogger("litegpu")
+
+
+def exactness_notes(graph: Graph, choice: PartitionChoice) -> list[str]:
+    """Return what to tell of quantized nodes that are computed exactly; log it once."""
+    reason = host_cpu.other_rounding()
+    delegated = {index for subset in choice.delegated for index in subset.nodes}
+    exact = any(node.index in delegated and is_quantized(graph, node) for node in graph.nodes)
+    if not reason or not exact:
+        return []
+    _tell_once(reason)
+    return [reason]
+
+
+@cache
+def _tell_once(text: str) -> None:
+    _log.warning("%s", text)

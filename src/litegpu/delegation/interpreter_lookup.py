@@ -1,0 +1,70 @@
+"""Which kernels of a delegate an interpreter holds: one delegate may serve several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from litegpu.delegation.partition_kernel import PartitionKernel
+from litegpu.errors import InterpreterError
+from litegpu.runtime_abi import structs
+from litegpu.runtime_abi.reader import tensor_at
+
+
+def kernels_of(
+    interpreter: Any, delegate: object, kernels: Iterable[PartitionKernel], call: str
+) -> list[PartitionKernel]:
+    """Return those of a delegate's kernels that an interpreter holds.
+
+    Runtimes do not tell which context is whose, so an interpreter is known by where its inputs and
+    outputs lie. `call` is what it was given to. Raises InterpreterError where it has not the
+    delegate, and where several have no memory for their tensors yet.
+    """
+    _check_uses(interpreter, delegate, call)
+    kernels, places = [kernel for kernel in kernels if kernel.home], _places(interpreter)
+    homes = {kernel.home for kernel in kernels if _lie_there(kernel.home, places)}
+    if len(homes) > 1:
+        raise InterpreterError(
+            f"{len(homes)} interpreters use this delegate, and none of them has allocated its "
+            "tensors, so that they look alike. Call allocate_tensors() of this one before."
+        )
+    return [kernel for kernel in kernels if kernel.home in homes]
+
+
+def _check_uses(interpreter: Any, delegate: object, call: str) -> None:
+    """Raise InterpreterError for what is no interpreter that was made with the delegate.
+
+    `call` is what it was given to.
+    """
+    if not callable(getattr(interpreter, "invoke", None)):
+        raise InterpreterError(
+            f"{call} takes the interpreter that this delegate was given to, not {interpreter!r}."
+        )
+    given = getattr(interpreter, "_delegates", None)  # by every runtime that there is
+    if given is not None and not any(each is delegate for each in given):
+        raise InterpreterError(
+            f"This interpreter was made without this delegate. Give {call} the one that has it "
+            "in experimental_delegates."
+        )
+
+
+def _places(interpreter: Any) -> Mapping[int, int]:
+    """Return the addresses of inputs and outputs that have any bytes, 0 for those not allocated."""
+    found = {}
+    for detail in (*interpreter.get_input_details(), *interpreter.get_output_details()):
+        if np.dtype(detail["dtype"]).kind in "biufc" and np.prod(detail["shape"]):
+            try:
+                found[detail["index"]] = interpreter.tensor(detail["index"])().ctypes.data
+            except ValueError:  # the runtime's, for a tensor without data
+                found[detail["index"]] = 0
+    return found
+
+
+def _lie_there(context: int, places: Mapping[int, int]) -> bool:
+    struct = structs.TfLiteContext.from_address(context)
+    tensors, count = struct.tensors or 0, struct.tensors_size
+    return all(
+        v < count and (tensor_at(tensors, v).data or 0) == address for v, address in places.items()
+    )

@@ -1,0 +1,474 @@
+"""Runs one partition inside the runtime: follows its shapes, finds its data, calls the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+
+from litegpu import backends, progress
+from litegpu.backends.base import Device
+from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind, check_device
+from litegpu.backends.execution import without_streams
+from litegpu.cache.improving import wait_for
+from litegpu.cache.partitions import Wanted, find_or_compile
+from litegpu.cache.store import CacheFolder
+from litegpu.delegation.cost_model import Estimate
+from litegpu.delegation.report import Partition
+from litegpu.engine.choices import Tuning
+from litegpu.engine.compiled import CompiledPartition
+from litegpu.engine.partition import compile_partition
+from litegpu.engine.peaks import Peaks
+from litegpu.engine.profile import PartitionProfile, profile_partition
+from litegpu.engine.tuning import Tuner
+from litegpu.errors import (
+    BindingError,
+    DeviceLostError,
+    InterpreterError,
+    LitegpuError,
+    ModelError,
+)
+from litegpu.graph import DType, Graph
+from litegpu.graph.partition import sources, with_shapes
+from litegpu.host.thread_worker import WorkerEndedError
+from litegpu.numeric_policy import NumericPolicy
+from litegpu.ops.common.support import check_support
+from litegpu.progress import OnProgress
+from litegpu.runtime_abi import bridge, structs
+from litegpu.runtime_abi.enums import DTYPES
+from litegpu.runtime_abi.reader import tensor_at
+from litegpu.runtime_abi.zero_copy import ZeroCopyBinding
+from litegpu.wording import shown_names
+
+_log = logging.getLogger("litegpu")
+
+_TENSORS = structs.TfLiteContext.tensors.offset  # type: ignore[union-attr]
+_DATA = structs.TfLiteTensor.data.offset  # type: ignore[union-attr]
+_TENSOR_SIZE = ctypes.sizeof(structs.TfLiteTensor)
+
+
+class PartitionKernel:
+    """A compiled partition bound to the tensors of an interpreter."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        device: Device,
+        policy: NumericPolicy,
+        cache: CacheFolder | None,
+        alone: bool = False,
+        tuning: Tuning = Tuning.ESTIMATED,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        quick: bool = False,
+    ) -> None:
+        """Compile for the shapes that the graph has now, or take what `cache` has of that.
+
+        `alone` tells that no other node of the model runs beside the partition. `tuning` is how
+        kernels are chosen, for these shapes and for all that follow. `timeout` is how many seconds
+        a run may take, None for any. `on_progress` hears of this and of all later compiling.
+        `quick` allows code that was compiled in a hurry, until there is better. After a loss of the
+        device it runs on it opened again, or on one of another API.
+        Raises CompilationError or DeviceMemoryError.
+        """
+        self.graph = self._compiled_graph = graph
+        self._device = device
+        self._policy = policy
+        self._cache = cache
+        self._timeout = timeout
+        self._on_progress = on_progress
+        self._quick = quick
+        self._tuning = tuning
+        self._tuner = self._tuner_of(device)
+        self._precise: frozenset[int] = frozenset()
+        self.kept_float32: tuple[str, ...] = ()
+        """Names of the tensors that would be stored as half, but did not fit."""
+        self.changed: Callable[[], Callable[[PartitionKernel], None] | None] = _nobody
+        """Return what to call when an invoke has compiled anew: the delegate may be gone."""
+        self.compiled = self._compile(graph)
+        self._tensors = 0
+        self._run: Callable[[], object] = _skip
+        """Copies in, runs and copies out, once the first invoke has bound it."""
+        self.alone = alone
+        """Whether no other node of its graph runs beside it."""
+        self.number: int | None = None
+        """Which graph of the model it is of; None where that is not known."""
+        self.home = 0
+        """The context of the main graph of the interpreter that holds it, 0 for none."""
+        self.bindable: frozenset[int] = frozenset()
+        """The model's inputs and outputs that only this partition reads and writes."""
+        self._buffers: dict[int, Buffer] = {}
+        self._stream: int | None = None
+        self._widening = threading.Lock()
+        self._context = 0
+        self._zero_copy = ZeroCopyBinding()
+        self._constants: list[tuple[ctypes.c_void_p, int, int]] = []
+        self._states: list[tuple[ctypes.c_void_p, int]] = []
+
+    def _tuner_of(self, device: Device) -> Tuner:
+        return Tuner(device.info, self._cache.kernels if self._cache else None, self._tuning)
+
+    def _compile(self, graph: Graph) -> CompiledPartition:
+        """Return the partition after its first run; after a loss meanwhile, on another device.
+
+        Raises DeviceLostError where there is none, and what `_compile_here` does.
+        """
+        while True:
+            try:
+                return self._compile_here(graph)
+            except DeviceLostError as error:
+                self._leave(error)
+
+    def _leave(self, error: DeviceLostError) -> None:
+        """Go on with the device opened again, or another one. Raises the error if there is none."""
+        lost = self._device
+        # The thread of a device ends with the program, too.
+        if not lost.lost or isinstance(error.__cause__, WorkerEndedError):
+            raise error
+        device = backends.after_loss(lost)
+        _log.warning("%s Going on with %s.", error.reason, device.info.title)
+        self._device, self._tuner = device, self._tuner_of(device)
+
+    def _compile_here(self, graph: Graph) -> CompiledPartition:
+        """Return the partition after its first run: drivers leave much of their work to that.
+
+        That it is kept after it, too, lets binaries hold what is compiled only then.
+        """
+        tuned, precise = self._tuner.facts(), self._precise
+        wanted = Wanted(graph, self._device, self._policy, tuned, precise, self._quick)
+        with progress.watching(self._on_progress):
+            progress.at("load")
+            compiled = find_or_compile(wanted, self._cache, lambda: self._compile_anew(graph))
+        compiled.context.timeout = self._timeout
+        for line in compiled.facts.replaced:
+            if self._device.failures.is_first(line):
+                _log.warning("A kernel failed on %s; %s", self._device.info.title, line)
+        return compiled
+
+    def _compile_anew(self, graph: Graph) -> CompiledPartition:
+        progress.at("choose")
+        compiled = compile_partition(
+            graph,
+            self._device,
+            self._policy,
+            cache_dir=self._cache.kernels if self._cache else None,
+            tuner=self._tuner,
+            precise=self._precise,
+            quick=self._quick,
+        )
+        progress.at("run")
+        try:
+            compiled.warm_up(self._device)
+        except BaseException:
+            compiled.close()
+            raise
+        return compiled
+
+    def shape(self, context: int) -> None:
+        """Give the outputs the shapes that follow from those of the inputs.
+
+        Raises ModelError when the inputs' shapes make a node impossible.
+        """
+        tensors = structs.TfLiteContext.from_address(context).tensors or 0
+        shapes = {v: bridge.tensor_shape(tensors, v) for v in sources(self.graph)}
+        if any(self.graph.values[v].shape != shape for v, shape in shapes.items()):
+            self.graph = _supported(with_shapes(self.graph, shapes.items()), self._policy)
+        for v in self.graph.outputs:
+            shape = self.graph.values[v].shape
+            if bridge.tensor_shape(tensors, v) != shape:
+                bridge.resize_tensor(context, v, shape)
+
+    def prepare(self, context: int) -> None:
+        """Compile anew if shapes have changed, and give the outputs their shapes.
+
+        Raises ModelError when the new shapes make a node impossible, or an input has another type
+        than in the file.
+        """
+        self._zero_copy.unbind(context)
+        self._context, self._tensors = context, 0
+        self._check_types(structs.TfLiteContext.from_address(context).tensors or 0)
+        self.shape(context)
+        if self.graph is not self._compiled_graph:
+            compiled = self._compile(self.graph)
+            self.compiled.close()
+            self.compiled, self._compiled_graph = compiled, self.graph
+
+    def invoke(self, context: int) -> None:
+        """Run on the tensors' present data.
+
+        When the device is lost, or was before, the partition is compiled anew on it opened again,
+        or on another one, and runs there. Raises ExecutionError when the device fails otherwise.
+        """
+        while True:
+            device = self._device
+            was_lost = device.lost
+            try:
+                return self._invoke(context)
+            except DeviceLostError as error:
+                if not was_lost:
+                    self.compiled.blame(error, device)
+                self._move(context, error)
+
+    def _move(self, context: int, error: DeviceLostError) -> None:
+        """Compile on a device that works; the next run has the inputs of the one that failed.
+
+        Raises DeviceLostError where there is none, or where not all that it needs is left.
+        """
+        buffers = self._buffers.values()
+        if self._stream is not None or any(b.kind is not MemoryKind.HOST for b in buffers):
+            raise error  # they are lost, too
+        self._zero_copy.unbind(context, keep=True)
+        self._tensors, self._run = 0, _skip
+        lost, states = self._device, self.compiled.states
+        with contextlib.suppress(LitegpuError):  # its driver may refuse that
+            self.compiled.close()
+        try:
+            self._leave(error)
+            self.compiled = self._compile(self.graph)
+        except BaseException:
+            self._device = lost  # the next invoke tries again
+            raise
+        if (changed := self.changed()) is not None:
+            changed(self)
+        if states:
+            names = shown_names([self.graph.values[v].name for v in states])
+            raise DeviceLostError(
+                f"{error.reason} The states {names} were lost with it.",
+                f"Call reset_all_variables(). The next invoke runs on {self._device.info.title}.",
+            ) from error
+
+    def _invoke(self, context: int) -> None:
+        tensors = ctypes.c_size_t.from_address(context + _TENSORS).value
+        if tensors != self._tensors:
+            self._check_sizes(tensors)
+            self._bind_zero_copy(context)
+            self._bind(tensors)
+        if self.compiled.watch is None:
+            self._run()
+        else:
+            self._run_watched(context)
+        for target, address, size in self._constants:
+            ctypes.memmove(target, address, size)
+
+    def _run_watched(self, context: int) -> None:
+        """Run; again if values turn out not to fit half, from the same inputs and states."""
+        states = [(p, ctypes.string_at(p.value or 0, size)) for p, size in self._states]
+        self._run()
+        again = False
+        while self.compiled.watch is not None and (lost := self.compiled.watch.lost()):
+            for pointer, data in states:
+                ctypes.memmove(pointer.value or 0, data, len(data))
+            self.widen(lost, again)
+            self._bind_zero_copy(context)
+            self._bind(ctypes.c_size_t.from_address(context + _TENSORS).value)
+            self._run()
+            again = True
+
+    def widen_together(self, ran: CompiledPartition, lost: Mapping[int, str], again: bool) -> None:
+        """Do what `widen` does after a run of `ran`, unless another thread has.
+
+        The context of `ran` stays: another thread may run there, and closes it.
+        """
+        with self._widening:
+            if self.compiled is ran:
+                self._widen(lost, again).disown()
+
+    def widen(self, lost: Mapping[int, str], again: bool) -> None:
+        """Compile with values at float32; the second time in a run, with all that follow them.
+
+        What was cut hides from the values after it whether they fit.
+        """
+        self._widen(lost, again).close()
+
+    def _widen(self, lost: Mapping[int, str], again: bool) -> CompiledPartition:
+        """Return what was compiled before."""
+        before, facts = self._precise, self.compiled.facts
+        wide = facts.written_after(lost) if again else lost
+        self._precise = before.union(*map(facts.beside, wide))
+        try:
+            compiled = self._compile(self.graph)
+        except BaseException:
+            self._precise = before
+            raise
+        self._zero_copy.unbind(self._context, keep=True)
+        self._tensors, old, self.compiled = 0, self.compiled, compiled
+        names = {v: facts.values[v].name for v in wide}
+        self.kept_float32 = tuple(dict.fromkeys((*self.kept_float32, *names.values())))
+        for why in sorted(set(lost.values())):
+            names_of = list(dict.fromkeys(names[v] for v in lost if lost[v] == why))
+            _log.warning(
+                "float16 cannot hold %s: %s. From now on this is float32; the invoke runs again.",
+                *(shown_names(names_of), why),
+            )
+        if (changed := self.changed()) is not None:
+            changed(self)
+        return old
+
+    def _check_types(self, tensors: int) -> None:
+        """Raise ModelError where a kernel of the CPU makes another type than the file states."""
+        for v in sources(self.graph):
+            stated = self.graph.values[v].dtype
+            found = DTYPES.get(tensor_at(tensors, v).type, DType.OTHER)
+            if found is not stated:
+                raise ModelError(
+                    f"Tensor {v} is {found.name} in the interpreter, and {stated.name} in the "
+                    "model's file. Use the interpreter without the delegate."
+                )
+
+    def _check_sizes(self, tensors: int) -> None:
+        """Raise InterpreterError where a tensor has not the bytes that are copied."""
+        compiled = self.compiled
+        sizes = {v: array.nbytes for v, array in compiled.constants.items()}
+        sizes.update(compiled.sizes())
+        for v, size in sizes.items():
+            found = tensor_at(tensors, v).bytes
+            if found != size:
+                raise InterpreterError(
+                    f"Tensor {v} has {found} bytes in the interpreter, and {size} in the compiled "
+                    "partition. Call allocate_tensors() anew, or use no delegate."
+                )
+
+    def _bind_zero_copy(self, context: int) -> None:
+        """Let the tensors lie where the device reaches them, if it has such memory."""
+        compiled = self.compiled
+        pinned = compiled.context.pinned()
+        if pinned is not None and self.alone:
+            sizes = compiled.sizes()
+            # What the watch moves comes last on each side, and stays its own.
+            ins = pinned.inputs[: len(compiled.inputs)]
+            outs = pinned.outputs[: len(compiled.outputs)]
+            free = [
+                (v, buffer.address, size)
+                for (v, size), buffer in zip(sizes, (*ins, *outs), strict=True)
+                if isinstance(buffer, HostBuffer) and v not in self._buffers
+            ]
+            indices, memory, nbytes = ([each[place] for each in free] for place in range(3))
+            self._zero_copy.bind(context, indices, memory, nbytes)
+
+    def _bind(self, tensors: int) -> None:
+        """Find the fields that hold the data addresses; the runtime may move its tensor table."""
+
+        def data(index: int) -> ctypes.c_void_p:
+            return ctypes.c_void_p.from_address(tensors + index * _TENSOR_SIZE + _DATA)
+
+        compiled, sizes = self.compiled, dict(self.compiled.sizes())
+
+        def end(v: int) -> Buffer:
+            return self._bound_buffer(v, sizes[v]) or HostBuffer(data(v), sizes[v])
+
+        bindings = compiled.watched([*map(end, compiled.inputs)], [*map(end, compiled.outputs)])
+        self._run = compiled.context.bind_kept(bindings, self._stream).run
+        self._states = [(data(v), size) for v, size in sizes.items() if v in compiled.states]
+        for v, array in compiled.constants.items():
+            if (buffer := self._bound_buffer(v, array.nbytes)) is not None:
+                buffer.write(array)
+        self._constants = [
+            (data(v), array.ctypes.data, array.nbytes)
+            for v, array in compiled.constants.items()
+            if v not in self._buffers
+        ]
+        self._tensors = tensors
+
+    def bind_buffer(self, v: int, buffer: Buffer | None, stream: int | None) -> None:
+        """Read or write a buffer in the place of a tensor, from the next invoke on; None: neither.
+
+        `v` is one of `bindable`. Invokes begin after what is on the `stream` of CUDA's then. Raises
+        BindingError for a buffer of another device, for a state, and for a stream where the device
+        has none.
+        """
+        if v in self.compiled.states:
+            raise BindingError(
+                f"Tensor {v} is a state, which the interpreter keeps between invokes. Bind inputs "
+                "and outputs."
+            )
+        if stream is not None and not self.compiled.context.has_streams:
+            raise without_streams()
+        if buffer is None:
+            self._buffers.pop(v, None)
+        else:
+            check_device(buffer, self._device, f"tensor {v}")
+            self._buffers[v] = buffer
+        self._zero_copy.unbind(self._context, keep=True)
+        self._stream, self._tensors = stream, 0
+
+    def _bound_buffer(self, v: int, size: int) -> Buffer | None:
+        """Return the buffer that is bound to a tensor. Raises BindingError for another size."""
+        buffer = self._buffers.get(v)
+        if buffer is not None and buffer.nbytes != size:
+            raise BindingError(
+                f"Tensor {v} has {size} bytes now, and the buffer bound to it {buffer.nbytes}. "
+                "Bind another one, or None."
+            )
+        return buffer
+
+    def wait_for_best_code(self, seconds: float | None) -> bool:
+        """Wait while better code is compiled; return whether there is none now."""
+        return wait_for(self.compiled.executable, seconds)
+
+    def profile(self, repeats: int, peaks: Peaks | None) -> PartitionProfile:
+        """Measure the partition by itself. Raises ExecutionError when the device fails."""
+        ops = {node.index: node.op for node in self.graph.nodes}
+        return profile_partition(self.compiled, ops, repeats, peaks, zero_copy=self.alone)
+
+    @contextlib.contextmanager
+    def idle(self) -> Iterator[None]:
+        """Let invokes do nothing for a while: what they still take is spent elsewhere."""
+        run, self._run = self._run, _skip
+        try:
+            yield
+        finally:
+            self._run = run
+
+    def give_back(self, context: int) -> None:
+        """Let the tensors lie in the runtime's memory, with what they hold."""
+        self._zero_copy.unbind(context, keep=True)
+
+    @property
+    def device(self) -> Device:
+        """The device that it runs on."""
+        return self._device
+
+    def describe(self, nodes: tuple[int, ...], estimate: Estimate | None) -> Partition:
+        """Return what reports tell of the partition of these nodes."""
+        facts, program, values = self.compiled.facts, self.compiled.program, self.graph.values
+        return Partition(
+            nodes=nodes,
+            kernels=len(facts.launches),
+            arena_bytes=program.memory_bytes,
+            lower_bound_bytes=facts.lower_bound,
+            constant_bytes=int(program.constants.size),
+            inputs=tuple(values[v].name for v in self.graph.inputs),
+            outputs=tuple(values[v].name for v in self.graph.outputs),
+            estimate=estimate,
+            kept_float32=self.kept_float32,
+            replaced=facts.replaced,
+        )
+
+    def close(self, context: int = 0) -> None:
+        """Release everything on the device; `context` is that of tensors it was bound to."""
+        self.home = 0  # the interpreter may go now
+        self._zero_copy.unbind(context)
+        self.compiled.close()
+
+
+def _supported(graph: Graph, policy: NumericPolicy) -> Graph:
+    """Return a graph with the shapes that follow from those of its inputs."""
+    support = check_support(graph, policy.quantized)
+    if support.reasons:
+        index, reason = next(iter(support.reasons.items()))
+        shapes = {graph.values[v].name: list(graph.values[v].shape) for v in graph.inputs}
+        raise ModelError(
+            f"Node {index} cannot run with the input shapes {shapes}: {reason} "
+            "Use other shapes, or the interpreter without the delegate."
+        )
+    return support.graph
+
+
+def _nobody() -> None:
+    """Know nobody to call."""
+
+
+def _skip() -> None:
+    """Run nothing."""

@@ -1,0 +1,138 @@
+"""Which nodes of an interpreter's graph to delegate, by what runs on the GPU and by the options."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from litegpu.backends.base import DeviceInfo
+from litegpu.delegation.cost_model import (
+    CostModel,
+    CostPolicy,
+    NodeCountPolicy,
+    NothingPolicy,
+    RequiredNodes,
+)
+from litegpu.delegation.report import LeftOut, QuantizedSupport, rejected_nodes
+from litegpu.graph import Graph
+from litegpu.graph.partition import (
+    Candidates,
+    PartitionChoice,
+    PartitionPolicy,
+    Preview,
+    Subset,
+    choose,
+)
+from litegpu.numeric_policy import QuantizedMode
+from litegpu.ops.common.fold import is_folded
+from litegpu.ops.common.support import SupportCheck, check_support
+from litegpu.ops.common.types import is_quantized
+from litegpu.ops.common.work import states_of
+from litegpu.options import QUANTIZED_MODES, GpuDelegateOptions
+from litegpu.runtime_abi.opcodes import CUSTOM, code_of
+from litegpu.runtime_abi.subgraphs import Runs
+
+
+class Selection:
+    """The nodes that can be delegated, and how partitions of them are chosen."""
+
+    def __init__(
+        self,
+        support: SupportCheck,
+        options: GpuDelegateOptions,
+        device: DeviceInfo,
+        threads: int,
+        preview: Preview,
+        runs: Runs = Runs.INVOKED,
+    ) -> None:
+        """Take a checked graph, how many threads the CPU has for its part of it, and how it runs.
+
+        What other graphs call must be worth it, even if the GPU can run all of it: its caller is on
+        the CPU, and copies for each call.
+        """
+        self.support = support
+        self.preview = preview
+        graph = support.graph
+        able = {node.index for node in graph.nodes} - set(support.reasons)
+        nodes = range(options.first_delegate_node_index, options.last_delegate_node_index + 1)
+        self.supported = {index for index in able if index in nodes}
+        self._outside = tuple(sorted(able - self.supported))
+        self._folded = {n.index for n in graph.nodes if is_folded(n, graph.values)}
+        self._states = {v for node in graph.nodes for v in states_of(node)}
+        self._limit = max(options.max_delegated_partitions, 1)
+        self.costs = CostModel(graph, device.backend, threads, self._folded)
+        least = options.min_nodes_per_partition
+        self._called = runs is not Runs.INVOKED
+        policy: PartitionPolicy
+        if least is not None:
+            policy = NodeCountPolicy(least)
+        elif runs is Runs.ONCE:
+            policy = NothingPolicy("It runs only once, which is over before it could be compiled.")
+        else:
+            policy = CostPolicy(self.costs, device.software and not self._called)
+        # The runtime itself has no kernels for most custom operations: without a delegate that
+        # takes them it refuses the model.
+        custom = [node.index for node in graph.nodes if code_of(node.op) == CUSTOM]
+        self._policy = RequiredNodes(policy, custom)
+
+    def choose(self, more: Iterable[int] = (), limit: int | None = None) -> PartitionChoice:
+        """Choose partitions; as if some `more` nodes were supported, or the limit another one."""
+        supported = self.supported.union(more)
+        candidates = Candidates(
+            *(self.support.graph, supported, self._folded & supported, self._states),
+            called=self._called,
+        )
+        return choose(
+            candidates, self.preview, self._policy, self._limit if limit is None else limit
+        )
+
+    def give_up(self, nodes: Iterable[int]) -> None:
+        """Leave nodes to the CPU, for the device refuses them."""
+        self.supported -= set(nodes)
+
+    def left_out(self, choice: PartitionChoice) -> tuple[LeftOut, ...]:
+        """Return the supported nodes that a choice leaves to the CPU, for the report."""
+        chosen = nodes_of((*choice.delegated, *(subset for subset, _ in choice.left)))
+        constants = tuple(sorted((self._folded & self.supported) - chosen))
+        return (
+            *(LeftOut(s.nodes, reason, self.costs.estimate(s)) for s, reason in choice.left),
+            *([LeftOut(constants, _CONSTANTS)] if constants else []),
+            *([LeftOut(self._outside, _OUTSIDE)] if self._outside else []),
+        )
+
+
+_CONSTANTS = "Its results are known before the model runs: no partition needs them."
+_OUTSIDE = "They lie outside of first_delegate_node_index and last_delegate_node_index."
+
+
+def slow_loops(
+    support: SupportCheck, options: GpuDelegateOptions, device: DeviceInfo, threads: int
+) -> Mapping[int, str]:
+    """Return the loops of a checked graph that are not worth unrolling, and why."""
+    loops = any(node.graphs and node.index not in support.reasons for node in support.graph.nodes)
+    if not loops or options.min_nodes_per_partition is not None:
+        return {}
+    costs = CostModel(support.graph, device.backend, threads)
+    return CostPolicy(costs, device.software).slow_loops()
+
+
+def nodes_of(subsets: Collection[Subset]) -> set[int]:
+    """Return the nodes of all subsets."""
+    return {index for subset in subsets for index in subset.nodes}
+
+
+def quantized_support(
+    graph: Graph, support: SupportCheck, chosen: QuantizedMode | None
+) -> tuple[QuantizedSupport, ...]:
+    """Return what each way to compute quantized tensors could run, the chosen first.
+
+    `support` is what was found of that one; nothing is returned for a graph of floats.
+    """
+    if not any(is_quantized(graph, node) for node in graph.nodes):
+        return ()
+    modes = sorted(QUANTIZED_MODES, key=lambda mode: mode != chosen)
+    found = []
+    for mode in modes:
+        reasons = (support if mode == chosen else check_support(graph, mode)).reasons
+        rejected = rejected_nodes(graph, reasons)
+        found.append(QuantizedSupport(mode, len(graph.nodes) - len(rejected), rejected))
+    return tuple(found)

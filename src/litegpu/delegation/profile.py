@@ -1,0 +1,291 @@
+"""What a user reads after a profile: where the time of a model goes, as data and as a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from litegpu import notebook
+from litegpu.backends.base import Device
+from litegpu.delegation.partition_kernel import PartitionKernel
+from litegpu.delegation.report import DelegationReport
+from litegpu.engine.peaks import Peaks, measure
+from litegpu.engine.profile import KernelProfile, PartitionProfile
+from litegpu.errors import InterpreterError, LitegpuError, ModelError, OptionsError
+from litegpu.wording import counted
+
+__all__ = ["KernelProfile", "OpTotal", "PartitionProfile", "Profile"]
+
+
+class OpTotal(NamedTuple):
+    """The kernels of one kind of operation together; times in seconds."""
+
+    op: str
+    kernels: int
+    seconds: float
+    floor_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Where the time of a model goes. All times are medians, in seconds."""
+
+    backend: str
+    device: str
+    precision: str
+    repeats: int
+    peaks: Peaks | None
+    """The measured ceilings of the device, None when they were not asked for."""
+    partitions: tuple[PartitionProfile, ...]
+    invoke_seconds: float | None
+    """A whole `interpreter.invoke()`; None without an interpreter."""
+    outside_seconds: float | None
+    """An invoke in which the partitions do nothing: the runtime, Python, and nodes on the CPU."""
+
+    @property
+    def kernel_seconds(self) -> float:
+        """The sum of all kernels, each by itself."""
+        return sum(part.kernel_seconds for part in self.partitions)
+
+    @property
+    def floor_seconds(self) -> float | None:
+        """The sum of all kernels' floors, None without the ceilings."""
+        return _total([part.floor_seconds for part in self.partitions])
+
+    @property
+    def chain_seconds(self) -> float | None:
+        """All kernels as in a run, None where the device cannot tell."""
+        return _total([part.chain_seconds for part in self.partitions])
+
+    @property
+    def device_seconds(self) -> float | None:
+        """The same with the copies from and to the host."""
+        return _total([part.device_seconds for part in self.partitions])
+
+    @property
+    def host_seconds(self) -> dict[str, float]:
+        """What the host is busy with in the runs of all partitions."""
+        found: dict[str, float] = {}
+        for part in self.partitions:
+            for name, seconds in part.host_seconds.items():
+                found[name] = found.get(name, 0.0) + seconds
+        return found
+
+    def by_op(self) -> list[OpTotal]:
+        """Return the kernels grouped by the operation they were made for, the slowest first."""
+        groups: dict[str, list[KernelProfile]] = {}
+        for part in self.partitions:
+            for kernel in part.kernels:
+                groups.setdefault(kernel.op, []).append(kernel)
+        totals = [
+            OpTotal(op, len(some), sum(k.seconds for k in some), _floors(some))
+            for op, some in groups.items()
+        ]
+        return sorted(totals, key=lambda total: -total.seconds)
+
+    def _repr_html_(self) -> str:
+        """Return tables for notebooks."""
+        title = f"litegpu on {self.device} ({self.backend}, {self.precision})"
+        kernels = [kernel for part in self.partitions for kernel in part.kernels]
+        times = {
+            f"{counted(len(kernels), 'kernel')}, each by itself": self.kernel_seconds,
+            "their floors": self.floor_seconds,
+            "all kernels as a chain": self.chain_seconds,
+            "device, with copies": self.device_seconds,
+            "interpreter.invoke()": self.invoke_seconds,
+            "of it: runtime, Python, nodes on the CPU": self.outside_seconds,
+        }
+        known = [(name, _us(seconds)) for name, seconds in times.items() if seconds is not None]
+        by_op = [
+            (each.op, str(each.kernels), _us(each.seconds), _share(each.seconds, self))
+            for each in self.by_op()
+        ]
+        each_kernel = notebook.table(
+            ("kernel", "operation", ">node", ">µs", ">share", ">floor µs"),
+            [
+                (
+                    *(kernel.template, kernel.op, str(kernel.node) if kernel.node >= 0 else ""),
+                    *(_us(kernel.seconds), _share(kernel.seconds, self)),
+                    _us(kernel.floor_seconds),
+                )
+                for kernel in kernels
+            ],
+        )
+        return "".join(
+            [
+                notebook.paragraph(title, bold=True),
+                notebook.table(("where the time goes", ">µs"), known),
+                notebook.table(("operation", ">kernels", ">µs", ">share"), by_op),
+                notebook.folded("kernels", each_kernel),
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able data."""
+        return {
+            "backend": self.backend,
+            "device": self.device,
+            "precision": self.precision,
+            "repeats": self.repeats,
+            "peaks": self.peaks.to_dict() if self.peaks else None,
+            "partitions": [part.to_dict() for part in self.partitions],
+            "kernel_seconds": self.kernel_seconds,
+            "floor_seconds": self.floor_seconds,
+            "chain_seconds": self.chain_seconds,
+            "device_seconds": self.device_seconds,
+            "host_seconds": self.host_seconds,
+            "invoke_seconds": self.invoke_seconds,
+            "outside_seconds": self.outside_seconds,
+            "by_op": [total._asdict() for total in self.by_op()],
+        }
+
+    def to_trace(self) -> dict[str, Any]:
+        """Return a trace in the Trace Event Format, which ui.perfetto.dev and Chrome open.
+
+        It is laid out from the medians: on each partition's own track its kernels follow each
+        other, from the moment when the host has begun to submit them.
+        """
+        events = [*_names(self.device, len(self.partitions)), *_timeline(self.partitions)]
+        about = {
+            "backend": self.backend,
+            "device": self.device,
+            "precision": self.precision,
+            "repeats": self.repeats,
+        }
+        return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}
+
+
+def take_profile(
+    device: Device,
+    precision: str,
+    kernels: Sequence[PartitionKernel],
+    interpreter: Any,
+    *,
+    repeats: int,
+    peaks: bool,
+) -> Profile:
+    """Measure partitions, and the invokes of the interpreter that holds them. See GpuDelegate."""
+    if repeats < 1:
+        raise OptionsError(f"repeats={repeats}: a profile needs a whole number of at least 1.")
+    ceilings = measure(device) if peaks else None
+    whole = outside = None
+    if interpreter is not None:
+        whole = _median_seconds(interpreter.invoke, repeats)
+        with contextlib.ExitStack() as idle:
+            for kernel in kernels:
+                idle.enter_context(kernel.idle())
+            outside = _median_seconds(interpreter.invoke, repeats)
+    return Profile(
+        backend=device.info.backend,
+        device=device.info.name,
+        precision=precision,
+        repeats=repeats,
+        peaks=ceilings,
+        partitions=tuple(kernel.profile(repeats, ceilings) for kernel in kernels),
+        invoke_seconds=whole,
+        outside_seconds=outside,
+    )
+
+
+def _median_seconds(function: Callable[[], object], repeats: int) -> float:
+    """Return the median time of a call, after one that is not counted."""
+    times = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+
+
+def nothing_to_profile(
+    report: DelegationReport | None, error: BaseException | None
+) -> LitegpuError:
+    """Return the error for a delegate that no interpreter holds a partition of."""
+    if report is None or report.partitions:
+        cause = f" ({error})" if error else ""
+        return InterpreterError(
+            f"There is nothing to profile: no interpreter uses this delegate{cause}. Pass it to "
+            "an interpreter, call allocate_tensors(), and keep the interpreter."
+        )
+    reasons = list(dict.fromkeys(f"{node.op}: {node.reason}" for node in report.rejected))
+    shown = [*reasons[:_REASONS], *list(report.left_lines())[:_REASONS], *report.notes]
+    return ModelError(
+        "There is nothing to profile: no node of this model runs on the GPU. "
+        f"{' '.join(shown)} `litegpu check` lists every node."
+    )
+
+
+_REASONS = 3
+"""Reasons that an error shows at most."""
+
+
+def _us(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e6:.1f}"
+
+
+def _share(seconds: float, profile: Profile) -> str:
+    total = profile.kernel_seconds
+    return f"{seconds / total:.0%}" if total else ""
+
+
+def _total(parts: list[float | None]) -> float | None:
+    return None if None in parts else sum(part or 0.0 for part in parts)
+
+
+def _floors(kernels: list[KernelProfile]) -> float | None:
+    return _total([kernel.floor_seconds for kernel in kernels])
+
+
+_PROCESS = 1
+_HOST = 0
+"""The host's track; partition number n has track n + 1."""
+_SUBMIT = "submit"
+
+
+def _names(device: str, partitions: int) -> Iterator[dict[str, Any]]:
+    """Yield the metadata that names the tracks."""
+    titles = ["host", *(f"partition {number}" for number in range(partitions))]
+    yield _metadata("process_name", _HOST, f"litegpu on {device}")
+    for track, title in enumerate(titles):
+        yield _metadata("thread_name", track, title)
+
+
+def _metadata(what: str, track: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": _PROCESS, "tid": track, "args": {"name": name}}
+
+
+def _timeline(partitions: tuple[PartitionProfile, ...]) -> Iterator[dict[str, Any]]:
+    """Yield the complete events, a partition after the one before it has ended everywhere."""
+    now = 0.0
+    for number, part in enumerate(partitions):
+        host = device = now
+        for name, seconds in part.host_seconds.items():
+            if name == _SUBMIT:
+                device = host
+            yield _event(name, "host", _HOST, host, seconds, {"partition": number})
+            host += seconds
+        for kernel in part.kernels:
+            args = kernel.to_dict()
+            yield _event(kernel.template, kernel.op, number + 1, device, kernel.seconds, args)
+            device += kernel.seconds
+        now = max(host, device)
+
+
+def _event(
+    name: str, category: str, track: int, start: float, seconds: float, args: dict[str, Any]
+) -> dict[str, Any]:
+    """Return a complete event; the format counts in microseconds."""
+    return {
+        "name": name,
+        "cat": category,
+        "ph": "X",
+        "pid": _PROCESS,
+        "tid": track,
+        "ts": start * 1e6,
+        "dur": seconds * 1e6,
+        "args": args,
+    }

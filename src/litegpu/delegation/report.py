@@ -1,0 +1,314 @@
+"""What a user reads after a delegate was applied: what runs where, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from litegpu import notebook
+from litegpu.delegation.cost_model import Estimate, Split
+from litegpu.graph import Graph
+from litegpu.wording import (
+    about,
+    counted,
+    printable,
+    shown_names,
+    shown_nodes,
+    shown_ops,
+    shown_size,
+    wrapped,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedNode:
+    """A node that stays on the CPU, and why."""
+
+    index: int
+    op: str
+    version: int
+    reason: str
+
+
+def rejected_nodes(graph: Graph, reasons: Mapping[int, str]) -> tuple[RejectedNode, ...]:
+    """Return the nodes that have a reason, with it."""
+    return tuple(
+        RejectedNode(node.index, node.op, node.version, reasons[node.index])
+        for node in graph.nodes
+        if node.index in reasons
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedSupport:
+    """What the GPU could run of a quantized graph in one way, `mode`: "exact" or "float".
+
+    `nodes` is how many; `rejected` are the others, of which each stays on the CPU.
+    """
+
+    mode: str
+    nodes: int
+    rejected: tuple[RejectedNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Nodes that run on the GPU as one. Sizes are in bytes.
+
+    `arena_bytes` is the device memory for computed values; no plan can need less than
+    `lower_bound_bytes`. `constant_bytes` is the memory for weights. `estimate` is what it was
+    chosen by: rough figures, on a software device those of a GPU in its place. `kept_float32` names
+    the tensors that float16 could not hold in a run, and that are float32 since. `replaced` has a
+    line for each kernel that failed on the device: what replaces it, and why.
+    """
+
+    nodes: tuple[int, ...]
+    kernels: int
+    arena_bytes: int
+    lower_bound_bytes: int
+    constant_bytes: int
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    estimate: Estimate | None = None
+    kept_float32: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Nodes that the GPU could run but the CPU keeps, and why; an estimate where that decided."""
+
+    nodes: tuple[int, ...]
+    reason: str
+    estimate: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What could be changed about a model or its options, and what that would win.
+
+    `kind` is "blocker" (nodes that the GPU cannot run), "quantized" or "weights" (the same for
+    8-bit integers), "partitions", "moves" (kernels that move data), "lanes" (padding) or
+    "precision". `seconds` are what an invoke would save, estimated; None where that is not known.
+    """
+
+    kind: str
+    text: str
+    nodes: tuple[int, ...] = ()
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationReport:
+    """What a delegate took of a model. `str(report)` is a table, `to_dict()` is JSON-able."""
+
+    backend: str
+    device: str
+    precision: str
+    total_nodes: int
+    ops: Mapping[int, str]
+    """Name of the op of each node."""
+    rejected: tuple[RejectedNode, ...] = ()
+    partitions: tuple[Partition, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    split: Split | None = None
+    """What round trips between CPU and GPU cost; None when the graph is not shared."""
+    advice: tuple[Advice, ...] = ()
+    """What would help, the most first."""
+    notes: tuple[str, ...] = field(default=())
+    """Errors, and what to know of the results: one line each."""
+    quantized: tuple[QuantizedSupport, ...] = ()
+    """What each way to compute quantized tensors could run, the chosen first; () without any."""
+    subgraphs: tuple[DelegationReport, ...] = ()
+    """The same on each further graph of the model: other signatures, bodies of IF and WHILE."""
+
+    @property
+    def delegated_nodes(self) -> list[int]:
+        """Numbers of the nodes that run on the GPU, in order."""
+        return sorted(index for part in self.partitions for index in part.nodes)
+
+    @property
+    def whole_graph(self) -> bool:
+        """Whether a single partition runs every node."""
+        return len(self.partitions) == 1 and len(self.delegated_nodes) == self.total_nodes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able data."""
+        return {
+            "backend": self.backend,
+            "device": self.device,
+            "precision": self.precision,
+            "total_nodes": self.total_nodes,
+            "delegated_nodes": self.delegated_nodes,
+            "rejected": [asdict(node) for node in self.rejected],
+            "partitions": [asdict(part) for part in self.partitions],
+            "left_out": [asdict(each) for each in self.left_out],
+            "split": asdict(self.split) if self.split else None,
+            "advice": [asdict(each) for each in self.advice],
+            "notes": list(self.notes),
+            "quantized": [asdict(each) for each in self.quantized],
+            "subgraphs": [each.to_dict() for each in self.subgraphs],
+        }
+
+    def with_partition(self, old: Partition, new: Partition) -> DelegationReport:
+        """Return the report with another description of a partition, on whichever graph it is."""
+        if any(part is old for part in self.partitions):
+            partitions = tuple(new if part is old else part for part in self.partitions)
+            return replace(self, partitions=partitions)
+        if not self.subgraphs:
+            return self
+        return replace(
+            self, subgraphs=tuple(each.with_partition(old, new) for each in self.subgraphs)
+        )
+
+    def summary(self) -> str:
+        """Return the sentence that users of TensorFlow Lite know."""
+        gpu = len(self.delegated_nodes)
+        cpu = self.total_nodes - gpu
+        if not gpu:
+            every = "the only one" if cpu == 1 else f"all {cpu} operations"
+            return f"No operations will run on the GPU, and {every} will run on the CPU."
+        return (
+            f"{counted(gpu, 'operation')} will run on the GPU, "
+            f"and the remaining {counted(cpu, 'operation')} will run on the CPU."
+        )
+
+    def _repr_html_(self) -> str:
+        """Return tables for notebooks."""
+        title = f"litegpu on {self.device} ({self.backend}, {self.precision})"
+        parts = [notebook.paragraph(title, bold=True), *self._html_parts()]
+        for number, each in enumerate(self.subgraphs, start=1):
+            parts += [notebook.paragraph(_subgraph(number), bold=True), *each._html_parts()]
+        return "".join(parts)
+
+    def _html_parts(self) -> Iterator[str]:
+        """Yield one graph's tables."""
+        yield notebook.paragraph(self.summary())
+        yield notebook.table(
+            (">partition", ">nodes", ">kernels", ">memory", ">weights", "operations"),
+            [
+                (
+                    *(str(number), str(len(part.nodes)), str(part.kernels)),
+                    *(shown_size(part.arena_bytes), shown_size(part.constant_bytes)),
+                    shown_ops(self.ops[index] for index in part.nodes),
+                )
+                for number, part in enumerate(self.partitions)
+            ],
+        )
+        if self.split:
+            yield notebook.paragraph(_split_line(self.split))
+        lines = [*map(_rejected_line, _alike(self.rejected)), *self.left_lines(), *self.notes]
+        yield notebook.table(("on the CPU",), [(line.strip(),) for line in lines])
+        replaced = [line for part in self.partitions for line in part.replaced]
+        yield notebook.folded("kernels that failed and were replaced", notebook.listed(replaced))
+        advice = notebook.listed(each.text for each in self.advice)
+        yield notebook.folded("advice", advice)
+
+    def __str__(self) -> str:
+        """Return a table."""
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """Return a table; what is longer than `width` characters goes on in the next line."""
+        lines = [f"litegpu on {self.device} ({self.backend}, {self.precision})", *self._lines()]
+        for number, each in enumerate(self.subgraphs, start=1):
+            lines += ["", _subgraph(number)]
+            lines += each._lines()
+        return "\n".join(_fitting(line, width) if width else line for line in lines)
+
+    def _lines(self) -> list[str]:
+        """Return the table of one graph."""
+        lines = [self.summary()]
+        if self.partitions:
+            lines.append("")
+            lines.append("partition  nodes  kernels  memory (lower bound)    weights   ops")
+        for number, part in enumerate(self.partitions):
+            memory = f"{shown_size(part.arena_bytes)} ({shown_size(part.lower_bound_bytes)})"
+            ops = shown_ops(self.ops[index] for index in part.nodes)
+            lines.append(
+                f"{number:9}  {len(part.nodes):5}  {part.kernels:7}  {memory:22}  "
+                f"{shown_size(part.constant_bytes):8}  {ops}"
+            )
+        wide = [name for part in self.partitions for name in part.kept_float32]
+        if wide:
+            lines += ["", f"kept at float32, for float16 could not hold them: {shown_names(wide)}"]
+        replaced = [line for part in self.partitions for line in part.replaced]
+        if replaced:
+            lines += ["", "kernels that failed here and were replaced"]
+            lines += [f"  {line}" for line in dict.fromkeys(replaced)]
+        if self.split:
+            lines += ["", _split_line(self.split)]
+        if self.rejected or self.left_out:
+            lines += ["", "on the CPU"]
+        lines += [_rejected_line(nodes) for nodes in _alike(self.rejected)]
+        lines += [f"  {line}" for line in self.left_lines()]
+        lines += [f"  {note}" for note in self.notes]
+        return [printable(part, _LONGEST) for line in lines for part in line.split("\n")]
+
+    def left_lines(self) -> Iterator[str]:
+        """Yield what the CPU keeps although the GPU could run it, a line for each reason."""
+        groups: dict[str, list[LeftOut]] = {}
+        for left in self.left_out:
+            groups.setdefault(left.reason, []).append(left)
+        for reason, parts in groups.items():
+            nodes = sorted(index for part in parts for index in part.nodes)
+            several = f"{len(parts)} parts: " if len(parts) > 1 else ""
+            ops = shown_ops(self.ops[index] for index in nodes)
+            yield f"{ops} ({several}{shown_nodes(nodes)}): {reason}"
+
+
+def _fitting(line: str, width: int) -> str:
+    """Return a line in several of that width; a row's list of operations stands below the row."""
+    if len(line) <= width:
+        return line
+    row, _, ops = line.rpartition("  ")
+    if row.strip()[:1].isdigit():
+        return f"{row.rstrip()}\n{wrapped(_OPS_INDENT + ops, width, _OPS_INDENT)}"
+    return wrapped(line, width, " " * (len(line) - len(line.lstrip()) + 2))
+
+
+_LONGEST = 4000
+"""Characters of a line."""
+_OPS_INDENT = " " * len("partition  ")
+
+
+def _subgraph(number: int) -> str:
+    return f"subgraph {number} (another signature, or the body of an IF or WHILE)"
+
+
+def _split_line(split: Split) -> str:
+    return (
+        f"the split: {counted(split.round_trips, 'round trip')} and "
+        f"{shown_size(split.copied_bytes)} copied between CPU and GPU, {about(split.seconds)} per "
+        "invoke on a GPU"
+    )
+
+
+def _rejected_line(nodes: Sequence[RejectedNode]) -> str:
+    """Describe nodes of one reason, which may name a tensor of the first of them."""
+    first = nodes[0]
+    others = len({node.reason for node in nodes}) - 1
+    reason = first.reason
+    if others:
+        reason = _TENSOR.sub(lambda found: f"{found[0]} (and {others} more)", reason, count=1)
+    where = shown_nodes([node.index for node in nodes])
+    return f"  {first.op} v{first.version} ({where}): {reason}"
+
+
+_TENSOR = re.compile(r"tensor \d+")
+
+
+def without_tensors(reason: str) -> str:
+    """Return a reason without the numbers of the tensors that it names."""
+    return _TENSOR.sub("tensor", reason)
+
+
+def _alike(rejected: Sequence[RejectedNode]) -> list[list[RejectedNode]]:
+    """Group nodes whose reasons differ in nothing but the number of a tensor."""
+    groups: dict[tuple[str, int, str], list[RejectedNode]] = {}
+    for node in rejected:
+        key = (node.op, node.version, without_tensors(node.reason))
+        groups.setdefault(key, []).append(node)
+    return list(groups.values())

@@ -1,0 +1,1 @@
+"""The machine litegpu runs on, without anything of a GPU: files, threads, processes, packages."""

@@ -1,0 +1,164 @@
+"""What is kept in a folder from one process to the next, compiled kernels above all.
+
+Each file begins with a header that says what it is. Nothing in it is believed before that matches:
+whatever else lies under its name counts as absent, is told once, and the next store replaces it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import struct
+from pathlib import Path
+
+from litegpu.host import private_files
+from litegpu.host.private_files import Folder, UnsafeFolderError
+from litegpu.version import __version__
+
+LOG = logging.getLogger("litegpu.cache")
+"""Where all that concerns kept files is told."""
+
+_MAGIC = b"\x89litegpu"
+_FORMAT = 1
+_HEADER = struct.Struct("<8sI32s32s32sQ")
+"""Magic, format, litegpu's version, SHA-256 of the key and of the data, length of the data."""
+_MOST_BYTES = 1 << 28
+
+_reported: set[tuple[str, str]] = set()
+"""Files and folders with what was said about them in this process already."""
+
+
+class DiskCache:
+    """Files in a folder, found by everything that made them; without a folder, none.
+
+    The key of a file has to name all that its data depend on; litegpu's version is added here.
+    """
+
+    def __init__(
+        self,
+        folder: Folder | None,
+        suffix: str,
+        content: str = "Compiled kernels",
+        most_bytes: int = _MOST_BYTES,
+    ) -> None:
+        """Take a folder, which need not exist yet, and the suffix of the files' names.
+
+        `content` tells in messages what the files hold; data of more than `most_bytes` are not
+        kept.
+        """
+        self._folder = Path(folder.path) if folder is not None else None
+        self._trusted = folder is not None and folder.trusted
+        self._suffix = suffix
+        self._content = content
+        self._most_bytes = most_bytes
+
+    def has_files(self) -> bool:
+        """Return whether anything was kept, whatever it was made of."""
+        folder = self._folder
+        try:
+            return folder is not None and any(folder.glob(f"*{self._suffix}"))
+        except OSError:
+            return False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is a folder."""
+        return self._folder is not None
+
+    def load(self, *key: object) -> bytes | None:
+        """Return what was kept under a key, None if nothing or nothing that can be trusted."""
+        if self._folder is None:
+            return None
+        digest = self._digest(key)
+        path = self._path(self._folder, digest)
+        try:
+            found = private_files.read(path, _HEADER.size + self._most_bytes, self._trusted)
+            if found is None:
+                return None
+            data = _verified(found, digest)
+            private_files.touch(path)
+            return data
+        except UnsafeFolderError as error:
+            self._warn(error)
+        except (OSError, _DamagedError) as error:
+            self._report(logging.INFO, path, f"is not used and will be replaced: {error}")
+        return None
+
+    def store(self, data: bytes, *key: object) -> None:
+        """Keep data under a key; where that fails, a warning says so."""
+        if self._folder is None:
+            return
+        digest = self._digest(key)
+        path = self._path(self._folder, digest)
+        if len(data) > self._most_bytes:
+            self._report(logging.WARNING, path, f"is not kept: it would have {len(data)} bytes")
+            return
+        header = _HEADER.pack(*_header(digest, data))
+        try:
+            private_files.remove_stale(self._folder)
+            private_files.replace(path, (header, data), trusted=self._trusted)
+        except OSError as error:
+            # Windows refuses to replace a file while another process reads or replaces it.
+            if self.load(*key) != data:
+                self._warn(error)
+
+    def discard(self, reason: str, *key: object) -> None:
+        """Forget what was kept under a key, for it proved unusable; the next store keeps anew."""
+        if self._folder is None:
+            return
+        path = self._path(self._folder, self._digest(key))
+        self._report(logging.INFO, path, f"proved unusable and will be replaced: {reason}")
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+    def _digest(self, key: tuple[object, ...]) -> bytes:
+        return hashlib.sha256(repr((__version__, self._suffix, *key)).encode()).digest()
+
+    def _path(self, folder: Path, digest: bytes) -> Path:
+        return folder / f"{digest.hex()}{self._suffix}"
+
+    def _warn(self, error: OSError) -> None:
+        report_unkept(self._content, self._folder, error)
+
+    def _report(self, level: int, path: Path, text: str) -> None:
+        report_once(level, f"{self._content}: '{path}'", text)
+
+
+class _DamagedError(Exception):
+    """A file is not what litegpu would have written there; says why."""
+
+
+def _header(digest: bytes, data: bytes) -> tuple[object, ...]:
+    version = __version__.encode()[:32].ljust(32, b"\0")
+    return _MAGIC, _FORMAT, version, digest, hashlib.sha256(data).digest(), len(data)
+
+
+def _verified(found: bytes, digest: bytes) -> bytes:
+    """Return the data of a file whose header matches. Raises _DamagedError."""
+    if len(found) < _HEADER.size or not found.startswith(_MAGIC):
+        raise _DamagedError("it is no file of litegpu, or was cut")
+    fields, data = _HEADER.unpack_from(found), found[_HEADER.size :]
+    wanted = _header(digest, data)
+    names = ("magic", "format", "version", "key", "checksum", "length")
+    wrong = [name for name, a, b in zip(names, fields, wanted, strict=True) if a != b]
+    if wrong:
+        raise _DamagedError(f"another {' and '.join(wrong)} than expected")
+    return data
+
+
+def report_unkept(content: str, folder: object, error: OSError) -> None:
+    """Warn that something cannot be kept in a folder, once for each reason.
+
+    The reason has no names of files: those of unfinished ones are new each time.
+    """
+    why = f"({error.strerror or error}); check serialization_dir or LITEGPU_CACHE."
+    report_once(logging.WARNING, f"{content} cannot be kept in '{folder}'", why)
+
+
+def report_once(level: int, what: str, text: str) -> None:
+    """Log a line about a file or folder, once in this process."""
+    if (what, text) not in _reported:
+        _reported.add((what, text))
+        LOG.log(level, "%s %s", what, text)

@@ -1,0 +1,221 @@
+"""Checks that several ops share. Each returns a reason, or an empty text when all is well."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from litegpu.graph import ABSENT, DType, Graph, Node
+from litegpu.ops.base import Shape
+from litegpu.ops.common.types import FLOATS, Types
+
+MAX_RANK = 8
+MAX_ELEMENTS = 2**31 - 1
+"""Kernels index with 32-bit integers."""
+
+FUSED_ACTIVATIONS = ("none", "relu", "relu_n1_to_1", "relu6", "tanh", "sigmoid")
+READABLE_CONSTANTS = (DType.FLOAT32, DType.FLOAT16)
+
+
+def version(node: Node, highest: int) -> str:
+    """Refuse versions whose meaning is not known here."""
+    if node.version <= highest:
+        return ""
+    return f"Max version supported: {highest}. Requested version {node.version}."
+
+
+def operands(graph: Graph, node: Node, runtime: tuple[int, ...], outputs: int = 1) -> str:
+    """Require one of the given numbers of runtime inputs, and a number of outputs."""
+    count = sum(not graph.values[v].is_constant for v in node.inputs if v != ABSENT)
+    if count not in runtime:
+        wanted = " or ".join(map(str, runtime))
+        return f"Expected {wanted} runtime input tensor(s), but node has {count} runtime input(s)."
+    if len(node.outputs) != outputs:
+        return f"Expected {outputs} output tensor(s), but node has {len(node.outputs)} output(s)."
+    return ""
+
+
+def input_count(node: Node, lowest: int, highest: int) -> str:
+    """Require a number of input slots that the op's signature allows."""
+    if lowest <= len(node.inputs) <= highest:
+        return ""
+    wanted = str(lowest) if lowest == highest else f"{lowest} to {highest}"
+    return f"Expected {wanted} inputs, but node has {len(node.inputs)} inputs."
+
+
+def activation(node: Node) -> str:
+    """Require a fused activation that a kernel can apply."""
+    found = node.params.get("activation", "none")
+    if found in FUSED_ACTIVATIONS:
+        return ""
+    return f"Unsupported fused activation: {found}"
+
+
+def shapes(graph: Graph, node: Node) -> str:
+    """Require tensors of at most `MAX_RANK` dimensions and of a sane size."""
+    for v in (*node.inputs, *node.outputs):
+        if v != ABSENT and (reason := size(v, graph.values[v].shape)):
+            return reason
+    return ""
+
+
+def size(tensor: int, shape: Shape) -> str:
+    """Require a tensor of at most `MAX_RANK` dimensions and of a sane size."""
+    if len(shape) > MAX_RANK:
+        return (
+            f"OP is supported, but tensor type/shape isn't compatible: tensor {tensor} has "
+            f"{len(shape)} dimensions, at most {MAX_RANK} are handled."
+        )
+    if min(shape, default=1) <= 0:
+        return f"tensor {tensor} has no elements or an unknown size: {list(shape)}."
+    if math.prod(shape) * 8 > MAX_ELEMENTS:
+        return f"tensor {tensor} has {math.prod(shape)} elements, too many to index."
+    return ""
+
+
+def operand(
+    graph: Graph,
+    node: Node,
+    position: int,
+    what: str,
+    dtypes: Sequence[DType] = READABLE_CONSTANTS,
+) -> str:
+    """Require input `position` to be computed, or a constant that holds floats (or `dtypes`)."""
+    if len(node.inputs) <= position or node.inputs[position] == ABSENT:
+        return f"{what} (input {position}) is missing."
+    value = graph.values[node.inputs[position]]
+    if value.is_constant and value.dtype not in dtypes:
+        return f"{what} (input {position}) is {value.dtype.name}; float32 or float16 is needed."
+    return ""
+
+
+def computed(graph: Graph, node: Node, position: int, what: str) -> str:
+    """Require input `position` not to be a constant."""
+    reason = operand(graph, node, position, what)
+    if not reason and graph.values[node.inputs[position]].is_constant:
+        reason = f"{what} (input {position}) is constant; only computed ones are handled."
+    return reason
+
+
+def constant(graph: Graph, node: Node, position: int, what: str, rule: Types = FLOATS) -> str:
+    """Require input `position` to be a constant that holds floats; `rule` may allow other types."""
+    reason = operand(graph, node, position, what, (*READABLE_CONSTANTS, *rule.dtypes))
+    if not reason and not graph.values[node.inputs[position]].is_constant:
+        reason = f"{what} (input {position}) must be constant, but it is computed at run time."
+    return reason
+
+
+def constants(graph: Graph, node: Node, what: str, rule: Types = FLOATS) -> str:
+    """Require of every input that it is computed, or a constant that holds floats.
+
+    `rule` may allow other types.
+    """
+    dtypes = (*READABLE_CONSTANTS, *rule.dtypes)
+    reasons = (operand(graph, node, number, what, dtypes) for number in range(len(node.inputs)))
+    return next(filter(None, reasons), "")
+
+
+def integers(
+    graph: Graph,
+    node: Node,
+    position: int,
+    what: str,
+    constant: bool = True,
+    kinds: Sequence[DType] = (DType.INT32, DType.INT64),
+) -> str:
+    """Require input `position` to hold integers, and to be a constant unless told otherwise.
+
+    Kernels of the CPU that take any type for int32 are asked for `kinds` of just that.
+    """
+    if len(node.inputs) <= position or node.inputs[position] == ABSENT:
+        return f"{what} (input {position}) is missing."
+    value = graph.values[node.inputs[position]]
+    if constant and not value.is_constant:
+        return f"{what} (input {position}) must be constant, but it is computed at run time."
+    if value.dtype not in kinds:
+        wanted = " or ".join(kind.value for kind in kinds)
+        return f"{what} (input {position}) is {value.dtype.name}; {wanted} is needed."
+    return ""
+
+
+def axis(graph: Graph, value: int, number: int, added: int = 0) -> str:
+    """Require the number of a dimension of a value, counted from the front or back.
+
+    `added` counts the dimensions that the value is about to get.
+    """
+    rank = len(graph.values[value].shape) + added
+    if -rank <= number < rank:
+        return ""
+    return f"Index for axis out of range: {number} with {rank} dimensions."
+
+
+def constant_axis(graph: Graph, node: Node, position: int, of: int = 0, added: int = 0) -> str:
+    """Require input `position`, a constant, to hold one axis of input `of`."""
+    numbers = np.ravel(np.asarray(graph.values[node.inputs[position]].data))
+    if numbers.size != 1:
+        return f"The axis (input {position}) has {numbers.size} elements instead of one."
+    return axis(graph, node.inputs[of], int(numbers[0]), added)
+
+
+def equal_shapes(graph: Graph, node: Node) -> str:
+    """Require inputs of one shape."""
+    shapes = {graph.values[v].shape for v in node.inputs}
+    return "" if len(shapes) == 1 else f"The shapes {sorted(map(list, shapes))} are not equal."
+
+
+def weighted(
+    graph: Graph,
+    node: Node,
+    weights: str,
+    check_shapes: Callable[[Graph, Node], str],
+    image: int = 0,
+) -> str:
+    """Require a computed image (input `image`), weights (input 1) and a known activation.
+
+    One more input is an optional bias. `check_shapes` looks at shapes and bias once all of that
+    holds.
+    """
+    least = max(image, 1) + 1
+    return first_of(
+        input_count(node, least, least + 1),
+        operands(graph, node, (1, 2, 3)),
+        computed(graph, node, image, "The input"),
+        operand(graph, node, 1, weights),
+        activation(node),
+        lambda: check_shapes(graph, node),
+    )
+
+
+def states(graph: Graph, node: Node, positions: tuple[int, ...], shape: Shape) -> str:
+    """Require states (computed inputs that the node changes) of a shape, read by it alone."""
+    for position in positions:
+        reason = computed(graph, node, position, "The state")
+        if reason:
+            return reason
+        value = graph.values[node.inputs[position]]
+        readers = graph.reads()[value.id]
+        if readers > 1:
+            return (
+                f"The state (input {position}) is read {readers} times; what the others see would "
+                "depend on when they run."
+            )
+        if value.shape != shape:
+            return (
+                f"The state (input {position}) has the shape {list(value.shape)} instead of "
+                f"{list(shape)}."
+            )
+    return ""
+
+
+def first_of(*reasons: str | Callable[[], str]) -> str:
+    """Return the first reason that is not empty.
+
+    What rests on the checks before it is given as a function, called when those found nothing.
+    """
+    for given in reasons:
+        reason = given if isinstance(given, str) else given()
+        if reason:
+            return reason
+    return ""

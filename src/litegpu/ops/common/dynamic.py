@@ -1,0 +1,37 @@
+"""Which results of the CPU's operations have shapes that only the running model knows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from litegpu.graph import ABSENT, Node, Value
+from litegpu.ops.base import facts_of
+from litegpu.ops.common.facts import operand
+from litegpu.ops.common.traits import Trait
+
+UNKNOWN = (-1,)
+"""The shape of a value whose shape is not known before the model runs."""
+
+
+def follows_from_shapes(node: Node, values: Mapping[int, Value], known: Collection[int]) -> bool:
+    """Whether the data of a node's results are known as soon as all shapes are.
+
+    `known` are the earlier values of that kind, beside the constants.
+    """
+    if Trait.READS_SHAPES in facts_of(node.op).traits:
+        return all(v != ABSENT and values[v].shape != UNKNOWN for v in node.inputs)
+    return bool(node.inputs) and all(
+        v == ABSENT or v in known or values[v].is_constant for v in node.inputs
+    )
+
+
+def has_unknown_result(node: Node, values: Mapping[int, Value], known: Collection[int]) -> bool:
+    """Whether only the running CPU can tell the shapes of a node's results.
+
+    `known` are the values that follow from shapes alone.
+    """
+    op = facts_of(node.op)
+    if op.shape_unknown or any(values[v].shape == UNKNOWN for v in node.inputs if v != ABSENT):
+        return True
+    deciding = (operand(node.inputs, i) for i in op.shape_operands)
+    return any(v != ABSENT and v not in known and not values[v].is_constant for v in deciding)

@@ -1,0 +1,135 @@
+"""What is known of an operation, whoever runs it: work, shapes, results of constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.graph import ABSENT, Graph, Node
+from litegpu.ops.common.traits import Trait
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """Results of constants: the elements that `make` adds to memory, known before it runs."""
+
+    elements: int
+    make: Callable[[], Sequence[Array]]
+
+
+class OpFacts:
+    """An operation of the model format; without a subclass, one of which nothing special is known.
+
+    Nodes that stay on the CPU may lack operands: `flops` and `states` are asked about them, too.
+    """
+
+    name: ClassVar[str]
+    code: ClassVar[str] = ""
+    """What a user's operation has otherwise when its code changes; litegpu's own have nothing."""
+    traits: ClassVar[Trait] = Trait.NONE
+    launches: ClassVar[int] = 1
+    """Kernels that a node takes as a rule, none where it joins the kernel before it."""
+    cpu_bytes_per_second: ClassVar[float] = 40e9
+    """What one thread of the runtime's kernel gets through, of operands and results (decision 13).
+    """
+    shape_operands: ClassVar[tuple[int, ...]] = ()
+    """The inputs whose data decide the shape of the result, by their positions."""
+    shape_unknown: ClassVar[bool] = False
+    """Whether the shape of the result hangs on the data of any input, or on a subgraph."""
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        """Return the operations of a node (a multiply-add is two), estimated from shapes.
+
+        By default, this is one for each element of the results.
+        """
+        return sum(elements(graph, v) for v in node.outputs)
+
+    def work(self, graph: Graph, node: Node) -> tuple[int, int, int]:
+        """Return the operations of a node, its kernels, and the nodes of other graphs that it runs.
+
+        The last are those that the CPU steps to, once for each time: a loop's passes.
+        """
+        return self.flops(graph, node), self.launches, 0
+
+    def states(self, node: Node) -> tuple[int, ...]:
+        """Return the inputs that the node leaves changed (value ids).
+
+        Before it is normalized, the node gets an output more for each of them.
+        """
+        return ()
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        """Return the results of a node whose inputs are constants; None leaves it to a kernel.
+
+        `operands` are their data, none for an op that reads shapes only. Results must be exact:
+        moved elements, or integers and bools. What makes no sense may raise ArithmeticError,
+        LookupError, RuntimeError, TypeError or ValueError.
+        """
+        return None
+
+
+def operand(values: Sequence[int], position: int) -> int:
+    """Return one of a node's inputs or outputs, ABSENT where it has fewer than it should."""
+    return values[position] if position < len(values) else ABSENT
+
+
+def elements(graph: Graph, v: int) -> int:
+    """Return the elements of a value, 0 where they are not known."""
+    value = graph.values.get(v)
+    return max(value.elements, 0) if value is not None else 0
+
+
+def rows(graph: Graph, v: int) -> int:
+    """Return the rows of channels of a value, 0 where they are not known."""
+    value = graph.values.get(v)
+    return elements(graph, v) // max(value.shape[-1], 1) if value and value.shape else 0
+
+
+def of_window(graph: Graph, node: Node) -> int:
+    """Return the operations where each element of the output takes all taps of a window."""
+    taps = int(node.params.get("filter_height", 1) * node.params.get("filter_width", 1))
+    return taps * elements(graph, operand(node.outputs, 0))
+
+
+def of_input(graph: Graph, node: Node) -> int:
+    """Return the operations where each element of the first input is taken once."""
+    return elements(graph, operand(node.inputs, 0))
+
+
+def product_by_output(graph: Graph, node: Node) -> int:
+    """Return the operations where each row of the output needs each weight (input 1) once."""
+    return 2 * rows(graph, operand(node.outputs, 0)) * elements(graph, operand(node.inputs, 1))
+
+
+def product_by_input(graph: Graph, node: Node, data: int, weights: Sequence[int]) -> int:
+    """Return the operations where each row of input `data` meets each of some weights once."""
+    met = sum(elements(graph, operand(node.inputs, i)) for i in weights)
+    return 2 * rows(graph, operand(node.inputs, data)) * met
+
+
+def as_many(operands: Sequence[Array], make: Callable[[], Sequence[Array]]) -> Folded:
+    """Fold into results that have no more elements than the operands."""
+    return Folded(sum(each.size for each in operands), make)
+
+
+def integers(
+    function: Callable[..., Any], graph: Graph, node: Node, operands: Sequence[Array]
+) -> Folded | None:
+    """Fold by an element-wise function of integers and bools; None for floats.
+
+    The operands are broadcast; the result has the type that the file states.
+    """
+    if any(each.dtype.kind not in "ib" for each in operands):
+        return None
+    if node.params.get("activation", "none") != "none":
+        return None
+    dtype = graph.values[node.outputs[0]].dtype.value
+    size = math.prod(np.broadcast_shapes(*(each.shape for each in operands)))
+    return Folded(size, lambda: [np.asarray(function(*operands)).astype(dtype)])

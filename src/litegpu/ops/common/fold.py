@@ -1,0 +1,128 @@
+"""Operations whose results are known before the model runs: shapes, and what is made of constants.
+
+No kernel runs for them. Most ops move elements, or compute with integers and bools, by a rule of
+their own (`OpFacts.fold`); all others run once on the CPU, by its own kernel. Here is how much of
+that there may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.ops.base import facts_of
+from litegpu.ops.common.dynamic import UNKNOWN
+from litegpu.ops.common.facts import Array
+from litegpu.ops.common.traits import Trait
+from litegpu.runtime_abi import kernels
+
+_FREE_BYTES = 1 << 24
+_FACTOR = 4
+"""What dequantizing makes of the constants of a model that is no trick."""
+_MOST_RUNS = 256
+_MOST_OPERATIONS = 1 << 30
+_TYPES = {np.dtype(dtype.value): dtype for dtype in DType if dtype.size}
+"""By the types of NumPy: to ask these for their names takes long."""
+
+
+@dataclass
+class Budget:
+    """What the results of a graph's folded nodes may take, all in all.
+
+    A small file can ask for much: each operation may make a large constant of small ones, and each
+    costs the file some bytes. What exceeds this is left to kernels, or to the CPU.
+    """
+
+    left: int = _FREE_BYTES
+    """Bytes of results."""
+    runs: int = _MOST_RUNS
+    """Nodes that the CPU's own kernels compute."""
+    operations: int = _MOST_OPERATIONS
+    """What these compute, as `OpFacts.flops` counts it."""
+
+    @classmethod
+    def of(cls, graph: Graph) -> Budget:
+        """Return the budget of a graph."""
+        arrays = [value.data for value in graph.values.values() if value.data is not None]
+        # The same bytes may be a constant twice.
+        sizes = {(array.__array_interface__["data"][0], array.nbytes) for array in arrays}
+        return cls(_FREE_BYTES + _FACTOR * sum(nbytes for _, nbytes in sizes))
+
+    def take(self, nbytes: int) -> None:
+        """Spend some of it. Raises ValueError when it is used up."""
+        if nbytes > self.left:
+            raise ValueError("the results of folding would take too much memory")
+        self.left -= nbytes
+
+
+def evaluate(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None:
+    """Return the results of a node that are known already, or None.
+
+    What they take is spent from the budget before they are made.
+    """
+    inputs = [graph.values.get(v) for v in node.inputs if v != ABSENT]
+    outputs = [graph.values.get(v) for v in node.outputs]
+    if not inputs or None in inputs or None in outputs:
+        return None
+    present = [each for each in inputs if each is not None]
+    op = facts_of(node.op)
+    if Trait.READS_SHAPES not in op.traits and any(each.data is None for each in present):
+        return None
+    try:
+        with np.errstate(divide="raise"):
+            found = _evaluate(graph, node, present, budget)
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
+        return None  # the checks, or the runtime, will say what is wrong
+    return found if found is not None and _fits(found, outputs) else None
+
+
+def constant(value: Value, array: Array) -> Value:
+    """Return a value that holds the elements of an array, of its type."""
+    return replace(value, shape=array.shape, dtype=_TYPES[array.dtype], data=array)
+
+
+def is_folded(node: Node, values: Mapping[int, Value]) -> bool:
+    """Whether a checked node needs no kernel, for its results are constants."""
+    return bool(node.outputs) and all(v in values and values[v].is_constant for v in node.outputs)
+
+
+def _fits(found: Sequence[Array], outputs: Sequence[Value | None]) -> bool:
+    """Whether results are of the types that the file states; float16 weights stay what they are."""
+    types = [value.dtype for value in outputs if value is not None]
+    computed = [_TYPES.get(array.dtype) for array in found]
+    return len(computed) == len(types) and all(
+        one is not None and (one is dtype or (one, dtype) == (DType.FLOAT16, DType.FLOAT32))
+        for one, dtype in zip(computed, types, strict=True)
+    )
+
+
+def _evaluate(
+    graph: Graph, node: Node, inputs: Sequence[Value], budget: Budget
+) -> Sequence[Array] | None:
+    op = facts_of(node.op)
+    if Trait.READS_SHAPES in op.traits and inputs[0].shape != UNKNOWN:
+        known = op.fold(graph, node, ())
+        return None if known is None else known.make()
+    arrays = [value.data for value in inputs if value.data is not None]
+    if len(arrays) < len(inputs):
+        return None
+    found = op.fold(graph, node, arrays)
+    if found is None:
+        return _run(graph, node, budget)
+    budget.take(found.elements * graph.values[node.outputs[0]].dtype.size)
+    return [np.ascontiguousarray(each).reshape(each.shape) for each in found.make()]
+
+
+def _run(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None:
+    """Return what the CPU's own kernel makes of constants, None where it cannot be asked."""
+    types = [graph.values[v].dtype for v in (*node.inputs, *node.outputs) if v != ABSENT]
+    work = facts_of(node.op).flops(graph, node)
+    if not budget.runs or work > budget.operations or DType.OTHER in types:
+        return None
+    budget.runs, budget.operations = budget.runs - 1, budget.operations - work
+    results = kernels.compute(node, graph.values, budget.left)
+    budget.take(sum(each.nbytes for each in results or ()))
+    return results

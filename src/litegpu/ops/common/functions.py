@@ -1,0 +1,357 @@
+"""What element-wise ops compute: one table of expressions.
+
+In an expression {a} is the first input and {b} the second; other words are attributes. All are
+float4, or registers of integers, written with the words of the portable dialect.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import FLOAT, INT, LONG, Register, literal
+from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
+from litegpu.ops.common.function import Function
+from litegpu.ops.common.types import (
+    BOOLS,
+    INTEGER_TYPES,
+    NUMBERS,
+    SHORT_NUMBERS,
+    STORABLE,
+)
+from litegpu.ops.exact.functions import EXACT
+
+_ZERO, _ONE = "SPLAT4(0.0f)", "SPLAT4(1.0f)"
+
+
+def _at_most(high: str, value: str) -> str:
+    # By comparison, as on the CPU: MAX4 and MIN4 would lose a NaN.
+    return f"WHERE4(LESS4({high}, {value}), {high}, {value})"
+
+
+def _clamp(low: str, high: str, value: str = "{a}") -> str:
+    return f"{{at_least}}(SPLAT4({low}), {_at_most(f'SPLAT4({high})', value)})"
+
+
+def _truth(condition: str, exact: Callable[..., Any], yes: str = _ONE, no: str = _ZERO) -> Function:
+    texts = (f"WHERE4({condition.format(k=k, a='{a}', b='{b}')}, {yes}, {no})" for k in ("", "{k}"))
+    expression, integer = texts
+    return Function(
+        expression, max_version=4, takes=STORABLE, gives=BOOLS, integer=integer, exact=exact
+    )
+
+
+def _number(expression: str, integer: str, **others: Any) -> Function:
+    return Function(expression, integer=integer, **{"takes": NUMBERS, "gives": None, **others})
+
+
+def _truncated(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Divide integers as C does, towards zero."""
+    quotient: npt.NDArray[Any] = np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
+    return quotient
+
+
+_REMAINDER = "FMOD4({a}, {b})"
+_TANH_GELU = "TANH4(SPLAT4(0.797884561f) * ({a} + SPLAT4(0.044715f) * {a} * {a} * {a}))"
+
+
+UNARY: Mapping[str, Function] = {
+    "ABS": _number(
+        "ABS4({a})",
+        "ABS4{k}({a})",
+        takes=SHORT_NUMBERS,
+        max_version=5,
+        through_zero=True,
+        exact=np.abs,
+    ),
+    "CEIL": Function("CEIL4({a})"),
+    "COS": Function("COS4({a})", bounded=True),
+    "ELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), EXPM14({{a}}), {{a}})"),
+    "EXP": Function("EXP4({a})"),
+    "FLOOR": Function("FLOOR4({a})"),
+    "GELU": Function("SPLAT4(0.5f) * {a} * ERFC4({a} * SPLAT4(-0.707106781f))"),
+    "HARD_SWISH": Function(
+        f"{{a}} * SPLAT4(0.166666667f) * {_clamp('0.0f', '6.0f', '({a} + SPLAT4(3.0f))')}"
+    ),
+    "LEAKY_RELU": Function(
+        f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * SPLAT4({{alpha}}), {{a}})",
+        params=("alpha",),
+        through_zero=True,
+    ),
+    "LOG": Function("LOG4({a})", poles=(0,)),
+    "LOGICAL_NOT": Function(
+        f"{_ONE} - {{a}}", max_version=1, takes=BOOLS, gives=BOOLS, exact=np.logical_not
+    ),
+    "LOGISTIC": Function(f"RECIPROCAL4({_ONE} + EXP4(-{{a}}))", bounded=True),
+    "NEG": _number("-{a}", "NEG4{k}({a})", through_zero=True, exact=np.negative),
+    "RELU": Function(f"{{at_least}}({_ZERO}, {{a}})", through_zero=True),
+    "RELU6": Function(_clamp("0.0f", "6.0f"), bounded=True, through_zero=True),
+    "RELU_N1_TO_1": Function(_clamp("-1.0f", "1.0f"), bounded=True),
+    "RELU_0_TO_1": Function(_clamp("0.0f", "1.0f"), bounded=True),
+    "RSQRT": Function(f"{_ONE} / SQRT4({{a}})", poles=(0,)),
+    "SIGN": _number(
+        f"WHERE4(LESS4({{a}}, {_ZERO}), -{_ONE}, WHERE4(LESS4({_ZERO}, {{a}}), {_ONE}, {{a}}))",
+        "MAX4{k}(MIN4{k}({a}, {n[1]}), {n[-1]})",
+        takes=SHORT_NUMBERS,
+    ),
+    "SIN": Function("SIN4({a})", bounded=True),
+    "SQRT": Function("SQRT4({a})", through_zero=True),
+    "SQUARE": Function("{a} * {a}", through_zero=True),
+    "TANH": Function("TANH4({a})", bounded=True),
+}
+
+BINARY: Mapping[str, Function] = {
+    "ADD": _number("{a} + {b}", "ADD4{k}({a}, {b})", max_version=4, exact=np.add),
+    "DIV": _number(
+        "{a} / {b}",
+        "DIV4{k}({a}, {b})",
+        takes=SHORT_NUMBERS,
+        poles=(1,),
+        through_zero=True,
+        exact=_truncated,
+    ),
+    "EQUAL": _truth("EQUAL4{k}({a}, {b})", np.equal),
+    "FLOOR_DIV": _number(
+        "FLOOR4({a} / {b})",
+        "FLOOR_DIV4{k}({a}, {b})",
+        takes=SHORT_NUMBERS,
+        poles=(1,),
+        exact=np.floor_divide,
+    ),
+    # The remainder has the sign of the divisor. A product of both might vanish.
+    "FLOOR_MOD": _number(
+        f"WHERE4(LESS4(WHERE4(LESS4({{b}}, {_ZERO}), -{_REMAINDER}, {_REMAINDER}), {_ZERO}), "
+        f"{_REMAINDER} + {{b}}, {_REMAINDER})",
+        "FLOOR_MOD4{k}({a}, {b})",
+        poles=(1,),
+        exact=np.mod,
+    ),
+    "GREATER": _truth("LESS4{k}({b}, {a})", np.greater),
+    "GREATER_EQUAL": _truth("LESS_EQUAL4{k}({b}, {a})", np.greater_equal),
+    "LESS": _truth("LESS4{k}({a}, {b})", np.less),
+    "LESS_EQUAL": _truth("LESS_EQUAL4{k}({a}, {b})", np.less_equal),
+    "LOGICAL_AND": Function(
+        "{a} * {b}", max_version=1, takes=BOOLS, gives=BOOLS, exact=np.logical_and
+    ),
+    "LOGICAL_OR": Function(
+        "MAX4({a}, {b})", max_version=1, takes=BOOLS, gives=BOOLS, exact=np.logical_or
+    ),
+    "MAXIMUM": _number(
+        "WHERE4(LESS4({b}, {a}), {a}, {b})",
+        "MAX4{k}({a}, {b})",
+        max_version=4,
+        through_zero=True,
+        exact=np.maximum,
+    ),
+    "MINIMUM": _number(
+        "WHERE4(LESS4({a}, {b}), {a}, {b})",
+        "MIN4{k}({a}, {b})",
+        max_version=4,
+        through_zero=True,
+        exact=np.minimum,
+    ),
+    "MUL": _number(
+        "{a} * {b}", "MUL4{k}({a}, {b})", max_version=5, through_zero=True, exact=np.multiply
+    ),
+    "NOT_EQUAL": _truth("EQUAL4{k}({a}, {b})", np.not_equal, _ZERO, _ONE),
+    "POW": Function("POW4({a}, {b})", poles=(0,)),
+    "PRELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * {{b}}, {{a}})", max_version=1),
+    "SQUARED_DIFFERENCE": _number(
+        "({a} - {b}) * ({a} - {b})",
+        "MUL4{k}(SUB4{k}({a}, {b}), SUB4{k}({a}, {b}))",
+        takes=SHORT_NUMBERS,
+    ),
+    "SUB": _number("{a} - {b}", "SUB4{k}({a}, {b})", max_version=5, exact=np.subtract),
+}
+
+
+_BOUNDS = {
+    DType.INT8: (-(2**7), 2**7 - 1),
+    DType.UINT8: (0, 2**8 - 1),
+    DType.INT16: (-(2**15), 2**15 - 1),
+    DType.UINT16: (0, 2**16 - 1),
+}
+_WRAPS = {DType.INT8: "S8", DType.UINT8: "U8", DType.INT16: "S16", DType.UINT16: "U16"}
+
+
+def cast_name(source: Register, target: DType) -> str:
+    """Return the function that makes elements of a type of those in a register."""
+    return f"CAST_{source.kind}_{target.name}"
+
+
+def _casts(source: Register) -> Mapping[str, Function]:
+    """Return the casts as the CPU does them: floats end at the bounds, integers wrap around."""
+    from_float, kind, ending = source is FLOAT, source.kind, source.ending
+    as_int = "{a}" if source is INT else f"CAST4_{kind}_I32({{a}})"
+    as_float = "{a}" if from_float else f"CAST4_{kind}_F32({{a}})"
+    is_zero = f"EQUAL4{ending}({{a}}, {source.zeros})"
+    casts = {
+        DType.BOOL: (f"WHERE4({is_zero}, {_ZERO}, {_ONE})", FLOAT),
+        DType.FLOAT16: (f"ROUND4_F16({as_float})", FLOAT),
+        DType.FLOAT32: (as_float, FLOAT),
+        DType.INT32: (as_int, INT),
+        DType.INT64: ("{a}" if source is LONG else f"CAST4_{kind}_I64({{a}})", LONG),
+    }
+    for target, bounds in _BOUNDS.items():
+        low, high = (INT.splat(INT.literal(bound)) for bound in bounds)
+        cut = f"MAX4_I32(MIN4_I32({as_int}, {high}), {low})"
+        casts[target] = (cut if from_float else f"WRAP4_{_WRAPS[target]}({as_int})", INT)
+    return {
+        cast_name(source, target): Function(text, makes=result)
+        for target, (text, result) in casts.items()
+    }
+
+
+CASTS: Mapping[str, Function] = {**_casts(FLOAT), **_casts(INT), **_casts(LONG)}
+
+EPILOGUE_ONLY: Mapping[str, Function] = {
+    "GELU_TANH": Function(f"SPLAT4(0.5f) * {{a}} * ({_ONE} + {_TANH_GELU})"),
+    "SELECT": Function(
+        f"WHERE4{{k}}(EQUAL4({{a}}, {_ZERO}), {{c}}, {{b}})", typed_by=1, makes=None
+    ),
+    "SWISH": Function(f"{{a}} * RECIPROCAL4({_ONE} + EXP4(SPLAT4({{scale}}) * -{{a}}))"),
+}
+"""Functions that are no operations by themselves."""
+
+BOUNDED_INTEGERS = {
+    "RELU": "MAX4{k}({a}, {n[0]})",
+    "RELU6": "MAX4{k}(MIN4{k}({a}, {n[6]}), {n[0]})",
+    "RELU_N1_TO_1": "MAX4{k}(MIN4{k}({a}, {n[1]}), {n[-1]})",
+}
+"""Fused activations of integers: those that the CPU applies."""
+
+
+def of_integers(name: str) -> str:
+    """Return what a function is called where it is one of integers."""
+    return f"INTEGER_{name}"
+
+
+_INTEGERS: Mapping[str, Function] = {
+    **{
+        of_integers(name): Function(each.integer, makes=FLOAT if each.gives == BOOLS else None)
+        for name, each in {**UNARY, **BINARY}.items()
+        if each.integer
+    },
+    **{of_integers(name): Function(text, makes=None) for name, text in BOUNDED_INTEGERS.items()},
+}
+
+_GRID_NUMBER = (
+    f"FLOOR4(({_clamp('{low}', '{high}')} - SPLAT4({{low}})) * SPLAT4({{inverse}}) + SPLAT4(0.5f))"
+)
+_GRID: Mapping[str, Function] = {
+    # Real numbers within a range, as multiples of a step from its lower end on.
+    "ON_GRID": Function(f"{_GRID_NUMBER} * SPLAT4({{step}}) + SPLAT4({{low}})"),
+    "GRID_NUMBER": Function(f"ADD4_I32(CAST4_F32_I32({_GRID_NUMBER}), {{first}})", makes=INT),
+}
+
+FUNCTIONS: Mapping[str, Function] = {
+    **{**UNARY, **BINARY, **EPILOGUE_ONLY, **CASTS},
+    **{**_INTEGERS, **_GRID, **EXACT},
+}
+
+
+def function_of(graph: Graph, node: Node) -> str:
+    """Return the name of a node's function for the type of its first input."""
+    integer = graph.values[node.inputs[0]].dtype in INTEGER_TYPES
+    return of_integers(node.op) if integer else node.op
+
+
+ACTIVATIONS = {
+    "none": "",
+    "relu": "RELU",
+    "relu_n1_to_1": "RELU_N1_TO_1",
+    "relu6": "RELU6",
+    "tanh": "TANH",
+    "sigmoid": "LOGISTIC",
+}
+
+
+def activation_epilogue(params: Mapping[str, Any], integer: bool = False) -> tuple[EpilogueOp, ...]:
+    """Return the fused activation of a checked node as epilogue ops."""
+    function = ACTIVATIONS[params.get("activation", "none")]
+    if not function:
+        return ()
+    return (EpilogueOp(of_integers(function) if integer else function),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """Numbers in a register, as expressions name them."""
+
+    register: Register
+
+    def __getitem__(self, number: int | str) -> str:
+        return self.register.splat(self.register.literal(int(number)))
+
+
+def registers(
+    epilogue_op: EpilogueOp, running: Register, operands: Sequence[Register]
+) -> tuple[Register, Register]:
+    """Return the register that the words of an epilogue op are of, and that of its result.
+
+    `running` is that of the running result, `operands` are those of its operands.
+    """
+    function = FUNCTIONS[epilogue_op.function]
+    read = [*operands]
+    read.insert(epilogue_op.position, running)
+    typed = read[function.typed_by]
+    return typed, function.makes or typed
+
+
+def expression(epilogue_op: EpilogueOp, of_sum: bool = False, register: Register = FLOAT) -> str:
+    """Return an epilogue op's text with {x} for the running result and {0}, {1} for its operands.
+
+    A bound keeps -0, but not `of_sum`: there a zero's sign hangs on the order of the terms. Words
+    are those of a `register`.
+    """
+    function = FUNCTIONS[epilogue_op.function]
+    words: dict[str, Any] = {name: _text(number) for name, number in epilogue_op.attributes}
+    words |= {"k": register.ending, "n": _Numbers(register), "i": "{i}"}
+    numbers = itertools.count()
+    texts = ["{x}" if v == SELF else f"{{{next(numbers)}}}" for v in epilogue_op.operands]
+    texts.insert(epilogue_op.position, "{x}")
+    words["at_least"] = "MAX_NAN4" if of_sum else "CLAMP_MIN4"
+    return function.expression.format(**dict(zip("abcde", texts, strict=False)), **words)
+
+
+def _text(number: float) -> str:
+    """Return the text of an attribute: a float, or four times the same integer."""
+    return INT.splat(INT.literal(number)) if isinstance(number, int) else literal(number)
+
+
+_OF_SUMS = ("ADD", "SUB", "RELU", "RELU6", "RELU_0_TO_1")
+
+
+def keeps_sum(epilogue_op: EpilogueOp) -> bool:
+    """Whether the sign of a zero means nothing after an epilogue op, if it meant nothing before."""
+    return epilogue_op.function in _OF_SUMS
+
+
+def depends_on_position(epilogue: Iterable[EpilogueOp]) -> bool:
+    """Whether results depend on the positions of elements: no other value may be given to them."""
+    return any(FUNCTIONS[epilogue_op.function].positional for epilogue_op in epilogue)
+
+
+def element_operands(epilogue_op: EpilogueOp) -> tuple[int, ...]:
+    """Return the operands of which each result reads an element: all but tables."""
+    return epilogue_op.operands[
+        : len(epilogue_op.operands) - FUNCTIONS[epilogue_op.function].tables
+    ]
+
+
+def limits_of(epilogue_op: EpilogueOp) -> tuple[int, int] | None:
+    """Return between what an epilogue op keeps integers, if that is all it does."""
+    if not FUNCTIONS[epilogue_op.function].clamps:
+        return None
+    found = dict(epilogue_op.attributes)
+    return int(found["low"]), int(found["high"])
+
+
+def is_bounded(epilogue_op: EpilogueOp) -> bool:
+    """Whether no result of an epilogue op is infinite, or beyond the range of half."""
+    return FUNCTIONS[epilogue_op.function].bounded

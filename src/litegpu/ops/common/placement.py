@@ -1,0 +1,82 @@
+"""Where a value lies unless others say where: unpadded at the boundary, padded inside.
+
+Inside, integers lie as 8, 32 or 64 bits and all else as floats:
+docs/decisions/0004-element-types.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from litegpu.codegen import Storage
+from litegpu.graph import DType, Graph, Node, Value
+from litegpu.numeric_policy import NumericPolicy
+from litegpu.ops.base import as_float32, get, has
+from litegpu.ops.common.halves import fits_half
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.types import SMALL_TYPES
+
+_INTEGERS = {
+    DType.INT8: DType.INT8,
+    DType.UINT8: DType.UINT8,
+    **dict.fromkeys((DType.INT16, DType.UINT16), DType.INT32),
+    DType.INT32: DType.INT32,
+    DType.INT64: DType.INT64,
+}
+"""What integers lie as inside of a partition."""
+
+
+def unpadded_storage(value: Value) -> Storage:
+    """Place a value as the runtime holds it."""
+    return Storage.create(value.id, value.dtype, value.shape4, 1)
+
+
+def whole_words(value: Value) -> Storage:
+    """Place an output of a small type so that whole 32-bit words are written at a time."""
+    return Storage.create(value.id, value.dtype, (1, 1, 1, value.elements), 4)
+
+
+def is_small(value: Value) -> bool:
+    """Whether a value at the boundary has elements of fewer than 32 bits."""
+    return value.dtype in SMALL_TYPES
+
+
+def padded_storage(value: Value, policy: NumericPolicy, rounded: bool = False) -> Storage:
+    """Place a value with padded channels, as half if it is large or is `rounded` anyway."""
+    if value.dtype in _INTEGERS:
+        return Storage.create(value.id, _INTEGERS[value.dtype], value.shape4, 4)
+    half = rounded or policy.stores_half(4 * value.elements // value.siblings)
+    half = half and not value.precise
+    half = half and not (value.is_constant and not fits_half(as_float32(value)))
+    dtype, alignment = (DType.FLOAT16, 8) if half else (DType.FLOAT32, 4)
+    return Storage.create(value.id, dtype, value.shape4, alignment)
+
+
+def reshaped_views(
+    graph: Graph, consumers: Mapping[int, list[Node]], value: int, storage: Storage
+) -> dict[int, Storage] | None:
+    """Return where a value, and all that it is reshaped to, can be read if it lies in `storage`.
+
+    None where some reader wants its inputs elsewhere.
+    """
+    found, waiting = {value: storage}, [value]
+    while waiting:
+        source = waiting.pop()
+        for node in consumers.get(source, ()):
+            if not has(node, Trait.HOLDS_INPUTS):
+                continue
+            output = node.outputs[0]
+            view = get(node.op).result_storage(node, found[source], graph.values[output].shape4)
+            if output in graph.outputs or view is None or not view.vector:
+                return None
+            found[output] = view
+            waiting.append(output)
+    return found
+
+
+def usual_storage(graph: Graph, value_id: int, policy: NumericPolicy) -> Storage:
+    """Return where a value of a graph lies if nothing else asks for another place."""
+    value = graph.values[value_id]
+    if value_id in graph.inputs or value_id in graph.outputs:
+        return unpadded_storage(value)
+    return padded_storage(value, policy)

@@ -1,0 +1,248 @@
+"""Decides, before any partitioning, which nodes of a model can run on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+from litegpu.errors import OperationError
+from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.numeric_policy import QuantizedMode
+from litegpu.ops.base import Op, Shape, facts_of, find
+from litegpu.ops.common import checks, dynamic, float_view, fold, types
+from litegpu.ops.common.traits import Trait
+
+
+@dataclass(frozen=True, slots=True)
+class SupportCheck:
+    """The graph with inferred shapes, and why each unsupported node is (by node index).
+
+    A graph that is not `divisible` the runtime cannot even be asked about: no node is supported.
+    """
+
+    graph: Graph
+    reasons: Mapping[int, str]
+    divisible: bool = True
+
+
+def check_support(
+    graph: Graph, quantized: QuantizedMode | None = "exact", on_cpu: Mapping[int, str] | None = None
+) -> SupportCheck:
+    """Check every node in order, on the shapes that follow from the ones before it.
+
+    `quantized` is how quantized tensors are computed: in their integers, or as floats. With None,
+    what computes with 8-bit tensors, weights among them, stays on the CPU. So do the nodes
+    `on_cpu`, for the reasons that they have there.
+
+    The runtime may ask a delegate before it has computed any shape itself, so the shapes that
+    the file states are replaced by inferred ones. What depends on a shape that only the running
+    model knows stays on the CPU: it might be one that no kernel can be made for.
+    """
+    if quantized == "float":
+        found = _check(float_view.as_floats(graph, large=False), quantized, on_cpu or {})
+        return replace(found, graph=_with_shapes_of(graph, found.graph))
+    return _check(graph, quantized, on_cpu or {})
+
+
+def _with_shapes_of(graph: Graph, view: Graph) -> Graph:
+    """Return a graph with the shapes, and the constants, that are known of its view in floats.
+
+    A float32 tensor may be a float16 constant there, of a DEQUANTIZE that needs no kernel.
+    """
+    values = {
+        v: view.values[v]
+        if value.dtype in (view.values[v].dtype, DType.FLOAT32)
+        else replace(value, shape=view.values[v].shape)
+        for v, value in graph.values.items()
+    }
+    return replace(graph, values=values)
+
+
+def _check(
+    graph: Graph, quantized: QuantizedMode | None, on_cpu: Mapping[int, str]
+) -> SupportCheck:
+    values = dict(graph.values)
+    reasons: dict[int, str] = {}
+    from_shapes: set[int] = set()
+    budget, listed = fold.Budget.of(graph), _ListBudget()
+    overwritten = _made_twice(graph)
+    present = replace(graph, values=values)  # which change while the nodes are checked
+    for node in graph.nodes:
+        known = fold.evaluate(present, node, budget)
+        if known is not None:
+            # Its consumers must see a constant already while they are checked.
+            for v, array in zip(node.outputs, known, strict=True):
+                values[v] = fold.constant(values[v], array)
+            continue
+        fixed = [v for v in node.outputs if v in values and values[v].is_constant]
+        overwritten = overwritten or (_overwrites(node, fixed[0]) if fixed else "")
+        too_much = listed.take(present, node)
+        reason, shapes = (too_much, ()) if too_much else check_node(present, node, quantized)
+        reason = reason or on_cpu.get(node.index, "")
+        if quantized is None and _is_of_bytes(present, node, reason):
+            reason = "8-bit tensors are left to the CPU: experimental_flags lacks ENABLE_QUANT (1)."
+        if not reason and _computes_shapes(present, node, from_shapes):
+            reason = "It computes with shapes alone, and shapes are known before the model runs."
+        if reason:
+            reasons[node.index] = reason
+            _follow_cpu(values, node, from_shapes)
+            continue
+        for v, shape in zip(node.outputs, shapes, strict=True):
+            values[v] = replace(values[v], shape=shape)
+    if overwritten:
+        reasons = dict.fromkeys((node.index for node in graph.nodes), overwritten)
+    return SupportCheck(present, reasons, divisible=not overwritten)
+
+
+@dataclass
+class _ListBudget:
+    """Integers that nodes may read from constants (indices, sizes, paddings) which others read too.
+
+    Each node has a list of its own made of them, and costs the file some bytes.
+    """
+
+    left: int = 1 << 20
+    seen: set[int] = field(default_factory=set)
+
+    def take(self, graph: Graph, node: Node) -> str:
+        """Return why a node's constants are too much, or an empty text."""
+        values = (graph.values[v] for v in node.inputs if v in graph.values)
+        arrays = [v.data for v in values if v.data is not None and v.dtype in types.INTEGER_TYPES]
+        places = {array.__array_interface__["data"][0]: array.size for array in arrays}
+        again = sum(size for place, size in places.items() if place in self.seen)
+        self.seen.update(places)
+        if again > self.left:
+            return "Its constants, which others read too, are more integers than litegpu lists."
+        self.left -= again
+        return ""
+
+
+def _made_twice(graph: Graph) -> str:
+    """Return why no node of a graph can run: the runtime itself cannot divide it."""
+    seen: set[int] = set()
+    for node in graph.nodes:
+        seen.update(node.inputs)
+        for v in node.outputs:
+            if v in seen and v != ABSENT:
+                return _overwrites(node, v)
+            seen.add(v)
+    return ""
+
+
+def _overwrites(node: Node, value: int) -> str:
+    return (
+        f"Node {node.index} ({node.op}) overwrites tensor {value}: such a model cannot be divided "
+        "between the CPU and a device."
+    )
+
+
+def computes_with_bytes(graph: Graph, node: Node) -> bool:
+    """Whether a node takes or gives a computed tensor of 8-bit integers."""
+    return any(not value.is_constant for value in _bytes_of(graph, node))
+
+
+def _is_of_bytes(graph: Graph, node: Node, reason: str) -> bool:
+    """Whether a node computes with bytes; one that has a reason anyway, in more than constants."""
+    weights = not reason and has_byte_constants(graph, node)
+    return weights or computes_with_bytes(graph, node)
+
+
+def has_byte_constants(graph: Graph, node: Node) -> bool:
+    """Whether a node has constants of 8-bit integers, such as quantized weights."""
+    return any(value.is_constant for value in _bytes_of(graph, node))
+
+
+def _bytes_of(graph: Graph, node: Node) -> list[Value]:
+    values = (graph.values.get(v) for v in (*node.inputs, *node.outputs))
+    return [value for value in values if value is not None and value.dtype in types.BYTES]
+
+
+def check_node(
+    graph: Graph, node: Node, quantized: QuantizedMode | None
+) -> tuple[str, Sequence[Shape]]:
+    """Return why a node cannot run, or an empty text and the shapes of its outputs."""
+    op = find(node.op)
+    if Trait.READS_SHAPES in facts_of(node.op).traits and (late := _late(graph, node)):
+        return late, ()
+    if quantized == "float" and float_view.is_conversion(graph, node):
+        return _late(graph, node), (graph.values[node.inputs[0]].shape,)
+    if op is None or op.internal:
+        return "Operation is not supported.", ()
+    if _missing(node, graph.values):
+        return "It refers to tensors that the model does not have.", ()
+    try:
+        reason = _reason(graph, node, op, quantized)
+        shapes = () if reason else op.infer(graph, node)
+    except OperationError as error:
+        return str(error), ()
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # What no converter writes and the runtime lets pass, such as a required input left out.
+        return f"Its operands make no sense ({type(error).__name__}: {error}).", ()
+    if not reason and (len(shapes) != len(node.outputs) or ABSENT in node.outputs):
+        present = sum(v != ABSENT for v in node.outputs)
+        return f"Expected {len(shapes)} output tensor(s), but node has {present} output(s).", ()
+    reason = checks.first_of(reason, *map(checks.size, node.outputs, shapes))
+    return reason, shapes
+
+
+def _reason(graph: Graph, node: Node, op: Op, quantized: QuantizedMode | None) -> str:
+    if late := _late(graph, node):
+        return late
+    highest = op.max_version
+    if quantized is not None and _has_scales(graph, node):
+        highest = max(highest, op.quantized_version)
+    reason = checks.first_of(checks.version(node, highest), checks.shapes(graph, node))
+    if not reason and op.exact is not None and types.is_quantized(graph, node):
+        return op.exact.check(graph, node)
+    if not reason:
+        reason = op.check(graph, node)
+    if not reason:
+        reason = types.check(graph, node, op.takes, op.gives, op.states(node))
+    return reason
+
+
+def _has_scales(graph: Graph, node: Node) -> bool:
+    """Whether a node has quantized tensors, be they seen as floats."""
+    values = (graph.values[v] for v in (*node.inputs, *node.outputs) if v != ABSENT)
+    return any(value.quantization is not None for value in values)
+
+
+def _computes_shapes(graph: Graph, node: Node, from_shapes: Set[int]) -> bool:
+    """Whether a node goes on with what the CPU computes of shapes, as the size of a RESHAPE.
+
+    On a device its result would come too late: shapes that hang on it would be unknown till then.
+    """
+    return (
+        not from_shapes.isdisjoint(node.inputs)
+        and all(graph.values[v].dtype in types.INTEGER_TYPES for v in node.outputs)
+        and dynamic.follows_from_shapes(node, graph.values, from_shapes)
+    )
+
+
+def _late(graph: Graph, node: Node) -> str:
+    values = (graph.values.get(v) for v in node.inputs)
+    late = [value.id for value in values if value is not None and value.shape == dynamic.UNKNOWN]
+    return f"The shape of tensor {late[0]} is known only when the model runs." if late else ""
+
+
+def _missing(node: Node, values: Mapping[int, Value]) -> bool:
+    return any(v != ABSENT and v not in values for v in (*node.inputs, *node.outputs))
+
+
+def _follow_cpu(values: dict[int, Value], node: Node, from_shapes: set[int]) -> None:
+    """Note what is known of the results of a node that stays on the CPU."""
+    if _missing(node, values):
+        return
+    if dynamic.follows_from_shapes(node, values, from_shapes):
+        from_shapes.update(node.outputs)
+    unknown = dynamic.has_unknown_result(node, values, from_shapes)
+    for v in node.outputs:
+        # Files write a shape that they do not know as that of a scalar.
+        if v != ABSENT and (unknown or (values[v].shape == () and v not in from_shapes)):
+            values[v] = replace(values[v], shape=dynamic.UNKNOWN)
+    op = find(node.op)
+    if op is not None and op.gives == types.BOOLS:
+        # The CPU's kernel makes bools, whatever the file says that its result is.
+        for v in node.outputs:
+            if v != ABSENT and values[v].dtype is not DType.BOOL:
+                values[v] = replace(values[v], dtype=DType.OTHER)

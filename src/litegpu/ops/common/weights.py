@@ -1,0 +1,226 @@
+"""Weights of dense convolutions: packed here when constant, by a kernel when computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import TensorRef
+from litegpu.codegen.storage import Shape4
+from litegpu.graph import ABSENT, EpilogueOp, Graph, Node
+from litegpu.ops.base import LowerContext, NewValue, SpecContext, as_float32
+from litegpu.ops.common import checks
+from litegpu.ops.common.functions import activation_epilogue
+from litegpu.ops.common.halves import as_halves, fits_half
+from litegpu.ops.pack_weights import (
+    PACK_WEIGHTS,
+    PackAttributes,
+    dense_shape,
+    packed_blocks,
+    packed_shape,
+    whole_groups,
+)
+
+Floats = npt.NDArray[np.float32]
+_MOST_SPREAD = 1 << 22
+"""Floats that the weights of groups may become when zeros fill what lies between them."""
+
+
+class ConvOperands(Protocol):
+    """The attributes of a convolution that tell about its weights (a value id) and bias."""
+
+    @property
+    def weights(self) -> int: ...
+
+    @property
+    def bias(self) -> int: ...
+
+    @property
+    def shape(self) -> Shape4: ...
+
+    @property
+    def groups(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights of `shape` [O, H, W, I / groups].
+
+    Constants are an `array`; computed weights lie in the value `packed`. `bias` [O] is None when
+    there is none, and when it is computed: then it has become an epilogue op. `siblings` see Value.
+    """
+
+    shape: Shape4
+    groups: int = 1
+    array: Floats | None = None
+    bias: Floats | None = None
+    packed: int = ABSENT
+    siblings: int = 1
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a kernel request needs to read packed weights and a bias."""
+
+    constants: Mapping[str, npt.NDArray[Any]]
+    reads: Mapping[str, int]
+    variables: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Normalized:
+    """The operands of a normalized convolution beside its image, as nodes, ids and epilogue ops."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[int, ...]
+    weights: int
+    bias: int
+    shape: Shape4
+    groups: int
+    epilogue: tuple[EpilogueOp, ...]
+
+
+def check_groups(shape: Shape4, groups: int) -> str:
+    """Require that zeros between groups take no memory that the file is no measure of."""
+    dense = math.prod(shape) * groups
+    if whole_groups(shape, groups) or dense <= _MOST_SPREAD:
+        return ""
+    return (
+        f"{groups} groups of {shape[0] // groups} filters of {shape[3]} channels are no multiples "
+        f"of 4: their weights would be written out as {dense} floats."
+    )
+
+
+def normalize(
+    graph: Graph,
+    node: Node,
+    new_value: NewValue,
+    shape: Shape4,
+    groups: int = 1,
+    bias_position: int = 2,
+) -> Normalized:
+    """Return the operands of a checked node whose input 1 holds weights of `shape`."""
+    weights = node.inputs[1]
+    bias, epilogue = normalize_bias(graph, node, bias_position)
+    if graph.values[weights].is_constant:
+        return Normalized((), (), weights, bias, shape, groups, epilogue)
+    attributes = PackAttributes(shape, groups)
+    packed = new_value(packed_shape(attributes))
+    pack = Node(node.index, PACK_WEIGHTS, 1, (weights,), (packed,), attributes=attributes)
+    return Normalized((pack,), (packed,), packed, bias, shape, groups, epilogue)
+
+
+def normalize_bias(
+    graph: Graph, node: Node, position: int = 2
+) -> tuple[int, tuple[EpilogueOp, ...]]:
+    """Return a node's constant bias (or ABSENT) and its epilogue, a computed bias among them."""
+    bias = bias_of(node, position)
+    epilogue = activation_epilogue(node.params)
+    if bias == ABSENT or graph.values[bias].is_constant:
+        return bias, epilogue
+    return ABSENT, (EpilogueOp("ADD", (bias,)), *epilogue)
+
+
+def read(ctx: SpecContext, operands: ConvOperands) -> Weights:
+    """Return the weights and the bias of a normalized node."""
+    value, shape, groups = ctx.value(operands.weights), operands.shape, operands.groups
+    bias = read_bias(ctx, operands.bias)
+    if value.is_constant:
+        return Weights(shape, groups, as_float32(value).reshape(shape), bias)
+    spread = dense_shape(PackAttributes(shape, groups))
+    return Weights(spread, groups if spread == shape else 1, None, bias, value.id)
+
+
+def read_bias(ctx: SpecContext, bias: int) -> Floats | None:
+    """Return a constant bias [O], or None when there is none."""
+    return None if bias == ABSENT else as_float32(ctx.value(bias)).ravel()
+
+
+def spread_shape(weights: Weights) -> tuple[Shape4, int]:
+    """Return the shape and the groups of what `spread_groups` returns."""
+    outputs, height, width, depth = weights.shape
+    if weights.array is None or whole_groups(weights.shape, weights.groups):
+        return weights.shape, weights.groups
+    return (outputs, height, width, depth * weights.groups), 1
+
+
+def spread_groups(weights: Weights) -> Weights:
+    """Write constant groups that are no whole channel blocks out as dense weights."""
+    shape, groups = spread_shape(weights)
+    if weights.array is None or groups == weights.groups:
+        return weights
+    each, depth = shape[0] // weights.groups, weights.shape[3]
+    dense = np.zeros(shape, np.float32)
+    for g in range(weights.groups):
+        part = slice(g * each, (g + 1) * each)
+        dense[part, :, :, g * depth : (g + 1) * depth] = weights.array[part]
+    return replace(weights, shape=shape, groups=groups, array=dense)
+
+
+def bind(weights: Weights, channel_blocks: int, ctx: LowerContext) -> Binding:
+    """Return what a kernel that writes `channel_blocks` of outputs binds to read the weights."""
+    constants = {}
+    if weights.bias is not None:
+        constants["bias"] = pad_channels(weights.bias, channel_blocks * 4)
+    variables: dict[str, Any] = {
+        "has_bias": weights.bias is not None,
+        "weight_blocks": channel_blocks,
+    }
+    if weights.array is not None:
+        packed = pack_weights(weights.array, channel_blocks)
+        constants["weights"] = in_precision(packed, ctx, weights.siblings)
+        return Binding(constants, {}, variables)
+    kind = TensorRef("weights", ctx.storage(weights.packed)).kind
+    variables |= {"weights_kind": kind, "weight_blocks": packed_blocks(weights.shape[0])}
+    return Binding(constants, {"weights": weights.packed}, variables)
+
+
+def bias_of(node: Node, position: int = 2) -> int:
+    """Return the id of an optional bias input."""
+    return node.inputs[position] if len(node.inputs) > position else ABSENT
+
+
+def check_bias(graph: Graph, node: Node, outputs: int, position: int = 2) -> str:
+    """Require an absent bias, or one of `outputs` floats."""
+    bias = bias_of(node, position)
+    if bias == ABSENT:
+        return ""
+    reason = checks.operand(graph, node, position, "The bias")
+    shape = graph.values[bias].shape
+    if not reason and (math.prod(shape) != outputs or shape[-1:] != (outputs,)):
+        reason = f"bias.size != output.c: a bias of {list(shape)} for {outputs} output channels."
+    return reason
+
+
+def in_precision(array: npt.NDArray[Any], ctx: LowerContext, siblings: int = 1) -> npt.NDArray[Any]:
+    """Return weights as the partition stores them: as half, if that pays and has their range."""
+    nbytes = array.nbytes // siblings
+    if ctx.target.policy.keeps_fp32_weights(nbytes) or not fits_half(array):
+        return array
+    return as_halves(array)
+
+
+def pack_weights(weights: Floats, channel_blocks: int) -> Floats:
+    """Arrange [O, H, W, I] as [H, W, input block, output block, 4 inputs, 4 outputs]."""
+    outputs, height, width, depth = weights.shape
+    inputs = -(-depth // 4)
+    padded = np.zeros((channel_blocks * 4, height, width, inputs * 4), np.float32)
+    padded[:outputs, :, :, :depth] = weights
+    blocks = padded.reshape(channel_blocks, 4, height, width, inputs, 4)
+    return np.ascontiguousarray(blocks.transpose(2, 3, 4, 0, 5, 1))
+
+
+def pad_channels(vector: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
+    """Return a vector extended with zeros."""
+    padded = np.zeros(length, vector.dtype)
+    padded[: vector.size] = vector
+    return padded

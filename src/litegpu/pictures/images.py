@@ -1,0 +1,222 @@
+"""Pictures as model inputs: read, crop, resize, normalise, quantise."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import warnings
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.errors import FileError, ModelError, missing_dependency
+from litegpu.pictures.framing import CROP, Frame, framed
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Scale = float | tuple[float, ...]
+"""A number for all channels of a picture, or one for each."""
+
+# By the number of channels of the input; four-channel inputs expect an empty mask in the last one.
+MODES = {1: "L", 3: "RGB", 4: "RGB"}
+
+
+def open_picture(path: str) -> Image.Image:
+    """Return the picture at `path` as a person sees it: RGB, upright, on white where transparent.
+
+    Of an animation it is the first frame; 16 bits a channel become 8 by their upper half.
+
+    Raises:
+        FileError: there is no readable picture at `path`, or it has too many pixels.
+        MissingDependencyError: pillow is not installed.
+    """
+    require_pillow()
+    if not os.path.isfile(path):
+        what = "it is not a file" if os.path.exists(path) else "there is no such file"
+        raise unreadable(path, what)
+    return decode_picture(path, path)
+
+
+def read_picture(picture: str | os.PathLike[str] | bytes | Image.Image) -> Image.Image:
+    """Return the picture of a path, of a file's bytes, or of PIL as `open_picture` does.
+
+    Raises:
+        FileError: it is no readable picture, or has too many pixels.
+        MissingDependencyError: pillow is not installed.
+    """
+    if isinstance(picture, str | os.PathLike):
+        return open_picture(os.fspath(picture))
+    if isinstance(picture, bytes | bytearray):
+        return decode_picture(io.BytesIO(picture), f"{len(picture)} bytes")
+    require_pillow()
+    return _as_rgb(_upright(picture.copy()))
+
+
+def decode_picture(file: str | IO[bytes], name: str) -> Image.Image:
+    """Return the picture in a file as `open_picture` does; errors call it `name`.
+
+    Raises:
+        FileError: it is no readable picture, has too many pixels, or is HEIC without pillow-heif.
+        MissingDependencyError: pillow is not installed.
+    """
+    require_pillow()
+    from PIL import Image
+
+    if _is_heif(file):
+        _require_heif(name)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns of pictures that it reads nevertheless
+            with Image.open(file) as picture:
+                picture.load()
+                return _as_rgb(_upright(picture))
+    except Image.DecompressionBombError as error:
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise unreadable(name, f"it has more than {most} pixels", "Make it smaller.") from error
+    except Exception as error:  # Pillow's readers have no type of errors of their own
+        raise unreadable(name, str(error) or type(error).__name__) from error
+
+
+def require_pillow() -> None:
+    """Raise MissingDependencyError where pillow is not installed."""
+    try:
+        import PIL  # noqa: F401
+    except ImportError as error:
+        raise missing_dependency("pillow", "tools", "Reading a picture") from error
+
+
+def _is_heif(file: str | IO[bytes]) -> bool:
+    """Return whether a file begins as those of phones do (HEIC), which Pillow does not read."""
+    try:
+        with open(file, "rb") if isinstance(file, str) else contextlib.nullcontext(file) as opened:
+            beginning = opened.read(12)
+            opened.seek(0)
+    except OSError:  # Pillow says what is wrong with it
+        return False
+    return beginning[4:8] == b"ftyp" and beginning[8:12] in _HEIF_BRANDS
+
+
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+
+
+def _require_heif(name: str) -> None:
+    try:
+        import pillow_heif
+    except ImportError as error:
+        why = "a HEIC picture needs the Python package 'pillow-heif'"
+        raise unreadable(name, why, "Install it with: pip install 'litegpu[heif]'") from error
+    pillow_heif.register_heif_opener()
+
+
+def unreadable(path: str, why: str, remedy: str = "Give a JPEG, PNG or BMP file.") -> FileError:
+    """Return the error for a picture that cannot be read."""
+    return FileError(f"The picture '{path}' cannot be read: {why.rstrip('.')}. {remedy}")
+
+
+def _upright(picture: Image.Image) -> Image.Image:
+    from PIL import ImageOps
+
+    # damaged metadata do not spoil the picture
+    with contextlib.suppress(Exception):
+        ImageOps.exif_transpose(picture, in_place=True)
+    return picture
+
+
+def _as_rgb(picture: Image.Image) -> Image.Image:
+    from PIL import Image
+
+    if picture.mode.startswith("I") or picture.mode == "F":
+        return _eight_bits(picture).convert("RGB")
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    paper = Image.new("RGBA", picture.size, "white")
+    return Image.alpha_composite(paper, picture.convert("RGBA")).convert("RGB")
+
+
+def _eight_bits(picture: Image.Image) -> Image.Image:
+    """Return a grey picture of wide numbers with 8 bits: those of 16 bits by their upper half."""
+    from PIL import Image
+
+    values = np.asarray(picture, np.float64)
+    low, high = float(values.min()), float(values.max())
+    full = 1.0 if picture.mode == "F" and high <= 1 else _FULL_SCALE
+    if not (low >= 0 and high <= full):  # NaN, too, is neither
+        raise ValueError(f"its values, {low:g} to {high:g}, are no shades from 0 to {full:g}")
+    return Image.fromarray((values * (255 / full)).round().astype(np.uint8))
+
+
+_FULL_SCALE = 65535.0
+"""White in a picture of 16 bits a channel."""
+
+
+def is_image_input(detail: dict[str, Any]) -> bool:
+    """Say whether an input of the interpreter, `[N, H, W, C]`, can take a picture."""
+    shape = detail["shape"]
+    return len(shape) == 4 and int(shape[3]) in MODES and int(min(shape)) > 0
+
+
+def centre_crop(picture: Image.Image, width: int, height: int) -> Image.Image:
+    """Return the largest part around the centre with the aspect ratio of `width` to `height`."""
+    return picture.crop(framed(picture.size, (width, height), CROP).box)
+
+
+def to_tensor(
+    picture: Image.Image,
+    detail: dict[str, Any],
+    mean: Scale = 127.5,
+    std: Scale = 127.5,
+    frame: Frame | None = None,
+) -> NDArray[Any]:
+    """Return `picture` as the value of the input that `detail` describes, `[N, H, W, C]`.
+
+    What `frame` shows of the picture is resized; without one it is cropped around its centre.
+    Outside of the picture there is black. Float inputs get `(pixel - mean) / std`, where both are
+    a number or one a channel, uint8 inputs the pixel, int8 inputs the pixel minus 128; each batch
+    entry is the same.
+
+    Raises:
+        ModelError: the input's type is none of these.
+    """
+    from PIL import Image
+
+    batch, height, width, channels = (int(size) for size in detail["shape"])
+    shown = frame or framed(picture.size, (width, height), CROP)
+    cropped, mode = picture.crop(shown.box), MODES[channels]
+    if cropped.mode != mode:  # or it would be copied
+        cropped = cropped.convert(mode)
+    resized = cropped.resize((width, height), Image.Resampling.BILINEAR)
+    pixels = np.asarray(resized, np.float32).reshape(height, width, -1)
+    values = _typed(pixels, detail, mean, std)
+    if channels > values.shape[2]:
+        values = np.pad(values, ((0, 0), (0, 0), (0, channels - values.shape[2])))
+    return np.ascontiguousarray(np.broadcast_to(values, (batch, *values.shape)))
+
+
+def random_tensor(detail: dict[str, Any], seed: int = 0) -> NDArray[Any]:
+    """Return seeded noise for any input: floats in [-1, 1), integers over the range of bytes."""
+    random = np.random.default_rng(seed)
+    shape, kind = tuple(detail["shape"]), np.dtype(detail["dtype"])
+    if kind.kind == "f":
+        return random.uniform(-1, 1, shape).astype(kind)
+    low, high = (0, 2) if kind.kind == "b" else (-128, 128) if kind == np.int8 else (0, 256)
+    return random.integers(low, high, shape).astype(kind)
+
+
+def _typed(
+    pixels: NDArray[np.float32], detail: dict[str, Any], mean: Scale, std: Scale
+) -> NDArray[Any]:
+    kind = np.dtype(detail["dtype"])
+    if kind.kind == "f":
+        scaled: NDArray[Any] = pixels - np.asarray(mean, np.float32)
+        scaled /= np.asarray(std, np.float32)
+        return scaled.astype(kind, copy=False)
+    offsets = {np.dtype(np.uint8): 0, np.dtype(np.int8): 128}
+    if kind not in offsets:
+        raise ModelError(
+            f"The input '{detail['name']}' has the type {kind}; a picture can be given only to "
+            "float32, float16, uint8 and int8 inputs. Run the model without --image."
+        )
+    return (pixels - offsets[kind]).astype(kind)

@@ -1,0 +1,228 @@
+"""Interpreters of the TensorFlow Lite runtime, with the delegate, with XNNPACK, or with neither."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.errors import InterpreterError, LitegpuError, ModelError, missing_dependency
+from litegpu.runtime_abi.kernels import RUNTIMES
+
+
+@runtime_checkable
+class ReadsModel(Protocol):
+    """A delegate that reads more in the model's bytes than the runtime tells of them."""
+
+    model: bytes | None
+
+
+class Output(NamedTuple):
+    """One output of a model after a run, as real numbers (dequantised)."""
+
+    name: str
+    values: NDArray[Any]
+
+
+def load() -> Any:
+    """Return the module with the interpreter of the runtime that is installed.
+
+    Raises:
+        MissingDependencyError: none of them is.
+    """
+    for name in RUNTIMES:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise missing_dependency("ai-edge-litert", "runtime", "Running a model")
+
+
+def environment() -> Any:
+    """Return an environment as LiteRT makes one for its own models, None where it has none."""
+    try:
+        module = importlib.import_module("ai_edge_litert.environment")
+    except ImportError:  # it is not installed, or older
+        return None
+    folder = os.path.dirname(str(module.__file__))
+    return module.Environment.create(options=module.EnvironmentOptions(runtime_path=folder))
+
+
+def default_threads() -> int:
+    """Return how many threads the CPU's kernels get unless told otherwise: all this process has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def interpreter(
+    model: bytes,
+    delegate: Any = None,
+    threads: int | None = 1,
+    builtin_kernels: bool = False,
+    allocate: bool = True,
+    keep_tensors: bool = False,
+    clustering: bool = True,
+) -> Any:
+    """Return an interpreter, ready to run.
+
+    Args:
+        model: the bytes of the .tflite file.
+        delegate: the delegate, a tuple of some in the order in which they are applied, or None
+            for the CPU (XNNPACK where the runtime has it).
+        threads: number of CPU threads; None leaves it to the runtime.
+        builtin_kernels: use the runtime's reference-quality built-in kernels, not XNNPACK.
+        allocate: False leaves the tensors without memory. The delegate has been asked by then,
+            of operations that the runtime lacks, too.
+        keep_tensors: let all tensors be readable after an invoke, not only the outputs.
+        clustering: False keeps the order of operations, which gives delegates smaller parts.
+
+    Raises:
+        ModelError: the runtime refuses the model.
+        InterpreterError: it is too old for `clustering`.
+    """
+    runtime = load()
+    resolvers = runtime.OpResolverType
+    further = {} if clustering else {"experimental_disable_delegate_clustering": True}
+    delegates = delegate if isinstance(delegate, tuple) else (delegate,) if delegate else ()
+    for each in delegates:
+        if isinstance(each, ReadsModel):
+            each.model = model
+    try:
+        result = runtime.Interpreter(
+            model_content=model,
+            experimental_delegates=list(delegates) or None,
+            num_threads=threads,
+            experimental_preserve_all_tensors=keep_tensors,
+            experimental_op_resolver_type=(
+                resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES if builtin_kernels else resolvers.AUTO
+            ),
+            **further,
+        )
+        if allocate:
+            result.allocate_tensors()
+    except LitegpuError:
+        raise
+    except TypeError as error:
+        if clustering:
+            raise
+        raise InterpreterError(
+            f"This runtime cannot disable the clustering of delegates ({error}). Use a newer one: "
+            "pip install --upgrade ai-edge-litert"
+        ) from error
+    except (RuntimeError, ValueError) as error:
+        raise ModelError(
+            f"The runtime refuses this model: {_sentence(error)} "
+            "Check that the file is a complete .tflite model, made of operations that the runtime "
+            "has."
+        ) from error
+    return result
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".") + "."
+
+
+def set_batch(target: Any, batch: int) -> None:
+    """Give every input of the interpreter another first dimension.
+
+    Raises:
+        ModelError: the model has inputs without dimensions, or cannot run such a batch.
+    """
+    try:
+        for detail in target.get_input_details():
+            shape = [int(size) for size in detail["shape"]]
+            if not shape:
+                raise ModelError(
+                    f"The input {detail['name']} is a single number: it has no batch. "
+                    "Leave --batch out."
+                )
+            target.resize_tensor_input(detail["index"], [batch, *shape[1:]])
+        target.allocate_tensors()
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, LitegpuError):
+            raise
+        raise ModelError(
+            f"The model cannot run with batch={batch}: {_sentence(error)} "
+            "Leave --batch out, or use a model of that batch."
+        ) from error
+
+
+def set_inputs(target: Any, values: list[NDArray[Any]]) -> None:
+    """Give each input of the interpreter its value, in the order of `get_input_details()`.
+
+    Inputs of other shapes are resized.
+
+    Raises:
+        ModelError: the model cannot run on these shapes.
+    """
+    details = target.get_input_details()
+    resized = [
+        (detail["index"], value.shape)
+        for detail, value in zip(details, values, strict=True)
+        if tuple(detail["shape"]) != value.shape
+    ]
+    try:
+        for index, shape in resized:
+            target.resize_tensor_input(index, shape)
+        if resized:
+            target.allocate_tensors()
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, LitegpuError):
+            raise
+        raise ModelError(
+            f"The model cannot run on inputs of the shapes {[list(s) for _, s in resized]}: "
+            f"{_sentence(error)} Use a model of these shapes."
+        ) from error
+    for detail, value in zip(details, values, strict=True):
+        target.set_tensor(detail["index"], value)
+
+
+def invoke(target: Any) -> None:
+    """Run an interpreter once.
+
+    Raises:
+        ModelError: the runtime refuses what the inputs hold.
+    """
+    try:
+        target.invoke()
+    except LitegpuError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        raise ModelError(
+            f"The model cannot run on these inputs: {_sentence(error)} "
+            "Use a model that can, or inputs that it takes."
+        ) from error
+
+
+def outputs(source: Any) -> list[Output]:
+    """Return all outputs of the interpreter; quantised ones become real numbers."""
+    return [
+        Output(detail["name"], dequantised(source.get_tensor(detail["index"]), detail))
+        for detail in source.get_output_details()
+    ]
+
+
+def quantised(values: NDArray[Any], detail: dict[str, Any]) -> NDArray[Any]:
+    """Return real numbers as a quantised tensor stores them; NaN for NaN.
+
+    Rounded half away from zero as QUANTIZE rounds, and clipped to the tensor's type: float64.
+    """
+    scale, zero_point = detail["quantization"]
+    limits = np.iinfo(detail["dtype"])
+    steps = (values.astype(np.float32) / np.float32(scale)).astype(np.float64)
+    rounded = np.copysign(np.floor(np.abs(steps) + 0.5), steps)
+    stored: NDArray[Any] = np.clip(rounded + zero_point, limits.min, limits.max)
+    return stored
+
+
+def dequantised(values: NDArray[Any], detail: dict[str, Any]) -> NDArray[Any]:
+    """Return the real numbers of a tensor; those that are not quantised stay what they are."""
+    scale, zero_point = detail["quantization"]
+    if not scale:
+        return values
+    real: NDArray[Any] = (values.astype(np.float32) - zero_point) * np.float32(scale)
+    return real

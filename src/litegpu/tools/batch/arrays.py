@@ -1,0 +1,110 @@
+"""Arrays and pictures as what an input of a model takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.errors import FileError, ModelError
+from litegpu.pictures.images import MODES, read_picture, to_tensor
+from litegpu.runtime_abi.interpreter import dequantised, quantised
+from litegpu.tools.engines import Tensor
+
+
+def takes_pictures(tensor: Tensor, batched: bool) -> bool:
+    """Return whether an input, `[H, W, C]` or `[1, H, W, C]` without a batch, takes a picture."""
+    shape = tensor.shape if batched else tensor.shape[1:]
+    return len(shape) == 3 and shape[2] in MODES and min(shape) > 0
+
+
+def from_picture(picture: str | bytes, tensor: Tensor, mean: float, std: float) -> NDArray[Any]:
+    """Return a picture, by its path or as its file's bytes, as the value of an input.
+
+    Raises:
+        FileError: it cannot be read.
+        ModelError: the input's type takes no pictures.
+    """
+    opened = read_picture(picture)
+    shape = tensor.shape if len(tensor.shape) == 4 else (1, *tensor.shape)
+    detail = {"name": tensor.name, "shape": np.array(shape), "dtype": tensor.dtype}
+    return to_tensor(opened, detail, mean, std).reshape(tensor.shape)
+
+
+def from_array(values: Any, tensor: Tensor) -> NDArray[Any]:
+    """Return an array as the value of an input.
+
+    It may be flat, or have a batch of 1 before. Numbers change their type where that loses no
+    more than digits; real numbers for an integer input become its quantized ones.
+
+    Raises:
+        ModelError: it has another size, or numbers that the input cannot hold.
+    """
+    array = np.asarray(values)
+    fits = array.ndim <= 1 or _core(array.shape) == _core(tensor.shape)
+    if array.size != np.prod(tensor.shape, dtype=np.int64) or not fits:
+        raise ModelError(
+            f"The input '{tensor.name}' takes arrays of shape {list(tensor.shape)}, not "
+            f"{list(array.shape)}. Reshape them, or give a model of that shape."
+        )
+    return _typed(array.reshape(tensor.shape), tensor)
+
+
+def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape without the ones before it."""
+    start = next((index for index, size in enumerate(shape) if size != 1), len(shape))
+    return shape[start:]
+
+
+def _typed(array: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
+    kind = tensor.dtype
+    if array.dtype == kind:
+        return np.ascontiguousarray(array)
+    if kind.kind == "f" and array.dtype.kind in "fiub":
+        return array.astype(kind)
+    if kind.kind in "iu" and array.dtype.kind in "iub":
+        limits = np.iinfo(kind)
+        if array.size and not (limits.min <= array.min() and array.max() <= limits.max):
+            raise ModelError(
+                f"The input '{tensor.name}' takes {kind}, and cannot hold "
+                f"{array.min()} to {array.max()}."
+            )
+        return array.astype(kind)
+    if kind.kind in "iu" and array.dtype.kind == "f" and tensor.quantization[0]:
+        stored = quantised(array, {"quantization": tensor.quantization, "dtype": kind})
+        if np.isnan(stored).any():
+            raise ModelError(f"The input '{tensor.name}' takes {kind}, which has no NaN.")
+        return stored.astype(kind)
+    raise ModelError(
+        f"The input '{tensor.name}' takes {kind}, not {array.dtype}. Convert the arrays."
+    )
+
+
+def real_numbers(values: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
+    """Return an output as real numbers where it is quantized, else as it is."""
+    return dequantised(values, {"quantization": tensor.quantization})
+
+
+def read_array_file(path: str, inputs: tuple[Tensor, ...]) -> list[NDArray[Any]]:
+    """Return the arrays of a .npy or .npz file, one for each input: in .npz by their names.
+
+    Raises:
+        FileError: it cannot be read, or lacks an array.
+        ModelError: an array does not fit its input.
+    """
+    try:
+        with open(path, "rb") as file:
+            found = np.load(file, allow_pickle=False)
+            arrays = dict(found) if isinstance(found, np.lib.npyio.NpzFile) else {"": found}
+    except Exception as error:  # damaged archives raise what they like
+        raise FileError(f"The array '{path}' cannot be read: {error}. Write it anew.") from error
+    if len(arrays) == len(inputs) == 1:
+        return [from_array(next(iter(arrays.values())), inputs[0])]
+    missing = [each.name for each in inputs if each.name not in arrays]
+    if missing:
+        raise FileError(
+            f"The file '{path}' has no array '{missing[0]}'; it has {', '.join(arrays) or 'none'}. "
+            "Write one .npz file a sample, with an array of each input's name."
+        )
+    return [from_array(arrays[each.name], each) for each in inputs]

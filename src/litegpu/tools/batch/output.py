@@ -1,0 +1,162 @@
+"""The output of `litegpu batch`: its rows, what of them is written, which samples failed."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+from litegpu.errors import ModelError, OptionsError
+from litegpu.tools import engines
+from litegpu.tools.batch.columns import ERROR, NAME, OutputColumns
+from litegpu.tools.batch.folder import FileSource
+from litegpu.tools.batch.table import TableSource
+from litegpu.tools.batch.writer import PartedTable, rows_of_part
+from litegpu.tools.console import note
+from litegpu.tools.delegation import DELEGATE_FLAGS
+from litegpu.tools.models import FoundModel
+from litegpu.version import __version__
+
+_OPTIONS = tuple(flag.name for flag in DELEGATE_FLAGS)
+_SHOWN = 10
+"""Failing samples that are named on stderr."""
+
+
+class OutputTable:
+    """The output: its columns, and what of it is written."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        model: FoundModel,
+        plan: engines.BatchPlan,
+        source: FileSource | TableSource,
+        names: list[str],
+    ) -> None:
+        """Begin the table, or go on with it; `names` are those of the outputs.
+
+        Raises:
+            FileError: it cannot be written, or `--resume` does not fit what is there.
+            ModelError: an output has a type that no table has.
+        """
+        self._args, self._source = args, source
+        self._copied_columns = _KeepColumns(source, args.keep)
+        self._columns = OutputColumns(plan, names, self._copied_columns.names, args.dequantize)
+        self._rows = rows_of_part(self._columns.row_bytes, plan.batch)
+        about = self._about(model, plan)
+        self.schema = self._schema(about)
+        self._parts = PartedTable(args.output, about, args.resume)
+        self.first = min(self._parts.done * self._rows, source.count)
+        self.failed, self.failures = 0, list[tuple[str, str]]()
+        if self.first:
+            note(f"{self.first} of {source.count} samples are done; going on with the next.")
+
+    def _schema(self, about: dict[str, Any]) -> Any:
+        import pyarrow as pa
+
+        fields = [
+            pa.field(NAME, pa.string()),
+            *self._copied_columns.fields(),
+            *self._columns.fields(),
+        ]
+        described = {f"litegpu.{name}": str(value) for name, value in about.items()}
+        return pa.schema([*fields, pa.field(ERROR, pa.string())], metadata=described)
+
+    def _about(self, model: FoundModel, plan: engines.BatchPlan) -> dict[str, Any]:
+        """Return what decides about rows: a run with something else cannot go on with them."""
+        flags = (*("keep", "dequantize", "on_error", "input_mean", "input_std", "cpu"), *_OPTIONS)
+        return {
+            "version": __version__,
+            "model": hashlib.sha256(model.content).hexdigest(),
+            "input": self._source.fingerprint(),
+            "batch": plan.batch,
+            "rows_of_part": self._rows,
+            "flags": {name: getattr(self._args, name) for name in flags},
+        }
+
+    def write(
+        self, results: Iterator[engines.Result[engines.Arrays]], meter: engines.Meter
+    ) -> None:
+        """Write results as they come, a part each time there are enough; `meter` watches them."""
+        waiting: list[engines.Result[engines.Arrays]] = []
+        for result in results:
+            waiting.append(result)
+            if result.error:
+                self._fail(result)
+            if len(waiting) == self._rows:
+                self._write_part(waiting)
+                waiting = []
+        with meter.writing():
+            if waiting:
+                self._write_part(waiting)
+
+    def _fail(self, result: engines.Result[engines.Arrays]) -> None:
+        self.failed += 1
+        self.failures.append((result.name, result.error))
+        if self._args.on_error == "fail":
+            raise ModelError(f"The sample '{result.name}' failed: {result.error}")
+        if self.failed <= _SHOWN:
+            note(f"{result.name}: {result.error}")
+        elif self.failed == _SHOWN + 1:
+            note("More samples failed; the column 'error' has them all.")
+
+    def _write_part(self, results: list[engines.Result[engines.Arrays]]) -> None:
+        import pyarrow as pa
+
+        errors = [each.error or None for each in results]
+        part = pa.table(
+            [
+                pa.array([each.name for each in results], pa.string()),
+                *self._copied_columns.columns(self._parts.done * self._rows, len(results)),
+                *self._columns.arrays([each.value for each in results]),
+                pa.array(errors, pa.string()),
+            ],
+            schema=self.schema,
+        )
+        if self._args.on_error == "skip":
+            part = part.filter(pa.array([error is None for error in errors]))
+        self._parts.add(part)
+
+    def finish(self) -> None:
+        """Make the whole table appear."""
+        self._parts.finish(self.schema)
+
+    def leave(self) -> None:
+        """Stop before the end: name the samples that need not be done again, if there are some."""
+        if not self._parts.leave():
+            return
+        done = min(self._parts.done * self._rows, self._source.count)
+        note(
+            f"{done} of {self._source.count} samples are kept in {self._parts.folder}; "
+            "--resume goes on with the next."
+        )
+
+
+class _KeepColumns:
+    """Columns that go from a table of samples to the output as they are."""
+
+    def __init__(self, source: FileSource | TableSource, requested: str | None) -> None:
+        self.names = [each for each in (requested or "").split(",") if each]
+        self._source = source if isinstance(source, TableSource) else None
+        if self._source:
+            for clash in {NAME, ERROR}.intersection(self.names):
+                raise OptionsError(
+                    f"--keep={requested}: the output has a column '{clash}' of its own. Rename the "
+                    "input's column, or leave it out."
+                )
+            self._source.require(self.names)
+
+    def fields(self) -> list[Any]:
+        """Return their fields of the schema."""
+        if self._source is None or not self.names:
+            return []
+        schema = self._source.schema
+        return [schema.field(name).remove_metadata() for name in self.names]
+
+    def columns(self, first: int, count: int) -> list[Any]:
+        """Return their values in some rows."""
+        if self._source is None or not self.names:
+            return []
+        found = self._source.table(first, count, self.names)
+        return [found.column(name) for name in self.names]

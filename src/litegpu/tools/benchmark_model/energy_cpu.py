@@ -1,0 +1,100 @@
+"""The energy of CPUs, by RAPL: what Linux tells in /sys/class/powercap."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from litegpu.tools.benchmark_model.energy import Meter, MeterError
+
+_POWERCAP = Path("/sys/class/powercap")
+_ZONE = re.compile(r"intel-rapl(:\d+)+")
+"""Names of RAPL's folders, AMD's too; `intel-rapl-mmio` counts the same packages once more."""
+
+
+@dataclass
+class _Zone:
+    """A counter of microjoules that begins at 0 again beyond `range`."""
+
+    file: Path
+    range: int
+    last: int = 0
+    total: int = 0
+
+    def read(self) -> int:
+        """Return the microjoules since the first reading."""
+        now = _number(self.file)
+        self.total += (now - self.last) % (self.range + 1)
+        self.last = now
+        return self.total
+
+
+class RaplMeter(Meter):
+    """All packages of the CPU, and its memory where that is counted apart."""
+
+    kind = "CPU"
+
+    def __init__(self, zones: list[_Zone], name: str) -> None:
+        self._zones, self.name = zones, name
+
+    def __enter__(self) -> RaplMeter:
+        for zone in self._zones:
+            zone.last, zone.total = _number(zone.file), 0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def read(self) -> float:
+        """Return the joules since it was entered. Raises MeterError when they cannot be read."""
+        return sum(zone.read() for zone in self._zones) / 1e6
+
+
+def cpu_meter() -> RaplMeter:
+    """Return what measures the CPU of this machine, whoever uses it.
+
+    Raises:
+        MeterError: this system, or this user, cannot read it.
+    """
+    if not sys.platform.startswith("linux"):
+        raise MeterError("The energy of the CPU is not measured: only Linux tells it (RAPL).")
+    folders = sorted(each for each in _POWERCAP.glob("*") if _ZONE.fullmatch(each.name))
+    zones: list[_Zone] = []
+    names = []
+    for folder in folders:
+        name = _text(folder / "name")
+        # Packages hold their cores; `psys` holds the packages.
+        if name.startswith("package") or (name == "dram" and folder.name.count(":") == 2):
+            zone = _Zone(folder / "energy_uj", _number(folder / "max_energy_range_uj"))
+            zone.read()
+            zones.append(zone)
+            names.append(name)
+    if not any(name.startswith("package") for name in names):
+        raise MeterError(
+            f"The energy of the CPU is not measured: {_POWERCAP} has no package of intel-rapl. "
+            "Virtual machines and most containers hide it; else: sudo modprobe intel_rapl_msr"
+        )
+    return RaplMeter(zones, f"{', '.join(names)}, by RAPL")
+
+
+def _number(file: Path) -> int:
+    text = _text(file)
+    if not text.isdecimal():
+        raise MeterError(f"The energy of the CPU is not measured: {file} holds '{text}'.")
+    return int(text)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except PermissionError as error:
+        raise MeterError(
+            f"The energy of the CPU is not measured: only root may read {file}. Allow it with: "
+            f"sudo chmod -R a+r {_POWERCAP}/intel-rapl/"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise MeterError(
+            f"The energy of the CPU is not measured: {file} cannot be read ({error})."
+        ) from error

@@ -1,0 +1,73 @@
+"""--measure_energy of benchmark_model: which meters this machine has, and a phase to read them."""
+
+from __future__ import annotations
+
+import argparse
+
+from litegpu.tools.benchmark_model.energy import Energy, Meter, MeterError, Meters
+from litegpu.tools.benchmark_model.energy_cpu import cpu_meter
+from litegpu.tools.benchmark_model.energy_gpu import gpu_meter
+from litegpu.tools.benchmark_model.session import Session, explained
+from litegpu.tools.flags import Flag, positive
+from litegpu.tools.lines import info
+from litegpu.tools.registrar import Delegates
+from litegpu.tools.stats import figure
+
+ENERGY_PARAMETERS = (
+    (
+        Flag("measure_energy", bool, False, "measure joules per inference, in a phase of its own"),
+        "Measure energy",
+    ),
+    (
+        Flag("energy_min_secs", positive, 3.0, "seconds that the machine works for that"),
+        "Min duration of the energy's phase (seconds)",
+    ),
+    (
+        Flag("energy_idle_secs", positive, 2.0, "seconds that it rests before"),
+        "Rest before the energy's phase (seconds)",
+    ),
+)
+
+
+def energy_of(args: argparse.Namespace, session: Session) -> Energy:
+    """Return the energy of an inference, the copies of its inputs included."""
+    meters, missing = find_meters(session.delegates)
+    if not meters:
+        return Energy(0, 0.0, 0.0, (), tuple(missing))
+    info(
+        f"Measuring energy for at least {figure(args.energy_min_secs)} seconds after "
+        f"{figure(args.energy_idle_secs)} seconds at rest."
+    )
+
+    def run() -> None:
+        session.set_inputs()
+        session.target.invoke()
+
+    with explained("Failed to invoke!"), Meters(meters, missing) as opened:
+        rest = opened.rest(args.energy_idle_secs)
+        return opened.work(run, args.energy_min_secs, rest)
+
+
+def find_meters(delegates: Delegates) -> tuple[list[Meter], list[str]]:
+    """Return the meters of what a model runs on, and why others are missing.
+
+    A software device is the CPU. What other makers' delegates run on is not known.
+    """
+    found: list[Meter] = []
+    missing = [
+        f"The energy of what the {each.name} delegate runs on is not measured: nothing tells which "
+        "device that is."
+        for each in delegates.applied
+        if each.delegate is not None and each.delegate is not delegates.gpu
+    ]
+    gpu = delegates.gpu
+    try:
+        if gpu and gpu.report and gpu.report.delegated_nodes and not gpu.device.software:
+            found.append(gpu_meter(gpu.device))
+    except MeterError as error:
+        missing.append(str(error))
+    try:
+        found.append(cpu_meter())
+    except MeterError as error:
+        missing.append(str(error))
+    return found, missing

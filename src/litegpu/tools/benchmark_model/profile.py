@@ -1,0 +1,106 @@
+"""Op profiles of benchmark_model: where the time of creation and of a run goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from litegpu import DelegationReport, Partition, PartitionProfile, Profile
+from litegpu.errors import OptionsError
+from litegpu.tools.benchmark_model.op_tables import Block, Row, block_text, profile_message
+from litegpu.tools.benchmark_model.session import Session
+from litegpu.tools.files import cannot_write, write_bytes
+from litegpu.tools.lines import info, warn
+from litegpu.tools.stats import Stats
+
+MODES = ("stdout", "csv", "proto")
+KERNEL = "TfLiteGpuDelegateV2"
+"""The name of the delegate's nodes in the graph."""
+_REPEATS = 20
+_FILE = "op_profiling_output_file"
+
+
+def check_mode(mode: str) -> None:
+    """Raise OptionsError for a mode of output that there is not."""
+    if mode not in MODES:
+        raise OptionsError(
+            f"Output mode{mode} is not supported. Supported values are: 'stdout', 'csv' and "
+            "'proto'."
+        )
+
+
+def take_blocks(session: Session, runs: Stats) -> list[Block]:
+    """Return what is known of the runs: the nodes of the graph, then each delegate node's kernels.
+
+    Times are medians of a profile that is taken now.
+    """
+    gpu = session.delegates.gpu
+    report = gpu.report if gpu else None
+    if not session.primary:
+        warn("Nodes are told apart in the model's first graph only, which is not what runs here.")
+        return [Block((Row("CPU", "all nodes of the signature", runs.average / 1e3),), runs)]
+    if gpu is None or report is None or not report.delegated_nodes:
+        warn("The runtime's Python interface does not tell the times of nodes on the CPU apart.")
+        whole = Row("CPU", "all nodes", runs.average / 1e3)
+        return [Block((whole,), runs)]
+    profile = gpu.profile(session.interpreter, repeats=_REPEATS, peaks=False)
+    kernels = (
+        Row(kernel.op, f"{kernel.name}:{kernel.node}", kernel.seconds * 1e3)
+        for _, times in _parts(report, profile)
+        for kernel in times.kernels
+    )
+    return [
+        Block(tuple(_nodes(report, profile)), runs),
+        Block(tuple(kernels), runs, delegate=KERNEL),
+    ]
+
+
+def _nodes(report: DelegationReport, profile: Profile) -> Iterator[Row]:
+    for index, (part, times) in enumerate(_parts(report, profile)):
+        name = f"[{', '.join(part.outputs)}]:{index}"
+        yield Row(KERNEL, name, sum(times.host_seconds.values()) * 1e3)
+    rest = report.total_nodes - len(report.delegated_nodes)
+    if rest:
+        name = f"{rest} nodes, and the runtime, which does not tell them apart"
+        yield Row("CPU", name, (profile.outside_seconds or 0.0) * 1e3)
+
+
+def _parts(
+    report: DelegationReport, profile: Profile
+) -> Iterator[tuple[Partition, PartitionProfile]]:
+    """Yield the partitions of the graph that runs, the first one of the model."""
+    for part in report.partitions:
+        yield part, next(times for times in profile.partitions if times.nodes == part.nodes)
+
+
+def write_profile(mode: str, path: str, model: str, init: Block, runs: Sequence[Block]) -> None:
+    """Print the profile, or write it where the flag says.
+
+    Raises:
+        FileError: the file cannot be written.
+    """
+    if mode == "proto":
+        profile = profile_message(model, init, runs)
+        if path:
+            write_bytes(_FILE, path, profile.encoded())
+        else:
+            info(profile.text())
+        return
+    csv = mode == "csv"
+    sections = [
+        "\n".join(["Profiling Info for Benchmark Initialization:", block_text(init, csv)]),
+        "\n".join(
+            [
+                "Operator-wise Profiling Info for Regular Benchmark Runs:",
+                *("Delegate internal: \n" * bool(b.delegate) + block_text(b, csv) for b in runs),
+            ]
+        ),
+    ]
+    if not path:
+        for section in sections:
+            info(section)
+        return
+    try:
+        Path(path).write_text("\n".join(sections), encoding="utf-8")
+    except OSError as error:
+        raise cannot_write(_FILE, path, error) from error

@@ -1,0 +1,182 @@
+"""Gets a model ready for benchmark_model: found, given its delegates, its shapes and inputs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from litegpu.errors import LitegpuError, ModelError, OptionsError
+from litegpu.runtime_abi.interpreter import interpreter, set_batch, set_inputs
+from litegpu.tools.benchmark_model.inputs import Layer, input_values, resize_inputs
+from litegpu.tools.benchmark_model.op_tables import Block, Row
+from litegpu.tools.benchmark_model.plan import delegate_nodes, say_what_runs_where
+from litegpu.tools.lines import error, info
+from litegpu.tools.models import FoundModel, find_model
+from litegpu.tools.registrar import Delegates, make_delegates
+from litegpu.tools.signatures import SignatureTarget, check_signature
+from litegpu.tools.stats import Stats, figure
+
+_DESCRIPTOR = "fd:"
+
+
+@dataclass(frozen=True)
+class Session:
+    """An interpreter that is ready to run, and how it came to be."""
+
+    model: FoundModel
+    target: Any
+    delegates: Delegates
+    values: list[NDArray[Any]]
+    init_us: int
+    init: Block
+
+    @property
+    def interpreter(self) -> Any:
+        """The interpreter itself, of which `target` may be one signature."""
+        return getattr(self.target, "interpreter", self.target)
+
+    @property
+    def primary(self) -> bool:
+        """Whether the graph that runs is the model's first, which reports and profiles are of."""
+        return not getattr(self.target, "subgraph", 0)
+
+    def set_inputs(self) -> None:
+        """Give the interpreter its inputs anew."""
+        set_inputs(self.target, self.values)
+
+
+def find_graph(graph: str) -> FoundModel:
+    """Return the model that --graph names, which others may have opened (`fd:…`).
+
+    Raises:
+        ModelError, DownloadError: there is none.
+    """
+    if graph.startswith(_DESCRIPTOR):
+        return FoundModel(graph, _read_descriptor(graph), graph)
+    return find_model(graph)
+
+
+def load(args: argparse.Namespace) -> FoundModel:
+    """Return the model of --graph, and say so.
+
+    Raises:
+        OptionsError: none is named.
+        ModelError, DownloadError: there is none of that name.
+    """
+    if not args.graph:
+        raise OptionsError("Please specify the name of your TF Lite input file with --graph")
+    try:
+        model = find_graph(args.graph)
+    except LitegpuError:
+        error(f"Failed to load model {args.graph}")
+        raise
+    info(f"Loaded model {args.graph}")
+    return model
+
+
+def _read_descriptor(graph: str) -> bytes:
+    """Return a part of a file that the caller has opened: `fd:DESCRIPTOR:OFFSET:SIZE`."""
+    parts = graph.removeprefix(_DESCRIPTOR).split(":")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        raise ModelError(
+            f"--graph={graph} is not fd:DESCRIPTOR:OFFSET:SIZE. Write three whole numbers, such as "
+            "fd:3:0:1882264."
+        )
+    descriptor, offset, size = map(int, parts)
+    try:
+        with open(descriptor, "rb", closefd=False) as opened:
+            opened.seek(offset)
+            content = opened.read(size)
+    except (OSError, OverflowError) as failure:
+        raise ModelError(
+            f"--graph={graph}: file descriptor {descriptor} cannot be read there ({failure}). Open "
+            "a file in the process that starts this one, and let it inherit the descriptor."
+        ) from failure
+    if len(content) != size:
+        raise ModelError(
+            f"--graph={graph}: there are {len(content)} bytes of {size} behind {offset}. Give the "
+            "offset and the size of the model in that file."
+        )
+    return content
+
+
+def open_session(
+    args: argparse.Namespace, model: FoundModel, layers: list[Layer], start: float
+) -> Session:
+    """Return the interpreter with its delegates and inputs; `start` is when the work began.
+
+    Raises:
+        LitegpuError: a flag does not fit the model, or the runtime or a delegate refuses it.
+    """
+    if args.signature_to_run_for:
+        looking = time.perf_counter()
+        known = interpreter(model.content, allocate=False)
+        check_signature("signature_to_run_for", args.signature_to_run_for, known)
+        info(f"Using signature: {args.signature_to_run_for}")
+        start += time.perf_counter() - looking
+    delegates = make_delegates(args, model.content)
+    start += sum(each.trial_seconds for each in delegates.applied)
+    if len(delegates.applied) > 1:
+        info(f"Going to apply {len(delegates.applied)} delegates one after another.")
+    applying = time.perf_counter()
+    target = _apply(delegates, model, clustering=not args.disable_delegate_clustering)
+    applied = time.perf_counter()
+    if args.list_signatures:
+        raise _signatures(target)
+    nodes = delegate_nodes(target)
+    if args.signature_to_run_for:
+        target = SignatureTarget(target, args.signature_to_run_for)
+    with explained("Failed to allocate tensors!"):
+        resize_inputs(target, layers)
+        if args.batch:
+            set_batch(target, args.batch)
+        target.allocate_tensors()
+    allocated = time.perf_counter()
+    say_what_runs_where(delegates, nodes, target, args.require_full_delegation)
+    info(f"The input model file size (MB): {figure(len(model.content) / 1e6)}")
+    values = input_values(target.get_input_details(), layers)
+    init_us = int((time.perf_counter() - start) * 1e6)
+    info(f"Initialized session in {figure(init_us / 1000)}ms.")
+    rows = (
+        Row("ModifyGraphWithDelegate", "ModifyGraphWithDelegate/0", (applied - applying) * 1e3),
+        Row("AllocateTensors", "AllocateTensors/0", (allocated - applied) * 1e3),
+    )
+    return Session(model, target, delegates, values, init_us, Block(rows, Stats((init_us,))))
+
+
+def _apply(delegates: Delegates, model: FoundModel, clustering: bool) -> Any:
+    try:
+        return delegates.interpreter(model.content, allocate=False, clustering=clustering)
+    except LitegpuError as failure:
+        if delegates.items and not isinstance(failure, ModelError):
+            names = [each.name for each in delegates.applied if each.delegate is not None]
+            error(f"Failed to apply {' or '.join(names)} delegate.")
+        raise
+
+
+def _signatures(target: Any) -> ModelError:
+    """Print the signatures; return what ends the tool then."""
+    keys = list(target.get_signature_list())
+    info(f"The Model contains {len(keys)} signature key(s).")
+    if keys:
+        info("They are listed below: ")
+    for key in keys:
+        info(f"-> Signature Key: {key}")
+    return ModelError("--list_signatures only lists them. Leave it out to run the model.")
+
+
+@contextlib.contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turn the runtime's own errors into ModelError."""
+    try:
+        yield
+    except LitegpuError:
+        raise
+    except (RuntimeError, ValueError) as failure:
+        raise ModelError(f"{what} {' '.join(str(failure).split())}") from failure

@@ -1,0 +1,167 @@
+"""What a delegate would do with a model, and what would help: `litegpu check` in Python."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from litegpu import notebook
+from litegpu.delegation.delegate import GpuDelegate
+from litegpu.delegation.report import DelegationReport, QuantizedSupport
+from litegpu.errors import MissingDependencyError
+from litegpu.options import GpuDelegateKeywords
+from litegpu.progress import OnProgress
+from litegpu.tools.console import paragraph
+from litegpu.tools.delegation import with_delegate
+from litegpu.wording import counted, printable, shown_size
+from litegpu.zoo import kinds, resolve_model
+
+if sys.version_info >= (3, 11):
+    from typing import Unpack
+elif TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_MODES = {
+    "exact": "in their integers, equal to the CPU's kernels in every bit",
+    "float": "as real numbers, kept in the range of the stored integers and on their grid",
+}
+_WEIGHTS_ONLY = {
+    "exact": "floats rounded to bytes where weights are, summed up as the CPU's kernels do",
+    "float": "weights as real numbers",
+}
+"""The same where floats are computed, and only weights are quantized."""
+_REASONS = 5
+"""Reasons that are shown of each way to compute quantized tensors; `to_dict` has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCheck:
+    """What `check` found. `str()` is what `litegpu check` prints, `to_dict()` is JSON-able."""
+
+    model: str
+    """Where the model is from: its path, its zoo name, or the size of its bytes."""
+    kind: str | None
+    """Such as "float32" or "dynamic range"; None where the extra `zoo` is not installed."""
+    report: DelegationReport | None
+    """What runs where, with reasons and advice; None where the delegate was not applied."""
+
+    @classmethod
+    def of(cls, content: bytes, delegate: GpuDelegate, model: str) -> ModelCheck:
+        """Apply a delegate to the bytes of a .tflite file. Raises ModelError for other bytes."""
+        delegated = with_delegate(content, delegate)
+        found = cls(model, _kind_of(content), delegate.report)
+        del delegated
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able data."""
+        report = self.report.to_dict() if self.report else None
+        return {"model": self.model, "type": self.kind, "report": report}
+
+    def text(self, width: int | None = None) -> str:
+        """Return the report and the advice; rows of the table fit in `width` characters."""
+        if self.report is None:
+            return "The delegate was not applied: the whole model runs on the CPU."
+        return "\n".join(
+            [
+                self.report.text(width),
+                *_quantization_lines(self.report, self.kind),
+                *_advice_lines(self.report),
+            ]
+        )
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        """Return tables for notebooks."""
+        kind = f", {self.kind}" if self.kind else ""
+        title = notebook.paragraph(f"{printable(self.model)}{kind}", bold=True)
+        if self.report is None:
+            return title + notebook.paragraph(self.text())
+        quantized = notebook.table(
+            ("quantized tensors", ">nodes", "how"),
+            [
+                (f'quantized="{each.mode}"', str(each.nodes), _how(each, self.kind))
+                for each in self.report.quantized
+            ],
+        )
+        return title + self.report._repr_html_() + quantized
+
+
+def check(
+    model: str | os.PathLike[str] | bytes,
+    *,
+    on_progress: OnProgress | None = None,
+    **options: Unpack[GpuDelegateKeywords],
+) -> ModelCheck:
+    """Return what would run of a model on the GPU, what not and why, memory, and advice.
+
+        print(litegpu.check("model.tflite", precision="fp16"))
+
+    Args:
+        model: the path of a .tflite file, `zoo:NAME`, or the bytes of a file.
+        on_progress: as for GpuDelegate.
+        **options: as for GpuDelegate.
+
+    It is compiled for the device, and nothing is run for longer than that takes.
+
+    Raises:
+        ModelError: there is no such file, or the runtime refuses it.
+        OptionsError, UnsupportedDeviceError, MissingDependencyError: as GpuDelegate.
+    """
+    if isinstance(model, bytes):
+        content, source = model, f"{shown_size(len(model))} of bytes"
+    else:
+        content, source = resolve_model(model), os.fspath(model)
+    with GpuDelegate(on_progress=on_progress, **options) as delegate:
+        return ModelCheck.of(content, delegate, source)
+
+
+def _kind_of(content: bytes) -> str | None:
+    """Return the kind of a model, None where what reads files is not installed."""
+    try:
+        return kinds.kind_of(content)
+    except MissingDependencyError:
+        return None
+
+
+def _how(support: QuantizedSupport, kind: str | None) -> str:
+    return (_WEIGHTS_ONLY if kind == kinds.DYNAMIC else _MODES)[support.mode]
+
+
+def _quantization_lines(report: DelegationReport, kind: str | None) -> Iterator[str]:
+    """Yield how a model is quantized, and what the GPU could run of it in each way."""
+    if not report.quantized:
+        return
+    yield f"\nquantized: {kind or _UNKNOWN}"
+    for each in report.quantized:
+        start = f'  quantized="{each.mode}": '
+        line = f"{each.nodes} of {report.total_nodes} nodes, {_how(each, kind)}"
+        yield paragraph(start + line, " " * 4)
+        reasons = Counter((node.op, node.reason) for node in each.rejected)
+        for (op, reason), count in reasons.most_common(_REASONS):
+            yield paragraph(f"    {op} ({counted(count, 'node')}): {reason}", " " * 6)
+        if len(reasons) > _REASONS:
+            more = counted(len(reasons) - _REASONS, "more reason")
+            yield f"    {more}: see --json, or to_dict() in Python"
+
+
+_UNKNOWN = "(pip install 'litegpu[zoo]' to see how)"
+
+
+def _advice_lines(report: DelegationReport) -> Iterator[str]:
+    """Yield what would help each graph of the model, one numbered paragraph each."""
+    for number, each in enumerate((report, *report.subgraphs)):
+        title = f"advice on subgraph {number}" if number else "advice"
+        if not each.advice:
+            yield f"\n{title}: none"
+            continue
+        yield f"\n{title} (times are estimates for a GPU)"
+        for index, advice in enumerate(each.advice, start=1):
+            start = f"{index:3}. "
+            yield paragraph(start + advice.text, " " * len(start))

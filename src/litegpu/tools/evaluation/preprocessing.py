@@ -1,0 +1,184 @@
+"""Pictures as the evaluation tasks of TensorFlow Lite prepare them: decode, crop, resize, scale."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.errors import ModelError, missing_dependency
+from litegpu.pictures.images import unreadable
+from litegpu.tools.engines.jobs import Tensor
+
+CENTRAL_FRACTION = 0.875
+"""The part of a picture's sides that classification looks at."""
+
+_CHANNELS = 3
+_JPEG = (".jpg", ".jpeg")
+_RAW = ".rgb8"
+_SCALING: dict[str, tuple[np.float32, np.float32]] = {
+    "float32": (np.float32(127.5), np.float32(1 / 127.5)),
+    "uint8": (np.float32(0), np.float32(1)),
+    "int8": (np.float32(128), np.float32(1)),
+}
+"""By the input's type: what is subtracted from a pixel, and what the rest is multiplied with."""
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How the picture in a file becomes the value of an input, float32[height, width, 3] say.
+
+    `fraction` is the part of both sides around the centre that is kept, as a square; None keeps
+    the whole picture. A file of raw bytes (.rgb8) has the size of the input already.
+    """
+
+    height: int
+    width: int
+    kind: str
+    fraction: float | None = None
+
+    def __call__(self, path: str) -> NDArray[Any]:
+        """Return the value.
+
+        Raises:
+            FileError: the file is no picture that can be read.
+        """
+        suffix = Path(path).suffix.lower()
+        pixels: NDArray[Any]
+        if suffix == _RAW:
+            pixels = self._raw(path)
+        elif suffix in _JPEG:
+            pixels = decode_jpeg(path)
+            if self.fraction is not None:
+                pixels = square_crop(pixels, self.fraction)
+            pixels = resize_bilinear(pixels, self.height, self.width)
+        else:
+            raise unreadable(
+                path, f"Extension {suffix} is not supported", "Convert it to a .jpg or .jpeg file."
+            )
+        mean, scale = _SCALING[self.kind]
+        scaled: NDArray[np.float32] = pixels.astype(np.float32, copy=False) - mean
+        scaled *= scale
+        return scaled.astype(self.kind, copy=False)
+
+    def _raw(self, path: str) -> NDArray[np.uint8]:
+        size = self.height * self.width * _CHANNELS
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise unreadable(path, error.strerror or str(error)) from error
+        if len(content) != size:
+            raise unreadable(
+                *(path, f"it has {len(content)} bytes and the input takes {size}"),
+                f"Write {self.height}×{self.width} pixels of {_CHANNELS} bytes each.",
+            )
+        return np.frombuffer(content, np.uint8).reshape(self.height, self.width, _CHANNELS)
+
+
+def for_input(tensor: Tensor, batched: bool, fraction: float | None = None) -> Preprocessing:
+    """Return the preprocessing for a model's input, whose shape has no batch if it is `batched`.
+
+    Raises:
+        ModelError: it is not one picture with three channels, of float32, uint8 or int8.
+    """
+    shape = [1, *tensor.shape] if batched else list(tensor.shape)
+    fits = len(shape) == 4 and shape[0] == 1 and shape[3] == _CHANNELS and min(shape) > 0
+    if not fits or tensor.dynamic:
+        open_sizes = ", with sizes that only a run tells" if tensor.dynamic else ""
+        raise ModelError(
+            f"Invalid input shape for model: '{tensor.name}' is {shape}{open_sizes}. "
+            "Use a model with an input of [1, height, width, 3]."
+        )
+    if tensor.dtype.name not in _SCALING:
+        raise ModelError(
+            f"Invalid input type for model: '{tensor.name}' is {tensor.dtype.name}. "
+            f"Use a model with an input of {', '.join(_SCALING)}."
+        )
+    return Preprocessing(shape[1], shape[2], tensor.dtype.name, fraction)
+
+
+def check_decoder() -> None:
+    """Raise MissingDependencyError where pictures cannot be decoded."""
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError as error:
+        raise missing_dependency("pillow", "tools", "Reading a picture") from error
+
+
+def decode_jpeg(path: str) -> NDArray[np.uint8]:
+    """Return the pixels of a JPEG file, [height, width, 3], as they are stored: never turned.
+
+    libjpeg's slow and exact integer transform decodes them, which is Pillow's default, too.
+
+    Raises:
+        FileError: the file cannot be read, is damaged, or is no JPEG.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    remedy = "Replace it by a complete JPEG."
+    try:
+        with Image.open(path, formats=("JPEG",)) as picture:
+            return np.asarray(picture if picture.mode == "RGB" else picture.convert("RGB"))
+    except UnidentifiedImageError as error:
+        raise unreadable(path, "it is no JPEG", remedy) from error
+    except Exception as error:  # Pillow's readers have no type of errors of their own
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise unreadable(path, why, remedy) from error
+
+
+def square_crop(pixels: NDArray[Any], fraction: float) -> NDArray[Any]:
+    """Return the square around the centre whose side is that part of the shorter side."""
+    height, width = pixels.shape[:2]
+    side = min(_rounded(fraction * height), _rounded(fraction * width))
+    top, left = _rounded((height - side) / 2), _rounded((width - side) / 2)
+    return pixels[top : top + side, left : left + side]
+
+
+def _rounded(value: float) -> int:
+    """Round to the nearest whole number, halves upwards (Python takes the even one)."""
+    return math.floor(value + 0.5)
+
+
+def resize_bilinear(pixels: NDArray[Any], height: int, width: int) -> NDArray[np.float32]:
+    """Return a picture of that size, in float32.
+
+    Corners are not aligned and pixels have no half-pixel centres: pixel i of the result is at
+    i × (old size / new size), between its two neighbours there. Sums are in the order of
+    TensorFlow Lite's reference kernel, so that they round alike.
+    """
+    y0, y1, dy = _neighbours(pixels.shape[0], height)
+    x0, x1, dx = _neighbours(pixels.shape[1], width)
+    # Rows are as long as can be, with the channels in them: NumPy is slow in short ones.
+    below, right = dy[:, np.newaxis], np.repeat(dx, pixels.shape[2])
+    above, left = np.float32(1) - below, np.float32(1) - right
+    used, position = np.unique(np.concatenate((y0, y1)), return_inverse=True)
+    rows, y0, y1 = pixels[used], position[:height], position[height:]
+
+    def columns(x: NDArray[np.intp]) -> NDArray[np.float32]:
+        return rows.take(x, axis=1).astype(np.float32).reshape(len(rows), -1)
+
+    def corner(column: NDArray[np.float32], y: NDArray[np.intp], *weights: Any) -> Any:
+        values = column[y]
+        for weight in weights:
+            values *= weight
+        return values
+
+    column = columns(x0)
+    result: NDArray[np.float32] = corner(column, y0, above, left)
+    result += corner(column, y1, below, left)
+    column = columns(x1)
+    result += corner(column, y0, above, right)
+    result += corner(column, y1, below, right)
+    return result.reshape(height, width, -1)
+
+
+def _neighbours(old: int, new: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Any]:
+    """Return for each new pixel the old ones around it, and how far it is from the first."""
+    position = np.arange(new, dtype=np.float32) * (np.float32(old) / np.float32(new))
+    low = np.minimum(np.floor(position).astype(np.intp), old - 1)
+    high = np.minimum(np.ceil(position).astype(np.intp), old - 1)
+    return low, high, position - low.astype(np.float32)

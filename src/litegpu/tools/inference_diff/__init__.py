@@ -1,0 +1,271 @@
+"""`litegpu inference_diff MODEL`: how far the delegate is from the CPU, on Gaussian data."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from litegpu import DelegationReport
+from litegpu.errors import ModelError
+from litegpu.runtime_abi.interpreter import interpreter
+from litegpu.tools.console import progress
+from litegpu.tools.evaluation import (
+    DELEGATE,
+    METRICS_FILE,
+    THREADS,
+    failing_task,
+    say_what_runs_where,
+    task_delegates,
+)
+from litegpu.tools.evaluation import FAILED as TASK_FAILED
+from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, write_json
+from litegpu.tools.flags import Flag, positive, positive_int
+from litegpu.tools.inference_diff.differences import (
+    Comparison,
+    GaussianInputs,
+    OutputDiff,
+    compare_runs,
+)
+from litegpu.tools.inference_diff.per_node import Finding, PerNode
+from litegpu.tools.inference_diff.per_node_text import print_finding
+from litegpu.tools.lines import error, info
+from litegpu.tools.model_explorer import EXPORT, export_errors, needs_nodes, prepare_export
+from litegpu.tools.models import FoundModel, find_model
+from litegpu.tools.registrar import REGISTRAR_FLAGS
+from litegpu.tools.reports.accuracy import (
+    comparison_sections,
+    finding_sections,
+    node_error_section,
+)
+from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
+from litegpu.tools.reports.page import REPORT, prepare_report, write_report
+from litegpu.tools.reports.sections import Page, Section
+from litegpu.tools.wire import message, repeated
+
+ARGUMENTS = {"model": "a .tflite file (also --model_file=FILE), a known name, or zoo:NAME"}
+FLAGS = (
+    DELEGATE,
+    Flag("num_runs", positive_int, 50, "how many inputs are drawn"),
+    THREADS,
+    METRICS_FILE,
+    Flag("reference", str, "", "have the CPU run this model instead", metavar="MODEL"),
+    Flag(
+        *("tolerance", positive, None),
+        "the part of an output's largest magnitude that an element may be off; beyond it the exit "
+        "status is 1 (default: 0.001, or 0.02 where the GPU computes in half precision)",
+    ),
+    Flag(
+        *("per_node", bool, False),
+        "where an output is beyond the tolerance: say which node goes wrong first, and what helps",
+    ),
+    *REGISTRAR_FLAGS,
+    JSON,
+    REPORT,
+    EXPORT,
+)
+EXAMPLES = (
+    "litegpu inference_diff --model_file=model.tflite --delegate=gpu",
+    "litegpu inference_diff model.tflite --delegate=gpu --num_runs=5 --json",
+    "litegpu inference_diff model.tflite --delegate=gpu --per_node",
+    "litegpu inference_diff model.tflite --delegate=gpu --per_node --report=a.html",
+    "litegpu inference_diff model.tflite --backend=gl --precision=fp16",
+)
+NOTES = (
+    "Both sides run on the same inputs, drawn from a normal distribution over the range of their "
+    "type: the model with the delegate, and the model on one thread of the CPU, without XNNPACK. "
+    "Errors of quantized outputs are in their integers.",
+    "The GPU computes in float32 unless --precision=fp16. The exit status is 1 where an output is "
+    "beyond --tolerance.",
+)
+
+FAILED = TASK_FAILED
+TOLERANCES = {"fp32": 1e-3, "fp16": 2e-2}
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """What was found: with --per_node the node that goes wrong, and each node's error."""
+
+    comparison: Comparison
+    tolerance: float
+    report: DelegationReport | None
+    node: Finding | None = None
+    errors: Mapping[int, float] = field(default_factory=dict)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run both sides, print how far they are apart; 1 where an output is beyond the tolerance.
+
+    Files are written last.
+    """
+    lines_to = sys.stderr if prints_json(args) else sys.stdout
+    with contextlib.redirect_stdout(lines_to), failing_task(args):
+        needs_nodes(args.export, args.per_node)
+        try_to_write("output_file_path", args.output_file_path or None)
+        try_to_write("json", args.json)
+        prepare_export(args.export)
+        prepare_report(args.report)
+        model = find_model(args.model)
+        evaluation = _evaluate(args, model)
+    found, node = evaluation.comparison, evaluation.node
+    if args.output_file_path:
+        write_bytes("output_file_path", args.output_file_path, metrics(found))
+    content = {"model": model.source, **asdict(found)}
+    if args.per_node:
+        content["per_node"] = asdict(node) if node else None
+    write_json("json", args.json, content)
+    export_errors(args.export, model.content, evaluation.report, evaluation.errors)
+    if args.report:
+        write_report(args.report, _page(model, evaluation))
+    beyond = beyond_lines(found, evaluation.tolerance)
+    for line in beyond:
+        error(line)
+    return 1 if beyond else 0
+
+
+def _page(model: FoundModel, found: _Evaluation) -> Page:
+    sections: list[Section] = [overview(_headline(found)), *comparison_sections(found.comparison)]
+    ops = dict(found.report.ops) if found.report else {}
+    if found.node:
+        sections += finding_sections(found.node, found.tolerance)
+    if found.errors:
+        sections.append(node_error_section(found.errors, ops, found.tolerance))
+    marked = found.node.nodes if found.node else ()
+    sections += delegation_sections(model.content, found.report, errors=found.errors, marked=marked)
+    return Page("inference_diff", model.name, _verdict(found), sections)
+
+
+def _verdict(found: _Evaluation) -> str:
+    """Return in a sentence whether the two sides agree."""
+    outputs = found.comparison.outputs
+    bad = sum(each.first_bad is not None for each in outputs)
+    if not bad:
+        return f"All outputs agree with the CPU's, within {found.tolerance:g} of their magnitude."
+    return (
+        f"{bad} of {len(outputs)} outputs differ from the CPU's by more than "
+        f"{found.tolerance:g} of their magnitude."
+    )
+
+
+def _headline(found: _Evaluation) -> list[tuple[str, str]]:
+    compared = found.comparison
+    return [
+        *device_facts(found.report),
+        ("runs", str(compared.num_runs)),
+        ("tolerance", f"{found.tolerance:g}"),
+        ("latency of the CPU, 1 thread", f"{compared.reference.avg_us / 1e3:.3f} ms"),
+        ("latency of what is tested", f"{compared.test.avg_us / 1e3:.3f} ms"),
+    ]
+
+
+def _evaluate(args: argparse.Namespace, model: FoundModel) -> _Evaluation:
+    """Compare, and look for the node that goes wrong where that is asked for."""
+    reference = find_model(args.reference) if args.reference else model
+    delegates = task_delegates(args, model.content)
+    test = delegates.interpreter(model.content)
+    say_what_runs_where(delegates)
+    against = interpreter(reference.content, threads=1, builtin_kernels=True)
+    _check_alike(model, reference, test, against)
+    tolerance = args.tolerance or TOLERANCES[delegates.gpu.precision if delegates.gpu else "fp32"]
+    inputs = GaussianInputs(test.get_input_details())
+    found = compare_runs(
+        test, against, inputs, args.num_runs, tolerance, lambda runs: progress(runs, "runs")
+    )
+    for line in comparison_lines(found, tolerance):
+        info(line)
+    report = delegates.gpu.report if delegates.gpu else None
+    if not args.per_node:
+        return _Evaluation(found, tolerance, report)
+    bad_runs = [output.first_bad.run for output in found.outputs if output.first_bad]
+    if not bad_runs:
+        info("No output is beyond the tolerance: there is no node to look for.")
+    shown = args.report is not None or args.export is not None
+    if not bad_runs and not shown:
+        return _Evaluation(found, tolerance, report)
+    inputs = GaussianInputs(test.get_input_details())
+    *_, values = (inputs.draw() for _ in range(min(bad_runs, default=0) + 1))
+    per_node = PerNode(model.content, reference.content, delegates, values)
+    node = None
+    if bad_runs:
+        node = per_node.find(tolerance)
+        print_finding(node, tolerance)
+    errors = per_node.errors() if shown else {}
+    return _Evaluation(found, tolerance, report, node, errors)
+
+
+def _check_alike(model: FoundModel, reference: FoundModel, test: Any, against: Any) -> None:
+    """Raise ModelError for two models that do not take or make the same tensors."""
+    for what in ("input", "output"):
+        sides = [_kinds(getattr(each, f"get_{what}_details")()) for each in (test, against)]
+        if sides[0] != sides[1]:
+            raise ModelError(
+                f"The {what}s of {model.source} are {', '.join(sides[0])}, those of "
+                f"{reference.source} are {', '.join(sides[1])}. "
+                "Give --reference a model with the same inputs and outputs."
+            )
+
+
+def _kinds(details: Sequence[dict[str, Any]]) -> list[str]:
+    return [f"{np.dtype(each['dtype']).name}{each['shape'].tolist()}" for each in details]
+
+
+def comparison_lines(found: Comparison, tolerance: float) -> list[str]:
+    """Return the documented lines, and below each output's one what is worst in it."""
+    lines = [
+        f"Num evaluation runs: {found.num_runs}",
+        f"Reference run latency: {found.reference.text()}",
+        f"Test run latency: {found.test.text()}",
+    ]
+    for index, each in enumerate(found.outputs):
+        lines.append(
+            f"OutputDiff[{index}]: avg_error={each.avg_error:g}, std_dev={each.std_deviation:g}"
+        )
+        lines.append(f"OutputMax[{index}]: {_worst(each, tolerance)}")
+    return lines
+
+
+def beyond_lines(found: Comparison, tolerance: float) -> list[str]:
+    """Return a line for each output that is beyond the tolerance: where first, and by how much."""
+    return [
+        f"Output {index}, '{each.name}', is beyond the tolerance of {tolerance:g} of its largest "
+        f"magnitude: element {list(bad.index)} is {bad.test:g} instead of {bad.reference:g} in run "
+        f"{bad.run}."
+        for index, each in enumerate(found.outputs)
+        if (bad := each.first_bad)
+    ]
+
+
+def _worst(found: OutputDiff, tolerance: float) -> str:
+    largest = f"max_error={found.max_error:g} at {list(found.max_error_index)}"
+    bad = found.first_bad
+    if bad is None:
+        return f"{largest}, no index beyond the tolerance of {tolerance:g}"
+    return (
+        f"{largest}, first_bad_index={list(bad.index)} in run {bad.run} "
+        f"({bad.test:g} instead of {bad.reference:g})"
+    )
+
+
+def metrics(found: Comparison) -> bytes:
+    """Return the result as TensorFlow Lite's EvaluationStageMetrics, serialized."""
+    errors = (
+        message(
+            (1, np.float32(each.largest_mean_error)),
+            (2, np.float32(each.min_error)),
+            (3, each.avg_error),
+            (4, np.float32(each.std_deviation)),
+        )
+        for each in found.outputs
+    )
+    profiler = message(
+        (1, found.reference.message()),
+        (2, found.test.message()),
+        *repeated(3, errors),
+    )
+    return message((1, found.num_runs), (2, message((5, profiler))))

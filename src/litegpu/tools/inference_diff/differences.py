@@ -1,0 +1,215 @@
+"""Two interpreters on the same Gaussian inputs: how long each takes, how far they are apart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.errors import ModelError
+from litegpu.runtime_abi.interpreter import invoke, set_inputs
+from litegpu.tools.latencies import LatencyStatistics
+
+INVOKES = 3
+"""How often each side is timed in a run, as in TensorFlow Lite's tool."""
+
+_SEED = 5489
+_MEAN, _DEVIATION = 0.5, 1 / 3
+_INPUTS = ("float16", "float32", "int8", "uint8", "int32", "int64", "bool")
+_OUTPUTS = ("float32", "int8", "uint8", "int32", "bool")
+
+
+class GaussianInputs:
+    """Inputs that are drawn alike every time, normally distributed over the range of their type."""
+
+    def __init__(self, details: Sequence[dict[str, Any]]) -> None:
+        """Take the inputs' details. Raises ModelError for a type that the tool does not draw."""
+        self._details = details
+        self._random = np.random.Generator(np.random.MT19937(_SEED))
+        _check_types("inputs", details, _INPUTS)
+
+    def draw(self) -> list[NDArray[Any]]:
+        """Return the next value of each input."""
+        return [self._tensor(detail) for detail in self._details]
+
+    def _tensor(self, detail: dict[str, Any]) -> NDArray[Any]:
+        shape, kind = tuple(map(int, detail["shape"])), np.dtype(detail["dtype"])
+        unit = self._unit(int(np.prod(shape, dtype=np.int64))).reshape(shape)
+        if kind.kind == "f":
+            return (2 * unit - 1).astype(kind)
+        if kind.kind == "b":
+            return unit >= _MEAN
+        low, high = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
+        return (low + unit * (float(high) - low)).astype(kind)
+
+    def _unit(self, count: int) -> NDArray[np.float64]:
+        """Return normally distributed numbers, those outside of [0, 1) drawn again."""
+        values = self._random.normal(_MEAN, _DEVIATION, count)
+        while (outside := (values < 0) | (values >= 1)).any():
+            values[outside] = self._random.normal(_MEAN, _DEVIATION, int(outside.sum()))
+        return values
+
+
+@dataclass(frozen=True)
+class BadElement:
+    """An element that is further away than allowed."""
+
+    run: int
+    index: tuple[int, ...]
+    test: float
+    reference: float
+
+
+@dataclass(frozen=True)
+class OutputDiff:
+    """How far an output is from the reference over all runs.
+
+    `avg_error` to `std_deviation` are of the runs' mean absolute errors, in the output's own
+    numbers: quantised ones are not made real.
+    """
+
+    name: str
+    avg_error: float
+    min_error: float
+    largest_mean_error: float
+    std_deviation: float
+    max_error: float
+    max_error_run: int
+    max_error_index: tuple[int, ...]
+    first_bad: BadElement | None
+    """The first element beyond the tolerance, by run and then by index."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What all runs together say."""
+
+    num_runs: int
+    reference: LatencyStatistics
+    test: LatencyStatistics
+    outputs: tuple[OutputDiff, ...]
+
+
+def distances(test: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float64]:
+    """Return |test - reference|: 0 where both are the same infinity or NaN, else infinite there."""
+    got, want = test.astype(np.float64), reference.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        found = np.abs(got - want)
+        same = (got == want) | (np.isnan(got) & np.isnan(want))
+    return np.where(same, 0.0, np.where(np.isfinite(found), found, np.inf))
+
+
+def magnitude(reference: NDArray[Any]) -> float:
+    """Return the largest finite magnitude, by which distances are judged; 1 where all is 0."""
+    finite = np.abs(reference[np.isfinite(reference)].astype(np.float64))
+    return float(finite.max(initial=0.0)) or 1.0
+
+
+@dataclass
+class _OutputErrors:
+    """What is gathered of an output, run by run."""
+
+    name: str
+    means: list[float] = field(default_factory=list)
+    worst: tuple[float, int, tuple[int, ...]] = (-1.0, 0, ())
+    bad: BadElement | None = None
+
+    def add(self, run: int, test: NDArray[Any], reference: NDArray[Any], tolerance: float) -> None:
+        """Take the results of a run."""
+        found = distances(test, reference)
+        self.means.append(float(found.mean()) if found.size else 0.0)
+        if not found.size:
+            return
+        position = index_of(int(found.argmax()), found.shape)
+        if found[position] > self.worst[0]:
+            self.worst = (float(found[position]), run, position)
+        beyond = found > tolerance * magnitude(reference)
+        if self.bad is None and beyond.any():
+            position = index_of(int(beyond.argmax()), found.shape)
+            self.bad = BadElement(run, position, float(test[position]), float(reference[position]))
+
+    def result(self) -> OutputDiff:
+        """Return the statistics of all runs."""
+        means = np.asarray(self.means)
+        error, run, position = self.worst
+        with np.errstate(invalid="ignore"):  # an infinite error has no deviation
+            average, deviation = float(means.mean()), float(means.std())
+        return OutputDiff(
+            name=self.name,
+            avg_error=average,
+            min_error=float(means.min()),
+            largest_mean_error=float(means.max()),
+            std_deviation=deviation,
+            max_error=max(error, 0.0),
+            max_error_run=run,
+            max_error_index=position,
+            first_bad=self.bad,
+        )
+
+
+def compare_runs(
+    test: Any,
+    reference: Any,
+    inputs: GaussianInputs,
+    num_runs: int,
+    tolerance: float,
+    progress: Any,
+) -> Comparison:
+    """Run both interpreters `num_runs` times on the same inputs, each timed three times a run.
+
+    Args:
+        test: the interpreter to judge.
+        reference: the interpreter to judge it by.
+        inputs: where the inputs come from.
+        num_runs: how many inputs are drawn.
+        tolerance: the part of an output's largest magnitude that its elements may be away.
+        progress: called with the runs, yields them.
+
+    Raises:
+        ModelError: the outputs' types are not those that the tool compares, or a side cannot run
+            what is drawn.
+    """
+    details = test.get_output_details(), reference.get_output_details()
+    for each in details:
+        _check_types("outputs", each, _OUTPUTS)
+    errors = [_OutputErrors(detail["name"]) for detail in details[1]]
+    times: tuple[list[int], list[int]] = ([], [])
+    for run in progress(range(num_runs)):
+        values = inputs.draw()
+        for side, spent in zip((test, reference), times, strict=True):
+            set_inputs(side, values)
+            spent += [_timed(side) for _ in range(INVOKES)]
+        for found, tested, wanted in zip(errors, *details, strict=True):
+            found.add(
+                *(run, test.get_tensor(tested["index"]), reference.get_tensor(wanted["index"])),
+                tolerance,
+            )
+    return Comparison(
+        *(num_runs, LatencyStatistics.of(times[1]), LatencyStatistics.of(times[0])),
+        tuple(found.result() for found in errors),
+    )
+
+
+def _timed(target: Any) -> int:
+    start = time.perf_counter_ns()
+    invoke(target)
+    return (time.perf_counter_ns() - start) // 1000
+
+
+def index_of(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the index of an element by its place among all."""
+    return tuple(map(int, np.unravel_index(position, shape)))
+
+
+def _check_types(what: str, details: Sequence[dict[str, Any]], known: tuple[str, ...]) -> None:
+    for detail in details:
+        kind = np.dtype(detail["dtype"]).name
+        if kind not in known:
+            raise ModelError(
+                f"InferenceProfilerStage only supports {'/'.join(known)} {what}, and "
+                f"'{detail['name']}' is {kind}. Compare a model without it."
+            )

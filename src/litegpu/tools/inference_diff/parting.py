@@ -1,0 +1,137 @@
+"""Finds the first nodes at which a delegate and the CPU part, by cutting the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.runtime_abi.interpreter import invoke
+from litegpu.tools.inference_diff.differences import distances, magnitude
+from litegpu.zoo.cuts import CuttableModel, Values
+
+OpenModel = Callable[[bytes], Any]
+"""Returns an interpreter of a model, ready to run."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Nodes that run in one place, in order, and how a model of some of them is opened there."""
+
+    nodes: tuple[int, ...]
+    place: str
+    open: OpenModel
+
+
+@dataclass(frozen=True)
+class Parting:
+    """The shortest run of nodes that parts from the CPU when it is given the CPU's values.
+
+    The last of `nodes` is the first at which a difference shows. `exposed` says that it shows even
+    where each node's result is read, so that none is fused with the next. `results` is what these
+    nodes made of the CPU's values, by tensor.
+    """
+
+    nodes: tuple[int, ...]
+    segment: Segment
+    exposed: bool
+    results: dict[int, NDArray[Any]]
+
+
+def relative_error(test: NDArray[Any], reference: NDArray[Any]) -> float:
+    """Return the largest distance as a part of the reference's largest magnitude."""
+    return float(distances(test, reference).max(initial=0.0)) / magnitude(reference)
+
+
+class Search:
+    """Cuts a model, runs the cuts on what the CPU computed, and compares with that."""
+
+    def __init__(self, model: CuttableModel, values: Values, tolerance: float) -> None:
+        """Take the CPU's values of all tensors that can be read."""
+        self.model = model
+        self.values = values
+        self.tolerance = tolerance
+
+    def first(self, segments: Sequence[Segment]) -> Parting | None:
+        """Return the first parting within any of the segments, in their order."""
+        for segment in segments:
+            found = self._within(segment)
+            if found is not None:
+                return found
+        return None
+
+    def node_errors(self, segment: Segment) -> dict[int, float]:
+        """Return how far each node's result is away within a segment; none that cannot be read."""
+        errors = self._errors(segment, segment.nodes, exposed=True)
+        found = {}
+        for node in segment.nodes:
+            own = [errors[t] for t in self.model.node_outputs[node] if t in errors]
+            if own:
+                found[node] = max(own)
+        return found
+
+    def _within(self, segment: Segment) -> Parting | None:
+        nodes = segment.nodes
+        errors = self._errors(segment, nodes, exposed=True)
+        parted = [index for index, node in enumerate(nodes) if self._is_beyond(errors, node)]
+        exposed = bool(parted)
+        if exposed:
+            end = parted[0]
+        elif self._parts(segment, nodes, exposed):
+            ends = range(len(nodes))
+            end = _first(ends, lambda index: self._parts(segment, nodes[: index + 1], exposed))
+        else:
+            return None
+        # Mostly it is one node, which a single cut shows.
+        start = end
+        if end and not self._parts(segment, nodes[end : end + 1], exposed):
+            starts = range(end - 1, -1, -1)
+            start = _first(starts, lambda at: self._parts(segment, nodes[at : end + 1], exposed))
+        found = nodes[start : end + 1]
+        return Parting(found, segment, exposed, self._run(segment, found, exposed))
+
+    def _is_beyond(self, errors: dict[int, float], node: int) -> bool:
+        written = self.model.node_outputs[node]
+        return any(errors.get(tensor, 0.0) > self.tolerance for tensor in written)
+
+    def _parts(self, segment: Segment, nodes: Sequence[int], exposed: bool) -> bool:
+        errors = self._errors(segment, nodes, exposed)
+        return any(error > self.tolerance for error in errors.values())
+
+    def _errors(self, segment: Segment, nodes: Sequence[int], exposed: bool) -> dict[int, float]:
+        results = self._run(segment, nodes, exposed)
+        return {
+            tensor: relative_error(result, self.values[tensor])
+            for tensor, result in results.items()
+        }
+
+    def _run(
+        self, segment: Segment, nodes: Sequence[int], exposed: bool
+    ) -> dict[int, NDArray[Any]]:
+        """Return what nodes make of the CPU's values; nothing where these cannot be read."""
+        model, values = self.model, self.values
+        written_by = model.written_by(nodes) if exposed else model.read_by_others(nodes)
+        outputs = [tensor for tensor in written_by if tensor in values]
+        if not outputs or any(tensor not in values for tensor in model.read_from_outside(nodes)):
+            return {}
+        cut = model.cut(nodes, outputs, values)
+        target = segment.open(cut.content)
+        for tensor in cut.inputs:
+            target.set_tensor(tensor, values[tensor])
+        invoke(target)
+        return {tensor: np.asarray(target.get_tensor(tensor)) for tensor in cut.outputs}
+
+
+def _first(positions: Sequence[int], holds: Callable[[int], bool]) -> int:
+    """Return the first place where something holds that holds at all later ones, and the last."""
+    low, high = 0, len(positions) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if holds(positions[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return positions[low]

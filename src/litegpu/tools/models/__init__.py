@@ -1,0 +1,170 @@
+"""Finds models: a path, a zoo name, or a well-known name that is looked up or fetched."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from litegpu import config, zoo
+from litegpu.errors import DownloadError, ModelError, OptionsError, did_you_mean
+from litegpu.tools.console import note
+from litegpu.tools.models.downloads import Asset, fetch
+
+MEDIAPIPE = "https://storage.googleapis.com/mediapipe-assets/"
+TENSORFLOW = "https://storage.googleapis.com/download.tensorflow.org/"
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A trained model that everyone can have.
+
+    `local_names` are further file stems that serve the same purpose; `stand_in` is the zoo model
+    of the same architecture with random weights.
+    """
+
+    url: str
+    sha256: str
+    local_names: tuple[str, ...] = ()
+    stand_in: str = ""
+
+
+KNOWN = {
+    "deeplabv3_257_mv_gpu": KnownModel(
+        TENSORFLOW + "models/tflite/gpu/deeplabv3_257_mv_gpu.tflite",
+        "68a539782c2c6a72f8aac3724600124a85ed977162b44e84cbae5db717c933c6",
+        stand_in="zoo:deeplab_v3_257",
+    ),
+    "mobilenet_v2_1.0_224": KnownModel(
+        MEDIAPIPE + "mobilenet_v2_1.0_224_without_metadata.tflite?generation=1665988408360823",
+        "9f3bc29e38e90842a852bfed957dbf5e36f2d97a91dd17736b1e5c0aca8d3303",
+        local_names=("mobilenet_v2_1.0_224_float32",),
+        stand_in="zoo:mobilenet_v2_1.0_224",
+    ),
+    "face_detection_short_range": KnownModel(
+        MEDIAPIPE + "face_detection_short_range.tflite?generation=1661875748538815",
+        "3bc182eb9f33925d9e58b5c8d59308a760f4adea8f282370e428c51212c26633",
+        local_names=("face_detection_short_range_float16",),
+    ),
+    "face_landmark": KnownModel(
+        MEDIAPIPE + "models/face_landmark.tflite?generation=1782183345452003",
+        "2efcb4f4de43c7614b80a3cc3e8a37354b3b3b40f75cce20f6f38f0f25d65493",
+    ),
+    "hand_recrop": KnownModel(
+        MEDIAPIPE + "hand_recrop.tflite?generation=1661875770633070",
+        "67d996ce96f9d36fe17d2693022c6da93168026ab2f028f9e2365398d8ac7d5d",
+    ),
+    "palm_detection_lite": KnownModel(
+        MEDIAPIPE + "palm_detection_lite.tflite?generation=1661875885885770",
+        "e9a4aaddf90dda56a87235303cf00e4c2d3fb28725f68fd88772997dac905c18",
+        local_names=("palm_detection_lite_float16",),
+    ),
+    "pose_landmark_lite": KnownModel(
+        MEDIAPIPE + "pose_landmark_lite.tflite?generation=1661875901231143",
+        "f17bfbecadb61c3be1baa8b8d851cc6619c870a87167b32848ad20db306b9d61",
+        local_names=("pose_landmark_lite_float16",),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model's bytes and where they came from."""
+
+    name: str
+    content: bytes
+    source: str
+
+    @property
+    def has_random_weights(self) -> bool:
+        """Whether it is a model of the zoo, or a file with one: what it answers means nothing."""
+        return zoo.has_random_weights(self.content)
+
+
+RANDOM_WEIGHTS = "The weights are random: the times are real, the answers mean nothing."
+"""What is said next to answers of such a model."""
+
+
+def model_folders() -> list[Path]:
+    """Return the folder with local models that LITEGPU_MODELS names, if it does.
+
+    No other place is looked at: what lies beside the current folder may be anyone's.
+    """
+    named = config.text("LITEGPU_MODELS")
+    if not named:
+        return []
+    if not Path(named).is_dir():
+        raise OptionsError(
+            f"LITEGPU_MODELS is '{named}', which is not a folder. "
+            "Set it to a folder with .tflite files, or unset it."
+        )
+    return [Path(named)]
+
+
+def find_model(name: str) -> FoundModel:
+    """Return the model called `name`: a path, `zoo:NAME`, or a name with or without `.tflite`.
+
+    A name is looked for in `model_folders()`, then among earlier downloads, then at its official
+    place; when that cannot be reached, its architecture with random weights takes its place.
+
+    Raises:
+        ModelError: there is no such model; the message says where it was looked for.
+        DownloadError: the model is known, is not here, and could not be fetched or replaced.
+    """
+    if zoo.is_zoo_name(name):
+        return FoundModel(name, zoo.load(name), name)
+    path = Path(name)
+    if os.path.isfile(path):  # unlike Path.is_file, of names too long for a file, too
+        return FoundModel(path.stem, _read(path), str(path))
+    stem = name.removesuffix(".tflite")
+    local = _local_file(stem)
+    if local:
+        return FoundModel(stem, _read(local), str(local))
+    if stem not in KNOWN:
+        raise ModelError(_not_found(name))
+    return _fetch(stem, KNOWN[stem])
+
+
+def _read(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ModelError(
+            f"The model file '{path}' cannot be read: {error.strerror}. Check its permissions."
+        ) from error
+    if not content:
+        raise ModelError(f"The model file '{path}' is empty. Fetch or convert the model anew.")
+    return content
+
+
+def _local_file(stem: str) -> Path | None:
+    known = KNOWN.get(stem)
+    stems = (stem, *known.local_names) if known else (stem,)
+    for folder in model_folders():
+        for candidate in stems:
+            if os.path.isfile(folder / f"{candidate}.tflite"):
+                return folder / f"{candidate}.tflite"
+    return None
+
+
+def _fetch(stem: str, known: KnownModel) -> FoundModel:
+    try:
+        found = fetch(Asset(f"{stem}.tflite", known.url, known.sha256))
+    except DownloadError as error:
+        if not known.stand_in:
+            raise
+        note(f"{error}\nUsing {known.stand_in} instead: same architecture, random weights.")
+        return FoundModel(stem, zoo.load(known.stand_in), known.stand_in)
+    return FoundModel(stem, found.content, found.source)
+
+
+def _not_found(name: str) -> str:
+    folders = model_folders()
+    names = {path.stem for folder in folders for path in folder.glob("*.tflite")} | set(KNOWN)
+    names |= {*zoo.names(), *(path.name for path in Path().glob("*.tflite"))}
+    positions = ", ".join(["the current folder", *map(str, folders)])
+    return (
+        f"No model '{name}' in {positions}, nor at a place to download it from. "
+        f"Give the path of a .tflite file, a zoo model (zoo:NAME) or a known name."
+        f"{did_you_mean(name, sorted(names))}"
+    )

@@ -1,0 +1,112 @@
+"""Files from their official places, checked by SHA-256 and kept in the cache of the user."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import os
+import tempfile
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from litegpu.errors import DownloadError, OptionsError
+from litegpu.host.user_folders import user_cache
+from litegpu.tools.console import note
+
+TIMEOUT_S = 20
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file on the network, known by its content."""
+
+    file_name: str
+    url: str
+    sha256: str
+
+
+def cache_folder() -> Path:
+    """Return the folder that downloaded files are kept in (it may not exist yet)."""
+    return user_cache("downloads", "Downloading a model")
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """The content of an asset, and its path in the cache, or its URL where it is not cached."""
+
+    content: bytes
+    source: str
+
+
+def cached(asset: Asset, folder: Path | None = None) -> Fetched | None:
+    """Return an intact earlier download of `asset`, if there is one that can be read."""
+    path = (folder or cache_folder()) / asset.file_name
+    with contextlib.suppress(OSError):
+        content = path.read_bytes()
+        if _sha256(content) == asset.sha256:
+            return Fetched(content, str(path))
+    return None
+
+
+def fetch(asset: Asset, folder: Path | None = None) -> Fetched:
+    """Return `asset` from `folder` (default: the cache), downloading it when needed.
+
+    Where the folder cannot be written to, or the user has none, the download is used and not
+    cached, with a note.
+
+    Raises:
+        DownloadError: the file cannot be had, or is not the one that was expected.
+        MissingDependencyError: the package that knows the cache folder is not installed.
+    """
+    unusable = ""
+    try:
+        folder = folder or cache_folder()
+    except OptionsError as error:
+        unusable = str(error)
+    if folder and (found := cached(asset, folder)):
+        return found
+    note(f"Downloading {asset.file_name} from {asset.url}")
+    content = _download(asset)
+    if folder:
+        try:
+            return Fetched(content, str(_store(asset, folder, content)))
+        except OSError as error:
+            unusable = f"'{folder}' cannot be written to: {error.strerror or error}."
+    note(f"{asset.file_name} is not cached and will be downloaded again. {unusable}")
+    return Fetched(content, asset.url)
+
+
+def _download(asset: Asset) -> bytes:
+    try:
+        with urllib.request.urlopen(asset.url, timeout=TIMEOUT_S) as response:
+            content: bytes = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise DownloadError(
+            f"{asset.file_name} could not be downloaded from {asset.url}: {error}. "
+            "Download it yourself and name its folder in LITEGPU_MODELS."
+        ) from error
+    if (actual := _sha256(content)) != asset.sha256:
+        raise DownloadError(
+            f"{asset.url} gave a file with SHA-256 {actual}, not the expected {asset.sha256}. "
+            "Nothing was kept; a proxy or a damaged transfer may be the cause, so try again."
+        )
+    return content
+
+
+def _store(asset: Asset, folder: Path, content: bytes) -> Path:
+    """Write a file that appears as a whole. Raises OSError when that is impossible."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=folder, prefix=asset.file_name)
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        return part.replace(folder / asset.file_name)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,496 @@
+"""The delegates that TensorFlow Lite's tools offer, by their flags: `--use_gpu=true` and others.
+
+Each provider is one row of a table: its flags, how its delegate is made, and what is said where
+there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from litegpu import (
+    ExperimentalFlags,
+    GpuDelegate,
+    InferencePreference,
+    InferencePriority,
+    config,
+)
+from litegpu.backends import BACKENDS
+from litegpu.errors import (
+    DelegateLibraryError,
+    MissingDependencyError,
+    OptionsError,
+    UnsupportedDeviceError,
+)
+from litegpu.options import QUANTIZED_MODES, GpuDelegateOptions
+from litegpu.runtime_abi import interpreter as runtime
+from litegpu.tools.console import start_bar
+from litegpu.tools.delegation import DELEGATE_FLAGS, given_options
+from litegpu.tools.flags import Flag, at_least, whole
+from litegpu.tools.lines import info, warn
+from litegpu.tools.registrar import foreign
+from litegpu.tools.stats import shown_value
+
+_LAST = 2**31 - 1
+
+DEFAULT_FLAGS = (
+    Flag("num_threads", at_least(-1), -1, "CPU threads; -1 leaves their number to the runtime"),
+    Flag("max_delegated_partitions", whole, 0, "most parts to run on a delegate; 0: the least, 1"),
+    Flag(
+        *("min_nodes_per_partition", whole, 0),
+        "least nodes of a part that runs on a delegate (default, or below 0: its own rule)",
+    ),
+    Flag("delegate_serialize_dir", str, "", "folder to keep compiled kernels in, with the token"),
+    Flag("delegate_serialize_token", str, "", "name of the model among what is kept there"),
+    Flag("first_delegate_node_index", at_least(0), 0, "nodes before this one stay on the CPU"),
+    Flag("last_delegate_node_index", at_least(0), _LAST, "nodes after this one stay on the CPU"),
+)
+GPU_FLAGS = (
+    Flag("use_gpu", bool, False, "apply the GPU delegate"),
+    Flag(
+        *("gpu_precision_loss_allowed", bool, False),
+        "compute in half precision where that is faster; true in the original",
+    ),
+    Flag("gpu_experimental_enable_quant", bool, True, "run quantized models on the GPU as well"),
+    Flag(
+        *("gpu_quantized", str, "", "quantized tensors: exact (default; as the CPU) or float"),
+        known=QUANTIZED_MODES,
+    ),
+    Flag(
+        *("gpu_inference_for_sustained_speed", bool, False),
+        "measure which kernels are fastest: slower to start, faster to run",
+    ),
+    Flag(
+        *("gpu_backend", str, "", "use this GPU API only: cl, gl, cuda or webgpu"),
+        known=tuple(BACKENDS),
+    ),
+    Flag(
+        *("gpu_unsafe_cache", bool, False),
+        "keep kernels even in a folder that others write to (you trust them all)",
+    ),
+    Flag("gpu_invoke_loop_times", whole, -1, "for special builds of the original only"),
+    Flag("gpu_wait_type", str, "", "for iOS only: passive, active, do_not_wait or aggressive"),
+)
+EXTERNAL_FLAGS = (
+    Flag("external_delegate_path", str, "", "shared library with a delegate of another maker"),
+    Flag("external_delegate_options", str, "", "its options: key:value;key:value"),
+)
+XNNPACK_FLAGS = (
+    Flag(
+        *("use_xnnpack", bool, False),
+        "have XNNPACK run what no delegate takes; the runtime does unless this is false",
+    ),
+    Flag("xnnpack_force_fp16", bool, False, "have XNNPACK compute in half precision"),
+)
+NNAPI_FLAGS = (
+    Flag("use_nnapi", bool, False, "apply the NNAPI delegate (Android)"),
+    Flag("nnapi_execution_preference", str, "", "fast_single_answer, sustained_speed or low_power"),
+    Flag("nnapi_execution_priority", str, "", "default, low, medium or high"),
+    Flag("nnapi_accelerator_name", str, "", "name of NNAPI's device"),
+    Flag("disable_nnapi_cpu", bool, True, "never use NNAPI's own CPU"),
+    Flag("nnapi_allow_fp16", bool, False, "have NNAPI compute in half precision"),
+    Flag("nnapi_allow_dynamic_dimensions", bool, False, "sizes may change without compilation"),
+    Flag("nnapi_use_burst_mode", bool, False, "keep NNAPI ready for one invoke after the other"),
+    Flag("nnapi_support_library_path", str, "", "NNAPI's support library"),
+)
+HEXAGON_FLAGS = (
+    Flag("use_hexagon", bool, False, "apply the Hexagon delegate (Android)"),
+    Flag("hexagon_lib_path", str, "/data/local/tmp", "folder of Hexagon's libraries"),
+    Flag("hexagon_profiling", bool, False, "measure operations on Hexagon"),
+)
+COREML_FLAGS = (
+    Flag("use_coreml", bool, False, "apply the Core ML delegate (Apple)"),
+    Flag("coreml_version", whole, 0, "version of Core ML to convert for; 0: the newest"),
+)
+OPTION_FLAGS = tuple(
+    each for each in DELEGATE_FLAGS if each.name not in {flag.name for flag in DEFAULT_FLAGS}
+)
+"""Options of litegpu's delegate by their own names, but those that other delegates have, too."""
+_SAME_AS = {
+    "gpu_backend": ("backend",),
+    "gpu_quantized": ("quantized",),
+    "gpu_unsafe_cache": ("unsafe_cache",),
+    "gpu_precision_loss_allowed": (
+        *("precision", "is_precision_loss_allowed"),
+        *("inference_priority1", "inference_priority2", "inference_priority3"),
+    ),
+    "gpu_inference_for_sustained_speed": ("inference_preference",),
+    "gpu_experimental_enable_quant": ("experimental_flags",),
+    "delegate_serialize_dir": ("serialization_dir",),
+    "delegate_serialize_token": ("model_token",),
+}
+"""Which options the original's flags set."""
+_UNKNOWN_HERE = ("gpu_invoke_loop_times", "gpu_wait_type")
+"""Flags of builds of the original for other platforms; everywhere else it does not know them."""
+
+LOG_NAMES = {
+    "num_threads": "#threads used for CPU inference",
+    "max_delegated_partitions": "Max number of delegated partitions",
+    "min_nodes_per_partition": "Min nodes per partition",
+    "delegate_serialize_dir": "Directory for delegate serialization",
+    "delegate_serialize_token": "Model-specific token/key for delegate serialization.",
+    "first_delegate_node_index": "Index of the first node that could be delegated",
+    "last_delegate_node_index": "Index of the last node that could be delegated",
+    "use_gpu": "Use gpu",
+    "gpu_precision_loss_allowed": "Allow lower precision in gpu",
+    "gpu_experimental_enable_quant": "Enable running quant models in gpu",
+    "gpu_inference_for_sustained_speed": "Prefer maximizing the throughput in gpu",
+    "gpu_backend": "GPU backend",
+    "gpu_quantized": "Quantized tensors in gpu",
+    "gpu_unsafe_cache": "Folders that others write to allowed in gpu",
+    "external_delegate_path": "External delegate path",
+    "external_delegate_options": "External delegate options",
+    "use_nnapi": "Use NNAPI",
+    "nnapi_execution_preference": "NNAPI execution preference",
+    "nnapi_execution_priority": "Model execution priority in nnapi",
+    "nnapi_accelerator_name": "NNAPI accelerator name",
+    "disable_nnapi_cpu": "Disable NNAPI cpu",
+    "nnapi_allow_fp16": "Allow fp16 in NNAPI",
+    "nnapi_allow_dynamic_dimensions": "Allow dynamic dimensions in NNAPI",
+    "nnapi_use_burst_mode": "Use burst mode in NNAPI",
+    "nnapi_support_library_path": "NNAPI SL path",
+    "use_hexagon": "Use Hexagon",
+    "hexagon_lib_path": "Hexagon lib path",
+    "hexagon_profiling": "Hexagon profiling",
+    "use_coreml": "Use CoreML",
+    "coreml_version": "CoreML version",
+    "use_xnnpack": "Use xnnpack",
+    "xnnpack_force_fp16": "xnnpack_force_fp16",
+    **{flag.name: f"GPU option {flag.name}" for flag in OPTION_FLAGS},
+}
+"""What the original calls each flag where it prints its value; litegpu's own are called alike."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A delegate by the original's name; XNNPACK has no object, the runtime applies it last."""
+
+    name: str
+    delegate: Any = None
+    trial_seconds: float = 0.0
+    """How long another process tried its library, which is no part of its creation."""
+
+
+def _of_library(name: str, loaded: foreign.Loaded) -> Applied:
+    return Applied(name, loaded.delegate, loaded.trial_seconds)
+
+
+@dataclass(frozen=True)
+class Delegates:
+    """What the flags ask for and this machine has.
+
+    `applied` is in the order of application. `builtin_kernels` says that the CPU works without
+    XNNPACK, `threads` how many threads it has (None: the runtime decides).
+    """
+
+    applied: tuple[Applied, ...]
+    threads: int | None
+    builtin_kernels: bool
+
+    @property
+    def gpu(self) -> GpuDelegate | None:
+        """The delegate of litegpu, if it is among them."""
+        found = (each.delegate for each in self.applied)
+        return next((each for each in found if isinstance(each, GpuDelegate)), None)
+
+    @property
+    def items(self) -> tuple[Any, ...]:
+        """The objects that the runtime's interpreter is given."""
+        return tuple(each.delegate for each in self.applied if each.delegate is not None)
+
+    def interpreter(self, model: bytes, allocate: bool = True, clustering: bool = True) -> Any:
+        """Return an interpreter of `model` with all of it; see `runtime.interpreter`."""
+        return runtime.interpreter(
+            *(model, self.items, self.threads, self.builtin_kernels, allocate),
+            clustering=clustering,
+        )
+
+    def describe(self) -> str:
+        """Return who computes, in their order, such as `GPU, CPU (XNNPACK, threads: 4)`."""
+        kernels = "built-in kernels" if self.builtin_kernels else "XNNPACK"
+        threads = "the runtime's choice" if self.threads is None else self.threads
+        names = [each.name for each in self.applied if each.delegate is not None]
+        return ", ".join([*names, f"CPU ({kernels}, threads: {threads})"])
+
+
+def make_delegates(args: argparse.Namespace, model: bytes | None = None) -> Delegates:
+    """Return the delegates that the flags ask for, in the order of their enabling flags.
+
+    Of one that this machine has not, a warning is printed: the CPU takes its place. Not so where a
+    flag names the GPU's API or device.
+
+    Args:
+        args: what a FlagParser made of REGISTRAR_FLAGS.
+        model: the .tflite file to try libraries of other makers with, see `foreign.load`.
+
+    Raises:
+        OptionsError: a flag has a value that it cannot have, or does not go with another one.
+        UnsupportedDeviceError, MissingDependencyError: the GPU that the flags name is not usable.
+        DelegateLibraryError: the library of an external delegate cannot be used.
+    """
+    ask_for_gpu(args)
+    _warn_of_unused(args)
+    pairs: list[tuple[int, Applied]] = []
+    for provider in PROVIDERS:
+        if getattr(args, provider.flag) and (each := provider.make(args, model)):
+            if not pairs:
+                info(f"{each.name} delegate created.")
+            if provider.flag == "use_gpu" and each.delegate is not None:
+                info(_device_line(args, each.delegate))
+            pairs.append((_position(args, provider.flag), each))
+    return Delegates(
+        applied=_in_order(pairs),
+        threads=None if args.num_threads == -1 else max(args.num_threads, 1),
+        builtin_kernels="use_xnnpack" in args.given and not args.use_xnnpack,
+    )
+
+
+def ask_for_gpu(args: argparse.Namespace) -> None:
+    """Set `use_gpu` where a flag is an option of the GPU delegate and none says who computes.
+
+    Raises:
+        OptionsError: an option is given and the delegate is not wanted, or it is given twice.
+    """
+    for name, options in _SAME_AS.items():
+        for option in options:
+            if name in args.given and option in args.given:
+                raise OptionsError(
+                    f"--{name}={getattr(args, name)} and --{option}={getattr(args, option)} set "
+                    "the same. Leave one of them out."
+                )
+    delegate = getattr(args, "delegate", None)
+    refused = ""
+    if "use_gpu" in args.given and not args.use_gpu:
+        refused = "--use_gpu=false"
+    elif delegate not in (None, "gpu"):
+        refused = f"--delegate={delegate}"
+    own = [flag.name for flag in OPTION_FLAGS if flag.name in args.given]
+    if own and refused:
+        raise OptionsError(
+            f"--{own[0]}={getattr(args, own[0])} is an option of the GPU delegate, and {refused} "
+            "leaves that out. Leave one of them out."
+        )
+    chosen = any(getattr(args, provider.flag) for provider in PROVIDERS) or delegate
+    if not own and not refused and not chosen:
+        own = [name for name in args.given if name in _OF_GPU]
+    if own and not args.use_gpu:
+        args.use_gpu = True
+        info(f"--{own[0]} asks for the GPU delegate.")
+
+
+def asked_backend(args: argparse.Namespace) -> str | None:
+    """Return the GPU API that the flags name, None for any."""
+    return args.backend or args.gpu_backend or None
+
+
+def _device_line(args: argparse.Namespace, gpu: GpuDelegate) -> str:
+    """Return where the delegate computes and how, and how to have it otherwise."""
+    chosen = {"precision", *_SAME_AS["gpu_precision_loss_allowed"], "gpu_precision_loss_allowed"}
+    other = "" if chosen & {*args.given} else " (the default; --precision=fp16 stores half)"
+    software = " (software)" if gpu.device.software else ""
+    return f"GPU delegate: {gpu.device.title}{software}, {gpu.precision}{other}"
+
+
+def _in_order(pairs: list[tuple[int, Applied]]) -> tuple[Applied, ...]:
+    """Return the delegates by the place of their flags, but XNNPACK last."""
+    wanted = [each for _, each in sorted(pairs, key=lambda pair: pair[0])]
+    possible = sorted(wanted, key=lambda each: each.delegate is None)
+    if possible != wanted:
+        warn("The Python runtime applies XNNPACK by itself, after all other delegates.")
+    return tuple(possible)
+
+
+def parameter_lines(args: argparse.Namespace, verbose: bool = False) -> list[str]:
+    """Return `Use gpu: [1]` and so on, of each flag that was given, or of all of them."""
+    return [
+        f"{LOG_NAMES[flag.name]}: [{shown_value(getattr(args, flag.name))}]"
+        for flag in REGISTRAR_FLAGS
+        if flag.name in LOG_NAMES and (verbose or flag.name in args.given)
+    ]
+
+
+def _position(args: argparse.Namespace, flag: str) -> int:
+    """Return where the flag stands on the command line, 0 if a tool set it by itself."""
+    return args.given.index(flag) + 1 if flag in args.given else 0
+
+
+def _warn_of_unused(args: argparse.Namespace) -> None:
+    """Name what was given and changes nothing."""
+    unknown = [f"--{name}={getattr(args, name)}" for name in args.given if name in _UNKNOWN_HERE]
+    if unknown:
+        warn(f"Unconsumed cmdline flags: {' '.join(unknown)}")
+    for provider in PROVIDERS:
+        if getattr(args, provider.flag):
+            continue
+        for flag in provider.flags:
+            if flag.name in args.given and flag.name not in (provider.flag, *_UNKNOWN_HERE):
+                warn(
+                    f"`--{provider.flag}={provider.example}` must be set for the provided "
+                    f"{LOG_NAMES[flag.name]} ({shown_value(getattr(args, flag.name))}) to be used."
+                )
+    half = bool(args.delegate_serialize_dir) != bool(args.delegate_serialize_token)
+    if half and not config.is_cache_wanted():
+        warn(
+            "Nothing is kept: --delegate_serialize_dir and --delegate_serialize_token must both "
+            "be set."
+        )
+
+
+# Providers
+
+_Make = Callable[[argparse.Namespace, bytes | None], Applied | None]
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One kind of delegates: `flag`, with a value such as `example`, asks for it."""
+
+    flag: str
+    example: str
+    flags: tuple[Flag, ...]
+    make: _Make
+
+
+def _external(args: argparse.Namespace, model: bytes | None) -> Applied | None:
+    options = foreign.parse_options("external_delegate_options", args.external_delegate_options)
+    path = args.external_delegate_path
+    requested = f"--external_delegate_path={path}"
+    return _of_library("EXTERNAL", foreign.load(requested, path, options, model))
+
+
+def _gpu(args: argparse.Namespace, _: bytes | None) -> Applied | None:
+    try:
+        return Applied("GPU", GpuDelegate(**_gpu_options(args), on_progress=start_bar()))
+    except (UnsupportedDeviceError, MissingDependencyError) as error:
+        if asked_backend(args) or args.device is not None:
+            raise
+        warn("GPU acceleration is unsupported on this platform.")
+        warn(str(error))
+        return None
+
+
+def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
+    least, given = args.min_nodes_per_partition, "min_nodes_per_partition" in args.given
+    serialized = bool(args.delegate_serialize_dir and args.delegate_serialize_token)
+    flags = ExperimentalFlags.ENABLE_QUANT if args.gpu_experimental_enable_quant else 0
+    options: dict[str, Any] = {
+        "experimental_flags": flags | (ExperimentalFlags.ENABLE_SERIALIZATION if serialized else 0),
+        "max_delegated_partitions": max(args.max_delegated_partitions, 1),
+        "first_delegate_node_index": args.first_delegate_node_index,
+        "last_delegate_node_index": args.last_delegate_node_index,
+        "min_nodes_per_partition": least if given and least >= 0 else None,
+        "backend": args.gpu_backend or None,
+        "quantized": args.gpu_quantized or None,
+        "quick_start": False,  # all of a measurement, and of an evaluation, runs the same code
+    }
+    if "gpu_unsafe_cache" in args.given:  # else LITEGPU_CACHE_UNSAFE tells
+        options["unsafe_cache"] = args.gpu_unsafe_cache
+    if serialized or config.is_cache_wanted():  # which asks for neither
+        options["serialization_dir"] = args.delegate_serialize_dir or None
+        options["model_token"] = args.delegate_serialize_token or None
+    if args.gpu_inference_for_sustained_speed:
+        options["inference_preference"] = InferencePreference.SUSTAINED_SPEED
+    if args.gpu_precision_loss_allowed:
+        options["inference_priority1"] = InferencePriority.MIN_LATENCY
+        options["inference_priority2"] = InferencePriority.MIN_MEMORY_USAGE
+        options["inference_priority3"] = InferencePriority.MAX_PRECISION
+    return {**options, **given_options(args, OPTION_FLAGS)}
+
+
+def changed_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the GPU delegate to which flags give other values than its own."""
+    own = asdict(GpuDelegateOptions())
+    given = {"quick_start"}.intersection(args.given)
+    return {
+        name: value
+        for name, value in _gpu_options(args).items()
+        if value != own[name] and (name != "quick_start" or given)
+    }
+
+
+def _xnnpack(args: argparse.Namespace, _: bytes | None) -> Applied | None:
+    if args.xnnpack_force_fp16:
+        warn("The Python runtime has no way to force XNNPACK to float16; it computes in float32.")
+    return Applied("XNNPACK")
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A delegate that no Python runtime has: a library has it, on its platforms."""
+
+    name: str
+    library: str
+    platforms: tuple[str, ...]
+    warning: str
+
+    @property
+    def flag(self) -> str:
+        """The flag that asks for it."""
+        return f"use_{self.name.lower()}"
+
+    def make(self, args: argparse.Namespace, model: bytes | None) -> Applied | None:
+        """Return it, or None with the original's warning; the library is told its flags."""
+        where = f"{self.name.lower()}_lib_path"
+        options = {
+            each: shown_value(getattr(args, each))
+            for each in args.given
+            if each in FLAGS_OF[self.flag] and each not in (self.flag, where)
+        }
+        try:
+            if platform() in self.platforms:
+                path = os.path.join(getattr(args, where, ""), self.library)
+                requested = f"--{self.flag}=true ({path})"
+                return _of_library(self.name, foreign.load(requested, path, options, model))
+        except DelegateLibraryError as error:
+            warn(str(error))
+        warn(self.warning)
+        return None
+
+
+def platform() -> str:
+    """Return `sys.platform`, but `android` where Python calls that `linux`, as it did once."""
+    return "android" if hasattr(sys, "getandroidapilevel") else sys.platform
+
+
+HEXAGON = Elsewhere(
+    *("Hexagon", "libhexagon_delegate.so", ("android",)),
+    "Could not create Hexagon delegate: platform may not support delegate or required libraries "
+    "are missing",
+)
+COREML = Elsewhere(
+    *("COREML", "libcoreml_delegate.dylib", ("darwin", "ios")),
+    "CoreML acceleration is unsupported on this platform.",
+)
+NNAPI = Elsewhere(
+    *("NNAPI", "libnnapi_delegate.so", ("android",)),
+    "NNAPI acceleration is unsupported on this platform.",
+)
+
+PROVIDERS = (
+    Provider("external_delegate_path", "FILE", EXTERNAL_FLAGS, _external),
+    Provider("use_gpu", "true", GPU_FLAGS, _gpu),
+    Provider(HEXAGON.flag, "true", HEXAGON_FLAGS, HEXAGON.make),
+    Provider(COREML.flag, "true", COREML_FLAGS, COREML.make),
+    Provider(NNAPI.flag, "true", NNAPI_FLAGS, NNAPI.make),
+    Provider("use_xnnpack", "true", XNNPACK_FLAGS, _xnnpack),
+)
+"""All kinds of delegates, in the order in which they are created."""
+
+_OF_GPU = {
+    *(flag.name for flag in (*DEFAULT_FLAGS, *GPU_FLAGS)),
+} - {"num_threads", "use_gpu", *_UNKNOWN_HERE}
+"""Flags that ask for the GPU delegate where no other one is named."""
+FLAGS_OF = {each.flag: tuple(flag.name for flag in each.flags) for each in PROVIDERS}
+"""The names of the flags of each provider, by the one that asks for it."""
+
+REGISTRAR_FLAGS = (
+    *DEFAULT_FLAGS,
+    *OPTION_FLAGS,
+    *(flag for each in PROVIDERS for flag in each.flags),
+)
+"""All flags about delegates that TensorFlow Lite's tools share, and those of litegpu's options."""

@@ -1,0 +1,149 @@
+"""Delegates in shared libraries of others: tried in a process of its own, then loaded here.
+
+What a library does to a process cannot be caught in it. So another process loads it first, with
+the same options, and runs the model once where there is one. Only what ends well there is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from litegpu.errors import DelegateLibraryError, OptionsError
+from litegpu.runtime_abi import interpreter as runtime
+from litegpu.tools.children import run_module
+
+PATIENCE_SECS = 120.0
+"""How long a library may take to begin and to run the model once."""
+_REFUSED = 87
+"""Exit status of the process that tries a library where nothing worse happens than a refusal."""
+
+
+def parse_options(flag: str, text: str) -> dict[str, str]:
+    """Return the options in `key:value;key:value`, in their order.
+
+    Raises:
+        OptionsError: a pair has not exactly one colon, or a key comes twice.
+    """
+    found: dict[str, str] = {}
+    for pair in filter(None, text.split(";")):
+        key, *values = pair.split(":")
+        if len(values) != 1 or not key or key in found:
+            why = "comes twice" if key in found else "is not one key, one ':' and one value"
+            raise OptionsError(
+                f"--{flag}={text}: '{pair}' {why}. Write key:value, with ';' between two of them."
+            )
+        found[key] = values[0]
+    return found
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A delegate of a shared library, and the seconds that another process tried it before."""
+
+    delegate: Any
+    trial_seconds: float
+
+
+def load(
+    spelling: str, path: str, options: Mapping[str, str], model: bytes | None = None
+) -> Loaded:
+    """Return the delegate of a shared library, for the runtime's interpreter.
+
+    Args:
+        spelling: the flag with its value that asked for it, for errors.
+        path: the file, or a name that the system's loader finds.
+        options: keys and values that the library understands.
+        model: a .tflite file that another process runs once with this delegate, to begin with.
+            None: it only creates the delegate. Later invokes are this process's own risk.
+
+    Raises:
+        DelegateLibraryError: the library is missing, is none, refuses, hangs, or ends its process.
+    """
+    known = os.path.abspath(path) if os.path.exists(path) else path
+    start = time.perf_counter()
+    tried = run_module(__name__, [known, json.dumps(dict(options))], PATIENCE_SECS, model or b"")
+    said = [line for line in tried.errors.split("\n") if _tells(line)]
+    if tried.status == _REFUSED and said:
+        raise DelegateLibraryError(f"{spelling}: {said[-1]}")
+    if tried.status != 0:
+        words = f" Its last words: '{said[-1]}'." if said else ""
+        limit = f" for {PATIENCE_SECS:g} s" if tried.status is None else ""
+        raise DelegateLibraryError(
+            f"{spelling}: The library {tried.how()}{limit}. It was tried in a process of its own."
+            f"{words} Use another build of it, or run without it."
+        )
+    spent = time.perf_counter() - start
+    try:
+        return Loaded(_create(known, options), spent)
+    except DelegateLibraryError as error:
+        raise DelegateLibraryError(f"{spelling}: {error}") from error
+
+
+def _tells(line: str) -> bool:
+    """Whether a line is more than the runtime's news."""
+    return bool(line.strip()) and not line.startswith("INFO:")
+
+
+def _create(path: str, options: Mapping[str, str]) -> Any:
+    """Return the delegate of a library.
+
+    Raises:
+        DelegateLibraryError: the loader or the library says what is wrong.
+    """
+    try:
+        return runtime.load().load_delegate(path, dict(options))
+    except OSError as error:
+        raise DelegateLibraryError(
+            f"It cannot be loaded ({_words(error)}). Give the path of a shared library that was "
+            "built for this machine."
+        ) from error
+    except AttributeError as error:
+        raise DelegateLibraryError(
+            f"It is a library without a delegate ({_words(error)}). A delegate's exports "
+            "tflite_plugin_create_delegate and tflite_plugin_destroy_delegate."
+        ) from error
+    except ValueError as error:
+        raise DelegateLibraryError(
+            f"It makes no delegate ({_words(error)}). Check the options that it is given."
+        ) from error
+
+
+def _run(delegate: Any, model: bytes) -> None:
+    """Run a model once on zeros.
+
+    Raises:
+        DelegateLibraryError: the runtime refuses it with this delegate.
+    """
+    try:
+        runtime.interpreter(model, delegate).invoke()
+    except (RuntimeError, ValueError) as error:
+        raise DelegateLibraryError(
+            f"It is loaded, but this model does not run with it ({_words(error)}). Run it without "
+            "this delegate, or use another build of it."
+        ) from error
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Try the library with the options of two arguments, a path and JSON; the model is on stdin.
+
+    The library may end this process.
+    """
+    path, options = arguments
+    try:
+        delegate = _create(path, json.loads(options))
+        if model := sys.stdin.buffer.read():
+            _run(delegate, model)
+    except DelegateLibraryError as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(_REFUSED)  # the runtime would destroy the delegate that it did not get
+    return 0

@@ -1,0 +1,212 @@
+"""`benchmark_model --sweep`: which backend, precision and batch should I set?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from litegpu.backends import BACKENDS
+from litegpu.errors import ModelError, OptionsError, did_you_mean
+from litegpu.runtime_abi.interpreter import default_threads
+from litegpu.tools.benchmark_model.session import find_graph
+from litegpu.tools.children import run_module
+from litegpu.tools.console import note
+from litegpu.tools.files import prints_json, try_to_write, write_bytes, write_json
+from litegpu.tools.flags import Flag, positive, positive_int
+from litegpu.tools.registrar import OPTION_FLAGS, changed_options
+from litegpu.tools.reports.page import prepare_report, write_report
+from litegpu.tools.sweep.advice import GOALS, recommend
+from litegpu.tools.sweep.page import sweep_page
+from litegpu.tools.sweep.runs import CPU, NO_BATCH, Row, combinations, try_out
+from litegpu.tools.sweep.text import Sweep, as_csv, as_json, print_sweep, title
+
+PRECISIONS = ("fp32", "fp16")
+SWEEP_FLAGS = (
+    Flag("sweep", bool, False, "try every backend, precision and batch, and say which one to set"),
+    Flag("sweep_backends", str, "", f"some of {','.join(BACKENDS)} (default: all)"),
+    Flag("sweep_precisions", str, ",".join(PRECISIONS), "some of them"),
+    Flag("sweep_batches", str, "", "such as 1,8,64 (default: the model's own)"),
+    Flag(
+        *("sweep_goal", str, "throughput", "rank by throughput (items/s), latency or energy"),
+        known=tuple(GOALS),
+    ),
+    Flag(
+        *("sweep_tolerance", positive, 0.02),
+        "the largest relative error of what is recommended",
+    ),
+    Flag("sweep_timeout_secs", positive, 300.0, "a try that takes longer is stopped"),
+    Flag("csv", str, "", "write the table of --sweep there", metavar="FILE"),
+)
+_OPTIONS = (
+    *("max_delegated_partitions", "min_nodes_per_partition", "gpu_experimental_enable_quant"),
+    *("gpu_inference_for_sustained_speed", "delegate_serialize_dir", "delegate_serialize_token"),
+    *("first_delegate_node_index", "last_delegate_node_index"),
+)
+"""Those of the original's flags that are options of the delegate and hold for every try."""
+_PASSED_ON = (
+    *_OPTIONS,
+    *("num_runs", "min_secs", "max_secs", "run_delay", "warmup_runs", "warmup_min_secs"),
+    *("require_full_delegation", "measure_energy", "energy_min_secs", "energy_idle_secs"),
+    *("input_layer", "input_layer_shape", "input_layer_value_range", "input_layer_value_files"),
+)
+"""Flags that hold for every try."""
+_SWEPT = {
+    "backend": "sweep_backends",
+    "gpu_backend": "sweep_backends",
+    "precision": "sweep_precisions",
+    "gpu_precision_loss_allowed": "sweep_precisions",
+    "is_precision_loss_allowed": "sweep_precisions",
+    "batch": "sweep_batches",
+}
+"""Flags of one try, and those that say which ones there are."""
+_OF_GPU = tuple(flag.name for flag in OPTION_FLAGS if flag.name not in _SWEPT)
+"""Flags that hold for every try on a GPU."""
+_OWN = ("graph", "model", "num_threads", "json", *(flag.name for flag in SWEEP_FLAGS), "report")
+_DEVICES_SECS = 120.0
+
+
+def sweep(args: argparse.Namespace) -> int:
+    """Try everything, print the ranking and what to set; Ctrl-C prints what there is.
+
+    Raises:
+        OptionsError: a flag has a value that it cannot have, or none that a sweep needs.
+        ModelError: there is no such model, or nothing runs it.
+    """
+    backends, precisions, batches = _wanted(args)
+    for flag in ("json", "csv"):
+        try_to_write(flag, getattr(args, flag) or None)
+    prepare_report(args.report)
+    found = Sweep(args.graph, args.num_threads if args.num_threads > 0 else default_threads())
+    try:
+        with _model_file(args.graph) as path:
+            present, found.absent = _present(backends)
+            found.left = combinations(present, precisions, batches)
+            _try_all(found, path, args)
+    except KeyboardInterrupt:
+        _tell(args, found)
+        raise
+    return _tell(args, found)
+
+
+def _tell(args: argparse.Namespace, found: Sweep) -> int:
+    """Print and write what there is."""
+    goal = GOALS[args.sweep_goal]
+    options = changed_options(args)
+    flags = _flags(args, (*_OPTIONS, *_OF_GPU))
+    best = recommend(found.rows, goal, args.sweep_tolerance, found.threads, flags, options)
+    if not prints_json(args):
+        print_sweep(found, goal, best, args.sweep_tolerance)
+    if args.csv:
+        write_bytes("csv", args.csv, as_csv(found, goal).encode())
+    write_json("json", args.json, as_json(found, goal, best))
+    if args.report:
+        write_report(args.report, sweep_page(found, goal, best, args.sweep_tolerance))
+    if not found.left and all(row.failed for row in found.rows):
+        raise ModelError(f"Nothing runs this model: {found.rows[0].reason}")
+    return 0
+
+
+# What is wanted, and what there is
+
+
+def _wanted(args: argparse.Namespace) -> tuple[list[str], list[str], list[int]]:
+    if not args.graph:
+        raise OptionsError("--sweep needs a model: name one with --graph=MODEL.")
+    for name in args.given:
+        if name in _SWEPT:
+            raise OptionsError(
+                f"--{name}={getattr(args, name)}: --sweep tries several. "
+                f"Say which ones with --{_SWEPT[name]}."
+            )
+        if name not in (*_PASSED_ON, *_OF_GPU, *_OWN):
+            raise OptionsError(f"--{name} and --sweep do not go together. Leave one of them out.")
+    if args.sweep_goal not in GOALS:
+        raise OptionsError(
+            f"--sweep_goal={args.sweep_goal}: there is no such goal."
+            f"{did_you_mean(args.sweep_goal, GOALS)}"
+        )
+    if args.sweep_goal == "energy" and not args.measure_energy:
+        raise OptionsError("--sweep_goal=energy needs --measure_energy=true.")
+    backends = _list("sweep_backends", args.sweep_backends, tuple(BACKENDS)) or list(BACKENDS)
+    precisions = _list("sweep_precisions", args.sweep_precisions, PRECISIONS)
+    texts = [text for text in args.sweep_batches.split(",") if text]
+    if texts and args.input_layer_shape:
+        raise OptionsError(
+            "--sweep_batches and --input_layer_shape both set the shapes of the inputs. Give one "
+            "of them."
+        )
+    try:
+        batches = [positive_int(text) for text in texts]
+    except argparse.ArgumentTypeError as error:
+        raise OptionsError(f"--sweep_batches={args.sweep_batches}: {error}.") from error
+    return backends, precisions, list(dict.fromkeys(batches)) or [0]
+
+
+def _list(flag: str, text: str, known: Sequence[str]) -> list[str]:
+    found = [each.strip().lower() for each in text.split(",") if each.strip()]
+    for each in found:
+        if each not in known:
+            raise OptionsError(f"--{flag}={text}: there is no '{each}'.{did_you_mean(each, known)}")
+    return list(dict.fromkeys(found))
+
+
+@contextmanager
+def _model_file(name: str) -> Iterator[Path]:
+    """Give the model as a file in a folder for results; zoo models are built only once."""
+    model = find_graph(name)
+    with tempfile.TemporaryDirectory(prefix="litegpu-sweep-") as folder:
+        path = Path(folder) / "model.tflite"
+        path.write_bytes(model.content)
+        yield path
+
+
+def _present(wanted: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the backends with a device, and why others have none.
+
+    Another process asks the drivers: what they do to it cannot end this one.
+    """
+    ended = run_module("litegpu.tools.cli", ["devices", "--json"], _DEVICES_SECS)
+    if ended.status not in (0, 1) or not ended.output.startswith("["):
+        why = f"`litegpu devices` {ended.how()}. Run it to see more."
+        return [], dict.fromkeys(wanted, why)
+    found = {each["name"]: each for each in json.loads(ended.output)}
+    absent = {name: found[name]["reason"] for name in wanted if not found[name]["devices"]}
+    return [name for name in wanted if name not in absent], absent
+
+
+def _flags(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """Return those of these flags that were given, as they are spelt."""
+    passed = {name: getattr(args, name) for name in args.given if name in names}
+    spelt = {n: str(v).lower() if isinstance(v, bool) else v for n, v in passed.items()}
+    return [f"--{name}={value}" for name, value in spelt.items()]
+
+
+# Tries
+
+
+def _try_all(found: Sweep, path: Path, args: argparse.Namespace) -> None:
+    """Try what is left, one after the other; each batch has a reference of its own."""
+    total, start = len(found.left), time.monotonic()
+    flags = [f"--num_threads={found.threads}", *_flags(args, _PASSED_ON)]
+    of_gpu = _flags(args, _OF_GPU)
+    references: dict[int, Row] = {}
+    while found.left:
+        way, done = found.left[0], len(found.rows)
+        left = (time.monotonic() - start) / done * (total - done) if done else 0
+        note(f"{done + 1} of {total}{f', {left:.0f} s left' if done else ''}: {title(way)}")
+        given = [*flags, *(of_gpu if way.on_gpu else ["--use_gpu=false"])]
+        row = try_out(way, path, given, args.sweep_timeout_secs, references.get(way.batch))
+        if not row.failed and not way.on_gpu:
+            references.setdefault(way.batch, row)
+        found.rows.append(row)
+        found.left.pop(0)
+        if way.backend == CPU and way.batch not in references and row.reason.startswith(NO_BATCH):
+            # No kernel of the CPU can be given this batch, so the model cannot have it.
+            total -= len(found.left)
+            found.left = [each for each in found.left if each.batch != way.batch]
+            total += len(found.left)

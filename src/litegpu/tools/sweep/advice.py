@@ -1,0 +1,155 @@
+"""Which of the settings that `--sweep` tried is the best, and why."""
+
+from __future__ import annotations
+
+import enum
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from litegpu.tools.sweep.runs import BUILTIN, Row
+
+_AS_GOOD = 0.05
+"""A more exact setting is preferred where it is worse by no more than this part."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What rows are ranked by: the least cost is the best; None has no place in the ranking.
+
+    `best` is what one calls the best, `versus` follows a factor, `figure` shows a cost.
+    """
+
+    name: str
+    best: str
+    versus: str
+    cost: Callable[[Row], float | None]
+    figure: Callable[[float], str]
+
+
+def _us_per_item(row: Row) -> float | None:
+    return row.median_us / row.batch
+
+
+GOALS = {
+    goal.name: goal
+    for goal in (
+        Goal(
+            *("throughput", "fastest", "times as fast as", _us_per_item),
+            lambda cost: f"{1e6 / cost:.5g} items/s",
+        ),
+        Goal(
+            *("latency", "fastest", "times as fast as", lambda row: row.median_us),
+            lambda cost: f"{cost / 1e3:.4g} ms",
+        ),
+        Goal(
+            *("energy", "most frugal", "times less than", lambda row: row.joules),
+            lambda cost: f"{cost:.4g} J an item",
+        ),
+    )
+}
+
+
+def ranked(rows: Sequence[Row], goal: Goal) -> list[Row]:
+    """Return the rows that have figures, the best first; those without the goal's own come last."""
+    found = [row for row in rows if not row.failed]
+    return sorted(found, key=lambda row: (goal.cost(row) is None, goal.cost(row) or 0.0))
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to set: flags of the tools, a GpuDelegate in Python (None: the CPU), and the reason."""
+
+    row: Row
+    flags: str
+    python: str | None
+    reason: str
+
+    def text(self) -> str:
+        """Return it in a sentence or two."""
+        how = f", or in Python {self.python}" if self.python is not None else ""
+        return f"Set {self.flags}{how}: {self.reason}"
+
+    def lines(self) -> list[str]:
+        """Return what to set, each in a line that can be pasted."""
+        python = "no delegate" if self.python is None else self.python
+        return [f"flags:  {self.flags}", f"Python: {python}"]
+
+
+def recommend(
+    rows: Sequence[Row],
+    goal: Goal,
+    tolerance: float,
+    threads: int,
+    flags: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+) -> Recommendation | None:
+    """Return what to set; None where nothing can be said.
+
+    `flags`, and `options` of GpuDelegate, are those that every try on a GPU had. It is the best
+    row whose error is within the tolerance. One that is nearly as good and more exact by an
+    order of magnitude takes its place.
+    """
+    order = [row for row in ranked(rows, goal) if goal.cost(row) is not None]
+    exact = [row for row in order if _error(row) <= tolerance]
+    if not exact:
+        return None
+    best = exact[0]
+    near = [row for row in exact if _cost(row, goal) <= (1 + _AS_GOOD) * _cost(best, goal)]
+    chosen = min(near, key=lambda row: (_error(row) > _error(best) / 10, _cost(row, goal)))
+    way = chosen.way
+    every = [*way.flags(), f"--num_threads={threads}", *(flags if way.on_gpu else ())]
+    keywords = {"backend": way.backend, "precision": way.precision, **(options or {})}
+    listed = ", ".join(f"{name}={_literal(value)}" for name, value in keywords.items())
+    python = f"GpuDelegate({listed})" if way.on_gpu else None
+    reasons = [f"{goal.figure(_cost(chosen, goal))}{_against_the_rest(chosen, order, goal)}"]
+    if chosen.relative_l2 is not None:
+        reasons[0] += f", at a relative error of {chosen.relative_l2:.2g}"
+    if chosen is not best:
+        reasons.append(
+            f"{best.way.title} is hardly better ({goal.figure(_cost(best, goal))}) and less exact "
+            f"({_error(best):.2g})"
+        )
+    if order[0] is not best:
+        reasons.append(
+            f"{order[0].way.title} would be the {goal.best} "
+            f"({goal.figure(_cost(order[0], goal))}), but its error, {_error(order[0]):.2g}, is "
+            f"beyond --sweep_tolerance={tolerance:g}"
+        )
+    return Recommendation(chosen, shlex.join(every), python, f"{'. '.join(reasons)}.")
+
+
+def _literal(value: Any) -> str:
+    """Return a value as Python spells it, members of enumerations as their numbers."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return f"{value:d}" if isinstance(value, enum.IntEnum | enum.IntFlag) else repr(value)
+
+
+def _against_the_rest(chosen: Row, order: Sequence[Row], goal: Goal) -> str:
+    """Compare with the best way of the other kind: CPU for a GPU, and the other way round."""
+    others = [
+        row
+        for row in order
+        if row.way.on_gpu != chosen.way.on_gpu and row.way.batch == chosen.way.batch
+    ]
+    if not others:
+        return ""
+    other = others[0]
+    times = _cost(other, goal) / (_cost(chosen, goal) or 1e-12)
+    rest = "the best of the CPU" if chosen.way.on_gpu else "the best of the GPU"
+    return f", {times:.3g} {goal.versus} {rest} ({other.way.title})"
+
+
+def _cost(row: Row, goal: Goal) -> float:
+    cost = goal.cost(row)
+    return float("inf") if cost is None else cost
+
+
+def _error(row: Row) -> float:
+    """Return how far a row is from the reference; the built-in kernels are it."""
+    if row.relative_l2 is None:
+        return 0.0 if row.way.backend == BUILTIN else float("inf")
+    return float("inf") if row.relative_l2 != row.relative_l2 else row.relative_l2
