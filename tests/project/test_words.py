@@ -24,6 +24,16 @@ WORDS: Mapping[str, str] = {
     **{"at_least4": "MAX4", "hangs_on_place": "depends_on_position"},
 }
 """Names that say little, or something else than elsewhere in the field, and what to say instead."""
+PROSE: Mapping[str, str] = {
+    **{"beside": "next to, in addition to", "told": "given, reported", "tells": "reports, shows"},
+    **{"hurry": "quickly compiled", "anew": "again", "whoever": "those who", "kin": "similar"},
+    **{"kept": "cached, preserved, or what it is", "sits": "is stored", "lies": "is stored"},
+    **{"refused": "rejected", "seldom": "rarely", "somebody": "another user, or who it is"},
+    **{"in turns": "alternating", "by turns": "alternating", "hangs on": "depends on"},
+    **{"of ours": "of litegpu", "unless told": "by default", "as they lie": "in place"},
+    **{"what it takes": "its cost, or its input", "looked at": "checked", "maker": "vendor"},
+}
+"""Words and phrases of pages that a reader stumbles over, and what to say instead."""
 PYTHON = sorted(
     path
     for folder in ("src", "tests", "scripts", "benchmarks")
@@ -32,6 +42,14 @@ PYTHON = sorted(
 TEMPLATES = sorted(
     path for kind in ("*.jinja", "*.cuh") for path in (SOURCE / "litegpu").rglob(kind)
 )
+
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/*.md", "docs/*/*.md")
+    for path in ROOT.glob(pattern)
+    if path.name != "CHANGELOG.md" and not path.read_text("utf-8").startswith("<!-- Generated")
+)
+"""Written by hand; those that are generated consist of docstrings."""
 
 
 def names_of(text: str) -> Iterator[str]:
@@ -60,6 +78,15 @@ def old(names: set[str]) -> dict[str, str]:
     }
 
 
+def stumbling(text: str) -> dict[str, str]:
+    """Return words of a page that are not plain; code and the targets of links do not count."""
+    prose = re.sub(
+        r"^```.*?^```|^ {4}[^\n]*|`[^`]*`|\]\([^)]*\)", "", text, flags=re.DOTALL | re.MULTILINE
+    )
+    words = " ".join(re.findall(r"[\w'-]+", prose.lower()))
+    return {word: instead for word, instead in PROSE.items() if f" {word} " in f" {words} "}
+
+
 @pytest.mark.parametrize("text", ["def made(): ...", "class Maker: ...", "x.held = 1", "_kept = 1"])
 def test_old_words_are_found(text: str) -> None:
     assert old(set(names_of(text)))
@@ -82,3 +109,13 @@ def test_no_old_word_is_a_name() -> None:
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
 def test_no_old_word_is_a_name_in_kernels(path: Path) -> None:
     assert old(names_in_template(path.read_text(encoding="utf-8"))) == {}
+
+
+def test_words_that_are_not_plain_are_found() -> None:
+    text = "It lies\nbeside [it](told.md), `kept` by turns.\n```\nanew\n```\n"
+    assert set(stumbling(text)) == {"lies", "beside", "by turns"}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_pages_use_plain_words(path: Path) -> None:
+    assert stumbling(path.read_text(encoding="utf-8")) == {}
