@@ -28,7 +28,7 @@ from litegpu.kernels.cuda import conv_mma
 from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile
 from litegpu.kernels.cuda.conv_mma.tile import candidates as tile_candidates
 from litegpu.kernels.cuda.tiles import choose
-from litegpu.runtime_abi import kernel_slots as seats
+from litegpu.runtime_abi import kernel_slots
 from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.zoo.writer import ModelWriter
 
@@ -201,7 +201,7 @@ def chain_microseconds(target: Any, last: int | None = None) -> float:
     noise = np.random.default_rng(1).normal(size=detail["shape"]).astype(np.float32)
     target.set_tensor(detail["index"], noise)
     target.invoke()
-    kernel: Any = seats.kernels()[-1]
+    kernel: Any = kernel_slots.kernels()[-1]
     context = kernel.compiled.context
     profiler, kernels = context.profiler(), context.host_graph().kernels
     chain = kernels[-last if last else 0 :] * _CHAIN

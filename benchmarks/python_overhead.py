@@ -40,7 +40,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from litegpu import GpuDelegate
 from litegpu.backends.opencl.commands import CommandBuffer, EnqueueLoop
-from litegpu.runtime_abi import kernel_slots as seats
+from litegpu.runtime_abi import kernel_slots
 from litegpu.zoo.writer import ModelWriter
 
 TARGET_MICROSECONDS = 10.0
@@ -109,7 +109,7 @@ def measure(case: Case) -> Figures | None:
             experimental_delegates=[GpuDelegate(backend="opencl")],
         )
         target.allocate_tensors()
-    kernel: Any = seats.kernels()[-1]
+    kernel: Any = kernel_slots.kernels()[-1]
     commands = kernel.compiled.context._commands
     expected = CommandBuffer if case.command_buffer else EnqueueLoop
     if not isinstance(commands, expected):

@@ -301,7 +301,7 @@ class GpuDelegateOptions:
         """Return how kernels are chosen."""
         return _TUNING[InferencePreference(self.inference_preference)]
 
-    def starts_quickly(self) -> bool:
+    def compiles_fast_first(self) -> bool:
         """Return whether the first invokes may run code that was compiled in a hurry."""
         if self.quick_start is not None:
             return self.quick_start

@@ -96,7 +96,7 @@ def test_pocl_calls_its_own_llvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     (tmp_path / "damaged.icd").write_bytes(b"\xff pocl")
     monkeypatch.setattr(opencl_library, "_VENDORS", tmp_path)
     monkeypatch.setattr("ctypes.CDLL", load)
-    opencl_library.load_pocl_apart.__wrapped__()
+    opencl_library.load_pocl_isolated.__wrapped__()
     assert loaded == [("/usr/lib/libpocl.so.2", os.RTLD_DEEPBIND)]
 
 

@@ -162,14 +162,14 @@ def test_what_was_begun_ends_with_the_block(compilers: Compilers) -> None:
 def test_what_is_compiled_in_a_hurry_is_kept_by_nobody(
     compilers: Compilers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cuda_compiler, "can_be_quick", lambda: True)
+    monkeypatch.setattr(cuda_compiler, "can_compile_fast", lambda: True)
     made_by = (CUDADialect(), (8, 0), Folder(str(tmp_path), False))
 
     def hurried(quick: bool) -> tuple[bool, bool]:
         """Return whether anything was hurried, and whether that is what was compiled last."""
-        with KernelCompiler(*made_by, quick=quick) as compiler:
+        with KernelCompiler(*made_by, fast_compile=quick) as compiler:
             compiler.cubins([long("first")])
-            return compiler.hurried, "--Ofast-compile=mid" in compilers.options[-1]
+            return compiler.fast_compiled, "--Ofast-compile=mid" in compilers.options[-1]
 
     assert [hurried(quick) for quick in (True, True, False)] == [
         (True, True),
@@ -192,9 +192,9 @@ def test_where_there_is_a_quick_compiler(
 ) -> None:
     monkeypatch.setattr(cuda_compiler, "_nvrtc_version", lambda: version)
     monkeypatch.setattr(cuda_processes, "are_possible", lambda: possible)
-    with KernelCompiler(CUDADialect(), (8, 0), None, quick=True) as compiler:
+    with KernelCompiler(CUDADialect(), (8, 0), None, fast_compile=True) as compiler:
         compiler.cubins([long("first")])
-    assert compiler.hurried == quick == cuda_compiler.can_be_quick()
+    assert compiler.fast_compiled == quick == cuda_compiler.can_compile_fast()
 
 
 def test_engines_tell_kernels_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,9 +74,7 @@ def test_a_process_gives_what_this_one_gives(group: Group) -> None:
     assert there == here
 
 
-def test_modules_are_compiled_beside_each_other(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_are_compiled_in_parallel(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     real_command()
     kernels = [kernel(f"f{number}", f"int x = {number};\n") for number in range(3)]
     alone = compiled(*kernels)

@@ -12,7 +12,7 @@ import pytest
 from benchmark_modules import load_benchmark
 from cuda_emulator import EmulatedBackend, needs_emulator
 from litegpu import backends
-from litegpu.runtime_abi import kernel_slots as seats
+from litegpu.runtime_abi import kernel_slots
 
 
 @needs_emulator
@@ -29,7 +29,7 @@ def test_tiles_of_a_layer_give_the_same(
         noise = np.random.default_rng(1).normal(size=detail["shape"]).astype(np.float32)
         target.set_tensor(detail["index"], noise)
         target.invoke()
-        compiled: Any = seats.kernels()[-1]
+        compiled: Any = kernel_slots.kernels()[-1]
         kernels.append(compiled.compiled.program.launches[-1].kernel)
         return 7.0
 

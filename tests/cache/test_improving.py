@@ -14,12 +14,12 @@ from litegpu.cache import improving
 from litegpu.errors import CompilationError
 
 class Executable:
-    quick, program = True, None
+    fast_compiled, program = True, None
     def exchange(self, binaries):
         print("began", flush=True)
         time.sleep(0.5)
         print("ended", flush=True)
-        self.quick = False
+        self.fast_compiled = False
 
 class Device:
     def recompile(self, program, kernels):
@@ -78,7 +78,7 @@ for error in (CompilationError("no compiler"), MemoryError("no memory")):
     Device.recompile = refuse
     other = Executable()
     improving.improve(other, Device(), None, None)
-    assert not improving.wait_for(other) and other.quick
+    assert not improving.wait_for(other) and other.fast_compiled
 """
     found = program(text)
     assert (found.returncode, found.stdout, found.stderr) == (0, "began\nended\n", "")

@@ -86,7 +86,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not [*tmp_path.iterdir()]
 
 
-def test_templates_lie_beside_modules() -> None:
+def test_templates_are_cached_next_to_modules() -> None:
     folder = CompiledTemplates("")._folder
     assert "kernels" in folder.parts
 

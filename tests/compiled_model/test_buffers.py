@@ -370,11 +370,11 @@ def test_buffers_that_nobody_holds_leave_nothing() -> None:
 
 
 @pytest.mark.parametrize("closed", [True, False])
-@pytest.mark.parametrize("pieces", [1, 2])
-def test_a_buffer_keeps_no_model(backend: str, pieces: int, closed: bool) -> None:
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_buffer_keeps_no_model(backend: str, chunks: int, closed: bool) -> None:
     shape = (2, *SHAPE[1:])
     (inputs, outputs) = ([TensorBuffer.of(np.zeros(shape, np.float32))] for _ in range(2))
-    model = CompiledModel.from_buffer(chain(["ABS"], shape), backend=backend, pieces=pieces)
+    model = CompiledModel.from_buffer(chain(["ABS"], shape), backend=backend, chunks=chunks)
     model.run_by_index(0, inputs, outputs)
     instance = weakref.ref(model._main)
     if closed:

@@ -12,7 +12,7 @@ import pytest
 from litegpu import GpuDelegate, InterpreterError, ModelError, OptionsError, Profile
 from litegpu.backends.execution import ExecutionContext, Profiler
 from litegpu.ops.common.units import Unit
-from litegpu.runtime_abi import kernel_slots as seats
+from litegpu.runtime_abi import kernel_slots
 from small_models import (
     CPU_ONLY,
     assert_close,
@@ -211,7 +211,7 @@ class Bare(Profiler):
 def test_what_a_backend_cannot_tell_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     delegate = GpuDelegate()
     target = interpreter(chain(["ABS"]), delegate)
-    kernel: Any = seats.kernels()[-1]
+    kernel: Any = kernel_slots.kernels()[-1]
     context = kernel.compiled.context
     monkeypatch.setattr(context, "profiler", lambda: Bare(context))
     profile = delegate.profile(target, repeats=2, peaks=False)

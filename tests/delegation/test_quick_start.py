@@ -26,7 +26,7 @@ from litegpu.backends.program import Program
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.store import entries, read
 from litegpu.host.private_files import Folder
-from litegpu.runtime_abi import kernel_slots as seats
+from litegpu.runtime_abi import kernel_slots
 from simulated_cuda import SimulatedDriver, put_in_place
 from small_models import Array, chain, interpreter, run
 
@@ -57,7 +57,7 @@ class Compilers:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> SimulatedDriver:
     caplog.set_level(logging.INFO, "litegpu")
-    monkeypatch.setattr(cuda, "can_be_quick", lambda: True)
+    monkeypatch.setattr(cuda, "can_compile_fast", lambda: True)
     return put_in_place(monkeypatch)
 
 
@@ -85,7 +85,7 @@ def started(**options: Any) -> tuple[Any, GpuDelegate]:
 
 def code(context: Any = None) -> set[str]:
     """Return which cubins a context's graphs run, of the last partition without one."""
-    kernel: Any = seats.kernels()[-1]
+    kernel: Any = kernel_slots.kernels()[-1]
     context = context or kernel.compiled.context
     graphs = [*context._captured]
     return {node[1][0] for graph in graphs for node in (*graph.copies_in, *graph.kernels)}
@@ -133,7 +133,7 @@ def test_graphs_on_buffers_and_all_contexts_have_the_better_code(
             if not round_number:
                 compilers.may.set()
                 assert model.wait_for_best_code()
-        kernel: Any = seats.kernels()[-1]
+        kernel: Any = kernel_slots.kernels()[-1]
         contexts = [*kernel.compiled.executable._contexts]
         assert len(contexts) == 2 and all(code(each) == {"1"} for each in contexts)
 
@@ -181,9 +181,9 @@ def test_without_compilers_the_first_code_stays(
     assert "stays: No process of its own can compile a kernel." in caplog.text
 
 
-def is_quick(folder: Path) -> list[bool]:
+def is_fast_compiled(folder: Path) -> list[bool]:
     found = [read(entry.path) for entry in entries(folder)]
-    return [Artifact.read(each).quick for each in found if each is not None]
+    return [Artifact.read(each).fast_compiled for each in found if each is not None]
 
 
 @needs_emulator
@@ -193,13 +193,13 @@ def test_what_is_kept_becomes_better(
 ) -> None:
     folder: dict[str, Any] = {"serialization_dir": tmp_path, "cache": True, "quick_start": None}
     target, delegate = started(**folder)
-    waiting: Any = seats.kernels()[-1].compiled.executable  # type: ignore[attr-defined]
-    assert is_quick(tmp_path) == [True], "it is kept at once, and marked"
+    waiting: Any = kernel_slots.kernels()[-1].compiled.executable  # type: ignore[attr-defined]
+    assert is_fast_compiled(tmp_path) == [True], "it is kept at once, and marked"
     if closed:
         delegate.close()
     compilers.may.set()
     assert cuda_wait(waiting) == (not closed)
-    assert is_quick(tmp_path) == [False]
+    assert is_fast_compiled(tmp_path) == [False]
     delegate.close()
     target, delegate = started(**folder)
     assert delegate.wait_for_best_code(0) and compilers.requests == 1
@@ -220,10 +220,10 @@ def test_a_start_in_the_meantime(
     _, first = started(**folder)
     first.close()
     target, delegate = started(**folder)  # of a process that ended too early
-    assert in_range(run(target, X)) and code() == {"0"} and is_quick(tmp_path) == [True]
+    assert in_range(run(target, X)) and code() == {"0"} and is_fast_compiled(tmp_path) == [True]
     delegate.close()
     target, delegate = started(**{**folder, "quick_start": False})
-    assert in_range(run(target, X)) and code() == {"1"} and is_quick(tmp_path) == [False]
+    assert in_range(run(target, X)) and code() == {"1"} and is_fast_compiled(tmp_path) == [False]
     assert delegate.wait_for_best_code(0)
     compilers.may.set()
 
@@ -279,6 +279,6 @@ def test_where_starts_are_quick(
 def test_who_asks_for_it_where_there_is_none_is_told(
     driver: SimulatedDriver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cuda, "can_be_quick", lambda: False)
+    monkeypatch.setattr(cuda, "can_compile_fast", lambda: False)
     GpuDelegate(backend="cuda", quick_start=True)
     assert "quick_start changes nothing: cuda:0 Test GPU has no quick compiler." in caplog.text

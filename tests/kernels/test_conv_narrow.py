@@ -92,10 +92,10 @@ def unstaged(*args: Any, stage_boundary: bool, **rest: Any) -> Any:
 
 def check(case: Case, number: int, mode: Mode, worst: float, dense: bool = True) -> None:
     """Run a case with its candidate of that number, in float or half storage."""
-    margin = mock.patch.object(conv_narrow, "_MARGIN", 1e9)
+    ratio = mock.patch.object(conv_narrow, "_MAX_CLOCK_RATIO", 1e9)
     replaced = mock.patch.object(op_runner, "compile_partition", unstaged)
     compiled = replaced if dense else contextlib.nullcontext()
-    with margin, compiled, forced(number):
+    with ratio, compiled, forced(number):
         outcome = run((dataclasses.replace(case, items=SMALL),), INFO, mode)
     (found,) = outcome.values()
     if isinstance(found, Exception):
@@ -176,7 +176,7 @@ def test_it_waits_and_keeps_to_its_memory(
 def computed(graph: Graph, image: Any, alignment: int = 1) -> Any:
     """Return what the kernel gives for values as they are, or padded."""
     single = dataclasses.replace(INFO, compute_units=1)
-    with mock.patch.object(conv_narrow, "_MARGIN", 1e9):
+    with mock.patch.object(conv_narrow, "_MAX_CLOCK_RATIO", 1e9):
         program = built(graph, FP16, single, DType(image.dtype.name), alignment)
     image = np.pad(image, [(0, 0)] * 3 + [(0, -image.shape[3] % alignment)])
     (launch,) = program.launches
@@ -246,7 +246,7 @@ def test_beside_an_infinity_halves_stay_finite(
     after = Node(1, COPY, 1, (output,), (last.id,), epilogue=(EpilogueOp("ABS"),))
     graph = Graph({**alone.values, last.id: last}, (*alone.nodes, after), alone.inputs, (last.id,))
     single = dataclasses.replace(INFO, compute_units=1)
-    with mock.patch.object(conv_narrow, "_MARGIN", 1e9), forced(number):
+    with mock.patch.object(conv_narrow, "_MAX_CLOCK_RATIO", 1e9), forced(number):
         program = built(graph, FP16_ALL, single).program
     values = np.random.default_rng(2).uniform(-1e5, 1e5, image).astype(np.float32)
     values[0, 4, 17], values[0, 1, 30] = np.inf, np.nan

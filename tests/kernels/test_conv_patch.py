@@ -45,7 +45,7 @@ CASES = [
 def test_numbers(case: Conv, number: int, mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     device = EmulatedDevice(checked=case is CASES[1])
     monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
-    with mock.patch.object(conv_patch, "_MARGIN", 1e9), forced(number):
+    with mock.patch.object(conv_patch, "_MAX_CLOCK_RATIO", 1e9), forced(number):
         outcome = run((case,), INFO, mode)[case.name]
     if isinstance(outcome, Exception):
         raise outcome

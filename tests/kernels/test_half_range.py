@@ -97,8 +97,8 @@ def runner(
         return choose(filter(problem.tile, candidates(of, target)), target)
 
     with (
-        mock.patch.object(conv_narrow, "_MARGIN", 1e9),
-        mock.patch.object(conv_patch, "_MARGIN", 1e9),
+        mock.patch.object(conv_narrow, "_MAX_CLOCK_RATIO", 1e9),
+        mock.patch.object(conv_patch, "_MAX_CLOCK_RATIO", 1e9),
         mock.patch.object(numeric_policy, "_WORTH_ROUNDING", 0 if problem.rounded else 1e12),
         mock.patch.object(conv_mma, "best_tiles", best_tiles),
     ):

@@ -16,7 +16,7 @@ import pytest
 
 import turns
 from litegpu.backends.base import DeviceInfo
-from litegpu.backends.cuda.compiler import can_be_quick, compile_source, options_for
+from litegpu.backends.cuda.compiler import can_compile_fast, compile_source, options_for
 from litegpu.codegen import FLOAT, INT, KINDS, KernelText, register_of
 from litegpu.codegen.cuda import CUDADialect
 from litegpu.engine.choices import Choices
@@ -295,7 +295,7 @@ def variants(way: Way) -> Iterator[tuple[str, KernelText]]:
 def front_end(generation: str) -> tuple[str, ...]:
     """Return the options by which NVRTC finds the errors of a text, and does little else."""
     options = (each.replace("=sm_", "=compute_") for each in options_for(GENERATIONS[generation]))
-    return (*options, "--Ofast-compile=max") if can_be_quick() else (*options,)
+    return (*options, "--Ofast-compile=max") if can_compile_fast() else (*options,)
 
 
 @pytest.mark.parametrize("name", WAYS)

@@ -44,13 +44,13 @@ def check(
     monkeypatch: pytest.MonkeyPatch,
     device: EmulatedDevice,
     scale: Scale = op_runner.UNSCALED,
-    margin: float = 1e9,
+    ratio: float = 1e9,
     mode: Mode = HALVES,
 ) -> Outcome:
     """Run a case."""
     monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
-    monkeypatch.setattr(pooled, "_MARGIN", margin)
-    monkeypatch.setattr(conv_narrow, "_MARGIN", 1e9)
+    monkeypatch.setattr(pooled, "_MAX_CLOCK_RATIO", ratio)
+    monkeypatch.setattr(conv_narrow, "_MAX_CLOCK_RATIO", 1e9)
     monkeypatch.setattr(op_runner, "compile_partition", unstaged)
     outcome = run((dataclasses.replace(case, items=SMALL),), INFO, mode, scale)
     (found,) = outcome.values()
@@ -76,7 +76,7 @@ def test_numbers_are_those_of_two_kernels(
     with forced(number):
         together = check(case, monkeypatch, EmulatedDevice(), mode=mode)
     assert [name.rpartition("_")[0] for name in together.kernels[:-1]] == [KERNEL]
-    apart = check(case, monkeypatch, EmulatedDevice(), margin=0.0, mode=mode)
+    apart = check(case, monkeypatch, EmulatedDevice(), ratio=0.0, mode=mode)
     assert len(apart.kernels) == 3
     assert np.array_equal(together.got[0], apart.got[0])
 
@@ -114,7 +114,7 @@ def example() -> Graph:
 def program() -> tuple[Graph, BuiltProgram]:
     """Return the program for the example on one multiprocessor."""
     graph = example()
-    with mock.patch.object(pooled, "_MARGIN", 1e9):
+    with mock.patch.object(pooled, "_MAX_CLOCK_RATIO", 1e9):
         built = build_program(assign(graph, FP16_ALL), ALONE, graph.inputs, graph.outputs)
     assert built.launches[0].template == "cuda/conv_narrow"
     return graph, built
@@ -170,7 +170,7 @@ def test_maxima_that_are_stored_as_integers_are_those_of_floats() -> None:
             graph.inputs,
             graph.outputs,
         )
-        with mock.patch.object(pooled, "_MARGIN", 1e9):
+        with mock.patch.object(pooled, "_MAX_CLOCK_RATIO", 1e9):
             built = build_program(assign(ended, FP16_ALL), ALONE, ended.inputs, ended.outputs)
         assert built.launches[0].template == "cuda/conv_narrow"
         found[dtype] = computed(built, image, value.shape, True, dtype)

@@ -34,7 +34,7 @@ class Spec:
 @dataclass(frozen=True)
 class Planned(Plan):
     clocks: float = math.nan
-    margin: float = math.inf
+    max_clock_ratio: float = math.inf
 
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
         raise AssertionError("nothing is lowered here")
@@ -81,7 +81,7 @@ def test_general_ones_come_last_and_ranks_order_the_others() -> None:
 
 
 @pytest.mark.parametrize(("clocks", "name"), [(59.0, "fast"), (61.0, "general")])
-def test_a_special_one_must_be_faster_by_its_margin(clocks: float, name: str) -> None:
+def test_a_special_one_must_be_faster_by_its_ratio(clocks: float, name: str) -> None:
     fast, general = Planned(clocks, 0.6), Way("general", Planned(100.0), general=True)
     found = selected(Way("fast", fast), general)
     assert found.name == name
@@ -92,7 +92,7 @@ def test_a_special_one_must_be_faster_by_its_margin(clocks: float, name: str) ->
         assert general.queried == 1
 
 
-def test_where_nothing_else_accepts_there_is_no_margin_to_keep() -> None:
+def test_where_nothing_else_accepts_no_ratio_applies() -> None:
     rejecting = Way("general", Rejected("no"), general=True)
     unknown = Way("unknown", Planned(), general=True)
     assert selected(Way("fast", Planned(1e9, 0.1)), rejecting, unknown).name == "fast"

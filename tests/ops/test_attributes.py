@@ -17,7 +17,7 @@ from litegpu.ops.base import all_ops, find
 from litegpu.ops.common import attributes
 from litegpu.ops.common.support import check_support
 from litegpu.runtime_abi import bridge
-from litegpu.runtime_abi.kernel_slots import SeatedKernel
+from litegpu.runtime_abi.kernel_slots import SlotKernel
 from litegpu.runtime_abi.params import PARAMS
 from litegpu.runtime_abi.reader import read_graph
 from op_runner import write
@@ -55,7 +55,7 @@ class Curious:
     def _fail(self, error: BaseException) -> None:
         raise AssertionError from error
 
-    def _prepared(self, _kernel: SeatedKernel, _error: BaseException | None) -> NoReturn:
+    def _prepared(self, _kernel: SlotKernel, _error: BaseException | None) -> NoReturn:
         raise AssertionError
 
 

@@ -329,11 +329,11 @@ def test_a_damaged_file_has_no_graphs() -> None:
     """The runtime refuses it; but nobody knows which file a delegate is given."""
     model, ends = decaying(2), ((0, 1), (5, 3))
     nodes = Node(0, "MUL", 1, (1, 2), (3,)), Node(1, "ADD", 1, (0, 4), (5,))
-    assert ModelFile.open(model).ends(2, nodes) == ends
+    assert ModelFile.open(model).graph_io(2, nodes) == ends
     for size in range(0, len(model), 5):
-        assert ModelFile.open(model[:size]).ends(2, nodes) in (None, ends)
+        assert ModelFile.open(model[:size]).graph_io(2, nodes) in (None, ends)
         damaged = model[:size] + b"\xff" + model[size + 1 :]
-        ModelFile.open(damaged).ends(2, nodes)
+        ModelFile.open(damaged).graph_io(2, nodes)
     for number in (-1, 1, 9):
-        assert ModelFile.open(model).ends(number, nodes) is None
-    assert ModelFile.open(model).ends(2, nodes[:1]) is None
+        assert ModelFile.open(model).graph_io(number, nodes) is None
+    assert ModelFile.open(model).graph_io(2, nodes[:1]) is None

@@ -109,7 +109,7 @@ ENDINGS = {
             try:
                 early["target"].invoke()
             except RuntimeError as error:
-                assert "Python is ending, and has released the GPU" in str(error)
+                assert "Python is exiting, and has released the GPU" in str(error)
                 early.clear()
             else:
                 print("the GPU was not released", file=sys.stderr)

@@ -15,8 +15,7 @@ import pytest
 
 from litegpu import GpuDelegate
 from litegpu.delegation.partition_kernel import PartitionKernel
-from litegpu.runtime_abi import bridge
-from litegpu.runtime_abi import kernel_slots as seats
+from litegpu.runtime_abi import bridge, kernel_slots
 from litegpu.runtime_abi.callbacks import Callback
 from robustness.interrupts import GOOD
 from robustness.programs import Program, on_every_backend, run_program
@@ -102,7 +101,7 @@ def test_while_a_partition_runs(fault: BaseException, monkeypatch: pytest.Monkey
     delegate = GpuDelegate(max_delegated_partitions=2)
     target = interpreter(model, delegate)
     before = run(target, x)
-    first, second = seats.kernels()[-2:]
+    first, second = kernel_slots.kernels()[-2:]
     later: list[int] = []
     with monkeypatch.context() as broken:
         broken.setattr(first, "_run", raiser(fault))

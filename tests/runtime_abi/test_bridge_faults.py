@@ -24,9 +24,9 @@ from litegpu import (
 from litegpu.delegation.partition_kernel import PartitionKernel
 from litegpu.runtime_abi import (
     bridge,
+    kernel_slots,
     structs,
 )
-from litegpu.runtime_abi import kernel_slots as seats
 from litegpu.runtime_abi.reader import read_graph
 from small_models import (
     CPU_ONLY,
@@ -83,7 +83,7 @@ def test_a_fault_while_a_partition_is_prepared_or_run(
     target = interpreter(model, delegate)
     before = run(target, x)
     with monkeypatch.context() as broken:
-        kernel = seats.kernels()[-1]
+        kernel = kernel_slots.kernels()[-1]
         broken.setattr(kernel, {"prepare": "_compile", "invoke": "_run"}[moment], raiser(fault))
         if moment == "prepare":
             target.resize_tensor_input(0, [2, 9, 7, 3])

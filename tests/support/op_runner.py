@@ -32,7 +32,7 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Node
 from litegpu.options import InferencePriority
 from litegpu.runtime_abi import interpreter as runtime
-from litegpu.runtime_abi import kernel_slots as seats
+from litegpu.runtime_abi import kernel_slots
 from model_runner import invoke
 
 GROUP_SIZE = 24
@@ -180,11 +180,11 @@ def _run_as_asked(
 ) -> Mapping[str, Outcome]:
     model = write(cases, scale)
     delegate = GpuDelegate(backend=device.backend, device=device.index, **mode.options())
-    before = seats.kernels()
+    before = kernel_slots.kernels()
     interpreter = runtime.interpreter(model.content, delegate, builtin_kernels=True)
     report = delegate.report
     assert report is not None and report.whole_graph, f"Not one partition:\n{report}"
-    (kernel,) = (each for each in seats.kernels() if each not in before)
+    (kernel,) = (each for each in kernel_slots.kernels() if each not in before)
     assert isinstance(kernel, partition_kernel.PartitionKernel)
     first = _inputs(model, 0, mode.half)
     got = invoke(interpreter, first)

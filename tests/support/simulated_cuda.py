@@ -170,10 +170,10 @@ class _SimulatedCompiler:
     """Stands in for cuda_compiler.KernelCompiler: it compiles once all kernels are there."""
 
     def __init__(
-        self, driver: SimulatedDriver, *_: object, quick: bool = False, **__: object
+        self, driver: SimulatedDriver, *_: object, fast_compile: bool = False, **__: object
     ) -> None:
         self.cubins = driver.compile_kernels
-        self.hurried = quick
+        self.fast_compiled = fast_compile
 
     def __enter__(self) -> _SimulatedCompiler:
         return self

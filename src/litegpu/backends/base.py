@@ -149,15 +149,17 @@ class Device(ABC):
         CompilationError otherwise, and DeviceMemoryError when memory is short.
         """
 
-    def compilation(self, cache_dir: Folder | None = None, quick: bool = False) -> Compilation:
+    def compilation(
+        self, cache_dir: Folder | None = None, fast_compile: bool = False
+    ) -> Compilation:
         """Return what compiles a program of which kernels are known before all of it is.
 
-        With `quick` it may take less time for slower code, where a compiler knows how: the
+        With `fast_compile` it may take less time for slower code, where a compiler knows how: the
         executable tells, and `recompile` makes up for it.
         """
         return Compilation(self, cache_dir)
 
-    def can_be_quick(self) -> bool:
+    def can_compile_fast(self) -> bool:
         """Return whether `compilation` knows how to be quick."""
         return False
 

@@ -26,7 +26,7 @@ class Executable(ABC):
     def __init__(self, program: Program) -> None:
         """Take the program as the device runs it."""
         self.program = program
-        self.quick = False
+        self.fast_compiled = False
         """Whether its binaries were compiled in a hurry; see Device.compilation."""
         self._contexts = Living[ExecutionContext]()
         self._joining = threading.RLock()
@@ -74,7 +74,7 @@ class Executable(ABC):
         with self._joining:
             if not self._closed:
                 self._exchange(binaries)
-                self.quick = False
+                self.fast_compiled = False
 
     def _exchange(self, binaries: Mapping[str, bytes]) -> None:
         raise CompilationError("This executable takes no other binaries.")
@@ -140,7 +140,7 @@ class ExecutionContext(ABC):
         """
         raise without_streams()
 
-    def bind_kept(self, bindings: Bindings, stream: int | None = None) -> Submission:
+    def bind_cached(self, bindings: Bindings, stream: int | None = None) -> Submission:
         """Prepare runs as `bind` does, or `bind_after`, of which there will be many.
 
         Preparing them may take longer, for kernels that use the buffers themselves. Raises what

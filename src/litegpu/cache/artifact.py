@@ -43,7 +43,7 @@ class Description:
     sole_writers: Mapping[int, tuple[int, int]]
     readers: Mapping[int, tuple[tuple[int, int], ...]]
     facts: PartitionFacts
-    quick: bool
+    fast_compiled: bool
     """Whether the binaries were compiled in a hurry."""
     binaries: Mapping[str, int]
     """How many bytes each has; they lie behind the constants in this order."""
@@ -63,7 +63,7 @@ class Artifact:
     outputs: tuple[int, ...]
     program: Program
     facts: PartitionFacts
-    quick: bool
+    fast_compiled: bool
     binaries: Mapping[str, bytes]
 
     @classmethod
@@ -73,7 +73,7 @@ class Artifact:
         ends = compiled.inputs, compiled.outputs
         device = f"{info.backend} {info.name}"
         origin = __version__, device, policy.title
-        code = executable.quick, executable.binaries()
+        code = executable.fast_compiled, executable.binaries()
         return cls(*origin, *ends, compiled.program, compiled.facts, *code)
 
     def sections(self) -> list[bytes | memoryview]:
@@ -94,7 +94,7 @@ class Artifact:
                 program.sole_writers,
                 program.readers,
                 self.facts,
-                self.quick,
+                self.fast_compiled,
                 {name: len(binary) for name, binary in self.binaries.items()},
             )
         )
@@ -135,7 +135,7 @@ class Artifact:
         )
         ends = found.inputs, found.outputs
         origin = found.version, found.device, found.precision
-        return cls(*origin, *ends, program, found.facts, found.quick, binaries)
+        return cls(*origin, *ends, program, found.facts, found.fast_compiled, binaries)
 
 
 def describe(data: npt.NDArray[np.uint8]) -> Description:

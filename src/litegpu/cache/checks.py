@@ -43,7 +43,7 @@ def check(artifact: Artifact, graph: Graph, info: DeviceInfo) -> None:
     for number, (launch_number, argument) in program.sole_writers.items():
         _check_sole_writer(program, number, launch_number, argument)
     _check_facts(artifact.facts, program)
-    _check_ends(artifact, graph)
+    _check_io(artifact, graph)
     for number, uses in program.readers.items():
         _check_readers(program, number, uses)
 
@@ -151,7 +151,7 @@ def _check_facts(facts: PartitionFacts, program: Program) -> None:
     _require(both, "range words are not moved")
 
 
-def _check_ends(artifact: Artifact, graph: Graph) -> None:
+def _check_io(artifact: Artifact, graph: Graph) -> None:
     """Raise ValueError unless the inputs and outputs are those of the graph, in their sizes."""
     computed = [v for v in graph.outputs if not graph.values[v].is_constant]
     results = artifact.outputs[: len(computed)]

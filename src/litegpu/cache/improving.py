@@ -63,7 +63,7 @@ def wait_for(executable: Executable, seconds: float | None = None) -> bool:
     over = _under_way.get(executable)
     if over is not None:
         over.wait(seconds)
-    return not executable.quick
+    return not executable.fast_compiled
 
 
 def _improve(

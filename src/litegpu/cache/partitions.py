@@ -26,8 +26,8 @@ from litegpu.version import __version__
 class Wanted:
     """A partition to be had, and all that it depends on beside litegpu itself.
 
-    `tuned` is what decides about measured choices; values `precise` are never rounded. `quick`
-    allows code that was compiled in a hurry, until there is better.
+    `tuned` identifies the measured choices; `precise` values are never rounded. `fast_compile`
+    permits quickly compiled kernels until optimized ones are ready.
     """
 
     graph: Graph
@@ -35,7 +35,7 @@ class Wanted:
     policy: NumericPolicy
     tuned: object
     precise: Collection[int] = ()
-    quick: bool = False
+    fast_compile: bool = False
 
     def facts(self) -> tuple[object, ...]:
         """Return what its fingerprint has of it; the device is apart."""
@@ -62,14 +62,14 @@ def find_or_compile(
             compiled = compile_anew()
             if cached is not None:
                 cached.store(whole(), compiled)
-        if compiled.executable.quick:
+        if compiled.executable.fast_compiled:
             keep = None if cached is None else cached.keeper(whole(), compiled)
             kernels = None if folder is None else folder.kernels
             improve(compiled.executable, wanted.device, kernels, keep)
         return compiled
 
     found = shared_or_else(name, wanted.device, wanted.graph, load_or_compile)
-    if not wanted.quick:
+    if not wanted.fast_compile:
         wait_for(found.executable)  # another partition's, for which a hurry was right
     return found
 
@@ -100,7 +100,7 @@ class CachedPartitions:
         try:
             artifact = Artifact.read(found)
             check(artifact, self._wanted.graph, self._wanted.device.info)
-            if artifact.quick and not self._wanted.quick:
+            if artifact.fast_compiled and not self._wanted.fast_compile:
                 return None
             return self._loaded(artifact)
         except DeviceLostError:  # what it runs is excluded now, and the file has another name
@@ -111,7 +111,7 @@ class CachedPartitions:
 
     def _loaded(self, artifact: Artifact) -> CompiledPartition:
         executable = self._wanted.device.load(artifact.program, artifact.binaries)
-        executable.quick = artifact.quick
+        executable.fast_compiled = artifact.fast_compiled
         ends = artifact.inputs, artifact.outputs
         constants = constant_outputs(self._wanted.graph)
         compiled = CompiledPartition.create(*ends, executable, artifact.facts, constants)
@@ -133,7 +133,7 @@ class CachedPartitions:
         artifact, store = self._artifact(compiled), self._store
 
         def keep(binaries: Mapping[str, bytes]) -> None:
-            store.store(key, replace(artifact, quick=False, binaries=binaries).sections())
+            store.store(key, replace(artifact, fast_compiled=False, binaries=binaries).sections())
 
         return keep
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from litegpu import config
 from litegpu.cache.fingerprint import checksum
 from litegpu.host import private_files
-from litegpu.host.disk_cache import report_once, report_unkept
+from litegpu.host.disk_cache import report_not_cached, report_once
 from litegpu.host.private_files import Folder, UnsafeFolderError
 from litegpu.host.user_folders import user_cache, with_home
 
@@ -128,7 +128,7 @@ class ArtifactStore:
         evict(self.folder, config.cache_limit(), newest)
 
     def _warn(self, error: OSError) -> None:
-        report_unkept("Compiled partitions", self.folder, error)
+        report_not_cached("Compiled partitions", self.folder, error)
 
     def _report(self, path: Path, text: str) -> None:
         report_once(logging.INFO, f"Compiled partition: '{path}'", text)

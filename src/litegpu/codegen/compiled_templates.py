@@ -24,7 +24,7 @@ class CompiledTemplates(jinja2.BytecodeCache):
 
     def __init__(self, options: str, folder: Path | None = None) -> None:
         """Keep what an environment of some options compiles; without a folder, beside modules."""
-        self._folder = _beside_modules() if folder is None else folder
+        self._folder = _cache_folder() if folder is None else folder
         self._tag = hashlib.sha256(f"{jinja2.__version__} {options}".encode()).hexdigest()[:16]
 
     def load_bytecode(self, bucket: Bucket) -> None:
@@ -58,6 +58,6 @@ class CompiledTemplates(jinja2.BytecodeCache):
         return self._folder / f"{bucket.key}.{self._tag}.pyc"
 
 
-def _beside_modules() -> Path:
+def _cache_folder() -> Path:
     kernels = Path(__file__).parents[1] / "kernels" / "__init__.py"
     return Path(importlib.util.cache_from_source(os.fspath(kernels))).parent

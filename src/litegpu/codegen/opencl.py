@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from litegpu.codegen.dialect import Argument, Dialect, KernelText
-from litegpu.codegen.opencl_dots import PLAIN, ByteDot
+from litegpu.codegen.opencl_dot4 import PLAIN, ByteDot
 from litegpu.codegen.opencl_integers import integers
 
 _PRELUDE = """\

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from litegpu.codegen.opencl_dots import ByteDot
+from litegpu.codegen.opencl_dot4 import ByteDot
 
 _OF_BOTH = """\
 #define SPLAT4_{kind}(a) (({type})(a))

@@ -67,8 +67,8 @@ class Call:
         check_shape(tensor, array.shape, partial(remedy, array.shape))
         return self._conversion.fitting(tensor, array, keep)
 
-    def run_on(self, context: ModelContext, in_pieces: RunOnArrays | None = None) -> Run:
-        """Return the run of this call on a context, `in_pieces` unless a device has its inputs.
+    def run_on(self, context: ModelContext, in_chunks: RunOnArrays | None = None) -> Run:
+        """Return the run of this call on a context, `in_chunks` unless a device has its inputs.
 
         Raises CompiledModelError or BindingError.
         """
@@ -85,7 +85,7 @@ class Call:
         if any(isinstance(each, TensorBuffer) for each in self._inputs):
             buffers = self._buffers()
             on_device = any(each.kind == "device" for each in buffers)
-            if instance.runs_directly(signature) and (on_device or in_pieces is None):
+            if instance.runs_directly(signature) and (on_device or in_chunks is None):
                 return self._on_buffers(context, buffers, "device" if on_device else "host")
             check("Input", signature.inputs, buffers)
         arrays = [
@@ -93,8 +93,8 @@ class Call:
             for tensor, source in zip(signature.inputs, self._inputs, strict=True)
         ]
         self._outputs = [np.empty(tensor.shape, tensor.dtype) for tensor in self._tensors]
-        if in_pieces is not None:
-            return in_pieces(arrays, self._outputs)
+        if in_chunks is not None:
+            return in_chunks(arrays, self._outputs)
         return context.on_arrays(self._index, arrays, self._outputs)
 
     def _buffers(self) -> list[TensorBuffer]:

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.buffers import Buffer, HostBuffer
+from litegpu.compiled_model.cached_runs import Buffers, CachedRuns, key_of
 from litegpu.compiled_model.fitting import check, grown
 from litegpu.compiled_model.instance import Instance
-from litegpu.compiled_model.kept import Buffers, KeptRuns, key_of
 from litegpu.compiled_model.signatures import Signature, Tensor
-from litegpu.delegation.direct_run import DirectRun, Ends, KernelContext
+from litegpu.delegation.direct_run import DirectRun, IoBuffers, KernelContext
 from litegpu.errors import BindingError, CompiledModelError
 from litegpu.tensor_buffer import TensorBuffer
 
@@ -52,7 +52,7 @@ class ModelContext:
         self.instance, self._number = instance, number
         self._on_kernels: dict[int | None, KernelContext] = {}
         """By the numbers of the graphs."""
-        self._runs = KeptRuns[DirectRun]()
+        self._runs = CachedRuns[DirectRun]()
         self._on_arrays: dict[int, _ArrayRun] = {}
         """By the numbers of signatures."""
         self._threads: ThreadPoolExecutor | None = None
@@ -97,7 +97,7 @@ class ModelContext:
             return found
         run = self.prepared(index, inputs, outputs, stream, repeated=True)
         if isinstance(run, DirectRun):
-            self._runs.keep(key, run, (*inputs, *outputs))
+            self._runs.add(key, run, (*inputs, *outputs))
         return run
 
     def on_arrays(self, index: int, inputs: Sequence[Array], outputs: list[Array]) -> Run:
@@ -165,11 +165,11 @@ class ModelContext:
         on_kernel = self._on_kernels.get(signature.graph)
         if on_kernel is None or on_kernel.kernel is not kernel:
             on_kernel = self._on_kernels[signature.graph] = KernelContext(kernel, self._number)
-        ends = Ends(
+        io = IoBuffers(
             {t.index: memory for t, memory in zip(signature.inputs, inputs, strict=True)},
             _by_index(signature.outputs, outputs),
         )
-        return DirectRun(on_kernel, ends, stream, repeated)
+        return DirectRun(on_kernel, io, stream, repeated)
 
     def _thread(self, function: Callable[[], None]) -> Future[None]:
         if self._threads is None:

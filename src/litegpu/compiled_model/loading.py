@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from litegpu.runtime_abi import interpreter as runtime
 
 Source = tuple[bytes, Mapping[str, Any] | None, int | None]
 """A model's bytes, options of the delegate or None for no GPU, and threads of the CPU."""
-_OWN = ("hardware_accel", "environment", "options", "contexts", "pieces", "quantize")
+_OWN = ("hardware_accel", "environment", "options", "contexts", "chunks", "pieces", "quantize")
 _OF_THE_DELEGATE = ("model", "on_progress")
 
 
@@ -30,6 +31,19 @@ def content_of(model_data: Any) -> bytes:
             f"from_buffer takes the bytes of a .tflite file, not {model_data!r}. "
             "CompiledModel.from_file takes its path."
         ) from error
+
+
+def chunk_count(chunks: int | None, pieces: int | None) -> int:
+    """Return the number of chunks; `pieces` is the deprecated name of the keyword.
+
+    Raises CompiledModelError for a wrong number, or for both keywords.
+    """
+    if pieces is None:
+        return count("chunks", 1 if chunks is None else chunks)
+    if chunks is not None:
+        raise CompiledModelError("pieces is the old name of chunks. Use chunks alone.")
+    warnings.warn("pieces is deprecated. Use chunks.", DeprecationWarning, stacklevel=4)
+    return count("pieces", pieces)
 
 
 def picture_keywords(keywords: dict[str, Any]) -> dict[str, Any]:

@@ -11,12 +11,18 @@ from litegpu.compiled_model import remedies
 from litegpu.compiled_model.accelerators import wanted
 from litegpu.compiled_model.arrays import Array
 from litegpu.compiled_model.call import Call, ordered
+from litegpu.compiled_model.chunks import Chunks, rows_of_chunk
 from litegpu.compiled_model.contexts import ModelContext, Run
 from litegpu.compiled_model.conversion import Conversion
 from litegpu.compiled_model.fitting import check_all_open, count
 from litegpu.compiled_model.future import ModelFuture
-from litegpu.compiled_model.loading import content_of, contexts_of, picture_keywords, with_pictures
-from litegpu.compiled_model.pieces import Pieces, rows_of_piece
+from litegpu.compiled_model.loading import (
+    chunk_count,
+    content_of,
+    contexts_of,
+    picture_keywords,
+    with_pictures,
+)
 from litegpu.compiled_model.tensors import ModelTensors
 from litegpu.errors import (
     CompiledModelError,
@@ -54,12 +60,13 @@ class CompiledModel(ModelTensors):
         options: Any = None,
         *,
         contexts: int = 1,
-        pieces: int = 1,
+        chunks: int | None = None,
+        pieces: int | None = None,
         quantize: bool = False,
         **delegate: Any,
     ) -> None:
         """Compile the bytes of a .tflite file; see from_buffer."""
-        content, pieces = content_of(content), count("pieces", pieces)
+        content, chunks = content_of(content), chunk_count(chunks, pieces)
         requested = wanted(hardware_accel, options)
         picture = picture_keywords(delegate)
         if picture:
@@ -79,10 +86,10 @@ class CompiledModel(ModelTensors):
         gpu = delegate if requested.gpu else None
         self._source = (content, gpu, requested.threads)
         super().__init__(contexts_of(self._source, contexts), len(content))
-        self._pieces: Pieces | None = None
-        if pieces > 1:
+        self._chunks: Chunks | None = None
+        if chunks > 1:
             try:
-                self._pieces = self._in_pieces(pieces)
+                self._chunks = self._in_chunks(chunks)
             except BaseException:
                 self.close()
                 raise
@@ -116,26 +123,26 @@ class CompiledModel(ModelTensors):
     ) -> CompiledModel:
         """Compile the bytes of a .tflite file.
 
-        `hardware_accel` and `options` are LiteRT's; without them the GPU takes what it can run, and
-        the CPU the rest. Further keywords are those of GpuDelegate: `backend="cuda"`,
-        `precision="fp16"`, `cache=True`; or, with `input_format`, those of
-        `pictures.with_picture_input`: the model then takes a picture's bytes.
-        With `quantize=True` calls take and return real numbers where tensors store quantized ones.
-        `environment` is kept for whoever asks for it. `contexts` is how many runs may be in flight:
-        each has memory for activations of its own, and all share the weights where the GPU has the
-        whole model. With `pieces` runs on memory of the host are cut into so many shares of the
-        batch, so that copies of one and kernels of another take place at the same time.
+        `hardware_accel` and `options` are LiteRT's. Without them the GPU runs the operations that
+        it supports, and the CPU the rest. Further keywords are those of GpuDelegate, such as
+        `backend="cuda"`, `precision="fp16"`, `cache=True`. With `input_format` the keywords of
+        `pictures.with_picture_input` are accepted, too: the model then takes the bytes of an image.
+        With `quantize=True` calls take and return real numbers for quantized tensors.
+        `environment` is only stored. `contexts` is the maximum number of runs in flight. Each has
+        its own activation memory; all share the weights if the GPU runs the whole model. With
+        `chunks=N` a run on host memory splits the batch into N chunks, so that the copies of one
+        overlap the kernels of another.
 
-        Raises CompiledModelError for what is no model and for accelerators that do not exist, and
-        what GpuDelegate raises.
+        Raises CompiledModelError for an invalid model or an unknown accelerator, and the errors of
+        GpuDelegate.
         """
         return cls(model_data, hardware_accel, environment, options, **delegate)
 
     def at_batch(self, rows: int, contexts: int = 1) -> CompiledModel:
-        """Return the same model for inputs with so many rows, compiled apart from this one.
+        """Return the same model for inputs of `rows` rows, compiled separately.
 
-        Its inputs have the other sizes that they have here now. Raises CompiledModelError for a
-        model whose inputs cannot have them; see zoo.batch.with_batch.
+        The other dimensions of the inputs are those of this model now. Raises CompiledModelError
+        if the inputs cannot have these shapes; see zoo.batch.with_batch.
         """
         self._open()
         rows = count("rows", rows)
@@ -145,7 +152,7 @@ class CompiledModel(ModelTensors):
         except ModelError as error:
             raise CompiledModelError(str(error)) from error
         other = copy.copy(self)
-        other._source, other._pieces = (changed, gpu, threads), None
+        other._source, other._chunks = (changed, gpu, threads), None
         ModelTensors.__init__(other, contexts_of(other._source, contexts), len(changed))
         other._name = self._name
         try:
@@ -159,18 +166,18 @@ class CompiledModel(ModelTensors):
             raise
         return other
 
-    def _in_pieces(self, count: int) -> Pieces:
-        """Compile what runs the model in pieces. Raises CompiledModelError."""
+    def _in_chunks(self, count: int) -> Chunks:
+        """Compile the model of one chunk. Raises CompiledModelError."""
         if len(self._open()) > 1 or not self._main.runs_directly(self.signature):
             raise CompiledModelError(
-                "pieces are for models of one signature that the GPU runs whole; the report tells "
-                "what the CPU runs of this one. Compile it without."
+                "chunks requires a model of one signature that the GPU runs completely. The report "
+                "lists the operations of this one that the CPU runs. Compile it without `chunks`."
             )
-        piece = self.at_batch(rows_of_piece(self.signature, count), contexts=count)
+        chunk = self.at_batch(rows_of_chunk(self.signature, count), contexts=count)
         try:
-            return Pieces(self.signature, self, piece, count)
+            return Chunks(self.signature, self, chunk, count)
         except CompiledModelError:
-            piece.close()
+            chunk.close()
             raise
 
     def __enter__(self) -> CompiledModel:
@@ -190,8 +197,8 @@ class CompiledModel(ModelTensors):
 
     def _release(self) -> None:
         self._closed = True
-        if self._pieces is not None:
-            self._pieces.close()
+        if self._chunks is not None:
+            self._chunks.close()
         for context in self._pool.all:
             context.close()
         for instance in self._instances():
@@ -214,9 +221,9 @@ class CompiledModel(ModelTensors):
         return self._environment
 
     def _resize(self, index: int, number: int, shape: Sequence[int], strict: bool) -> None:
-        if self._pieces is not None:
+        if self._chunks is not None:
             raise CompiledModelError(
-                "The shapes of a model in pieces stay as they are. Compile it without `pieces` to "
+                "The shapes of a model in chunks cannot change. Compile it without `chunks` to "
                 "resize its inputs."
             )
         try:
@@ -255,7 +262,7 @@ class CompiledModel(ModelTensors):
         """
         ends = (signature_index, input_buffers, output_buffers, stream)
         self.check_process()
-        self._pool.use(lambda context: self._kept_run(context, *ends)())
+        self._pool.use(lambda context: self._cached_run(context, *ends)())
 
     def submit_by_index(
         self,
@@ -270,9 +277,9 @@ class CompiledModel(ModelTensors):
         flight as there are contexts the oldest one is waited for.
         """
         ends = (signature_index, input_buffers, output_buffers, stream)
-        return self._submitted(lambda context: self._kept_run(context, *ends), lambda: None)
+        return self._submitted(lambda context: self._cached_run(context, *ends), lambda: None)
 
-    def _kept_run(
+    def _cached_run(
         self,
         context: ModelContext,
         signature_index: int,
@@ -284,8 +291,8 @@ class CompiledModel(ModelTensors):
         for name, side in (("input_buffers", inputs), ("output_buffers", outputs)):
             check_all_open(name, side)
         number = None if stream is None else stream_number(stream)
-        if self._pieces is not None and self._pieces.wants(inputs):
-            return self._pieces.bound(inputs, outputs, number)
+        if self._chunks is not None and self._chunks.wants(inputs):
+            return self._chunks.bound(inputs, outputs, number)
         return context.bound(signature_index, inputs, outputs, number)
 
     def _submitted(
@@ -378,7 +385,7 @@ class CompiledModel(ModelTensors):
 
     def _call_run(self, context: ModelContext, call: Call) -> Run:
         self._open()
-        return call.run_on(context, self._pieces.on_arrays if self._pieces else None)
+        return call.run_on(context, self._chunks.on_arrays if self._chunks else None)
 
     def submit_arrays(self, inputs: Sequence[Array], outputs: list[Array]) -> ModelFuture:
         """Begin a run of the first signature on arrays of the host that fit its tensors."""

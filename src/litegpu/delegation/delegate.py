@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from litegpu.delegation.report import DelegationReport, Partition
     from litegpu.graph import Graph
     from litegpu.graph.partition import PartitionChoice, Preview, Subset
-    from litegpu.runtime_abi.kernel_slots import SeatedKernel
+    from litegpu.runtime_abi.kernel_slots import SlotKernel
     from litegpu.runtime_abi.subgraphs import Subgraphs
 
 if sys.version_info >= (3, 11):
@@ -96,7 +96,7 @@ class GpuDelegate:
         except Exception:
             stay_if_ending()
             raise
-        if self.options.quick_start and not self._device.can_be_quick():
+        if self.options.quick_start and not self._device.can_compile_fast():
             _log.info("quick_start changes nothing: %s has no quick compiler.", self.device.title)
         self._may_fall_back = backends.is_free(*wanted)
         self.report: DelegationReport | None = None
@@ -179,7 +179,7 @@ class GpuDelegate:
     def _apply_to(self, context: int, preview: Preview) -> list[int]:
         from litegpu.delegation.exactness_notes import exactness_notes
         from litegpu.delegation.partitioner import Selection
-        from litegpu.graph.partition import private_ends
+        from litegpu.graph.partition import exclusive_io
         from litegpu.runtime_abi.reader import thread_count
 
         applied = self._applied
@@ -202,7 +202,7 @@ class GpuDelegate:
         parts = [kernel.describe(subset.nodes, estimate(subset)) for subset, kernel in kernels]
         if context == applied.primary:
             for subset, kernel in kernels:
-                kernel.bindable = private_ends(support.graph, subset)
+                kernel.bindable = exclusive_io(support.graph, subset)
         self._described.update(zip((kernel for _, kernel in kernels), parts, strict=True))
         report = self._make_report(selection, choice, kernels, parts, notes)
         self._announce(report)
@@ -276,7 +276,7 @@ class GpuDelegate:
             tuning=options.tuning(),
             timeout=options.timeout_seconds(),
             on_progress=self._on_progress,
-            quick=options.starts_quickly(),
+            fast_compile=options.compiles_fast_first(),
         )
         self._device = kernel.device
         return kernel
@@ -369,7 +369,7 @@ class GpuDelegate:
         for each in causes(error):
             traceback.clear_frames(each.__traceback__)
 
-    def _prepared(self, kernel: SeatedKernel, error: BaseException | None) -> None:
+    def _prepared(self, kernel: SlotKernel, error: BaseException | None) -> None:
         """Forget an error that a kernel got over, and report what it is like now."""
         from litegpu.delegation.partition_kernel import PartitionKernel
 

@@ -39,10 +39,10 @@ class KernelContext:
             self._source = latest
         return self._compiled
 
-    def widen(self, lost: Mapping[int, str], again: bool) -> None:
+    def promote_to_fp32(self, lost: Mapping[int, str], again: bool) -> None:
         """Compile with values at float32, unless another context's run has led to that."""
         if self._source is not None:
-            self.kernel.widen_together(self._source, lost, again)
+            self.kernel.promote_once(self._source, lost, again)
 
     def close(self) -> None:
         """Release the context, but for the kernel's own of now."""
@@ -52,7 +52,7 @@ class KernelContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class IoBuffers:
     """The buffers of a run: those of a tensor that is an output twice are several."""
 
     inputs: Mapping[int, Buffer]
@@ -66,14 +66,18 @@ class DirectRun:
     """
 
     def __init__(
-        self, context: KernelContext, ends: Ends, stream: int | None = None, repeated: bool = False
+        self,
+        context: KernelContext,
+        io: IoBuffers,
+        stream: int | None = None,
+        repeated: bool = False,
     ) -> None:
         """Take a buffer for each tensor; see `can_run`. Runs come after what is on `stream`.
 
         One that is `repeated`, for many runs, may take longer to prepare, and less to run.
         Raises BindingError for a buffer that is too small, or of another device.
         """
-        self._on, self._ends, self._stream, self._repeated = context, ends, stream, repeated
+        self._on, self._io, self._stream, self._repeated = context, io, stream, repeated
         self._bind()
 
     @staticmethod
@@ -92,13 +96,13 @@ class DirectRun:
         compiled = self._compiled = self._on.compiled()
         self._source = self._on.kernel.compiled
         bindings = compiled.watched(
-            [self._ends.inputs[v] for v in compiled.inputs],
-            [self._ends.outputs[v][0] for v in compiled.outputs],
+            [self._io.inputs[v] for v in compiled.inputs],
+            [self._io.outputs[v][0] for v in compiled.outputs],
         )
         context = compiled.context
         self._submission: Submission
         if self._repeated:
-            self._submission = context.bind_kept(bindings, self._stream)
+            self._submission = context.bind_cached(bindings, self._stream)
         elif self._stream is not None:
             self._submission = context.bind_after(bindings, self._stream)
         else:
@@ -106,7 +110,7 @@ class DirectRun:
         self._run: Callable[[], None] = self._submission.run
         self._event: Event | None = None
         self._again = [
-            (target, first) for first, *others in self._ends.outputs.values() for target in others
+            (target, first) for first, *others in self._io.outputs.values() for target in others
         ]
 
     def __call__(self) -> None:
@@ -142,12 +146,12 @@ class DirectRun:
         """See that values have fitted half, and fill what no kernel writes."""
         again = False
         while (watch := self._compiled.watch) is not None and (lost := watch.lost()):
-            self._on.widen(lost, again)
+            self._on.promote_to_fp32(lost, again)
             self._bind()
             self._run()
             again = True
         for v, array in self._compiled.constants.items():
-            _fill(self._ends.outputs[v][0], array)
+            _fill(self._io.outputs[v][0], array)
         for target, first in self._again:
             if isinstance(target, HostBuffer) and isinstance(first, HostBuffer):
                 ctypes.memmove(target.pointer, first.pointer, first.nbytes)

@@ -62,15 +62,15 @@ class PartitionKernel:
         tuning: Tuning = Tuning.ESTIMATED,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
-        quick: bool = False,
+        fast_compile: bool = False,
     ) -> None:
         """Compile for the shapes that the graph has now, or take what `cache` has of that.
 
         `alone` tells that no other node of the model runs beside the partition. `tuning` is how
         kernels are chosen, for these shapes and for all that follow. `timeout` is how many seconds
         a run may take, None for any. `on_progress` hears of this and of all later compiling.
-        `quick` allows code that was compiled in a hurry, until there is better. After a loss of the
-        device it runs on it opened again, or on one of another API.
+        `fast_compile` permits quickly compiled kernels until optimized ones are ready. After a
+        loss of the device the kernel runs on the reopened device, or on one of another API.
         Raises CompilationError or DeviceMemoryError.
         """
         self.graph = self._compiled_graph = graph
@@ -79,7 +79,7 @@ class PartitionKernel:
         self._cache = cache
         self._timeout = timeout
         self._on_progress = on_progress
-        self._quick = quick
+        self._fast_compile = fast_compile
         self._tuning = tuning
         self._tuner = self._tuner_of(device)
         self._precise: frozenset[int] = frozenset()
@@ -101,7 +101,7 @@ class PartitionKernel:
         """The model's inputs and outputs that only this partition reads and writes."""
         self._buffers: dict[int, Buffer] = {}
         self._stream: int | None = None
-        self._widening = threading.Lock()
+        self._promoting = threading.Lock()
         self._context = 0
         self._zero_copy = ZeroCopyBinding()
         self._constants: list[tuple[ctypes.c_void_p, int, int]] = []
@@ -137,7 +137,7 @@ class PartitionKernel:
         That it is kept after it, too, lets binaries hold what is compiled only then.
         """
         tuned, precise = self._tuner.facts(), self._precise
-        wanted = Wanted(graph, self._device, self._policy, tuned, precise, self._quick)
+        wanted = Wanted(graph, self._device, self._policy, tuned, precise, self._fast_compile)
         with progress.watching(self._on_progress):
             progress.at("load")
             compiled = find_or_compile(wanted, self._cache, lambda: self._compile_anew(graph))
@@ -156,7 +156,7 @@ class PartitionKernel:
             cache_dir=self._cache.kernels if self._cache else None,
             tuner=self._tuner,
             precise=self._precise,
-            quick=self._quick,
+            fast_compile=self._fast_compile,
         )
         progress.at("run")
         try:
@@ -260,29 +260,29 @@ class PartitionKernel:
         while self.compiled.watch is not None and (lost := self.compiled.watch.lost()):
             for pointer, data in states:
                 ctypes.memmove(pointer.value or 0, data, len(data))
-            self.widen(lost, again)
+            self.promote_to_fp32(lost, again)
             self._bind_zero_copy(context)
             self._bind(ctypes.c_size_t.from_address(context + _TENSORS).value)
             self._run()
             again = True
 
-    def widen_together(self, ran: CompiledPartition, lost: Mapping[int, str], again: bool) -> None:
-        """Do what `widen` does after a run of `ran`, unless another thread has.
+    def promote_once(self, ran: CompiledPartition, lost: Mapping[int, str], again: bool) -> None:
+        """Do what `promote_to_fp32` does after a run of `ran`, unless another thread has.
 
         The context of `ran` stays: another thread may run there, and closes it.
         """
-        with self._widening:
+        with self._promoting:
             if self.compiled is ran:
-                self._widen(lost, again).disown()
+                self._promote_to_fp32(lost, again).disown()
 
-    def widen(self, lost: Mapping[int, str], again: bool) -> None:
+    def promote_to_fp32(self, lost: Mapping[int, str], again: bool) -> None:
         """Compile with values at float32; the second time in a run, with all that follow them.
 
         What was cut hides from the values after it whether they fit.
         """
-        self._widen(lost, again).close()
+        self._promote_to_fp32(lost, again).close()
 
-    def _widen(self, lost: Mapping[int, str], again: bool) -> CompiledPartition:
+    def _promote_to_fp32(self, lost: Mapping[int, str], again: bool) -> CompiledPartition:
         """Return what was compiled before."""
         before, facts = self._precise, self.compiled.facts
         wide = facts.written_after(lost) if again else lost
@@ -359,7 +359,7 @@ class PartitionKernel:
             return self._bound_buffer(v, sizes[v]) or HostBuffer(data(v), sizes[v])
 
         bindings = compiled.watched([*map(end, compiled.inputs)], [*map(end, compiled.outputs)])
-        self._run = compiled.context.bind_kept(bindings, self._stream).run
+        self._run = compiled.context.bind_cached(bindings, self._stream).run
         self._states = [(data(v), size) for v, size in sizes.items() if v in compiled.states]
         for v, array in compiled.constants.items():
             if (buffer := self._bound_buffer(v, array.nbytes)) is not None:

@@ -47,7 +47,7 @@ def compile_partition(
     cache_dir: Folder | None = None,
     tuner: Tuner | None = None,
     precise: Collection[int] = (),
-    quick: bool = False,
+    fast_compile: bool = False,
 ) -> CompiledPartition:
     """Rewrite, place, lower and compile a graph of supported nodes.
 
@@ -55,9 +55,9 @@ def compile_partition(
     `stage_boundary` see layout.assign.
     `cache_dir` is where compiled kernels are kept (None: where the backend keeps them). `tuner`
     chooses among candidates (None: the estimates do). `precise` are values that must not be rounded
-    to half, as an earlier layout of the same graph numbers them. `quick` see Device.compilation.
-    What computes a node with a kernel that the device rejects is replaced by what else does.
-    Raises CompilationError where nothing does, or DeviceMemoryError.
+    to half, by their numbers in an earlier layout of the same graph. For `fast_compile` see
+    Device.compilation. A kernel that the device rejects is replaced by another implementation.
+    Raises CompilationError if there is none, or DeviceMemoryError.
     """
     graph = unroll_loops(graph)
     constants = constant_outputs(graph)
@@ -67,7 +67,7 @@ def compile_partition(
     graph, states = expose_states(graph)
     target = DeviceTarget(device.info, policy, failures=device.failures)
     rejection: KernelError | None = None
-    with device.compilation(cache_dir, quick) as compilation:
+    with device.compilation(cache_dir, fast_compile) as compilation:
         compilation.expect(len(graph.nodes))  # compilers start while there is nothing for them yet
         while True:
             notes: list[str] = []

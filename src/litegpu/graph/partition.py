@@ -246,7 +246,7 @@ def extract(graph: Graph, subset: Subset) -> Graph:
     return Graph(values, tuple(reversed(nodes)), inputs, outputs)
 
 
-def private_ends(graph: Graph, subset: Subset) -> frozenset[int]:
+def exclusive_io(graph: Graph, subset: Subset) -> frozenset[int]:
     """Return the inputs and outputs of a subset that no other nodes read or write.
 
     Those are some of the model's own.

@@ -120,7 +120,7 @@ class DiskCache:
         return folder / f"{digest.hex()}{self._suffix}"
 
     def _warn(self, error: OSError) -> None:
-        report_unkept(self._content, self._folder, error)
+        report_not_cached(self._content, self._folder, error)
 
     def _report(self, level: int, path: Path, text: str) -> None:
         report_once(level, f"{self._content}: '{path}'", text)
@@ -148,7 +148,7 @@ def _verified(found: bytes, digest: bytes) -> bytes:
     return data
 
 
-def report_unkept(content: str, folder: object, error: OSError) -> None:
+def report_not_cached(content: str, folder: object, error: OSError) -> None:
     """Warn that something cannot be kept in a folder, once for each reason.
 
     The reason has no names of files: those of unfinished ones are new each time.

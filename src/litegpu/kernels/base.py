@@ -28,7 +28,7 @@ class Plan(ABC):
 
     clocks: float = math.nan
     """Estimated clocks of the device's busiest compute unit; NaN where nothing is compared."""
-    margin: float = math.inf
+    max_clock_ratio: float = math.inf
     """Which part of the clocks of a general implementation it may take; neither is exact."""
     rounds_input: bool = False
     """Whether it rounds float32 elements of its input to half: stored so, they lose no more."""
@@ -49,7 +49,7 @@ class Implementation(ABC):
     also: ClassVar[tuple[str, ...]] = ()
     """Further templates, for tiles of which blocks work in another way."""
     general: ClassVar[bool] = False
-    """Whether it takes what special ones leave, which come before it: see Plan.margin."""
+    """Whether it takes what special ones leave, which come before it: see Plan.max_clock_ratio."""
     example: ClassVar[Example]
     """What it is selected for, on an H100 if its kernel is CUDA's."""
     small: ClassVar[Example | None] = None

@@ -105,7 +105,7 @@ def select(spec: Any, target: Target) -> Selection:
     failed: dict[str, str] = {}
     for each in ranked:
         found = plan_of(each)
-        if isinstance(found, Plan) and found.margin < math.inf:
+        if isinstance(found, Plan) and found.max_clock_ratio < math.inf:
             usable = [
                 g for g in ranked if g.general and not target.failure(g.name, spec, general=True)
             ]
@@ -128,10 +128,10 @@ def _plan(each: Implementation, spec: Any, target: Target) -> Plan | Rejected:
 
 def _if_faster(plan: Plan, general: Sequence[tuple[str, Plan | Rejected]]) -> Plan | Rejected:
     for name, other in general:
-        if isinstance(other, Plan) and plan.clocks > plan.margin * other.clocks:
+        if isinstance(other, Plan) and plan.clocks > plan.max_clock_ratio * other.clocks:
             return Rejected(
                 f"it should take {plan.clocks:.0f} clocks, {name} {other.clocks:.0f}: "
-                f"not less than {plan.margin:.0%} of them"
+                f"not less than {plan.max_clock_ratio:.0%} of them"
             )
     return plan
 

@@ -149,7 +149,7 @@ class Normalize(InternalOp):
         return (_request(node, ctx, channel_blocks, chunks, makes_sums=False, has_sums=True),)
 
 
-def _beside_each_other(blocks: int, target: Target) -> tuple[int, int]:
+def _items_and_rows(blocks: int, target: Target) -> tuple[int, int]:
     """Return the work items of a reduction and the reductions of a group, where these are many.
 
     Neighbours then read neighbours, where one item for each would read as many places far apart;
@@ -190,7 +190,7 @@ def _request(
     if items == 1:
         width, groups = 1, chunks * columns
         if space.over_channels and groups == 1 and not makes_sums and not has_sums:
-            items, rows = _beside_each_other(space.taps * space.channel_blocks, ctx.target)
+            items, rows = _items_and_rows(space.taps * space.channel_blocks, ctx.target)
     variables: dict[str, Any] = {
         "ITEMS": items,
         "ROWS": rows,

@@ -43,7 +43,7 @@ class _Square:
 
 
 @dataclass(frozen=True, slots=True)
-class _Spread:
+class _Deviation:
     """(the mean square + epsilon) to a power: of the differences from the mean, or of the value."""
 
     of: _Of
@@ -64,14 +64,14 @@ class _Term:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """A sum of terms; `spread` is that of the deviation which some of them are divided by."""
+    """A sum of terms; `deviation` is that of the deviation which some of them are divided by."""
 
     of: _Of
     terms: tuple[_Term, ...]
-    spread: _Spread | None = None
+    deviation: _Deviation | None = None
 
 
-_Form = _Square | _Spread | _Sum
+_Form = _Square | _Deviation | _Sum
 _DIFFERENCE = ({_Term("x"), _Term("mean", -1)}, {_Term("x", -1), _Term("mean")})
 
 
@@ -106,13 +106,13 @@ def find_normalization(graph: Graph) -> PassResult:
 
 def _is_normalization(form: _Sum) -> bool:
     """Whether a sum is x / deviation less mean / deviation, all times factors, and one shift."""
-    if form.spread is None:
+    if form.deviation is None:
         return False
     terms = {term.base: term for term in form.terms}
     if len(terms) < len(form.terms) or "x" not in terms:
         return False
     wanted = {"x": _Term("x", 1, terms["x"].factors, True)}
-    if form.spread.centred:
+    if form.deviation.centred:
         wanted["mean"] = replace(wanted["x"], base="mean", sign=-1)
     shift = terms.pop("one", None)
     return terms == wanted and (shift is None or (len(shift.factors) == 1 and not shift.scaled))
@@ -138,11 +138,11 @@ def _obstacle(graph: Graph, node: Node, form: _Sum, absorbed: list[Node]) -> str
 
 def _spelled_out(edit: Editor, node: Node, form: _Sum, merged: tuple[int, ...]) -> list[Node]:
     """Return the nodes that replace the last one of a normalization."""
-    value, spread = edit.graph.values[form.of.source], form.spread
-    assert spread is not None
+    value, deviation = edit.graph.values[form.of.source], form.deviation
+    assert deviation is not None
     axes = tuple(axis + 4 - len(value.shape) for axis in form.of.axes)
     parts = parts_of(value.shape4, axes)
-    attributes = NormalizeAttributes(axes, spread.epsilon, spread.centred, parts)
+    attributes = NormalizeAttributes(axes, deviation.epsilon, deviation.centred, parts)
     nodes: list[Node] = []
     inputs = [form.of.source]
     if parts > 1:
@@ -175,7 +175,7 @@ class _Finder:
 
     graph: Graph
     forms: dict[int, _Form] = field(default_factory=dict)
-    deviations: list[tuple[Node, _Spread]] = field(default_factory=list)
+    deviations: list[tuple[Node, _Deviation]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Start without knowing anything."""
@@ -185,7 +185,7 @@ class _Finder:
         """Return (and keep) what a node's output is made of, None if nothing of interest."""
         rule = _RULES.get(node.op)
         form = rule(self, node) if rule and not is_quantized(self.graph, node) else None
-        if isinstance(form, _Spread) and form.power == 1.0 and node.op != "ADD":
+        if isinstance(form, _Deviation) and form.power == 1.0 and node.op != "ADD":
             self.deviations.append((node, form))
         # An activation may follow a whole normalization, but is none of its parts.
         whole = isinstance(form, _Sum) and _is_normalization(form)
@@ -248,9 +248,9 @@ class _Finder:
         form = self.forms.get(source)
         if isinstance(form, _Square) and form.base in ("x", "difference"):
             if form.base == "x":
-                return _Spread(replace(form.of, axes=axes), centred=False)
+                return _Deviation(replace(form.of, axes=axes), centred=False)
             if form.of.axes == axes:
-                return _Spread(form.of, centred=True)
+                return _Deviation(form.of, centred=True)
         return _Sum(_Of(source, axes), (_Term("mean"),))
 
     def view(self, node: Node) -> _Form | None:
@@ -281,7 +281,7 @@ class _Finder:
     def add(self, node: Node) -> _Form | None:
         for v, other in (node.inputs, node.inputs[::-1]):
             form, number = self.forms.get(v), self._number(other)
-            if isinstance(form, _Spread):
+            if isinstance(form, _Deviation):
                 if form.power != 1.0 or form.epsilon or number is None or number < 0.0:
                     return None
                 return replace(form, epsilon=number)
@@ -290,9 +290,9 @@ class _Finder:
 
     def subtract(self, node: Node) -> _Form | None:
         first, second = (self.forms.get(v) for v in node.inputs)
-        if isinstance(first, _Spread) and isinstance(second, _Square):
+        if isinstance(first, _Deviation) and isinstance(second, _Square):
             # The mean square less the squared mean, as some spell the variance.
-            plain = not first.centred and first == _Spread(first.of, centred=False)
+            plain = not first.centred and first == _Deviation(first.of, centred=False)
             if plain and second == _Square(first.of, "mean"):
                 return replace(first, centred=True)
             return None
@@ -326,7 +326,7 @@ class _Finder:
 
     def _raised(self, v: int, exponent: float) -> _Form | None:
         form = self.forms.get(v)
-        if not isinstance(form, _Spread):
+        if not isinstance(form, _Deviation):
             return None
         form = replace(form, power=form.power * exponent)
         if form.power == -0.5:
@@ -336,7 +336,7 @@ class _Finder:
     def divide(self, node: Node) -> _Form | None:
         first, second = node.inputs
         form = self.forms.get(second)
-        if not isinstance(form, _Spread) or form.power != 0.5:
+        if not isinstance(form, _Deviation) or form.power != 0.5:
             return None
         if not self._lines_up(self.graph.values[second], form.of):
             return None
@@ -349,12 +349,12 @@ class _Finder:
 
 def _joined(left: _Sum, right: _Sum, terms: list[_Term]) -> _Sum | None:
     """Return a sum of terms that both operands agree about."""
-    spreads = {form.spread for form in (left, right)} - {None}
-    if len(spreads) > 1 or len(terms) > _MOST_TERMS:
+    deviations = {form.deviation for form in (left, right)} - {None}
+    if len(deviations) > 1 or len(terms) > _MOST_TERMS:
         return None
     if any(len(term.factors) > _MOST_FACTORS for term in terms):
         return None
-    return _Sum(left.of, tuple(sorted(terms)), next(iter(spreads), None))
+    return _Sum(left.of, tuple(sorted(terms)), next(iter(deviations), None))
 
 
 def _added(left: _Sum, right: _Sum, sign: int) -> _Sum | None:

@@ -1,7 +1,7 @@
 """The delegate as the runtime sees it: a C struct, and callbacks that let no exception into C.
 
 What happens in a callback is in `callbacks.py`, what becomes of the nodes that replace partitions
-in `seats.py`; here is how a delegate is applied.
+in `kernel_slots.py`; here is how a delegate is applied.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Protocol
 
 from litegpu.errors import InterpreterError, LitegpuError
 from litegpu.graph.partition import Subset
-from litegpu.runtime_abi import kernel_slots as seats
-from litegpu.runtime_abi import structs
+from litegpu.runtime_abi import kernel_slots, structs
 from litegpu.runtime_abi.callbacks import Callback
 from litegpu.runtime_abi.enums import DelegateFlags, TfLiteStatus
 from litegpu.runtime_abi.reader import UPGRADE, execution_plan, node_at, tensor_at
@@ -30,7 +29,7 @@ class Applicant(Protocol):
     def _apply(self, context: int, preview: Callable[[Sequence[int]], list[Subset]]) -> list[int]:
         """Return the nodes to replace; nothing may fail for them afterwards."""
 
-    def _take_kernel(self, context: int, subset: Subset) -> seats.SeatedKernel:
+    def _take_kernel(self, context: int, subset: Subset) -> kernel_slots.SlotKernel:
         """Return the kernel for a subset that the runtime has replaced."""
 
     def _release_untaken(self, context: int) -> None:
@@ -39,7 +38,7 @@ class Applicant(Protocol):
     def _fail(self, error: BaseException) -> None:
         """Remember an error that could not be raised through C."""
 
-    def _prepared(self, kernel: seats.SeatedKernel, error: BaseException | None) -> None:
+    def _prepared(self, kernel: kernel_slots.SlotKernel, error: BaseException | None) -> None:
         """Take note of a kernel's new shapes, and that it got over an error."""
 
 
@@ -52,7 +51,7 @@ class NativeDelegate:
         # they might keep the interpreter alive that should release them.
         self._applicant = weakref.ref(applicant)
         self._applications: dict[int, _Application] = {}
-        seats.close_at_exit(api)
+        kernel_slots.close_at_exit(api)
 
     @property
     def address(self) -> int:
@@ -77,7 +76,7 @@ class NativeDelegate:
         """Tell the applicant of an error of a kernel."""
         self.applicant._fail(error)
 
-    def prepared(self, kernel: seats.SeatedKernel, error: BaseException | None) -> None:
+    def prepared(self, kernel: kernel_slots.SlotKernel, error: BaseException | None) -> None:
         """Tell the applicant, if there still is one, of a kernel's new shapes."""
         found = self._applicant()
         if found is not None:
@@ -88,7 +87,7 @@ class NativeDelegate:
 
         Raises InterpreterError when this thread is in one of them.
         """
-        seats.retire_all(self, seats.Gone(error))
+        kernel_slots.retire_all(self, kernel_slots.Gone(error))
 
 
 class _Application:
@@ -124,19 +123,19 @@ class _Application:
                 raise InterpreterError(
                     f"The runtime refuses to replace nodes (status {status}). {UPGRADE}"
                 )
-            self._seat_kernels(context, applicant)
+            self._assign_kernels(context, applicant)
         applicant._release_untaken(context)
 
-    def _seat_kernels(self, context: int, applicant: Applicant) -> None:
+    def _assign_kernels(self, context: int, applicant: Applicant) -> None:
         """Give each node that has replaced a partition its kernel."""
         for index in execution_plan(context):
             node, registration = node_at(context, index)
             if node.delegate == self.address and not node.user_data:
-                seat = seats.take_seat()
-                seat.register(registration)
-                node.user_data = seat.number
+                slot = kernel_slots.take_slot()
+                slot.register(registration)
+                node.user_data = slot.number
                 kernel = applicant._take_kernel(context, _subset(node.builtin_data or 0))
-                seat.seat(kernel, self._native, context)
+                slot.assign(kernel, self._native, context)
 
     def _failed(self, context: int, error: BaseException) -> int:
         """Let the model stay on the CPU, unless nodes were replaced already."""
@@ -147,9 +146,9 @@ class _Application:
         with contextlib.suppress(Exception):
             self._native.applicant._fail(error)
         if self._replaced:
-            seats.report(context, "Prepare", error)
+            kernel_slots.report(context, "Prepare", error)
             return TfLiteStatus.ERROR
-        seats.warn("The model runs on the CPU, because the delegate failed: %s", error)
+        kernel_slots.warn("The model runs on the CPU, because the delegate failed: %s", error)
         return TfLiteStatus.OK
 
 
@@ -179,37 +178,37 @@ def _subset(address: int) -> Subset:
     )
 
 
-def _not_seated(context: int) -> None:
+def _raise_unassigned(context: int) -> None:
     # In words that users of TensorFlow Lite know; the cause was reported before.
     raise InterpreterError("delegate is not initialized")
 
 
-def _report_not_seated(context: int, error: BaseException) -> int:
-    seats.report(context, "Prepare", error)
+def _report_unassigned(context: int, error: BaseException) -> int:
+    kernel_slots.report(context, "Prepare", error)
     return TfLiteStatus.ERROR
 
 
 def _make_registration() -> structs.TfLiteRegistration:
     """Return what a node has before its kernel is seated: it has no user data to free."""
     registration = structs.TfLiteRegistration()
-    registration.prepare = structs.NODE(_unseated.address)
-    registration.invoke = structs.NODE(_unseated.address)
+    registration.prepare = structs.NODE(_unassigned.address)
+    registration.invoke = structs.NODE(_unassigned.address)
     registration.custom_name = _CUSTOM_NAME
     registration.version = 1
     return registration
 
 
-_unseated = Callback(_not_seated, _report_not_seated)
+_unassigned = Callback(_raise_unassigned, _report_unassigned)
 _registration = _make_registration()
 
 # The runtime keeps their addresses: they must survive the teardown of this module.
-for _immortal in (_unseated, _registration, _CUSTOM_NAME):
+for _immortal in (_unassigned, _registration, _CUSTOM_NAME):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_immortal))
 
 
 def live_kernels() -> int:
     """Return how many partitions interpreters hold at present."""
-    return len(seats.kernels())
+    return len(kernel_slots.kernels())
 
 
 def tensor_shape(tensors: int, index: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from litegpu.errors import ModelError
 from litegpu.graph import Node
 
-Ends = tuple[tuple[int, ...], tuple[int, ...]]
+GraphIo = tuple[tuple[int, ...], tuple[int, ...]]
 """The inputs and the outputs of a graph, as tensor indices."""
 
 ModelSource = str | os.PathLike[str] | bytes
@@ -37,7 +37,7 @@ class ModelFile:
     def open(cls, source: ModelSource) -> ModelFile:
         """Return a file. Raises ModelError when it cannot be read.
 
-        >>> ModelFile.open(b"").ends(0, ()) is None
+        >>> ModelFile.open(b"").graph_io(0, ()) is None
         True
         """
         if isinstance(source, bytes):
@@ -48,7 +48,7 @@ class ModelFile:
         except (OSError, ValueError) as error:
             raise ModelError(f"The delegate's model '{source}' cannot be read: {error}.") from error
 
-    def ends(self, index: int, nodes: Sequence[Node]) -> Ends | None:
+    def graph_io(self, index: int, nodes: Sequence[Node]) -> GraphIo | None:
         """Return the inputs and outputs of graph `index`, which has these nodes.
 
         None where the file has no such graph: it is of another model.

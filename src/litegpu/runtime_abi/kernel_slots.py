@@ -1,8 +1,8 @@
-"""The nodes that replace partitions: what their callbacks call, for as long as it lives.
+"""Kernel slots: the C callbacks of the nodes that replace partitions, and their kernels.
 
-A seat has the C functions of one node. Interpreters come and go, and may call them at any time,
-so seats are never released, but used again; who sits in them changes: a kernel, or one that is
-gone and says why.
+A slot owns the C functions of one node. An interpreter may call them at any time, even after its
+kernel is released, so slots are never freed, only reused. The kernel of a slot changes: a
+partition's kernel, or a `Gone` that reports why there is none.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from litegpu.runtime_abi.enums import TfLiteStatus
 
 _log = logging.getLogger("litegpu")
 _EXIT_SECONDS = 0.5
-"""How long the end of Python waits for a thread that is in a kernel."""
+"""Seconds that Python's exit waits for a thread that runs a kernel."""
 
 
-class SeatedKernel(Protocol):
-    """What runs in place of a partition."""
+class SlotKernel(Protocol):
+    """A kernel that runs in place of a partition."""
 
     def shape(self, context: int) -> None:
-        """Give the outputs the shapes that follow from the tensors' present ones; cheap."""
+        """Set the shapes of the outputs from the current shapes of the inputs; cheap."""
 
     def prepare(self, context: int) -> None:
-        """Do what `shape` does, and get ready to run."""
+        """Do what `shape` does, and prepare to run."""
 
     def invoke(self, context: int) -> None:
-        """Run on the tensors' present data."""
+        """Run on the tensors' current data."""
 
     def give_back(self, context: int) -> None:
-        """Let the tensors lie in the runtime's memory, with what they hold."""
+        """Move the tensors back to the runtime's memory, with their contents."""
 
     def close(self, context: int = 0) -> None:
-        """Release everything; `context` is the interpreter's that it served, 0 for none."""
+        """Release everything; `context` is that of the kernel's interpreter, 0 for none."""
 
 
 class Owner(Protocol):
-    """Who is told what happens to a kernel."""
+    """The receiver of a kernel's events."""
 
     def failed(self, error: BaseException) -> None:
-        """Remember an error."""
+        """Record an error."""
 
-    def prepared(self, kernel: SeatedKernel, error: BaseException | None) -> None:
-        """Take note of new shapes; `error` is what went wrong with the kernel before, if any."""
+    def prepared(self, kernel: SlotKernel, error: BaseException | None) -> None:
+        """Record new shapes; `error` is the kernel's previous error, if any."""
 
 
 class Gone:
-    """Sits where a kernel was: all that is asked of it is an error, but to be released."""
+    """The replacement of a released kernel: every call but a release raises an error."""
 
     def __init__(self, error: Callable[[], LitegpuError]) -> None:
-        """Raise what `error` makes."""
+        """Raise what `error` returns."""
         self._error = error
 
     def invoke(self, context: int) -> None:
@@ -76,7 +76,7 @@ class Gone:
 
 
 class _Ended(Gone):
-    """Sits there while Python ends: the main thread hears it, others never come back."""
+    """The replacement while Python exits: it raises in the main thread and blocks all others."""
 
     def invoke(self, context: int) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -87,13 +87,13 @@ class _Ended(Gone):
 
 
 def stay_if_ending() -> None:
-    """Never return to a daemon thread while Python ends: what has failed there, fails for that."""
+    """Block a daemon thread forever while Python exits: its errors are due to the exit."""
     if threading.current_thread().daemon and not threading.main_thread().is_alive():
         _stay()
 
 
 def _stay() -> None:
-    """Never return."""
+    """Block forever."""
     forever = threading.Lock()
     forever.acquire()
     forever.acquire()
@@ -101,42 +101,42 @@ def _stay() -> None:
 
 _NOBODY = Gone(partial(InterpreterError, "delegate is not initialized"))
 _AT_THE_END = _Ended(
-    partial(InterpreterError, "Python is ending, and has released the GPU. Invoke before that.")
+    partial(InterpreterError, "Python is exiting, and has released the GPU. Invoke before that.")
 )
 _IN_A_CHILD = Gone(
     partial(
         ForkedProcessError,
-        "This interpreter was made before the process was forked, and a GPU cannot be used "
-        "through a fork. Make it in the child; start children with "
+        "This interpreter was created before the process was forked, and a GPU cannot be used "
+        "across a fork. Create it in the child process; start child processes with "
         'multiprocessing.get_context("spawn").',
     )
 )
 
 
 def report(context: int, moment: str, error: BaseException) -> None:
-    """Hand the text of an error to the runtime, whose RuntimeError will have it."""
-    with contextlib.suppress(Exception):  # not even an error while this one is shown may cross
+    """Pass the text of an error to the runtime, whose RuntimeError contains it."""
+    with contextlib.suppress(Exception):  # no second error may cross into C
         text = str(error) or type(error).__name__
         structs.report_error(context, f"TfLiteGpuDelegate {moment}: {text}")
 
 
 def warn(text: str, error: BaseException, log: logging.Logger = _log) -> None:
-    """Log an error; a log handler that raises one is of no interest.
+    """Log an error; errors of log handlers are ignored.
 
-    What no file could hold, such as half of a surrogate pair, is replaced.
+    Text that cannot be encoded, such as half of a surrogate pair, is replaced.
     """
     with contextlib.suppress(Exception):
         shown = str(error) or type(error).__name__
         log.warning(text, shown.encode("utf-8", "replace").decode("utf-8"))
 
 
-class Seat:
-    """The callbacks of a node, and the kernel that sits there."""
+class KernelSlot:
+    """The callbacks of a node, and the kernel that they call."""
 
     def __init__(self) -> None:
-        """Make callbacks that outlive everything else of litegpu."""
+        """Create callbacks that are never freed."""
         self.number = next(_numbers)
-        self.kernel: SeatedKernel = _NOBODY
+        self.kernel: SlotKernel = _NOBODY
         self.owner: Owner | None = None
         self._context = 0
         self._error: BaseException | None = None
@@ -146,7 +146,7 @@ class Seat:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     def register(self, registration: structs.TfLiteRegistration) -> None:
-        """Make a node's callbacks those of this seat."""
+        """Set a node's callbacks to those of this slot."""
         for name, callback, prototype in (
             ("prepare", self._prepare, structs.NODE),
             ("invoke", self._invoke, structs.NODE),
@@ -154,12 +154,12 @@ class Seat:
         ):
             setattr(registration, name, prototype(callback.address))
 
-    def seat(self, kernel: SeatedKernel, owner: Owner, context: int) -> None:
-        """Let a kernel serve the node from now on."""
+    def assign(self, kernel: SlotKernel, owner: Owner, context: int) -> None:
+        """Assign a kernel to the node."""
         self.owner, self._context = owner, context
-        self._hold(kernel)
+        self._set(kernel)
 
-    def _hold(self, kernel: SeatedKernel) -> None:
+    def _set(self, kernel: SlotKernel) -> None:
         self.kernel = kernel
         self._invoke.work = kernel.invoke
 
@@ -168,15 +168,15 @@ class Seat:
         self._works()
 
     def _works(self) -> None:
-        """Take note that the kernel is ready, or has run, whatever was before."""
+        """Record that the kernel is prepared, or has run, after any earlier error."""
         self._invoke.work = self.kernel.invoke
         error, self._error = self._error, None
         if self.owner is not None:
             self.owner.prepared(self.kernel, error)
 
     def _prepare_failed(self, context: int, error: BaseException) -> int:
-        # Where it was interrupted the runtime goes on with the shapes that it has, and does not
-        # ask again.
+        # After an interrupt the runtime continues with the current shapes, and does not call
+        # Prepare again.
         self._invoke.work = self._prepare_and_invoke
         if not isinstance(error, Exception):
             with contextlib.suppress(Exception):
@@ -219,28 +219,28 @@ class Seat:
         return TfLiteStatus.OK
 
     def _leave(self) -> None:
-        self._hold(_NOBODY)
+        self._set(_NOBODY)
         self.owner = self._error = None
         if _occupied.pop(self.number, None) is not None:
             _idle.append(self)
 
     @property
     def running(self) -> bool:
-        """Whether a thread is in one of the callbacks."""
+        """Whether a thread runs one of the callbacks."""
         return self._prepare.running or self._invoke.running or self._free.running
 
     @property
     def running_here(self) -> bool:
-        """Whether it is this thread."""
+        """Whether this thread does."""
         return self._prepare.running_here or self._invoke.running_here
 
-    def retire(self, instead: SeatedKernel, seconds: float) -> None:
-        """Release the kernel and seat another one.
+    def retire(self, instead: SlotKernel, seconds: float) -> None:
+        """Replace the kernel by another one and release it.
 
-        It is kept for a thread that is still in it after so many seconds.
+        It is not released if a thread still runs it after `seconds`.
         """
         kernel = self.kernel
-        self._hold(instead)
+        self._set(instead)
         until = time.monotonic() + seconds
         while self._prepare.running or self._invoke.running:
             if time.monotonic() > until:
@@ -249,56 +249,56 @@ class Seat:
         kernel.give_back(self._context)
         kernel.close(self._context)
 
-    def abandon(self, instead: SeatedKernel) -> None:
-        """Seat another kernel, and never release the one that was there: another process did."""
+    def abandon(self, instead: SlotKernel) -> None:
+        """Replace the kernel without releasing it: it belongs to the parent process."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.kernel))
-        self._hold(instead)
+        self._set(instead)
         for callback in (self._prepare, self._invoke, self._free):
             if callback.running and not callback.running_here:
-                callback.renew()  # its thread is not in this process
+                callback.renew()  # its thread is in the parent process
 
 
 _numbers = itertools.count(1)
-_idle: list[Seat] = []
-_occupied: dict[int, Seat] = {}
+_idle: list[KernelSlot] = []
+_occupied: dict[int, KernelSlot] = {}
 _apis: set[str] = set()
 
 
-def take_seat() -> Seat:
-    """Return a seat that is free; its number is to become the node's `user_data`."""
-    seat = _idle.pop() if _idle else Seat()
-    if seat.running:  # the thread that left it is still on its way out
-        _idle.insert(0, seat)
-        seat = Seat()
-    _occupied[seat.number] = seat
-    return seat
+def take_slot() -> KernelSlot:
+    """Return a free slot; its number becomes the node's `user_data`."""
+    slot = _idle.pop() if _idle else KernelSlot()
+    if slot.running:  # a thread has not returned from it yet
+        _idle.insert(0, slot)
+        slot = KernelSlot()
+    _occupied[slot.number] = slot
+    return slot
 
 
-def kernels() -> list[SeatedKernel]:
-    """Return the kernels that interpreters hold at present."""
-    # An interrupt may come between a seat and the kernel that was to sit there.
-    return [seat.kernel for seat in list(_occupied.values()) if seat.kernel is not _NOBODY]
+def kernels() -> list[SlotKernel]:
+    """Return the kernels of all interpreters."""
+    # After an interrupt a slot may be taken without a kernel.
+    return [slot.kernel for slot in list(_occupied.values()) if slot.kernel is not _NOBODY]
 
 
-def retire_all(owner: Owner, instead: SeatedKernel) -> None:
-    """Release the kernels of an owner, once nobody is in them.
+def retire_all(owner: Owner, instead: SlotKernel) -> None:
+    """Release the kernels of an owner once no thread runs them.
 
-    Raises InterpreterError when this thread itself is: it would wait for itself.
+    Raises InterpreterError if this thread runs one of them: it would wait for itself.
     """
-    seats = [seat for seat in list(_occupied.values()) if seat.owner is owner]
-    if any(seat.running_here for seat in seats):
+    slots = [slot for slot in list(_occupied.values()) if slot.owner is owner]
+    if any(slot.running_here for slot in slots):
         raise InterpreterError(
-            "The delegate cannot be closed by what it is running, such as a signal handler. "
-            "Close it after the interpreter's call."
+            "The delegate cannot be closed during one of its own calls, such as by a signal "
+            "handler. Close it after the interpreter's call."
         )
-    for seat in seats:
-        seat.retire(instead, float("inf"))
+    for slot in slots:
+        slot.retire(instead, float("inf"))
 
 
 def close_at_exit(api: str) -> None:
-    """Have all kernels released when Python ends, before the packages of an API end.
+    """Release all kernels when Python exits, before the packages of an API shut down.
 
-    Handlers that the program registers after it has first used the API are called before.
+    Exit handlers that the program registers after its first use of the API run earlier.
     """
     if api not in _apis:
         _apis.add(api)
@@ -307,16 +307,16 @@ def close_at_exit(api: str) -> None:
 
 
 def _close_all() -> None:
-    for seat in list(_occupied.values()):
+    for slot in list(_occupied.values()):
         try:
-            seat.retire(_AT_THE_END, _EXIT_SECONDS)
+            slot.retire(_AT_THE_END, _EXIT_SECONDS)
         except Exception as error:
             warn("A partition could not be released cleanly: %s", error)
 
 
 def _abandon_all() -> None:
-    for seat in list(_occupied.values()):
-        seat.abandon(_IN_A_CHILD)
+    for slot in list(_occupied.values()):
+        slot.abandon(_IN_A_CHILD)
 
 
 if hasattr(os, "register_at_fork"):

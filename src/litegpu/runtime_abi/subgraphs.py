@@ -112,7 +112,7 @@ class Subgraphs:
     def _body(self, number: int, file: ModelFile) -> Graph:
         """Return a graph with its inputs and outputs. Raises ModelError if the file lacks it."""
         graph = self._graphs[number]
-        ends = file.ends(number, graph.nodes)
+        ends = file.graph_io(number, graph.nodes)
         if ends is None:
             raise ModelError(
                 f"The delegate's model has no such graph {number} as the interpreter's. "

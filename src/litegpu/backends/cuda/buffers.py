@@ -63,8 +63,8 @@ class _CUDAMemory(DeviceBuffer):
         call(cu.cuStreamSynchronize, 0)  # see CUDAExecutable
 
     def _read(self, offset: int, host: Bytes) -> None:
-        ends = (host.ctypes.data, self.handle + offset, host.nbytes)
-        self.device.within(partial(call, driver().cuMemcpyDtoH, *ends))
+        io = (host.ctypes.data, self.handle + offset, host.nbytes)
+        self.device.within(partial(call, driver().cuMemcpyDtoH, *io))
 
 
 class CUDABuffer(_CUDAMemory):

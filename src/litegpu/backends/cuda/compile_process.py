@@ -3,7 +3,7 @@
 It imports nothing of litegpu, and little of anything else, so that it is there soon. It
 takes the library's path and version, and perhaps that others come first, then on stdin one
 request after the other: the lengths of options and source, options with zeros between them,
-source. What it gives on stdout is NVRTC's status, the length of a cubin and the cubin. It ends
+source. What it gives on stdout is NVRTC's status, the length of a cubin and the cubin. It io
 with stdin, also within a compilation.
 """
 

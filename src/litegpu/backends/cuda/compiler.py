@@ -101,14 +101,14 @@ class KernelCompiler:
         cache_dir: Folder | None,
         unusable: str = "",
         *,
-        quick: bool = False,
+        fast_compile: bool = False,
         aside: bool = False,
     ) -> None:
-        """Keep cubins in `cache_dir`; `unusable` says why those that are there are made anew.
+        """Keep cubins in `cache_dir`; `unusable` says why cached ones are compiled anew.
 
-        With `quick`, what is not kept is compiled in a hurry, and kept by nobody. With `aside`,
-        other processes alone compile, with what a running program leaves of some of the cores; its
-        end waits for nothing.
+        With `fast_compile`, kernels that are not cached are compiled fast, and not cached. With
+        `aside`, only other processes compile, at low priority on some of the cores, and closing
+        does not wait for them.
         """
         self._dialect = dialect
         self._aside = aside
@@ -117,9 +117,9 @@ class KernelCompiler:
         self._here = threading.Lock()
         """Held by the thread that compiles in this process, where others have theirs."""
         self._options = options_for(capability)
-        self._quick = quick and can_be_quick()
-        self.hurried = False
-        """Whether any of the cubins was compiled in a hurry."""
+        self._fast_compile = fast_compile and can_compile_fast()
+        self.fast_compiled = False
+        """Whether any of the cubins was compiled fast."""
         self._cache, self._unusable = DiskCache(cache_dir, ".cubin"), unusable
         self._pool = (
             DaemonPool(max(self._processes.wanted, 1), "litegpu-nvrtc-aside")
@@ -226,8 +226,8 @@ class KernelCompiler:
         if self._unusable:
             self._cache.discard(self._unusable, *key)
         cubin = self._cache.load(*key)
-        if cubin is None and self._quick:
-            self.hurried = True
+        if cubin is None and self._fast_compile:
+            self.fast_compiled = True
             return self._compile(source, (*options, _QUICK))
         if cubin is None:
             cubin = self._compile(source, options)
@@ -261,8 +261,8 @@ def compile_kernels(
         return compiler.cubins(kernels)
 
 
-def can_be_quick() -> bool:
-    """Return whether kernels can be compiled in a hurry, and better ones aside later."""
+def can_compile_fast() -> bool:
+    """Return whether kernels can be compiled fast first, and optimized in the background."""
     return _nvrtc_version() >= _QUICK_SINCE and cuda_processes.are_possible()
 
 

@@ -23,8 +23,8 @@ from litegpu.backends.cuda.driver import (
     driver,
     ready,
 )
-from litegpu.backends.cuda.io_bindings import Ends, staged
-from litegpu.backends.cuda.l2_prefetch import constants_ahead, part_ahead
+from litegpu.backends.cuda.io_bindings import IoBindings, staged
+from litegpu.backends.cuda.l2_prefetch import prefetch_bytes, prefetch_ranges
 from litegpu.backends.cuda.occupancy import launch_config
 from litegpu.backends.cuda.profile import CUDAProfiler
 from litegpu.backends.cuda.submission import CUDASubmission
@@ -57,7 +57,7 @@ class Graph:
     It is captured again when its executable has other code.
     """
 
-    ends: Ends
+    io: IoBindings
     owned: Handles
     """What it goes with."""
     handle: ctypes.c_void_p = field(default_factory=ctypes.c_void_p)
@@ -89,7 +89,7 @@ class CUDAContext(ExecutionContext):
         self._code = executable.code
         """What its graphs launch."""
         self._captured = Living[Graph]()
-        self._graphs: dict[Ends, Graph] = {}
+        self._graphs: dict[IoBindings, Graph] = {}
         self._bound: Graph | None = None
         keep_in_children(self)
         self.device.holders.add(self)
@@ -120,36 +120,36 @@ class CUDAContext(ExecutionContext):
         making = (cu.cuMemHostAlloc, cu.cuMemFreeHost, nbytes, 0)
         return provide(self.device, self.owned, nbytes, PINNED, *making), part.size
 
-    def _from_host(self) -> Ends:
+    def _from_host(self) -> IoBindings:
         return staged(self.inputs), staged(self.outputs)
 
     def host_graph(self) -> Graph:
         """Return the graph that copies all inputs and outputs."""
         return self._graphs[self._from_host()]
 
-    def graph_of(self, ends: Ends) -> Graph:
-        """Return the graph of some ends that the context has itself; it is captured once."""
+    def graph_of(self, io: IoBindings) -> Graph:
+        """Return the graph of some io that the context has itself; it is captured once."""
         self.check_alive()
-        if ends not in self._graphs:
-            self._graphs[ends] = self.device.within(partial(self._graph_of, ends))
-        self._bound = self._graphs[ends]
+        if io not in self._graphs:
+            self._graphs[io] = self.device.within(partial(self._graph_of, io))
+        self._bound = self._graphs[io]
         return self._bound
 
-    def graph_on(self, ends: Ends, owned: Handles) -> Graph:
+    def graph_on(self, io: IoBindings, owned: Handles) -> Graph:
         """Capture a graph on memory of others; it goes with `owned`."""
         self.check_alive()
-        graph: Graph = self.device.within(partial(self._graph_of, ends, owned))
+        graph: Graph = self.device.within(partial(self._graph_of, io, owned))
         return graph
 
-    def _graph_of(self, ends: Ends, owned: Handles | None = None) -> Graph:
-        graph = Graph(ends, self.owned if owned is None else owned)
+    def _graph_of(self, io: IoBindings, owned: Handles | None = None) -> Graph:
+        graph = Graph(io, self.owned if owned is None else owned)
         self._capture(graph)
         self._captured.add(graph)
         return graph
 
     def _capture(self, graph: Graph) -> None:
         """Capture a graph, in the place of an earlier one, which may be in flight and stays."""
-        inputs, outputs = graph.ends
+        inputs, outputs = graph.io
         program = self.program
         direct: dict[tuple[int, int], int] = {}
         for number, writer in program.sole_writers.items():
@@ -203,7 +203,7 @@ class CUDAContext(ExecutionContext):
     ) -> Iterator[KernelNode]:
         """Yield the program's launches. `direct` see Graph, `overlap` see _launch."""
         launches = self.program.launches
-        later = constants_ahead(self.program, self.device.cache_bytes)
+        later = prefetch_ranges(self.program, self.device.cache_bytes)
         asking = zip(launches, self._code.shared, later, strict=True)
         for number, (launch, shared, ahead) in enumerate(asking):
             pointers = tuple(
@@ -244,7 +244,7 @@ class CUDAContext(ExecutionContext):
             config.attrs = [attribute]
             config.numAttrs = 1
         blocks = (config.gridDimX, config.gridDimY, config.gridDimZ)
-        part = (self.address(ahead), part_ahead(ahead, blocks)) if ahead else (0, 0)
+        part = (self.address(ahead), prefetch_bytes(ahead, blocks)) if ahead else (0, 0)
         given = (*pointers, *part)
         arguments = (given, (ctypes.c_void_p,) * len(given))
         return config, self._code.functions[kernel], arguments
@@ -266,7 +266,7 @@ class CUDAContext(ExecutionContext):
         """Prepare the same calls, behind what is on a stream. See ExecutionContext.bind_after."""
         return self._bind(bindings, stream)
 
-    def bind_kept(self, bindings: Bindings, stream: int | None = None) -> CUDASubmission:
+    def bind_cached(self, bindings: Bindings, stream: int | None = None) -> CUDASubmission:
         """Prepare a graph whose kernels use the buffers themselves, where they can."""
         return self._bind(bindings, stream, repeated=True)
 
@@ -312,8 +312,8 @@ class CUDAContext(ExecutionContext):
 
     def read_memory(self) -> Bytes:
         host = np.empty(self.program.memory_bytes, np.uint8)
-        ends = (host.ctypes.data, self._memory, host.nbytes)
-        self.synchronized(partial(call, driver().cuMemcpyDtoH, *ends))
+        io = (host.ctypes.data, self._memory, host.nbytes)
+        self.synchronized(partial(call, driver().cuMemcpyDtoH, *io))
         # Outputs that kernels write straight to the host have a place all the same, with their
         # padding channels.
         direct = self._bound.direct if self._bound else {}

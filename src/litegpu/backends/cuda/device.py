@@ -14,7 +14,7 @@ from litegpu.backends.base import Backend, Compilation, Device, DeviceInfo, pci_
 from litegpu.backends.buffers import Adopted, Buffer, HostBuffer, MemoryKind
 from litegpu.backends.cuda import arrays as cuda_arrays
 from litegpu.backends.cuda.buffers import CUDABuffer, CUDAPinnedBuffer
-from litegpu.backends.cuda.compiler import KernelCompiler, can_be_quick, compiler_versions
+from litegpu.backends.cuda.compiler import KernelCompiler, can_compile_fast, compiler_versions
 from litegpu.backends.cuda.driver import (
     FATAL,
     NOT_LOADED,
@@ -265,13 +265,15 @@ class CUDADevice(Device):
         with self.compilation(cache_dir) as compilation:
             return compilation.finish(program)
 
-    def compilation(self, cache_dir: Folder | None = None, quick: bool = False) -> Compilation:
+    def compilation(
+        self, cache_dir: Folder | None = None, fast_compile: bool = False
+    ) -> Compilation:
         """Compile what is added on all cores. See Device.compilation."""
-        return _CUDACompilation(self, cache_dir, quick)
+        return _CUDACompilation(self, cache_dir, fast_compile)
 
-    def can_be_quick(self) -> bool:
+    def can_compile_fast(self) -> bool:
         """Return whether NVRTC can, and processes are there for later."""
-        return can_be_quick()
+        return can_compile_fast()
 
     def recompile(self, program: Program, cache_dir: Folder | None = None) -> Mapping[str, bytes]:
         """Compile in other processes. See Device.recompile."""
@@ -313,9 +315,11 @@ class _CUDACompilation(Compilation):
 
     device: CUDADevice
 
-    def __init__(self, device: CUDADevice, cache_dir: Folder | None, quick: bool) -> None:
+    def __init__(self, device: CUDADevice, cache_dir: Folder | None, fast_compile: bool) -> None:
         super().__init__(device, cache_dir)
-        self._compiler = KernelCompiler(device.dialect, device.capability, cache_dir, quick=quick)
+        self._compiler = KernelCompiler(
+            device.dialect, device.capability, cache_dir, fast_compile=fast_compile
+        )
 
     def expect(self, kernels: int) -> None:
         self._compiler.expect(kernels)
@@ -340,7 +344,7 @@ class _CUDACompilation(Compilation):
 
     def _executable(self, program: Program, compiler: KernelCompiler) -> CUDAExecutable:
         cubins = self.device.cubins(program, compiler)
-        return CUDAExecutable(self.device, program, cubins, compiler.hurried)
+        return CUDAExecutable(self.device, program, cubins, compiler.fast_compiled)
 
     def close(self) -> None:
         self._compiler.close()

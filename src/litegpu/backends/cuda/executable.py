@@ -54,14 +54,18 @@ class CUDAExecutable(Executable):
     """Loaded modules and constants in the GPU's memory."""
 
     def __init__(
-        self, device: CUDADevice, program: Program, cubins: Sequence[bytes], quick: bool = False
+        self,
+        device: CUDADevice,
+        program: Program,
+        cubins: Sequence[bytes],
+        fast_compile: bool = False,
     ) -> None:
-        """Load and upload; `quick` see Executable.
+        """Load and upload; `fast_compile` see Executable.
 
         Raises KernelError, DeviceMemoryError, CudaError or DeviceLostError.
         """
         super().__init__(program)
-        self.device, self.quick = device, quick
+        self.device, self.fast_compiled = device, fast_compile
         self.constants = 0
         """Where the constants begin in the GPU's memory; 0 where there are none."""
         self._owned = Handles()

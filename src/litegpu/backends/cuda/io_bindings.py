@@ -26,7 +26,7 @@ class Place:
     on_host: bool
 
 
-Ends = tuple[tuple[Place | None, ...], tuple[Place | None, ...]]
+IoBindings = tuple[tuple[Place | None, ...], tuple[Place | None, ...]]
 """Of each input and output where a graph takes or leaves it; None: others copy it."""
 
 
@@ -42,8 +42,10 @@ def staged(spans: Sequence[Span]) -> tuple[Place, ...]:
     return tuple(Place(address, True) for address, _ in spans)
 
 
-def copied_ends(bindings: Bindings, inputs: Sequence[Span], outputs: Sequence[Span]) -> Ends:
-    """Return the ends of a graph that leaves the memory of others to copies around it."""
+def copied_bindings(
+    bindings: Bindings, inputs: Sequence[Span], outputs: Sequence[Span]
+) -> IoBindings:
+    """Return the io of a graph that leaves the memory of others to copies around it."""
 
     def side(buffers: Sequence[Buffer], spans: Sequence[Span]) -> tuple[Place | None, ...]:
         pairs = zip(buffers, spans, staged(spans), strict=True)
@@ -52,8 +54,8 @@ def copied_ends(bindings: Bindings, inputs: Sequence[Span], outputs: Sequence[Sp
     return side(bindings.inputs, inputs), side(bindings.outputs, outputs)
 
 
-def used_ends(bindings: Bindings, program: Program, copied: Ends) -> Ends:
-    """Return ends with the memory of others in place of copies, where kernels can use it.
+def direct_bindings(bindings: Bindings, program: Program, copied: IoBindings) -> IoBindings:
+    """Return io with the memory of others in place of copies, where kernels can use it.
 
     That is memory of whole units, for kernels read and copy no less, and not much of it on the
     host; an output which the GPU keeps and one launch writes may end anywhere. What an output

@@ -19,7 +19,7 @@ _UNIT = 16
 """Bytes that are asked for together, and what their place is a multiple of."""
 
 
-def constants_ahead(program: Program, cache_bytes: int) -> Sequence[BufferRange | None]:
+def prefetch_ranges(program: Program, cache_bytes: int) -> Sequence[BufferRange | None]:
     """Return for each launch the constants that it should ask for, None for nothing.
 
     What a run touches stays in a cache of twice its size: then nothing is asked for. Nor is it
@@ -37,6 +37,6 @@ def _largest_constants(launch: Launch) -> BufferRange | None:
     return max(constants, key=attrgetter("size"), default=None)
 
 
-def part_ahead(ahead: BufferRange, blocks: Sequence[int]) -> int:
+def prefetch_bytes(ahead: BufferRange, blocks: Sequence[int]) -> int:
     """Return how many bytes each block of a grid asks for; the last few nobody does."""
     return ahead.size // math.prod(blocks) // _UNIT * _UNIT

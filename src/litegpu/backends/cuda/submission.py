@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from litegpu.backends.buffers import Bindings, Buffer, DeviceBuffer, HostBuffer
 from litegpu.backends.cuda.buffers import CUDABorrowedBuffer
 from litegpu.backends.cuda.driver import NOT_READY, TITLE, Handles, driver, failure, ready
-from litegpu.backends.cuda.io_bindings import Place, Span, copied_ends, is_external, used_ends
+from litegpu.backends.cuda.io_bindings import (
+    Place,
+    Span,
+    copied_bindings,
+    direct_bindings,
+    is_external,
+)
 from litegpu.backends.execution import Submission
 from litegpu.backends.program import BufferRange
 from litegpu.errors import ExecutionError, InvokeTimeoutError
@@ -50,22 +56,22 @@ class CUDASubmission(Submission):
         inputs = list(zip(bindings.inputs, context.inputs, strict=True))
         outputs = list(zip(bindings.outputs, context.outputs, strict=True))
         program = context.program
-        ends = copied = copied_ends(bindings, context.inputs, context.outputs)
+        io = copied = copied_bindings(bindings, context.inputs, context.outputs)
         if repeated:
-            ends = used_ends(bindings, program, copied)
-        self._used = () if ends == copied else (*bindings.inputs, *bindings.outputs)
+            io = direct_bindings(bindings, program, copied)
+        self._used = () if io == copied else (*bindings.inputs, *bindings.outputs)
         if self._used:
             keep_in_children(self)
             context.device.holders.add(self)
-            self.graph = context.graph_on(ends, self._owned)
+            self.graph = context.graph_on(io, self._owned)
         else:
-            self.graph = context.graph_of(ends)
+            self.graph = context.graph_of(io)
         self._moves_in, self._moves_out = list(_moves(inputs)), list(_moves(outputs))
         before = [
             *self._waits(bindings, stream),
-            *self._copies(bindings.inputs, program.inputs, ends[0], into=True),
+            *self._copies(bindings.inputs, program.inputs, io[0], into=True),
         ]
-        after = [*self._copies(bindings.outputs, program.outputs, ends[1], into=False)]
+        after = [*self._copies(bindings.outputs, program.outputs, io[1], into=False)]
         self._bindings = bindings  # keeps the memory
         self._popped = ctypes.c_void_p()
         self._push = ready("cuCtxPushCurrent", int(context.device.context), brief=True)

@@ -17,7 +17,7 @@ from litegpu.backends.opencl.buffers import OpenCLBuffer, OpenCLPinnedBuffer
 from litegpu.backends.opencl.build import Built, build, from_binaries, origin_of, parts_of
 from litegpu.backends.opencl.dot4 import NVIDIA_FACTS, byte_dot
 from litegpu.backends.opencl.executable import OpenCLExecutable
-from litegpu.backends.opencl.library import LOST, TITLE, load_pocl_apart, status_name
+from litegpu.backends.opencl.library import LOST, TITLE, load_pocl_isolated, status_name
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
@@ -89,7 +89,7 @@ _opened = OpenDevices(OpenCLBackend.title, _open)
 def _raw_devices() -> list[Any]:
     cl = _pyopencl()
     touch(OpenCLBackend.title)
-    load_pocl_apart()
+    load_pocl_isolated()
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:

@@ -13,7 +13,7 @@ from litegpu.backends.buffers import Bindings
 from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import Argument, KernelText
 from litegpu.codegen.opencl import OpenCLDialect
-from litegpu.codegen.opencl_dots import ARM, ARM_ACCUMULATE, KHR, PLAIN, PTX, ByteDot
+from litegpu.codegen.opencl_dot4 import ARM, ARM_ACCUMULATE, KHR, PLAIN, PTX, ByteDot
 from litegpu.errors import LitegpuError
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ _VENDORS = Path("/etc/OpenCL/vendors")
 
 
 @cache
-def load_pocl_apart() -> None:
+def load_pocl_isolated() -> None:
     """Load PoCL, if it is installed, so that it calls its own LLVM and no other.
 
     TensorFlow brings an LLVM too. Whichever comes second in a process, PoCL would call into the

@@ -164,7 +164,7 @@ def adopt(source: Any, devices: Iterable[OpenGLDevice]) -> Adopted | None:
     else:
         return None
     for device in devices:
-        if device.is_beside_current():
+        if device.shares_with_current():
             nbytes = device.call(partial(device.gl.bytes_of, number))
             if nbytes is None:
                 raise BindingError(

@@ -100,7 +100,7 @@ def share_opengl_context() -> DeviceInfo:
     """
     touch(OpenGLBackend.title)
     for device in _sharing():
-        if device.is_beside_current():
+        if device.shares_with_current():
             return device.info
     index = next(_indices)
     _shared[index] = share()
@@ -255,7 +255,7 @@ class OpenGLDevice(Device):
         """Whether the application's buffers were found here."""
         return bool(self._followed)
 
-    def is_beside_current(self) -> bool:
+    def shares_with_current(self) -> bool:
         """Return whether the context that is current on this thread has the same buffers."""
         here = current()
         found = bool(here) and self.gl.holds(self._marked, self._mark)

@@ -264,7 +264,7 @@ class TilePlan(Plan):
     tiles: Sequence[Tile]
     kernel: Callable[[Node, LowerContext, Any], KernelRequest]
     clocks: float = Plan.clocks
-    margin: float = Plan.margin
+    max_clock_ratio: float = Plan.max_clock_ratio
     rounds_input: bool = False
 
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:

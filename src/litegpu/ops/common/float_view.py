@@ -173,7 +173,7 @@ def _elementwise(source: int, target: int, *epilogue: EpilogueOp) -> Node:
     return Node(-1, COPY, 1, (source,), (target,), epilogue=epilogue)
 
 
-def _ends(value: Value) -> tuple[int, int]:
+def _limits(value: Value) -> tuple[int, int]:
     ends = np.iinfo(value.dtype.value)
     return int(ends.min), int(ends.max)
 
@@ -182,7 +182,7 @@ def _grid(value: Value) -> tuple[tuple[str, float], ...]:
     """Return the range of a tensor, and the step of its stored integers."""
     assert value.quantization is not None
     (scale,), (zero,) = value.quantization.scale, value.quantization.zero_point
-    low, high = _ends(value)
+    low, high = _limits(value)
     step = float(scale)
     return (
         ("low", step * (low - zero)),
@@ -193,7 +193,7 @@ def _grid(value: Value) -> tuple[tuple[str, float], ...]:
 
 
 def _stored_epilogue(value: Value) -> tuple[EpilogueOp, ...]:
-    low, high = _ends(value)
+    low, high = _limits(value)
     return (
         EpilogueOp("GRID_NUMBER", attributes=(*_grid(value), ("first", low))),
         EpilogueOp("CLAMP", attributes=(("low", low), ("high", high))),

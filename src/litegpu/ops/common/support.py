@@ -65,7 +65,7 @@ def _check(
     reasons: dict[int, str] = {}
     from_shapes: set[int] = set()
     budget, listed = fold.Budget.of(graph), _ListBudget()
-    overwritten = _made_twice(graph)
+    overwritten = _written_twice(graph)
     present = replace(graph, values=values)  # which change while the nodes are checked
     for node in graph.nodes:
         known = fold.evaluate(present, node, budget)
@@ -117,7 +117,7 @@ class _ListBudget:
         return ""
 
 
-def _made_twice(graph: Graph) -> str:
+def _written_twice(graph: Graph) -> str:
     """Return why no node of a graph can run: the runtime itself cannot divide it."""
     seen: set[int] = set()
     for node in graph.nodes:

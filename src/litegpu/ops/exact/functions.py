@@ -124,7 +124,7 @@ def _one_if(condition: str) -> str:
     return _where(condition, "SPLAT4_I32(1)", "SPLAT4_I32(0)")
 
 
-def _apart(text: str, scale: str = "b") -> str:
+def _unfused(text: str, scale: str = "b") -> str:
     """Text of floats that are to be rounded before anything else is made of them.
 
     No scale is negative, which compilers do not know.
@@ -136,13 +136,13 @@ def _apart(text: str, scale: str = "b") -> str:
 # right below or next to them. With {a} in two terms, too, (a + 1/2) * scale has four exact ones.
 _HIGH = "SHIFT_LEFT4_I32(SHIFT_RIGHT4_I32({a}, SPLAT4_I32(8)), SPLAT4_I32(8))"
 _LOW = f"(CAST4_I32_F32(SUB4_I32({{a}}, {_HIGH})) + SPLAT4(0.5f))"
-_OVER = _apart(f"ABS4({{b}}) - CAST4_I32_F32({_HIGH}) * {{c}}", "c")
-_OVER = _apart(f"{_OVER} - CAST4_I32_F32({_HIGH}) * {{d}}", "c")
-_OVER = _apart(f"{_OVER} - {_LOW} * {{c}}", "c")
+_OVER = _unfused(f"ABS4({{b}}) - CAST4_I32_F32({_HIGH}) * {{c}}", "c")
+_OVER = _unfused(f"{_OVER} - CAST4_I32_F32({_HIGH}) * {{d}}", "c")
+_OVER = _unfused(f"{_OVER} - {_LOW} * {{c}}", "c")
 _MIDDLE = "(CAST4_I32_F32({a}) + SPLAT4(0.5f))"
 # Taken for a sum of M, a compiler may make M * (1 + 2^-24) of it, whose factor is rounded to 1.
-_PART = _apart(f"{_MIDDLE} * SPLAT4(5.96046448e-8f)", "c")
-_DIGIT = f"({_apart(f'{_MIDDLE} + {_PART}', 'c')} - {_MIDDLE})"
+_PART = _unfused(f"{_MIDDLE} * SPLAT4(5.96046448e-8f)", "c")
+_DIGIT = f"({_unfused(f'{_MIDDLE} + {_PART}', 'c')} - {_MIDDLE})"
 _QUOTIENTS = {
     "ROUND_QUOTIENT": f"LESS_EQUAL4({_LOW} * {{d}}, {_OVER})",
     "ROUND_FLOAT_QUOTIENT": (
@@ -156,7 +156,7 @@ def _signed_quotient(reaches: str) -> str:
     return _where("LESS4({b}, SPLAT4(0.0f))", f"NEG4_I32({rounded})", rounded)
 
 
-_SCALED = _apart("{a} * {b}")
+_SCALED = _unfused("{a} * {b}")
 _HALF = "WHERE4(LESS4({a}, SPLAT4(0.0f)), SPLAT4(-0.5f), SPLAT4(0.5f))"
 _ROWS_BODY = f"CAST4_F32_I32({_SCALED} + {_HALF})"
 _WHOLE = f"CAST4_F32_I32({_SCALED})"
@@ -166,9 +166,9 @@ _ROWS_TAIL = (
     f"{_one_if(f'LESS_EQUAL4({_REST}, SPLAT4(-0.5f))')}))"
 )
 _FLOAT_SUM = "CAST4_I32_F32({a})"
-_BY_BOTH = _apart(f"{_FLOAT_SUM} * {_apart('{b} * {c}')}")
-_BY_WEIGHTS = _apart(f"{_apart(f'{_FLOAT_SUM} * {{c}}')} * {{b}}")
-_BY_ROWS = _apart(f"{_apart(f'{_FLOAT_SUM} * {{b}}')} * {{c}}")
+_BY_BOTH = _unfused(f"{_FLOAT_SUM} * {_unfused('{b} * {c}')}")
+_BY_WEIGHTS = _unfused(f"{_unfused(f'{_FLOAT_SUM} * {{c}}')} * {{b}}")
+_BY_ROWS = _unfused(f"{_unfused(f'{_FLOAT_SUM} * {{b}}')} * {{c}}")
 
 EXACT: Mapping[str, Function] = {
     # Floats as stored integers, by the inverse scale {b} of their row: halves go away from zero.
@@ -187,11 +187,13 @@ EXACT: Mapping[str, Function] = {
     # Added to {a}: {b} by the scales {c} of weights, a bias {d} before that. Where all weights have
     # one scale, it is a number in the text: the scale of the row, which comes last, keeps roundings
     # apart.
-    "ADD_PRODUCT": Function(f"{{a}} + {_apart('{b} * {c}', 'c')}"),
-    "ADD_PRODUCT_AND_BIAS": Function(f"{{a}} + {_apart(_apart('{b} * {c}', 'c') + ' + {d}', 'c')}"),
-    "ADD_PRODUCT_BY_ONE": Function(f"{{a}} + {_apart('{b} * {c}', 'd')}"),
+    "ADD_PRODUCT": Function(f"{{a}} + {_unfused('{b} * {c}', 'c')}"),
+    "ADD_PRODUCT_AND_BIAS": Function(
+        f"{{a}} + {_unfused(_unfused('{b} * {c}', 'c') + ' + {d}', 'c')}"
+    ),
+    "ADD_PRODUCT_BY_ONE": Function(f"{{a}} + {_unfused('{b} * {c}', 'd')}"),
     "ADD_PRODUCT_BY_ONE_AND_BIAS": Function(
-        f"{{a}} + {_apart(_apart('{b} * {c}', 'e') + ' + {d}', 'e')}"
+        f"{{a}} + {_unfused(_unfused('{b} * {c}', 'e') + ' + {d}', 'e')}"
     ),
     # By a multiplier of 2^31, after a shift to the left by {c}, before one to the right by {d};
     # halves go up, or away from zero where {e} is 1.

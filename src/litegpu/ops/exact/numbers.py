@@ -144,7 +144,7 @@ def check_tensors(graph: Graph, tensors: Sequence[int], dtypes: frozenset[DType]
     return ""
 
 
-def check_ends(graph: Graph, node: Node) -> str:
+def check_io(graph: Graph, node: Node) -> str:
     """Require a first input and a result of bytes of one type, each with a scale."""
     source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
     reason = check_tensors(graph, (source.id, result.id))

@@ -39,12 +39,12 @@ class ExactQuantize(Exact):
         return checks.first_of(
             checks.input_count(node, 1, 1),
             checks.operands(graph, node, (1,)),
-            lambda: _check_result(graph, *_ends(graph, node)),
-            lambda: _check_source(graph, *_ends(graph, node)),
+            lambda: _check_result(graph, *_io(graph, node)),
+            lambda: _check_source(graph, *_io(graph, node)),
         )
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        source, result = _ends(graph, node)
+        source, result = _io(graph, node)
         if source.dtype is DType.FLOAT32:
             epilogue = _from_floats(source, result, new_value)
         elif source.dtype in BYTES and result.dtype in BYTES:
@@ -70,7 +70,7 @@ class ExactDequantize(Exact):
         )
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        (source, _) = _ends(graph, node)
+        (source, _) = _io(graph, node)
         if source.dtype in BYTES and not _has_channels(source):
             found = (tables.dequantize(source, tail=tail) for tail in (False, True))
             epilogue = _looked_up(source, 8, found, new_value)
@@ -86,7 +86,7 @@ class ExactDequantize(Exact):
 
 def check_dequantized(graph: Graph, node: Node) -> str:
     """Require stored integers of which the CPU makes float32; those of 16 bits without a zero."""
-    source, result = _ends(graph, node)
+    source, result = _io(graph, node)
     if result.dtype is not DType.FLOAT32:
         return f"tensor {result.id} is {result.dtype.name}, FLOAT32 is handled."
     if _has_channels(source):
@@ -109,7 +109,7 @@ def dequantized(value: Value) -> npt.NDArray[np.float32]:
     return np.where(in_body, body[bits], tail[bits])
 
 
-def _ends(graph: Graph, node: Node) -> tuple[Value, Value]:
+def _io(graph: Graph, node: Node) -> tuple[Value, Value]:
     return graph.values[node.inputs[0]], graph.values[node.outputs[0]]
 
 

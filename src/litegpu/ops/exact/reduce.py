@@ -39,7 +39,7 @@ class _ExactSums(Exact):
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
             lambda: self._geometry(graph, node),
-            lambda: numbers.check_ends(graph, node),
+            lambda: numbers.check_io(graph, node),
             lambda: self._check_sums(graph, node),
         )
 

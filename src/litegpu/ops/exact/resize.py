@@ -25,7 +25,7 @@ class ExactResize(Exact):
         self._geometry = geometry
 
     def check(self, graph: Graph, node: Node) -> str:
-        return self._geometry(graph, node) or numbers.check_ends(graph, node)
+        return self._geometry(graph, node) or numbers.check_io(graph, node)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]

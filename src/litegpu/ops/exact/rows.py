@@ -23,7 +23,7 @@ class ExactRows(Exact):
     def check(self, graph: Graph, node: Node) -> str:
         return (
             self._geometry(graph, node)
-            or numbers.check_ends(graph, node)
+            or numbers.check_io(graph, node)
             or numbers.check_activation(node, ("none",))
         )
 

@@ -31,7 +31,7 @@ _MOST_CHANNELS = 4
 """Channels of an image, with its padding; more of them are chunks that other kernels take."""
 _MOST_STEPS = 48
 """Steps of a sum, all of which are written out."""
-_MARGIN = 0.8
+_MAX_CLOCK_RATIO = 0.8
 """How much less time than the other kernel's the estimate must promise; neither is exact."""
 _TOO_FEW = Rejected("too few tiles to keep the device busy")
 
@@ -84,7 +84,7 @@ def plan_tiles(
     tiles = choose_tiles(problem, candidates(problem, target), target)
     if isinstance(tiles, Rejected):
         return tiles
-    return TilePlan((name, problem), tiles, kernel, tiles[0].clocks(target), _MARGIN)
+    return TilePlan((name, problem), tiles, kernel, tiles[0].clocks(target), _MAX_CLOCK_RATIO)
 
 
 def choose_tiles(

@@ -21,7 +21,7 @@ from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.common.units import Unit
 from litegpu.ops.pooled_conv import PooledConvSpec
 
-_MARGIN = 0.85
+_MAX_CLOCK_RATIO = 0.85
 """Which part of the time of two kernels the estimate may promise; none of them is exact."""
 
 
@@ -43,17 +43,17 @@ class PooledConvNarrow(Implementation):
         tiles = choose_tiles(conv, candidates(problem, target), target)
         if isinstance(tiles, Rejected):
             return tiles
-        clocks, apart = tiles[0].clocks(target), _apart(spec, target)
-        if clocks > _MARGIN * apart:
+        clocks, separate = tiles[0].clocks(target), _separate_clocks(spec, target)
+        if clocks > _MAX_CLOCK_RATIO * separate:
             return Rejected(
-                f"it should take {clocks:.0f} clocks, the two kernels {apart:.0f}: "
-                f"not less than {_MARGIN:.0%} of them"
+                f"it should take {clocks:.0f} clocks, the two kernels {separate:.0f}: "
+                f"not less than {_MAX_CLOCK_RATIO:.0%} of them"
             )
         kernel = partial(_kernel, spec=spec)
         return TilePlan(("conv_narrow and pool", problem), tiles, kernel, clocks)
 
 
-def _apart(spec: PooledConvSpec, target: Target) -> float:
+def _separate_clocks(spec: PooledConvSpec, target: Target) -> float:
     """Return the clocks of the convolution by itself, and of a pool that waits for memory."""
     plans = (each.plan(spec.conv, target) for each in (ConvNarrow(), ConvMma()))
     # Where nothing is known of the convolution, it counts as nothing: the two stay apart.

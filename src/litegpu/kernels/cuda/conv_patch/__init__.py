@@ -24,7 +24,7 @@ from litegpu.ops.common.lazy_array import LazyArray
 _FLOATS = npt.NDArray[np.float32]
 _OVERLAPS = 4
 """Windows that a pixel must be part of: what is stored once is then read so many times."""
-_MARGIN = 0.7
+_MAX_CLOCK_RATIO = 0.7
 """How much less time than the other kernel's the estimate must promise; neither is exact."""
 
 
@@ -57,7 +57,7 @@ class ConvPatch(Implementation):
         if isinstance(tiles, Rejected):
             return tiles
         key, best = ("conv_patch", problem), tiles[0].clocks(target)
-        return TilePlan(key, tiles, partial(_kernel, spec=spec), best, _MARGIN)
+        return TilePlan(key, tiles, partial(_kernel, spec=spec), best, _MAX_CLOCK_RATIO)
 
 
 def _kernel(node: Node, ctx: LowerContext, tile: PatchTile, spec: ConvSpec) -> KernelRequest:

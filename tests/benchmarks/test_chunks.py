@@ -1,4 +1,4 @@
-"""The benchmark of batches in pieces: every way computes the same, and moves its inputs its way."""
+"""The benchmark of batches in chunks: every way computes the same, and moves its inputs its way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPE = (4, 256, 256, 4)
 
 @needs_emulator
 def test_ways_to_move_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    benchmark, driver = load_benchmark("pieces", monkeypatch), put_in_place(monkeypatch)
+    benchmark, driver = load_benchmark("chunks", monkeypatch), put_in_place(monkeypatch)
     found = {}
     with contextlib.ExitStack() as opened:
         model = opened.enter_context(
@@ -35,8 +35,8 @@ def test_ways_to_move_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(different.values()) == {0}
     copied, moved, read, one = (2, 1), (0, 3), (0, 1), (0, 1)
     whole = {"default": copied, "device": one, "copied": copied, "moved": moved, "read": read}
-    halves = {"2 pieces copied": (4, 1), "2 pieces moved": moved, "2 pieces read": read}
-    fourths = {"4 pieces copied": (8, 1), "4 pieces moved": moved, "4 pieces read": read}
+    halves = {"2 chunks copied": (4, 1), "2 chunks moved": moved, "2 chunks read": read}
+    fourths = {"4 chunks copied": (8, 1), "4 chunks moved": moved, "4 chunks read": read}
     assert found == whole | halves | fourths, "copies, and kernels of the last graph"
     del model, calls
     gc.collect()
@@ -45,11 +45,11 @@ def test_ways_to_move_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_way_has_a_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, output = "zoo:mobilenet_v1_0.25_128?size=32&batch=2", tmp_path / "pieces.json"
-    benchmark = load_benchmark("pieces", monkeypatch)
-    settings = ["--repeats=1", "--rounds=1", "--pieces=2", "--backend=opencl"]
+    model, output = "zoo:mobilenet_v1_0.25_128?size=32&batch=2", tmp_path / "chunks.json"
+    benchmark = load_benchmark("chunks", monkeypatch)
+    settings = ["--repeats=1", "--rounds=1", "--chunks=2", "--backend=opencl"]
     monkeypatch.setattr(
-        sys, "argv", ["pieces.py", f"--model={model}", f"--out={output}", *settings]
+        sys, "argv", ["chunks.py", f"--model={model}", f"--out={output}", *settings]
     )
     benchmark.main()
     models = json.loads(output.read_text(encoding="utf-8"))["models"]
@@ -57,4 +57,4 @@ def test_each_way_has_a_figure(
     for figures in models.values():
         assert all(ms > 0 for ms in figures["ms"].values())
         assert max(figures["different"].values()) < 1e-2
-    assert "2 pieces read" in capsys.readouterr().out
+    assert "2 chunks read" in capsys.readouterr().out

@@ -1,6 +1,6 @@
-"""Measures large batches from pinned memory: copied whole, in pieces, or read by kernels.
+"""Measures large batches from pinned memory: copied whole, in chunks, or read by kernels.
 
-    python benchmarks/pieces.py [--out FILE] [--model NAME ...] [--pieces K ...] [--backend NAME]
+    python benchmarks/chunks.py [--out FILE] [--model NAME ...] [--chunks K ...] [--backend NAME]
 
 Milliseconds of a call from pinned memory to pinned memory, medians of `--repeats` after a warm-up,
 for inputs of float32 and (`pictures`) of a picture's bytes. The results are written as JSON:
@@ -9,8 +9,8 @@ for inputs of float32 and (`pictures`) of a picture's bytes. The results are wri
 - copied: the GPU's copy engine moves the whole batch, then all kernels run.
 - moved: a kernel that moves the batch is the first of the graph.
 - read: zero copy. The kernels that read the input read the host's memory themselves.
-- K pieces copied, moved, read: the same for a K-th of the rows each, in K contexts with a stream
-  of its own each, which share weights; all are submitted, and then waited for. Copies of a piece
+- K chunks copied, moved, read: the same for a K-th of the rows each, in K contexts with a stream
+  of its own each, which share weights; all are submitted, and then waited for. Copies of a chunk
   take place while the kernels of another run.
 
 `default` is what a run does by itself, and `different` the largest difference from its outputs:
@@ -43,8 +43,8 @@ from litegpu.tools.console import print_table
 from litegpu.zoo import resolve_model
 
 MODELS = ("zoo:mobilenet_v1_1.0_224?batch=64",)
-PIECES = (2, 4, 8)
-DEFAULT_OUTPUT = Path(__file__).parent / "results" / "pieces.json"
+CHUNKS = (2, 4, 8)
+DEFAULT_OUTPUT = Path(__file__).parent / "results" / "chunks.json"
 _COPIED_FROM, _NEVER = 1 << 20, 1 << 60
 """Bytes of an end that the copy engine moves: all inputs here, no outputs; and none at all."""
 Call = Callable[[], None]
@@ -84,10 +84,10 @@ def pieces_of(buffer: TensorBuffer, count: int) -> list[TensorBuffer]:
     return [TensorBuffer(each, buffer.dtype, (rows // count, *shape)) for each in memories]
 
 
-def in_pieces(
+def in_chunks(
     model: CompiledModel, inputs: Sequence[TensorBuffer], outputs: Sequence[TensorBuffer]
 ) -> Call:
-    """Return a call that submits all pieces of a batch, and waits for them in order."""
+    """Return a call that submits all chunks of a batch, and waits for them in order."""
     count = len(model._pool.all)
     sides = [[pieces_of(buffer, count) for buffer in side] for side in (inputs, outputs)]
     ends = [[[cut[number] for cut in side] for side in sides] for number in range(count)]
@@ -147,7 +147,7 @@ def calls_of(
             continue
         part = opened.enter_context(model.at_batch(rows // count, contexts=count))
         for way in _MOVING:
-            add(f"{count} pieces {way}", way, in_pieces(part, inputs, outputs))
+            add(f"{count} chunks {way}", way, in_chunks(part, inputs, outputs))
     return calls, different
 
 
@@ -155,7 +155,7 @@ def measure(model: CompiledModel, args: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of a model, which is closed."""
     with contextlib.ExitStack() as opened:
         opened.enter_context(model)
-        calls, different = calls_of(model, args.pieces or PIECES, opened)
+        calls, different = calls_of(model, args.chunks or CHUNKS, opened)
         seconds: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(args.rounds):
             for name, call in calls.items():
@@ -172,7 +172,7 @@ def measure(model: CompiledModel, args: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", action="append", help="path or zoo:NAME; may be repeated")
-    parser.add_argument("--pieces", action="append", type=int, help="may be repeated")
+    parser.add_argument("--chunks", action="append", type=int, help="may be repeated")
     parser.add_argument("--backend", default=None)
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--rounds", type=int, default=5)

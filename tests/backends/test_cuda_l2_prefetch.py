@@ -9,7 +9,7 @@ import pytest
 
 from cuda_emulator import needs_emulator
 from litegpu import GpuDelegate
-from litegpu.backends.cuda.l2_prefetch import constants_ahead, part_ahead
+from litegpu.backends.cuda.l2_prefetch import prefetch_bytes, prefetch_ranges
 from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.zoo import resolve_model
@@ -28,22 +28,22 @@ def program(memory_bytes: int) -> Program:
 
 
 def test_the_largest_constants_of_the_launch_after_the_next_one() -> None:
-    assert constants_ahead(program(1 << 20), 1 << 20) == [*WEIGHTS[2:], None, None]
-    assert constants_ahead(program(0), (8 << 20) - 1) == [*WEIGHTS[2:], None, None]
+    assert prefetch_ranges(program(1 << 20), 1 << 20) == [*WEIGHTS[2:], None, None]
+    assert prefetch_ranges(program(0), (8 << 20) - 1) == [*WEIGHTS[2:], None, None]
 
 
 def test_nothing_where_values_are_more_than_constants() -> None:
-    assert constants_ahead(program((4 << 20) + 1), 1 << 20) == [None] * 4
+    assert prefetch_ranges(program((4 << 20) + 1), 1 << 20) == [None] * 4
 
 
 def test_nothing_where_a_run_finds_all_in_the_cache() -> None:
-    assert constants_ahead(program(0), 8 << 20) == [None] * 4
+    assert prefetch_ranges(program(0), 8 << 20) == [None] * 4
 
 
 def test_a_single_launch_has_nothing_after_it() -> None:
     whole = program(1 << 20)
     alone = Program((), whole.launches[:1], 1 << 20, whole.constants, (), ())
-    assert constants_ahead(alone, 0) == [None]
+    assert prefetch_ranges(alone, 0) == [None]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_single_launch_has_nothing_after_it() -> None:
     [(4096, (2, 4, 1), 512), (4100, (3, 1, 1), 1360), (90, (6, 1, 1), 0)],
 )
 def test_blocks_share_out_whole_units(size: int, blocks: tuple[int, ...], part: int) -> None:
-    assert part_ahead(BufferRange(True, 0, size), blocks) == part
+    assert prefetch_bytes(BufferRange(True, 0, size), blocks) == part
 
 
 @needs_emulator

@@ -1,4 +1,4 @@
-"""Batches in pieces give what whole ones give, whatever memory they lie in."""
+"""Batches in chunks give what whole ones give, whatever memory they lie in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from cuda_emulator import needs_emulator
 from litegpu import CompiledModel, CompiledModelError
-from litegpu.compiled_model.pieces import PiecedRun
+from litegpu.compiled_model.chunks import ChunkedRun
 from litegpu.errors import ExecutionError
 from simulated_cuda import SimulatedDriver, put_in_place
 from small_models import CPU_ONLY, chain
@@ -23,12 +23,12 @@ OPS = ["ABS", "NEG"]
 
 
 def compiled(backend: str, count: int, **options: Any) -> CompiledModel:
-    return CompiledModel.from_buffer(chain(OPS, SHAPE), backend=backend, pieces=count, **options)
+    return CompiledModel.from_buffer(chain(OPS, SHAPE), backend=backend, chunks=count, **options)
 
 
 @pytest.mark.parametrize("count", [2, 3, 6])
 @pytest.mark.parametrize("kinds", ["host pinned", "pinned host", "pinned device", "device pinned"])
-def test_pieces_are_the_whole(backend: str, kinds: str, count: int) -> None:
+def test_chunks_are_the_whole(backend: str, kinds: str, count: int) -> None:
     source, target = kinds.split()
     with compiled(backend, count) as model:
         inputs = model.create_input_buffers(memory=source)
@@ -43,16 +43,16 @@ def test_pieces_are_the_whole(backend: str, kinds: str, count: int) -> None:
             np.testing.assert_array_equal(outputs[0].read(), -np.abs(X * factor))
 
 
-def test_calls_go_in_pieces(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[PiecedRun] = []
-    begin = PiecedRun.submit
+def test_calls_go_in_chunks(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[ChunkedRun] = []
+    begin = ChunkedRun.submit
 
-    def submit(run: PiecedRun) -> None:
+    def submit(run: ChunkedRun) -> None:
         begun.append(run)
         begin(run)
 
     with compiled(backend, 3) as model:
-        monkeypatch.setattr(PiecedRun, "submit", submit)
+        monkeypatch.setattr(ChunkedRun, "submit", submit)
         (buffer,) = model.create_input_buffers()
         buffer.write(X)
         ways: list[Callable[[Any], Any]] = [model, lambda x: model.submit(x).result()]
@@ -94,19 +94,32 @@ def test_many_runs_in_threads(backend: str) -> None:
     assert not failed, failed
 
 
+def test_pieces_is_the_deprecated_name_of_chunks(backend: str) -> None:
+    model = chain(OPS, SHAPE)
+    with pytest.warns(DeprecationWarning, match=r"pieces is deprecated\. Use chunks\.") as warned:
+        old = CompiledModel.from_buffer(model, backend=backend, pieces=2)
+    assert warned[0].filename == __file__, "the user's line, which Python shows by default"
+    x = np.arange(np.prod(SHAPE), dtype=np.float32).reshape(SHAPE)
+    with old, compiled(backend, 2) as new:
+        assert old._chunks is not None
+        np.testing.assert_array_equal(old(x), new(x))
+    with pytest.raises(CompiledModelError, match=r"pieces is the old name of chunks\. Use chunks"):
+        CompiledModel.from_buffer(model, backend=backend, pieces=2, chunks=2)
+
+
 def test_what_cannot_be_cut(backend: str) -> None:
     for count in (0, "2", 1.5):
-        with pytest.raises(CompiledModelError, match=r"pieces is .*\. Use a number from 1 on\."):
+        with pytest.raises(CompiledModelError, match=r"chunks is .*\. Use a number from 1 on\."):
             compiled(backend, count)  # type: ignore[arg-type]
     with pytest.raises(
         CompiledModelError, match=r"have \[6\] rows\. Use a number .*\.with_batch\("
     ):
         compiled(backend, 4)
     partly = chain(["ABS", CPU_ONLY], SHAPE)
-    with pytest.raises(CompiledModelError, match=r"pieces are for models of one signature that"):
-        CompiledModel.from_buffer(partly, backend=backend, pieces=2)
+    with pytest.raises(CompiledModelError, match=r"chunks requires a model of one signature that"):
+        CompiledModel.from_buffer(partly, backend=backend, chunks=2)
     with compiled(backend, 2) as model:
-        with pytest.raises(CompiledModelError, match=r"The shapes of a model in pieces stay"):
+        with pytest.raises(CompiledModelError, match=r"shapes of a model in chunks cannot change"):
             model.resize_input_tensor(0, (2, 4, 4, 4), strict=False)
         inputs, outputs = model.create_input_buffers(), model.create_output_buffers()
         with pytest.raises(CompiledModelError, match=r"Output 'tensor_\d' is|number of outputs"):
@@ -121,7 +134,7 @@ def test_what_cannot_be_cut(backend: str) -> None:
 
 @needs_emulator
 def test_what_the_driver_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph for each piece, one for a device's memory; all goes with the model."""
+    """A graph for each chunk, one for a device's memory; all goes with the model."""
     driver: SimulatedDriver = put_in_place(monkeypatch)
     model = compiled("cuda", 3)
     pinned = model.create_input_buffers(), model.create_output_buffers()
@@ -136,7 +149,7 @@ def test_what_the_driver_does(monkeypatch: pytest.MonkeyPatch) -> None:
         assert driver.calls[before:].count("cuGraphLaunch") == graphs
     before = len(driver.calls)
     model.run_by_index(0, *pinned, stream=5)
-    assert driver.calls[before:].count("cuEventRecord") == 3, "each piece comes after the stream"
+    assert driver.calls[before:].count("cuEventRecord") == 3, "each chunk comes after the stream"
     model.close()
     del model, ends
     gc.collect()

@@ -1,4 +1,4 @@
-"""Runs that stay prepared for the buffers that they are on."""
+"""A cache of prepared runs, by the buffers that they use."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Generic, TypeVar
 from litegpu.tensor_buffer import TensorBuffer
 
 _MOST = 16
-"""Sets of buffers whose runs are kept."""
+"""Maximum number of cached runs."""
 _FIRST_BUFFER = 3
-"""Where the buffers begin in the key of a run."""
+"""Index of the first buffer in a key."""
 _Run = TypeVar("_Run")
 Buffers = Sequence[TensorBuffer]
 Key = tuple[object, ...]
 
 
-class KeptRuns(Generic[_Run]):
-    """Runs by their buffers, each as long as all of these live; those that were used last."""
+class CachedRuns(Generic[_Run]):
+    """The most recent runs by their buffers; a run is dropped with any of its buffers."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Create an empty cache."""
         self._runs = OrderedDict[Key, _Run]()
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def find(self, key: Key) -> _Run | None:
-        """Return the run of a key, None where there is none."""
+        """Return the run of a key, or None."""
         return self._runs.get(key)
 
-    def keep(self, key: Key, run: _Run, buffers: Buffers) -> None:
-        """Keep a run that holds none of its buffers; they know these runs weakly."""
+    def add(self, key: Key, run: _Run, buffers: Buffers) -> None:
+        """Add a run, which must not reference its buffers; buffers reference this cache weakly."""
         self._runs[key] = run
         for buffer in buffers:
             buffer.when_gone(self)
@@ -40,13 +40,13 @@ class KeptRuns(Generic[_Run]):
             self._runs.popitem(last=False)
 
     def forget_buffer(self, number: int) -> None:
-        """Let go of runs on the buffer of that id."""
+        """Drop the runs on the buffer of that id."""
         for key in [*self._runs]:
             if number in key[_FIRST_BUFFER:]:
                 self._runs.pop(key, None)
 
     def clear(self) -> None:
-        """Let go of all."""
+        """Drop all runs."""
         self._runs.clear()
 
 
