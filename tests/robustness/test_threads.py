@@ -103,11 +103,11 @@ def test_threads_that_share_a_delegate_do_not_meet(monkeypatch: pytest.MonkeyPat
     inside, go_on = threading.Event(), threading.Event()
     original = GpuDelegate._compile_chosen
 
-    def waiting(self: GpuDelegate, selection: Any) -> Any:
+    def waiting(self: GpuDelegate, context: int, selection: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():
             inside.set()
             assert go_on.wait(60)
-        return original(self, selection)
+        return original(self, context, selection)
 
     monkeypatch.setattr(GpuDelegate, "_compile_chosen", waiting)
     slow: list[Any] = []

@@ -93,6 +93,7 @@ PARAMS_LAYOUT: dict[str, tuple[str, int]] = {
     "UNIDIRECTIONAL_SEQUENCE_RNN": ("TfLiteSequenceRNNParams", 12),
     "UNPACK": ("TfLiteUnpackParams", 8),
     "STABLEHLO_COMPOSITE": ("TfLiteStablehloCompositeParams", 16),
+    "VAR_HANDLE": ("TfLiteVarHandleParams", 16),
     "WHILE": ("TfLiteWhileParams", 8),
 }
 """C struct of each op, and the bytes of it that are read."""

@@ -37,6 +37,7 @@ from small_models import (
     random,
     reference,
     run,
+    shifted,
 )
 
 FAULTS: list[Exception] = [
@@ -143,13 +144,12 @@ def test_a_broken_log_handler_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         log.removeHandler(handler)
 
 
-@pytest.mark.parametrize("shape", [[1] * 8 + [4], [0, 4]], ids=["rank 9", "empty"])
-def test_a_size_that_is_impossible_is_an_error_and_the_next_one_works(shape: list[int]) -> None:
-    model = chain(["ABS", "SQRT"], (1, 4))
+def test_a_size_that_is_impossible_is_an_error_and_the_next_one_works() -> None:
+    model = shifted()
     delegate = GpuDelegate()
     target = interpreter(model, delegate)
-    target.resize_tensor_input(0, shape)
-    with pytest.raises(RuntimeError, match=r"Node 0 cannot run with the input shapes.*tensor 0"):
+    target.resize_tensor_input(0, [2, 3])
+    with pytest.raises(RuntimeError, match=r"Node 0 cannot run with the input shapes"):
         target.allocate_tensors()
     assert isinstance(delegate.error, ModelError)
     assert "Use other shapes, or the interpreter without the delegate." in str(delegate.error)

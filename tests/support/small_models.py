@@ -40,6 +40,15 @@ def chain(ops: Sequence[str], shape: Shape = (1, 4, 4, 4)) -> bytes:
     return writer.build()
 
 
+def shifted(shape: Shape = (1, 4)) -> bytes:
+    """Return a model that adds a list to each row, and so takes rows of one length."""
+    writer = ModelWriter()
+    x = writer.input(shape)
+    row = writer.constant(np.arange(shape[-1], dtype=np.float32), name="row")
+    writer.output(step(writer, "ABS", writer.op("ADD", [x, row], [shape])))
+    return writer.build()
+
+
 def convolution(
     writer: ModelWriter, x: TensorRef, channels: int, stride: int = 1, seed: int = 0
 ) -> TensorRef:

@@ -115,6 +115,7 @@ def test_nothing_on_the_gpu_is_status_1(
         "model": SMALL,
         "type": "float32",
         "report": None,
+        "runtime": None,
     }
     assert cli.main(["check", SMALL]) == 1
     assert "The delegate was not applied" in capsys.readouterr().out

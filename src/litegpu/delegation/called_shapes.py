@@ -8,16 +8,17 @@ take longer than the model does.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import replace
 
-from litegpu.graph import Graph
-from litegpu.graph.partition import sources
+from litegpu.graph import Graph, Value
+from litegpu.graph.partition import sources, with_shapes
 from litegpu.numeric_policy import QuantizedMode
 from litegpu.ops.base import Shape
 from litegpu.ops.common import support
 from litegpu.ops.common.dynamic import UNKNOWN
 from litegpu.ops.common.support import SupportCheck
+from litegpu.runtime_abi.cpu_nodes import CpuNodes
 from litegpu.runtime_abi.subgraphs import Call, Subgraphs
 
 SlowLoops = Callable[[int, SupportCheck], Mapping[int, str]]
@@ -41,18 +42,46 @@ class GraphChecks:
         self._places = dict[Graph, set[int]]()
         self._shapes = dict[Graph, set[Shape]]()
 
-    def of(self, context: int) -> SupportCheck:
-        """Return what was found of the graph of a context, after those that call it."""
+    def of(self, context: int, applied: int = 0) -> SupportCheck:
+        """Return what was found of the graph of a context, after those that call it.
+
+        `applied` is the context that the delegate is applied to at present, if it is another one.
+        """
+        applied = applied or context
         if context not in self._found:
             self._started.add(context)
             graph = self._subgraphs.graph(context)
-            late = {v for call in self._subgraphs.calls(context) for v in self._late(call, graph)}
+            late = {
+                v
+                for call in self._subgraphs.calls(context)
+                for v in self._late(call, graph, applied)
+            }
             graph = _without_shapes(graph, late)
-            found = support.check_support(graph, self._quantized)
-            if on_cpu := self._slow_loops(context, found):
-                found = support.check_support(graph, self._quantized, on_cpu)
-            self._found[context] = found
+            with self._subgraphs.opened(context, applied):
+                cpu = CpuNodes(context, graph.nodes)
+            try:
+                self._found[context] = self._best(context, graph, cpu)
+            finally:
+                cpu.close()
         return self._found[context]
+
+    def _best(self, context: int, graph: Graph, cpu: CpuNodes) -> SupportCheck:
+        """Check a graph for sizes that its inputs may come to have, where the file leaves any open.
+
+        Those count for which most nodes can run.
+        """
+        stated = self._check(context, graph, cpu)
+        likely = [self._check(context, each, cpu) for each in likely_shapes(graph)]
+        if not likely:
+            return stated
+        best = min(likely, key=lambda found: len(found.reasons))
+        return stated if len(stated.reasons) < len(best.reasons) else replace(best, stated=stated)
+
+    def _check(self, context: int, graph: Graph, cpu: CpuNodes) -> SupportCheck:
+        found = support.check_support(graph, self._quantized, cpu_shapes=cpu.shapes)
+        if on_cpu := self._slow_loops(context, found):
+            found = support.check_support(graph, self._quantized, on_cpu, cpu.shapes)
+        return found
 
     def done(self, context: int) -> None:
         """Keep nothing any longer when the runtime has asked about all graphs."""
@@ -60,7 +89,7 @@ class GraphChecks:
             for found in (self._found, self._places, self._shapes):
                 found.clear()
 
-    def _late(self, call: Call, graph: Graph) -> Collection[int]:
+    def _late(self, call: Call, graph: Graph, applied: int) -> Collection[int]:
         """Return the inputs of a called graph whose shapes are known only when the model runs."""
         places = set[int]()
         if call.body is not None and call.body.outputs:
@@ -68,7 +97,7 @@ class GraphChecks:
         elif call.body is not None and not self._results(call.body) <= self._given(call):
             places.update(range(len(call.node.inputs)))
         if call.context in self._found or call.context not in self._started:  # no circle
-            values = self.of(call.context).graph.values
+            values = self.of(call.context, applied).graph.values
             given = call.node.inputs[1:] if call.node.op == "IF" else call.node.inputs
             late = (v in values and values[v].shape == UNKNOWN for v in given)
             places.update(itertools.compress(itertools.count(), late))
@@ -107,6 +136,40 @@ class GraphChecks:
         """Return the shapes of what a node gives to the graph that it calls."""
         values = self._subgraphs.graph(call.context).values
         return {values[v].shape for v in call.node.inputs if v in values}
+
+
+_LIKELY = 128
+"""A size of pictures and sequences, for those that a file leaves open."""
+
+
+def likely_shapes(graph: Graph) -> Iterator[Graph]:
+    """Yield a graph with larger sizes where its file leaves those of inputs open.
+
+    The file states 1 for these, which is no likely size but that of a batch: the first dimension.
+    Nothing is yielded where no other is open, or where the inputs have been resized.
+    """
+    values = (graph.values[v] for v in sources(graph))
+    inputs = [value for value in values if value.signature and value.shape != UNKNOWN]
+    sizes = [size for value in inputs for size in _open_sizes(value)]
+    for first in (1, 0) if sizes and set(sizes) == {1} else ():
+        shapes = {value.id: _likely_shape(value, first) for value in inputs}
+        if all(graph.values[v].shape == shape for v, shape in shapes.items()):
+            return
+        yield with_shapes(graph, shapes.items())
+
+
+def _open_sizes(value: Value) -> list[int]:
+    """Return the sizes that a file leaves open, as they are now."""
+    both = zip(value.shape, value.signature, strict=True)
+    return [size for size, stated in both if stated == -1]
+
+
+def _likely_shape(value: Value, first: int) -> Shape:
+    """Return a shape with larger sizes where the file leaves them open, from an axis on."""
+    both = enumerate(zip(value.shape, value.signature, strict=True))
+    return tuple(
+        _LIKELY if axis >= first and stated == -1 else size for axis, (size, stated) in both
+    )
 
 
 def _without_shapes(graph: Graph, values: Collection[int]) -> Graph:

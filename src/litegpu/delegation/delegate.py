@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from litegpu.delegation.report import DelegationReport, Partition
     from litegpu.graph import Graph
     from litegpu.graph.partition import PartitionChoice, Preview, Subset
+    from litegpu.runtime_abi.cpu_nodes import CpuNodes
     from litegpu.runtime_abi.kernel_slots import SlotKernel
     from litegpu.runtime_abi.subgraphs import Subgraphs
 
@@ -194,7 +195,7 @@ class GpuDelegate:
         on_cpu = (thread_count(context), preview, applied.subgraphs.runs(context))
         selection = Selection(support, self.options, self.device, *on_cpu)
         with progress.watching(self._on_progress):
-            choice, kernels, notes = self._compile_chosen(selection)
+            choice, kernels, notes = self._compile_chosen(context, selection)
         if self.options.quantized_mode() == "exact":
             notes += exactness_notes(support.graph, choice)
         self._pending[context] = {subset.nodes: kernel for subset, kernel in kernels}
@@ -231,10 +232,11 @@ class GpuDelegate:
             _log.warning("No loop will run on the GPU: %s", error)
 
     def _compile_chosen(
-        self, selection: Selection
+        self, context: int, selection: Selection
     ) -> tuple[PartitionChoice, list[tuple[Subset, PartitionKernel]], list[str]]:
         """Compile what can be delegated; what a device refuses is left out, and chosen again."""
         from litegpu.graph.partition import extract
+        from litegpu.runtime_abi.cpu_nodes import CpuNodes
 
         graph = selection.support.graph
         notes: list[str] = []
@@ -245,7 +247,9 @@ class GpuDelegate:
                 progress.at_partition(number, len(choice.delegated))
                 try:
                     alone = len(subset.nodes) == len(graph.nodes)
-                    kernels.append((subset, self._compile(extract(graph, subset), alone)))
+                    part = extract(selection.support.graph_for(subset.nodes), subset)
+                    cpu = CpuNodes(context, part.nodes)
+                    kernels.append((subset, self._compile(part, alone, cpu)))
                 except LitegpuError as error:
                     self._fail(error)
                     notes.append(f"{counted(len(subset.nodes), 'node')} left to the CPU: {error}")
@@ -257,17 +261,17 @@ class GpuDelegate:
             for _, kernel in kernels:
                 kernel.close()
 
-    def _compile(self, graph: Graph, alone: bool) -> PartitionKernel:
+    def _compile(self, graph: Graph, alone: bool, cpu: CpuNodes) -> PartitionKernel:
         """Compile on the device, or on that of the next API if this one refuses and any will do."""
         while True:
             try:
-                return self._compile_here(graph, alone)
+                return self._compile_here(graph, alone, cpu)
             except LitegpuError as error:
                 if not self._may_fall_back:
                     raise
                 self._device = backends.fall_back(self.device, error)
 
-    def _compile_here(self, graph: Graph, alone: bool) -> PartitionKernel:
+    def _compile_here(self, graph: Graph, alone: bool, cpu: CpuNodes) -> PartitionKernel:
         from litegpu.delegation.partition_kernel import PartitionKernel
 
         options = self.options
@@ -277,6 +281,7 @@ class GpuDelegate:
             timeout=options.timeout_seconds(),
             on_progress=self._on_progress,
             fast_compile=options.compiles_fast_first(),
+            cpu=cpu,
         )
         self._device = kernel.device
         return kernel

@@ -37,10 +37,11 @@ from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.common.support import check_support
 from litegpu.progress import OnProgress
 from litegpu.runtime_abi import bridge, structs
-from litegpu.runtime_abi.enums import DTYPES
+from litegpu.runtime_abi.cpu_nodes import CpuNodes
+from litegpu.runtime_abi.enums import DTYPES, AllocationType
 from litegpu.runtime_abi.reader import tensor_at
 from litegpu.runtime_abi.zero_copy import ZeroCopyBinding
-from litegpu.wording import shown_names
+from litegpu.wording import counted, shown_names
 
 _log = logging.getLogger("litegpu")
 
@@ -63,14 +64,16 @@ class PartitionKernel:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         fast_compile: bool = False,
+        cpu: CpuNodes | None = None,
     ) -> None:
         """Compile for the shapes that the graph has now, or take what `cache` has of that.
 
         `alone` tells that no other node of the model runs beside the partition. `tuning` is how
         kernels are chosen, for these shapes and for all that follow. `timeout` is how many seconds
         a run may take, None for any. `on_progress` hears of this and of all later compiling.
-        `fast_compile` permits quickly compiled kernels until optimized ones are ready. After a
-        loss of the device the kernel runs on the reopened device, or on one of another API.
+        `fast_compile` permits quickly compiled kernels until optimized ones are ready. `cpu` runs
+        the partition for shapes that the GPU does not support. After a loss of the device the
+        kernel runs on the reopened device, or on one of another API.
         Raises CompilationError or DeviceMemoryError.
         """
         self.graph = self._compiled_graph = graph
@@ -106,6 +109,11 @@ class PartitionKernel:
         self._zero_copy = ZeroCopyBinding()
         self._constants: list[tuple[ctypes.c_void_p, int, int]] = []
         self._states: list[tuple[ctypes.c_void_p, int]] = []
+        self._cpu = cpu
+        self.on_cpu = ""
+        """Why the CPU runs the partition for the present shapes, or an empty text."""
+        self._dynamic = set[int]()
+        """Outputs that have memory of their own, for their shapes are known in a run only."""
 
     def _tuner_of(self, device: Device) -> Tuner:
         return Tuner(device.info, self._cache.kernels if self._cache else None, self._tuning)
@@ -169,16 +177,75 @@ class PartitionKernel:
     def shape(self, context: int) -> None:
         """Give the outputs the shapes that follow from those of the inputs.
 
-        Raises ModelError when the inputs' shapes make a node impossible.
+        Raises ModelError when the inputs' shapes make a node impossible for the CPU, too.
         """
         tensors = structs.TfLiteContext.from_address(context).tensors or 0
         shapes = {v: bridge.tensor_shape(tensors, v) for v in sources(self.graph)}
+        self.on_cpu = ""
         if any(self.graph.values[v].shape != shape for v, shape in shapes.items()):
-            self.graph = _supported(with_shapes(self.graph, shapes.items()), self._policy)
+            try:
+                self.graph = _supported(with_shapes(self.graph, shapes.items()), self._policy)
+            except ModelError as error:
+                if self._cpu is None:
+                    raise
+                return self._shape_on_cpu(context, self._cpu, error)
         for v in self.graph.outputs:
-            shape = self.graph.values[v].shape
-            if bridge.tensor_shape(tensors, v) != shape:
+            self._resize(context, v, self.graph.values[v].shape)
+
+    def _shape_on_cpu(self, context: int, cpu: CpuNodes, error: ModelError) -> None:
+        """Let the CPU run the partition for shapes that the GPU cannot.
+
+        Raises `error`, which is what the GPU lacks, where the CPU cannot either.
+        """
+        try:
+            found = cpu.prepare(sources(self.graph), self.graph.outputs)
+        except ModelError as refused:
+            raise error from refused
+        if found is not None:
+            for v, shape in zip(self.graph.outputs, found, strict=True):
+                self._resize(context, v, shape)
+        else:
+            for v in self.graph.outputs:
+                tensor = tensor_at(structs.TfLiteContext.from_address(context).tensors or 0, v)
+                if tensor.allocation_type != AllocationType.DYNAMIC:
+                    tensor.data, tensor.allocation_type = None, AllocationType.DYNAMIC
+                    self._dynamic.add(v)
+        self.on_cpu = str(error)
+        _log.info("The CPU runs %s: %s", counted(len(self.graph.nodes), "node"), error)
+
+    def _resize(self, context: int, v: int, shape: tuple[int, ...]) -> None:
+        """Give an output a shape, and memory that the runtime plans."""
+        tensors = structs.TfLiteContext.from_address(context).tensors or 0
+        if v in self._dynamic:
+            tensor = tensor_at(tensors, v)
+            structs.free_array(tensor.data)
+            tensor.data, tensor.allocation_type = None, AllocationType.ARENA_RW
+            self._dynamic.discard(v)
+        if bridge.tensor_shape(tensors, v) != shape:
+            bridge.resize_tensor(context, v, shape)
+
+    def _invoke_on_cpu(self, context: int, cpu: CpuNodes) -> None:
+        """Run the nodes by the runtime's kernels. Raises ModelError where these refuse."""
+        if self._buffers:
+            raise BindingError(
+                "The CPU runs these nodes for the present shapes, and reads and writes no bound "
+                f"buffers. {self.on_cpu} Bind None."
+            )
+        outputs = self.graph.outputs
+        tensors = structs.TfLiteContext.from_address(context).tensors or 0
+        if not self._dynamic and not any(tensor_at(tensors, v).bytes for v in outputs):
+            return  # nothing to compute
+        cpu.invoke(sources(self.graph))
+        for v in outputs:
+            shape, address, size = cpu.result(v)
+            if bridge.tensor_shape(tensors, v) != shape or v in self._dynamic:
                 bridge.resize_tensor(context, v, shape)
+            if (tensor := tensor_at(tensors, v)).bytes != size:
+                raise InterpreterError(
+                    f"Tensor {v} has {tensor.bytes} bytes in the interpreter, and the CPU's "
+                    f"kernels make {size}. Use no delegate."
+                )
+            ctypes.memmove(tensor.data or 0, address, size)
 
     def prepare(self, context: int) -> None:
         """Compile anew if shapes have changed, and give the outputs their shapes.
@@ -190,7 +257,7 @@ class PartitionKernel:
         self._context, self._tensors = context, 0
         self._check_types(structs.TfLiteContext.from_address(context).tensors or 0)
         self.shape(context)
-        if self.graph is not self._compiled_graph:
+        if self.graph is not self._compiled_graph and not self.on_cpu:
             compiled = self._compile(self.graph)
             self.compiled.close()
             self.compiled, self._compiled_graph = compiled, self.graph
@@ -240,6 +307,8 @@ class PartitionKernel:
             ) from error
 
     def _invoke(self, context: int) -> None:
+        if self.on_cpu and self._cpu is not None:
+            return self._invoke_on_cpu(context, self._cpu)
         tensors = ctypes.c_size_t.from_address(context + _TENSORS).value
         if tensors != self._tensors:
             self._check_sizes(tensors)
@@ -444,6 +513,7 @@ class PartitionKernel:
             estimate=estimate,
             kept_float32=self.kept_float32,
             replaced=facts.replaced,
+            on_cpu=self.on_cpu,
         )
 
     def close(self, context: int = 0) -> None:
@@ -451,6 +521,8 @@ class PartitionKernel:
         self.home = 0  # the interpreter may go now
         self._zero_copy.unbind(context)
         self.compiled.close()
+        if self._cpu is not None:
+            self._cpu.close()
 
 
 def _supported(graph: Graph, policy: NumericPolicy) -> Graph:

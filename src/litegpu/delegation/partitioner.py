@@ -26,7 +26,7 @@ from litegpu.numeric_policy import QuantizedMode
 from litegpu.ops.common.fold import is_folded
 from litegpu.ops.common.support import SupportCheck, check_support
 from litegpu.ops.common.types import is_quantized
-from litegpu.ops.common.work import states_of
+from litegpu.ops.common.work import states_of, variables_of
 from litegpu.options import QUANTIZED_MODES, GpuDelegateOptions
 from litegpu.runtime_abi.opcodes import CUSTOM, code_of
 from litegpu.runtime_abi.subgraphs import Runs
@@ -57,7 +57,8 @@ class Selection:
         self.supported = {index for index in able if index in nodes}
         self._outside = tuple(sorted(able - self.supported))
         self._folded = {n.index for n in graph.nodes if is_folded(n, graph.values)}
-        self._states = {v for node in graph.nodes for v in states_of(node)}
+        self._states = {node.index: states for node in graph.nodes if (states := states_of(node))}
+        self._same = variables_of(graph)
         self._limit = max(options.max_delegated_partitions, 1)
         self.costs = CostModel(graph, device.backend, threads, self._folded)
         least = options.min_nodes_per_partition
@@ -78,8 +79,8 @@ class Selection:
         """Choose partitions; as if some `more` nodes were supported, or the limit another one."""
         supported = self.supported.union(more)
         candidates = Candidates(
-            *(self.support.graph, supported, self._folded & supported, self._states),
-            called=self._called,
+            *(self.support.graph, supported, self._folded & supported),
+            *(self._states, self._same, self._called),
         )
         return choose(
             candidates, self.preview, self._policy, self._limit if limit is None else limit

@@ -61,7 +61,8 @@ class Partition:
     `lower_bound_bytes`. `constant_bytes` is the memory for weights. `estimate` is what it was
     chosen by: rough figures, on a software device those of a GPU in its place. `kept_float32` names
     the tensors that float16 could not hold in a run, and that are float32 since. `replaced` has a
-    line for each kernel that failed on the device: what replaces it, and why.
+    line for each kernel that failed on the device: what replaces it, and why. `on_cpu` says why the
+    runtime's kernels compute it for the present shapes of the inputs, where the GPU cannot.
     """
 
     nodes: tuple[int, ...]
@@ -74,6 +75,7 @@ class Partition:
     estimate: Estimate | None = None
     kept_float32: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
+    on_cpu: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,8 @@ class DelegationReport:
         )
         if self.split:
             yield notebook.paragraph(_split_line(self.split))
-        lines = [*map(_rejected_line, _alike(self.rejected)), *self.left_lines(), *self.notes]
+        lines = [*map(_rejected_line, _alike(self.rejected)), *self.left_lines()]
+        lines += [*self._cpu_lines(), *self.notes]
         yield notebook.table(("on the CPU",), [(line.strip(),) for line in lines])
         replaced = [line for part in self.partitions for line in part.replaced]
         yield notebook.folded("kernels that failed and were replaced", notebook.listed(replaced))
@@ -240,12 +243,17 @@ class DelegationReport:
             lines += [f"  {line}" for line in dict.fromkeys(replaced)]
         if self.split:
             lines += ["", _split_line(self.split)]
-        if self.rejected or self.left_out:
+        if self.rejected or self.left_out or any(self._cpu_lines()):
             lines += ["", "on the CPU"]
         lines += [_rejected_line(nodes) for nodes in _alike(self.rejected)]
-        lines += [f"  {line}" for line in self.left_lines()]
-        lines += [f"  {note}" for note in self.notes]
+        lines += [f"  {line}" for line in (*self.left_lines(), *self._cpu_lines(), *self.notes)]
         return [printable(part, _LONGEST) for line in lines for part in line.split("\n")]
+
+    def _cpu_lines(self) -> Iterator[str]:
+        """Yield which partitions the CPU runs for the present shapes, and why."""
+        for number, part in enumerate(self.partitions):
+            if part.on_cpu:
+                yield f"partition {number}, for the present shapes: {part.on_cpu}"
 
     def left_lines(self) -> Iterator[str]:
         """Yield what the CPU keeps although the GPU could run it, a line for each reason."""

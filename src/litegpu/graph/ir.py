@@ -70,7 +70,8 @@ class Value:
 
     A `precise` value is never stored as half. A constant that `is_sparse` lies packed in the file;
     its data are dense. A pass put as many values as `siblings` side by side: whether to round is
-    asked of one of them, so that none is less exact than it would be alone.
+    asked of one of them, so that none is less exact than it would be alone. `signature` is the
+    shape with -1 for each size that the model's file leaves open; () where it leaves none open.
     """
 
     id: int
@@ -83,6 +84,7 @@ class Value:
     precise: bool = False
     is_sparse: bool = False
     siblings: int = 1
+    signature: tuple[int, ...] = ()
 
     @property
     def is_constant(self) -> bool:

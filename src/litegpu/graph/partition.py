@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from litegpu.graph.ir import ABSENT, Graph, Node
@@ -50,14 +49,16 @@ class Candidates:
     """What there is to choose from.
 
     `folded` are the supported nodes that need no kernel, for their results are constants. `states`
-    are the values that a node changes although they are its inputs. Of a graph
-    that others have `called`, the whole must be worth it as any part must.
+    are the values that each node changes although they are its inputs, and `same` has those values
+    that stand for the same state as another one. Of a graph that others have `called`, the whole
+    must be worth it as any part must.
     """
 
     graph: Graph
     supported: Collection[int]
     folded: Collection[int] = ()
-    states: Collection[int] = ()
+    states: Mapping[int, Collection[int]] = field(default_factory=dict)
+    same: Mapping[int, int] = field(default_factory=dict)
     called: bool = False
 
 
@@ -160,13 +161,21 @@ def _in_order(candidates: Candidates, choice: PartitionChoice) -> PartitionChoic
     for number, subset in enumerate(choice.delegated):
         inside.update(dict.fromkeys(subset.nodes, number))
     places = {node.index: place for place, node in enumerate(graph.nodes)}
+    same, states = candidates.same, candidates.states
+    changed = {same.get(v, v) for found in states.values() for v in found}
+    variables = {v for v, value in graph.values.items() if value.is_variable}
     shared: dict[int, list[Node]] = {}
     for node in graph.nodes if inside else ():
-        for v in dict.fromkeys(node.inputs):
-            if v in candidates.states or (v in graph.values and graph.values[v].is_variable):
+        for v in dict.fromkeys(same.get(v, v) for v in node.inputs):
+            if v in changed or v in variables:
                 shared.setdefault(v, []).append(node)
     for v, nodes in shared.items():
-        for first, second in itertools.pairwise(nodes):
+        changes = {
+            node.index
+            for node in nodes
+            if v in variables or v in {same.get(each, each) for each in states.get(node.index, ())}
+        }
+        for first, second in _ordered(nodes, changes):
             together = inside.get(first.index, -1) == inside.get(second.index, -2)
             if not together and not _needs(graph, second, first, places):
                 reason = (
@@ -176,6 +185,18 @@ def _in_order(candidates: Candidates, choice: PartitionChoice) -> PartitionChoic
                 left = tuple((subset, reason) for subset in choice.delegated)
                 return PartitionChoice((), (*choice.left, *left))
     return choice
+
+
+def _ordered(nodes: Iterable[Node], changes: Collection[int]) -> Iterator[tuple[Node, Node]]:
+    """Yield the pairs of nodes that must keep their order, of those that share a state."""
+    last, readers = list[Node](), list[Node]()
+    for node in nodes:
+        if node.index in changes:
+            yield from ((each, node) for each in readers or last)
+            last, readers = [node], []
+        else:
+            yield from ((each, node) for each in last)
+            readers.append(node)
 
 
 _FURTHEST = 1024

@@ -85,12 +85,19 @@ class Stated(OpFacts):
         name: str,
         shape_operands: tuple[int, ...] = (),
         shape_unknown: bool = False,
+        shape_stated: bool = False,
+        state_operands: tuple[int, ...] = (),
         flops: Callable[[Graph, Node], int] | None = None,
     ) -> None:
         self.name = name  # type: ignore[misc]
         self.shape_operands = shape_operands  # type: ignore[misc]
         self.shape_unknown = shape_unknown  # type: ignore[misc]
+        self.shape_stated = shape_stated  # type: ignore[misc]
+        self._state_operands = state_operands
         self._flops = flops
+
+    def states(self, node: Node) -> tuple[int, ...]:
+        return tuple(node.inputs[place] for place in self._state_operands)
 
     def flops(self, graph: Graph, node: Node) -> int:
         return self._flops(graph, node) if self._flops else super().flops(graph, node)
@@ -98,6 +105,7 @@ class Stated(OpFacts):
 
 _RECURRENT = partial(facts.product_by_input, data=0, weights=(1, 2))
 _STATED: Mapping[str, Mapping[str, Any]] = {
+    "ASSIGN_VARIABLE": {"state_operands": (0,)},
     "CONV_3D": {"flops": facts.product_by_output},
     "CONV_3D_TRANSPOSE": {
         "shape_operands": (0,),
@@ -111,6 +119,7 @@ _STATED: Mapping[str, Mapping[str, Any]] = {
     "NON_MAX_SUPPRESSION_V5": {"shape_operands": (2,)},
     "RANDOM_STANDARD_NORMAL": {"shape_operands": (0,)},
     "RANDOM_UNIFORM": {"shape_operands": (0,)},
+    "READ_VARIABLE": {"shape_stated": True},
     "RNN": {"flops": _RECURRENT},
     "SCATTER_ND": {"shape_operands": (2,)},
     "SEGMENT_SUM": {"shape_unknown": True},
@@ -124,6 +133,7 @@ _STATED: Mapping[str, Mapping[str, Any]] = {
     "UNSORTED_SEGMENT_MIN": {"shape_operands": (2,)},
     "UNSORTED_SEGMENT_PROD": {"shape_operands": (2,)},
     "UNSORTED_SEGMENT_SUM": {"shape_operands": (2,)},
+    "VAR_HANDLE": {"shape_stated": True},
     "WHERE": {"shape_unknown": True},
 }
 

@@ -104,11 +104,14 @@ class Reshape(Op):
         return facts.as_many(operands, lambda: [operands[0].reshape(shape)])
 
     def check(self, graph: Graph, node: Node) -> str:
-        reason = checks.first_of(checks.input_count(node, 1, 2), checks.operands(graph, node, (1,)))
+        wanted = self._wanted(graph, node)
+        computed = (1,) if wanted is None else (1, 2)
+        reason = checks.first_of(
+            checks.input_count(node, 1, 2), checks.operands(graph, node, computed)
+        )
         if reason:
             return reason
         source = graph.values[node.inputs[0]]
-        wanted = self._wanted(graph, node)
         if wanted is None:
             return "The new shape is neither a constant tensor nor a parameter of the node."
         known = math.prod(size for size in wanted if size != -1)
@@ -154,10 +157,9 @@ class Reshape(Op):
         """Return the requested shape (-1 = what is left), or None when it is not known."""
         if len(node.inputs) > 1 and node.inputs[1] != ABSENT:
             shape = graph.values[node.inputs[1]]
-            # The CPU looks no further than at a list.
-            if shape.data is not None and shape.dtype is DType.INT32 and shape.data.ndim == 1:
-                return tuple(map(int, shape.data))
-            return None
+            # The CPU takes no other operand for a shape.
+            if shape.dtype is DType.INT32 and len(shape.shape) == 1:
+                return None if shape.data is None else tuple(map(int, shape.data))
         sizes: Shape | None = node.params.get("shape")
         # A lone 0 is how old converters wrote the shape of a scalar.
         return () if sizes == (0,) else sizes

@@ -25,6 +25,7 @@ _KINDS: Mapping[str, Any] = {
     "float": ctypes.c_float,
     "bool": ctypes.c_bool,
     "address": ctypes.c_size_t,
+    "text": ctypes.c_char_p,
     "dims": ctypes.c_int32 * _MAX_DIMENSIONS,
     "padding": ctypes.c_int32,
     "mirror": ctypes.c_int32,
@@ -157,6 +158,7 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
     "UNIDIRECTIONAL_SEQUENCE_RNN": (*_fields("bool", "time_major"), *_ACTIVATION, *_ASYMMETRIC),
     "UNPACK": (*_fields("int32", "num"), *_AXIS),
     "STABLEHLO_COMPOSITE": (*_fields("address", "name"), *_fields("int32", "subgraph_index")),
+    "VAR_HANDLE": _fields("text", "container", "shared_name"),
     "WHILE": _fields("int32", "cond_subgraph_index", "body_subgraph_index"),
 }
 """Fields of each op's struct, in C order, as (name, kind); ops without parameters are absent."""
@@ -199,6 +201,8 @@ def read_params(op_name: str, address: int | None) -> dict[str, ParamValue]:
 def _convert(kind: str, raw: Any) -> ParamValue:
     if kind == "dims":
         return tuple(raw)
+    if kind == "text":
+        return bytes(raw or b"").decode("utf-8", "replace")
     if kind in _ENUMS:
         return _enum_name(_ENUMS[kind], raw)
     value: int | float | bool = raw

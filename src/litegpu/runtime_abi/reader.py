@@ -131,7 +131,14 @@ def _read_value(index: int, tensor: TfLiteTensor, budget: ReadBudget) -> Value:
         bool(tensor.is_variable),
         quantization,
         is_sparse=bool(tensor.sparsity),
+        signature=_signature(tensor, shape, budget),
     )
+
+
+def _signature(tensor: TfLiteTensor, shape: tuple[int, ...], budget: ReadBudget) -> tuple[int, ...]:
+    """Return the shape as the file states it, where sizes are left open there."""
+    found = budget.integers(tensor.dims_signature)
+    return found if len(found) == len(shape) and -1 in found else ()
 
 
 def _read_constant(

@@ -324,3 +324,8 @@ def _pieces(data: bytes) -> Iterator[bytes]:
         piece = data[:REPORT_LIMIT].decode("utf-8", "ignore").encode("utf-8")
         yield piece
         data = data[len(piece) :]
+
+
+_silent = REPORT_ERROR(lambda _context, _text: None)
+UNHEARD: int = ctypes.cast(_silent, c_void_p).value or 0
+"""The address of an error reporter that drops all texts."""

@@ -14,7 +14,7 @@ from litegpu.graph import Graph, Node
 from litegpu.runtime_abi import reader
 from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.runtime_abi.file import ModelFile, ModelSource
-from litegpu.runtime_abi.structs import REPORT_ERROR, TfLiteContext
+from litegpu.runtime_abi.structs import UNHEARD, TfLiteContext
 
 _CALLS: Mapping[str, tuple[str, ...]] = {
     "CALL_ONCE": ("init_subgraph_index",),
@@ -142,6 +142,14 @@ class Subgraphs:
         found = self._graphs.get(self.numbers.get(context, -1))
         return found or reader.read_graph(context, self._budget)
 
+    @contextlib.contextmanager
+    def opened(self, context: int, applied: int) -> Iterator[None]:
+        """Let nodes of a graph be read while a delegate is applied to the graph `applied`."""
+        with contextlib.ExitStack() as stack:
+            if context != applied:
+                stack.enter_context(_acquired(applied, self.numbers[context]))
+            yield
+
     def done(self, context: int) -> bool:
         """Return whether the runtime has asked about all graphs; then none is kept any longer."""
         self._waiting.discard(self.numbers.get(context, -1))
@@ -199,7 +207,7 @@ def _acquired(context: int, number: int) -> Iterator[int]:
     """
     struct, found = TfLiteContext.from_address(context), ctypes.c_void_p()
     report = ctypes.c_void_p.from_address(context + _REPORT_ERROR)
-    reporter, report.value = report.value, ctypes.cast(_UNHEARD, ctypes.c_void_p).value
+    reporter, report.value = report.value, UNHEARD
     try:
         status = struct.AcquireSubgraphContext(context, number, ctypes.byref(found))
     finally:
@@ -214,4 +222,3 @@ def _acquired(context: int, number: int) -> Iterator[int]:
 
 
 _REPORT_ERROR = TfLiteContext.ReportError.offset  # type: ignore[attr-defined]
-_UNHEARD = REPORT_ERROR(lambda _context, _text: None)

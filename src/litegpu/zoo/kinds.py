@@ -85,7 +85,7 @@ def _kinds(model: Any, graph: Any, unpacks: list[bool]) -> Iterator[str]:
     }
     for operator in _each(graph.operators):
         weights = [i for i in _each(operator.inputs) if i in stored and _rank(graph.tensors[i]) > 1]
-        if not weights:
+        if not weights or not len(_each(operator.outputs)):
             continue
         if unpacks[operator.opcodeIndex]:
             stored[operator.outputs[0]] = stored[weights[0]]

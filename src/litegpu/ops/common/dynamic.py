@@ -31,6 +31,8 @@ def has_unknown_result(node: Node, values: Mapping[int, Value], known: Collectio
     `known` are the values that follow from shapes alone.
     """
     op = facts_of(node.op)
+    if op.shape_stated:
+        return any(-1 in values[v].signature for v in node.outputs if v != ABSENT)
     if op.shape_unknown or any(values[v].shape == UNKNOWN for v in node.inputs if v != ABSENT):
         return True
     deciding = (operand(node.inputs, i) for i in op.shape_operands)

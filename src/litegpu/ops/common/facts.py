@@ -43,6 +43,8 @@ class OpFacts:
     """The inputs whose data decide the shape of the result, by their positions."""
     shape_unknown: ClassVar[bool] = False
     """Whether the shape of the result hangs on the data of any input, or on a subgraph."""
+    shape_stated: ClassVar[bool] = False
+    """Whether the shape of the result is that of the file, whatever the inputs are."""
 
     def flops(self, graph: Graph, node: Node) -> int:
         """Return the operations of a node (a multiply-add is two), estimated from shapes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from litegpu.errors import OperationError
@@ -12,36 +12,55 @@ from litegpu.ops.base import Op, Shape, facts_of, find
 from litegpu.ops.common import checks, dynamic, float_view, fold, types
 from litegpu.ops.common.traits import Trait
 
+CpuShapes = Callable[[Node, Mapping[int, Value]], Sequence[Shape | None] | None]
+"""Asks the runtime for the shapes of a node's results: None for one that only a run can tell.
+
+None in place of all where the runtime cannot be asked.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class SupportCheck:
     """The graph with inferred shapes, and why each unsupported node is (by node index).
 
     A graph that is not `divisible` the runtime cannot even be asked about: no node is supported.
+    `stated` is the check for the sizes that the file states for those it leaves open, where this
+    one is for others.
     """
 
     graph: Graph
     reasons: Mapping[int, str]
     divisible: bool = True
+    stated: SupportCheck | None = None
+
+    def graph_for(self, nodes: Collection[int]) -> Graph:
+        """Return the graph with shapes for which some nodes can run: the stated if possible."""
+        if self.stated is None or not self.stated.reasons.keys().isdisjoint(nodes):
+            return self.graph
+        return self.stated.graph
 
 
 def check_support(
-    graph: Graph, quantized: QuantizedMode | None = "exact", on_cpu: Mapping[int, str] | None = None
+    graph: Graph,
+    quantized: QuantizedMode | None = "exact",
+    on_cpu: Mapping[int, str] | None = None,
+    cpu_shapes: CpuShapes | None = None,
 ) -> SupportCheck:
     """Check every node in order, on the shapes that follow from the ones before it.
 
     `quantized` is how quantized tensors are computed: in their integers, or as floats. With None,
     what computes with 8-bit tensors, weights among them, stays on the CPU. So do the nodes
-    `on_cpu`, for the reasons that they have there.
+    `on_cpu`, for the reasons that they have there. `cpu_shapes` tells the shapes behind these.
 
     The runtime may ask a delegate before it has computed any shape itself, so the shapes that
     the file states are replaced by inferred ones. What depends on a shape that only the running
     model knows stays on the CPU: it might be one that no kernel can be made for.
     """
     if quantized == "float":
-        found = _check(float_view.as_floats(graph, large=False), quantized, on_cpu or {})
+        view = float_view.as_floats(graph, large=False)
+        found = _check(view, quantized, on_cpu or {}, cpu_shapes)
         return replace(found, graph=_with_shapes_of(graph, found.graph))
-    return _check(graph, quantized, on_cpu or {})
+    return _check(graph, quantized, on_cpu or {}, cpu_shapes)
 
 
 def _with_shapes_of(graph: Graph, view: Graph) -> Graph:
@@ -59,7 +78,10 @@ def _with_shapes_of(graph: Graph, view: Graph) -> Graph:
 
 
 def _check(
-    graph: Graph, quantized: QuantizedMode | None, on_cpu: Mapping[int, str]
+    graph: Graph,
+    quantized: QuantizedMode | None,
+    on_cpu: Mapping[int, str],
+    cpu_shapes: CpuShapes | None,
 ) -> SupportCheck:
     values = dict(graph.values)
     reasons: dict[int, str] = {}
@@ -85,7 +107,7 @@ def _check(
             reason = "It computes with shapes alone, and shapes are known before the model runs."
         if reason:
             reasons[node.index] = reason
-            _follow_cpu(values, node, from_shapes)
+            _follow_cpu(graph, values, node, from_shapes, cpu_shapes)
             continue
         for v, shape in zip(node.outputs, shapes, strict=True):
             values[v] = replace(values[v], shape=shape)
@@ -225,20 +247,48 @@ def _late(graph: Graph, node: Node) -> str:
     return f"The shape of tensor {late[0]} is known only when the model runs." if late else ""
 
 
+def _is_uncertain(graph: Graph, values: Mapping[int, Value], node: Node) -> bool:
+    """Whether the shapes that the file states for a node's results may be others when it runs."""
+    if ABSENT in node.outputs or any(
+        values[v].shape == dynamic.UNKNOWN for v in node.inputs if v != ABSENT
+    ):
+        return False
+    return any(values[v].shape == () for v in node.outputs) or any(
+        values[v].signature or values[v].shape != graph.values[v].shape
+        for v in (*node.inputs, *node.outputs)
+        if v != ABSENT
+    )
+
+
 def _missing(node: Node, values: Mapping[int, Value]) -> bool:
     return any(v != ABSENT and v not in values for v in (*node.inputs, *node.outputs))
 
 
-def _follow_cpu(values: dict[int, Value], node: Node, from_shapes: set[int]) -> None:
+def _follow_cpu(
+    graph: Graph,
+    values: dict[int, Value],
+    node: Node,
+    from_shapes: set[int],
+    cpu_shapes: CpuShapes | None,
+) -> None:
     """Note what is known of the results of a node that stays on the CPU."""
     if _missing(node, values):
         return
     if dynamic.follows_from_shapes(node, values, from_shapes):
         from_shapes.update(node.outputs)
     unknown = dynamic.has_unknown_result(node, values, from_shapes)
+    shapes = None
+    if cpu_shapes is not None and _is_uncertain(graph, values, node):
+        shapes = cpu_shapes(node, values)
+    if shapes is not None:
+        unknown = False
+        for v, shape in zip(node.outputs, shapes, strict=True):
+            values[v] = replace(values[v], shape=dynamic.UNKNOWN if shape is None else shape)
     for v in node.outputs:
         # Files write a shape that they do not know as that of a scalar.
-        if v != ABSENT and (unknown or (values[v].shape == () and v not in from_shapes)):
+        if v != ABSENT and (
+            unknown or (shapes is None and values[v].shape == () and v not in from_shapes)
+        ):
             values[v] = replace(values[v], shape=dynamic.UNKNOWN)
     op = find(node.op)
     if op is not None and op.gives == types.BOOLS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.ops.base import facts_of
@@ -38,6 +39,17 @@ def tensor_bytes(graph: Graph, values: Iterable[int]) -> list[int]:
         for v in values
         if v != ABSENT and v in graph.values
     ]
+
+
+def variables_of(graph: Graph) -> dict[int, int]:
+    """Return the handles of variables (value ids), with the first one of the same variable."""
+    first = dict[tuple[Any, ...], int]()
+    return {
+        v: first.setdefault(tuple(sorted(node.params.items())), v)
+        for node in graph.nodes
+        if node.op == "VAR_HANDLE"
+        for v in node.outputs
+    }
 
 
 def states_of(node: Node) -> tuple[int, ...]:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from litegpu import notebook
 from litegpu.delegation.delegate import GpuDelegate
 from litegpu.delegation.report import DelegationReport, QuantizedSupport
-from litegpu.errors import MissingDependencyError
+from litegpu.errors import MissingDependencyError, ModelError
 from litegpu.options import GpuDelegateKeywords
 from litegpu.progress import OnProgress
+from litegpu.tools.check.runtime_trial import try_model
 from litegpu.tools.console import paragraph
 from litegpu.tools.delegation import with_delegate
 from litegpu.wording import counted, printable, shown_size
@@ -34,6 +35,9 @@ _WEIGHTS_ONLY = {
     "float": "weights as real numbers",
 }
 """The same where floats are computed, and only weights are quantized."""
+_BROKEN = (
+    "Check that the file is a complete .tflite model, made of operations that the runtime has."
+)
 _REASONS = 5
 """Reasons that are shown of each way to compute quantized tensors; `to_dict` has all."""
 
@@ -48,31 +52,46 @@ class ModelCheck:
     """Such as "float32" or "dynamic range"; None where the extra `zoo` is not installed."""
     report: DelegationReport | None
     """What runs where, with reasons and advice; None where the delegate was not applied."""
+    runtime: str = ""
+    """Why the runtime cannot run the model without litegpu; an empty text where it can."""
 
     @classmethod
     def of(cls, content: bytes, delegate: GpuDelegate, model: str) -> ModelCheck:
-        """Apply a delegate to the bytes of a .tflite file. Raises ModelError for other bytes."""
-        delegated = with_delegate(content, delegate)
-        found = cls(model, _kind_of(content), delegate.report)
+        """Apply a delegate to the bytes of a .tflite file, which the runtime tries alone before.
+
+        Raises ModelError for other bytes, and where an interpreter of the model crashes.
+        """
+        trial = try_model(content)
+        if trial.fatal:
+            raise ModelError(f"{trial.problem} {_BROKEN}")
+        try:
+            delegated = with_delegate(content, delegate)
+        except ModelError as error:
+            if not trial.problem:
+                raise
+            raise ModelError(f"{trial.problem} {_BROKEN}") from error
+        found = cls(model, _kind_of(content), delegate.report, trial.problem)
         del delegated
         return found
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""
         report = self.report.to_dict() if self.report else None
-        return {"model": self.model, "type": self.kind, "report": report}
+        runtime = self.runtime or None
+        return {"model": self.model, "type": self.kind, "report": report, "runtime": runtime}
 
     def text(self, width: int | None = None) -> str:
         """Return the report and the advice; rows of the table fit in `width` characters."""
         if self.report is None:
             return "The delegate was not applied: the whole model runs on the CPU."
-        return "\n".join(
-            [
-                self.report.text(width),
-                *_quantization_lines(self.report, self.kind),
-                *_advice_lines(self.report),
-            ]
-        )
+        lines = [
+            self.report.text(width),
+            *_quantization_lines(self.report, self.kind),
+            *_advice_lines(self.report),
+        ]
+        if self.runtime:
+            lines.append("\n" + paragraph(f"runtime: {printable(self.runtime)}", " " * 2))
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         return self.text()
@@ -83,6 +102,8 @@ class ModelCheck:
         title = notebook.paragraph(f"{printable(self.model)}{kind}", bold=True)
         if self.report is None:
             return title + notebook.paragraph(self.text())
+        if self.runtime:
+            title += notebook.paragraph(printable(self.runtime))
         quantized = notebook.table(
             ("quantized tensors", ">nodes", "how"),
             [

@@ -1,0 +1,274 @@
+"""Runs nodes by the runtime's own kernels, on tensors apart from the interpreter's.
+
+What the CPU's kernels make of shapes is known before the model runs; and what a delegate has taken
+can still run where the GPU cannot compute it for the present shapes. The kernels get a copy of the
+context with a copy of the tensor table. In there, the results and temporaries of the nodes have
+memory of their own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.errors import ModelError
+from litegpu.graph import ABSENT, Node, Value
+from litegpu.runtime_abi import structs
+from litegpu.runtime_abi.enums import DTYPES, AllocationType
+from litegpu.runtime_abi.opcodes import CUSTOM
+from litegpu.runtime_abi.reader import node_at, tensor_at
+
+_SPARE = 256
+"""Tensors that the kernel of one node may add: more than any does."""
+_ALIGNMENT = 64
+_TENSOR_SIZE = ctypes.sizeof(structs.TfLiteTensor)
+_ARENA = (AllocationType.ARENA_RW, AllocationType.ARENA_RW_PERSISTENT)
+_HEAP = (AllocationType.DYNAMIC, AllocationType.PERSISTENT_RO)
+
+Shape = tuple[int, ...]
+
+
+class CpuNodes:
+    """Some nodes of an interpreter's graph, with kernels and tensors apart from it."""
+
+    def __init__(self, context: int, nodes: Sequence[Node]) -> None:
+        """Copy nodes while a delegate is applied; their kernels begin when they are first needed.
+
+        Raises InterpreterError when the runtime refuses.
+        """
+        self._context = context
+        self._kernels = {node.index: _Kernel(context, node) for node in nodes}
+        self._own = set[int]()
+        self._memory = dict[int, npt.NDArray[np.uint8]]()
+        self._copy = structs.TfLiteContext()
+        self._table = (ctypes.c_uint8 * 0)()
+        self._ready = 0
+
+    @property
+    def tensors(self) -> int:
+        """The address of the tensor table."""
+        return ctypes.addressof(self._table)
+
+    def close(self) -> None:
+        """Release the kernels, and what they have allocated."""
+        for kernel in self._kernels.values():
+            kernel.close(ctypes.addressof(self._copy))
+        for v in self._own:
+            self._release(tensor_at(self.tensors, v))
+        self._own.clear()
+        self._memory.clear()
+
+    # Shapes, while a delegate is applied
+
+    def shapes(self, node: Node, values: Mapping[int, Value]) -> Sequence[Shape | None] | None:
+        """Return the shapes that the runtime gives to the results of a node.
+
+        `values` are what is known of its inputs. The shape is None of a result whose size only the
+        data tell, and all is None where the runtime refuses the inputs, or has no kernel.
+        """
+        kernel = self._kernels.get(node.index)
+        if kernel is None or not kernel.is_complete:
+            return None
+        self._follow()
+        for v in node.inputs:
+            if v != ABSENT:
+                self._state(v, values[v])
+        for v in node.outputs:
+            self._make_own(v, values[v].shape)
+        # Texts of kernels would become part of the runtime's next error.
+        report = structs.TfLiteContext.ReportError.offset  # type: ignore[attr-defined]
+        ctypes.c_void_p.from_buffer(self._copy, report).value = structs.UNHEARD
+        try:
+            self._prepare(kernel)
+        except ModelError:
+            return None
+        return [None if self._is_dynamic(v) else self._shape(v) for v in node.outputs]
+
+    def _state(self, v: int, value: Value) -> None:
+        """Give an input the shape, and if it is a constant the data, that is known of it."""
+        row = tensor_at(self.tensors, v)
+        if row.allocation_type == AllocationType.MMAP_RO and v not in self._own:
+            return
+        self._make_own(v, value.shape)
+        row.bytes = value.elements * value.dtype.size
+        if value.data is not None and DTYPES.get(row.type) is value.dtype:
+            self._memory[v] = np.ascontiguousarray(value.data).reshape(-1).view(np.uint8)
+            row.data = self._memory[v].ctypes.data
+            row.allocation_type = AllocationType.MMAP_RO
+
+    # Runs, when the interpreter prepares and invokes
+
+    def prepare(self, inputs: Iterable[int], outputs: Sequence[int]) -> list[Shape] | None:
+        """Prepare all nodes, in order, for the present inputs; return the shapes of the outputs.
+
+        None if only a run can tell them. Raises ModelError where the runtime refuses a shape.
+        """
+        self._enter(inputs)
+        self._ready = 0
+        for kernel in self._kernels.values():
+            for v in kernel.node_outputs:
+                self._make_own(v, self._shape(v))
+            self._prepare(kernel)
+            self._ready += 1
+            if any(self._is_dynamic(v) for v in kernel.node_outputs):
+                break
+        if self._ready < len(self._kernels) or any(map(self._is_dynamic, outputs)):
+            return None
+        return [self._shape(v) for v in outputs]
+
+    def invoke(self, inputs: Iterable[int]) -> None:
+        """Run all nodes on the present inputs. Raises ModelError where the runtime refuses."""
+        self._enter(inputs)
+        for number, kernel in enumerate(self._kernels.values()):
+            if number >= self._ready:
+                self._prepare(kernel)
+            kernel.run(ctypes.addressof(self._copy))
+
+    def result(self, v: int) -> tuple[Shape, int, int]:
+        """Return the shape of a result, and the address and the size of its data."""
+        row = tensor_at(self.tensors, v)
+        return self._shape(v), row.data or 0, row.bytes
+
+    def _enter(self, inputs: Iterable[int]) -> None:
+        """Follow the interpreter's context, and the tensors that come from it."""
+        self._follow()
+        for v in inputs:
+            self._copy_rows(v, 1)
+
+    def _shape(self, v: int) -> Shape:
+        return structs.int_array(tensor_at(self.tensors, v).dims)
+
+    def _is_dynamic(self, v: int) -> bool:
+        return tensor_at(self.tensors, v).allocation_type == AllocationType.DYNAMIC
+
+    # Both
+
+    def _follow(self) -> None:
+        """Copy the context, and see that kernels find room for tensors that they add."""
+        struct = structs.TfLiteContext.from_address(self._context)
+        ctypes.memmove(ctypes.addressof(self._copy), self._context, ctypes.sizeof(self._copy))
+        count = len(self._table) // _TENSOR_SIZE
+        if struct.tensors_size + _SPARE > count:
+            larger = struct.tensors_size + 2 * _SPARE
+            before, self._table = self._table, (ctypes.c_uint8 * (larger * _TENSOR_SIZE))()
+            ctypes.memmove(self.tensors, ctypes.addressof(before), len(before))
+            for v in range(count, larger):
+                tensor_at(self.tensors, v).buffer_handle = structs.NO_BUFFER_HANDLE
+            if not count:
+                self._copy_rows(0, struct.tensors_size)
+                for kernel in self._kernels.values():
+                    for v in kernel.node_outputs:
+                        self._make_own(v, self._shape(v))
+        self._copy.tensors = self.tensors
+
+    def _copy_rows(self, first: int, count: int) -> None:
+        start = first * _TENSOR_SIZE
+        tensors = structs.TfLiteContext.from_address(self._context).tensors or 0
+        ctypes.memmove(self.tensors + start, tensors + start, count * _TENSOR_SIZE)
+
+    def _make_own(self, v: int, shape: Shape) -> None:
+        """Give a tensor dimensions of its own, and no data yet."""
+        row = tensor_at(self.tensors, v)
+        if v in self._own:
+            self._release(row)
+        self._own.add(v)
+        row.dims = structs.malloc_int_array(shape)
+        row.data, row.allocation_type = None, AllocationType.ARENA_RW
+
+    def _release(self, row: structs.TfLiteTensor) -> None:
+        structs.free_array(row.dims)
+        if row.allocation_type in _HEAP:
+            structs.free_array(row.data)
+        row.dims = row.data = None
+
+    def _prepare(self, kernel: _Kernel) -> None:
+        """Prepare a node, and allocate its results. Raises ModelError when it refuses."""
+        kernel.prepare(ctypes.addressof(self._copy))
+        temporaries = kernel.temporaries
+        self._own.update(temporaries)
+        for v in (*kernel.node_outputs, *temporaries):
+            row = tensor_at(self.tensors, v)
+            if row.allocation_type in _ARENA and not row.data and row.bytes:
+                self._memory[v] = _aligned(row.bytes)
+                row.data = self._memory[v].ctypes.data
+
+
+class _Kernel:
+    """The runtime's kernel of a node, with a state of its own."""
+
+    def __init__(self, context: int, node: Node) -> None:
+        """Copy a node of a context. Raises InterpreterError when the runtime refuses."""
+        struct, registration = node_at(context, node.index)
+        self._title = f"node {node.index} ({node.op})"
+        self.node_outputs = tuple(v for v in node.outputs if v != ABSENT)
+        self._node = structs.TfLiteNode.from_buffer_copy(struct)
+        self._node.user_data = None
+        self._node.temporaries = None
+        self._started = False
+        custom = registration.builtin_code == CUSTOM
+        self._options = (
+            (struct.custom_initial_data, struct.custom_initial_data_size)
+            if custom
+            else (struct.builtin_data, 0)
+        )
+        # The runtime moves its registrations, and fields share their memory.
+        self._init = structs.INIT(_address(registration.init))
+        self._free = structs.FREE(_address(registration.free))
+        self._do_prepare = structs.NODE(_address(registration.prepare))
+        self._do_invoke = structs.NODE(_address(registration.invoke))
+        calls = any(name.endswith("subgraph_index") for name in node.params) or node.graphs
+        self.is_complete = bool(self._do_prepare) and bool(self._do_invoke) and not calls
+        """Whether it can run here: kernels that run other graphs use the interpreter's tensors."""
+
+    @property
+    def temporaries(self) -> tuple[int, ...]:
+        """The tensors that the kernel has added."""
+        return structs.int_array(self._node.temporaries)
+
+    def prepare(self, context: int) -> None:
+        """Begin, if it has not, and prepare for the present shapes."""
+        if not self.is_complete:
+            raise ModelError(
+                f"The runtime has no kernel that can run {self._title} apart from the interpreter. "
+                "Use other shapes, or the interpreter without the delegate."
+            )
+        if not self._started:
+            self._node.temporaries = structs.malloc_int_array(())
+            if self._init:
+                self._node.user_data = self._init(context, *self._options)
+            self._started = True
+        self._check(self._do_prepare(context, ctypes.addressof(self._node)), "prepare")
+
+    def run(self, context: int) -> None:
+        """Compute the results."""
+        self._check(self._do_invoke(context, ctypes.addressof(self._node)), "run")
+
+    def _check(self, status: int, what: str) -> None:
+        if status:
+            raise ModelError(
+                f"The runtime cannot {what} {self._title} for the present shapes (status {status})."
+                " Use other shapes."
+            )
+
+    def close(self, context: int) -> None:
+        """End the kernel."""
+        if self._started and self._free and self._node.user_data:
+            self._free(context, self._node.user_data)
+        structs.free_array(self._node.temporaries)
+        self._node.user_data = self._node.temporaries = None
+        self._started = False
+
+
+def _address(function: Callable[..., Any]) -> int:
+    return ctypes.cast(cast("Any", function), ctypes.c_void_p).value or 0
+
+
+def _aligned(size: int) -> npt.NDArray[np.uint8]:
+    """Return memory whose address the kernels of any machine may use."""
+    memory = np.zeros(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size]

@@ -1,0 +1,64 @@
+"""Tries a model with the runtime alone, in a process of its own: it may reject it, or crash."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from litegpu.errors import LitegpuError
+from litegpu.runtime_abi import interpreter as runtime
+from litegpu.tools.children import run_module
+
+_SECONDS = 60.0
+"""How long a trial may take; what is not over by then counts as neither rejected nor crashed."""
+_STEPS = ("loading it", "allocating its tensors", "running it on zeros")
+_REJECTED = 3
+"""The exit status where the runtime has said no."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What became of a model in the runtime without a delegate, an empty text if all went well.
+
+    `fatal` says that an interpreter of it ends this process, too.
+    """
+
+    problem: str = ""
+    fatal: bool = False
+
+
+def try_model(content: bytes) -> Trial:
+    """Load a model, allocate its tensors and run it on zeros, all by the runtime alone."""
+    ended = run_module(__name__, [], _SECONDS, content)
+    step = next((each for each in reversed(_STEPS) if each in ended.output), "")
+    if ended.status in (0, None) or not step:
+        return Trial()
+    lines = (line for line in ended.errors.splitlines() if not line.startswith("INFO:"))
+    why = " ".join(" ".join(lines).split()).rstrip(".")[-_LONGEST:]
+    if ended.status == _REJECTED:
+        return Trial(f"{_ALONE} rejects this model while {step}: {why}.")
+    said = f" It says: {why}." if why else ""
+    problem = f"{_ALONE} {ended.how()} with this model, while {step}.{said}"
+    return Trial(problem, fatal=step != _STEPS[-1])
+
+
+_ALONE = "The runtime itself, without litegpu,"
+_LONGEST = 1000
+"""Characters of what the runtime says."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Try the model on stdin; the output has the steps that were begun, stderr what went wrong."""
+    content = sys.stdin.buffer.read()
+    try:
+        print(_STEPS[0], flush=True)
+        target = runtime.interpreter(content, threads=None, allocate=False)
+        print(_STEPS[1], flush=True)
+        target.allocate_tensors()
+        print(_STEPS[2], flush=True)
+        target.invoke()
+    except (LitegpuError, RuntimeError, ValueError) as error:
+        print(error.__cause__ or error, file=sys.stderr)
+        return _REJECTED
+    return 0
