@@ -12,14 +12,14 @@ from functools import cache
 _log = logging.getLogger("litegpu")
 
 VARIABLES: Mapping[str, str] = {
-    "LITEGPU_DEBUG": "1 prints decisions, 2 also kernel sources",
-    "LITEGPU_BACKEND": "backend to use when the options name none",
-    "LITEGPU_DEVICE": "device (number, part of its name, cuda:0) to use when the options name none",
-    "LITEGPU_MODELS": "folder with real models",
-    "LITEGPU_CACHE": "1 keeps what is compiled in the user's cache folder, a path in that folder",
-    "LITEGPU_CACHE_UNSAFE": "1 uses a cache folder even if other users may write to it",
-    "LITEGPU_CACHE_LIMIT": "MiB that all that is kept in one folder may take (default 4096)",
-    "LITEGPU_COMPILE_PROCESSES": "0 compiles CUDA kernels in one process, and OpenCL's at once",
+    "LITEGPU_DEBUG": "1 logs decisions, 2 also kernel sources",
+    "LITEGPU_BACKEND": "default of the option backend",
+    "LITEGPU_DEVICE": "default of the option device (number, part of its name, cuda:0)",
+    "LITEGPU_MODELS": "folder with trained models",
+    "LITEGPU_CACHE": "1 caches partitions in the user's cache folder, a path in that folder",
+    "LITEGPU_CACHE_UNSAFE": "1 uses a cache folder even if other users can write to it",
+    "LITEGPU_CACHE_LIMIT": "maximum size of a cache folder in MiB (default 4096)",
+    "LITEGPU_COMPILE_PROCESSES": "0 compiles CUDA in one process, OpenCL as one program",
 }
 """Name and meaning of each variable."""
 
