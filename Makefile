@@ -8,6 +8,8 @@ BIN := .venv/bin
 export PYTHON
 LITEGPU_MODELS ?= $(abspath $(wildcard ../shared/models))
 export LITEGPU_MODELS
+# Programs that the tests start would compile every module of litegpu anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup test runtimes packages oldest lint format demo site clean
 

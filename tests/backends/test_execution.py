@@ -25,7 +25,8 @@ from backend_suite import (
     ready,
     run,
 )
-from cuda_emulator import is_usable
+from cuda_emulator import needs_emulator
+from every_backend import needs_device, open_device
 from litegpu import backends
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Bindings, Buffer, DeviceBuffer, HostBuffer, MemoryKind
@@ -33,9 +34,7 @@ from litegpu.backends.program import BufferRange, Program
 from litegpu.errors import BindingError, ExecutionError
 from simulated_cuda import SimulatedDriver, put_in_place
 
-FOUND = backends.list_devices()
 SIMULATED = "cuda on the CPU"
-NAMES = [info.title.split()[0] for info in FOUND] + ([SIMULATED] if is_usable() else [])
 KINDS = list(MemoryKind)
 
 
@@ -44,13 +43,12 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimulatedDriver:
     return put_in_place(monkeypatch)
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=[*backends.BACKENDS, pytest.param(SIMULATED, marks=needs_emulator)])
 def device(request: pytest.FixtureRequest) -> Device:
     if request.param == SIMULATED:
         request.getfixturevalue("driver")
         return backends.BACKENDS["cuda"].open(0)
-    info = FOUND[NAMES.index(request.param)]
-    return backends.BACKENDS[info.backend].open(info.index)
+    return open_device(request.param)
 
 
 def weighted() -> tuple[Program, Floats]:
@@ -120,9 +118,8 @@ def test_contexts_of_an_executable_in_threads(device: Device) -> None:
     assert not wrong
 
 
+@needs_emulator
 def test_constants_are_on_a_gpu_once(driver: SimulatedDriver) -> None:
-    if not is_usable():
-        pytest.skip("no C++ compiler here that makes x86-64 code and knows _Float16")
     wanted, _ = weighted()
     device = backends.BACKENDS["cuda"].open(0)
     executable = device.compile(wanted)
@@ -139,11 +136,9 @@ def test_constants_are_on_a_gpu_once(driver: SimulatedDriver) -> None:
     assert driver.live == {} and driver.faults == []
 
 
+@needs_device("opencl")
 def test_constants_are_in_an_opencl_context_once(monkeypatch: pytest.MonkeyPatch) -> None:
     cl = pytest.importorskip("pyopencl", reason="pyopencl is not installed")
-    infos = [info for info in FOUND if info.backend == "opencl"]
-    if not infos:
-        pytest.skip("no OpenCL device")
     real, uploaded, computed = cl.Buffer, list[int](), list[int]()
 
     def spy(context: object, flags: int, *arguments: object, **named: object) -> object:
@@ -151,7 +146,7 @@ def test_constants_are_in_an_opencl_context_once(monkeypatch: pytest.MonkeyPatch
         return real(context, flags, *arguments, **named)
 
     monkeypatch.setattr(cl, "Buffer", spy)
-    executable = backends.BACKENDS["opencl"].open(infos[0].index).compile(weighted()[0])
+    executable = open_device("opencl").compile(weighted()[0])
     contexts = [executable.context() for _ in range(3)]
     assert (len(uploaded), len(computed)) == (1, 3)
     for context in contexts:

@@ -19,29 +19,23 @@ from backend_suite import (
     run,
 )
 from cuda_emulator import EmulatedDevice, needs_emulator
-from litegpu import backends
+from every_backend import open_device
 from litegpu.backends.base import Device
 from litegpu.backends.folding import fold, fold_launches
 from litegpu.backends.program import Launch
 
 LIMITED = ("opengl", "webgpu", "cuda")
-FOUND = [info for info in backends.list_devices() if info.backend in LIMITED]
 
 
-@pytest.fixture(
-    params=[
-        *(pytest.param(info, id=info.backend) for info in FOUND),
-        pytest.param(None, id="emulated", marks=needs_emulator),
-    ]
-)
+@pytest.fixture(params=[*LIMITED, pytest.param("emulated", marks=needs_emulator)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Device:
     """Return a device that launches 2 work groups on an axis at most; CUDA's y axis takes more."""
-    if request.param is None:
+    if request.param == "emulated":
         opened: Device = EmulatedDevice()
         monkeypatch.setattr(opened, "limits", _CUDA_LIMITS)
         return opened
-    opened = backends.BACKENDS[request.param.backend].open(request.param.index)
-    if request.param.backend == "cuda":
+    opened = open_device(request.param)
+    if request.param == "cuda":
         monkeypatch.setattr("litegpu.backends.cuda.device.GRID_LIMITS", _CUDA_LIMITS)
     else:
         monkeypatch.setattr(opened, "group_limit", 2)

@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from every_backend import needs_device
 from litegpu import UnsupportedDeviceError, share_opengl_context
 from litegpu.backends.opengl import sharing as opengl_sharing
-from robustness.programs import HERE, run_program
+from robustness.programs import run_program
 
 pytest.importorskip("moderngl")
-pytestmark = pytest.mark.skipif("opengl" not in HERE, reason="no OpenGL device")
+pytestmark = needs_device("opengl")
 
 _APPLICATION = """
 import litegpu, moderngl, numpy as np

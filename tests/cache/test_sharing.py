@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from every_backend import REAL
+from every_backend import present
 from litegpu import GpuDelegate
 from litegpu.cache import sharing
 from litegpu.delegation.partition_kernel import PartitionKernel
@@ -121,7 +121,7 @@ def test_a_start_that_fails_keeps_no_other_from_starting(monkeypatch: pytest.Mon
 
     with monkeypatch.context() as patch:
         patch.setattr(PartitionKernel, "_compile_anew", failing)
-        gpu, _ = start(None, REAL[0])
+        gpu, _ = start(None, present()[0])
         assert not gpu._living()
-    gpu, _ = start(None, REAL[0])
+    gpu, _ = start(None, present()[0])
     assert executable(gpu)

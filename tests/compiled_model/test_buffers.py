@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cuda_emulator import needs_emulator
-from every_backend import REAL
+from every_backend import needs_device, present
 from litegpu import CompiledModel, CompiledModelError, TensorBuffer
 from litegpu.backends import BACKENDS
 from litegpu.backends.buffers import DeviceBuffer
@@ -250,13 +250,13 @@ def test_what_a_gpus_array_cannot_be(driver: SimulatedDriver) -> None:
         for keywords in ({"copy": True}, {"dl_device": (1, 0)}):
             with pytest.raises(BufferError, match=r"lends its own memory, where it is"):
                 theirs.__dlpack__(**keywords)
-        if "opencl" in REAL:
+        if "opencl" in present():
             other = TensorBuffer(BACKENDS["opencl"].open(0).allocate(256), np.float32, SHAPE)
             with pytest.raises(BindingError, match=r"is of another device"):
                 model.run_by_index(0, [other], outputs)
 
 
-@pytest.mark.skipif("opencl" not in REAL, reason="there is no OpenCL here")
+@needs_device("opencl")
 def test_arrays_and_buffers_of_pyopencl() -> None:
     cl = pytest.importorskip("pyopencl")
     arrays = pytest.importorskip("pyopencl.array")
@@ -290,7 +290,7 @@ def test_arrays_and_buffers_of_pyopencl() -> None:
             model.run_by_index(0, [own], outputs, stream=0)
 
 
-@pytest.mark.skipif("webgpu" not in REAL, reason="there is no WebGPU here")
+@needs_device("webgpu")
 def test_buffers_of_wgpu() -> None:
     wgpu = pytest.importorskip("wgpu")
     with CompiledModel.from_buffer(chain(["ABS"]), backend="webgpu") as model:

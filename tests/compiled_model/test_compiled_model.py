@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from every_backend import on_every_backend
 from litegpu import CompiledModel, CompiledModelError, ForkedProcessError, TensorBuffer
-from litegpu.backends import list_devices
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import resolve_model
 from litegpu.zoo.writer import ModelWriter
 from places import python_path
 from small_models import CPU_ONLY, chain
 
-BACKENDS = sorted({each.backend for each in list_devices()})
 SHAPE = (1, 4, 4, 4)
 
 
@@ -40,7 +39,7 @@ def runs_directly(model: CompiledModel) -> bool:
     return any(context._runs for context in model._pool.all)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@on_every_backend
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_buffers_are_read_and_written_in_place(backend: str, precision: str) -> None:
     content = chain(["ABS", "NEG"])
@@ -59,7 +58,7 @@ def test_buffers_are_read_and_written_in_place(backend: str, precision: str) -> 
     assert outputs[0].read(3).tolist() == own.reshape(-1)[:3].tolist()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@on_every_backend
 def test_a_model_of_which_the_cpu_runs_a_part(backend: str) -> None:
     content = chain(["ABS", "SQRT", CPU_ONLY, "ABS", "SQRT"])
     with CompiledModel.from_buffer(content, backend=backend) as model:

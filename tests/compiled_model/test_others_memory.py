@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from cuda_emulator import needs_emulator
+from every_backend import needs_device, on_every_backend
 from litegpu import BindingError, CompiledModel, CompiledModelError, GLBuffer, TensorBuffer
 from litegpu.backends import dlpack
-from robustness.programs import HERE, on_every_backend, run_program
+from robustness.programs import run_program
 from simulated_cuda import SimulatedDriver
 from small_models import chain
 
@@ -49,7 +50,7 @@ def printed(source: str, backend: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
-@pytest.mark.skipif("opencl" not in HERE, reason="there is no OpenCL here")
+@needs_device("opencl")
 def test_what_pyopencl_releases_stays_for_the_buffer() -> None:
     source = """
     import pyopencl as cl
@@ -73,7 +74,7 @@ def test_what_pyopencl_releases_stays_for_the_buffer() -> None:
     assert printed(source, "opencl") == ["1"]
 
 
-@pytest.mark.skipif("webgpu" not in HERE, reason="there is no WebGPU here")
+@needs_device("webgpu")
 def test_a_buffer_of_wgpu_that_is_destroyed_or_mapped() -> None:
     source = """
     import wgpu
@@ -99,7 +100,7 @@ def test_a_buffer_of_wgpu_that_is_destroyed_or_mapped() -> None:
         assert line.startswith(f"A WebGPU buffer that is in use here is {state}. Unmap it"), line
 
 
-@pytest.mark.skipif("opengl" not in HERE, reason="there is no OpenGL here")
+@needs_device("opengl")
 def test_a_buffer_of_opengl_that_is_deleted() -> None:
     pytest.importorskip("moderngl")
     source = """
@@ -256,7 +257,7 @@ def test_how_much_is_read() -> None:
         buffer.read(3, "zz")
 
 
-@pytest.mark.skipif("opencl" not in HERE, reason="there is no OpenCL here")
+@needs_device("opencl")
 def test_opencls_read_only_buffers_are_inputs() -> None:
     cl = pytest.importorskip("pyopencl")
     arrays = pytest.importorskip("pyopencl.array")

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from every_backend import on_every_backend
 from litegpu import Batcher, CompiledModel, CompiledModelError
-from robustness.programs import on_every_backend, run_program
+from robustness.programs import run_program
 from small_models import CPU_ONLY, chain
 
 SHAPE = (1, 4, 4, 4)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from every_backend import REAL
+from every_backend import present
 from litegpu import BindingError, GpuDelegate, InterpreterError, TensorBuffer
 from litegpu.backends import BACKENDS
 from litegpu.zoo.writer import ModelWriter
@@ -103,8 +103,8 @@ def test_what_cannot_be_bound() -> None:
         gpu.bind_buffer("interpreter", source, buffer)
     with pytest.raises(InterpreterError, match=r"Give bind_buffer\(\) the one that has it in"):
         gpu.bind_buffer(interpreter(chain(["ABS"])), source, buffer)
-    if len(REAL) > 1:
-        other = next(name for name in REAL if name != gpu.device.backend)
+    if len(present()) > 1:
+        other = next(name for name in present() if name != gpu.device.backend)
         memory = BACKENDS[other].open(0).allocate(X.nbytes)
         with pytest.raises(BindingError, match=rf"for tensor {source} is of another device"):
             gpu.bind_buffer(target, source, TensorBuffer(memory, np.float32, SHAPE))

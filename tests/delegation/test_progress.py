@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from answering import DEVICES
 from litegpu import GpuDelegate, OptionsError, Progress, progress
 from litegpu.backends.base import DeviceInfo
 from places import SOURCE
@@ -153,7 +152,6 @@ class Record:
         self.states.append(state)
 
 
-@DEVICES
 def test_a_delegate_tells_of_each_partition(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -181,7 +179,6 @@ def test_a_delegate_tells_of_each_partition(
     assert {now.stage for now in start()} == {"choose", "load"} | compiling
 
 
-@DEVICES
 @pytest.mark.usefixtures("at_once")
 def test_what_a_user_passes_is_called(device: DeviceInfo) -> None:
     heard = Heard()

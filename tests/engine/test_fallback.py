@@ -13,8 +13,6 @@ from unittest import mock
 
 import pytest
 
-from cuda_emulator import needs_emulator
-from every_backend import REAL
 from fake_cuda import Status
 from litegpu import GpuDelegate, backends
 from litegpu.backends.cuda import driver as cuda_driver
@@ -31,12 +29,8 @@ from litegpu.zoo.writer import ModelWriter
 from simulated_cuda import SimulatedDriver
 from small_models import assert_close, convolution, interpreter, random, reference, run
 
-on_opencl = pytest.mark.parametrize(
-    "backend", [each for each in REAL if each == "opencl"], indirect=True
-)
-on_cuda = pytest.mark.parametrize(
-    "backend", [pytest.param("cuda", marks=needs_emulator)], indirect=True
-)
+on_opencl = pytest.mark.parametrize("backend", ["opencl"], indirect=True)
+on_cuda = pytest.mark.parametrize("backend", ["cuda"], indirect=True)
 Broken = Callable[[KernelText], KernelText]
 
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from backend_suite import ready
-from litegpu import DeviceMemoryError, ExecutionError, MissingDependencyError, backends
+from every_backend import open_device
+from litegpu import DeviceMemoryError, ExecutionError, MissingDependencyError
+from litegpu.backends import BACKENDS
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Bindings
 from litegpu.backends.cuda.compiler import compile_kernels, compile_source, options_for
@@ -19,13 +21,10 @@ from litegpu.engine.peaks import benchmarks, measure, program_of
 from litegpu.ops.common.units import Unit
 from paper_device import DEVICE
 
-FOUND = backends.list_devices()
 
-
-@pytest.fixture(params=FOUND, ids=[info.title.split()[0] for info in FOUND])
+@pytest.fixture(params=BACKENDS)
 def device(request: pytest.FixtureRequest) -> Device:
-    info = request.param
-    return backends.BACKENDS[info.backend].open(info.index)
+    return open_device(request.param)
 
 
 def test_copies_copy_all_that_they_count(device: Device) -> None:

@@ -9,13 +9,11 @@ import pytest
 
 from cases.base import Sheet
 from cases.lstm import BasicLstm, Lstm
-from litegpu import GpuDelegate, backends
+from every_backend import first_devices
+from litegpu import GpuDelegate
 from litegpu.backends.base import DeviceInfo
 from litegpu.engine.target import DeviceTarget
 from small_models import CPU_ONLY, Array, assert_close, interpreter, random, run, step
-
-DEVICES = backends.list_devices()
-device = pytest.mark.parametrize("device", DEVICES, ids=lambda each: each.title)
 
 
 def delegate(found: DeviceInfo) -> GpuDelegate:
@@ -41,7 +39,6 @@ def inputs(target: Any, seed: int) -> list[Array]:
     return [random(*each["shape"], seed=seed) for each in target.get_input_details()]
 
 
-@device
 @pytest.mark.parametrize("case", [Lstm(), Lstm(outputs=3, time_major=True), Lstm(steps=0)])
 def test_states_persist_and_are_the_cpus(case: Lstm, device: DeviceInfo) -> None:
     gpu = delegate(device)
@@ -54,7 +51,6 @@ def test_states_persist_and_are_the_cpus(case: Lstm, device: DeviceInfo) -> None
         assert all(np.any(state != 0) for state in states(here))
 
 
-@device
 def test_states_start_anew_when_they_are_reset(device: DeviceInfo) -> None:
     here = interpreter(written(Lstm()), delegate(device))
     values = inputs(here, 1)
@@ -65,7 +61,6 @@ def test_states_start_anew_when_they_are_reset(device: DeviceInfo) -> None:
     np.testing.assert_array_equal(run(here, *values)[0], first[0])
 
 
-@device
 def test_a_state_that_a_user_sets_is_where_the_next_run_starts(device: DeviceInfo) -> None:
     here, cpu = interpreter(written(Lstm()), delegate(device)), interpreter(written(Lstm()))
     for target in (here, cpu):
@@ -76,7 +71,6 @@ def test_a_state_that_a_user_sets_is_where_the_next_run_starts(device: DeviceInf
     assert_close(run(here, *values), run(cpu, *values))
 
 
-@device
 def test_the_basic_kernel_leaves_its_results_in_its_inputs(device: DeviceInfo) -> None:
     case = BasicLstm()
     here, cpu = interpreter(written(case), delegate(device)), interpreter(written(case))
@@ -95,7 +89,6 @@ def test_the_basic_kernel_leaves_its_results_in_its_inputs(device: DeviceInfo) -
     assert_close(got, expected)
 
 
-@device
 def test_states_in_a_model_that_is_split(device: DeviceInfo) -> None:
     sheet = Sheet()
     source = step(sheet.writer, CPU_ONLY, sheet.input((2, 4, 5)))
@@ -116,7 +109,6 @@ def test_states_in_a_model_that_is_split(device: DeviceInfo) -> None:
         assert_close(states(here), states(cpu))
 
 
-@device
 def test_states_on_both_sides(device: DeviceInfo) -> None:
     """An LSTM on the GPU and an SVDF on the CPU, each with states that the other never sees."""
     sheet = Sheet()
@@ -148,7 +140,7 @@ def test_states_on_both_sides(device: DeviceInfo) -> None:
 
 def test_without_work_group_memory_the_cpu_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DeviceTarget, "local_memory_bytes", 0)
-    gpu = delegate(DEVICES[0])
+    gpu = delegate(first_devices()[0])
     here, cpu = interpreter(written(Lstm()), gpu), interpreter(written(Lstm()))
     assert str(gpu.error) == (
         "An LSTM of 6 cells needs 576 bytes of work-group memory; the device has 0. "
@@ -167,7 +159,7 @@ _WIDE = (
 
 @pytest.mark.parametrize("case", _WIDE, ids=lambda case: case.name)
 def test_work_items_own_several_slices(case: Lstm) -> None:
-    here, cpu = interpreter(written(case), delegate(DEVICES[0])), interpreter(written(case))
+    here, cpu = interpreter(written(case), delegate(first_devices()[0])), interpreter(written(case))
     values = inputs(cpu, 0)
     assert_close(run(here, *values), run(cpu, *values))
 
@@ -176,7 +168,7 @@ def test_where_few_items_share_memory_the_cpu_runs_wide_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(DeviceTarget, "max_shared_items", 4)
-    gpu = delegate(DEVICES[0])
+    gpu = delegate(first_devices()[0])
     interpreter(written(Lstm(cells=270, inputs=3, steps=2, batch=1)), gpu)
     assert str(gpu.error) == (
         "An LSTM of 270 cells is too wide for the 4 work items that can share memory there. "

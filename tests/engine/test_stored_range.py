@@ -12,6 +12,7 @@ from cases.base import HALF, Sheet
 from cases.lstm import Lstm
 from comparing import mismatch
 from cuda_emulator import EmulatedBackend, needs_emulator
+from every_backend import first_devices
 from litegpu import GpuDelegate, backends
 from litegpu.backends.base import DeviceInfo
 from litegpu.delegation.partition_kernel import PartitionKernel
@@ -33,10 +34,6 @@ from small_models import (
     there_and_back,
     times,
 )
-
-DEVICES = backends.list_devices()
-device = pytest.mark.parametrize("device", DEVICES, ids=lambda each: each.title)
-first_device = pytest.mark.parametrize("device", DEVICES[:1], ids=lambda each: each.title)
 
 MAGNITUDES = (1e5, 1e6, 1e-6, 1e-8)
 
@@ -101,7 +98,6 @@ WRITERS = {
 }
 
 
-@device
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_what_half_makes_zero_is_no_divisor(device: DeviceInfo, write: Any) -> None:
     """A finite answer never becomes infinite."""
@@ -135,7 +131,6 @@ def remaining(gpu: GpuDelegate) -> tuple[str, ...]:
     return gpu.report.partitions[0].kept_float32
 
 
-@device
 @pytest.mark.parametrize("magnitude", MAGNITUDES)
 def test_the_first_answer_is_right_and_the_tensor_is_named(
     magnitude: float, device: DeviceInfo, caplog: pytest.LogCaptureFixture
@@ -156,7 +151,6 @@ def test_the_first_answer_is_right_and_the_tensor_is_named(
     assert gpu.report.to_dict()["partitions"][0]["kept_float32"] == ("scaled",)
 
 
-@device
 @pytest.mark.parametrize("magnitude", [1e-6, 1.0])
 def test_a_part_of_a_large_bounded_tensor_tells_of_all(
     magnitude: float, device: DeviceInfo, caplog: pytest.LogCaptureFixture
@@ -177,7 +171,6 @@ def test_a_part_of_a_large_bounded_tensor_tells_of_all(
     assert bool(warnings_of(caplog)) == (magnitude < 1)
 
 
-@device
 def test_what_fits_is_never_compiled_again(
     device: DeviceInfo, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +192,6 @@ def test_what_fits_is_never_compiled_again(
     assert not remaining(gpu) and not warnings_of(caplog)
 
 
-@device
 def test_infinity_that_was_there_before_rounding_is_none_of_it(
     device: DeviceInfo, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -209,7 +201,6 @@ def test_infinity_that_was_there_before_rounding_is_none_of_it(
     assert not remaining(gpu) and not warnings_of(caplog)
 
 
-@device
 def test_states_advance_once(device: DeviceInfo) -> None:
     """The run that lost something is undone: the next one starts from the states before it."""
     sheet = Sheet()
@@ -225,7 +216,6 @@ def test_states_advance_once(device: DeviceInfo) -> None:
         assert remaining(gpu) == (("scaled",) if seed else ())
 
 
-@device
 def test_it_stays_so_in_other_shapes(device: DeviceInfo, caplog: pytest.LogCaptureFixture) -> None:
     model, gpu = scaled(), delegate(device)
     target = interpreter(model, gpu)
@@ -238,7 +228,6 @@ def test_it_stays_so_in_other_shapes(device: DeviceInfo, caplog: pytest.LogCaptu
     assert len(warnings_of(caplog)) == 1
 
 
-@device
 @pytest.mark.parametrize("magnitude", (1e6, 1e-8))
 @pytest.mark.parametrize("channels", (8, 3))
 def test_parts_of_a_whole_and_views_of_it(
@@ -266,7 +255,6 @@ def test_parts_of_a_whole_and_views_of_it(
     assert remaining(gpu)
 
 
-@device
 def test_what_a_cut_value_hid_is_found_in_one_more_round(
     device: DeviceInfo, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -284,9 +272,9 @@ def test_what_a_cut_value_hid_is_found_in_one_more_round(
     assert len(warnings_of(caplog)) == 2
 
 
-@first_device
-def test_large_tensors_of_the_default_options(device: DeviceInfo) -> None:
+def test_large_tensors_of_the_default_options() -> None:
     """From 8 MiB on, values are stored as half without being asked for."""
+    device = first_devices()[0]
     writer, shape = ModelWriter(), (1, 1024, 512, 16)
     x, up, down = writer.input(shape), writer.input(ONE), writer.input(ONE)
     writer.output(there_and_back(writer, x, up, down))
@@ -298,11 +286,10 @@ def test_large_tensors_of_the_default_options(device: DeviceInfo) -> None:
         assert remaining(gpu) == names
 
 
-@first_device
 def test_without_memory_for_float32_the_invoke_fails_and_the_next_one_tries_again(
-    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, gpu = scaled(), delegate(device)
+    model, gpu = scaled(), delegate(first_devices()[0])
     target, values = interpreter(model, gpu), (random(1, 8, 8, 12), *factors(1e6))
 
     def short(*_: Any) -> CompiledPartition:

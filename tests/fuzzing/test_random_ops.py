@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 
 from cases.base import LARGE, SMALL, Case, Scale
 from dice import Drawn, Seeded
-from litegpu import backends
+from every_backend import first_devices
 from litegpu.ops.base import all_ops
 from magnitudes import SCALES, problems
 from op_runner import MODES, Mode, problem_of, run, write
 from random_cases import CUSTOM_FAMILIES, FAMILIES, Family
 
-DEVICES = backends.list_devices()
 FIXED = {
     *("LargeCast.target", "LargeCast.moved", "LargeCast.then"),
     *("Quantize.at_end", "QuantizedConv.pads", "DequantizeStored.axis", "QuantizedLookup.options"),
@@ -53,7 +52,7 @@ def batches(draw: Any) -> tuple[Case, ...]:
 @pytest.mark.slow
 @given(batch=batches(), mode=st.sampled_from(MODES))
 def test_drawn_cases_agree_with_the_cpu(batch: tuple[Case, ...], mode: Mode) -> None:
-    outcomes = run(batch, DEVICES[0], mode)
+    outcomes = run(batch, first_devices()[0], mode)
     for case in batch:
         outcome = outcomes[case.name]
         if isinstance(outcome, Exception):
@@ -66,7 +65,7 @@ def test_drawn_cases_agree_with_the_cpu(batch: tuple[Case, ...], mode: Mode) -> 
 def test_drawn_cases_agree_at_other_magnitudes(
     batch: tuple[Case, ...], mode: Mode, scale: Scale
 ) -> None:
-    assert not problems(batch, DEVICES[0], mode, scale), repr(batch)
+    assert not problems(batch, first_devices()[0], mode, scale), repr(batch)
 
 
 def drawn(families: Sequence[Family]) -> dict[type[Case], list[Case]]:

@@ -13,7 +13,8 @@ import cases
 from cases.base import LARGE, Case
 from cases.conv_2d import Conv
 from comparing import mismatch
-from litegpu import DeviceMemoryError, backends
+from every_backend import first_devices, open_device
+from litegpu import DeviceMemoryError
 from litegpu.backends.base import Device
 from litegpu.backends.execution import Executable
 from litegpu.backends.limits import check_sizes
@@ -30,7 +31,6 @@ POOR: dict[str, Any] = {
 }
 FAMILIES = {"AveragePool", "Chain", "Concat", "Softmax"}
 GROUPS = [group for group in groups(cases.TABLE) if type(group[0]).__name__ in FAMILIES]
-FOUND = backends.list_devices()
 
 
 @pytest.fixture(params=["fp16-staged"])
@@ -40,7 +40,7 @@ def mode(request: pytest.FixtureRequest) -> Mode:
 
 def check(group: tuple[Case, ...], mode: Mode) -> None:
     """Run cases on the first device, and compare with the CPU."""
-    outcomes = run(group, FOUND[0], mode)
+    outcomes = run(group, first_devices()[0], mode)
     for case in group:
         outcome = outcomes[case.name]
         if isinstance(outcome, Exception):
@@ -57,8 +57,7 @@ SHARING = [group for group in groups(cases.TABLE) if group[0].items == LARGE]
 def test_no_more_items_share_memory_than_may(
     group: tuple[Case, ...], mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = FOUND[0]
-    device = backends.BACKENDS[info.backend].open(info.index)
+    device = open_device(first_devices()[0].backend)
     monkeypatch.setattr(device, "info", dataclasses.replace(device.info, max_shared_items=32))
     recorded = programs_of(device, monkeypatch)
     check(group, mode)
@@ -73,8 +72,7 @@ def test_no_more_items_share_memory_than_may(
 def test_cases_run_on_a_poor_device(
     group: tuple[Case, ...], mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = FOUND[0]
-    device = backends.BACKENDS[info.backend].open(info.index)
+    device = open_device(first_devices()[0].backend)
     monkeypatch.setattr(device, "info", dataclasses.replace(device.info, **POOR))
     recorded = programs_of(device, monkeypatch)
     check(group, mode)
@@ -96,8 +94,7 @@ TYPED = {"HybridConv", "HybridMatrix", "QuantizedDepthwise", "QuantizedTranspose
 def test_sums_keep_their_type_where_a_kernel_may_read_few_buffers(
     group: tuple[Case, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = FOUND[0]
-    device = backends.BACKENDS[info.backend].open(info.index)
+    device = open_device(first_devices()[0].backend)
     monkeypatch.setattr(device, "info", dataclasses.replace(device.info, max_arguments=5))
     recorded = programs_of(device, monkeypatch)
     check(group, next(mode for mode in MODES if mode.name == "fp32-staged"))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from answering import DEVICES, answers
+from answering import answers
 from litegpu.backends.base import DeviceInfo
 from litegpu.zoo.writer import ModelWriter
 
@@ -44,7 +44,6 @@ def elements(dtype: str) -> Array:
         return np.resize(np.array([ends.min, ends.max, *whole], kind), (3, 17))
 
 
-@DEVICES
 @pytest.mark.parametrize("source", TYPES)
 def test_casts_are_those_of_the_cpu(source: str, device: DeviceInfo) -> None:
     """To the last bit, whatever does not fit."""
@@ -89,7 +88,6 @@ def text_model(dtype: str) -> bytes:
     return writer.build()
 
 
-@DEVICES
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_a_text_model_is_one_partition(dtype: str, device: DeviceInfo) -> None:
     random = np.random.default_rng(3)
@@ -102,7 +100,6 @@ def test_a_text_model_is_one_partition(dtype: str, device: DeviceInfo) -> None:
         np.testing.assert_array_equal(whole, wanted)
 
 
-@DEVICES
 def test_by_zero_is_no_reason_to_stop(device: DeviceInfo) -> None:
     """The CPU refuses to divide by zero: a device has some number there, and goes on."""
     writer = ModelWriter()

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from answering import DEVICES, answers
+from answering import answers
 from cases.base import LARGE
 from cases.elementwise import unary_options
 from cases.logic import COMPARISONS
@@ -36,7 +36,6 @@ _BY_ZERO = {"FLOOR_DIV", "FLOOR_MOD"}
 """Operations that the CPU's kernels refuse to do when a divisor is zero."""
 
 
-@DEVICES
 def test_comparisons_and_what_rests_on_them(device: DeviceInfo) -> None:
     writer = ModelWriter()
     x, y = writer.input((2, 5)), writer.input((2, 5))
@@ -78,12 +77,10 @@ def check(names: list[str], inputs: list[Floats], device: DeviceInfo) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@DEVICES
 def test_operations_of_one_operand(device: DeviceInfo) -> None:
     check(names_of(UNARY), [SPECIAL], device)
 
 
-@DEVICES
 def test_operations_of_two_operands(device: DeviceInfo) -> None:
     names = names_of(BINARY)
     first, second = np.stack(np.meshgrid(SPECIAL, SPECIAL)).reshape(2, -1)
@@ -92,7 +89,6 @@ def test_operations_of_two_operands(device: DeviceInfo) -> None:
     check(sorted(_BY_ZERO), [first[nonzero], second[nonzero]], device)
 
 
-@DEVICES
 @pytest.mark.parametrize("repeats", [1, 334])
 @pytest.mark.parametrize(
     ("name", "beta"),
@@ -123,7 +119,6 @@ def test_rows_with_special_numbers(
     np.testing.assert_allclose(got, expected, 1e-5, 1e-6)
 
 
-@DEVICES
 @pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 1), (7, 1)])
 def test_maxima_of_windows_pass_over_nan(device: DeviceInfo, size: int, stride: int) -> None:
     """Small windows and large ones; of NaN alone, the maximum is that of nothing."""

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 import picture_reference as reference
+from every_backend import on_every_backend, present
 from litegpu import CompiledModel, CompiledModelError, GpuDelegate, OptionsError
-from litegpu.backends import list_devices
 from litegpu.graph.ir import Quantization
 from litegpu.pictures import KEYWORDS, images, with_picture_input
 from litegpu.runtime_abi import interpreter as runtime
@@ -19,7 +19,6 @@ from litegpu.zoo import ModelWriter
 from real_models import find, picture_paths
 from small_models import fully_convolutional, run
 
-BACKENDS = sorted({each.backend for each in list_devices()})
 SHAPE = (1, 9, 7, 3)
 
 
@@ -27,7 +26,7 @@ def test_the_keywords_are_those_of_the_function() -> None:
     assert tuple(inspect.signature(with_picture_input).parameters)[1:] == KEYWORDS
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@on_every_backend
 def test_a_compiled_model_takes_bytes(backend: str) -> None:
     content = fully_convolutional(SHAPE)
     picture = np.random.default_rng(0).integers(0, 256, (1, 12, 10, 4), np.uint8)
@@ -55,7 +54,7 @@ def test_what_a_compiled_model_cannot_take() -> None:
 
 
 def kernels(content: bytes) -> int:
-    delegate = GpuDelegate(backend=BACKENDS[0])
+    delegate = GpuDelegate(backend=present()[0])
     runtime.interpreter(content, delegate, builtin_kernels=True)
     assert delegate.report is not None and delegate.report.whole_graph, str(delegate.report)
     return delegate.report.partitions[0].kernels
@@ -118,7 +117,7 @@ def test_a_trained_model_says_the_same_of_a_picture(name: str) -> None:
     pixels = as_nothing_but_bytes(path, (128, 128), alpha=True)
     changed = with_picture_input(content, "rgba8")
     (cpu,) = run(runtime.interpreter(changed, builtin_kernels=True), pixels)
-    delegate = GpuDelegate(backend=BACKENDS[0])
+    delegate = GpuDelegate(backend=present()[0])
     (device,) = run(runtime.interpreter(changed, delegate, builtin_kernels=True), pixels)
     assert delegate.report is not None and delegate.report.whole_graph
     limit = 1e-5 if wanted.dtype == np.float32 else 0

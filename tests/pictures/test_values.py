@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import picture_reference as reference
 import turns
+from every_backend import on_every_backend, present
 from litegpu import GpuDelegate
-from litegpu.backends import list_devices
 from litegpu.graph.ir import Quantization
 from litegpu.pictures import images, with_picture_input
 from litegpu.pictures.formats import COLORS, FORMATS, RESIZES
@@ -29,7 +29,6 @@ QUANTIZATIONS = {
     "uint8": Quantization((0.02,), (117,)),
     "int8": Quantization((1 / 128,), (-3,)),
 }
-BACKENDS = sorted({each.backend for each in list_devices()})
 SCALE = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
 
 
@@ -120,8 +119,9 @@ def test_on_a_device(input_format: str, dtype: str) -> None:
     What resizing leaves halfway between two integers may go either way.
     """
     content = identity(dtype)
-    number = turns.turn(input_format + dtype, len(BACKENDS))
-    for backend in BACKENDS if turns.ALL else BACKENDS[number : number + 1]:
+    found = present()
+    number = turns.turn(input_format + dtype, len(found))
+    for backend in found if turns.ALL else found[number : number + 1]:
         for size in (None, (10, 14)):
             picture = random_picture(input_format, size or (6, 8))
             mean, std = SCALE
@@ -132,7 +132,7 @@ def test_on_a_device(input_format: str, dtype: str) -> None:
             check(wanted, by_device(changed, picture, backend), steps=size is not None)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@on_every_backend
 def test_in_half_precision(backend: str) -> None:
     picture = random_picture("bgra8", (11, 15))
     changed = with_picture_input(identity(), "bgra8", size=(11, 15))
@@ -141,7 +141,7 @@ def test_in_half_precision(backend: str) -> None:
     assert np.abs(got - wanted).max() < 4e-3
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@on_every_backend
 def test_a_convolution_reads_the_picture(backend: str) -> None:
     """Its padding is zero as it was, not the mean."""
     content = fully_convolutional((2, 9, 7, 3))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from robustness.programs import on_every_backend, run_program
+from every_backend import on_every_backend
+from robustness.programs import run_program
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from every_backend import on_backends
 from litegpu import GpuDelegate, LitegpuError
 from robustness.faults import PLUGS, NthCall, watch_files
-from robustness.programs import HERE
 from small_models import chain, interpreter, random, reference, run
 
 MODEL, X = chain(["ABS"]), random(1, 4, 4, 4)
@@ -55,7 +55,7 @@ class Life:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("backend", [each for each in HERE if each in PLUGS])
+@on_backends(PLUGS)
 def test_each_call_fails_once(
     backend: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

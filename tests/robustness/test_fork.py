@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from robustness.programs import on_every_backend, run_program
+from every_backend import on_every_backend
+from robustness.programs import run_program
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 

@@ -17,7 +17,8 @@ from unittest import mock
 
 import pytest
 
-from litegpu import GpuDelegate, backends
+from every_backend import on_every_backend
+from litegpu import GpuDelegate
 from litegpu.delegation.partition_kernel import PartitionKernel
 from litegpu.runtime_abi import bridge
 from small_models import CPU_ONLY, chain, fully_convolutional, interpreter, random, run
@@ -149,7 +150,7 @@ def test_invokes_leave_memory_flat() -> None:
     assert measured(over_invokes) < INVOKE_TOLERANCE
 
 
-@pytest.mark.parametrize("backend", [each.name for each in backends.status() if each.devices])
+@on_every_backend
 def test_interpreters_leave_memory_flat(backend: str) -> None:
     assert measured(over_interpreters, backend) < CYCLE_TOLERANCE
 

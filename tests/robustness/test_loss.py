@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from every_backend import on_backends
 from litegpu import backends
-from robustness.programs import on_every_backend, run_program
+from robustness.programs import run_program
 
 NEVER = {
     "cuda": """
@@ -53,9 +54,7 @@ def lose(delegate):
 """,
 }
 """For each backend what makes a device fail for good in its next run, as far as is known."""
-on_each_that_is_lost = pytest.mark.parametrize(
-    "backend", [mark for mark in on_every_backend.args[1] if mark in LOSE]
-)
+on_each_that_is_lost = on_backends(LOSE)
 
 
 @on_each_that_is_lost
@@ -87,7 +86,7 @@ print("works")
     assert (ended.code, ended.stdout.splitlines()) == (0, ["works"]), ended.stderr
 
 
-@pytest.mark.parametrize("backend", [each for each in on_every_backend.args[1] if each in NEVER])
+@on_backends(NEVER)
 def test_states_are_lost_with_their_device(backend: str) -> None:
     """No invoke goes on with what a failed one has left of them."""
     source = f"""
@@ -117,7 +116,7 @@ print("works")
     assert (ended.code, ended.stdout.splitlines()) == (0, ["works"]), ended.stderr
 
 
-@pytest.mark.parametrize("backend", [each for each in on_every_backend.args[1] if each in NEVER])
+@on_backends(NEVER)
 def test_a_device_that_is_lost_each_time_is_an_error(backend: str) -> None:
     source = f"""
 {LOSE[backend]}
@@ -147,7 +146,7 @@ print("works")
     assert (ended.code, ended.stdout.splitlines()) == (0, ["works"]), ended.stderr
 
 
-@pytest.mark.parametrize("backend", [each for each in on_every_backend.args[1] if each in NEVER])
+@on_backends(NEVER)
 def test_an_invoke_that_does_not_end(backend: str) -> None:
     source = f"""
 import time

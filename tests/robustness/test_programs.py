@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from robustness.programs import HERE, Program, on_every_backend, run_program
+from every_backend import on_every_backend, present
+from robustness.programs import Program, run_program
 
 PLAIN = ""
 """Programs of this file need no model."""
@@ -31,7 +32,7 @@ def test_a_program_runs_on_its_backend(backend: str) -> None:
 
 
 def test_there_is_a_backend() -> None:
-    assert HERE
+    assert present()
 
 
 @signals

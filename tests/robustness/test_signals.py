@@ -13,12 +13,13 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
+from every_backend import on_every_backend
 from litegpu import GpuDelegate
 from litegpu.delegation.partition_kernel import PartitionKernel
 from litegpu.runtime_abi import bridge, kernel_slots
 from litegpu.runtime_abi.callbacks import Callback
 from robustness.interrupts import GOOD
-from robustness.programs import Program, on_every_backend, run_program
+from robustness.programs import Program, run_program
 from small_models import (
     CPU_ONLY,
     assert_close,

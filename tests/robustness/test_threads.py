@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from every_backend import on_every_backend
 from litegpu import GpuDelegate
-from robustness.programs import START, on_every_backend, run_program
+from robustness.programs import START, run_program
 from small_models import assert_close, chain, interpreter, random, run
 
 THREADS = """

@@ -21,7 +21,8 @@ import cases
 from c_compiler import shared_library
 from cases.base import CLOSE, Array, Case, NumpyCase, Sheet
 from comparing import mismatch
-from litegpu import GpuDelegate, list_devices
+from every_backend import first_devices
+from litegpu import GpuDelegate
 from litegpu.pictures import images
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.writer import ModelWriter
@@ -41,7 +42,6 @@ from small_models import (
 )
 from small_models import run as run_model
 
-DEVICE = list_devices()[0]
 (DIRECT,) = (mode for mode in MODES if mode == Mode("fp32", staged=False))
 TOGETHER = 24
 WRONG_IN_OLD_RUNTIMES = {
@@ -102,7 +102,7 @@ GROUPS = [*batches(some_of_each_family(True)), *batches(some_of_each_family(Fals
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: type(group[0]).__name__)
 def test_operations_of_every_family(group: tuple[Case, ...]) -> None:
     """The attributes of an operation lie where this runtime's structs have them."""
-    outcomes = run(group, DEVICE, DIRECT)
+    outcomes = run(group, first_devices()[0], DIRECT)
     wrong = {}
     for case in group:
         outcome = outcomes[case.name]

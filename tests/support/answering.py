@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy.typing as npt
-import pytest
 
-from litegpu import GpuDelegate, backends
+from litegpu import GpuDelegate
 from litegpu.backends.base import DeviceInfo
 from litegpu.runtime_abi import interpreter as runtime
-
-DEVICES = pytest.mark.parametrize(
-    "device", backends.list_devices(), ids=lambda device: device.backend
-)
 
 
 def answers(content: bytes, device: DeviceInfo | None, *inputs: npt.NDArray[Any]) -> list[Any]:

@@ -14,6 +14,12 @@
 #include <cstdio>
 #include <cstdlib>
 
+// What launches kernels is compiled once, with LAUNCHES, and linked with all of them: it takes longer than most kernels.
+#ifdef LAUNCHES
+#define SHARED
+#else
+#define SHARED extern
+#endif
 #define UNCHECKED __attribute__((no_sanitize("thread"), optimize("O2")))
 
 enum Scope { THREAD, WARP, GROUP, BLOCK, CLUSTER, SCOPES };
@@ -33,7 +39,7 @@ static const int MOST_RANGES = 64, MOST_BLOCKS = 16;
 struct Rewrite { const char *place; int size; char before[16]; };
 static const int MOST_REWRITES = 1 << 12;
 
-static struct {
+struct Checks {
     const Visitor *visitor;        // nobody, while what the program does is no access of its own
     const Visitor *visitors;       // all of a cluster
     Range buffers[MOST_RANGES], regions[2], arrays[MOST_RANGES];  // arrays: offsets in a block's memory
@@ -48,16 +54,28 @@ static struct {
     int rewrite_count;
     unsigned int run, first_run;   // of clusters: now, and the first one of this launch
     char fault[300];
-} checks;
+};
+SHARED Checks checks;
 
-static void yield();
-static int my_number();  // of a thread, in its cluster
+void yield();
+
+// Ends the launch: the thread never goes on.
+void fault(const char *what, const char *kind, long place);
+// What an instruction accesses of shared memory and of no other: this is checked on all devices.
+void touch_shared(const void *place, int size, bool writes);
+void touch(const void *place, int size, bool writes);
+// Read by instructions that do not see what threads write before these fence it.
+void touch_fenced(const void *place, int size);
+// A copy has come there.
+void landed(const void *place, int size);
 
 // Bytes after the memory of each block, and before the first, that nobody may touch. They read as NaN.
 static const long GUARD = 1 << 15;
 
-// Ends the launch: the thread never goes on.
-UNCHECKED static void fault(const char *what, const char *kind, long place) {
+#ifdef LAUNCHES
+static int my_number();  // of a thread, in its cluster
+
+UNCHECKED void fault(const char *what, const char *kind, long place) {
     snprintf(checks.fault, sizeof checks.fault, "%s: byte %ld of %s, thread %d", what, place, kind, my_number());
     yield();
 }
@@ -134,8 +152,7 @@ UNCHECKED static SharedPlace shared_place(const char *p) {
 UNCHECKED static bool in_arrays(long at, int size, bool writes) {
     return at >= 0 && found(checks.arrays, checks.array_count, (const char *)at, size, writes);
 }
-// What an instruction accesses of shared memory and of no other: this is checked on all devices.
-UNCHECKED static void touch_shared(const void *place, int size, bool writes) {
+UNCHECKED void touch_shared(const void *place, int size, bool writes) {
     if (!checks.shared) return;
     const char *const p = (const char *)place;
     if (!is_shared(p)) return fault("no shared memory", "memory, modulo 256", (long)((size_t)p % 256));
@@ -143,7 +160,7 @@ UNCHECKED static void touch_shared(const void *place, int size, bool writes) {
     if (found.at % size) return fault("not aligned", "shared memory", found.at);
     if (!in_arrays(found.at, size, writes)) fault("outside of all arrays", "shared memory", found.at);
 }
-UNCHECKED static void touch(const void *place, int size, bool writes) {
+UNCHECKED void touch(const void *place, int size, bool writes) {
     if (!checks.visitor) return;
     const char *const p = (const char *)place;
     if (is_shared(p)) {
@@ -178,12 +195,11 @@ UNCHECKED static Visit *written_at(const void *place) {
     const size_t at = (const char *)place - checks.shared;
     return checks.visitor && at < checks.block_count * checks.block_bytes ? &checks.shared_cells[at / 4 * 2].written : nullptr;
 }
-UNCHECKED static void landed(const void *place, int size) {
+UNCHECKED void landed(const void *place, int size) {
     for (int i = 0; i < size; i += 4)
         if (Visit *const last = written_at((const char *)place + i)) last->fences = checks.visitor->fences;
 }
-// Read by instructions that do not see what threads write before these fence it.
-UNCHECKED static void touch_fenced(const void *place, int size) {
+UNCHECKED void touch_fenced(const void *place, int size) {
     touch(place, size, false);
     for (int i = 0; i < size && !checks.fault[0]; i += 4) {
         const Visit *const last = written_at((const char *)place + i);
@@ -213,3 +229,4 @@ UNCHECKED void __tsan_func_entry(void *) {}
 UNCHECKED void __tsan_func_exit() {}
 UNCHECKED void __tsan_vptr_update(void *, void *) {}
 }
+#endif

@@ -134,31 +134,15 @@ struct Block {
     std::map<const void *, Inbox> inboxes;
     std::vector<Meeting> warps, groups;
 };
-inline std::vector<Fiber> fibers;
-inline std::vector<Block> blocks;
-inline std::vector<char> memory;
-inline std::vector<Visitor> visitors;
+SHARED std::vector<Fiber> fibers;
+SHARED std::vector<Block> blocks;
+SHARED std::vector<char> memory;
+SHARED std::vector<Visitor> visitors;
 static const unsigned long long BARRIER_HERE = 0xba441e4ba441e4ull;
-static Meeting cluster_meeting;
-static Fiber *me;
-static int threads_per_block;
-static void *scheduler;
-static unsigned long moves;  // arrivals at meetings, and ends
-// In which order fibers take turns: 0 one after the other, 1 backwards, else drawn anew each turn.
-extern "C" {
-unsigned int fiber_order = 0;
-}
-
-extern "C" void switch_stack(void **from, void *to);
-asm(".text\n.globl switch_stack\nswitch_stack:\n"
-    "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
-    "movq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
-    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
-
-static void yield() {
-    if (checks.rewrite_count) finish_rewrites();
-    switch_stack(&me->stack_pointer, scheduler);
-}
+SHARED Meeting cluster_meeting;
+SHARED Fiber *me;
+SHARED int threads_per_block;
+SHARED unsigned long moves;  // arrivals at meetings, and ends
 
 // Wait for `count` fibers; the last one does the work of all, and is looked at for all.
 template <class Work> static void meet(Meeting &meeting, int count, Work work) {
@@ -187,7 +171,6 @@ template <class Work> static void barrier(Scope scope, Meeting &meeting, int cou
     go_on(scope, meeting.gone);
 }
 
-static int my_number() { return (int)(me - fibers.data()); }
 static Block &my_block() { return blocks[me->rank]; }
 static Fiber *warp_of(const Fiber *f) { return &fibers[f->rank * threads_per_block + f->warp * 32]; }
 static char *shared_memory(size_t offset) { return my_block().memory + offset; }
@@ -272,7 +255,7 @@ static void gate_wait(unsigned long long *gate, int odd) {
 }
 #define threadIdx (me->thread)
 #define blockIdx (me->block)
-static Index3 blockDim, gridDim;
+SHARED Index3 blockDim, gridDim;
 
 // The instructions
 
@@ -569,7 +552,34 @@ static unsigned int larger_halves(unsigned int a, unsigned int b) {
     return (unsigned int)larger(a & 0xffff, b & 0xffff) | (unsigned int)larger(a >> 16, b >> 16) << 16;
 }
 
-// Launches
+// What a launch may touch.
+struct Places {
+    const Range *buffers, *regions, *arrays;
+    Cell *arena_cells;
+    unsigned int buffer_count, array_count;
+};
+// Returns what was wrong, or an empty text.
+const char *launch(void (*kernel)(void **), void **given, const unsigned int *grid,
+                   const unsigned int *local, int cluster, size_t shared, const Places *places);
+
+#ifdef LAUNCHES
+static void *scheduler;
+static int my_number() { return (int)(me - fibers.data()); }
+// In which order fibers take turns: 0 one after the other, 1 backwards, else drawn anew each turn.
+extern "C" {
+__attribute__((visibility("default"))) unsigned int fiber_order = 0;
+}
+
+extern "C" void switch_stack(void **from, void *to);
+asm(".text\n.globl switch_stack\nswitch_stack:\n"
+    "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+    "movq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
+    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
+
+void yield() {
+    if (checks.rewrite_count) finish_rewrites();
+    switch_stack(&me->stack_pointer, scheduler);
+}
 
 static void (*entry)(void **);
 static void **arguments;
@@ -584,13 +594,6 @@ static void run_fiber() {
     yield();
     abort();
 }
-
-// What a launch may touch.
-struct Places {
-    const Range *buffers, *regions, *arrays;
-    Cell *arena_cells;
-    unsigned int buffer_count, array_count;
-};
 
 static void look_at(const Places &places, int cluster, size_t block_bytes) {
     static std::vector<Cell> cells;
@@ -681,9 +684,8 @@ static void look_at_gaps(const std::vector<Gap> &gaps) {
         for (const Gap &gap : gaps) look(block, gap);
 }
 
-// Returns what was wrong, or an empty text.
-static const char *launch(void (*kernel)(void **), void **given, const unsigned int *grid,
-                          const unsigned int *local, int cluster, size_t shared, const Places *places) {
+const char *launch(void (*kernel)(void **), void **given, const unsigned int *grid,
+                   const unsigned int *local, int cluster, size_t shared, const Places *places) {
     entry = kernel;
     arguments = given;
     blockDim = {local[0], local[1], local[2]};
@@ -757,3 +759,4 @@ static const char *launch(void (*kernel)(void **), void **given, const unsigned 
             }
     return checks.fault;
 }
+#endif

@@ -174,8 +174,9 @@ def compiled(kernels: tuple[KernelText, ...], checked: bool = False) -> Any:
         shared = max((end for _, _, end in arrays), default=0)
         cluster = kernel.attributes.cluster_size
         parts.append(f"""{text}
-extern "C" const char *launch_{kernel.name}(void **a, const unsigned *grid, const unsigned *local,
-                                            const Places *places) {{
+extern "C" __attribute__((visibility("default")))
+const char *launch_{kernel.name}(void **a, const unsigned *grid, const unsigned *local,
+                                 const Places *places) {{
     return launch([](void **a) {{ call({kernel.name}, a); }}, a, grid, local, {cluster}, {shared},
                   places);
 }}""")
@@ -195,7 +196,7 @@ def _build(source: str, name: str, checked: bool = False) -> Path:
     output = str(file.with_suffix(".o"))
     _compile(file, "-include", str(_common(checked)), "-c", "-o", output, checked=checked)
     # Linked without the sanitizer's library, which wants a process of its own.
-    _run(file, "-shared", output, "-o", str(library))
+    _run(file, "-shared", output, str(_launches(checked)), "-o", str(library))
     if shared:
         shutil.copy(library, shared.with_suffix(f".{os.getpid()}"))
         shared.with_suffix(f".{os.getpid()}").replace(shared)
@@ -221,6 +222,16 @@ def _common(checked: bool) -> Path:
 
 
 @cache
+def _launches(checked: bool) -> Path:
+    """Compile what launches kernels, which all libraries have."""
+    file = _folder() / f"launches{checked:d}.cpp"
+    file.write_text(f'#define LAUNCHES\n#include "{HEADER}"\n', encoding="utf-8")
+    output = file.with_suffix(".o")
+    _compile(file, "-c", "-o", str(output), checked=checked)
+    return output
+
+
+@cache
 def _before_all() -> str:
     """Return what goes before all kernels, after the header."""
     dialect = CUDADialect()
@@ -233,6 +244,8 @@ def _compile(file: Path, *arguments: str, checked: bool) -> None:
 
 def _flags(checked: bool) -> list[str]:
     flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-fno-exceptions"]
+    # Symbols of one library are none of another.
+    flags += ["-fvisibility=hidden"]
     flags += ["-ffp-contract=off", "-fno-threadsafe-statics"]
     return [*flags, "-DCHECKED=1", "-fsanitize=thread,bounds"] if checked else flags
 
@@ -266,7 +279,11 @@ def _with_shared(text: str, arrays: Sequence[tuple[str, int, int]]) -> str:
     return text
 
 
-needs_emulator = pytest.mark.skipif(
-    not is_usable(),
-    reason="no C++ compiler here that makes x86-64 code and knows _Float16 (apt-get install g++)",
-)
+def _missing_compiler() -> str:
+    if is_usable():
+        return ""
+    return "no C++ compiler here that makes x86-64 code and knows _Float16 (apt-get install g++)"
+
+
+needs_emulator = pytest.mark.needs.with_args(_missing_compiler)
+"""Skips a test where kernels of CUDA cannot run on the CPU."""

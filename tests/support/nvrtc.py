@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from litegpu import MissingDependencyError
 from litegpu.backends.cuda.compiler import compile_source, options_for
 
 
+@cache
 def _missing() -> str:
     try:
         compile_source("", options_for((9, 0)))
@@ -16,5 +19,4 @@ def _missing() -> str:
     return ""
 
 
-_REASON = _missing()
-needs_nvrtc = pytest.mark.skipif(bool(_REASON), reason=_REASON)
+needs_nvrtc = pytest.mark.needs.with_args(_missing)

@@ -12,3 +12,7 @@ ALL = os.environ.get("LITEGPU_TEST_ALL", "") not in ("", "0")
 def turn(key: str, count: int) -> int:
     """Return a number below `count` that is the key's own, on every machine and each day."""
     return zlib.crc32(key.encode()) % count
+
+
+NOT_ITS_TURN = "not its turn: LITEGPU_TEST_ALL=1 runs everything"
+"""Why a test is skipped where others of its kind run."""

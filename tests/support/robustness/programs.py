@@ -27,17 +27,10 @@ from types import TracebackType
 
 import pytest
 
-from litegpu import backends
 from places import python_path
 
 LIMIT = 100.0
 """Seconds after which a program has hung, on a machine that is busy with other things."""
-
-HERE = tuple(dict.fromkeys(info.backend for info in backends.list_devices()))
-"""The backends that have a device here."""
-
-on_every_backend = pytest.mark.parametrize("backend", HERE)
-"""Gives a test the name of a backend; the test runs once for each that has a device."""
 
 START = """
 import logging, sys
