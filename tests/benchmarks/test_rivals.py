@@ -1,4 +1,4 @@
-"""The comparison with other ways to run models measures, and survives what goes wrong."""
+"""What the benchmarks share: times, errors against a reference, clocks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,6 @@ import numpy as np
 import pytest
 
 from benchmark_modules import load_benchmark
-from litegpu.backends.opencl.profile import OpenCLProfiler
-from litegpu.errors import ModelError
-from litegpu.runtime_abi.interpreter import interpreter
-from litegpu.zoo.writer import ModelWriter
-from small_models import CPU_ONLY, chain
 
 SMALL = "zoo:mobilenet_v1_0.25_128?size=32"
 
@@ -43,14 +38,6 @@ def run(rivals: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
         return found
 
     return call
-
-
-@pytest.fixture
-def fake_ways(rivals: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Put ways of the test's own in place of all others."""
-    found: dict[str, Any] = {}
-    monkeypatch.setattr(rivals, "ways", lambda _backends: found)
-    return found
 
 
 def runner(**parts: Any) -> Any:
@@ -87,116 +74,6 @@ def test_it_measures_litegpu_and_the_cpu(
     assert f"| {SMALL} " in printed.out
     assert "### Targets" in printed.out
     assert f"{SMALL}: XNNPACK 1 thread\n" in printed.err, "progress, line by line in a pipe"
-
-
-@pytest.mark.parametrize(
-    ("untold", "left"),
-    [
-        (["device_seconds"], {"kernel_sum_ms", "device_ms"}),
-        (["chain_seconds"], {"kernel_sum_ms", "device_with_copies_ms"}),
-        (["chain_seconds", "device_seconds"], {"kernel_sum_ms"}),
-    ],
-)
-def test_times_that_a_backend_cannot_tell_are_left_out(
-    run: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    untold: list[str],
-    left: set[str],
-) -> None:
-    for name in untold:
-        monkeypatch.setattr(OpenCLProfiler, name, lambda *_: None)
-    way = "litegpu opencl fp32"
-    found = run("--models", SMALL, "--batch-models", "--backends", "opencl", "--ways", way)
-    row = found["models"][SMALL]["rows"][way]
-    times = {"kernel_sum_ms", "device_ms", "device_with_copies_ms"}
-    assert "error" not in row and times & set(row) == left
-
-
-def test_a_model_whose_operations_the_cpu_lacks_is_read(
-    rivals: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = ModelWriter()
-    x, y = writer.input((1, 4, 4, 3)), writer.input((1, 4, 4, 3))
-    total = writer.op("ADD", [x, y], [x.shape])
-    (unknown,) = writer.custom("NobodyHasThis", [total], [x.shape])
-    writer.output(writer.op("ABS", [unknown], [x.shape]), total)
-    content = writer.build()
-    with pytest.raises(ModelError, match="refuses this model"):
-        interpreter(content)
-    graph = rivals.read_model(content)
-    assert [node.op for node in graph.nodes] == ["ADD", "NobodyHasThis", "ABS"]
-    assert graph.inputs == (x.index, y.index)
-    assert graph.outputs == (graph.nodes[2].outputs[0], total.index)
-
-
-def test_detectors_rank(rivals: Any) -> None:
-    _, about = rivals.load_model("zoo:ssd_mobilenet_v1_300?width=0.25&size=96", None)
-    assert about["ranks"] and about["float"]
-
-
-def test_what_cannot_run_is_a_row(run: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    path = tmp_path / "flip.tflite"
-    path.write_bytes(chain([CPU_ONLY]))
-    found = run("--models", str(path), "--ways", "litegpu opencl fp32", "XNNPACK 1*", "torch*")
-    rows = found["models"]["flip"]["rows"]
-    assert rows["litegpu opencl fp32"]["error"].startswith("Nothing runs on the GPU: ")
-    assert rows["XNNPACK 1 thread"]["whole_ms"] > 0
-    assert len([way for way in rows if way.startswith("torch")]) == 8
-    assert all("PyTorch" in row["error"] for way, row in rows.items() if way.startswith("torch"))
-
-
-def test_a_model_that_cannot_be_read_is_told(
-    run: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = run("--models", "absent.tflite", SMALL, "--ways", "XNNPACK 1*")
-    assert "does not exist" in found["models"]["absent.tflite"]["error"]
-    assert "XNNPACK 1 thread" in found["models"][SMALL]["rows"]
-    assert "- every way (absent.tflite): Model file" in capsys.readouterr().out
-
-
-def test_it_stops_starting_models_when_the_time_is_up(
-    run: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = run(
-        *("--models", SMALL, "zoo:resnet50", "--batch-models", "--ways", "XNNPACK 1*"),
-        *("--time-limit", "0.001"),
-    )
-    assert found["left_out"] == [SMALL, "zoo:resnet50"] and found["models"] == {}
-    text = "- not started within the time limit: zoo:resnet50"
-    assert text in capsys.readouterr().out
-
-
-def test_no_such_way(run: Callable[..., dict[str, Any]]) -> None:
-    with pytest.raises(SystemExit, match=r"No way is called like \['tensorrt'\]. There are: lite"):
-        run("--models", SMALL, "--ways", "tensorrt")
-
-
-def test_a_row_that_ends_the_process_is_told_and_not_tried_again(
-    run: Callable[..., dict[str, Any]], fake_ways: dict[str, Any], tmp_path: Path
-) -> None:
-    tried = []
-
-    def good(model: Any) -> Any:
-        tried.append("good")
-        return runner(call=lambda: model.expected)
-
-    def deadly(_model: Any) -> Any:
-        tried.append("deadly")
-        raise KeyboardInterrupt
-
-    fake_ways.update(first=good, second=deadly, third=good)
-    with pytest.raises(KeyboardInterrupt):
-        run("--models", SMALL)
-    left = json.loads((tmp_path / "results" / "rivals.json").read_text(encoding="utf-8"))
-    rows = left["models"][SMALL]["rows"]
-    assert set(rows) == {"first", "second"}
-    assert rows["second"] == {"error": "The process ended while this was measured."}
-    found = run("--models", SMALL, "--resume")
-    assert tried == ["good", "deadly", "good"]
-    assert found["models"][SMALL]["rows"]["first"] == rows["first"]
-    assert found["models"][SMALL]["rows"]["third"]["norm_error"] == 0
-    run("--models", SMALL, "--ways", "first")
-    assert tried[3:] == ["good"], "without --resume everything is measured anew"
 
 
 def test_a_row_has_device_times_facts_and_errors(rivals: Any) -> None:
@@ -265,18 +142,3 @@ def test_clocks_are_read_while_it_runs(rivals: Any, monkeypatch: pytest.MonkeyPa
     assert machine._ask_gpu(("name",)) == {}, "another number of values than asked for"
     monkeypatch.setattr(machine, "_smi_command", lambda _fields: None)
     assert machine.clocks_during(pytest.fail) == {}
-
-
-def test_clocks_are_asked_for_once_per_model(
-    run: Callable[..., dict[str, Any]], fake_ways: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clocks = {"clocks.sm": "1980 MHz", "clocks.mem": "3201 MHz"}
-    monkeypatch.setattr(sys.modules["machine"], "clocks_during", lambda _run: clocks)
-
-    def gpu(model: Any) -> Any:
-        return runner(call=lambda: model.expected, device={"device_ms": lambda _repeats: 1e-3})
-
-    fake_ways.update(cpu=lambda model: runner(call=lambda: model.expected), first=gpu, second=gpu)
-    found = run("--models", SMALL, f"{SMALL}&seed=1", "--batch-models")
-    for model in found["models"].values():
-        assert [way for way, row in model["rows"].items() if "clocks" in row] == ["first"]
