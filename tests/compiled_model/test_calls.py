@@ -159,7 +159,7 @@ def test_numbers_and_names_of_inputs() -> None:
         np.testing.assert_array_equal(model(buffers, signature="less"), x - y)
         two = np.zeros((2, 2, 3), np.float32)
         text = error_of(model, two, two, signature="less")
-        assert "The model is for 1 at a time" in text or "model.at_batch(2)" in text
+        assert "model.at_batch(2) is the model for 2 rows." in text
 
 
 def bytes_of(scale: float, zero_point: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pickle
 import subprocess
 import sys
@@ -84,7 +85,7 @@ def test_a_wrong_kernel_is_found_and_its_layer_remains(
     oracle: NetworkOracle, wrong_tanh: None, tmp_path: Path
 ) -> None:
     assert oracle.goes_wrong(CHAIN)
-    builder = oracle.shrunk(CHAIN, seconds=600)
+    builder = oracle.shrunk(CHAIN, seconds=math.inf)
     (layer,) = builder.network.layers
     assert layer.case == Unary(op="TANH", shape=(1, 1, 1, 1))
     assert builder.lines() == ("2: Unary-op=TANH-shape=1x1x1x1 of input -> 1x1x1x1",)
@@ -112,8 +113,9 @@ def test_networks_run_as_on_the_cpu_or_are_sound_programs_for_cuda(share: int) -
         options = {"backend": found[share % len(found)]}
         result = checked(Task(pickle.dumps((name, seed)), 0, options=options))
         assert not result.fault, f"{name}:{seed} on {options}: {result.fault}"
-        results[result.text] += 1
+        results[result.text if result.status == "refused" else "compared"] += 1
     assert results["planned"] > _SHARE // 2, results
+    assert results["compared"], results
 
 
 def _plan(name: str, seed: int) -> str:

@@ -40,19 +40,14 @@ from litegpu.graph import Graph
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import resolve_model
-from nvrtc import needs_nvrtc
+from nvrtc import GENERATIONS, needs_nvrtc
 from op_runner import forced, groups, kept_busy_by, write
-from paper_device import DEVICE
+from paper_device import nvidia_gpu
 from sass import BRANCH, EXIT, LOAD, MULTIPLY, WAIT, instructions, loads_a_constant, opcode
 
 pytestmark = needs_nvrtc
 
 GROUPS = groups(cases.TABLE)
-GENERATIONS = {
-    "sm_75": (7, 5),
-    "sm_80": (8, 0),
-    "sm_90": (9, 0),
-}
 STORAGES = {"fp32": FP32, "fp16": FP16, "half": FP16_ALL}
 # What is left out is chosen as for another pair: without tensor cores no kernel depends on where
 # half storage begins, sm_80 multiplies floats as sm_90 does but in large tiles (compiled below, as
@@ -96,13 +91,7 @@ def programs(
 @functools.cache
 def device(generation: str) -> DeviceInfo:
     """Return the facts of a large GPU of a generation."""
-    facts = dataclasses.asdict(DEVICE) | {
-        "backend": "cuda",
-        "compute_units": 132,
-        "max_work_group_size": 1024,
-        "buffer_alignment": 256,
-    }
-    return DeviceInfo(**facts | {"compute_capability": GENERATIONS[generation]})
+    return nvidia_gpu(GENERATIONS[generation])
 
 
 @pytest.mark.parametrize(("group", "generation", "storage"), SELECTED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import re
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 
 import turns
-from litegpu.backends.base import DeviceInfo
 from litegpu.backends.cuda.compiler import can_compile_fast, compile_source, options_for
 from litegpu.codegen import FLOAT, INT, KINDS, KernelText, register_of
 from litegpu.codegen.cuda import CUDADialect
@@ -40,9 +38,9 @@ from litegpu.ops.base import COPY, get
 from litegpu.ops.common.functions import CASTS, cast_name, of_integers
 from litegpu.ops.conv_2d import DepthwiseOperand
 from litegpu.ops.exact.functions import lookup_name
-from nvrtc import needs_nvrtc
+from nvrtc import GENERATIONS, needs_nvrtc
 from op_runner import forced
-from paper_device import DEVICE
+from paper_device import nvidia_gpu
 
 pytestmark = needs_nvrtc
 
@@ -73,19 +71,8 @@ ALWAYS = {
 POLICIES = {"fp32": FP32, "fp16": FP16, "half": FP16_ALL}
 
 
-def device(capability: tuple[int, int], shared: int, units: int) -> DeviceInfo:
-    """Return the facts of a GPU: how much shared memory a block may have, how many units it has."""
-    facts: dict[str, Any] = {
-        **{"backend": "cuda", "max_work_group_size": 1024, "buffer_alignment": 256},
-        **{"compute_capability": capability, "compute_units": units},
-        "local_memory_bytes": shared << 10,
-    }
-    return dataclasses.replace(DEVICE, **facts)
-
-
-GENERATIONS = {"sm_75": (7, 5), "sm_80": (8, 0), "sm_86": (8, 6), "sm_90": (9, 0)}
 DEVICES = {
-    f"{name}-{units}": device(GENERATIONS[name], shared, units)
+    f"{name}-{units}": nvidia_gpu(GENERATIONS[name], units, local_memory_bytes=shared << 10)
     for name, shared, most in (
         *(("sm_75", 64, 40), ("sm_80", 163, 108)),
         *(("sm_86", 99, 28), ("sm_90", 227, 132)),
@@ -221,15 +208,10 @@ class Question:
                 with forced(number) as chosen:
                     launches = Lowering(selected, target, Choices()).lower_all()
                 yield from (
-                    each.kernel for each in launches if each.template in names(implementation)
+                    each.kernel for each in launches if each.template in implementation.templates
                 )
                 if number not in chosen:
                     return
-
-
-def names(implementation: Implementation) -> tuple[str, ...]:
-    """Return the templates of an implementation."""
-    return (implementation.name, *implementation.also)
 
 
 @functools.cache
@@ -269,16 +251,15 @@ def some_questions(way: Way) -> Iterator[Question]:
     """Yield some of them, each ending or some of the endings once: those that are accepted."""
     own, requested = {*examples(way[1])}, questions(way)
     few = [each for each in requested if each.example in own or not turns.turn(f"{each}", 50)]
-    rejected = set()
+    accepted = [each for each in few if any(each.kernels(way, [0]))]
     for ending in ENDINGS:
         if ending not in ALWAYS and turns.turn(f"{way} {ending}", 3):
             continue
-        for each in sorted(few, key=lambda each: turns.turn(f"{ending} {each}", 1 << 32)):
+        for each in sorted(accepted, key=lambda each: turns.turn(f"{ending} {each}", 1 << 32)):
             question = replace(each, ending=ending)
-            if each not in rejected and any(question.kernels(way, [0])):
+            if any(question.kernels(way, [0])):
                 yield question
                 break
-            rejected.add(each)
 
 
 def variants(way: Way) -> Iterator[tuple[str, KernelText]]:

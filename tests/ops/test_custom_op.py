@@ -295,7 +295,10 @@ def test_the_cache_knows_template_and_code(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_plug_ins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = tmp_path / "a_plug_in.py"
     path.write_text(
@@ -313,8 +316,11 @@ def test_plug_ins(
         EntryPoint("scaled", "a_plug_in", plug_ins.PLUG_INS),
     ]
     monkeypatch.setattr(plug_ins, "entry_points", lambda group: entries)
+    # After the test neither the module nor what was imported is left.
+    monkeypatch.setitem(sys.modules, "a_plug_in", None)
+    del sys.modules["a_plug_in"]
+    request.addfinalizer(plug_ins.import_plug_ins.cache_clear)
     plug_ins.import_plug_ins.cache_clear()
     with caplog.at_level(logging.WARNING), CompiledModel.from_buffer(model()) as found:
         assert found(np.ones(SHAPE, np.float32)).max() == 2
     assert "'broken' are missing, for a_module_that_is_not_there cannot be imported" in caplog.text
-    monkeypatch.delitem(sys.modules, "a_plug_in")

@@ -287,17 +287,17 @@ def test_errors_of_signal_handlers_reach_the_program(fault: str, backend: str) -
             expected = run(target, x)
             span = 1.5 * typical_seconds(target.invoke)
             for number in range(30):
-                fault, begun = {fault}, False
+                fault, ended = {fault}, False
                 signal.signal(signal.SIGALRM, handler)
                 try:
                     signal.setitimer(signal.ITIMER_REAL, max(draw.random() * span, 1e-6))
                     target.invoke()
-                    begun = True
+                    ended = True
                     wait_for_signal()
                     print("lost")
                 except BaseException as caught:
                     assert caught is fault, repr(caught)
-                    seen += not begun
+                    seen += not ended
                 assert delegate.error is None
                 assert all((a == b).all() for a, b in zip(run(target, x), expected))
         print(seen > 0)

@@ -138,6 +138,10 @@ def address_of(buffer: Buffer) -> int:
     return buffer.address
 
 
+_LAUNCHING = threading.Lock()
+"""The fibers of a library are those of one launch; threads wait for each other."""
+
+
 def call_kernel(
     library: Any,
     name: str,
@@ -148,15 +152,16 @@ def call_kernel(
     order: int = 0,
 ) -> None:
     """Launch a kernel of a compiled library, and wait; what it may touch is for checked ones."""
-    ctypes.c_uint.in_dll(library, "fiber_order").value = order
     launch = library[f"launch_{name}"]
     launch.restype = ctypes.c_char_p
-    fault = launch(
-        (ctypes.c_void_p * len(pointers))(*pointers),
-        (ctypes.c_uint * 3)(*grid),
-        (ctypes.c_uint * 3)(*block),
-        None if positions is None else ctypes.byref(positions),
-    )
+    with _LAUNCHING:
+        ctypes.c_uint.in_dll(library, "fiber_order").value = order
+        fault = launch(
+            (ctypes.c_void_p * len(pointers))(*pointers),
+            (ctypes.c_uint * 3)(*grid),
+            (ctypes.c_uint * 3)(*block),
+            None if positions is None else ctypes.byref(positions),
+        )
     assert not fault, f"{name}: {fault.decode()}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from host_device import HostContext, HostDevice, HostExecutable
 from litegpu.backends.base import DeviceInfo
@@ -30,6 +31,19 @@ DEVICE = DeviceInfo(
     buffer_alignment=128,
     max_arguments=128,
 )
+
+
+def nvidia_gpu(capability: tuple[int, int], units: int = 132, **facts: Any) -> DeviceInfo:
+    """Return the facts of an NVIDIA GPU of a compute capability with so many multiprocessors."""
+    return replace(
+        DEVICE,
+        backend="cuda",
+        compute_capability=capability,
+        compute_units=units,
+        max_work_group_size=1024,
+        buffer_alignment=256,
+        **facts,
+    )
 
 
 def build(layout: Layout) -> BuiltProgram:

@@ -309,7 +309,7 @@ def _difference(
     written: Written, expected: Sequence[Array], got: Sequence[Array], mode: Mode
 ) -> str:
     """Return how results differ from the CPU's beyond a mode's limit, or an empty text."""
-    steps = _scales(written)
+    zero_points = _zero_points(written)
     for number, (wanted, found) in enumerate(zip(expected, got, strict=True)):
         if wanted.shape != found.shape or wanted.dtype != found.dtype:
             return (
@@ -322,11 +322,11 @@ def _difference(
         if floats and np.any(np.isfinite(wanted) & ~np.isfinite(found)):
             return f"output {number}: not finite where the CPU is"
         limit = mode.limit
-        if not floats and steps[number] is None:
+        if not floats and zero_points[number] is None:
             limit = 0.0 if mode.limit < _HALF else 0.05
         elif limit == _EXACT and (floats or not _is_pure(written)):
             limit = _HALF
-        zero = steps[number] or 0.0
+        zero = zero_points[number] or 0.0
         a, b = (np.nan_to_num(each.astype(np.float64)) - zero for each in (wanted, found))
         error, peak = relative_error(a, b), float(np.max(np.abs(a - b)))
         largest = float(np.max(np.abs(a))) or 1.0
@@ -376,8 +376,8 @@ def _away(first: Array, second: Array, norm: Any) -> float:
     return float(norm(np.nan_to_num(difference).ravel()))
 
 
-def _scales(written: Written) -> list[float | None]:
-    """Return the zero point of each output of quantized integers."""
+def _zero_points(written: Written) -> list[float | None]:
+    """Return the zero point of each output, None for one that is not quantized."""
     graph = objects.parse(written.content).subgraphs[0]
     found: list[float | None] = []
     for index in graph.outputs:

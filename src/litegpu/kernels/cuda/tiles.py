@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from litegpu.codegen import LaunchAttributes
+from litegpu.codegen.dialect import SHARED_SIZES
 from litegpu.device_model import DeviceModel
 from litegpu.graph import Node
 from litegpu.kernels.base import Plan, Rejected
@@ -23,8 +24,8 @@ TOO_LARGE = Rejected("its operands do not fit on the chip")
 
 
 _BYTES = {
-    **{"uint4": 16, "float4": 16, "int4": 16, "unsigned long long": 8},
-    **{"uint2": 8, "float": 4, "int": 4, "unsigned int": 4, "unsigned short": 2},
+    **SHARED_SIZES,
+    **{"unsigned long long": 8, "uint2": 8, "unsigned int": 4, "unsigned short": 2},
 }
 """Sizes of the elements of regions."""
 
