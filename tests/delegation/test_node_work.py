@@ -14,6 +14,8 @@ from litegpu.ops.common.support import SupportCheck, check_support
 from litegpu.ops.common.work import Work, states_of, work_of
 from small_models import interpreter
 
+pytestmark = pytest.mark.usefixtures("null_device")
+
 Shape = tuple[int, ...]
 
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from litegpu import GpuDelegate, backends, zoo
+from litegpu import GpuDelegate, zoo
 from litegpu.engine import memory
 from litegpu.engine.memory import MemoryPlan, Usage, lower_bound, plan_separate, plan_shared
 from litegpu.options import InferencePriority
 from litegpu.runtime_abi import interpreter as runtime
-from paper_device import PaperDevice
+from paper_device import on_paper
 from real_models import find
 
 ALIGNMENT = 128
@@ -155,7 +155,7 @@ MODES = (
 def check_model(content: bytes, limit: float = 1.1) -> None:
     """Check that every partition of a model needs little more than its values."""
     for options in MODES:
-        with mock.patch.object(backends, "select", lambda *_: PaperDevice()):
+        with on_paper():
             delegate = GpuDelegate(max_delegated_partitions=4, **options)
             runtime.interpreter(content, delegate)
         assert delegate.report is not None

@@ -28,6 +28,7 @@ from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.common import conv_spec
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.models import find_model
+from paper_device import on_paper
 from passes.graphs import RELU, GraphBuilder
 
 AMPERE = dataclasses.replace(INFO, compute_capability=(8, 0))
@@ -164,7 +165,7 @@ def captured(content: bytes, device: DeviceInfo, policy: NumericPolicy) -> list[
 
     # The CPU may have no kernels for what was captured.
     stop = contextlib.suppress(ModelError)
-    with stop, mock.patch.object(partition_kernel, "compile_partition", capture):
+    with stop, on_paper(), mock.patch.object(partition_kernel, "compile_partition", capture):
         runtime.interpreter(content, GpuDelegate(backend="opencl"), builtin_kernels=True)
     return found
 

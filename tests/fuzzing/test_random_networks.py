@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -26,13 +25,13 @@ from fuzzing.network import Layer, Network, run
 from fuzzing.network_oracle import KINDS, WAYS, NetworkOracle, checked, modes, save, stored
 from fuzzing.oracle import Finding
 from fuzzing.worker import Task
-from litegpu import GpuDelegate, backends
+from litegpu import GpuDelegate
 from litegpu.codegen.cuda import CUDADialect
 from litegpu.errors import ModelError
 from litegpu.ops.common import functions
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import objects
-from paper_device import PaperDevice
+from paper_device import PaperDevice, on_paper
 from places import SUPPORT
 
 OPENCL = {"backend": "opencl"}
@@ -123,8 +122,7 @@ def _plan(name: str, seed: int) -> str:
     builder = draw(name, seed)
     content = stored(builder).content
     for mode in modes(builder.network):
-        paper = PaperDevice(INFO, CUDADialect())
-        with mock.patch.object(backends, "select", lambda *_, paper=paper: paper):
+        with on_paper(PaperDevice(INFO, CUDADialect())):
             delegate = GpuDelegate(backend="cuda", min_nodes_per_partition=1, **mode.options)
             try:
                 runtime.interpreter(content, delegate, builtin_kernels=True)

@@ -42,7 +42,7 @@ from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import resolve_model
 from nvrtc import GENERATIONS, needs_nvrtc
 from op_runner import forced, groups, kept_busy_by, write
-from paper_device import nvidia_gpu
+from paper_device import nvidia_gpu, on_paper
 from sass import BRANCH, EXIT, LOAD, MULTIPLY, WAIT, instructions, loads_a_constant, opcode
 
 pytestmark = needs_nvrtc
@@ -83,7 +83,7 @@ def programs(
     # The CPU has no kernels for some of these models; they are captured before it finds out.
     stop = contextlib.suppress(ModelError)
     patched = mock.patch.object(partition_kernel, "compile_partition", capture)
-    with stop, patched, kept_busy_by(items):
+    with stop, patched, kept_busy_by(items), on_paper():
         runtime.interpreter(content, GpuDelegate(backend="opencl"), builtin_kernels=True)
     yield from found
 

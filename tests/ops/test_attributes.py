@@ -23,6 +23,8 @@ from litegpu.runtime_abi.reader import read_graph
 from op_runner import write
 from small_models import RUNTIME
 
+pytestmark = pytest.mark.usefixtures("null_device")
+
 CLAIMS = [
     (op.name, name, wrong)
     for op in all_ops()

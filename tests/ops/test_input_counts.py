@@ -12,6 +12,8 @@ from cases.rejected.quantized import IMAGE as QUANTIZED_IMAGE
 from litegpu.ops.base import all_ops
 from litegpu.ops.common.support import check_support
 
+pytestmark = pytest.mark.usefixtures("null_device")
+
 COUNTS = {
     (1, 1): "ABS AVERAGE_POOL_2D CAST CEIL COS DENSIFY DEPTH_TO_SPACE DEQUANTIZE ELU EXP FLOOR "
     "GELU HARD_SWISH L2_NORMALIZATION LEAKY_RELU LOG LOGICAL_NOT LOGISTIC LOG_SOFTMAX "

@@ -24,6 +24,7 @@ OF_THE_MACHINE = ("_check_logarithms",)
 """Checks of the machine, which no node fails: tests/kernels/test_logarithm.py has another one."""
 
 
+@pytest.mark.usefixtures("null_device")
 @pytest.mark.parametrize("case", REJECTED, ids=lambda case: f"{case.op}-{case.reason}")
 def test_reason(case: Rejected) -> None:
     assert check_support(case.graph()).reasons == {0: case.reason}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cases import TABLE
-from litegpu import GpuDelegate, backends
+from litegpu import GpuDelegate
 from litegpu.engine import partition
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.ops.base import Op, all_facts, all_ops, facts_of, has
@@ -18,7 +18,7 @@ from litegpu.ops.common.window import Window
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.runtime_abi import interpreter as runtime
 from op_runner import groups, write
-from paper_device import PaperDevice
+from paper_device import on_paper
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +31,7 @@ def nodes() -> list[tuple[Graph, Node]]:
         found.append(normalize(graph))
         return found[-1]
 
-    with (
-        mock.patch.object(partition, "normalize", noted),
-        mock.patch.object(backends, "select", lambda *_: PaperDevice()),
-    ):
+    with mock.patch.object(partition, "normalize", noted), on_paper():
         delegate = GpuDelegate(backend="opencl", inference_preference=0)
         for group in groups(TABLE):
             runtime.interpreter(write(group).content, delegate, builtin_kernels=True)

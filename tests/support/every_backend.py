@@ -17,6 +17,7 @@ from cuda_emulator import needs_emulator
 from litegpu import backends
 from litegpu.backends import BACKENDS
 from litegpu.backends.base import Device, DeviceInfo
+from paper_device import PaperDevice, on_paper
 from simulated_cuda import SimulatedDriver, put_in_place
 
 _Reason = Callable[[], str]
@@ -102,6 +103,13 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         put_in_place(monkeypatch)
     yield request.param
     gc.collect()
+
+
+@pytest.fixture
+def null_device() -> Iterator[PaperDevice]:
+    """Let a test's delegates plan for a device on paper: for tests that look at reports alone."""
+    with on_paper() as device:
+        yield device
 
 
 @pytest.fixture

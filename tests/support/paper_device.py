@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 from host_device import HostContext, HostDevice, HostExecutable
+from litegpu import backends
 from litegpu.backends.base import DeviceInfo
 from litegpu.backends.execution import Executable
 from litegpu.backends.program import Program
@@ -65,3 +69,11 @@ class PaperDevice(HostDevice):
         for kernel in program.kernels:
             self.dialect.kernel(kernel)
         return HostExecutable(program, HostContext)
+
+
+@contextlib.contextmanager
+def on_paper(device: PaperDevice | None = None) -> Iterator[PaperDevice]:
+    """Let delegates choose a device on paper: no driver is opened, nothing is compiled or run."""
+    chosen = device or PaperDevice()
+    with mock.patch.object(backends, "select", lambda *_: chosen):
+        yield chosen

@@ -85,16 +85,14 @@ class FileOracle:
 
 def load(task: Task) -> Result:
     """Load a file in this process: on the CPU alone, or with a device on paper."""
-    from unittest import mock
-
-    from litegpu import GpuDelegate, backends
+    from litegpu import GpuDelegate
     from litegpu.errors import LitegpuError
     from litegpu.runtime_abi import interpreter as runtime
-    from paper_device import PaperDevice
+    from paper_device import on_paper
 
     delegate = None
     if task.options is not None:
-        with mock.patch.object(backends, "select", lambda *_: PaperDevice()):
+        with on_paper():
             delegate = GpuDelegate(backend="opencl", inference_preference=0)
     status, text = "ran", ""
     try:

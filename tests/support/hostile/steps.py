@@ -17,10 +17,10 @@ from unittest import mock
 
 import litegpu
 from hostile.growing import ALL
-from litegpu import GpuDelegate, backends
+from litegpu import GpuDelegate
 from litegpu.engine import memory
 from litegpu.runtime_abi import interpreter as runtime
-from paper_device import PaperDevice
+from paper_device import on_paper
 
 _SOURCE = Path(litegpu.__file__).parent
 _WATCHED = tuple(
@@ -39,7 +39,7 @@ def load(content: bytes) -> GpuDelegate:
     number; here it is planned as that of thousands is.
     """
     with (
-        mock.patch.object(backends, "select", lambda *_: PaperDevice()),
+        on_paper(),
         mock.patch.object(memory, "_MOST_SEARCHED", 0),
     ):
         delegate = GpuDelegate(backend="opencl", inference_preference=0, cache=False)

@@ -106,10 +106,10 @@ CASES = (
     _full({}, "6 cells make 3 outputs without a projection.", outputs=3),
     _full(
         {},
-        "4000 cells and 4000 outputs need 32512 bytes of work-group memory; 16384 are there on "
+        "2000 cells and 2000 outputs need 16512 bytes of work-group memory; 16384 are there on "
         "every device.",
-        cells=4000,
-        outputs=4000,
+        cells=2000,
+        outputs=2000,
     ),
     _full({19: None}, "The state (input 19) is missing."),
     _full({19: _state(1, 6)}, "The state (input 19) has the shape [1, 6] instead of [2, 6]."),
