@@ -26,23 +26,33 @@ GROUPS = groups(cases.TABLE)
 
 
 def modes(group: int, device: DeviceInfo) -> Sequence[Mode]:
-    """Return all modes for a GPU, and one for each of several devices that a CPU plays.
+    """Return all modes for a GPU, and one or none for each of several devices that a CPU plays.
 
-    Their compilers take most of the time of all tests. Neighbours among such devices take different
-    precisions, so that each case runs at both; which of them begins changes with the group. The
-    first one is asked for what its memory holds at fp32, the others are not. Of the others, which
-    have kernels of one language, each takes only its share of the groups.
+    Their compilers take most of the time of all tests, that of the first one most of it. So two of
+    them share a group, one for each precision; which of them begins changes with the group. Of the
+    groups of a class the first device takes every other one, and is asked for what its memory holds
+    at fp32; the others are not.
     """
     if turns.ALL or not device.software:
         return MODES
     played = [other for other in first_devices() if other.software]
-    position = played.index(device)
-    kinds = ("fp32-direct" if position else "fp32-staged", "fp16-staged")
-    begins = turns.turn(GROUPS[group][0].name, 2)
-    if position and (group - position) % (len(played) - 1):
+    first, *others = played
+    if others:
+        place = group % len(others)
+        others = others[place:] + others[:place]
+    takers = [first, *others][:2] if is_first_half(group) or len(others) < 2 else others[:2]
+    if device not in takers:
         return ()
-    wanted = kinds if len(played) == 1 else (kinds[(begins + min(position, 1)) % 2],)
+    kinds = ("fp32-staged" if device == first else "fp32-direct", "fp16-staged")
+    begins = turns.turn(GROUPS[group][0].name, 2)
+    wanted = kinds if len(played) == 1 else (kinds[(begins + takers.index(device)) % 2],)
     return [mode for mode in MODES if mode.name in wanted]
+
+
+def is_first_half(group: int) -> bool:
+    """Whether an even number of groups of the same class come before a group."""
+    kind = type(GROUPS[group][0])
+    return sum(type(each[0]) is kind for each in GROUPS[:group]) % 2 == 0
 
 
 def names(group: int) -> str:
@@ -89,6 +99,12 @@ def test_every_case_runs_at_both_precisions() -> None:
     for group in range(len(GROUPS)):
         found = {mode.precision for device in first_devices() for mode in modes(group, device)}
         assert found == set(PRECISIONS), GROUPS[group][0].name
+
+
+def test_every_class_runs_on_the_first_device() -> None:
+    device, *_ = first_devices()
+    found = {type(group[0]) for n, group in enumerate(GROUPS) if modes(n, device)}
+    assert found == {type(group[0]) for group in GROUPS}
 
 
 def test_cases_have_distinct_names() -> None:

@@ -38,11 +38,6 @@ from litegpu.tools.lines import error, info
 from litegpu.tools.model_explorer import EXPORT, export_errors, needs_nodes, prepare_export
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.registrar import REGISTRAR_FLAGS
-from litegpu.tools.reports.accuracy import (
-    comparison_sections,
-    finding_sections,
-    node_error_section,
-)
 from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.reports.sections import Page, Section
@@ -130,6 +125,13 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _page(model: FoundModel, found: _Evaluation) -> Page:
+    # It imports the modules of this package.
+    from litegpu.tools.reports.accuracy import (
+        comparison_sections,
+        finding_sections,
+        node_error_section,
+    )
+
     sections: list[Section] = [overview(_headline(found)), *comparison_sections(found.comparison)]
     ops = dict(found.report.ops) if found.report else {}
     if found.node:
