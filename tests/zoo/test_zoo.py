@@ -6,6 +6,7 @@ import collections
 import functools
 import hashlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from litegpu import zoo
-from litegpu.errors import ModelError, OptionsError
+import litegpu
+from litegpu import CompiledModel, zoo
+from litegpu.errors import CompiledModelError, ModelError, OptionsError
 from litegpu.zoo import schema, weights
 from litegpu.zoo.weights import Moments
 from real_models import find
@@ -405,9 +407,23 @@ def test_a_zoo_name_without_its_prefix() -> None:
 
 @pytest.mark.parametrize("given", [b"TFL3", None, 3])
 def test_what_is_no_path_of_a_model(given: Any) -> None:
-    message = f"A model's path or zoo name is text, not {type(given).__name__}. CompiledModel.from_"
-    with pytest.raises(ModelError, match=re.escape(message)):
-        zoo.resolve_model(given)
+    message = f"A model's path or zoo name is text, not {type(given).__name__}. "
+    for call, advice in (
+        (zoo.resolve_model, "Give the path of a .tflite file or `zoo:NAME`."),
+        (CompiledModel.from_file, "CompiledModel.from_buffer takes the bytes of a .tflite file."),
+    ):
+        with pytest.raises((ModelError, CompiledModelError), match=re.escape(message + advice)):
+            call(given)
+    if given != b"TFL3":
+        with pytest.raises(ModelError, match=r"Give the path .*, or the bytes of a .tflite file\."):
+            litegpu.check(given)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_model_may_be_any_bytes(kind: Callable[[bytes], Any]) -> None:
+    assert zoo.model_bytes(kind(b"1234TFL3")) == b"1234TFL3"
+    with pytest.raises(ModelError, match="The runtime refuses this model"):
+        litegpu.check(kind(b"1234TFL4"))
 
 
 def test_a_model_file_that_is_a_folder(tmp_path: Path) -> None:

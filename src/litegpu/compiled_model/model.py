@@ -105,7 +105,9 @@ class CompiledModel(ModelTensors):
     ) -> CompiledModel:
         """Compile a .tflite file, or `zoo:NAME`. See from_buffer."""
         try:
-            content = resolve_model(model_path)
+            content = resolve_model(
+                model_path, "CompiledModel.from_buffer takes the bytes of a .tflite file."
+            )
         except ModelError as error:
             raise CompiledModelError(str(error)) from error
         model = cls(content, hardware_accel, environment, options, **delegate)

@@ -16,7 +16,7 @@ from litegpu.errors import ModelError, OptionsError, did_you_mean
 from litegpu.graph.ir import Quantization
 from litegpu.pictures.formats import COLORS, FORMATS, NV12, RESIZES
 from litegpu.pictures.front import OPEN, Input, Picture, front_of
-from litegpu.zoo import objects, resolve_model, schema
+from litegpu.zoo import model_bytes, objects, schema
 from litegpu.zoo.prepend import prepended
 
 ANY = "any"
@@ -70,7 +70,7 @@ def with_picture_input(
         OptionsError: an argument has no such value.
         MissingDependencyError: ai-edge-litert or flatbuffers is not installed.
     """
-    content = bytes(model) if isinstance(model, (bytes, bytearray)) else resolve_model(model)
+    content = model_bytes(model)
     parsed = _parsed(content)
     position = _position(parsed, input)
     target = _target(parsed, position)

@@ -3,7 +3,7 @@
 The networks are the public ones, operation by operation; only their weights mean nothing.
 """
 
-from litegpu.zoo.files import resolve_model
+from litegpu.zoo.files import model_bytes, resolve_model
 from litegpu.zoo.registry import has_random_weights, is_zoo_name, load, names
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
@@ -13,6 +13,7 @@ __all__ = [
     "has_random_weights",
     "is_zoo_name",
     "load",
+    "model_bytes",
     "names",
     "resolve_model",
 ]

@@ -11,8 +11,12 @@ from litegpu.zoo.registry import PREFIX, is_zoo_name, load, names
 from litegpu.zoo.schema import FILE_IDENTIFIER
 
 
-def resolve_model(model: str | os.PathLike[str]) -> bytes:
+def resolve_model(
+    model: str | os.PathLike[str], advice: str = "Give the path of a .tflite file or `zoo:NAME`."
+) -> bytes:
     """Return the bytes of a .tflite model given by its path or by the name of a zoo model.
+
+    `advice` is what the error for anything else ends with: what the caller takes.
 
     Raises:
         ModelError: The file is missing, cannot be read, or is not a .tflite model; or what is given
@@ -24,10 +28,7 @@ def resolve_model(model: str | os.PathLike[str]) -> bytes:
     given: Any = model
     if not isinstance(given, str | os.PathLike):
         kind = type(given).__name__
-        raise ModelError(
-            f"A model's path or zoo name is text, not {kind}. CompiledModel.from_buffer takes the "
-            "bytes of a .tflite file."
-        )
+        raise ModelError(f"A model's path or zoo name is text, not {kind}. {advice}")
     path = Path(model)
     try:
         data = path.read_bytes()
@@ -44,6 +45,15 @@ def resolve_model(model: str | os.PathLike[str]) -> bytes:
             "Convert the model to .tflite, or copy or download it again."
         )
     return data
+
+
+def model_bytes(model: str | os.PathLike[str] | bytes | bytearray | memoryview) -> bytes:
+    """Return the bytes of a model that may be given as such, too. Raises as `resolve_model`."""
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return bytes(model)
+    return resolve_model(
+        model, "Give the path of a .tflite file, `zoo:NAME`, or the bytes of a .tflite file."
+    )
 
 
 def _advice(path: Path) -> str:

@@ -19,7 +19,7 @@ from litegpu.tools.check.runtime_trial import try_model
 from litegpu.tools.console import paragraph
 from litegpu.tools.delegation import with_delegate
 from litegpu.wording import counted, printable, shown_size
-from litegpu.zoo import kinds, resolve_model
+from litegpu.zoo import kinds, model_bytes
 
 if sys.version_info >= (3, 11):
     from typing import Unpack
@@ -115,7 +115,7 @@ class ModelCheck:
 
 
 def check(
-    model: str | os.PathLike[str] | bytes,
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview,
     *,
     on_progress: OnProgress | None = None,
     **options: Unpack[GpuDelegateKeywords],
@@ -135,10 +135,11 @@ def check(
         ModelError: there is no such file, or the runtime refuses it.
         OptionsError, UnsupportedDeviceError, MissingDependencyError: as GpuDelegate.
     """
-    if isinstance(model, bytes):
-        content, source = model, f"{shown_size(len(model))} of bytes"
+    content = model_bytes(model)
+    if isinstance(model, (str, os.PathLike)):
+        source = os.fspath(model)
     else:
-        content, source = resolve_model(model), os.fspath(model)
+        source = f"{shown_size(len(content))} of bytes"
     with GpuDelegate(on_progress=on_progress, **options) as delegate:
         return ModelCheck.of(content, delegate, source)
 
