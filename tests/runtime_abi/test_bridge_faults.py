@@ -98,6 +98,22 @@ def test_a_fault_while_a_partition_is_prepared_or_run(
     assert delegate.error is None, "the error is over"
 
 
+def test_who_looks_at_its_caller_is_no_signal_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of wgpu-py's, which does so where it tells one, is litegpu's business."""
+
+    def raise_it(*_args: Any) -> NoReturn:
+        caller = sys._getframe(1)
+        raise ExecutionError(f"{caller.f_lineno} is on fire")
+
+    delegate = GpuDelegate()
+    target = interpreter(fully_convolutional(), delegate)
+    target.invoke()
+    monkeypatch.setattr(seats.kernels()[-1], "_run", raise_it)
+    with pytest.raises(RuntimeError, match=r"TfLiteGpuDelegate Invoke: .* is on fire"):
+        target.invoke()
+    assert isinstance(delegate.error, ExecutionError)
+
+
 def test_a_fault_in_the_first_prepare(monkeypatch: pytest.MonkeyPatch) -> None:
     delegate = GpuDelegate()
     fault = DeviceMemoryError("none left; use less")

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from functools import partial
+from inspect import CO_VARARGS
 from types import FrameType, GeneratorType, TracebackType
 from typing import Any, cast
 
@@ -168,7 +169,10 @@ def _is_of_handler(trace: TracebackType | None) -> bool:
         # Asking a frame for its locals lets it keep them: litegpu's hold memory of the device.
         if str(trace.tb_frame.f_globals.get("__name__")).startswith("litegpu."):
             continue
-        for value in trace.tb_frame.f_locals.values():
+        code, values = trace.tb_frame.f_code, trace.tb_frame.f_locals
+        # Arguments alone: some look who calls them.
+        count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & CO_VARARGS)
+        for value in map(values.get, code.co_varnames[:count]):
             if value is interrupted:
                 return True
             if type(value) is tuple and any(each is interrupted for each in value):
