@@ -116,6 +116,77 @@ print("works")
     assert (ended.code, ended.stdout.splitlines()) == (0, ["works"]), ended.stderr
 
 
+@on_each_that_is_lost
+def test_buffers_are_lost_with_their_device_while_shapes_change(backend: str) -> None:
+    """What compiles anew for a shape moves to no device that the bound buffers are not on."""
+    source = f"""
+{LOSE[backend]}
+import numpy as np
+from litegpu import DeviceLostError, TensorBuffer
+from litegpu.backends import BACKENDS
+delegate = GpuDelegate()
+target = interpreter(model, delegate)
+given, turned = target.get_input_details()[0]["index"], random(1, 7, 9, 3)
+expected = reference(model, turned)[0]
+memory = BACKENDS["{backend}"].open(0).allocate(x.nbytes)
+delegate.bind_buffer(target, given, TensorBuffer(memory, np.float32, x.shape))
+target.resize_tensor_input(given, turned.shape)
+lose(delegate)
+try:
+    target.allocate_tensors()
+    target.invoke()
+    raise AssertionError("nothing failed")
+except RuntimeError as error:
+    assert isinstance(delegate.error, DeviceLostError), delegate.error
+delegate.bind_buffer(target, given, None)
+target.allocate_tensors()
+target.set_tensor(given, turned)
+target.invoke()
+assert abs(target.get_tensor(target.get_output_details()[0]["index"]) - expected).max() < 1e-3
+assert delegate.error is None
+print("works")
+"""
+    ended = run_program(source, backend)
+    assert (ended.code, ended.stdout.splitlines()) == (0, ["works"]), ended.stderr
+
+
+@on_each_that_is_lost
+def test_models_go_on_after_a_loss(backend: str) -> None:
+    """A CompiledModel recovers in the call in which it happens, and so do all its contexts."""
+    source = f"""
+{LOSE[backend]}
+from litegpu import CompiledModel, DeviceLostError
+target = CompiledModel.from_buffer(model, contexts=2)
+assert target.is_fully_accelerated()
+expected = target(x)
+before = target._main.delegate._device
+lose(target._main.delegate)
+for _ in range(2):
+    assert abs(target(x) - expected).max() < 1e-5
+    assert abs(target.submit(x).result() - expected).max() < 1e-5
+assert before.lost and not target._main.delegate._device.lost
+lose(target._main.delegate)
+futures = [target.submit(x) for _ in range(4)]
+assert all(abs(each.result() - expected).max() < 1e-5 for each in futures)
+inputs, outputs = target.create_input_buffers(0), target.create_output_buffers(0)
+inputs[0].write(x)
+lose(target._main.delegate)
+try:
+    target.run_by_index(0, inputs, outputs)
+    target.run_by_index(0, inputs, outputs)
+    raise AssertionError("nothing failed")
+except DeviceLostError as error:
+    assert "The buffers of the run were lost with it. Create them anew" in str(error), error
+inputs, outputs = target.create_input_buffers(0), target.create_output_buffers(0)
+inputs[0].write(x)
+target.run_by_index(0, inputs, outputs)
+assert abs(outputs[0].array.reshape(expected.shape) - expected).max() < 1e-5
+print("works")
+"""
+    ended = run_program(source, backend)
+    assert (ended.code, ended.stdout.splitlines()) == (0, ["works"]), ended.stderr
+
+
 @on_backends(NEVER)
 def test_a_device_that_is_lost_each_time_is_an_error(backend: str) -> None:
     source = f"""

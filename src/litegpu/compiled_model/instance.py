@@ -30,9 +30,17 @@ class Instance:
         return self.delegate._whole(signature.graph)
 
     def device(self) -> Device | None:
-        """Return the device that runs the whole graph of a signature, if one does."""
+        """Return the device that runs the whole graph of a signature, if one does.
+
+        One that is lost is opened anew. Raises DeviceLostError where that is impossible.
+        """
         kernels = map(self.kernel, self.signatures)
-        return next((kernel.device for kernel in kernels if kernel is not None), None)
+        kernel = next((each for each in kernels if each is not None), None)
+        if kernel is None:
+            return None
+        if kernel.device.lost:
+            kernel.move_together(kernel.compiled, kernel.device.loss(), blame=False)
+        return kernel.device
 
     def runs_directly(self, signature: Signature) -> bool:
         """Whether a signature is the work of one kernel alone, compiled for its shapes."""

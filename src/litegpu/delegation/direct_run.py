@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +10,11 @@ from typing import Any
 
 import numpy.typing as npt
 
-from litegpu.backends.buffers import Buffer, HostBuffer
+from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
 from litegpu.backends.execution import Event, Submission
 from litegpu.delegation.partition_kernel import PartitionKernel
 from litegpu.engine.compiled import CompiledPartition
+from litegpu.errors import DeviceLostError, LitegpuError
 
 
 class KernelContext:
@@ -47,7 +49,8 @@ class KernelContext:
     def close(self) -> None:
         """Release the context, but for the kernel's own of now."""
         if self._compiled is not None and self._compiled is not self.kernel.compiled:
-            self._compiled.context.close()
+            with contextlib.suppress(LitegpuError):  # of a lost device its driver may refuse that
+                self._compiled.context.close()
         self._compiled = self._source = None
 
 
@@ -78,7 +81,10 @@ class DirectRun:
         Raises BindingError for a buffer that is too small, or of another device.
         """
         self._on, self._io, self._stream, self._repeated = context, io, stream, repeated
-        self._bind()
+        self._source: CompiledPartition | None = None
+        """What the kernel had compiled when the run was bound."""
+        self._event: Event | None = None
+        self._on_device(_nothing)
 
     @staticmethod
     def can_run(kernel: PartitionKernel, inputs: set[int], outputs: set[int]) -> bool:
@@ -93,8 +99,8 @@ class DirectRun:
         )
 
     def _bind(self) -> None:
+        source = self._on.kernel.compiled
         compiled = self._compiled = self._on.compiled()
-        self._source = self._on.kernel.compiled
         bindings = compiled.watched(
             [self._io.inputs[v] for v in compiled.inputs],
             [self._io.outputs[v][0] for v in compiled.outputs],
@@ -108,22 +114,58 @@ class DirectRun:
         else:
             self._submission = context.bind(bindings)
         self._run: Callable[[], None] = self._submission.run
-        self._event: Event | None = None
         self._again = [
             (target, first) for first, *others in self._io.outputs.values() for target in others
         ]
+        self._source = source
+
+    def _on_device(self, work: Callable[[], None]) -> None:
+        """Do `work` with what is compiled now, again after each loss of the device.
+
+        Raises DeviceLostError where no device works, or where buffers were lost with it.
+        """
+        kernel = self._on.kernel
+        while True:
+            ran, was_lost = kernel.compiled, kernel.device.lost
+            try:
+                if ran is not self._source:
+                    self._bind()
+                return work()
+            except DeviceLostError as error:
+                self._recover(ran, error, blame=not was_lost)
+
+    def _recover(
+        self, ran: CompiledPartition | None, error: DeviceLostError, *, blame: bool
+    ) -> None:
+        """Have the kernel on a device that works. See PartitionKernel.move_together.
+
+        Raises DeviceLostError where the buffers were lost, too.
+        """
+        self._on.kernel.move_together(ran, error, blame=blame)
+        targets = (each for several in self._io.outputs.values() for each in several)
+        buffers = (*self._io.inputs.values(), *targets)
+        if self._stream is not None or any(b.kind is not MemoryKind.HOST for b in buffers):
+            raise DeviceLostError(
+                f"{error.reason} The buffers of the run were lost with it.",
+                f"Create them anew: the next run is on {self._on.kernel.device.info.title}.",
+            ) from error
 
     def __call__(self) -> None:
-        """Run once; again if values turn out not to fit half. Raises what Submission.run does."""
-        if self._on.kernel.compiled is not self._source:
-            self._bind()
+        """Run once; again if values turn out not to fit half, and after a loss of the device.
+
+        Raises what Submission.run does.
+        """
+        self._on_device(self._run_once)
+
+    def _run_once(self) -> None:
         self._run()
         self._complete()
 
     def submit(self) -> None:
         """Begin a run, which `finish` ends. Raises what Submission.submit does."""
-        if self._on.kernel.compiled is not self._source:
-            self._bind()
+        self._on_device(self._begin)
+
+    def _begin(self) -> None:
         self._event = self._submission.submit()
 
     def is_done(self) -> bool:
@@ -135,8 +177,12 @@ class DirectRun:
         if self._event is None:
             return
         try:
-            self._event.wait()
-            self._complete()
+            try:
+                self._event.wait()
+                self._complete()
+            except DeviceLostError as error:
+                self._recover(self._source, error, blame=True)
+                self._on_device(self._run_once)
         except Exception:
             self._event = None
             raise
@@ -157,6 +203,10 @@ class DirectRun:
                 ctypes.memmove(target.pointer, first.pointer, first.nbytes)
             else:
                 target.write(first.read())
+
+
+def _nothing() -> None:
+    """Do no more than bind."""
 
 
 def _fill(target: Buffer, array: npt.NDArray[Any]) -> None:

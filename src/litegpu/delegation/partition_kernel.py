@@ -90,6 +90,8 @@ class PartitionKernel:
         """Names of the tensors that would be stored as half, but did not fit."""
         self.changed: Callable[[], Callable[[PartitionKernel], None] | None] = _nobody
         """Return what to call when an invoke has compiled anew: the delegate may be gone."""
+        self._buffers: dict[int, Buffer] = {}
+        self._stream: int | None = None
         self.compiled = self._compile(graph)
         self._tensors = 0
         self._run: Callable[[], object] = _skip
@@ -102,9 +104,7 @@ class PartitionKernel:
         """The context of the main graph of the interpreter that holds it, 0 for none."""
         self.bindable: frozenset[int] = frozenset()
         """The model's inputs and outputs that only this partition reads and writes."""
-        self._buffers: dict[int, Buffer] = {}
-        self._stream: int | None = None
-        self._promoting = threading.Lock()
+        self._recompiling = threading.Lock()
         self._context = 0
         self._zero_copy = ZeroCopyBinding()
         self._constants: list[tuple[ctypes.c_void_p, int, int]] = []
@@ -130,7 +130,11 @@ class PartitionKernel:
                 self._leave(error)
 
     def _leave(self, error: DeviceLostError) -> None:
-        """Go on with the device opened again, or another one. Raises the error if there is none."""
+        """Go on with the device opened again, or another one. Raises the error if there is none.
+
+        Also where buffers that are bound to tensors were lost with it.
+        """
+        self._check_ends(error)
         lost = self._device
         # The thread of a device ends with the program, too.
         if not lost.lost or isinstance(error.__cause__, WorkerEndedError):
@@ -276,21 +280,27 @@ class PartitionKernel:
             except DeviceLostError as error:
                 if not was_lost:
                     self.compiled.blame(error, device)
-                self._move(context, error)
+                before = self._move(context, error)
+                with contextlib.suppress(LitegpuError):  # its driver may refuse that
+                    before.close()
+                self._check_states(before, error)
 
-    def _move(self, context: int, error: DeviceLostError) -> None:
-        """Compile on a device that works; the next run has the inputs of the one that failed.
-
-        Raises DeviceLostError where there is none, or where not all that it needs is left.
-        """
+    def _check_ends(self, error: DeviceLostError) -> None:
+        """Raise the error of a loss where buffers that are bound to tensors were lost with it."""
         buffers = self._buffers.values()
         if self._stream is not None or any(b.kind is not MemoryKind.HOST for b in buffers):
-            raise error  # they are lost, too
+            raise error
+
+    def _move(self, context: int, error: DeviceLostError) -> CompiledPartition:
+        """Compile on a device that works, and return what was compiled for the one that is lost.
+
+        The next run has the inputs of the one that failed. Raises DeviceLostError where no device
+        works, or where buffers were lost.
+        """
+        self._check_ends(error)
         self._zero_copy.unbind(context, keep=True)
         self._tensors, self._run = 0, _skip
-        lost, states = self._device, self.compiled.states
-        with contextlib.suppress(LitegpuError):  # its driver may refuse that
-            self.compiled.close()
+        lost, before = self._device, self.compiled
         try:
             self._leave(error)
             self.compiled = self._compile(self.graph)
@@ -299,8 +309,12 @@ class PartitionKernel:
             raise
         if (changed := self.changed()) is not None:
             changed(self)
-        if states:
-            names = shown_names([self.graph.values[v].name for v in states])
+        return before
+
+    def _check_states(self, before: CompiledPartition, error: DeviceLostError) -> None:
+        """Raise DeviceLostError where states were lost with the device."""
+        if before.states:
+            names = shown_names([self.graph.values[v].name for v in before.states])
             raise DeviceLostError(
                 f"{error.reason} The states {names} were lost with it.",
                 f"Call reset_all_variables(). The next invoke runs on {self._device.info.title}.",
@@ -340,9 +354,23 @@ class PartitionKernel:
 
         The context of `ran` stays: another thread may run there, and closes it.
         """
-        with self._promoting:
+        with self._recompiling:
             if self.compiled is ran:
                 self._promote_to_fp32(lost, again).disown()
+
+    def move_together(
+        self, ran: CompiledPartition | None, error: DeviceLostError, *, blame: bool
+    ) -> None:
+        """Do what `invoke` does after a loss in a run of `ran`, unless another thread has.
+
+        With `blame` the run may be why the device was lost. The context of `ran` stays. Raises as
+        `invoke` does.
+        """
+        with self._recompiling:
+            if self.compiled is ran:
+                if blame:
+                    self.compiled.blame(error, self._device)
+                self._move(self._context, error).disown()
 
     def promote_to_fp32(self, lost: Mapping[int, str], again: bool) -> None:
         """Compile with values at float32; the second time in a run, with all that follow them.
