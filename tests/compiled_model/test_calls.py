@@ -225,6 +225,8 @@ def test_pictures(tmp_path: Path) -> None:
                 np.testing.assert_allclose(two([path, picture])[1:], -expected, atol=1e-5)
     with CompiledModel.from_buffer(content, input_format="rgb8", size="any") as model:
         assert "resize_input_tensor(0, [1, 8, 16, 3]) gives it that shape" in error_of(model, path)
+        several = error_of(model, [picture, picture.resize((9, 7))])
+        assert "was given pictures of several sizes, [7, 9] and [8, 16] among them" in several
         model.resize_input_tensor(0, [1, 8, 16, 3])
         assert model(path).shape == SHAPE
     with CompiledModel.from_buffer(content, input_format="nv12") as model:

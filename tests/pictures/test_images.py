@@ -252,6 +252,18 @@ def test_a_picture_comes_by_standard_input(monkeypatch: pytest.MonkeyPatch) -> N
         open_picture("-")  # of a table or a program: a file
 
 
+@pytest.mark.parametrize("brand", [b"mif1", b"msf1", b"avif"])
+def test_avif_is_none_of_phones(
+    brand: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files may begin with the brand of any picture in that container."""
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    path = tmp_path / "picture.avif"
+    path.write_bytes(b"\0\0\0\x1cftyp" + brand + b"\0\0\0\0mif1avifmiaf rest")
+    with pytest.raises(FileError, match=r"cannot be read: (?!a HEIC)"):
+        open_picture(str(path))
+
+
 def test_heic_names_the_package_that_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

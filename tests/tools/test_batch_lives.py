@@ -129,6 +129,30 @@ def test_the_old_table_stays_until_the_new_one_is_whole(
     assert b"'dequantize': True" in flags, "it is the new table"
 
 
+def test_a_folder_is_replaced_with_the_old_table_in_reach(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fails, or ends the program, while it appears loses neither table."""
+    assert batch(output="out") == 0
+    old, replace, lost = pq.read_table("out"), os.replace, list[str]()
+
+    def fail(source: Any, target: Any) -> None:
+        if str(source).endswith(".partial"):
+            lost.extend(each.name for each in folder.glob("out*"))
+            raise OSError("the disk is gone")
+        replace(source, target)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "replace", fail)
+        assert batch("--overwrite", "--dequantize", output="out") == 1
+    assert sorted(lost) == ["out.partial", "out.replaced"]
+    assert pq.read_table("out") == old
+    (folder / "out").rename(folder / "out.replaced")  # as where the program ended there
+    assert batch("--overwrite", "--resume=false", "--dequantize", output="out") == 0
+    assert batch("--overwrite", "--dequantize", output="out") == 0
+    assert not [*folder.glob("out.*")]
+
+
 def run(*arguments: str, before: str = "") -> subprocess.Popen[str]:
     """Begin the tool in a process of its own, in a group of its own."""
     code = f"import sys\n{before}\nfrom litegpu.tools import cli\nsys.exit(cli.main(sys.argv[1:]))"

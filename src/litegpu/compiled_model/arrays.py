@@ -25,12 +25,16 @@ def fitting(tensor: Tensor, given: Array, keep: bool = False) -> Array:
     return array.copy() if keep and np.may_share_memory(array, given) else array
 
 
-def check_shape(tensor: Tensor, shape: tuple[int, ...], remedy: Callable[[], str]) -> None:
-    """Raise CompiledModelError, with the remedy, unless a shape is the tensor's."""
+Remedy = Callable[[int, tuple[int, ...]], str]
+"""Tells what to do about a shape that an input, by its number, does not have."""
+
+
+def check_shape(number: int, tensor: Tensor, shape: tuple[int, ...], remedy: Remedy) -> None:
+    """Raise CompiledModelError, with the remedy, unless a shape is that of input `number`."""
     if shape != tensor.shape:
         raise CompiledModelError(
             f"Input '{tensor.key}' has the shape {[*tensor.shape]}, and was given {[*shape]}. "
-            f"{remedy()}"
+            f"{remedy(number, shape)}"
         )
 
 

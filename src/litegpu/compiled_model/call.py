@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from litegpu.adopted_memory import adopted
 from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
-from litegpu.compiled_model.arrays import Array, check_shape
+from litegpu.compiled_model.arrays import Array, Remedy, check_shape
 from litegpu.compiled_model.contexts import ModelContext, Run, content
 from litegpu.compiled_model.conversion import Conversion
 from litegpu.compiled_model.fitting import check
@@ -22,8 +21,6 @@ from litegpu.wording import counted
 
 RunOnArrays = Callable[[Sequence[Array], Sequence[Array]], Run]
 """Returns the run of a model on arrays of the host that fit its tensors."""
-Remedy = Callable[[int, tuple[int, ...]], str]
-"""Tells what to do about a shape that an input, by its number, does not have."""
 
 
 class Call:
@@ -58,13 +55,12 @@ class Call:
         """Return what an input is read from, a copy if others may change it and `keep`."""
         if isinstance(data, TensorBuffer):
             return data
-        remedy = partial(self._remedy, number)
         if not isinstance(data, _NO_DEVICE) and adopted(data) is not None:
             buffer = TensorBuffer.of(data)
-            check_shape(tensor, buffer.shape, partial(remedy, buffer.shape))
+            check_shape(number, tensor, buffer.shape, self._remedy)
             return buffer
         array = self._conversion.array(number, tensor, data)
-        check_shape(tensor, array.shape, partial(remedy, array.shape))
+        check_shape(number, tensor, array.shape, self._remedy)
         return self._conversion.fitting(tensor, array, keep)
 
     def run_on(self, context: ModelContext, in_chunks: RunOnArrays | None = None) -> Run:
@@ -77,8 +73,7 @@ class Call:
         # Again, for the model may have been resized since: only now its shapes stay.
         for number, source in enumerate(self._inputs):
             if isinstance(source, np.ndarray):
-                remedy = partial(self._remedy, number, source.shape)
-                check_shape(signature.inputs[number], source.shape, remedy)
+                check_shape(number, signature.inputs[number], source.shape, self._remedy)
         self._tensors = signature.outputs
         for tensor in self._tensors:
             refuse_strings(tensor)

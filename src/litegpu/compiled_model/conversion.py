@@ -41,7 +41,14 @@ class Conversion:
             return data
         pictures = data if isinstance(data, list | tuple) and data else [data]
         if all(map(_is_picture, pictures)):
-            return np.concatenate([self._pixels(number, tensor, each) for each in pictures])
+            pixels = [self._pixels(number, tensor, each) for each in pictures]
+            if sizes := sorted({each.shape[1:3] for each in pixels})[1:]:
+                first = min(each.shape[1:3] for each in pixels)
+                raise CompiledModelError(
+                    f"Input '{tensor.key}' was given pictures of several sizes, {[*first]} and "
+                    f"{[*sizes[0]]} among them. Give one picture a call, or pictures of one size."
+                )
+            return np.concatenate(pixels)
         try:
             array = np.asarray(data)
         except (ValueError, TypeError, RuntimeError) as error:

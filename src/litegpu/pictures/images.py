@@ -92,14 +92,23 @@ def _is_heif(file: str | IO[bytes]) -> bool:
     """Return whether a file begins as those of phones do (HEIC), which Pillow does not read."""
     try:
         with open(file, "rb") if isinstance(file, str) else contextlib.nullcontext(file) as opened:
-            beginning = opened.read(12)
+            beginning = opened.read(_MOST_BRANDS)
             opened.seek(0)
     except OSError:  # Pillow says what is wrong with it
         return False
-    return beginning[4:8] == b"ftyp" and beginning[8:12] in _HEIF_BRANDS
+    if beginning[4:8] != b"ftyp":
+        return False
+    end = int.from_bytes(beginning[:4], "big")
+    # The major brand, a version, and those that it is compatible with.
+    brands = {beginning[start : start + 4] for start in (8, *range(16, end, 4))}
+    return bool(brands & _HEIF_BRANDS) and not brands & _AVIF_BRANDS
 
 
-_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+_MOST_BRANDS = 256
+"""Bytes in which a file tells its brands."""
+_HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
+_AVIF_BRANDS = {b"avif", b"avis"}
+"""Of files in the same container that Pillow reads."""
 
 
 def _require_heif(name: str) -> None:

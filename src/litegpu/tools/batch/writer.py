@@ -116,11 +116,22 @@ class PartedTable:
                 if not self._parts():
                     self.add(schema.empty_table())
                 (self._folder / _ABOUT).unlink()
-                for old in self._output.glob(_PARTS):  # see check_output
-                    old.unlink()
-                if self._output.is_dir():
-                    self._output.rmdir()
-                os.replace(self._folder, self._output)
+                self._replace()
+
+    def _replace(self) -> None:
+        """Let the folder of parts appear: at each moment there is a whole table somewhere."""
+        before = Path(f"{self._folder.with_suffix('')}.replaced")
+        if not self._output.is_dir():
+            os.replace(self._folder, self._output)
+            return
+        shutil.rmtree(before, ignore_errors=True)  # of a run that ended before it was removed
+        os.replace(self._output, before)
+        try:
+            os.replace(self._folder, self._output)
+        except BaseException:
+            os.replace(before, self._output)
+            raise
+        shutil.rmtree(before, ignore_errors=True)
 
     def leave(self) -> bool:
         """Return whether there are parts to go on with; without any nothing stays behind."""
