@@ -386,11 +386,15 @@ def refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tup
         ("picture.tflite --input=pictures --output=d.parquet", 1, "d.parquet: it is a folder"),
         ("picture.tflite --input=pictures --output=no/o.parquet", 1, "the file cannot be written"),
         ("picture.tflite --input=pictures --output=o.parquet --keep=a", 2, "files have no columns"),
-        ("picture.tflite --input=pictures --output=o.parquet --on_error=x", 2, "use one of record"),
+        (
+            "picture.tflite --input=pictures --output=o.parquet --on_error=x",
+            2,
+            "is not one of record",
+        ),
         (
             "picture.tflite --input=pictures --output=o.parquet --engine=r",
             2,
-            "no such engine. Known: local, ray",
+            "argument --engine: 'r' is not one of local, ray",
         ),
         ("picture.tflite --input=pictures --output=o.parquet --batch=-1", 2, "at least 0"),
         ("two.tflite --input=t.parquet --output=o.parquet", 1, "no column for the input 'left'"),

@@ -15,7 +15,7 @@ import pytest
 
 from litegpu.errors import DownloadError, OptionsError
 from litegpu.tools.models import downloads
-from litegpu.tools.models.downloads import Asset, Fetched, cached, fetch
+from litegpu.tools.models.downloads import Asset, Fetched, fetch
 
 CONTENT = b"TFL3 and so on" * 100_000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -44,7 +44,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 def test_a_file_is_fetched_once(server: str, tmp_path: Path) -> None:
     asset = Asset("m.tflite", f"{server}/model.tflite", SHA256)
     folder = tmp_path / "cache" / "deep"
-    assert cached(asset, folder) is None
+    assert downloads._cached(asset, folder) is None
     found = fetch(asset, folder)
     assert found == Fetched(CONTENT, str(folder / "m.tflite"))
     assert (folder / "m.tflite").read_bytes() == CONTENT
@@ -56,7 +56,7 @@ def test_a_file_is_fetched_once(server: str, tmp_path: Path) -> None:
 def test_a_damaged_earlier_download_is_replaced(server: str, tmp_path: Path) -> None:
     (tmp_path / "m.tflite").write_bytes(b"half of i")
     asset = Asset("m.tflite", f"{server}/model.tflite", SHA256)
-    assert cached(asset, tmp_path) is None
+    assert downloads._cached(asset, tmp_path) is None
     assert fetch(asset, tmp_path).content == CONTENT
 
 

@@ -224,7 +224,7 @@ def test_json_is_alone_on_stdout(
         (["--sweep_backends=opengl,vulcan"], 2, "--sweep_backends=opengl,vulcan: there is no 'vul"),
         (["--sweep_precisions=fp8"], 2, "there is no 'fp8'. Known: fp32, fp16."),
         (["--sweep_batches=1,0"], 2, "--sweep_batches=1,0: '0' is not a whole number of at least"),
-        (["--sweep_goal=beauty"], 2, "--sweep_goal=beauty: there is no such goal. Known: throug"),
+        (["--sweep_goal=beauty"], 2, "--sweep_goal: 'beauty' is not one of throughput, lat"),
         (["--sweep_goal=energy"], 2, "--sweep_goal=energy needs --measure_energy=true."),
         (["--sweep_tolerance=0"], 2, "'0' is not a finite number above 0"),
         (["--use_gpu=true"], 2, "--use_gpu and --sweep do not go together. Leave one of them out."),

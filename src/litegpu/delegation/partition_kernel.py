@@ -280,9 +280,8 @@ class PartitionKernel:
             except DeviceLostError as error:
                 if not was_lost:
                     self.compiled.blame(error, device)
-                before = self._move(context, error)
-                with contextlib.suppress(LitegpuError):  # its driver may refuse that
-                    before.close()
+                before = self.compiled
+                self._move(context, error, CompiledPartition.close)
                 self._check_states(before, error)
 
     def _check_ends(self, error: DeviceLostError) -> None:
@@ -291,8 +290,10 @@ class PartitionKernel:
         if self._stream is not None or any(b.kind is not MemoryKind.HOST for b in buffers):
             raise error
 
-    def _move(self, context: int, error: DeviceLostError) -> CompiledPartition:
-        """Compile on a device that works, and return what was compiled for the one that is lost.
+    def _move(
+        self, context: int, error: DeviceLostError, release: Callable[[CompiledPartition], None]
+    ) -> None:
+        """Compile on a device that works, after the `release` of what was on the one that is lost.
 
         The next run has the inputs of the one that failed. Raises DeviceLostError where no device
         works, or where buffers were lost.
@@ -300,7 +301,9 @@ class PartitionKernel:
         self._check_ends(error)
         self._zero_copy.unbind(context, keep=True)
         self._tensors, self._run = 0, _skip
-        lost, before = self._device, self.compiled
+        lost = self._device
+        with contextlib.suppress(LitegpuError):  # its driver may refuse that
+            release(self.compiled)
         try:
             self._leave(error)
             self.compiled = self._compile(self.graph)
@@ -309,7 +312,6 @@ class PartitionKernel:
             raise
         if (changed := self.changed()) is not None:
             changed(self)
-        return before
 
     def _check_states(self, before: CompiledPartition, error: DeviceLostError) -> None:
         """Raise DeviceLostError where states were lost with the device."""
@@ -370,7 +372,7 @@ class PartitionKernel:
             if self.compiled is ran:
                 if blame:
                     self.compiled.blame(error, self._device)
-                self._move(self._context, error).disown()
+                self._move(self._context, error, CompiledPartition.disown)
 
     def promote_to_fp32(self, lost: Mapping[int, str], again: bool) -> None:
         """Compile with values at float32; the second time in a run, with all that follow them.

@@ -6,6 +6,7 @@ import argparse
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from litegpu import zoo
 from litegpu.errors import OptionsError, did_you_mean
@@ -38,6 +39,11 @@ class _Tool:
     words: tuple[str, ...]
     """What its argument may be besides files."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and shorter ones."""
+        return (self.name, *(short for short, name in SHORT.items() if name == self.name))
+
 
 def main(args: argparse.Namespace) -> int:
     """Print the script. Raises OptionsError for a shell that has none."""
@@ -59,6 +65,7 @@ def _tool(name: str) -> _Tool:
     return _Tool(name, TOOLS[name], module.FLAGS, takes_model, words)
 
 
+@cache
 def _models() -> tuple[str, ...]:
     return (*KNOWN, *zoo.names())
 
@@ -154,8 +161,7 @@ def _zsh(tools: list[_Tool]) -> Iterator[str]:
     yield "  (( CURRENT-- ))"
     yield "  case $words[1] in"
     for tool in tools:
-        names = [tool.name, *(short for short, name in SHORT.items() if name == tool.name)]
-        yield f"    {'|'.join(names)})"
+        yield f"    {'|'.join(tool.names)})"
         yield "      _arguments \\"
         yield from (f"        {_quoted(_zsh_flag(flag))} \\" for flag in tool.flags)
         yield f"        {_quoted(_zsh_argument(tool))}"
@@ -197,8 +203,7 @@ def _fish(tools: list[_Tool]) -> Iterator[str]:
         about = _fish_quoted(tool.about)
         yield f"complete -c litegpu -n __fish_use_subcommand -f -a {tool.name} -d {about}"
     for tool in tools:
-        names = [tool.name, *(short for short, name in SHORT.items() if name == tool.name)]
-        start = f"complete -c litegpu -n '__fish_seen_subcommand_from {' '.join(names)}'"
+        start = f"complete -c litegpu -n '__fish_seen_subcommand_from {' '.join(tool.names)}'"
         if tool.words:
             yield f"{start} -f -a {_fish_quoted(' '.join(tool.words))}"
         if tool.takes_model:

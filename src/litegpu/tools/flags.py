@@ -21,7 +21,7 @@ class Flag:
     """One flag as data; `kind` is bool, str or another function of the text.
 
     A flag with `bare` may come without a value, and then has that one: only `=` gives it another.
-    `known` are values of a text that shells complete.
+    `known` are values of a text, among others: shells complete them.
     """
 
     name: str
@@ -56,7 +56,9 @@ class _Kind:
                 return value
         except (ValueError, KeyError):
             pass
-        raise argparse.ArgumentTypeError(f"'{text}' is not {self.what}")
+        close = closest(text, self.values)
+        hint = f". Did you mean '{close}'?" if close else ""
+        raise argparse.ArgumentTypeError(f"'{text}' is not {self.what}{hint}")
 
 
 def at_least(least: int) -> Callable[[str], Any]:
@@ -166,7 +168,7 @@ class FlagParser(argparse.ArgumentParser):
 
     def _resembling(self, name: str) -> str:
         word = name[2:].lower()
-        meant = [f"--{known}={word}" for known, each in self._flags.items() if word in each.known]
+        meant = [f"--{known}={word}" for known, each in self._flags.items() if word in each.values]
         close = meant[0] if meant else closest(name, [f"--{known}" for known in self._flags])
         hint = f" Did you mean '{close}'?" if close else ""
         return f"{hint} `{self.prog} --help` lists all flags."

@@ -21,7 +21,7 @@ from litegpu.tools.batch.writer import check_output
 from litegpu.tools.console import note, print_table, progress
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
-from litegpu.tools.flags import Flag, divisor, number, positive_int
+from litegpu.tools.flags import Flag, divisor, number, one_of, positive_int
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.results import print_meaning
@@ -51,8 +51,9 @@ BATCH_FLAGS = (
     Flag("overwrite", bool, False, "replace an output that exists, when the new one is complete"),
     Flag("resume", bool, None, "go on with a run that did not end; false begins it anew"),
     Flag(
-        *("on_error", str, "record", "of a sample that fails: record, skip, or fail (end the run)"),
-        known=ON_ERROR,
+        *("on_error", one_of(ON_ERROR), "record"),
+        "of a sample that fails: record, skip, or fail (end the run)",
+        metavar="TEXT",
     ),
     Flag("columns", pairs, None, "columns of inputs: INPUT=COLUMN,...", metavar="TEXT"),
     Flag("name_column", str, None, "the column that names rows", metavar="NAME"),
@@ -167,8 +168,6 @@ def _check(args: argparse.Namespace) -> None:
             raise OptionsError(
                 f"--{flag} is missing. Give --{flag}=PATH; see `litegpu help batch`."
             )
-    if args.on_error not in ON_ERROR:
-        raise OptionsError(f"--on_error={args.on_error}: use one of {', '.join(ON_ERROR)}.")
     check_output(args.output, args.overwrite)
     if not os.path.exists(args.input):
         raise FileError(f"--input={args.input}: there is no such file or folder.")

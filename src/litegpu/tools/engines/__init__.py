@@ -14,7 +14,6 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from litegpu.errors import OptionsError, did_you_mean
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.engines import local
 from litegpu.tools.engines.jobs import (
@@ -37,7 +36,7 @@ from litegpu.tools.engines.jobs import (
 from litegpu.tools.engines.places import places
 from litegpu.tools.engines.planning import plan
 from litegpu.tools.engines.stages import Meter, Run, Stage, Steps
-from litegpu.tools.flags import Flag, at_least, positive
+from litegpu.tools.flags import Flag, at_least, one_of, positive
 
 __all__ = [
     "ENGINE_FLAGS",
@@ -64,9 +63,8 @@ ENGINES = ("local", "ray")
 
 ENGINE_FLAGS = (
     Flag(
-        *("engine", str, "local", "local: this machine; ray: a Ray cluster"),
+        *("engine", one_of(ENGINES), "local", "local: this machine; ray: a Ray cluster"),
         metavar="NAME",
-        known=ENGINES,
     ),
     Flag("batch", at_least(0), 0, "samples at once; 0: 16, or 1 where the model has no batch"),
     Flag("workers", at_least(0), 0, "number of delegates that work in parallel; 0: one per GPU"),
@@ -76,25 +74,15 @@ ENGINE_FLAGS = (
     ),
     Flag("decode_threads", at_least(0), 0, "samples that a worker decodes at once; 0: by its CPUs"),
     Flag(
-        *("decode_in", str, AUTO),
+        *("decode_in", one_of(DECODE_IN), AUTO),
         "threads, processes, or auto: processes where threads hold each other up",
         metavar="PLACE",
-        known=DECODE_IN,
     ),
 )
 
 
 def settings(args: argparse.Namespace) -> Settings:
-    """Return what ENGINE_FLAGS ask for. Raises OptionsError for a name that does not exist."""
-    if args.engine not in ENGINES:
-        raise OptionsError(
-            f"--engine={args.engine}: there is no such engine.{did_you_mean(args.engine, ENGINES)}"
-        )
-    if args.decode_in not in DECODE_IN:
-        raise OptionsError(
-            f"--decode_in={args.decode_in}: use one of {', '.join(DECODE_IN)}."
-            f"{did_you_mean(args.decode_in, DECODE_IN)}"
-        )
+    """Return what ENGINE_FLAGS ask for."""
     return Settings(
         *(args.engine, args.workers, args.decode_threads, args.gpus_per_worker, args.decode_in)
     )

@@ -53,7 +53,7 @@ def task_delegates(args: argparse.Namespace, model: bytes) -> Delegates:
 
 def task_arguments(args: argparse.Namespace) -> argparse.Namespace:
     """Return the registrar's flags as --delegate and --num_interpreter_threads set them."""
-    enabled = {f"use_{args.delegate}": True} if args.delegate in DELEGATES else {}
+    enabled = {f"use_{args.delegate}": True} if args.delegate else {}
     return argparse.Namespace(
         **{**vars(args), **enabled, "num_threads": args.num_interpreter_threads}
     )

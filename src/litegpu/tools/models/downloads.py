@@ -40,7 +40,7 @@ class Fetched:
     source: str
 
 
-def cached(asset: Asset, folder: Path | None = None) -> Fetched | None:
+def _cached(asset: Asset, folder: Path | None = None) -> Fetched | None:
     """Return an intact earlier download of `asset`, if there is one that can be read."""
     path = (folder or cache_folder()) / asset.file_name
     with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ def fetch(asset: Asset, folder: Path | None = None) -> Fetched:
         folder = folder or cache_folder()
     except OptionsError as error:
         unusable = str(error)
-    if folder and (found := cached(asset, folder)):
+    if folder and (found := _cached(asset, folder)):
         return found
     note(f"Downloading {asset.file_name} from {asset.url}")
     content = _download(asset)

@@ -17,7 +17,7 @@ from litegpu.tools.benchmark_model.session import find_graph
 from litegpu.tools.children import run_module
 from litegpu.tools.console import note
 from litegpu.tools.files import prints_json, try_to_write, write_bytes, write_json
-from litegpu.tools.flags import Flag, positive, positive_int
+from litegpu.tools.flags import Flag, one_of, positive, positive_int
 from litegpu.tools.registrar import OPTION_FLAGS, changed_options
 from litegpu.tools.reports.page import prepare_report, write_report
 from litegpu.tools.sweep.advice import GOALS, recommend
@@ -32,8 +32,9 @@ SWEEP_FLAGS = (
     Flag("sweep_precisions", str, ",".join(PRECISIONS), "some of them"),
     Flag("sweep_batches", str, "", "such as 1,8,64 (default: the model's own)"),
     Flag(
-        *("sweep_goal", str, "throughput", "rank by throughput (items/s), latency or energy"),
-        known=tuple(GOALS),
+        *("sweep_goal", one_of(GOALS), "throughput"),
+        "rank by throughput (items/s), latency or energy",
+        metavar="TEXT",
     ),
     Flag(
         *("sweep_tolerance", positive, 0.02),
@@ -125,11 +126,6 @@ def _wanted(args: argparse.Namespace) -> tuple[list[str], list[str], list[int]]:
             )
         if name not in (*_PASSED_ON, *_OF_GPU, *_OWN):
             raise OptionsError(f"--{name} and --sweep do not go together. Leave one of them out.")
-    if args.sweep_goal not in GOALS:
-        raise OptionsError(
-            f"--sweep_goal={args.sweep_goal}: there is no such goal."
-            f"{did_you_mean(args.sweep_goal, GOALS)}"
-        )
     if args.sweep_goal == "energy" and not args.measure_energy:
         raise OptionsError("--sweep_goal=energy needs --measure_energy=true.")
     backends = _list("sweep_backends", args.sweep_backends, tuple(BACKENDS)) or list(BACKENDS)
