@@ -108,7 +108,7 @@ def test_who_looks_at_its_caller_is_no_signal_handler(monkeypatch: pytest.Monkey
     delegate = GpuDelegate()
     target = interpreter(fully_convolutional(), delegate)
     target.invoke()
-    monkeypatch.setattr(seats.kernels()[-1], "_run", raise_it)
+    monkeypatch.setattr(kernel_slots.kernels()[-1], "_run", raise_it)
     with pytest.raises(RuntimeError, match=r"TfLiteGpuDelegate Invoke: .* is on fire"):
         target.invoke()
     assert isinstance(delegate.error, ExecutionError)

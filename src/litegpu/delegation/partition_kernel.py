@@ -134,7 +134,7 @@ class PartitionKernel:
 
         Also where buffers that are bound to tensors were lost with it.
         """
-        self._check_ends(error)
+        self._check_bound(error)
         lost = self._device
         # The thread of a device ends with the program, too.
         if not lost.lost or isinstance(error.__cause__, WorkerEndedError):
@@ -284,7 +284,7 @@ class PartitionKernel:
                 self._move(context, error, CompiledPartition.close)
                 self._check_states(before, error)
 
-    def _check_ends(self, error: DeviceLostError) -> None:
+    def _check_bound(self, error: DeviceLostError) -> None:
         """Raise the error of a loss where buffers that are bound to tensors were lost with it."""
         buffers = self._buffers.values()
         if self._stream is not None or any(b.kind is not MemoryKind.HOST for b in buffers):
@@ -298,7 +298,7 @@ class PartitionKernel:
         The next run has the inputs of the one that failed. Raises DeviceLostError where no device
         works, or where buffers were lost.
         """
-        self._check_ends(error)
+        self._check_bound(error)
         self._zero_copy.unbind(context, keep=True)
         self._tensors, self._run = 0, _skip
         lost = self._device
