@@ -10,6 +10,7 @@ import pytest
 
 from litegpu import Batcher, CompiledModel, CompiledModelError, TensorBuffer
 from litegpu.compiled_model import HardwareAccelerator
+from litegpu.graph.ir import Quantization
 from litegpu.zoo.writer import ModelWriter
 from real_models import find
 from small_models import CPU_ONLY, chain
@@ -35,6 +36,28 @@ def same(dtype: str, shape: tuple[int, ...] = (1, 4)) -> CompiledModel:
 
 def ways(model: CompiledModel, *others: Callable[[Any], Any]) -> list[Callable[[Any], Any]]:
     return [model, lambda x: model.submit(x).result(), *others]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_bfloat16_is_a_float(place: str) -> None:
+    """NumPy has no such type; ml_dtypes, as JAX uses it, adds it."""
+    bfloat16 = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16
+    names, options = PLACES[place]
+    x = X.astype(bfloat16)
+    with CompiledModel.from_buffer(chain(names, SHAPE), **options) as model:
+        expected = model(x.astype(np.float32))
+        for way in ways(model):
+            np.testing.assert_array_equal(way(x), expected)
+
+
+def test_bfloat16_is_quantized_as_floats_are() -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16
+    writer, scale = ModelWriter(), Quantization((0.5,), (0,))
+    x = writer.input((1, 4), np.int8, quantization=scale)
+    writer.output(writer.op("ABS", [x], [(1, 4)], dtype=np.int8, quantization=scale))
+    with CompiledModel.from_buffer(writer.build(), quantize=True) as model:
+        given = np.array([[-1.5, 2.0, 3.5, 0.0]], bfloat16)
+        np.testing.assert_array_equal(model(given), [[1.5, 2.0, 3.5, 0.0]])
 
 
 @pytest.mark.parametrize(

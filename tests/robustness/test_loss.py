@@ -86,7 +86,7 @@ print("works")
     assert (ended.code, ended.stdout.splitlines()) == (0, ["works"]), ended.stderr
 
 
-@on_backends(NEVER)
+@on_each_that_is_lost
 def test_states_are_lost_with_their_device(backend: str) -> None:
     """No invoke goes on with what a failed one has left of them."""
     source = f"""

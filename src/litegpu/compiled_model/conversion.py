@@ -73,7 +73,10 @@ class Conversion:
         """
         if not self.quantize or not is_quantized(tensor) or given.dtype == tensor.dtype:
             return fitting(tensor, given, keep)
-        if given.dtype.kind not in "iuf":
+        # bfloat16 and others of ml_dtypes are of kind V.
+        if given.dtype.kind not in "iuf" and not (
+            given.dtype.kind == "V" and np.can_cast(given.dtype, np.float32)
+        ):
             raise CompiledModelError(
                 f"Input '{tensor.key}' takes real numbers, and was given {given.dtype}. Give "
                 "floats."
