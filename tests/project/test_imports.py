@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 import litegpu
 from litegpu import backends
+from places import SOURCE
 
 LOADED = "print(*(name for name in sys.modules if name.partition('.')[0] == 'litegpu'))"
 
@@ -41,6 +43,29 @@ def test_a_named_backend_loads_no_other() -> None:
     names = {f"litegpu.backends.{name}.device" for name in backends.BACKENDS}
     loaded = loaded_by("from litegpu.backends import BACKENDS; BACKENDS['opencl']")
     assert names & loaded == {"litegpu.backends.opencl.device"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_each_package_of_tools_can_be_imported_first() -> None:
+    """No package needs another one to be imported before it, as a circle of imports does."""
+    parents = sorted(each.parent for each in (SOURCE / "litegpu" / "tools").rglob("__init__.py"))
+    code = """
+import importlib, os, sys
+import litegpu
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            print(name, error, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+    names = [".".join(each.relative_to(SOURCE).parts) for each in parents]
+    command = [sys.executable, "-c", code, *names]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_public_names_come_from_where_the_table_says() -> None:

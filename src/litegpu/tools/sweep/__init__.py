@@ -13,7 +13,6 @@ from pathlib import Path
 from litegpu.backends import BACKENDS
 from litegpu.errors import ModelError, OptionsError, did_you_mean
 from litegpu.runtime_abi.interpreter import default_threads
-from litegpu.tools.benchmark_model.session import find_graph
 from litegpu.tools.children import run_module
 from litegpu.tools.console import note
 from litegpu.tools.files import prints_json, try_to_write, write_bytes, write_json
@@ -154,6 +153,9 @@ def _list(flag: str, text: str, known: Sequence[str]) -> list[str]:
 @contextmanager
 def _model_file(name: str) -> Iterator[Path]:
     """Give the model as a file in a folder for results; zoo models are built only once."""
+    # Its package imports this one.
+    from litegpu.tools.benchmark_model.session import find_graph
+
     model = find_graph(name)
     with tempfile.TemporaryDirectory(prefix="litegpu-sweep-") as folder:
         path = Path(folder) / "model.tflite"
