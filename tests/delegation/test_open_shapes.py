@@ -216,6 +216,39 @@ def test_a_batch_of_none(rows: tuple[int, int]) -> None:
     assert [part.on_cpu for part in report_of(delegate).partitions] == [""]
 
 
+def by_its_own_sizes() -> bytes:
+    """Return a model that reshapes by sizes that it packs itself, and goes on with the result."""
+    writer = ModelWriter()
+    x = writer.input((-1, -1, 3))
+    shape = writer.op("SHAPE", [x], [(3,)], dtype="int32", options={"out_type": "INT32"})
+    ends = [writer.constant([n], "int32", name=f"n{n}") for n in range(3)]
+    sizes = [
+        writer.op(
+            *("STRIDED_SLICE", [shape, ends[axis], ends[axis + 1], ends[1]], [()]),
+            dtype="int32",
+            options={"shrink_axis_mask": 1},
+        )
+        for axis in (1, 0)
+    ]
+    sizes.append(writer.constant(3, "int32", name="three"))
+    target = writer.op(
+        *("PACK", sizes, [(3,)]), dtype="int32", options={"values_count": 3, "axis": 0}
+    )
+    y = step(writer, "ABS", writer.op("RESHAPE", [x, target], [(-1, -1, 3)]))
+    writer.output(writer.op("CONCATENATION", [y, y], [(-1, -1, 6)], options={"axis": 2}))
+    return writer.build()
+
+
+def test_nothing_is_reshaped_by_its_own_sizes() -> None:
+    """The kernel of RESHAPE knows its result only when it runs, and those after it wait."""
+    model, delegate = by_its_own_sizes(), GpuDelegate()
+    target = interpreter(model, delegate)
+    for rows, columns in ((0, 8), (2, 5), (3, 0), (1, 1), (0, 0)):
+        x = random(rows, columns, 3)
+        assert_close(resized(target, x), reference(model, x))
+    assert report_of(delegate).whole_graph
+
+
 def test_a_batch_of_none_in_a_compiled_model() -> None:
     with CompiledModel.from_buffer(wide()) as model:
         for rows in (0, 2):

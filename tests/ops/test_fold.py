@@ -314,6 +314,13 @@ def test_a_budget_grows_with_the_constants_of_a_graph() -> None:
     assert fold.Budget.of(Graph(values, (), (), ())).left == (1 << 24) + (4 << 20)
 
 
+def test_a_single_number_is_an_array_too() -> None:
+    """The runtime's Python gives single numbers as scalars, which no fingerprint can hold."""
+    found = fold.constant(Value(0, "sum", (), DType.FLOAT32), np.float32(2))  # type: ignore[arg-type]
+    assert isinstance(found.data, np.ndarray)
+    assert found.shape == ()
+
+
 def test_without_a_runtime_constants_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = _broadcast(3)
     monkeypatch.setattr(kernels, "RUNTIMES", ("no_such_runtime",))

@@ -249,7 +249,12 @@ class PartitionKernel:
                     f"Tensor {v} has {tensor.bytes} bytes in the interpreter, and the CPU's "
                     f"kernels make {size}. Use no delegate."
                 )
-            ctypes.memmove(tensor.data or 0, address, size)
+            if size:
+                ctypes.memmove(tensor.data or 0, address, size)
+            elif v in self._dynamic:
+                # The runtime's Python takes a tensor of no bytes only without memory.
+                structs.free_array(tensor.data)
+                tensor.data = None
 
     def prepare(self, context: int) -> None:
         """Compile anew if shapes have changed, and give the outputs their shapes.

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from litegpu.errors import ModelError
 from litegpu.graph import ABSENT, Node, Value
 from litegpu.runtime_abi import structs
-from litegpu.runtime_abi.enums import DTYPES, AllocationType
+from litegpu.runtime_abi.enums import DTYPES, AllocationType, TfLiteStatus
 from litegpu.runtime_abi.opcodes import CUSTOM
 from litegpu.runtime_abi.reader import node_at, tensor_at
 
@@ -187,7 +187,11 @@ class CpuNodes:
 
     def _prepare(self, kernel: _Kernel) -> None:
         """Prepare a node, and allocate its results. Raises ModelError when it refuses."""
-        kernel.prepare(ctypes.addressof(self._copy))
+        known = kernel.prepare(ctypes.addressof(self._copy))
+        for v in () if known else kernel.node_outputs:
+            row = tensor_at(self.tensors, v)
+            if row.allocation_type != AllocationType.DYNAMIC:
+                row.data, row.allocation_type = None, AllocationType.DYNAMIC
         temporaries = kernel.temporaries
         self._own.update(temporaries)
         for v in (*kernel.node_outputs, *temporaries):
@@ -229,8 +233,11 @@ class _Kernel:
         """The tensors that the kernel has added."""
         return structs.int_array(self._node.temporaries)
 
-    def prepare(self, context: int) -> None:
-        """Begin, if it has not, and prepare for the present shapes."""
+    def prepare(self, context: int) -> bool:
+        """Begin, if it has not, and prepare; return whether the shapes of the results are known.
+
+        Raises ModelError where the kernel refuses the present shapes.
+        """
         if not self.is_complete:
             raise ModelError(
                 f"The runtime has no kernel that can run {self._title} apart from the interpreter. "
@@ -241,7 +248,11 @@ class _Kernel:
             if self._init:
                 self._node.user_data = self._init(context, *self._options)
             self._started = True
-        self._check(self._do_prepare(context, ctypes.addressof(self._node)), "prepare")
+        status = self._do_prepare(context, ctypes.addressof(self._node))
+        if status == TfLiteStatus.OUTPUT_SHAPE_NOT_KNOWN:
+            return False
+        self._check(status, "prepare")
+        return True
 
     def run(self, context: int) -> None:
         """Compute the results."""

@@ -81,7 +81,8 @@ def evaluate(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None
 
 def constant(value: Value, array: Array) -> Value:
     """Return a value that holds the elements of an array, of its type."""
-    return replace(value, shape=array.shape, dtype=_TYPES[array.dtype], data=array)
+    data = np.asarray(array)  # NumPy gives single numbers as scalars
+    return replace(value, shape=data.shape, dtype=_TYPES[data.dtype], data=data)
 
 
 def is_folded(node: Node, values: Mapping[int, Value]) -> bool:
