@@ -21,16 +21,27 @@ from every_backend import present
 from fuzz import causes
 from fuzzing import storing
 from fuzzing.drawing import draw
-from fuzzing.network import Layer, Network, run
-from fuzzing.network_oracle import KINDS, WAYS, NetworkOracle, checked, modes, save, stored
+from fuzzing.network import Layer, Network, Written, run
+from fuzzing.network_oracle import (
+    KINDS,
+    WAYS,
+    NetworkOracle,
+    _difference,
+    checked,
+    modes,
+    save,
+    stored,
+)
 from fuzzing.oracle import Finding
 from fuzzing.worker import Task
 from litegpu import GpuDelegate
 from litegpu.codegen.cuda import CUDADialect
 from litegpu.errors import ModelError
+from litegpu.graph.ir import Quantization
 from litegpu.ops.common import functions
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import objects
+from litegpu.zoo.writer import ModelWriter
 from paper_device import PaperDevice, on_paper
 from places import SUPPORT
 
@@ -149,6 +160,22 @@ def test_integers_as_floats_are_simulated_on_the_cpu() -> None:
         assert steps.mean() < 1.0
     operations = runtime.interpreter(content, builtin_kernels=True)._get_ops_details()
     assert len(operations) > len(objects.parse(written.content).subgraphs[0].operators)
+
+
+def test_integers_are_exact_where_no_floats_lead_to_them() -> None:
+    """A float elsewhere in the network is no excuse."""
+    writer, scale = ModelWriter(), Quantization((0.1,), (0,))
+    x = writer.input((4,), np.int8, quantization=scale)
+    twice = writer.op("ABS", [x], [(4,)], dtype=np.int8, quantization=scale)
+    real = writer.op("DEQUANTIZE", [twice], [(4,)])
+    back = writer.op("QUANTIZE", [real], [(4,)], dtype=np.int8, quantization=scale)
+    writer.output(twice, back)
+    wanted = np.arange(90, 94, dtype=np.int8)
+    written = Written(writer.build(), (wanted,))
+    exact, *_ = modes(Network("small-int8", 0, ()))
+    for changed in range(2):
+        got = [(wanted + (number == changed)).astype(np.int8) for number in range(2)]
+        assert bool(_difference(written, [wanted] * 2, got, exact)) == (changed == 0)
 
 
 def test_findings_are_counted_by_their_cause() -> None:
