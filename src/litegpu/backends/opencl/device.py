@@ -105,10 +105,14 @@ def _raw_devices() -> list[Any]:
             continue
     if not found:
         names = ", ".join(platform.name for platform in platforms) or "none"
-        cache = " (PoCL must be able to write to POCL_CACHE_DIR)" if "Portable" in names else ""
+        remedy = (
+            "PoCL has none if it cannot write its cache: set POCL_CACHE_DIR to a writable folder"
+            if "Portable" in names
+            else _POCL
+        )
         raise UnsupportedDeviceError(
-            f"OpenCL has no devices (platforms: {names}). Check that the GPU's driver is "
-            f"loaded{cache}; {_POCL}"
+            f"OpenCL has no devices (platforms: {names}). Check that the GPU's driver is loaded; "
+            f"{remedy}"
         )
     return sorted(found, key=_rank)
 
