@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from litegpu import GpuDelegate
-from litegpu.graph import DType, Graph, Node, Quantization, Value
+from litegpu.graph import ABSENT, DType, Graph, Node, Quantization, Value
 from litegpu.ops.common import fold
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.runtime_abi import kernels
@@ -342,6 +342,13 @@ def test_without_a_runtime_constants_stay(monkeypatch: pytest.MonkeyPatch) -> No
 def test_nodes_that_the_cpu_is_not_asked_to_compute(op: str, params: dict[str, int]) -> None:
     graph = _broadcast(3)
     node = Node(0, op, 1, (1,), (2,), params)
+    assert fold.evaluate(graph, node, fold.Budget()) is None
+
+
+def test_absent_operands_are_not_shown_to_the_cpu() -> None:
+    """BATCH_TO_SPACE_ND would end the process."""
+    graph = _broadcast(3)
+    node = Node(0, "BATCH_TO_SPACE_ND", 1, (ABSENT, 1, 1), (2,))
     assert fold.evaluate(graph, node, fold.Budget()) is None
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.errors import LitegpuError
-from litegpu.graph import ABSENT, DType, Node, Value
+from litegpu.graph import DType, Node, Value
 from litegpu.runtime_abi.enums import DTYPES
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _written(node: Node, values: Mapping[int, Value]) -> bytes | None:
     if options is None:
         return None
     writer = ModelWriter()
-    inputs = [None if v == ABSENT else _constant(writer, values[v]) for v in node.inputs]
+    inputs = [_constant(writer, values[v]) for v in node.inputs]
     outputs = [values[v] for v in node.outputs]
     results = writer.multi(
         node.op,

@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from litegpu.errors import OperationError
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
-from litegpu.ops.base import facts_of
+from litegpu.ops.base import facts_of, find
 from litegpu.ops.common.dynamic import UNKNOWN
 from litegpu.ops.common.facts import Array
 from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.types import is_quantized
 from litegpu.runtime_abi import kernels
 
 _FREE_BYTES = 1 << 24
@@ -119,7 +121,9 @@ def _evaluate(
 
 def _run(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None:
     """Return what the CPU's own kernel makes of constants, None where it cannot be asked."""
-    types = [graph.values[v].dtype for v in (*node.inputs, *node.outputs) if v != ABSENT]
+    if ABSENT in (*node.inputs, *node.outputs) or not _makes_sense(graph, node):
+        return None
+    types = [graph.values[v].dtype for v in (*node.inputs, *node.outputs)]
     work = facts_of(node.op).flops(graph, node)
     if not budget.runs or work > budget.operations or DType.OTHER in types:
         return None
@@ -127,3 +131,24 @@ def _run(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None:
     results = kernels.compute(node, graph.values, budget.left)
     budget.take(sum(each.nbytes for each in results or ()))
     return results
+
+
+def _makes_sense(graph: Graph, node: Node) -> bool:
+    """Whether litegpu would run a node if one of its inputs was no constant, as far as it knows.
+
+    Some of the CPU's kernels end the process where operands are wrong.
+    """
+    op = find(node.op)
+    if op is None:
+        return bool(node.outputs)
+    own = {v: graph.values[v] for v in (*node.inputs, *node.outputs)}
+    exact = op.exact if is_quantized(graph, node) else None
+    for v in dict.fromkeys(node.inputs):
+        computed = {v: replace(graph.values[v], data=None)}
+        view = Graph({**own, **computed}, (node,), (), ())
+        try:
+            if not (exact or op).check(view, node):
+                return not op.internal and len(op.infer(view, node)) == len(node.outputs)
+        except OperationError:
+            continue
+    return False
