@@ -215,3 +215,18 @@ def test_what_is_padded_by_computed_numbers_has_no_known_shape(op: str) -> None:
     nodes = (Node(0, op, 1, inputs, (3,)), Node(1, "ABS", 1, (3,), (4,)))
     found = check_support(Graph(values, nodes, (0, 1), (4,)))
     assert found.reasons[1] == "The shape of tensor 3 is known only when the model runs."
+
+
+@pytest.mark.parametrize(
+    ("shape", "fits"),
+    [
+        ((1, 1 << 14, 1 << 12, 8), True),  # 2^29 elements
+        ((1, 2160, 3840, 64), True),
+        ((1, 1 << 14, 1 << 14, 8), False),
+        ((1 << 28, 1), False),  # rows of one channel may be padded to 8
+    ],
+)
+def test_as_many_elements_as_32_bits_index(shape: tuple[int, ...], fits: bool) -> None:
+    values = {v: Value(v, "", shape, DType.FLOAT32) for v in (0, 1)}
+    graph = Graph(values, (Node(0, "NEG", 1, (0,), (1,)),), (0,), (1,))
+    assert (not check_support(graph).reasons) == fits

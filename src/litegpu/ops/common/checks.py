@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from litegpu.codegen import round_up
 from litegpu.graph import ABSENT, DType, Graph, Node
 from litegpu.ops.base import Shape
 from litegpu.ops.common.types import FLOATS, Types
 
 MAX_RANK = 8
 MAX_ELEMENTS = 2**31 - 1
-"""Kernels index with 32-bit integers."""
+"""Kernels index with 32-bit integers, whose rows may be padded to 8 channels."""
 
 FUSED_ACTIVATIONS = ("none", "relu", "relu_n1_to_1", "relu6", "tanh", "sigmoid")
 READABLE_CONSTANTS = (DType.FLOAT32, DType.FLOAT16)
@@ -70,7 +71,8 @@ def size(tensor: int, shape: Shape) -> str:
         )
     if min(shape, default=1) <= 0:
         return f"tensor {tensor} has no elements or an unknown size: {list(shape)}."
-    if math.prod(shape) * 8 > MAX_ELEMENTS:
+    channels = shape[-1] if shape else 1
+    if math.prod(shape) // channels * round_up(channels, 8) > MAX_ELEMENTS:
         return f"tensor {tensor} has {math.prod(shape)} elements, too many to index."
     return ""
 
