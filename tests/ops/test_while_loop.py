@@ -22,7 +22,7 @@ from litegpu.ops.common.work import work_of
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.runtime_abi.file import ModelFile
 from litegpu.zoo.writer import ModelWriter, TensorRef
-from loop_models import Carried, counted, loop, recurrent
+from loop_models import Carried, composite, counted, loop, recurrent
 from model_runner import cpu_answers, invoke
 
 Inputs = list[npt.NDArray[Any]]
@@ -337,3 +337,44 @@ def test_a_damaged_file_has_no_graphs() -> None:
     for number in (-1, 1, 9):
         assert ModelFile.open(model).graph_io(number, nodes) is None
     assert ModelFile.open(model).graph_io(2, nodes[:1]) is None
+
+
+def pair(first: tuple[int, ...], second: tuple[int, ...]) -> bytes:
+    """Return a model with a composite within a composite, of inputs with two shapes."""
+    writer = ModelWriter()
+
+    def outer(graph: ModelWriter, given: Carried) -> list[TensorRef]:
+        found = composite(graph, given, inner)
+        return [graph.op("NEG", [*found], [given[0].shape])]
+
+    def inner(graph: ModelWriter, given: Carried) -> list[TensorRef]:
+        return [graph.op("SUB", [*given], [given[0].shape])]
+
+    given = writer.input(first), writer.input(second)
+    writer.output(*composite(writer, given, outer))
+    return writer.build()
+
+
+def without_file(model: bytes, inputs: Inputs) -> DelegationReport:
+    """Require the CPU's results of a delegate that does not know the file."""
+    delegate = GpuDelegate()
+    interpreter = runtime.load().Interpreter(model_content=model, experimental_delegates=[delegate])
+    interpreter.allocate_tensors()
+    (expected,) = cpu_answers(model, [inputs])
+    for wanted, found in zip(expected, invoke(interpreter, inputs), strict=True):
+        np.testing.assert_array_equal(wanted, found)
+    assert delegate.report is not None
+    return delegate.report
+
+
+def test_composites_need_no_file_where_shapes_tell_their_inputs_apart() -> None:
+    report = without_file(pair((3, 5), (5,)), [noise(3, 5), noise(5)])
+    assert (report.delegated_nodes, report.whole_graph) == ([0], True)
+    assert not report.subgraphs
+
+
+def test_composites_need_the_file_where_shapes_tell_nothing() -> None:
+    model, inputs = pair((3, 5), (3, 5)), [noise(3, 5), noise(3, 5) * 2]
+    (found,) = without_file(model, inputs).rejected
+    assert found.reason == "Its body is read from the file: pass GpuDelegate(model=...)."
+    assert both(model, inputs).whole_graph

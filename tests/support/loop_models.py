@@ -139,3 +139,20 @@ def recurrent(
     zeros = writer.constant(np.zeros((batch, units), np.float32))
     states = (zeros,) if gru else (zeros, zeros)
     return loop(writer, (start, start, rows, *states, x), body, steps, counters=(0, 1))[2]
+
+
+def composite(writer: ModelWriter, given: Carried, body: Body, name: str = "odml.test") -> Carried:
+    """Add a composite whose graph has the nodes that `body` adds, of float32 results."""
+    graph = writer.subgraph()
+    results = body(graph, tuple(graph.input(ref.shape, ref.dtype) for ref in given))
+    graph.output(*results)
+    return writer.multi(
+        "STABLEHLO_COMPOSITE",
+        given,
+        [ref.shape for ref in results],
+        options={
+            "name": name,
+            "decomposition_subgraph_index": graph.number,
+            "composite_attributes": np.frombuffer(b"\x00\x00\x01", np.uint8),
+        },
+    )

@@ -71,6 +71,7 @@ _INT = """\
 #define SUB4_I32(a, b) ((a) - (b))
 #define MUL4_I32(a, b) ((a) * (b))
 #define NEG4_I32(a) (ivec4(0) - (a))
+#define XOR4_I32(a, b) ((a) ^ (b))
 #define SHIFT_LEFT4_I32(a, n) ((a) << uvec4(n))
 #define SHIFT_RIGHT4_I32(a, n) ((a) >> uvec4(n))
 #define LOOKUP4_S8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_S8, table, (i))

@@ -104,6 +104,7 @@ float RECIPROCAL(float a) {
     found += rest * 2u > by;
     return as_float(((253u - (bits >> 23)) << 23) + found - 0x800000u);
 }
+#define XOR4_I32(a, b) ((a) ^ (b))
 #define SHIFT_LEFT4_I32(a, n) as_int4(as_uint4(a) << as_uint4(n))
 #define SHIFT_RIGHT4_I32(a, n) ((a) >> (n))
 #define LOOKUP4_S8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_S8, table, (i))

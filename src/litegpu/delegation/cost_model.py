@@ -13,6 +13,7 @@ from litegpu.graph import Graph
 from litegpu.graph.partition import PartitionPolicy, Subset
 from litegpu.ops.base import facts_of
 from litegpu.ops.common.work import Work, states_of, tensor_bytes, work_of
+from litegpu.ops.while_loop import WHILE
 from litegpu.wording import shown_size, shown_time
 
 
@@ -120,7 +121,7 @@ class CostModel:
         What a loop's passes hand on keeps their kernels in one line: the GPU is idle around each.
         """
         found = {}
-        for index in (index for index, node in self._nodes.items() if node.graphs):
+        for index in (i for i, node in self._nodes.items() if node.op == WHILE and node.graphs):
             work = self._work_of(index)
             gpu, cpu = work.launches * self._rates.launch, self._cpu_node(index)
             if work.inner_nodes and gpu > _LOOP_MARGIN * cpu:

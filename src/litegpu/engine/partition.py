@@ -30,7 +30,7 @@ from litegpu.ops.base import Target, as_float32, get
 from litegpu.ops.common.float_view import float_view
 from litegpu.ops.common.types import is_quantized
 from litegpu.ops.conv_2d import merged_values
-from litegpu.ops.while_loop import unroll_loops
+from litegpu.ops.while_loop import inline_graphs
 from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES, PassResult
 from litegpu.passes.base import without_unused
 
@@ -59,7 +59,7 @@ def compile_partition(
     Device.compilation. A kernel that the device rejects is replaced by another implementation.
     Raises CompilationError if there is none, or DeviceMemoryError.
     """
-    graph = unroll_loops(graph)
+    graph = inline_graphs(graph)
     constants = constant_outputs(graph)
     graph = replace(graph, outputs=tuple(v for v in graph.outputs if v not in constants))
     if policy.quantized == "float":

@@ -1,11 +1,11 @@
 """Operations without a kernel: what folding, estimates and shapes know of them.
 
-SHAPE, RANK, FILL and RANGE are folded where their operands are known; the others stay on the CPU.
+SHAPE, RANK, ZEROS_LIKE, BROADCAST_ARGS and RANGE are folded where their operands are known; the
+others stay on the CPU.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -53,15 +53,27 @@ def _of_shape(
 
 
 @register
-class Fill(OpFacts):
-    """One number at all places of a shape."""
+class ZerosLike(OpFacts):
+    """Zeros, as many as a tensor has elements."""
 
-    name = "FILL"
-    shape_operands = (0,)
+    name = "ZEROS_LIKE"
+    traits = Trait.READS_SHAPES
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
-        sizes, value = operands
-        return Folded(math.prod(map(int, sizes.ravel())), lambda: [np.full(sizes, value)])
+        source = graph.values[node.inputs[0]]
+        return Folded(source.elements, lambda: [np.zeros(source.shape, source.dtype.value)])
+
+
+@register
+class BroadcastArgs(OpFacts):
+    """The shape that two shapes are broadcast to."""
+
+    name = "BROADCAST_ARGS"
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        first, second = (tuple(each.ravel().tolist()) for each in operands)
+        found = np.asarray(np.broadcast_shapes(first, second), operands[0].dtype)
+        return Folded(found.size, lambda: [found])
 
 
 @register
@@ -121,18 +133,11 @@ _STATED: Mapping[str, Mapping[str, Any]] = {
     "RANDOM_UNIFORM": {"shape_operands": (0,)},
     "READ_VARIABLE": {"shape_stated": True},
     "RNN": {"flops": _RECURRENT},
-    "SCATTER_ND": {"shape_operands": (2,)},
-    "SEGMENT_SUM": {"shape_unknown": True},
     "SKIP_GRAM": {"shape_unknown": True},
     "SPARSE_TO_DENSE": {"shape_operands": (1,)},
     "SVDF": {"flops": _RECURRENT},
-    "TOPK_V2": {"shape_operands": (1,)},
     "UNIDIRECTIONAL_SEQUENCE_RNN": {"flops": _RECURRENT},
     "UNIQUE": {"shape_unknown": True},
-    "UNSORTED_SEGMENT_MAX": {"shape_operands": (2,)},
-    "UNSORTED_SEGMENT_MIN": {"shape_operands": (2,)},
-    "UNSORTED_SEGMENT_PROD": {"shape_operands": (2,)},
-    "UNSORTED_SEGMENT_SUM": {"shape_operands": (2,)},
     "VAR_HANDLE": {"shape_stated": True},
     "WHERE": {"shape_unknown": True},
 }

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from litegpu.codegen import FLOAT, register_of
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
 from litegpu.ops.common import facts
 from litegpu.ops.common.axis_operand import axis_of, check_axis
+from litegpu.ops.common.functions import BINARY
+from litegpu.ops.common.types import INTEGERS, NUMBERS
 from litegpu.ops.common.units import Unit
 from litegpu.ops.reshape import four_dimensions, reshape_node
 
@@ -27,6 +30,8 @@ class CumSum(Op):
     name = "CUMSUM"
     max_version = 1
     cpu_bytes_per_second = 15e9
+    takes = (NUMBERS, INTEGERS)
+    gives = None
 
     def flops(self, graph: Graph, node: Node) -> int:
         return facts.of_input(graph, node)
@@ -50,6 +55,7 @@ class CumSum(Op):
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         dst = ctx.storage(node.outputs[0])
+        kind, function = register_of(dst.dtype), BINARY["ADD"]
         axis: int = node.attributes.axis
         lines = [1 if i == axis else size for i, size in enumerate(dst.shape)]
         rows = lines[0] * lines[1] * lines[2]
@@ -65,7 +71,9 @@ class CumSum(Op):
                 "rows": rows,
                 "exclusive": node.params["exclusive"],
                 "backwards": node.params["reverse"],
+                "sums": function.expression if kind is FLOAT else function.integer,
             },
             work={Unit.FP32: dst.rows * dst.channels},
+            accumulator=kind,
         )
         return (request,)

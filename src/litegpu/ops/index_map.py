@@ -233,13 +233,13 @@ def _conditions(name: str, source: Source, sizes: Shape, size: int) -> tuple[str
 def _digit_texts(axes: Sequence[MixedRadix], out: Shape) -> list[str]:
     """Return the text of each digit, from the output's coordinates n, y, x and c."""
     texts = []
-    for axis, index in zip(axes, _axis_texts(out), strict=True):
+    for axis, index in zip(axes, axis_texts(out), strict=True):
         shifted = f"({index} + {axis.begin})" if axis.begin else index
         texts += mixed_radix_texts(shifted, axis.sizes)
     return texts
 
 
-def _axis_texts(shape: Shape) -> list[str]:
+def axis_texts(shape: Shape) -> list[str]:
     """Return the texts of the indices along each axis of a value of this shape."""
     outer = len(shape) - len(_NAMES)
     if outer < 0:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from litegpu.codegen import INT, Register, literal, register_of
+from litegpu.codegen import FLOAT, INT, Register, literal, register_of
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add, constant_list
 from litegpu.ops.common import checks, facts
 from litegpu.ops.common.facts import Array, Folded
 from litegpu.ops.common.traits import Trait
-from litegpu.ops.common.types import BOOLS, FLOATS, INTEGERS, SCALED, Types
+from litegpu.ops.common.types import BOOLS, FLOATS, INTEGER_TYPES, INTEGERS, NUMBERS, SCALED, Types
 from litegpu.ops.common.units import Unit
 from litegpu.ops.common.work_groups import shared_items
 from litegpu.ops.exact.reduce import ExactMean, ExactSum
@@ -43,8 +43,10 @@ class Kind:
     exact: Callable[..., Any] | None = None
     """NumPy's function of the same meaning, for integers and bools."""
     integer: str = ""
-    """How two int4 are combined, where sums, or the elements themselves, are stored integers."""
+    """How two registers of integers are combined, whose words end in {k}."""
 
+
+_COMPARED = Types(SCALED.dtypes | INTEGER_TYPES, common=True)
 
 KINDS: Mapping[str, Kind] = {
     "MEAN": Kind("{a} + {b}", 0.0, average=True, traits=Trait.CONVEX),
@@ -53,21 +55,28 @@ KINDS: Mapping[str, Kind] = {
     "REDUCE_MAX": Kind(
         "MAX4({a}, {b})",
         -math.inf,
-        types=SCALED,
+        types=_COMPARED,
         traits=Trait.CONVEX,
         exact=np.max,
-        integer="MAX4_I32({a}, {b})",
+        integer="MAX4{k}({a}, {b})",
     ),
     "REDUCE_MIN": Kind(
         "MIN4({a}, {b})",
         math.inf,
-        types=SCALED,
+        types=_COMPARED,
         traits=Trait.CONVEX,
         exact=np.min,
-        integer="MIN4_I32({a}, {b})",
+        integer="MIN4{k}({a}, {b})",
     ),
     "REDUCE_PROD": Kind("{a} * {b}", 1.0, in_order=True, max_version=2, exact=np.prod),
-    "SUM": Kind("{a} + {b}", 0.0, max_version=2, exact=np.sum, integer="ADD4_I32({a}, {b})"),
+    "SUM": Kind(
+        "{a} + {b}",
+        0.0,
+        max_version=2,
+        types=NUMBERS,
+        exact=np.sum,
+        integer="ADD4{k}({a}, {b})",
+    ),
 }
 
 
@@ -153,7 +162,8 @@ class Reduction(Op):
             reads={"src": node.inputs[0]},
             variables={
                 "ITEMS": items,
-                "combine": self.kind.integer if whole is INT else self.kind.combine,
+                "combine": self.kind.combine if whole is FLOAT else self.kind.integer,
+                "k": whole.ending,
                 "start": _start(self.kind.start, whole),
                 "has_steps": bool(steps),
                 "taps": taps,
@@ -172,9 +182,10 @@ class Reduction(Op):
 
 
 def _start(number: float, register: Register) -> str:
-    """Return the text of what a combination starts from; infinities become the ends of int32."""
-    ends = {-math.inf: -(2**31), math.inf: 2**31 - 1}
-    return register.literal(ends.get(number, number) if register is INT else number)
+    """Return the text of what a combination starts from; infinities become the ends of integers."""
+    bits = 31 if register is INT else 63
+    ends = {-math.inf: -(2**bits), math.inf: 2**bits - 1}
+    return register.literal(number if register is FLOAT else ends.get(number, number))
 
 
 def reduced(graph: Graph, node: Node, new_value: NewValue, partial: DType) -> Sequence[Node]:

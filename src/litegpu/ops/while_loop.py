@@ -1,4 +1,6 @@
-"""WHILE: a loop whose passes are counted before the model runs, as a converter writes an LSTM.
+"""Operations whose nodes are those of other graphs: WHILE, and composites that run a graph once.
+
+WHILE is a loop whose passes are counted before the model runs, as a converter writes an LSTM.
 
 Its condition must follow from constants, as a counter that is compared with a number does. Then the
 nodes of its body are those of a plain graph, once for each pass: the counter is a constant in each,
@@ -18,9 +20,10 @@ from litegpu.ops.base import COPY, Op, Shape, constant_list, facts_of, get, regi
 from litegpu.ops.common import checks, fold
 from litegpu.ops.common.facts import Array
 from litegpu.ops.common.support import check_node
-from litegpu.ops.common.types import QUANTIZED_TYPES, STORABLE, Types, computed_as
+from litegpu.ops.common.types import MOVED, QUANTIZED_TYPES, STORABLE, Types, computed_as
 
 WHILE = "WHILE"
+COMPOSITE = "STABLEHLO_COMPOSITE"
 _CARRIED = Types(STORABLE.dtypes)
 _STORED = QUANTIZED_TYPES | {DType.INT4}
 _MOST_PASSES = 256
@@ -55,11 +58,12 @@ class While(Op):
             return reason
         try:
             unrolled = _unroll(graph, node, iter(graph.fresh_ids()))
-        except _NotUnrolledError as error:
+        except NotInlinedError as error:
             return str(error)
-        read = {v for each in graph.nodes for v in each.operands}
         for v, last in zip(node.outputs, unrolled.last, strict=True):
-            if v in read and unrolled.values[last].is_constant:
+            if unrolled.values[last].is_constant and any(
+                v in each.operands for each in graph.nodes
+            ):
                 return f"Its result {v} is a constant, which other nodes read."
         return ""
 
@@ -68,20 +72,29 @@ class While(Op):
         return tuple(unrolled.values[v].shape for v in unrolled.last)
 
 
-class _NotUnrolledError(Exception):
-    """Why a loop cannot be unrolled."""
+@register
+class StablehloComposite(While):
+    """An operation that a graph of the model describes, whose nodes run in its place."""
+
+    name = COMPOSITE
+    takes = (Types(MOVED.dtypes),)
+    gives = Types(MOVED.dtypes)
 
 
-def unroll_loops(graph: Graph) -> Graph:
-    """Return a graph of checked nodes with those of its loops' bodies in place of the loops.
+class NotInlinedError(Exception):
+    """Why the nodes of other graphs cannot take the place of a node."""
 
-    Nodes of these that nothing reads are left out. A loop's result that is a constant becomes one.
+
+def inline_graphs(graph: Graph) -> Graph:
+    """Return a graph of checked nodes with those of loops and composites in their place.
+
+    Nodes of these that nothing reads are left out. A result that is a constant becomes one.
     """
-    if not any(node.op == WHILE for node in graph.nodes):
+    if not any(node.op in (WHILE, COMPOSITE) for node in graph.nodes):
         return graph
     fresh, values, nodes = iter(graph.fresh_ids()), dict(graph.values), list[Node]()
     for node in graph.nodes:
-        if node.op != WHILE:
+        if node.op not in (WHILE, COMPOSITE):
             nodes.append(node)
             continue
         unrolled = _unroll(replace(graph, values=values), node, fresh)
@@ -111,26 +124,39 @@ def _check_graphs(graph: Graph, node: Node) -> str:
     """Return why the graphs of a loop cannot be unrolled, however often it runs."""
     if not node.graphs:
         return "Its body is read from the file: pass GpuDelegate(model=...)."
-    condition, body = node.graphs
-    ends = (node.inputs, node.outputs, condition.inputs, body.inputs, body.outputs)
-    if len(set(map(len, ends))) > 1 or len(condition.outputs) != 1:
+    *conditions, body = node.graphs
+    inputs = [(graph, node.inputs), *((each, each.inputs) for each in node.graphs)]
+    outputs = [(graph, node.outputs), (body, body.outputs)]
+    # What a loop takes it gives, too.
+    groups = [[*inputs, *outputs]] if conditions else [inputs, outputs]
+    counts = [len({len(ends) for _, ends in group}) for group in groups]
+    if max(counts) > 1 or any(len(each.outputs) != 1 for each in conditions):
         return "Its condition and body do not take and give what it does."
-    if any(each.op == WHILE for each in (*condition.nodes, *body.nodes)):
+    if any(each.op == WHILE for inner in node.graphs for each in inner.nodes):
         return "There is a loop in its body."
+    quantized = not conditions and any(
+        _is_stored(graph.values[v]) for v in (*node.inputs, *node.outputs)
+    )
     for inner in node.graphs:
         used = {v for each in inner.nodes for v in (*each.inputs, *each.outputs)} - {ABSENT}
         if not inner.values.keys() >= {*used, *inner.inputs, *inner.outputs}:
             return "Its body refers to tensors that the model does not have."
         if any(value.is_variable for value in inner.values.values()):
             return "Its body has variable tensors."
-        if any(value.quantization and value.dtype in _STORED for value in inner.values.values()):
+        if not quantized and any(map(_is_stored, inner.values.values())):
             return "Its body computes with quantized tensors."
-    tables = (graph, graph, condition, body, body)
-    for carried in zip(*ends, strict=True):
-        values = [table.values[v] for table, v in zip(tables, carried, strict=True)]
-        if len({computed_as(value) for value in values}) > 1:
-            return f"Tensor {carried[0]}, which it carries, has another type in its body."
+    for group in groups:
+        for carried in zip(*(ends for _, ends in group), strict=True):
+            tables = (table for table, _ in group)
+            values = [table.values[v] for table, v in zip(tables, carried, strict=True)]
+            if len({computed_as(value) for value in values}) > 1:
+                return f"Tensor {carried[0]}, which it carries, has another type in its body."
     return ""
+
+
+def _is_stored(value: Value) -> bool:
+    """Whether a value holds real numbers as integers."""
+    return value.quantization is not None and value.dtype in _STORED
 
 
 Pieces = tuple[tuple[int, int, int], ...]
@@ -138,8 +164,8 @@ Pieces = tuple[tuple[int, int, int], ...]
 
 
 @dataclass
-class _Unrolled:
-    """The nodes of a loop's passes so far."""
+class Inlined:
+    """The nodes of a loop's passes, or of a composite, so far."""
 
     graph: Graph
     node: Node
@@ -191,7 +217,7 @@ class _Unrolled:
         return self.value(Value(0, "litegpu_constant", data.shape, dtype, data))
 
     def add(self, node: Node, what: str) -> None:
-        """Add a node, or note what is known of its results. Raises _NotUnrolledError."""
+        """Add a node, or note what is known of its results. Raises NotInlinedError."""
         known = fold.evaluate(self.graph, node, self.budget) or _of_zeros(self.graph, node)
         if known is not None:
             for v, array in zip(node.outputs, known, strict=True):
@@ -208,16 +234,16 @@ class _Unrolled:
         node = replace(node, inputs=tuple(map(self.materialized, node.inputs)))
         reason, shapes = check_node(self.graph, node, "exact")
         if reason:
-            raise _NotUnrolledError(f"{what}: {reason}")
+            raise NotInlinedError(f"{what}: {reason}")
         for v, shape in zip(node.outputs, shapes, strict=True):
             self.values[v] = replace(self.values[v], shape=shape)
         self.append(node)
 
     def append(self, node: Node) -> None:
-        """Add a checked node. Raises _NotUnrolledError where there are too many."""
+        """Add a checked node. Raises NotInlinedError where there are too many."""
         self.nodes.append(node)
         if len(self.nodes) > _MOST_NODES:
-            raise _NotUnrolledError(f"Its passes have more than {_MOST_NODES} nodes.")
+            raise NotInlinedError(f"Its passes have more than {_MOST_NODES} nodes.")
 
     def joined(self, node: Node) -> Pieces | None:
         """Return of which rows of which values a node's result consists, if it is nothing else."""
@@ -269,7 +295,7 @@ class _Unrolled:
         if v not in self.pieces:
             return v
         if reason := checks.size(v, self.values[v].shape):
-            raise _NotUnrolledError(f"Its body joins rows: {reason}")
+            raise NotInlinedError(f"Its body joins rows: {reason}")
         parts = [self.part(*piece) for piece in self.pieces.pop(v) if piece[2]]
         if len(parts) == 1:
             self.pieces[v] = ((parts[0], 0, self.values[v].shape[0]),)
@@ -294,22 +320,27 @@ class _Unrolled:
         return found
 
 
-def _unroll(graph: Graph, node: Node, fresh: Iterator[int]) -> _Unrolled:
-    """Return the passes of a loop whose graphs were checked. Raises _NotUnrolledError."""
+def _unroll(graph: Graph, node: Node, fresh: Iterator[int]) -> Inlined:
+    """Return the nodes of a node whose graphs were checked. Raises NotInlinedError."""
     values = dict(graph.values)
-    found = _Unrolled(replace(graph, values=values), node, fresh, values, last=node.inputs)
+    found = Inlined(replace(graph, values=values), node, fresh, values, last=node.inputs)
     constants = [
         {v: found.value(value) for v, value in each.values.items() if value.is_constant}
         for each in node.graphs
     ]
+    if node.op == COMPOSITE:
+        found.budget = fold.Budget()
+        found.last = tuple(map(found.materialized, found.run(node.graphs[0], constants[0])))
+        found.passes = 1
+        return found
     condition, body = node.graphs
     for passes in range(_MOST_PASSES + 1):
         (wanted,) = found.trial(condition, constants[0])
         again = values[wanted].data
         if again is None:
-            raise _NotUnrolledError("How often it runs is known only when the model runs.")
+            raise NotInlinedError("How often it runs is known only when the model runs.")
         if again.dtype != np.bool_ or again.shape not in ((), (1,)):
-            raise _NotUnrolledError(
+            raise NotInlinedError(
                 f"Its condition gives {again.dtype} {list(again.shape)} instead of one truth value."
             )
         if not again.item():
@@ -322,16 +353,16 @@ def _unroll(graph: Graph, node: Node, fresh: Iterator[int]) -> _Unrolled:
         for before, after in zip(carried, found.last, strict=True):
             if values[before].shape != values[after].shape:
                 shapes = f"{list(values[before].shape)} to {list(values[after].shape)}"
-                raise _NotUnrolledError(f"The shape of what it carries changes from {shapes}.")
-    raise _NotUnrolledError(f"It runs more than {_MOST_PASSES} times.")
+                raise NotInlinedError(f"The shape of what it carries changes from {shapes}.")
+    raise NotInlinedError(f"It runs more than {_MOST_PASSES} times.")
 
 
-def _unrolled(graph: Graph, node: Node) -> _Unrolled | None:
-    """Return the passes of a loop, for estimates; None where it stays on the CPU."""
+def _unrolled(graph: Graph, node: Node) -> Inlined | None:
+    """Return the nodes that one becomes, for estimates; None where it stays on the CPU."""
     try:
         if not _check_graphs(graph, node):
             return _unroll(graph, node, iter(graph.fresh_ids()))
-    except (_NotUnrolledError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
+    except (NotInlinedError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
         pass  # what operands make no sense, its check tells
     return None
 

@@ -6,11 +6,11 @@ import contextlib
 import ctypes
 import enum
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from litegpu.errors import ModelError
-from litegpu.graph import Graph, Node
+from litegpu.graph import ABSENT, Graph, Node
 from litegpu.runtime_abi import reader
 from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.runtime_abi.file import ModelFile, ModelSource
@@ -23,6 +23,12 @@ _CALLS: Mapping[str, tuple[str, ...]] = {
     "WHILE": ("cond_subgraph_index", "body_subgraph_index"),
 }
 """The parameters of operations that name the graphs that they run."""
+
+COMPOSITE = "STABLEHLO_COMPOSITE"
+_INLINED = (COMPOSITE, "WHILE")
+"""Operations whose graphs may run in a partition."""
+_MOST_NODES = 1 << 17
+"""Nodes that may take the place of others in a model: more would take too long to read."""
 
 _Place = tuple[int, int]
 """The number of a graph, and the index of a node there that runs other graphs."""
@@ -78,7 +84,8 @@ class Subgraphs:
         """Read all graphs; one that cannot be read is left out.
 
         Only the model's file states the inputs and outputs of a loop's graphs: without it no loop
-        can be unrolled. Raises ModelError, after all else is done, for a file that cannot be read
+        can be unrolled. Those of a composite's graph are known without it where types and shapes
+        leave one choice. Raises ModelError, after all else is done, for a file that cannot be read
         and for that of another model.
         """
         self._read(0, self._context)
@@ -94,12 +101,15 @@ class Subgraphs:
                     self._callers.setdefault(called, {})[number, node.index] = node
         self._in_invokes = self._find_in_invokes()
         self._waiting = set(self._graphs)
-        loops = (_called(node) for node in self._nodes(self._graphs) if node.op == "WHILE")
-        numbers = sorted({number for called in loops for number in called if number})
-        if source is not None and numbers:
-            file = ModelFile.open(source)
-            self._bodies = {n: self._body(n, file) for n in numbers if n in self._graphs}
-            self._graphs = {n: self._with_bodies(graph) for n, graph in self._graphs.items()}
+        nodes = [node for node in self._nodes(self._graphs) if node.op in _INLINED]
+        numbers = sorted({number for node in nodes for number in _called(node) if number})
+        try:
+            if source is not None and numbers:
+                file = ModelFile.open(source)
+                self._bodies = {n: self._body(n, file) for n in numbers if n in self._graphs}
+        finally:
+            left = _Allowance(_MOST_NODES)
+            self._graphs = {n: self._with_bodies(each, left) for n, each in self._graphs.items()}
 
     def _read(self, number: int, context: int) -> None:
         with contextlib.suppress(ModelError):  # its own turn will say why
@@ -167,13 +177,50 @@ class Subgraphs:
             found = self._bodies.get(body, self._graphs.get(body))
             yield Call(contexts[caller], node, self._bodies.get(number), found)
 
-    def _with_bodies(self, graph: Graph) -> Graph:
+    def _with_bodies(self, graph: Graph, left: _Allowance) -> Graph:
         nodes = []
         for node in graph.nodes:
-            bodies = [self._bodies.get(n) for n in _called(node)] if node.op == "WHILE" else []
+            bodies = [
+                self._flat(graph, node, n, left) for n in _called(node) if node.op in _INLINED
+            ]
             known = tuple(body for body in bodies if body is not None)
             nodes.append(replace(node, graphs=known) if len(known) == len(bodies) else node)
         return replace(graph, nodes=tuple(nodes))
+
+    def _flat(
+        self, caller: Graph, node: Node, number: int, left: _Allowance, outer: tuple[int, ...] = ()
+    ) -> Graph | None:
+        """Return the graph that a node runs, with the nodes of composites in their place.
+
+        None where its inputs and outputs are not known, or there are too many nodes.
+        """
+        graph = self._bodies.get(number)
+        if graph is None and number in self._graphs and node.op == COMPOSITE:
+            graph = _with_ends(self._graphs[number], caller, node)
+        if graph is None or number in outer or not left.take(1 + len(graph.nodes)):
+            return None
+        if not any(each.op == COMPOSITE for each in graph.nodes):
+            return graph
+        fresh, values, nodes = iter(graph.fresh_ids()), dict(graph.values), list[Node]()
+        names: dict[int, int] = {}
+        for each in graph.nodes:
+            inputs = tuple(names.get(v, v) for v in each.inputs)
+            called = _called(each) if each.op == COMPOSITE else ()
+            inner = self._flat(graph, each, called[0], left, (*outer, number)) if called else None
+            if inner is None:
+                nodes.append(replace(each, inputs=inputs))
+                continue
+            if (len(inner.inputs), len(inner.outputs)) != (len(inputs), len(each.outputs)):
+                return None
+            inside = {ABSENT: ABSENT, **dict(zip(inner.inputs, inputs, strict=True))}
+            for v, value in inner.values.items():
+                if v not in inside:
+                    inside[v] = next(fresh)
+                    values[inside[v]] = replace(value, id=inside[v])
+            nodes += (_renamed(one, each.index, inside) for one in inner.nodes)
+            names.update(zip(each.outputs, (inside[v] for v in inner.outputs), strict=True))
+        outputs = tuple(names.get(v, v) for v in graph.outputs)
+        return Graph(values, tuple(nodes), graph.inputs, outputs)
 
     def runs(self, context: int) -> Runs:
         """Return how a graph comes to run; one that was not read may be called often."""
@@ -190,8 +237,64 @@ class Subgraphs:
 
     def is_unrolled(self, context: int) -> bool:
         """Whether a graph runs in partitions alone, as part of the loops there."""
-        callers = self._callers.get(self.numbers.get(context, -1), {})
-        return bool(callers) and callers.keys() <= self._unrolled
+        return self._is_inlined(self.numbers.get(context, -1), set())
+
+    def _is_inlined(self, number: int, seen: set[int]) -> bool:
+        """Whether all nodes that call a graph run in partitions, or in graphs that do."""
+        callers = self._callers.get(number, {})
+        seen.add(number)
+        return bool(callers) and all(
+            place in self._unrolled or (place[0] not in seen and self._is_inlined(place[0], seen))
+            for place in callers
+        )
+
+
+@dataclass
+class _Allowance:
+    """How many nodes may take the place of others."""
+
+    left: int
+
+    def take(self, count: int) -> bool:
+        """Spend some; return whether there were enough."""
+        self.left -= count
+        return self.left >= 0
+
+
+def _with_ends(graph: Graph, caller: Graph, node: Node) -> Graph | None:
+    """Return a graph with the inputs and outputs that a composite must mean.
+
+    What nothing in it makes are its inputs, and what nothing in it reads its outputs. None where
+    types and shapes do not tell which of them is which.
+    """
+    results = {v for each in graph.nodes for v in each.outputs}
+    read = {v for each in graph.nodes for v in each.inputs} - {ABSENT}
+    if not graph.values.keys() >= results | read:
+        return None
+    sources = [v for v in sorted(read - results) if not graph.values[v].is_constant]
+    inputs = _matched(graph, sources, caller, node.inputs)
+    outputs = _matched(graph, sorted(results - read), caller, node.outputs)
+    if inputs is None or outputs is None:
+        return None
+    return replace(graph, inputs=inputs, outputs=outputs)
+
+
+def _matched(
+    graph: Graph, inner: Sequence[int], caller: Graph, outer: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Return the tensors of a graph in the order of those of its caller, None in case of doubt."""
+    kinds = {(graph.values[v].dtype, graph.values[v].shape): v for v in inner}
+    wanted = [(caller.values[v].dtype, caller.values[v].shape) for v in outer if v in caller.values]
+    if not len(inner) == len(outer) == len(kinds) == len({*wanted}):
+        return None
+    found = tuple(kinds[kind] for kind in wanted if kind in kinds)
+    return found if len(found) == len(outer) else None
+
+
+def _renamed(node: Node, index: int, names: Mapping[int, int]) -> Node:
+    """Return a node of another graph with the tensors that stand for its own."""
+    inputs, outputs = (tuple(names[v] for v in ends) for ends in (node.inputs, node.outputs))
+    return replace(node, index=index, inputs=inputs, outputs=outputs)
 
 
 def _called(node: Node) -> tuple[int, ...]:

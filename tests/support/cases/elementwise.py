@@ -126,6 +126,7 @@ UNARY_VALUES = {
     "RELU6": Range(-4.0, 9.0),
     "RELU_0_TO_1": _SIGNED,
     "RELU_N1_TO_1": _SIGNED,
+    "ROUND": Range(-4.0, 4.0, grid=1 / 4),
     "RSQRT": _POSITIVE,
     "SIGN": STEPS,
     "SIN": _SIGNED,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cases.base import EXACT, FEW, TRUTH, Array, Case, Range, Shape, Sheet
+from cases.base import EXACT, FEW, STEPS, TRUTH, Array, Case, Range, Shape, Sheet
 from cases.logic import COMPARISONS, Cast, LargeCast
 
 _WHOLE = (2, 3, 2, 5)
@@ -147,9 +147,44 @@ class Table(Case):
         sheet.output(found)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AlongAxis(Case):
+    """Sums, extremes and running sums of integers along axes."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    op: str
+    dtype: str = "int32"
+    axes: tuple[int, ...] = (1,)
+    options: tuple[tuple[str, bool], ...] = ()
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one output."""
+        axis = self.axes[0] if self.op == "CUMSUM" else self.axes
+        operands = [sheet.input(_WHOLE, Edges(dtype=self.dtype)), sheet.constant(axis, "int32")]
+        sheet.output(sheet.op(self.op, operands, dict(self.options), dtype=self.dtype))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filled(Case):
+    """A computed number at all places of a constant shape."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    dtype: str = "int32"
+    shape: Shape = (2, 3, 5)
+
+    def write(self, sheet: Sheet) -> None:
+        """One number, one output."""
+        number = sheet.input((), Edges(dtype=self.dtype) if self.dtype != "float32" else STEPS)
+        shape = sheet.constant(self.shape, "int32")
+        sheet.output(sheet.op("FILL", [shape, number], dtype=self.dtype))
+
+
 _BOTH = ("int32", "int64")
 _SMALL = ("int8", "uint8", "int16", "uint16")
 _ARITHMETIC = ("ADD", "SUB", "MUL", "MINIMUM", "MAXIMUM")
+_BITS = ("BITWISE_XOR", "RIGHT_SHIFT")
 _FRACTIONS = Range(-300.0, 300.0, grid=1 / 8)
 _HALVES = Range(-300.0, 300.0, dtype="float16")
 
@@ -176,6 +211,19 @@ def _casts() -> Iterator[Case]:
 
 
 CASES: tuple[Case, ...] = (
+    *(
+        AlongAxis(op=op, dtype=dtype, axes=axes)
+        for op in ("SUM", "REDUCE_MAX", "REDUCE_MIN")
+        for dtype in _BOTH
+        for axes in ((1,), (3,), (0, 1, 2, 3))
+    ),
+    *(
+        AlongAxis(op="CUMSUM", dtype=dtype, axes=(axis,), options=(("exclusive", axis == 3),))
+        for dtype in _BOTH
+        for axis in (2, 3)
+    ),
+    AlongAxis(op="CUMSUM", axes=(3,), options=(("reverse", True),)),
+    *(Filled(dtype=dtype) for dtype in ("float32", *_BOTH)),
     *(Arithmetic(op=op, dtype=dtype) for op in (*_ARITHMETIC, *COMPARISONS) for dtype in _BOTH),
     *(
         Arithmetic(op=op, dtype=dtype, shapes=shapes, constant=constant)
@@ -190,6 +238,8 @@ CASES: tuple[Case, ...] = (
             (((2, 3, 2, 3, 5), (2, 1, 2, 1, 5)), None),
         )
     ),
+    *(Arithmetic(op=op, dtype=d) for op in _BITS for d in ("int8", "int16", "int32")),
+    *(Arithmetic(op=op, shapes=(_WHOLE, (5,)), constant=1) for op in _BITS),
     *(
         Arithmetic(op="SUB", dtype=d, shapes=((1, 3, 2, c),) * 2)
         for d in _BOTH

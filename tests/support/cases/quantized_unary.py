@@ -209,6 +209,11 @@ CASES: tuple[Case, ...] = (
     ),
     *(QuantizedLookup(op=op, dtype=d) for op in ("LOGISTIC", "TANH") for d in ("int8", "uint8")),
     *(QuantizedLookup(op=op) for op in ("ELU", "EXP", "LOG", "RSQRT", "HARD_SWISH")),
+    *(
+        QuantizedLookup(op="GELU", dtype=dtype, options=(("approximate", approximate),))
+        for dtype in ("int8", "uint8")
+        for approximate in (False, True)
+    ),
     *(QuantizedLookup(op="EXP", real=real) for real in (40.0, 400.0)),
     QuantizedLookup(op="ABS", kind=POWER),
     QuantizedLookup(op="RELU", shape=(3, 33)),

@@ -1,14 +1,14 @@
-"""A case of WHILE; recurrent layers are in tests/ops/test_while_loop.py."""
+"""Cases of WHILE and of composites; recurrent layers are in tests/ops/test_while_loop.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cases.base import Case, Sheet
 from litegpu.zoo.writer import ModelWriter, TensorRef
-from loop_models import Carried, counted, loop, with_row
+from loop_models import Carried, composite, counted, loop, with_row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,4 +36,24 @@ def _add_row(writer: ModelWriter, carried: Carried) -> list[TensorRef]:
     return [after, with_row(writer, rows, total, step, after), total, x]
 
 
-CASES = (Loop(),)
+@dataclass(frozen=True, kw_only=True)
+class Composite(Case):
+    """The difference of two inputs of one shape, inside another composite or not."""
+
+    depth: int = 1
+
+    def write(self, sheet: Sheet) -> None:
+        """Two inputs, one composite."""
+        given = sheet.input((2, 3, 5)), sheet.input((2, 3, 5))
+        sheet.ops.append("STABLEHLO_COMPOSITE")
+        sheet.tensors += 1
+        sheet.output(*composite(sheet.writer, given, self.body))
+
+    def body(self, writer: ModelWriter, given: Carried) -> list[TensorRef]:
+        """Add the nodes of a composite; the innermost subtracts."""
+        if self.depth > 1:
+            return [*composite(writer, given[::-1], replace(self, depth=self.depth - 1).body)]
+        return [writer.op("SUB", [*given], [given[0].shape])]
+
+
+CASES = (Loop(), Composite(), Composite(depth=2))

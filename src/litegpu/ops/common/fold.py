@@ -16,7 +16,7 @@ from litegpu.errors import OperationError
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops.base import facts_of, find
 from litegpu.ops.common.dynamic import UNKNOWN
-from litegpu.ops.common.facts import Array
+from litegpu.ops.common.facts import Array, Folded
 from litegpu.ops.common.traits import Trait
 from litegpu.ops.common.types import is_quantized
 from litegpu.runtime_abi import kernels
@@ -108,13 +108,17 @@ def _evaluate(
     op = facts_of(node.op)
     if Trait.READS_SHAPES in op.traits and inputs[0].shape != UNKNOWN:
         known = op.fold(graph, node, ())
-        return None if known is None else known.make()
+        return None if known is None else _results(graph, node, known, budget)
     arrays = [value.data for value in inputs if value.data is not None]
     if len(arrays) < len(inputs):
         return None
     found = op.fold(graph, node, arrays)
     if found is None:
         return _run(graph, node, budget)
+    return _results(graph, node, found, budget)
+
+
+def _results(graph: Graph, node: Node, found: Folded, budget: Budget) -> Sequence[Array]:
     budget.take(found.elements * graph.values[node.outputs[0]].dtype.size)
     return [np.ascontiguousarray(each).reshape(each.shape) for each in found.make()]
 

@@ -23,6 +23,7 @@ from litegpu.ops.common.types import (
     NUMBERS,
     SHORT_NUMBERS,
     STORABLE,
+    Types,
 )
 from litegpu.ops.exact.functions import EXACT
 
@@ -54,6 +55,24 @@ def _truncated(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Divide integers as C does, towards zero."""
     quotient: npt.NDArray[Any] = np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
     return quotient
+
+
+def _bits(expression: str, exact: Callable[..., Any]) -> Function:
+    return Function(
+        expression,
+        max_version=1,
+        takes=Types(frozenset({DType.INT32, DType.INT16, DType.INT8}), common=True),
+        gives=None,
+        integer=expression,
+        exact=exact,
+        makes=None,
+    )
+
+
+def _shifted(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Shift integers to the right by at most all of their bits, as the CPU does."""
+    found: npt.NDArray[Any] = np.right_shift(a, np.clip(b, 0, a.dtype.itemsize * 8 - 1))
+    return found
 
 
 _REMAINDER = "FMOD4({a}, {b})"
@@ -93,6 +112,7 @@ UNARY: Mapping[str, Function] = {
     "RELU6": Function(_clamp("0.0f", "6.0f"), bounded=True, through_zero=True),
     "RELU_N1_TO_1": Function(_clamp("-1.0f", "1.0f"), bounded=True),
     "RELU_0_TO_1": Function(_clamp("0.0f", "1.0f"), bounded=True),
+    "ROUND": Function("RINT4({a})", max_version=1, through_zero=True),
     "RSQRT": Function(f"{_ONE} / SQRT4({{a}})", poles=(0,)),
     "SIGN": _number(
         f"WHERE4(LESS4({{a}}, {_ZERO}), -{_ONE}, WHERE4(LESS4({_ZERO}, {{a}}), {_ONE}, {{a}}))",
@@ -107,6 +127,7 @@ UNARY: Mapping[str, Function] = {
 
 BINARY: Mapping[str, Function] = {
     "ADD": _number("{a} + {b}", "ADD4{k}({a}, {b})", max_version=4, exact=np.add),
+    "BITWISE_XOR": _bits("XOR4{k}({a}, {b})", np.bitwise_xor),
     "DIV": _number(
         "{a} / {b}",
         "DIV4{k}({a}, {b})",
@@ -161,6 +182,7 @@ BINARY: Mapping[str, Function] = {
     "NOT_EQUAL": _truth("EQUAL4{k}({a}, {b})", np.not_equal, _ZERO, _ONE),
     "POW": Function("POW4({a}, {b})", poles=(0,)),
     "PRELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * {{b}}, {{a}})", max_version=1),
+    "RIGHT_SHIFT": _bits("SHIFT_RIGHT4{k}({a}, MAX4{k}(MIN4{k}({b}, {n[31]}), {n[0]}))", _shifted),
     "SQUARED_DIFFERENCE": _number(
         "({a} - {b}) * ({a} - {b})",
         "MUL4{k}(SUB4{k}({a}, {b}), SUB4{k}({a}, {b}))",

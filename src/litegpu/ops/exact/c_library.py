@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from functools import cache
 
@@ -13,6 +14,11 @@ Floats = npt.NDArray[np.float32]
 
 _LIBRARIES = ("ucrtbase",) if sys.platform == "win32" else (None, "libm.so.6")
 """Where the functions are looked for; None: in what Python itself is linked with."""
+
+
+def erfcf(numbers: Floats) -> Floats:
+    """Return the complementary error function of each number."""
+    return _each("erfcf", numbers)
 
 
 def expf(numbers: Floats) -> Floats:
@@ -39,7 +45,8 @@ def _each(name: str, numbers: Floats) -> Floats:
     library = _library()
     if library is None:
         # Rounded once, which the C libraries' functions are nearly always.
-        function = getattr(np, name.removesuffix("f"))
+        bare = name.removesuffix("f")
+        function = getattr(np, bare, None) or np.vectorize(getattr(math, bare))
         with np.errstate(over="ignore"):
             return np.asarray(function(numbers.astype(np.float64)), np.float32)
     called = getattr(library, name)
@@ -54,7 +61,7 @@ def _library() -> ctypes.CDLL | None:
     for name in _LIBRARIES:
         try:
             library = ctypes.CDLL(name)
-            if all(hasattr(library, each) for each in ("expf", "expm1f", "logf", "tanhf")):
+            if all(hasattr(library, each) for each in ("erfcf", "expf", "expm1f", "logf", "tanhf")):
                 return library
         except OSError:
             continue

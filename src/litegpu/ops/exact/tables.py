@@ -5,6 +5,7 @@ The CPU's kernels look some of them up, too; others they compute anew for each e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from math import isinf
 from typing import Any
@@ -69,6 +70,18 @@ def logistic(numbers: Floats) -> Floats:
 def elu(numbers: Floats) -> Floats:
     """Return what is not negative as it is, of all else e^x - 1."""
     return np.where(numbers < 0, c_library.expm1f(numbers), numbers)
+
+
+def gelu(node: Node, source: Value, result: Value) -> Table:
+    """Return x times the normal distribution function, or what approximates it by tanh."""
+    x, half = _reals(source), np.float32(0.5)
+    if node.params["approximate"]:
+        cubic = x + np.float32(0.044715) * x * x * x
+        return _of_reals(half * x * (np.float32(1) + c_library.tanhf(_TANH_FACTOR * cubic)), result)
+    return _of_reals(half * x * c_library.erfcf(x * np.float32(-math.sqrt(0.5))), result)
+
+
+_TANH_FACTOR = np.float32(math.sqrt(2 / math.pi))
 
 
 def log(node: Node, source: Value, result: Value) -> Table:

@@ -70,6 +70,7 @@ EXACT_UNARY: Mapping[str, Exact] = {
     "ABS": _rescaled(tables.absolute, _INT8),
     "ELU": Lookup(tables.of_reals(tables.elu), _INT8),
     "EXP": Lookup(tables.of_reals(c_library.expf), _INT8),
+    "GELU": Lookup(tables.gelu),
     "HARD_SWISH": Lookup(tables.hard_swish, BYTES, tables.check_hard_swish),
     "LEAKY_RELU": _rescaled(tables.leaky_relu, BYTES),
     "LOG": Lookup(tables.log, _INT8),

@@ -1,0 +1,85 @@
+"""DYNAMIC_UPDATE_SLICE: a value in which a part, whose place is computed, is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from litegpu.codegen import LONG, register_of
+from litegpu.graph import Graph, Node
+from litegpu.ops.base import KernelRequest, LowerContext, Op, Shape, register
+from litegpu.ops.common import checks
+from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.types import INTEGERS, MOVED
+from litegpu.ops.index_map import axis_texts, strides
+
+
+@register
+class DynamicUpdateSlice(Op):
+    """A value with a part replaced by the second one, where the third tells, moved to fit."""
+
+    name = "DYNAMIC_UPDATE_SLICE"
+    max_version = 4
+    cpu_bytes_per_second = 15e9
+    takes = (MOVED, MOVED, INTEGERS)
+    gives = None
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        value, update, begin = operands
+
+        def make() -> list[Array]:
+            room = np.subtract(value.shape, update.shape)
+            first = np.clip(begin.ravel(), 0, room)
+            found = value.copy()
+            found[tuple(map(slice, first, first + update.shape))] = update
+            return [found]
+
+        return Folded(value.size, make)
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 3, 3),
+            checks.operands(graph, node, (1, 2, 3)),
+            checks.operand(graph, node, 0, "The value", _VALUES),
+            checks.operand(graph, node, 1, "The update", _VALUES),
+            checks.integers(graph, node, 2, "Where it begins", constant=False),
+            lambda: _check_shapes(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (graph.values[node.inputs[0]].shape,)
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        dst = ctx.storage(node.outputs[0])
+        sizes, parts = (ctx.value(v).shape for v in node.inputs[:2])
+        texts = axis_texts(sizes)[:-1]
+        steps = [step // parts[-1] for step in strides(parts)[:-1]]
+        terms = [f"(i{i} - b{i}) * {step}" for i, step in enumerate(steps)]
+        places = register_of(ctx.storage(node.inputs[2]).dtype)
+        request = KernelRequest(
+            template="dynamic_update_slice",
+            grid=(dst.channel_blocks, dst.rows, 1),
+            output=node.outputs[0],
+            reads=dict(zip(("src", "update", "begin"), node.inputs, strict=True)),
+            variables={
+                "sizes": sizes,
+                "parts": parts,
+                "outer": texts,
+                "row": " + ".join(terms) or "0",
+                "as_index": "NEAREST_INT(%s)" if places is LONG else "%s",
+            },
+            accumulator=register_of(dst.dtype),
+        )
+        return (request,)
+
+
+_VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
+
+
+def _check_shapes(graph: Graph, node: Node) -> str:
+    value, update, begin = (graph.values[v].shape for v in node.inputs)
+    fits = len(update) == len(value) and all(map(int.__le__, update, value))
+    if value and fits and begin == (len(value),):
+        return ""
+    return f"A part of {list(update)}, at {list(begin)} numbers, does not fit {list(value)}."

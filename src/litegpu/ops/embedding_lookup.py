@@ -1,0 +1,104 @@
+"""EMBEDDING_LOOKUP: rows of a table, chosen by their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from litegpu.codegen import INT
+from litegpu.graph import DType, EpilogueOp, Graph, Node
+from litegpu.ops.base import COPY, NewValue, Op, Shape, register
+from litegpu.ops.common import checks
+from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.functions import cast_name
+from litegpu.ops.common.types import MOVED, Types
+from litegpu.ops.gather import Gather
+
+_SCALED = (DType.INT4, DType.INT8)
+_GATHER = Gather()
+
+
+@register
+class EmbeddingLookup(Op):
+    """Rows of a table, chosen by their numbers; stored integers become floats."""
+
+    name = "EMBEDDING_LOOKUP"
+    max_version = 4
+    cpu_bytes_per_second = 15e9
+    takes = (Types(frozenset({DType.INT32})), Types(MOVED.dtypes))
+    gives = Types(MOVED.dtypes)
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        if _is_scaled(graph, node):
+            return None
+        rows, table = operands
+        count = rows.size * (table.size // table.shape[0])
+        return Folded(count, lambda: [table[rows]])
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1, 2)),
+            checks.integers(graph, node, 0, "The rows", constant=False, kinds=(DType.INT32,)),
+            checks.operand(graph, node, 1, "The table", (*MOVED.dtypes, DType.INT4)),
+            lambda: _check_table(graph, node),
+            lambda: "" if _is_scaled(graph, node) else _GATHER.check(graph, _gather(node)),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        rows, table = (graph.values[v].shape for v in node.inputs)
+        return ((*rows, *table[1:]),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        if not _is_scaled(graph, node):
+            return _GATHER.normalize(graph, _gather(node), new_value)
+        table = graph.values[node.inputs[1]]
+        assert table.quantization is not None and table.data is not None
+        shape = graph.values[node.outputs[0]].shape
+        stored = new_value(shape, dtype=DType.INT8)
+        source = new_value(table.shape, table.data) if table.dtype is DType.INT4 else table.id
+        values = {v: graph.values[v] for v in node.inputs}
+        values |= {v: replace(table, id=v, shape=shape, dtype=DType.INT8) for v in (stored, source)}
+        values[source] = replace(values[source], shape=table.shape)
+        rows = replace(node, inputs=(node.inputs[0], source), outputs=(stored,))
+        nodes = [*_GATHER.normalize(replace(graph, values=values), _gather(rows), new_value)]
+        scales = np.asarray(table.quantization.scale, np.float32)
+        per_row = scales.reshape(-1, *(1 for _ in table.shape[1:]))
+        factor = new_value(per_row.shape, per_row)
+        if scales.size > 1:
+            all_scales, factor = factor, new_value((shape[0], *per_row.shape[1:]))
+            values[all_scales] = replace(table, shape=per_row.shape, dtype=DType.FLOAT32)
+            values[factor] = replace(table, shape=(shape[0], *per_row.shape[1:]), data=None)
+            rows = replace(node, inputs=(node.inputs[0], all_scales), outputs=(factor,))
+            nodes += _GATHER.normalize(replace(graph, values=values), _gather(rows), new_value)
+        epilogue = (EpilogueOp(cast_name(INT, DType.FLOAT32)), EpilogueOp("MUL", (factor,)))
+        return (*nodes, Node(node.index, COPY, 1, (stored,), node.outputs, epilogue=epilogue))
+
+
+def _gather(node: Node) -> Node:
+    """Return the same lookup as a GATHER along the first axis."""
+    return replace(node, inputs=node.inputs[::-1], params={"axis": 0})
+
+
+def _is_scaled(graph: Graph, node: Node) -> bool:
+    table, result = graph.values[node.inputs[1]], graph.values[node.outputs[0]]
+    return table.dtype in _SCALED and result.dtype is DType.FLOAT32
+
+
+def _check_table(graph: Graph, node: Node) -> str:
+    rows, table, result = (graph.values[v] for v in (*node.inputs, *node.outputs))
+    if len(rows.shape) != 1 or len(table.shape) < 2:
+        return f"Rows of {list(rows.shape)} do not choose from a table of {list(table.shape)}."
+    if not _is_scaled(graph, node):
+        if result.dtype is table.dtype or table.dtype is DType.FLOAT16:
+            return ""
+        return f"A table of {table.dtype.name} does not give {result.dtype.name}."
+    if not table.is_constant:
+        return "Its table of stored integers is computed at run time."
+    found = table.quantization
+    scales = 0 if found is None else len(found.scale)
+    if found is None or scales not in (1, table.shape[0]) or found.dimension != 0:
+        return f"Its table has {scales} scales for {table.shape[0]} rows."
+    return ""

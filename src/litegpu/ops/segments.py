@@ -1,0 +1,184 @@
+"""Rows joined by indices: SCATTER_ND, SEGMENT_SUM and the UNSORTED_SEGMENT ops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from litegpu.codegen import FLOAT, Register, register_of
+from litegpu.graph import DType, Graph, Node
+from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add, constant_list
+from litegpu.ops.common import checks
+from litegpu.ops.common.functions import BINARY
+from litegpu.ops.common.types import INTEGERS, NUMBERS, SHORT_NUMBERS, Types
+from litegpu.ops.index_map import strides
+from litegpu.ops.reshape import reshape_node, reshaped
+
+_MOST_ROWS = 1 << 16
+"""Mesa's software devices stop longer loops, and each result looks through all rows."""
+_PLACES = (DType.INT32,)
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAttributes:
+    """How many numbers of the result's rows one step along each indexed axis passes."""
+
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Operands:
+    """What a node says: positions of rows and indices, and how many axes and segments there are."""
+
+    rows: int
+    indices: int
+    axes: tuple[int, ...]
+    """The sizes of the result's indexed axes."""
+    joined: int
+    """How many leading axes of the rows are joined."""
+    result: Shape
+
+
+class Segments(Op):
+    """Rows of a value joined to those rows of the result that their indices tell."""
+
+    max_version = 1
+    cpu_bytes_per_second = 15e9
+
+    def __init__(
+        self,
+        name: str,
+        operands: Callable[[Graph, Node], _Operands],
+        *,
+        rows: int = 0,
+        sizes: int | None = 2,
+        combine: str = "ADD",
+        start: Callable[[Register], float] = lambda register: 0,
+        types: Types = SHORT_NUMBERS,
+    ) -> None:
+        self.name = name  # type: ignore[misc]
+        self.takes = (types, INTEGERS, INTEGERS) if rows == 0 else (INTEGERS, types, INTEGERS)  # type: ignore[misc]
+        self.gives = None  # type: ignore[misc]
+        self.shape_operands = () if sizes is None else (sizes,)  # type: ignore[misc]
+        self.shape_unknown = sizes is None  # type: ignore[misc]
+        self._operands, self._rows, self._sizes = operands, rows, sizes
+        self._combine, self._start = combine, start
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        return graph.values[node.inputs[self._rows]].elements
+
+    def check(self, graph: Graph, node: Node) -> str:
+        count = 2 if self._sizes is None else 3
+        return checks.first_of(
+            checks.input_count(node, count, count),
+            checks.operands(graph, node, (1, 2)),
+            checks.operand(graph, node, self._rows, "The rows", (*self.takes[self._rows].dtypes,)),
+            checks.integers(
+                *(graph, node, 1 - self._rows, "The indices"),
+                constant=self._sizes is None,
+                kinds=_PLACES,
+            ),
+            checks.integers(graph, node, 2, "The shape", kinds=_PLACES) if self._sizes else "",
+            lambda: _check_shapes(graph, node, self._operands(graph, node)),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (self._operands(graph, node).result,)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        found = self._operands(graph, node)
+        shape = graph.values[node.inputs[found.rows]].shape
+        inner = math.prod(shape[found.joined :])
+        flat = (math.prod(shape[: found.joined]), inner)
+        (rows,), nodes = reshaped(graph, node, [node.inputs[found.rows]], [flat], new_value)
+        target = new_value((math.prod(found.axes), inner))
+        joined = replace(
+            node,
+            inputs=(rows, node.inputs[found.indices]),
+            outputs=(target,),
+            attributes=SegmentAttributes(tuple(strides(found.axes))),
+        )
+        return (*nodes, joined, reshape_node(node, target, node.outputs[0]))
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: SegmentAttributes = node.attributes
+        src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
+        register = register_of(dst.dtype)
+        function = BINARY[self._combine]
+        request = KernelRequest(
+            template="segments",
+            grid=(dst.channel_blocks, dst.rows, 1),
+            output=node.outputs[0],
+            reads=dict(zip(("src", "indices"), node.inputs, strict=True)),
+            variables={
+                "rows": src.rows,
+                "steps": attributes.steps,
+                "start": register.literal(self._start(register)),
+                "combine": function.expression if register is FLOAT else function.integer,
+            },
+            accumulator=register,
+        )
+        return (request,)
+
+
+def _check_shapes(graph: Graph, node: Node, found: _Operands) -> str:
+    rows, indices = (graph.values[node.inputs[p]].shape for p in (found.rows, found.indices))
+    inner = found.result[len(found.axes) :]
+    joined = rows[: found.joined]
+    named = len(found.axes) == (indices[-1] if found.rows else 1)
+    if (
+        not named
+        or joined != (indices[:-1] if found.rows else indices)
+        or rows[found.joined :] != inner
+    ):
+        return (
+            f"Rows of {list(rows)} with indices of {list(indices)} do not make "
+            f"{list(found.result)}."
+        )
+    if math.prod(joined) > _MOST_ROWS:
+        return f"{math.prod(joined)} rows are joined; at most {_MOST_ROWS} are handled."
+    return ""
+
+
+def _scattered(graph: Graph, node: Node) -> _Operands:
+    shape, indices = constant_list(graph, node.inputs[2]), graph.values[node.inputs[0]].shape
+    axes = tuple(shape[: indices[-1]])
+    return _Operands(1, 0, axes, len(indices) - 1, tuple(shape))
+
+
+def _sorted(graph: Graph, node: Node) -> _Operands:
+    numbers = constant_list(graph, node.inputs[1])
+    return _of_segments(graph, node, numbers[-1] + 1)
+
+
+def _unsorted(graph: Graph, node: Node) -> _Operands:
+    (count,) = constant_list(graph, node.inputs[2])
+    return _of_segments(graph, node, count)
+
+
+def _of_segments(graph: Graph, node: Node, count: int) -> _Operands:
+    rows, indices = (graph.values[v].shape for v in node.inputs[:2])
+    return _Operands(0, 1, (count,), len(indices), (count, *rows[len(indices) :]))
+
+
+def _least(register: Register) -> float:
+    return -_LARGEST if register is FLOAT else -(2**31)
+
+
+def _most(register: Register) -> float:
+    return _LARGEST if register is FLOAT else 2**31 - 1
+
+
+for _op in (
+    Segments("SCATTER_ND", _scattered, rows=1, types=NUMBERS),
+    Segments("SEGMENT_SUM", _sorted, sizes=None),
+    Segments("UNSORTED_SEGMENT_SUM", _unsorted),
+    Segments("UNSORTED_SEGMENT_PROD", _unsorted, combine="MUL", start=lambda register: 1),
+    Segments("UNSORTED_SEGMENT_MAX", _unsorted, combine="MAXIMUM", start=_least),
+    Segments("UNSORTED_SEGMENT_MIN", _unsorted, combine="MINIMUM", start=_most),
+):
+    add(_op)

@@ -1,0 +1,116 @@
+"""Rejected operations that choose, replace or join parts of a value by indices."""
+
+from __future__ import annotations
+
+from cases.base import Shape
+from cases.rejected.base import Rejected, Tensor, computed, integers
+from litegpu.graph import DType, Quantization
+
+
+def _places(*shape: int) -> Tensor:
+    return Tensor(shape=shape, dtype=DType.INT32)
+
+
+def _table(scales: int, shape: Shape = (4, 3), dtype: DType = DType.INT8) -> Tensor:
+    quantization = Quantization((0.5,) * scales, (0,) * scales)
+    return Tensor(shape=shape, dtype=dtype, data=1, quantization=quantization)
+
+
+def _matrix(*shape: int) -> tuple[Tensor, Tensor]:
+    return computed(*shape), computed(shape[-1])
+
+
+_REVERSED = {"seq_dim": 1, "batch_dim": 0}
+
+CASES = (
+    Rejected(
+        "GATHER_ND",
+        (computed(4, 5), _places(3, 3)),
+        "Indices of [3, 3] do not fit [4, 5].",
+    ),
+    Rejected(
+        "GATHER_ND",
+        (computed(4, 5), Tensor(shape=(2, 1), dtype=DType.INT32, data=[0, 4])),
+        "The indices reach from 0 to 4; the value has [4, 5].",
+    ),
+    Rejected(
+        "EMBEDDING_LOOKUP",
+        (_places(2, 2), computed(4, 5)),
+        "Rows of [2, 2] do not choose from a table of [4, 5].",
+    ),
+    Rejected(
+        "EMBEDDING_LOOKUP",
+        (_places(2), computed(4, 5)),
+        "A table of FLOAT32 does not give INT32.",
+        result=DType.INT32,
+    ),
+    Rejected(
+        "EMBEDDING_LOOKUP",
+        (_places(2), Tensor(shape=(4, 5), dtype=DType.INT8)),
+        "Its table of stored integers is computed at run time.",
+    ),
+    Rejected("EMBEDDING_LOOKUP", (_places(2), _table(3)), "Its table has 3 scales for 4 rows."),
+    Rejected(
+        "EMBEDDING_LOOKUP",
+        (Tensor(shape=(2,), dtype=DType.INT32, data=[0, 4]), _table(1)),
+        "Expected 1 or 2 runtime input tensor(s), but node has 0 runtime input(s).",
+    ),
+    Rejected(
+        "DYNAMIC_UPDATE_SLICE",
+        (computed(4, 5), computed(5, 5), _places(2)),
+        "A part of [5, 5], at [2] numbers, does not fit [4, 5].",
+    ),
+    Rejected(
+        "SCATTER_ND",
+        (_places(3, 1), computed(3, 4), integers(6, 5)),
+        "Rows of [3, 4] with indices of [3, 1] do not make [6, 5].",
+    ),
+    Rejected(
+        "SCATTER_ND",
+        (_places(70_000, 1), computed(70_000, 4), integers(6, 4)),
+        "70000 rows are joined; at most 65536 are handled.",
+    ),
+    Rejected(
+        "TOPK_V2",
+        (computed(4, 5), integers(6)),
+        "The [6] largest of [4, 5] are wanted.",
+        outputs=2,
+    ),
+    Rejected(
+        "TOPK_V2",
+        (computed(200_000), integers(6)),
+        "Rows have 200000 elements; at most 131072 are handled.",
+        outputs=2,
+    ),
+    Rejected(
+        "TOPK_V2",
+        (computed(4, 5), integers(3)),
+        "It gives FLOAT32 and FLOAT32 of FLOAT32.",
+        outputs=2,
+    ),
+    Rejected(
+        "REVERSE_SEQUENCE",
+        (computed(4, 5), _places(4)),
+        "seq_dim = 2 and batch_dim = 0 are not two of 2 dimensions.",
+        params={"seq_dim": 2, "batch_dim": 0},
+    ),
+    Rejected(
+        "REVERSE_SEQUENCE",
+        (computed(4, 5), _places(5)),
+        "[5] lengths do not fit 4 batches.",
+        params=_REVERSED,
+    ),
+    Rejected(
+        "REVERSE_SEQUENCE",
+        (computed(4, 5), integers(1, 6, 2, 3)),
+        "The lengths reach from 1 to 6 of 5.",
+        params=_REVERSED,
+    ),
+    Rejected("MATRIX_DIAG", (computed(5000),), "Matrices of 5000 x 1 elements are not handled."),
+    Rejected("MATRIX_SET_DIAG", _matrix(4, 5), "A diagonal of [5] does not fit [4, 5]."),
+    Rejected(
+        "FILL",
+        (integers(2, 3), computed(1, 1)),
+        "It fills with a tensor of [1, 1] instead of one number.",
+    ),
+)
