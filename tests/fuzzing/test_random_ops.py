@@ -27,7 +27,7 @@ FIXED = {
     *("Quantize.at_end", "QuantizedConv.pads", "DequantizeStored.axis", "QuantizedLookup.options"),
     *("QuantizedDepthwise.batch", "QuantizedPool.pads"),
     *("HybridConv.has_bias", "HybridMatrix.batch"),
-    "QuantizedTransposeConv.four_bits",
+    *("QuantizedTransposeConv.four_bits", "Arithmetic.activation", "Arithmetic.positive"),
     *("HybridConv.dtype", "HybridMatrix.dtype"),
     *("HybridTransposeConv.dtype", "HybridTransposeConv.four_bits"),
 }

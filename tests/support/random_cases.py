@@ -11,6 +11,19 @@ from cases.index_maps import IndexMap, Integers, Pack
 from cases.reshape import Reshape, Squeeze
 from dice import MAX_RANK, Dice
 from random_elements import ELEMENTS
+from random_indexed import (
+    along_axis,
+    bits,
+    composite,
+    diagonal,
+    embedding,
+    filled,
+    gather_nd,
+    joined,
+    reverse_sequence,
+    top,
+    update_slice,
+)
 from random_layers import CUSTOM, LAYERS
 from random_quantized import QUANTIZED
 
@@ -237,7 +250,11 @@ MOVES: tuple[Family, ...] = (
     *(pad, strided_slice, masked_slice, transpose, split, repeat, blocks, mirror),
     *(gather_constants, part, reverse, expand, pack, reshape, squeeze),
 )
-FAMILIES: tuple[Family, ...] = (*LAYERS, *ELEMENTS, *MOVES, *QUANTIZED)
+_INDEXED: tuple[Family, ...] = (
+    *(gather_nd, embedding, update_slice, joined, top, reverse_sequence, diagonal),
+    *(bits, along_axis, filled, composite),
+)
+FAMILIES: tuple[Family, ...] = (*LAYERS, *ELEMENTS, *MOVES, *_INDEXED, *QUANTIZED)
 """Families of cases whose answers the CPU's kernels know."""
 CUSTOM_FAMILIES: tuple[Family, ...] = CUSTOM
 """Families of cases whose answers NumPy knows."""

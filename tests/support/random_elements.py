@@ -65,7 +65,7 @@ def binary(dice: Dice) -> Case:
 
 def exact(dice: Dice) -> Case:
     """Operations that are not continuous."""
-    op = dice.one_of("FLOOR_DIV", "FLOOR_MOD", "POW")
+    op = dice.one_of("FLOOR_DIV", "FLOOR_MOD", "POW", "ATAN2")
     signed = Range(-3.0, -0.5, grid=1 / 8) if dice.flag() else Range(0.5, 3.0, grid=1 / 8)
     return Exact(
         op=op,

@@ -13,7 +13,7 @@ from cases.fully_connected import Dense
 from cases.landmarks import MovePoints, Resample, ToMatrix, Transform
 from cases.lstm import BasicLstm, Lstm
 from cases.mediapipe import ArgmaxPool, TransposeConvBias, Unpool
-from cases.pool_2d import AveragePool, MaxPool
+from cases.pool_2d import AveragePool, L2Pool, LocalResponse, MaxPool
 from cases.resize_bilinear import Resize
 from cases.transpose_conv import TransposeConv
 from dice import Dice
@@ -159,7 +159,7 @@ def attention(dice: Dice) -> Case:
 
 def pool(dice: Dice) -> Case:
     """Averages and maxima over any window, with zeros around them or not."""
-    kind = dice.one_of(AveragePool, MaxPool)
+    kind = dice.one_of(AveragePool, MaxPool, L2Pool)
     image, kernel = dice.image(), dice.pair(1, 5)
     pads = (dice.pair(0, 2), dice.pair(0, 2)) if dice.number(0, 3) == 0 else None
     around = (0, 0) if pads is None else (sum(pads[0]), sum(pads[1]))
@@ -313,9 +313,21 @@ def to_matrix(dice: Dice) -> Case:
     )
 
 
+def local_response(dice: Dice) -> Case:
+    """Neighbours among the channels, as many as there are or more."""
+    return LocalResponse(
+        shape=dice.image(),
+        radius=dice.number(0, 9),
+        bias=dice.one_of(1.0, 2.0),
+        alpha=dice.one_of(0.25, 1.0),
+        beta=dice.one_of(0.5, 0.75, 1.0),
+    )
+
+
 LAYERS = (
     *(convolution, convolution, depthwise, transposed, dense, matmul, pool, lstm, basic_lstm),
     attention,
+    local_response,
     resize,
 )
 CUSTOM = (

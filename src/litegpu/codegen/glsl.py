@@ -63,6 +63,7 @@ _WORDS = """\
 #define RINT4(a) roundEven(a)
 #define ERFC4(a) erfc4(a)
 #define POW4(a, b) pow4((a), (b))
+#define ATAN24(a, b) atan2_4((a), (b))
 #define FMOD4(a, b) fmod4((a), (b))
 #define ABS4(a) abs(a)
 /* A result that is rounded before anything else is made of it: of the 0 that it is combined with,
@@ -127,6 +128,24 @@ vec4 tanh4(vec4 v) {
     vec4 big = vec4(1.0f) - vec4(2.0f) / (exp(abs(v) * 2.0f) + vec4(1.0f));
     big = mix(big, -big, lessThan(v, vec4(0.0f)));
     return mix(big, fma(s * q, v, v), lessThan(abs(v), vec4(0.625f)));
+}
+/* The angle of (b, a): a polynomial up to tan(pi / 8), and the symmetries beyond. */
+vec4 atan2_4(vec4 a, vec4 b) {
+    vec4 least = min(abs(a), abs(b));
+    vec4 most = max(abs(a), abs(b));
+    vec4 t = mix(least / most, vec4(1.0f), equal(least, most));
+    t = mix(t, vec4(0.0f), equal(most, vec4(0.0f)));
+    bvec4 steep = greaterThan(t, vec4(0.414213562f));
+    vec4 r = mix(t, (t - vec4(1.0f)) / (t + vec4(1.0f)), steep);
+    vec4 q = r * r;
+    vec4 s = fma(q, vec4(-0.0609764365f), vec4(0.106022186f));
+    s = fma(q, s, vec4(-0.142448019f));
+    s = fma(q, s, vec4(0.199985484f));
+    s = fma(q, s, vec4(-0.333333167f));
+    vec4 angle = fma(s * q, r, r) + mix(vec4(0.0f), vec4(0.785398163f), steep);
+    angle = mix(angle, vec4(1.57079633f) - angle, greaterThan(abs(a), abs(b)));
+    angle = mix(angle, vec4(3.14159265f) - angle, lessThan(floatBitsToInt(b), ivec4(0)));
+    return mix(angle, -angle, lessThan(floatBitsToInt(a), ivec4(0)));
 }
 vec4 fmod4(vec4 a, vec4 b) {
     return mix(a - b * trunc(a / b), a, lessThan(abs(a), abs(b)));

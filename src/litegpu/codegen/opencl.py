@@ -61,6 +61,7 @@ _PRELUDE = """\
 #define RINT4(a) rint(a)
 #define ERFC4(a) erfc(a)
 #define POW4(a, b) pow((a), (b))
+#define ATAN24(a, b) atan2((a), (b))
 #define FMOD4(a, b) fmod((a), (b))
 #define TO_FLOAT(a) ((float)(a))
 #define TO_INT(a) ((int)(a))

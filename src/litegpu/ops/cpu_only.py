@@ -125,7 +125,6 @@ _STATED: Mapping[str, Mapping[str, Any]] = {
     },
     "EMBEDDING_LOOKUP_SPARSE": {"shape_unknown": True},
     "IF": {"shape_unknown": True},
-    "L2_POOL_2D": {"flops": facts.of_window},
     "MULTINOMIAL": {"shape_operands": (1,)},
     "NON_MAX_SUPPRESSION_V4": {"shape_operands": (2,)},
     "NON_MAX_SUPPRESSION_V5": {"shape_operands": (2,)},

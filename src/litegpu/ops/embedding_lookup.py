@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -101,4 +102,6 @@ def _check_table(graph: Graph, node: Node) -> str:
     scales = 0 if found is None else len(found.scale)
     if found is None or scales not in (1, table.shape[0]) or found.dimension != 0:
         return f"Its table has {scales} scales for {table.shape[0]} rows."
+    if table.dtype is DType.INT4 and math.prod(table.shape[1:]) % 2:
+        return "Its rows of 4 bits end within a byte, which the CPU reads in a way of its own."
     return ""

@@ -1,4 +1,4 @@
-"""AVERAGE_POOL_2D and MAX_POOL_2D."""
+"""AVERAGE_POOL_2D, MAX_POOL_2D and L2_POOL_2D."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from litegpu.codegen import FLOAT, Storage, register_of
-from litegpu.graph import Graph, Node
-from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add
+from litegpu.graph import EpilogueOp, Graph, Node
+from litegpu.ops.base import COPY, KernelRequest, LowerContext, NewValue, Op, Shape, add
 from litegpu.ops.common import checks, facts, window
 from litegpu.ops.common.functions import activation_epilogue
 from litegpu.ops.common.traits import Trait
@@ -16,6 +16,7 @@ from litegpu.ops.common.window import PoolAttributes, Window
 from litegpu.ops.common.work_groups import by_load, shared_items
 from litegpu.ops.exact.pool import ExactPool
 
+_MEAN = "AVERAGE_POOL_2D"
 _MOST_TAPS = 25
 """Taps of a window that are written out in a kernel, for several neighbours."""
 _NEIGHBOURS = (4, 2, 1)
@@ -56,6 +57,31 @@ class Pool2D(Op):
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         return (pool_kernel(node, ctx, node.attributes, self.maximum),)
+
+
+class L2Pool(Pool2D):
+    """The square root of the mean of squares in a window over H and W."""
+
+    max_version = 1
+
+    def __init__(self) -> None:
+        self.name = "L2_POOL_2D"  # type: ignore[misc]
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        shape = graph.values[node.inputs[0]].shape
+        squares = new_value(shape, precise=True)
+        square, root = EpilogueOp("SQUARE"), EpilogueOp("SQRT")
+        mean = replace(node, op=_MEAN, inputs=(squares,))
+        (pooled,) = super().normalize(_with(graph, squares, node.inputs[0]), mean, new_value)
+        return (
+            Node(node.index, COPY, 1, node.inputs, (squares,), epilogue=(square,)),
+            replace(pooled, epilogue=(root, *pooled.epilogue)),
+        )
+
+
+def _with(graph: Graph, v: int, like: int) -> Graph:
+    """Return a graph with a value more, of the shape of another."""
+    return replace(graph, values={**graph.values, v: replace(graph.values[like], id=v)})
 
 
 def pool_kernel(
@@ -131,5 +157,6 @@ def _check_shapes(graph: Graph, node: Node) -> str:
     return window.check_window(node.params, _kernel(node), (image[1], image[2]))
 
 
-add(Pool2D("AVERAGE_POOL_2D", maximum=False))
+add(Pool2D(_MEAN, maximum=False))
 add(Pool2D("MAX_POOL_2D", maximum=True))
+add(L2Pool())

@@ -190,7 +190,7 @@ class Diagonal(Case):
         sheet.output(sheet.op(op, given, dtype=self.dtype))
 
 
-_UNSORTED = tuple(f"UNSORTED_SEGMENT_{what}" for what in ("SUM", "PROD", "MAX", "MIN"))
+UNSORTED = tuple(f"UNSORTED_SEGMENT_{what}" for what in ("SUM", "PROD", "MAX", "MIN"))
 
 CASES: tuple[Case, ...] = (
     *(GatherNd(dtype=dtype) for dtype in ("float32", *_INTEGERS)),
@@ -228,8 +228,8 @@ CASES: tuple[Case, ...] = (
     Joined(op="SCATTER_ND", indices=(6, 1), result=(3, 2, 5), fixed=True),
     *(Joined(op="SEGMENT_SUM", dtype=dtype) for dtype in ("float32", "int32")),
     Joined(op="SEGMENT_SUM", rows=(6, 9)),
-    *(Joined(op=op, result=(3,), dtype="int32") for op in _UNSORTED),
-    *(Joined(op=op, result=(1,)) for op in _UNSORTED),
+    *(Joined(op=op, result=(3,), dtype="int32") for op in UNSORTED),
+    *(Joined(op=op, result=(1,)) for op in UNSORTED),
     Joined(op="UNSORTED_SEGMENT_SUM", rows=(3, 4, 6), indices=(3, 4), result=(5,), fixed=True),
     *(Top(dtype=dtype) for dtype in ("float32", *_INTEGERS)),
     *(Top(shape=shape, count=count) for shape, count in (((1,), 1), ((7,), 7), ((3, 50), 5))),

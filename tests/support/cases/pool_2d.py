@@ -51,6 +51,29 @@ class MaxPool(AveragePool):
     values: Range = _NEGATIVE
 
 
+@dataclass(frozen=True, kw_only=True)
+class L2Pool(AveragePool):
+    """The root of the mean of squares in a window."""
+
+    op: ClassVar[str] = "L2_POOL_2D"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalResponse(Case):
+    """Elements scaled down by those beside them among the channels."""
+
+    shape: Shape = (2, 3, 2, 7)
+    radius: int = 2
+    bias: float = 1.0
+    alpha: float = 0.5
+    beta: float = 0.75
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one output."""
+        options = {name: getattr(self, name) for name in ("radius", "bias", "alpha", "beta")}
+        sheet.output(sheet.op("LOCAL_RESPONSE_NORMALIZATION", [sheet.input(self.shape)], options))
+
+
 def _cases(pool: type[AveragePool]) -> tuple[Case, ...]:
     return (
         *(pool(image=(1, 5, 4, c)) for c in range(1, 10)),
@@ -83,4 +106,16 @@ def _cases(pool: type[AveragePool]) -> tuple[Case, ...]:
     )
 
 
-CASES: tuple[Case, ...] = (*_cases(AveragePool), *_cases(MaxPool))
+CASES: tuple[Case, ...] = (
+    *_cases(AveragePool),
+    *_cases(MaxPool),
+    *(
+        L2Pool(kernel=(3, 2), stride=stride, padding=padding)
+        for padding in ("SAME", "VALID")
+        for stride in ((1, 1), (2, 1))
+    ),
+    *(L2Pool(image=(1, 5, 4, c), activation="RELU6") for c in (1, 8)),
+    *(LocalResponse(radius=radius) for radius in (0, 1, 2, 9)),
+    *(LocalResponse(shape=(1, 2, 3, c)) for c in (1, 4, 16)),
+    LocalResponse(bias=2.0, alpha=0.25, beta=1.0),
+)

@@ -127,6 +127,7 @@ UNARY: Mapping[str, Function] = {
 
 BINARY: Mapping[str, Function] = {
     "ADD": _number("{a} + {b}", "ADD4{k}({a}, {b})", max_version=4, exact=np.add),
+    "ATAN2": Function("ATAN24({a}, {b})", max_version=1, poles=(0, 1)),
     "BITWISE_XOR": _bits("XOR4{k}({a}, {b})", np.bitwise_xor),
     "DIV": _number(
         "{a} / {b}",

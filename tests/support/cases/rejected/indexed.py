@@ -49,6 +49,11 @@ CASES = (
         (_places(2), Tensor(shape=(4, 5), dtype=DType.INT8)),
         "Its table of stored integers is computed at run time.",
     ),
+    Rejected(
+        "EMBEDDING_LOOKUP",
+        (_places(2), _table(1, dtype=DType.INT4)),
+        "Its rows of 4 bits end within a byte, which the CPU reads in a way of its own.",
+    ),
     Rejected("EMBEDDING_LOOKUP", (_places(2), _table(3)), "Its table has 3 scales for 4 rows."),
     Rejected(
         "EMBEDDING_LOOKUP",

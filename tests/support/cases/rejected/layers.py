@@ -21,6 +21,12 @@ from litegpu.graph import DType
 _SHAPE, _TAPS = integers(1, 10, 8, 3), floats(3, 3, 3, 6)
 
 CASES = (
+    Rejected(
+        "LOCAL_RESPONSE_NORMALIZATION",
+        (computed(4, 5),),
+        "A radius of 2 in [4, 5] is not handled.",
+        params={"radius": 2, "bias": 1.0, "alpha": 1.0, "beta": 0.5},
+    ),
     Rejected("CONV_2D", (IMAGE, None, BIAS), "The filter (input 1) is missing."),
     Rejected(
         "CONV_2D",

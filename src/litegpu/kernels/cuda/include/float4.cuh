@@ -313,6 +313,9 @@ __device__ __forceinline__ float4 MAX4(float4 a, float4 b) {
 __device__ __forceinline__ float4 MIN4(float4 a, float4 b) {
     return make_float4(fminf(a.x, b.x), fminf(a.y, b.y), fminf(a.z, b.z), fminf(a.w, b.w));
 }
+__device__ __forceinline__ float4 ATAN24(float4 a, float4 b) {
+    return make_float4(atan2f(a.x, b.x), atan2f(a.y, b.y), atan2f(a.z, b.z), atan2f(a.w, b.w));
+}
 __device__ __forceinline__ float4 POW4(float4 a, float4 b) {
     return make_float4(powf(a.x, b.x), powf(a.y, b.y), powf(a.z, b.z), powf(a.w, b.w));
 }

@@ -1,0 +1,148 @@
+"""Draws cases of operations that choose, replace or join parts of a value by indices."""
+
+from __future__ import annotations
+
+from cases.base import Case, Shape
+from cases.indexed import (
+    UNSORTED,
+    Diagonal,
+    Embedding,
+    GatherNd,
+    Joined,
+    ReverseSequence,
+    Top,
+    UpdateSlice,
+)
+from cases.integers import AlongAxis, Arithmetic, Filled
+from cases.while_loop import Composite
+from dice import Dice
+
+_DTYPES = ("float32", "int32", "int64")
+
+
+def gather_nd(dice: Dice) -> Case:
+    """Rows of as many indices as the value has dimensions, or fewer."""
+    shape = dice.shape(1, 4)
+    rows = tuple(dice.number(1, 4) for _ in range(dice.number(0, 2)))
+    fixed = dice.flag()
+    return GatherNd(
+        shape=shape,
+        indices=(*rows, dice.number(1, len(shape))),
+        dtype=dice.one_of(*_DTYPES),
+        index=dice.one_of("int32", "int64"),
+        fixed=fixed,
+        table=not fixed and dice.flag(),
+    )
+
+
+def embedding(dice: Dice) -> Case:
+    """Tables that are computed, constant, or of stored integers."""
+    stored = dice.one_of("", "int8", "int4")
+    return Embedding(
+        table=(
+            dice.number(1, 9),
+            *((2,) if stored == "int4" or dice.flag() else ()),
+            dice.channels(),
+        ),
+        rows=dice.number(1, 5),
+        stored=stored,
+        per_row=bool(stored) and dice.flag(),
+        computed=not stored and dice.flag(),
+    )
+
+
+def update_slice(dice: Dice) -> Case:
+    """Parts of any size, which begin anywhere."""
+    shape = dice.shape(1)
+    low = dice.number(-2, 1)
+    return UpdateSlice(
+        shape=shape,
+        update=tuple(dice.number(1, size) for size in shape),
+        begin=(low, low + dice.number(1, 6)),
+        dtype=dice.one_of(*_DTYPES),
+        index=dice.one_of("int32", "int64"),
+        fixed=dice.flag(),
+        table=dice.flag(),
+    )
+
+
+def joined(dice: Dice) -> Case:
+    """Rows scattered or joined in segments."""
+    op = dice.one_of("SCATTER_ND", "SEGMENT_SUM", *UNSORTED)
+    inner = dice.shape(0, 2)
+    outer: Shape = (dice.number(1, 6),)
+    if op != "SEGMENT_SUM" and dice.flag():
+        outer = (*outer, dice.number(1, 3))
+    if op == "SCATTER_ND":
+        axes = tuple(dice.number(1, 5) for _ in range(dice.number(1, 2)))
+        indices, result = (*outer, len(axes)), (*axes, *inner)
+    else:
+        indices, result = outer, () if op == "SEGMENT_SUM" else (dice.number(1, 5),)
+    return Joined(
+        op=op,
+        rows=(*outer, *inner),
+        indices=indices,
+        result=result,
+        dtype="int32" if op in UNSORTED else dice.one_of("float32", "int32"),
+        fixed=op != "SEGMENT_SUM" and dice.flag(),
+    )
+
+
+def top(dice: Dice) -> Case:
+    """Any number of largest elements."""
+    shape = dice.shape(1)
+    return Top(shape=shape, count=dice.number(1, shape[-1]), dtype=dice.one_of(*_DTYPES))
+
+
+def reverse_sequence(dice: Dice) -> Case:
+    """Sequences along any dimension, with lengths along any other."""
+    shape = dice.shape(2, 4)
+    along, batch, *_ = dice.order(len(shape))
+    return ReverseSequence(
+        shape=shape,
+        along=along,
+        batch=batch,
+        dtype=dice.one_of(*_DTYPES),
+        index=dice.one_of("int32", "int64"),
+        fixed=dice.flag(),
+    )
+
+
+def diagonal(dice: Dice) -> Case:
+    """Diagonals of new matrices, or of given ones."""
+    outer, height, width = dice.shape(0, 2), dice.number(1, 6), dice.number(1, 9)
+    given = dice.flag()
+    return Diagonal(
+        diagonal=(*outer, min(height, width)),
+        matrix=(*outer, height, width) if given else (),
+        dtype=dice.one_of(*_DTYPES),
+    )
+
+
+def bits(dice: Dice) -> Case:
+    """Operations on the bits of integers."""
+    whole = dice.shape()
+    return Arithmetic(
+        op=dice.one_of("BITWISE_XOR", "RIGHT_SHIFT"),
+        dtype=dice.one_of("int32", "int16", "int8"),
+        shapes=(whole, dice.broadcast(whole)),
+        constant=dice.one_of(None, 1),
+    )
+
+
+def along_axis(dice: Dice) -> Case:
+    """Sums, extremes and running sums of integers."""
+    op = dice.one_of("SUM", "REDUCE_MAX", "REDUCE_MIN", "CUMSUM")
+    options = (("reverse", dice.flag()), ("exclusive", dice.flag())) if op == "CUMSUM" else ()
+    axes = tuple({dice.number(0, 3) for _ in range(1 if op == "CUMSUM" else 3)})
+    return AlongAxis(op=op, dtype=dice.one_of("int32", "int64"), axes=axes, options=options)
+
+
+def filled(dice: Dice) -> Case:
+    """One number at all places of a shape."""
+    return Filled(dtype=dice.one_of(*_DTYPES), shape=dice.shape(1))
+
+
+def composite(dice: Dice) -> Case:
+    """Composites within each other."""
+    return Composite(depth=dice.number(1, 3))
