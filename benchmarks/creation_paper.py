@@ -36,7 +36,7 @@ from litegpu import (
 from litegpu.backends.base import Compilation, DeviceInfo
 from litegpu.backends.cuda import compiler as cuda_compiler
 from litegpu.backends.cuda.compiler import (
-    BESIDE_OTHERS,
+    WITH_PROCESSES,
     KernelCompiler,
     compile_source,
     effort_of,
@@ -115,7 +115,7 @@ class _Clocked(KernelCompiler):
 
     def __init__(self) -> None:
         super().__init__(CUDADialect(), CAPABILITY, None)
-        self._efforts = BESIDE_OTHERS
+        self._efforts = WITH_PROCESSES
         self.arrivals: list[float] = []
         self.efforts: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Memory that other libraries have made, on a device or on the host, as buffers."""
+"""Wraps the memory of other libraries, on a device or on the host, as buffers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.errors import BindingError, CompiledModelError
 
 
 def adopted(source: Any) -> Adopted | None:
-    """Return a device's memory that another library has made, None for anything else."""
+    """Return the device memory of another library, None for other objects."""
     with _typed_refusals(source):
         found = (backend.adopt(source) for backend in BACKENDS.values())
         return next((each for each in found if each is not None), None)
@@ -49,4 +49,6 @@ def _typed_refusals(source: Any) -> Iterator[None]:
     try:
         yield
     except BufferError as error:
-        raise BindingError(f"A {type(source).__name__} lends no memory: {error}") from error
+        raise BindingError(
+            f"A {type(source).__name__} does not export its memory: {error}"
+        ) from error

@@ -32,7 +32,7 @@ def text(name: str) -> str:
 
 
 def environment() -> Mapping[str, str]:
-    """Return all variables of the environment, to tell people of them or to hand them on."""
+    """Return all variables of the environment, for reports or for child processes."""
     return os.environ
 
 
@@ -47,34 +47,34 @@ _NO, _YES = ("", "0", "false", "no", "off"), ("true", "yes", "on")
 
 
 def is_cache_wanted() -> bool:
-    """Return whether LITEGPU_CACHE asks for what is compiled to be kept; 0, no, nothing do not."""
+    """Return whether LITEGPU_CACHE enables the cache; 0, no and an empty text do not."""
     return text("LITEGPU_CACHE").lower() not in _NO
 
 
 def is_unsafe_cache_allowed() -> bool:
-    """Return whether LITEGPU_CACHE_UNSAFE allows folders that others may write to."""
+    """Return whether LITEGPU_CACHE_UNSAFE permits folders that other users may write to."""
     return text("LITEGPU_CACHE_UNSAFE").lower() not in _NO
 
 
 def cache_folder() -> str | None:
-    """Return the folder that LITEGPU_CACHE names, None where it names none."""
+    """Return the folder in LITEGPU_CACHE, None if it is not a path."""
     value = text("LITEGPU_CACHE")
     return value if is_folder_name(value) else None
 
 
 def is_folder_name(value: str) -> bool:
-    """Return whether a text names a folder, and is no number and no word for yes or no."""
+    """Return whether a text is a path, not a number or a word for yes or no."""
     return not (value.isdecimal() or value.lower() in (*_NO, *_YES))
 
 
 def cache_limit() -> int:
-    """Return how many bytes all in a cache folder may take; for no number, the default."""
+    """Return the maximum bytes of a cache folder; the default if it is not a number."""
     return _mib(text("LITEGPU_CACHE_LIMIT")) << 20
 
 
 @cache
 def _mib(value: str) -> int:
-    """Return a number of MiB; a warning, once, if it is none."""
+    """Return a number of MiB; log a warning once if it is not a number."""
     if value.isdecimal():
         return int(value)
     if value:
@@ -86,12 +86,12 @@ def _mib(value: str) -> int:
 
 
 def are_compilers_wanted() -> bool:
-    """Return whether others than this thread may compile; LITEGPU_COMPILE_PROCESSES forbids it."""
+    """Return whether other threads and processes may compile (LITEGPU_COMPILE_PROCESSES)."""
     return text("LITEGPU_COMPILE_PROCESSES").lower() not in _NO[1:]
 
 
 def columns() -> int | None:
-    """Return COLUMNS, the width of lines that the user wants, None where that is no number."""
+    """Return COLUMNS, the line width of the terminal, None if it is not a number."""
     value = os.environ.get("COLUMNS", "").strip()
     return int(value) if value.isdecimal() and int(value) else None
 
@@ -103,7 +103,7 @@ def names_ray_cluster() -> bool:
 
 @contextmanager
 def placeholder(name: str, value: str) -> Iterator[None]:
-    """Give another library's variable a value for a while, only where it has none."""
+    """Set another library's variable temporarily, unless it has a value."""
     missing = name not in os.environ
     if missing:
         os.environ[name] = value
@@ -115,19 +115,19 @@ def placeholder(name: str, value: str) -> Iterator[None]:
 
 
 class _DebugHandler(logging.Handler):
-    """Prints on stderr, as it is at the time, unless the program has set up logging itself."""
+    """Prints on the current stderr, unless the program has configured logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if sys.stderr is None or logging.getLogger().handlers:
             return
         try:
             print(f"litegpu: {self.format(record)}", file=sys.stderr)
-        except (OSError, ValueError):  # stderr is closed, or a pipe that nobody reads
+        except (OSError, ValueError):  # stderr is closed, or a pipe without a reader
             self.handleError(record)
 
 
 def show_debug_messages() -> None:
-    """Make what litegpu logs visible if LITEGPU_DEBUG asks for it."""
+    """Print the log of litegpu if LITEGPU_DEBUG is set."""
     if not debug_level():
         return
     log = logging.getLogger("litegpu")

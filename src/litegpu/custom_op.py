@@ -114,7 +114,7 @@ class CustomOp(ABC):
     reads: ClassVar[tuple[str, ...]] = ("src",)
     """What the template calls the inputs, which are as many as these."""
     max_version: ClassVar[int] = 1
-    """The highest version of the operation that the class knows."""
+    """The highest supported version of the operation."""
     revision: ClassVar[str | int] = 0
     """Change it when code changes that the class imports from other modules: what was compiled
     before is then not taken from a cache. The class's own module and the template count anyway."""
@@ -304,7 +304,7 @@ class _Adapter(Op):
         return (request,)
 
     def _call(self, method: Callable[[CustomNode], Any], graph: Graph, node: Node) -> Any:
-        """Call a method of the user's. Raises OperationError for whatever that raises."""
+        """Call a user's method. Raises OperationError for any exception of it."""
         inputs = tuple(_tensor_of(graph, v) for v in node.inputs)
         try:
             return method(CustomNode(inputs, node.custom, node.version))

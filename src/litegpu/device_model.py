@@ -1,4 +1,4 @@
-"""What the multiprocessors of a GPU hold and how fast they are, by their architecture.
+"""The capacity and speed of a GPU's multiprocessors, by architecture.
 
 Sizes and features are those of the tables "Feature Support" and "Technical Specifications per
 Compute Capability" in NVIDIA's CUDA C++ Programming Guide.
@@ -15,61 +15,61 @@ Capability = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Clocks of one multiprocessor, and bytes per clock, as kernels get them.
+    """Clocks of one multiprocessor, and bytes per clock, as measured in kernels.
 
-    Fitted to kernels that were measured on an H200: other architectures take these figures over.
-    What only one family of kernels waits for stands beside its tiles.
+    Fitted to kernels that were measured on an H200; other architectures use the same figures.
+    Costs of a single family of kernels are defined next to its tiles.
     """
 
     load: float = 335.0
-    """From the first of some loads that are on their way together to the last one's arrival."""
+    """Latency of several loads that are in flight together."""
     instruction: float = 2.0 / 128
-    """For an instruction of one thread."""
+    """Clocks of an instruction of one thread."""
     product: float = 3.9
-    """For a warp's product of 16 x 16 halves by 16 x 8, with waiting for its operands."""
+    """Clocks of a warp's product of 16 x 16 halves by 16 x 8, with the wait for its operands."""
     cached_bytes: float = 35.0
     """Bytes per clock from the cache that all multiprocessors share."""
     memory_bytes: float = 15.0
     """Bytes per clock from and to the device's memory."""
     remote_bytes: float = 2900.0
-    """Bytes per clock that all clusters together store to, or load from, other blocks' memory."""
+    """Bytes per clock of all clusters to or from the shared memory of other blocks."""
     overlapped_bytes: int = 200 << 10
-    """Shared memory of the blocks that work while others of a multiprocessor wait."""
+    """Shared memory of the blocks that compute while others of a multiprocessor wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """An architecture: what one multiprocessor holds (sizes are in bytes), and what it can do."""
+    """An architecture: the capacity of one multiprocessor (sizes in bytes), and its features."""
 
     max_threads: int
-    """Threads that may be resident."""
+    """Maximum resident threads."""
     max_blocks: int
-    """Blocks that may be resident."""
+    """Maximum resident blocks."""
     shared_bytes: int
-    """Shared memory of all resident blocks, with what the system keeps for each."""
+    """Shared memory of all resident blocks, including the system's share of each."""
     registers: int = 64 << 10
     """Registers of 32 bits."""
     reserved_bytes: int = 1 << 10
-    """Shared memory of each block that the system keeps."""
+    """Shared memory that the system reserves for each block."""
     tensor_cores: bool = True
-    """Whether there are matrix instructions for halves and tf32 (compute capability 8.0)."""
+    """Whether it has matrix instructions for halves and tf32 (compute capability 8.0)."""
     clusters: bool = False
-    """Whether blocks can reach each other's shared memory (compute capability 9.0)."""
+    """Whether blocks can access each other's shared memory (compute capability 9.0)."""
     warp_groups: bool = False
     """Whether four warps can multiply together (just compute capability 9.0)."""
     overlapped_launches: bool = False
-    """Whether blocks of a kernel may begin while the one before runs (compute capability 9.0)."""
+    """Whether a kernel may start while the previous one runs (compute capability 9.0)."""
     clocks: Clocks = field(default_factory=Clocks)
 
     @property
     def shared_bytes_per_block(self) -> int:
-        """Shared memory that one block may have, if it asks for it."""
+        """Maximum shared memory of one block, if requested."""
         return self.shared_bytes - self.reserved_bytes
 
     def resident_blocks(self, threads: int, registers: int, shared_bytes: int) -> int:
-        """Return how many blocks of so many threads a multiprocessor can hold at a time.
+        """Return how many blocks of `threads` threads fit a multiprocessor.
 
-        `registers` are those of a thread, `shared_bytes` what a block asks for.
+        `registers` are those of a thread, `shared_bytes` those of a block.
         """
         return min(
             self.max_blocks,
@@ -79,13 +79,13 @@ class DeviceModel:
         )
 
     def overlapped_blocks(self, threads: int, registers: int, shared_bytes: int) -> int:
-        """Return how many blocks work while others wait: those that are resident, or fewer."""
+        """Return how many blocks compute while others wait: the resident ones, or fewer."""
         resident = self.resident_blocks(threads, registers, shared_bytes)
         return min(resident, self.clocks.overlapped_bytes // shared_bytes)
 
 
 GENERIC = DeviceModel(1024, 16, 64 << 10, tensor_cores=False)
-"""A device of which nothing is known but its limits, and NVIDIA GPUs before Ampere."""
+"""A device of which only the limits are known, and NVIDIA GPUs before Ampere."""
 
 MODELS = {
     # Ampere
@@ -102,14 +102,14 @@ MODELS = {
     (10, 0): DeviceModel(2048, 32, 228 << 10, clusters=True, overlapped_launches=True),
     (12, 0): DeviceModel(1536, 24, 100 << 10, clusters=True, overlapped_launches=True),
 }
-"""The architectures by the compute capability that brought them."""
+"""The architectures by their first compute capability."""
 
 
 @cache
 def model_of(capability: Capability | None) -> DeviceModel:
-    """Return the model for a compute capability, or None for devices that have none.
+    """Return the model of a compute capability, or the default without one.
 
-    What is not in the table counts as the newest that is not newer.
+    A capability that is not in the table uses the newest older one.
     """
     known = [each for each in MODELS if capability is not None and each <= capability]
     return MODELS[max(known)] if known else GENERIC

@@ -1,4 +1,4 @@
-"""Every error litegpu raises: what was wrong, with the value, and what to do about it."""
+"""All errors of litegpu. A message states the wrong value and the remedy."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 
 class LitegpuError(Exception):
-    """Base of all litegpu errors. `remedy` is a command that would help, where one is known."""
+    """Base of all litegpu errors. `remedy` is a command that fixes the cause, if known."""
 
     remedy: str = ""
 
 
 class OptionsError(LitegpuError, ValueError):
-    """An option, flag or environment variable has a value that cannot be used."""
+    """An option, flag or environment variable has an invalid value."""
 
 
 class UnsupportedDeviceError(LitegpuError, RuntimeError):
@@ -22,18 +22,18 @@ class UnsupportedDeviceError(LitegpuError, RuntimeError):
 
 
 class CompilationError(LitegpuError, RuntimeError):
-    """A kernel cannot be had: the device's compiler or the device itself rejects it."""
+    """A kernel is not available: the device or its compiler rejects it."""
 
 
 class KernelError(CompilationError):
-    """A device rejects kernels: they do not compile, or need more than it has.
+    """A device rejects kernels: they do not compile, or exceed its limits.
 
-    `logs` has what the compiler or the driver says of each, by the names of the kernels, and
-    `reasons` the line of it that says why.
+    `logs` has the text of the compiler or driver by kernel name, and `reasons` the line of it with
+    the reason.
     """
 
     def __init__(self, subject: str, logs: Mapping[str, str]) -> None:
-        """Take who rejects the kernels, and what is said of each of them."""
+        """Take the name of the device or compiler, and the log of each kernel."""
         shown = "; ".join(f"{name}: {log.strip().rstrip('.')}" for name, log in logs.items())
         super().__init__(
             f"{subject} rejects {'kernels' if len(logs) > 1 else 'a kernel'}: {shown}. "
@@ -55,58 +55,58 @@ class CudaError(ExecutionError):
     """A call of the CUDA driver or of its compiler failed; names the call and the code."""
 
     launch: int | None = None
-    """Which launch was rejected, by its number among those of a graph; None: it was no launch."""
+    """The index of the rejected launch in its graph; None if no launch was rejected."""
 
     def __init__(self, message: str, code: int = 0) -> None:
-        """Take the message, and the driver's code where it gave one."""
+        """Take the message, and the driver's error code if there is one."""
         super().__init__(message)
         self.code = code
 
 
 class DeviceLostError(ExecutionError):
-    """The device failed for good. The next invoke opens it anew, or another one, if it can.
+    """The device is lost. The next invoke reopens it or opens another one, if possible.
 
-    `reason` is what happened: the message without its advice.
+    `reason` is the message without the remedy.
     """
 
     def __init__(self, reason: str, advice: str = "") -> None:
-        """Take what happened, a sentence, and what would help."""
+        """Take the reason, a sentence, and the remedy."""
         super().__init__(f"{reason} {advice}".strip())
         self.reason = reason
 
 
 class InvokeTimeoutError(ExecutionError):
-    """An invoke took longer than `invoke_timeout_ms`; the device is given up as lost."""
+    """An invoke took longer than `invoke_timeout_ms`; the device counts as lost."""
 
 
 class RunTimeoutError(InvokeTimeoutError, FutureTimeoutError):
-    """A run that was submitted has not ended in the time that its `result` was given; it goes on.
+    """A submitted run has not finished within the timeout of `result`; it continues.
 
-    What concurrent.futures raises, too: TimeoutError (in Python 3.10 its own class of that name).
+    It is also concurrent.futures' TimeoutError (in Python 3.10 a class of its own).
     """
 
 
 class BindingError(LitegpuError, ValueError):
-    """A buffer does not fit what is to be copied, or what it is bound to."""
+    """A buffer has the wrong size or device for a copy or a tensor."""
 
 
 class CompiledModelError(LitegpuError, RuntimeError, ValueError):
-    """A CompiledModel has no such signature or tensor, or its buffers do not fit.
+    """A CompiledModel has no such signature or tensor, or a buffer has the wrong shape or type.
 
     LiteRT raises RuntimeError for some of these and ValueError for others.
     """
 
 
 class ForkedProcessError(LitegpuError, RuntimeError):
-    """A GPU API that a parent process had opened was asked for in a child that was forked."""
+    """A forked child uses a GPU API that its parent process had opened."""
 
 
 class InterpreterError(LitegpuError, RuntimeError):
-    """The TensorFlow Lite runtime refuses what the delegate asks of it."""
+    """The TensorFlow Lite runtime rejects a call of the delegate."""
 
 
 class DelegateLibraryError(LitegpuError, RuntimeError):
-    """A shared library that was named as a delegate is missing, is none, refuses or crashes."""
+    """The shared library of an external delegate is missing, invalid, fails or crashes."""
 
 
 class ModelError(LitegpuError, ValueError):
@@ -114,19 +114,19 @@ class ModelError(LitegpuError, ValueError):
 
 
 class OperationError(LitegpuError, ValueError):
-    """An operation of a user's cannot be registered, or does not do what it has to."""
+    """A user's operation cannot be registered, or violates its interface."""
 
 
 class DownloadError(LitegpuError, OSError):
-    """A file could not be downloaded, or is not the file that was expected."""
+    """A file could not be downloaded, or has an unexpected checksum."""
 
 
 class FileError(LitegpuError, OSError):
-    """A file that the user named cannot be read, cannot be written, or holds something else."""
+    """A given file cannot be read or written, or has another format."""
 
 
 class WorkerError(LitegpuError, RuntimeError):
-    """A process that ran samples failed or was lost, and others could not take its work."""
+    """A process that ran samples failed, and no other process could take over its work."""
 
 
 class MissingDependencyError(LitegpuError, ImportError):
@@ -134,14 +134,14 @@ class MissingDependencyError(LitegpuError, ImportError):
 
 
 def lacks_threads(error: BaseException) -> bool:
-    """Whether Python could start no thread: it has no type for that."""
+    """Whether an error means that no thread could be started: Python has no type for it."""
     return isinstance(error, RuntimeError) and "new thread" in str(error)
 
 
 def without_threads(cause: BaseException) -> UnsupportedDeviceError:
-    """Return the error for a system that starts no more threads."""
+    """Return the error for a failure to start a thread."""
     return UnsupportedDeviceError(
-        f"litegpu needs a thread, and the system starts no more ({cause}). End other threads and "
+        f"litegpu cannot start a thread ({cause}). End other threads and "
         "processes, or raise the limit: `ulimit -u`, or pids of a container."
     )
 
@@ -170,7 +170,7 @@ def telling_line(log: str) -> str:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what it follows from, each once: an error may be its own cause."""
+    """Yield an error and its causes, each once: an error may be its own cause."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -188,18 +188,18 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def closest(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that an unknown `word` resembles most, None if it resembles none.
+    """Return the choice most similar to an unknown `word`, None if none is similar.
 
-    The beginning or the end of a longer choice counts nearly as much as all of it: `threads` is
-    `num_threads`, and `mobilnet_v1` is `mobilenet_v1_1.0_224`.
+    A prefix or suffix of a longer choice counts almost as the whole: `threads` matches
+    `num_threads`, and `mobilnet_v1` matches `mobilenet_v1_1.0_224`.
     """
     best = max(choices, key=lambda choice: _likeness(word.lower(), choice.lower()), default=None)
     return best if best and _likeness(word.lower(), best.lower()) else None
 
 
 def _likeness(word: str, choice: str) -> float:
-    """Return how much of two words is the same, up to 1; 0 where it is too little for a hint."""
-    # Without a prefix that all choices have: it would make any two alike.
+    """Return the similarity of two words, up to 1; 0 if it is too low for a hint."""
+    # A prefix that all choices share is ignored: it would make any two similar.
     word, choice = word.removeprefix("--"), choice.removeprefix("--")
     whole = difflib.SequenceMatcher(None, word, choice).ratio()
     length = len(word)

@@ -20,7 +20,7 @@ def paragraph(text: str, bold: bool = False) -> str:
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table, or nothing without rows. A '>' before a heading aligns the column right."""
     sides = ["right" if heading.startswith(">") else "left" for heading in headings]
-    # Styles stand at the cells: notebooks have rules of their own for tables.
+    # Styles are set on the cells, because notebooks style tables.
     lines = [_row("td", row, sides) for row in rows]
     if not lines:
         return ""
@@ -29,7 +29,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def folded(summary: str, content: str) -> str:
-    """Return what is shown when one asks for it, or nothing for nothing."""
+    """Return a collapsed section, or nothing if it is empty."""
     if not content:
         return ""
     return f"<details><summary>{_text(summary)}</summary>{content}</details>"

@@ -1,4 +1,4 @@
-"""What may be rounded in a partition, and from which size on: one policy, made from the options."""
+"""The numeric policy of a partition: what may be rounded, and from which size on."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Literal
 QuantizedMode = Literal["exact", "float"]
 
 _WEIGHTS_FACTOR = 32
-"""How many times smaller than values weights are when they begin to be stored as half.
+"""Ratio of the sizes from which values and weights are stored as half.
 
 All work items read the weights, so half pays for them far earlier than for values.
 """
-_WORTH_ROUNDING = 4e8
-"""Floating-point operations from which it pays to round float32 values to half.
+_MIN_ROUNDED_OPERATIONS = 4e8
+"""Minimum floating-point operations for which rounding float32 values to half pays off.
 
 Below, the kernels for few pixels split each value in two halves and lose nothing: on an H200 that
 took 1.7 to 5 times as long. Where all is stored as half anyway, nothing is lost here either.
@@ -21,8 +21,8 @@ took 1.7 to 5 times as long. Where all is stored as half anyway, nothing is lost
 
 
 def rounding_pays(operations: int) -> bool:
-    """Whether a product has so many operations that it is much faster with its values rounded."""
-    return operations >= _WORTH_ROUNDING
+    """Whether a product is so large that rounding its operands makes it much faster."""
+    return operations >= _MIN_ROUNDED_OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ class NumericPolicy:
     fp16_storage_threshold: int | None
     """Bytes from which values are stored as half; None: none are."""
     quantized: QuantizedMode = "exact"
-    """How quantized tensors are computed: in their integers, as the CPU does, or as floats."""
+    """How quantized tensors are computed: in integers, as on the CPU, or as floats."""
 
     @property
     def uses_fp16(self) -> bool:
-        """Whether anything may be stored or multiplied as half; else products are of tf32 parts."""
+        """Whether values may be stored or multiplied as half; otherwise products use tf32 parts."""
         return self.fp16_storage_threshold is not None
 
     @property
     def title(self) -> str:
-        """What tells the policies of the options apart, for people.
+        """The name of the policy, for reports.
 
         >>> NumericPolicy(0, "float").title
         'fp16 (all), quantized as float'
@@ -55,26 +55,26 @@ class NumericPolicy:
 
     @property
     def guards_range(self) -> bool:
-        """Whether numbers beyond half's range are looked for where they are rounded or split."""
+        """Whether overflow of half is detected where numbers are rounded or split."""
         return self.uses_fp16
 
     def stores_half(self, nbytes: int) -> bool:
-        """Whether values of so many bytes are stored as half."""
+        """Whether values of `nbytes` bytes are stored as half."""
         return self.fp16_storage_threshold is not None and nbytes >= self.fp16_storage_threshold
 
     def keeps_fp32_weights(self, nbytes: int) -> bool:
-        """Whether weights of so many bytes keep their full precision."""
+        """Whether weights of `nbytes` bytes keep their full precision."""
         return not self.stores_half(nbytes * _WEIGHTS_FACTOR)
 
     def may_round(self, operations: int) -> bool:
-        """Whether a product of so many operations may round its float32 values to half."""
+        """Whether a product of `operations` operations may round its float32 values to half."""
         return self.uses_fp16 and (self.stores_half(0) or rounding_pays(operations))
 
 
 FP32 = NumericPolicy(None)
 """Nothing is rounded to half."""
 FP16 = NumericPolicy(8 << 20)
-"""Large values are stored as half: those that kernels wait for memory with.
+"""Large values are stored as half: those whose kernels are limited by memory.
 
 Rounding every value costs accuracy: see docs/decisions/0001-half-storage.md.
 """

@@ -34,12 +34,12 @@ BackendName = (
     ]
     | str
 )
-"""What `backend` may be; listed so that editors offer the names."""
+"""The values of `backend`; listed so that editors complete the names."""
 Names = type[enum.IntEnum] | type[enum.IntFlag]
 
 
 class InferencePreference(enum.IntEnum):
-    """How the delegate will be used, and so how long its creation may take."""
+    """How the delegate will be used, which determines how long its creation may take."""
 
     FAST_SINGLE_ANSWER = 0
     SUSTAINED_SPEED = 1
@@ -47,7 +47,7 @@ class InferencePreference(enum.IntEnum):
 
 
 class InferencePriority(enum.IntEnum):
-    """What matters more when a choice must be made."""
+    """Goals, in the order of their priority."""
 
     AUTO = 0
     MAX_PRECISION = 1
@@ -69,7 +69,7 @@ QUANTIZED_MODES: tuple[QuantizedMode, ...] = ("exact", "float")
 
 
 class GpuDelegateKeywords(TypedDict, total=False):
-    """The keywords of GpuDelegate, which a dict may hold as well: fields of GpuDelegateOptions."""
+    """The keywords of GpuDelegate, or keys of an options dict: fields of GpuDelegateOptions."""
 
     is_precision_loss_allowed: int
     inference_preference: InferencePreference | Literal[0, 1, 2]
@@ -122,56 +122,54 @@ class GpuDelegateOptions:
     """All options of GpuDelegate.
 
     The first block has the names, defaults and rules of TensorFlow Lite's GPU delegate:
-    `is_precision_loss_allowed` is -1 (use the priorities), 0 or 1; values of the enums may be
-    given as numbers. `max_delegated_partitions` below 1 counts as 1. With
-    `serialization_dir` and `model_token`, compiled partitions are kept in that folder, and the next
-    start takes them from there; ENABLE_SERIALIZATION may be given with them. CL_ONLY counts where
-    GL_ONLY is given too. Nodes (by their numbers in the report) before `first_delegate_node_index`
-    or after `last_delegate_node_index` stay on the CPU, which helps to find the node that goes
-    wrong.
+    `is_precision_loss_allowed` is -1 (use the priorities), 0 or 1; enums may also be given as
+    numbers. `max_delegated_partitions` below 1 means 1. With `serialization_dir` and
+    `model_token`, compiled partitions are cached in that folder and loaded at the next start;
+    ENABLE_SERIALIZATION is optional. CL_ONLY takes precedence over GL_ONLY. Nodes (by their numbers
+    in the report) before `first_delegate_node_index` or after `last_delegate_node_index` stay on
+    the CPU, which helps to find a node with wrong results.
 
-    The priorities decide about precision and memory: float32 where MAX_PRECISION comes first, else
-    large values are stored as half, or all where MIN_MEMORY_USAGE comes before MIN_LATENCY. Sums
-    are always float32. At float32 they change nothing: memory is planned as small as it goes.
+    The priorities determine precision and memory: float32 if MAX_PRECISION is first; otherwise
+    large values are stored as half, or all values if MIN_MEMORY_USAGE precedes MIN_LATENCY. Sums
+    are always float32. With float32 the order of the others has no effect: the memory plan is
+    always as small as possible.
 
-    `inference_preference` says how long the creation of the interpreter may take.
-    FAST_SINGLE_ANSWER: kernels are chosen by estimates. BALANCED: by measured choices if some are
-    kept in `serialization_dir`, else by estimates. SUSTAINED_SPEED: the same, but what is not kept
-    is measured, which takes seconds; so do new shapes when inputs are resized. A software device
-    is not measured. In any case each partition is run once, so that no invoke waits for what the
-    driver leaves to the first run.
+    `inference_preference` limits how long the creation of the interpreter takes.
+    FAST_SINGLE_ANSWER: kernels are selected by estimates. BALANCED: by cached measurements in
+    `serialization_dir`, otherwise by estimates. SUSTAINED_SPEED: as BALANCED, but kernels without
+    cached measurements are measured, which takes seconds, also for new shapes when inputs are
+    resized. Software devices are not measured. Each partition always runs once at its creation, so
+    that no invoke waits for work that drivers defer to the first run.
 
-    Partitions of a graph that the CPU has a part of are delegated if that is faster by an estimate
-    (docs/decisions/0013-partitions-that-pay-off.md), those that save most first. A number as
-    `min_nodes_per_partition` takes the place of the estimate: partitions of at least so many nodes
-    are delegated, the largest first. Neither concerns a graph that can run whole.
+    Partitions of a graph that runs partly on the CPU are delegated if the estimate says that it is
+    faster (docs/decisions/0013-partitions-that-pay-off.md), the largest saving first. A number for
+    `min_nodes_per_partition` replaces the estimate: partitions of at least that many nodes are
+    delegated, the largest first. Neither applies to a graph that runs completely on the GPU.
 
-    With `invoke_timeout_ms`, an invoke fails with InvokeTimeoutError when the device has not
-    answered after so many milliseconds; the device then counts as lost. None: it waits for ever.
+    With `invoke_timeout_ms`, an invoke that takes longer fails with InvokeTimeoutError, and the
+    device counts as lost. None: no limit.
 
-    `quantized` is how quantized tensors are computed, with ENABLE_QUANT: "exact", as None means, in
-    their integers, equal to the CPU's kernels in every bit; "float" as real numbers, which are
-    kept in the range of the stored integers and on their grid. Without ENABLE_QUANT all nodes on
-    8-bit tensors stay on the CPU.
+    `quantized` is how quantized tensors are computed with ENABLE_QUANT: "exact" (the default)
+    computes in integers, bit-identical to the CPU's kernels; "float" computes in real numbers,
+    which are rounded to the grid and range of the stored integers. Without ENABLE_QUANT all nodes
+    with 8-bit tensors stay on the CPU.
 
-    `cache` keeps compiled partitions without a word about where: True in the user's cache folder,
-    or in `serialization_dir` if that is given; a path: in that folder; None: if the environment has
-    LITEGPU_CACHE; False: nothing is kept at all. What is kept is found by all that it depends on,
-    weights and driver included, so a `model_token` only groups files (docs/cache.md).
-    `unsafe_cache` uses the folder even if it belongs to another user or others may write to it, who
-    may then choose what runs here, on the GPU and in the driver; None: if the environment has
-    LITEGPU_CACHE_UNSAFE.
+    `cache` caches compiled partitions: True in `serialization_dir` if that is given, otherwise in
+    the user's cache folder; a path: in that folder; None: if LITEGPU_CACHE is set; False: never.
+    The cache key contains everything that a partition depends on, such as weights and driver, so
+    a `model_token` only groups files (docs/cache.md). `unsafe_cache` uses the folder even if it
+    belongs to another user or if others may write to it: they can then execute code in this
+    process, on the GPU and in the driver. None: if LITEGPU_CACHE_UNSAFE is set.
 
-    With `quick_start`, CUDA kernels that are not kept yet are compiled in a hurry, and again, as
-    fast as they get, while the first invokes run: those take several times as long, for a second or
-    two, and give the same results. None: where compiled partitions are kept, so that it happens
-    once, and without SUSTAINED_SPEED. See GpuDelegate.wait_for_best_code.
+    With `quick_start`, CUDA kernels that are not cached are first compiled fast, and optimized
+    while the first invokes run: for a second or two these take several times as long, with the same
+    results. None: only with a cache, so that it happens once, and without SUSTAINED_SPEED. See
+    GpuDelegate.wait_for_best_code.
 
     `backend`, `device` (number, part of a name, "cuda:0" or "cuda") and `precision` ("fp32" or
-    "float32", "fp16", "float16" or "half") override what follows from the rest; case does not
-    matter. `backend="auto"` and "gpu" mean the same as None. A number counts among the devices of
-    the backend that is asked for, else in `list_devices()`. Raises OptionsError for values that
-    cannot be used.
+    "float32", "fp16", "float16" or "half") override the other options; they are case-insensitive.
+    `backend="auto"` and "gpu" mean None. A device number is an index among the devices of the given
+    backend, otherwise in `list_devices()`. Raises OptionsError for invalid values.
     """
 
     is_precision_loss_allowed: int = -1
@@ -298,21 +296,21 @@ class GpuDelegateOptions:
         return replace(policy, quantized=self.quantized or "exact")
 
     def tuning(self) -> Tuning:
-        """Return how kernels are chosen."""
+        """Return how kernels are selected."""
         return _TUNING[InferencePreference(self.inference_preference)]
 
     def compiles_fast_first(self) -> bool:
-        """Return whether the first invokes may run code that was compiled in a hurry."""
+        """Return whether the first invokes may run quickly compiled kernels."""
         if self.quick_start is not None:
             return self.quick_start
         return self._keeps() and self.tuning() is not Tuning.MEASURED
 
     def timeout_seconds(self) -> float | None:
-        """Return how long an invoke may take; None for any time."""
+        """Return the maximum seconds of an invoke; None for no limit."""
         return None if self.invoke_timeout_ms is None else self.invoke_timeout_ms / 1000
 
     def resolved_backend(self) -> str | None:
-        """Return the backend that the options force, or None when any will do."""
+        """Return the backend that the options require, or None for any."""
         if named(self.backend):
             return self.backend
         if self.experimental_flags & ExperimentalFlags.CL_ONLY:
@@ -337,13 +335,13 @@ class GpuDelegateOptions:
         return f"Nothing is kept on disk: {' and '.join(missing)} must be given too, or cache=True."
 
     def _keeps(self) -> bool:
-        """Whether compiled partitions are to be kept."""
+        """Whether compiled partitions are cached."""
         if self.cache is not None:
             return bool(self.cache)
         return bool(self.serialization_dir and self.model_token) or config.is_cache_wanted()
 
     def cache_folder(self) -> CacheFolder | None:
-        """Return where compiled partitions are kept, None if nowhere.
+        """Return the folder of compiled partitions, None without a cache.
 
         Raises OptionsError or MissingDependencyError where there is no such place.
         """
@@ -356,7 +354,7 @@ class GpuDelegateOptions:
         return CacheFolder(folder, self.model_token or "", trusted)
 
     def usable_cache_folder(self) -> CacheFolder | None:
-        """Return what `cache_folder` does, or None after a warning where that raises."""
+        """Return the result of `cache_folder`, or None after a warning if it raises."""
         try:
             return self.cache_folder()
         except LitegpuError as error:
@@ -375,7 +373,7 @@ _INTEGERS: dict[str, Names | None] = {
     "first_delegate_node_index": None,
     "last_delegate_node_index": None,
 }
-"""Options that are whole numbers, and what has names for these."""
+"""Options that are whole numbers, and the enums that name their values."""
 _OPTIONAL_INTEGERS = ("min_nodes_per_partition", "invoke_timeout_ms")
 _TRUTHS = ("cache", "unsafe_cache", "quick_start")
 _TEXTS = ("serialization_dir", "model_token", "backend")
@@ -429,7 +427,7 @@ def members(names: Names) -> str:
 
 
 def precision_of(name: Any) -> Precision:
-    """Return the precision that a name stands for. Raises OptionsError for an unknown name."""
+    """Return the precision of a name. Raises OptionsError for an unknown name."""
     found = _PRECISION_NAMES.get(name.lower()) if isinstance(name, str) else None
     if found is None:
         hint = did_you_mean(str(name), _PRECISION_NAMES)

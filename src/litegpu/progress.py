@@ -1,4 +1,4 @@
-"""How far the start with a model is, told to whom wants to know while it takes long.
+"""Progress of the compilation of a model, for a callback.
 
 Whatever does the work says so by `at` and `steps`, wherever it stands; it costs nothing where
 nobody listens. The listener is called in a thread of its own, so that a driver that compiles for
@@ -27,16 +27,16 @@ Result = TypeVar("Result")
 Stage = Literal["choose", "measure", "compile", "load", "run", "end"]
 
 _QUIET_S = 0.5
-"""A start that ends before nobody is told of."""
+"""Seconds before the first call; shorter compilations are not reported."""
 _BETWEEN_S = 0.1
 """Seconds between two calls."""
 _PATIENCE_S = 1.0
-"""How long the end of a start waits for a listener that is still at work."""
+"""Seconds that the end of the compilation waits for a running callback."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the start with a model is.
+    """Progress of the compilation of a model.
 
     `stage` says what is being done: "choose" kernels and pack weights, "measure" candidates,
     "compile" kernels, "load" what is kept, or "run" once, for drivers leave work to that; "end"
@@ -54,18 +54,18 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], object]
-"""What is called with each Progress."""
+"""A callback for each Progress."""
 
 
 def checked(on_progress: OnProgress | None) -> OnProgress | None:
-    """Return a listener, if there is one. Raises OptionsError for what cannot be called."""
+    """Return the callback, if any. Raises OptionsError if it is not callable."""
     if not (on_progress is None or callable(on_progress)):
         raise OptionsError(f"on_progress must be a function or None, not {on_progress!r}.")
     return on_progress
 
 
 class _Watch:
-    """A listener, and what it is told next."""
+    """A callback, and its next argument."""
 
     def __init__(self, on_progress: OnProgress) -> None:
         self._on_progress: OnProgress | None = on_progress
@@ -76,7 +76,7 @@ class _Watch:
         self._thread.start()
 
     def end(self) -> None:
-        """Let the listener know that it was all, if it was told anything."""
+        """Call the listener with the stage "end", if it was called before."""
         self._over.set()
         self._thread.join(_PATIENCE_S)
 
@@ -89,7 +89,7 @@ class _Watch:
         self._call(replace(self.now, stage="end"))
 
     def _call(self, now: Progress) -> None:
-        """Call the listener, until it raises: it decides about nothing."""
+        """Call the listener, until it raises: its errors do not stop the compilation."""
         if self._on_progress is None:
             return
         try:
@@ -126,26 +126,26 @@ def watching(on_progress: OnProgress | None) -> Iterator[None]:
 
 
 def carried(work: Callable[[], Result]) -> Callable[[], Result]:
-    """Return `work` for another thread that shall tell the listener of this one."""
+    """Return `work` for another thread, reporting to the callback of this one."""
     return partial(contextvars.copy_context().run, work)
 
 
 def at(stage: Stage, total: int = 0) -> None:
-    """Say that a stage begins, of so many steps."""
+    """Report the start of a stage and its number of steps."""
     if (watch := _current.get()) is not None:
         watch.now = replace(watch.now, stage=stage, done=0, total=total)
 
 
 def at_partition(number: int, count: int) -> None:
-    """Say that partition `number` of `count` begins, counted from 1."""
+    """Report the start of partition `number` of `count`, counted from 1."""
     if (watch := _current.get()) is not None:
         watch.now = Progress("choose", partition=number, partitions=count)
 
 
 def steps(stage: Stage, items: Iterable[Item], total: int) -> Iterator[Item]:
-    """Yield items, each a step of a stage, which is done when the next one is asked for."""
+    """Yield items, each a step of a stage that is done when the next one is requested."""
     at(stage, total)
     for done, item in enumerate(items, 1):
         yield item
-        if (watch := _current.get()) is not None:  # which a step's own stages may have moved
+        if (watch := _current.get()) is not None:  # a step may have reported other stages
             watch.now = replace(watch.now, stage=stage, done=done, total=total)

@@ -20,7 +20,7 @@ from litegpu.errors import BindingError, CompiledModelError
 
 Array = npt.NDArray[Any]
 KINDS = {"host": MemoryKind.HOST, "pinned": MemoryKind.PINNED, "device": MemoryKind.DEVICE}
-"""Where memory may lie, as people name it."""
+"""The kinds of memory, by their public names."""
 _ON_CPU = (int(DeviceType.CPU), 0)
 
 
@@ -28,15 +28,15 @@ class BufferUser(Protocol):
     """Who has prepared something for buffers."""
 
     def forget_buffer(self, number: int, /) -> None:
-        """Let go of what is prepared for the buffer of that id."""
+        """Drop what is prepared for the buffer of that id."""
 
 
 class TensorBuffer:
     """One tensor's memory, on the host or on a device.
 
-    `CompiledModel.create_input_buffers` and its like make them, `of` takes what another library
-    has made. A buffer's memory lives as long as it, its `array`, or whatever took it by DLPack is
-    held by anyone, whatever becomes of the model. It is for one thread at a time.
+    `CompiledModel.create_input_buffers` and similar methods create them; `of` wraps the memory of
+    another library. The memory exists as long as the buffer, its `array` or a DLPack consumer is
+    referenced, independent of the model. Only one thread at a time may use a buffer.
     """
 
     def __init__(
@@ -75,19 +75,18 @@ class TensorBuffer:
         dtype: npt.DTypeLike | None = None,
         shape: Sequence[int] | None = None,
     ) -> TensorBuffer:
-        """Return a buffer that is another library's memory, which it keeps.
+        """Return a buffer on the memory of another library, without a copy.
 
-        `source` is an array of NumPy, PyTorch, CuPy, JAX, Numba or any other library that has
+        `source` is an array of NumPy, PyTorch, CuPy, JAX, Numba or any other library with
         `__dlpack__` or `__cuda_array_interface__`, a pyopencl array, or a pyopencl.Buffer,
-        wgpu.GPUBuffer, moderngl.Buffer or litegpu.GLBuffer; these are told `dtype` and `shape`. An
-        array that is told them is taken as the bytes that it has.
-        What that library has enqueued for an array comes before what the model does with it; what
-        it enqueues later does if it is on the `stream` of a run, or in the OpenGL context that is
-        current.
+        wgpu.GPUBuffer, moderngl.Buffer or litegpu.GLBuffer. The last four need `dtype` and `shape`;
+        with an array, these reinterpret its bytes.
+        Work that the library has enqueued for an array precedes the model's use of it; later work
+        does if it is on the `stream` of a run, or in the current OpenGL context.
 
-        Raises CompiledModelError for anything else, for a `dtype` or `shape` that it cannot have,
-        and BindingError for memory that a model cannot use: with gaps, of another context or kind
-        of device, of a type that no tensor has.
+        Raises CompiledModelError for any other object and for an invalid `dtype` or `shape`, and
+        BindingError for memory that a model cannot use: with gaps, of another context or device
+        type, or of a type that tensors do not have.
         """
         if isinstance(source, np.ndarray):
             found = of_numpy(source)
@@ -131,7 +130,7 @@ class TensorBuffer:
         self.memory  # noqa: B018 - raises for one that was destroyed
         if self._array is None:
             raise CompiledModelError(
-                "This buffer lies on a device. Copy with read() and write(), or hand it to a "
+                "This buffer is on a device. Copy with read() and write(), or pass it to a "
                 "library of that device: torch.from_dlpack(buffer)."
             )
         return self._array
@@ -145,7 +144,7 @@ class TensorBuffer:
 
     @property
     def kind(self) -> str:
-        """Where the memory lies: "host", "pinned" (page-locked) or "device"."""
+        """The kind of memory: "host", "pinned" (page-locked) or "device"."""
         kind = self.memory.kind
         return next(name for name, each in KINDS.items() if each is kind)
 
@@ -195,7 +194,7 @@ class TensorBuffer:
         if data_array.size > self._size:
             raise CompiledModelError(
                 f"write: {data_array.size} elements are more than the {self._size} of the tensor "
-                f"buffer. Resize the input, and create its buffer anew."
+                f"buffer. Resize the input, and create a new buffer for it."
             )
         if not self._writable:
             raise CompiledModelError(READ_ONLY)
@@ -223,7 +222,7 @@ class TensorBuffer:
         if count > self._size:
             raise CompiledModelError(
                 f"read: {count} elements are more than the {self._size} that the tensor buffer "
-                "has. Read no more than these."
+                "has. Read at most these."
             )
         whole = self._array
         if whole is None:
@@ -236,18 +235,18 @@ class TensorBuffer:
         return {"dtype": self._dtype.name, "shape": list(self._shape)}
 
     def destroy(self) -> None:
-        """Let go of the memory. Harmless when repeated."""
+        """Release the memory. Repeated calls do nothing."""
         self._memory = self._array = None
         for user in [*self._users]:
             user.forget_buffer(id(self))
         self._users.clear()
 
     def when_gone(self, user: BufferUser) -> None:
-        """Tell a user once nothing can use the buffer any more. It lives no longer for that."""
+        """Notify `user`, which is referenced weakly, when the buffer is released."""
         self._users.add(user)
 
     def __del__(self) -> None:
-        """Let go of the memory, and of what was prepared for it."""
+        """Release the memory, and what was prepared for it."""
         with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
             self.destroy()
 
@@ -261,7 +260,7 @@ class TensorBuffer:
         found = self.read() if self._array is None else self.array
         result = found if dtype is None else found.astype(dtype, copy=False)
         if copy is False and result is not self._array:
-            raise ValueError("The buffer's elements have to be copied for this. Allow it.")
+            raise ValueError("This requires a copy of the buffer's elements. Allow it.")
         return result.copy() if copy and result is self._array else result
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -274,7 +273,7 @@ class TensorBuffer:
             return _ON_CPU
         if info.backend != "cuda":
             raise BufferError(
-                f"The buffer lies on {info.title}, of which DLPack's users know nothing. Its "
+                f"The buffer is on {info.title}, which DLPack does not support. Its "
                 "`handle` is for the libraries of that API."
             )
         return int(DeviceType.CUDA), info.index
@@ -287,14 +286,16 @@ class TensorBuffer:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Return the memory for another library, which may use it on any stream at once.
+        """Return the memory for another library, which may use it immediately on any stream.
 
-        A run that was submitted is to be waited for before. Raises BufferError for memory that
-        cannot be lent so: with a copy, on another device, read-only.
+        Wait for a submitted run before. Raises BufferError for requests that cannot be met: a
+        copy, another device, or writable access to read-only memory.
         """
         device = self.__dlpack_device__()
         if copy or (dl_device is not None and tuple(dl_device) != device):
-            raise BufferError("The buffer lends its own memory, where it is. Copy that, or read().")
+            raise BufferError(
+                "The buffer exports its own memory without a copy. Copy that, or use read()."
+            )
         if not self._writable:
             raise BufferError(READ_ONLY)
         return lend(self._memory, self._start, self._dtype, self._shape, device)
@@ -315,7 +316,7 @@ class TensorBuffer:
         }
 
     def _device_info(self) -> DeviceInfo | None:
-        """Return the device on which the memory lies, None for the host."""
+        """Return the device of the memory, None for the host."""
         memory = self.memory
         return memory.device.info if isinstance(memory, DeviceBuffer) else None
 
@@ -359,7 +360,7 @@ def stream_number(stream: Any) -> int:
     return int(stream)
 
 
-READ_ONLY = "This buffer is of memory that may only be read. Make a copy of it, or another buffer."
+READ_ONLY = "This buffer is read-only memory. Copy it, or create another buffer."
 
 
 def _dtype_of(dtype: npt.DTypeLike) -> np.dtype[Any]:

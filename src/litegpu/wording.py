@@ -64,7 +64,7 @@ def about(seconds: float) -> str:
 
 
 def counts(seconds: float) -> bool:
-    """Return whether an estimated time is worth a word."""
+    """Return whether an estimated time is large enough to be shown."""
     return seconds >= 1e-6
 
 

@@ -392,7 +392,9 @@ def test_a_run_that_takes_too_long(device: OpenGLDevice, monkeypatch: pytest.Mon
     context.timeout = 0.05
     answer = threading.Event()
     monkeypatch.setattr(device.gl, "finish_within", lambda seconds: answer.wait(60))
-    wanted = r"Device opengl:0 .* did not answer within invoke_timeout_ms \(50 ms\) and is given up"
+    wanted = (
+        r"Device opengl:0 .* did not answer within invoke_timeout_ms \(50 ms\) and counts as lost"
+    )
     with pytest.raises(InvokeTimeoutError, match=wanted):
         context.run(Bindings.of([floats()], [result]))
     assert device.lost

@@ -269,7 +269,7 @@ def test_a_lost_device(own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
     assert_close(run_model(target, x), reference(model, x))
     context = ready(own_device, adding(1))
     own_device.device.destroy()
-    lost = r"Device webgpu:0 .* is lost: .*Make a new GpuDelegate and interpreter"
+    lost = r"Device webgpu:0 .* is lost: .*Create a new GpuDelegate and interpreter"
     for fails in (
         lambda: run(context, [floats()]),
         lambda: ready(own_device, adding(1)),
@@ -380,7 +380,9 @@ def test_a_run_that_takes_too_long(
     np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1)
     context.timeout = 0.02
     monkeypatch.setattr(own_device.calls, "is_idle", lambda device: False)
-    wanted = r"Device webgpu:0 .* did not answer within invoke_timeout_ms \(20 ms\) and is given up"
+    wanted = (
+        r"Device webgpu:0 .* did not answer within invoke_timeout_ms \(20 ms\) and counts as lost"
+    )
     with pytest.raises(InvokeTimeoutError, match=wanted):
         context.run(Bindings.of([floats()], [result]))
     assert own_device.lost and not result.any()

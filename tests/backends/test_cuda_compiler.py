@@ -55,7 +55,7 @@ class Compilers:
         self.begun.release()
         assert self.may_end.wait(30)
         if "refused" in source:
-            raise CompilationError("NVRTC refuses a kernel")
+            raise CompilationError("NVRTC rejects a kernel")
         return source.encode()
 
 
@@ -149,7 +149,7 @@ def test_short_kernels_do_not_wait_for_weights_to_be_packed(compilers: Compilers
 
 def test_what_was_begun_ends_with_the_block(compilers: Compilers) -> None:
     with (
-        pytest.raises(CompilationError, match="NVRTC refuses a kernel"),
+        pytest.raises(CompilationError, match="NVRTC rejects a kernel"),
         KernelCompiler(CUDADialect(), (8, 0), None) as compiler,
     ):
         for number in range(3):

@@ -203,7 +203,7 @@ def test_modules_of_an_artifact_are_loaded_or_refused(
     assert again.binaries() == binaries
     again.close()
     fake.before = lambda each: Status.CUDA_ERROR_INVALID_IMAGE if each == name else None
-    with pytest.raises(CompilationError, match="refuses kernels that were kept"):
+    with pytest.raises(CompilationError, match="rejects cached kernels"):
         device.load(program, binaries)
     fake.before = lambda each: Status.CUDA_ERROR_OUT_OF_MEMORY if each == name else None
     with pytest.raises(CudaError):

@@ -265,7 +265,7 @@ def test_where_contexts_cannot_be_made_the_primary_one_is_reset(fake: FakeDriver
     lost, target = opened(), context()
     lost.lost = True
     fake.before = fatal("cuCtxCreate")
-    with pytest.raises(DeviceLostError, match=r"while interpreters that used it live: .*Delete"):
+    with pytest.raises(DeviceLostError, match=r"while interpreters that used it exist: .*Delete"):
         opened()
     target.close()
     fake.calls.clear()
@@ -277,7 +277,7 @@ def test_where_no_context_can_be_had(fake: FakeDriver) -> None:
     opened().lost = True
     names = ("cuCtxCreate", "cuDevicePrimaryCtxReset")
     fake.before = lambda name: Status.CUDA_ERROR_ILLEGAL_ADDRESS if name in names else None
-    with pytest.raises(DeviceLostError, match=r"anew in this process: .*Start a new process"):
+    with pytest.raises(DeviceLostError, match=r"reopened in this process: .*Start a new process"):
         opened()
 
 

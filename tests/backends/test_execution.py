@@ -332,7 +332,9 @@ def test_what_comes_next_waits_for_what_is_in_flight(device: Device) -> None:
     assert event.done() and event.wait()
     np.testing.assert_array_equal(first, floats(4) + 1 + 1)
     for late in (context.read_memory, lambda: run(context, [floats()])):
-        with pytest.raises(ExecutionError, match=r"This partition was released\. Make the inter"):
+        with pytest.raises(
+            ExecutionError, match=r"This partition was released\. Create a new inter"
+        ):
             late()
 
 

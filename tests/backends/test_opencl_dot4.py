@@ -130,7 +130,7 @@ def test_a_form_that_fails_is_told_and_left(
     assert dot4.byte_dot(opencl_device) is PLAIN
     assert [each.levelname for each in caplog.records] == ["WARNING"]
     assert f"{opencl_device.info.title} reports cl_broken, but" in caplog.text
-    assert "It multiplies bytes without that." in caplog.text
+    assert "Bytes are multiplied without it." in caplog.text
     assert re.search(reason, caplog.text)
 
 

@@ -134,7 +134,7 @@ def test_a_call_that_fails_is_an_error_with_its_name(
         with pytest.raises(ExecutionError, match=r"OUT_OF_RESOURCES \(status -5\)") as caught:
             run(context, [floats()], len(outputs))
     assert opencl_device.info.name in str(caught.value)
-    assert "Make the interpreter anew" in str(caught.value)
+    assert "Create a new GpuDelegate and interpreter" in str(caught.value)
     context.close()
 
 
@@ -194,7 +194,9 @@ def test_running_a_closed_context_is_an_error_not_a_crash(
     call()
     context.close()
     for late in (call, lambda: run(context, [x])):
-        with pytest.raises(ExecutionError, match=r"This partition was released\. Make the inter"):
+        with pytest.raises(
+            ExecutionError, match=r"This partition was released\. Create a new inter"
+        ):
             late()
 
 

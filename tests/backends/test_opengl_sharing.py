@@ -186,6 +186,6 @@ def test_a_driver_that_refuses(monkeypatch: pytest.MonkeyPatch, call: str) -> No
     for name, result in there.items():
         monkeypatch.setitem(egl.call, name, lambda *_, result=result: result)
     monkeypatch.setattr(opengl_sharing, "_found", [egl])
-    said = rf"is refused by the driver \({call}.*needs OpenGL 4\.3 or newer, also where"
+    said = rf"is rejected by the driver \({call}.*needs OpenGL 4\.3 or newer, also if"
     with pytest.raises(UnsupportedDeviceError, match=said):
         opengl_sharing.share().enter()

@@ -128,9 +128,9 @@ def test_what_is_wrong_is_told_once_and_replaced(
 
 def test_what_proves_unusable_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store, path = stored(tmp_path)
-    store.discard(KEY, "the driver refuses it")
+    store.discard(KEY, "the driver rejects it")
     assert not path.exists()
-    assert "proved unusable and will be replaced: the driver refuses it" in caplog.text
+    assert "proved unusable and will be replaced: the driver rejects it" in caplog.text
 
 
 @posix

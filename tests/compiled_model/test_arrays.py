@@ -92,7 +92,7 @@ def test_what_keeps_its_value_is_taken(dtype: str, given: Any) -> None:
         (
             "float32",
             [[1.0, 1e300, np.inf, 2]],
-            r"float32, where that is infinite, .* given 1e\+300",
+            r"float32, in which the value is infinite, .* given 1e\+300",
         ),
         ("int8", [[0.5, 1, 2, 3]], r"'x' is int8, and was given float64\. Convert it"),
     ],

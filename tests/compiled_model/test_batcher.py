@@ -126,7 +126,7 @@ def test_a_request_that_is_wrong_fails_alone(monkeypatch: pytest.MonkeyPatch) ->
                 batcher(row(3))
         for _ in range(5):
             np.testing.assert_array_equal(batcher(row(4)), -np.abs(row(4)))
-    with pytest.raises(CompiledModelError, match=r"The batcher was closed. Make another"):
+    with pytest.raises(CompiledModelError, match=r"The batcher was closed. Create a new"):
         batcher.submit(row(5))
 
 
@@ -141,7 +141,7 @@ def test_a_request_beside_close_is_answered() -> None:
     with model_of(WHOLE) as model:
         batcher = Batcher(model, max_batch=2)
         late = batcher.submit(Closes())
-        with pytest.raises(CompiledModelError, match=r"The batcher was closed. Make another"):
+        with pytest.raises(CompiledModelError, match=r"The batcher was closed. Create a new"):
             late.result(timeout=10)
 
 

@@ -294,7 +294,7 @@ def test_what_a_model_shows_of_itself(tmp_path: Path) -> None:
     with CompiledModel.from_buffer(path.read_bytes(), hardware_accel=CPU) as model:
         assert re.match(r"<CompiledModel of \d+ B on the CPU; input float32 ", repr(model))
         assert "on the CPU" in model._repr_html_()
-        assert "profile() measures the GPU, which was not asked for." in error_of(model.profile)
+        assert "profile() measures the GPU, which was not requested." in error_of(model.profile)
 
 
 def test_a_profile() -> None:

@@ -130,7 +130,7 @@ def test_signatures_of_one_graph_are_resized_together() -> None:
         model.run_by_index(1, *before)
         for number in range(2):
             model.resize_input_tensor(number, shape, 0, strict=False)
-        with pytest.raises(CompiledModelError, match="Create the buffer anew"):
+        with pytest.raises(CompiledModelError, match="Create a new buffer"):
             model.run_by_index(1, *before)
         assert all(map(model._main.runs_directly, model._main.signatures))
         x = np.ones(shape, np.float32)

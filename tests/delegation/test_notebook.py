@@ -51,7 +51,7 @@ def test_a_profile() -> None:
     text = made_up_profile()._repr_html_()
     assert text.startswith("<p><b>litegpu on A GPU (cuda, fp16)</b></p>")
     rows = cells(text)
-    assert ["2 kernels, each by itself", "160.0"] in rows
+    assert ["2 kernels, each measured alone", "160.0"] in rows
     assert ["their floors", "50.0"] in rows
     assert ["CONV_2D", "1", "100.0", "62%"] in rows
     assert ["conv_2d", "CONV_2D", "4", "100.0", "62%", "25.0"] in rows

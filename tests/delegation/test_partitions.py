@@ -352,7 +352,7 @@ def test_constants_that_no_partition_needs_stand_in_the_report() -> None:
     assert run(on_gpu, random(1, 2, 3))[1].tolist() == [1, 2, 3]
     (left,) = report_of(delegate).left_out
     assert left.nodes == (2,)
-    assert left.reason == "Its results are known before the model runs: no partition needs them."
+    assert left.reason == "Its results are constant, and no partition needs them."
 
 
 # The rules by themselves

@@ -250,7 +250,7 @@ def test_an_interpreter_without_this_delegate() -> None:
     delegate = GpuDelegate()
     running = interpreter(chain(["ABS"]), delegate)
     for other in (interpreter(chain(["ABS"])), interpreter(chain(["ABS"]), GpuDelegate())):
-        with pytest.raises(InterpreterError, match="interpreter was made without this delegate"):
+        with pytest.raises(InterpreterError, match="interpreter was created without this delegate"):
             delegate.profile(other)
     assert running
 

@@ -50,7 +50,7 @@ class Compilers:
         self.requests += 1
         assert self.may.wait(60)
         if self.refuses:
-            raise CompilationError("No process of its own can compile a kernel.")
+            raise CompilationError("No separate process can compile a kernel.")
         return self._recompile(device, program, folder)
 
 
@@ -165,7 +165,7 @@ def test_what_the_driver_refuses_leaves_all_as_it_was(
     compilers.may.set()
     assert delegate.wait_for_best_code() == (failing == "cuGraphInstantiate")
     assert in_range(run(target, X)) and code() == {"0"}
-    assert "compiled in a hurry stays" in caplog.text
+    assert "keeping the quickly compiled kernels" in caplog.text
     assert in_range(run(target, X)) and not driver.faults
 
 
@@ -178,7 +178,7 @@ def test_without_compilers_the_first_code_stays(
     target, delegate = started()
     assert not delegate.wait_for_best_code()
     assert in_range(run(target, X)) and code() == {"0"}
-    assert "stays: No process of its own can compile a kernel." in caplog.text
+    assert "quickly compiled kernels: No separate process can compile a kernel." in caplog.text
 
 
 def is_fast_compiled(folder: Path) -> list[bool]:

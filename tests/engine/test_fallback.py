@@ -337,7 +337,7 @@ def test_where_no_context_can_be_had_invokes_fail_until_one_can(
     target = interpreter(model, delegate)
     deadly.armed, deadly.opens = True, False
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"anew in this process: .* Start a new process"):
+        with pytest.raises(RuntimeError, match=r"reopened in this process: .* Start a new process"):
             run(target, x)
         assert isinstance(delegate.error, DeviceLostError)
     deadly.opens = True

@@ -99,7 +99,9 @@ def runner(
     with (
         mock.patch.object(conv_narrow, "_MAX_CLOCK_RATIO", 1e9),
         mock.patch.object(conv_patch, "_MAX_CLOCK_RATIO", 1e9),
-        mock.patch.object(numeric_policy, "_WORTH_ROUNDING", 0 if problem.rounded else 1e12),
+        mock.patch.object(
+            numeric_policy, "_MIN_ROUNDED_OPERATIONS", 0 if problem.rounded else 1e12
+        ),
         mock.patch.object(conv_mma, "best_tiles", best_tiles),
     ):
         program = built(graph, policy, device, DType.FLOAT32)

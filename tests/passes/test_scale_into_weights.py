@@ -201,7 +201,7 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_broadcast, "the epilogue op broadcasts its result"),
     (_computed_weights, "its weights are computed"),
     (_shared_weights, "others share its weights"),
-    (_many_weights, "beside weights so large, an epilogue op costs nothing"),
+    (_many_weights, "with weights this large, an epilogue op costs nothing"),
     (lambda builder: builder.graph(_scaled(builder, 1e5)[1]), _NOT_HALF),
     (lambda builder: builder.graph(_scaled(builder, [1.0, 1e-6, 1.0])[1]), _NOT_HALF),
     (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -34,6 +36,16 @@ PROSE: Mapping[str, str] = {
     **{"what it takes": "its cost, or its input", "looked at": "checked", "maker": "vendor"},
 }
 """Words and phrases of pages that a reader stumbles over, and what to say instead."""
+IN_CODE = ("beside", "hurry", "anew", "whoever", "in turns", "by turns")
+"""Those of PROSE that docstrings, comments, logs and errors of the package do not use either."""
+IN_TEXTS = rf"\b({'|'.join(IN_CODE)})\b"
+PARTS: Mapping[str, str] = {
+    **dict.fromkeys(("seat", "seats", "seated"), "slot"),
+    **dict.fromkeys(("hurry", "hurried"), "fast_compile"),
+    **{"unkept": "not_cached", "beside": "other, next_to", "worth": "pays", "told": "reported"},
+    **{"asked": "requested"},
+}
+"""Words that are no part of a name in the package either, and what to say instead."""
 PYTHON = sorted(
     path
     for folder in ("src", "tests", "scripts", "benchmarks")
@@ -87,6 +99,20 @@ def stumbling(text: str) -> dict[str, str]:
     return {word: instead for word, instead in PROSE.items() if f" {word} " in f" {words} "}
 
 
+def old_parts(name: str) -> dict[str, str]:
+    """Return the old words among the parts of a name, with what to say instead."""
+    parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
+    return {word: PARTS[word] for part in parts if (word := part.lower()) in PARTS}
+
+
+def texts_of(text: str) -> Iterator[str]:
+    """Yield a module's docstrings, other strings and comments."""
+    kinds = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", -1)}
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in kinds:
+            yield token.string
+
+
 @pytest.mark.parametrize("text", ["def made(): ...", "class Maker: ...", "x.held = 1", "_kept = 1"])
 def test_old_words_are_found(text: str) -> None:
     assert old(set(names_of(text)))
@@ -103,6 +129,39 @@ def test_no_old_word_is_a_name() -> None:
         name = path.relative_to(ROOT).as_posix()
         words = old(set(names_of(path.read_text(encoding="utf-8"))))
         found |= {f"{name}: {word}": instead for word, instead in words.items()}
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("TakenSeat", "seat"), ("_SEATS", "seats"), ("is_asked", "asked"), ("NVRTCHurry", "hurry")],
+)
+def test_parts_of_names_are_found(name: str, word: str) -> None:
+    assert set(old_parts(name)) == {word}
+
+
+def test_no_old_word_is_a_part_of_a_name_in_the_package() -> None:
+    found: dict[str, Mapping[str, str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        for name in (path.stem, *names_of(path.read_text(encoding="utf-8"))):
+            if words := old_parts(name):
+                found[f"{path.relative_to(ROOT).as_posix()}: {name}"] = words
+    assert found == {}
+
+
+def test_words_in_texts_are_found() -> None:
+    text = 'def f():\n    """Lies beside."""\n    log(f"a {hurry} anew")  # whoever\n'
+    words = re.findall(IN_TEXTS, " ".join(texts_of(text)))
+    assert set(words) - {"hurry"} == {"beside", "anew", "whoever"}
+
+
+def test_the_texts_of_the_package_use_plain_words() -> None:
+    found: dict[str, str] = {}
+    for path in SOURCE.rglob("*.py"):
+        for text in texts_of(path.read_text(encoding="utf-8")):
+            words = re.findall(IN_TEXTS, text, re.IGNORECASE)
+            name = path.relative_to(ROOT).as_posix()
+            found |= {f"{name}: {word}": PROSE[word.lower()] for word in words}
     assert found == {}
 
 

@@ -175,7 +175,7 @@ def test_what_runs_once_is_not_worth_compiling() -> None:
     (graph,) = report_of(delegate).subgraphs
     assert graph.delegated_nodes == []
     assert [(left.nodes, left.reason) for left in graph.left_out] == [
-        (tuple(range(1, 13)), "It runs only once, which is over before it could be compiled.")
+        (tuple(range(1, 13)), "It runs only once, which takes less time than compiling it.")
     ]
 
 

@@ -209,7 +209,7 @@ def test_limits_and_clearing_leave_what_is_not_litegpus(tmp_path: Path, capsys: 
 def test_kernels_by_themselves_are_counted(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / f"{'0' * 64}.glbin").write_bytes(bytes(2 << 20))
     assert in_folder(tmp_path) == 0
-    assert "1 file of kernels and choices beside, 2.0 MB" in shown(capsys)
+    assert "1 file of kernels and choices, 2.0 MB" in shown(capsys)
     assert in_folder(tmp_path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["kernels"] == {"files": 1, "bytes": 2 << 20}
     assert in_folder(tmp_path, "--limit=1") == 0

@@ -99,7 +99,7 @@ def test_a_gpu_that_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     with GpuDelegate() as gpu:
         advice = recommend(chain(["ABS"]), gpu, "")
     assert advice.flag == "--use_xnnpack=true"
-    assert "is not worth the way there: 1 of 1 operations run on it, by est" in advice.reason
+    assert "is slower with the copies: 1 of 1 operations run on it, by est" in advice.reason
 
 
 def test_a_model_that_the_gpu_cannot_run() -> None:

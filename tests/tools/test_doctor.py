@@ -62,7 +62,7 @@ MACHINES = (
         about.environment,
         {},
         {"LITEGPU_BACKEND": "opengl"},
-        "LITEGPU_BACKEND=opengl: backend to use when the options name none",
+        "LITEGPU_BACKEND=opengl: default backend",
         "",
         "note",
     ),
@@ -70,7 +70,7 @@ MACHINES = (
         nodes.gpus,
         card("0x10de"),
         {},
-        "There is a GPU of NVIDIA's, and NVIDIA's driver is not loaded.",
+        "There is an NVIDIA GPU, but NVIDIA's driver is not loaded.",
         "Install NVIDIA's driver",
     ),
     Ill(
@@ -84,14 +84,14 @@ MACHINES = (
         nodes.nvidia_in_containers,
         {**NVIDIA, ".dockerenv": ""},
         {"NVIDIA_VISIBLE_DEVICES": "void"},
-        "NVIDIA's driver is loaded, and no GPU is to be seen here (NVIDIA_VISIBLE_DEVICES=void).",
+        "NVIDIA's driver is loaded, but no GPU is visible here (NVIDIA_VISIBLE_DEVICES=void).",
         "docker run --gpus all",
     ),
     Ill(
         nodes.nvidia_in_containers,
         NVIDIA,
         {},
-        "NVIDIA's driver is loaded, and no GPU is to be seen here.",
+        "NVIDIA's driver is loaded, but no GPU is visible here.",
         "sudo nvidia-modprobe",
     ),
     Ill(
@@ -107,7 +107,7 @@ MACHINES = (
         nodes.render_nodes,
         {**card("0x8086"), "run/.containerenv": ""},
         {},
-        "The GPU of this container's host is not to be seen here.",
+        "The GPU of the host is not visible in this container.",
         "docker run --device=/dev/dri",
     ),
     Ill(
@@ -160,7 +160,7 @@ MACHINES = (
         {"usr/share/glvnd/egl_vendor.d/10.json": "{}"},
         {},
         "{root}/usr/share/glvnd/egl_vendor.d/10.json names no library (KeyError: 'ICD').",
-        "Install the package anew",
+        "Reinstall the package",
     ),
 )
 
@@ -305,7 +305,7 @@ def test_a_check_that_fails_is_a_finding() -> None:
         raise KeyError("moon")
 
     (found,) = run_checks(Machine(), [of_the_moon])
-    assert found == Finding("of the moon", "note", "This could not be checked: KeyError: 'moon'")
+    assert found == Finding("of the moon", "note", "This check failed: KeyError: 'moon'")
 
 
 INFO = {"index": 0, "name": "Some GPU", "driver": "1.0", "software": False}

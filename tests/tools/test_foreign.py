@@ -72,7 +72,7 @@ CRASHES = {
     "prepare": "The library (crashes|ends the process)",
     "invoke": "The library (crashes|ends the process)",
     "destroy": "The library (crashes|ends the process)",
-    "exit": r"ends the process with status 0x5\. .* Its last words: 'the licence is over'\. Use an",
+    "exit": r"ends the process with status 0x5\. .* Its last output: 'the licence is over'\. Use",
     "apply": r"It is loaded, but this model does not run with it \(The runtime refuses .*another",
 }
 
@@ -93,7 +93,7 @@ def test_a_library_that_hangs(library: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_option_that_it_does_not_know(library: Path) -> None:
-    said = r"It makes no delegate \(.*no such option: colour\)\. Check the options"
+    said = r"It returns no delegate \(.*no such option: colour\)\. Check the options"
     with pytest.raises(DelegateLibraryError, match=said):
         make_delegates(flags(library, "scale:2;colour:red"))
 
@@ -107,7 +107,7 @@ def test_a_library_that_works_only_once(library: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(runtime, "load", Runtime)
     with pytest.raises(
-        DelegateLibraryError, match=r"_path=.*: It makes no delegate \(the device is"
+        DelegateLibraryError, match=r"_path=.*: It returns no delegate \(the device is"
     ):
         make_delegates(flags(library))
 

@@ -38,9 +38,9 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
         "kernel  operation  node  output  µs  share  GFLOP/s  GB/s  floor µs  efficiency",
         "conv_2d  CONV_2D  4  1×8×8×16  100.0  62%  30.0  20.0  25.0  25%",
         "copy  COPY  1×8×8×16  60.0  38%  0.0  25.0  42%",
-        "2 kernels, each by itself  160.0",
+        "2 kernels, each measured alone  160.0",
         "their floors  50.0",
-        "all kernels as a chain  140.0",
+        "all kernels in sequence  140.0",
         "host: wait  150.0",
         "interpreter.invoke()  180.0",
         "of it: runtime, Python, nodes on the CPU  4.0",
@@ -87,7 +87,7 @@ def test_kernels_of_all_passes_of_a_loop_are_one_row(capsys: pytest.CaptureFixtu
         "copy  COPY  1×8×8×16  1  60.0  22%  0.0  25.0  42%",
         "copy  COPY  1×8×8×16  1  60.0  22%  0.0  25.0  42%",
     ]
-    assert "4 kernels, each by itself  270.0" in lines
+    assert "4 kernels, each measured alone  270.0" in lines
 
 
 def test_tables_without_ceilings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -260,7 +260,7 @@ def test_xnnpack_comes_last_in_any_order(order: int, capsys: pytest.CaptureFixtu
     assert [each.name for each in found.applied] == ["GPU", "XNNPACK"]
     created, _, *warnings = capsys.readouterr().out.splitlines()
     assert created == "INFO: GPU delegate created."
-    late = "WARN: The Python runtime applies XNNPACK by itself, after all other delegates."
+    late = "WARN: The Python runtime applies XNNPACK automatically, after all other delegates."
     assert warnings == ([] if order > 0 else [late])
 
 

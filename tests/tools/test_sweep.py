@@ -273,7 +273,7 @@ def test_drivers_that_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     ("ended", "reason"),
     [
         (Ended(None, "", ""), "It hangs: it was stopped after 9 s."),
-        (Ended(-6, "", "terminate called\n\n"), r"It .*\. Its last words: 'terminate called'\."),
+        (Ended(-6, "", "terminate called\n\n"), r"It .*\. Its last output: 'terminate called'\."),
         (Ended(3, "", ""), "It ends the process with status 0x3."),
         (
             Ended(1, "", "news\nERROR: No memory is left.\nERROR: Benchmarking failed.\n"),

@@ -54,9 +54,9 @@ BACKENDS: Mapping[str, Backend] = _Backends()
 SHORT: Mapping[str, str] = {"cl": "opencl", "gl": "opengl"}
 """Shorter names for some of them."""
 ALIASES: Mapping[str, str] = {"metal": "Metal", "vulkan": "Vulkan", "d3d12": "Direct3D 12"}
-"""What else may be asked for as a backend: WebGPU on the system's API of that name."""
+"""Aliases of WebGPU on the system API of that name."""
 ANY = ("auto", "gpu")
-"""Names that ask for no backend in particular, as None does."""
+"""Names that mean any backend, like None."""
 _NO_GPU = ("cpu", "xnnpack", "tpu", "npu")
 
 
@@ -96,15 +96,15 @@ def list_devices() -> list[DeviceInfo]:
 
 
 def select(backend: str | None, device: int | str | None) -> Device:
-    """Open the device that the options (then the environment) ask for, else the best one.
+    """Open the device of the options, or of the environment, otherwise the best one.
 
-    A number counts among the devices of the backend that is asked for, else in `list_devices()`.
-    Text is a part of a name, ``cuda:1``, or ``cuda`` for any of that backend; of several devices
-    that match, the preferred is taken.
+    A number is an index among the devices of the requested backend, otherwise in `list_devices()`.
+    Text is a part of a name, ``cuda:1``, or ``cuda`` for any device of that backend; if several
+    devices match, the preferred one is opened.
 
-    Raises OptionsError for unknown names, MissingDependencyError when the package of the
-    backend that was asked for is not installed, UnsupportedDeviceError when nothing fits,
-    ForkedProcessError in a child of a process that had opened what is asked for.
+    Raises OptionsError for unknown names, MissingDependencyError if the package of the requested
+    backend is not installed, UnsupportedDeviceError if no device matches, and ForkedProcessError in
+    a forked child of a process that has opened the backend.
     """
     backend = named(backend) or named(config.text("LITEGPU_BACKEND"))
     device = config.text("LITEGPU_DEVICE") if device is None or device == "" else device
@@ -118,14 +118,14 @@ def select(backend: str | None, device: int | str | None) -> Device:
 
 
 def is_free(backend: str | None, device: int | str | None) -> bool:
-    """Return whether neither options nor environment ask for a backend or a device."""
+    """Return whether neither options nor environment request a backend or a device."""
     if named(backend) or named(config.text("LITEGPU_BACKEND")):
         return False
     return all(each is None or each == "" for each in (device, config.text("LITEGPU_DEVICE")))
 
 
 def named(backend: str | None) -> str:
-    """Return the backend that a name asks for, nothing where any will do.
+    """Return the backend of a name, or an empty text for any.
 
     >>> named("cuda"), named("auto"), named(None)
     ('cuda', '', '')
@@ -134,9 +134,9 @@ def named(backend: str | None) -> str:
 
 
 def next_after(current: DeviceInfo) -> Device | None:
-    """Return a device of the next API that may take what `current` refuses, None if there is none.
+    """Return a device of the next API, for kernels that `current` rejects, or None.
 
-    A software device is no help to a GPU: the runtime's own CPU kernels are faster.
+    A software device does not replace a GPU: the runtime's CPU kernels are faster.
     """
     order = _all_candidates()
     position = [info.title for info in order].index(current.title)
@@ -161,10 +161,10 @@ def fall_back(current: DeviceInfo, error: LitegpuError) -> Device:
 
 
 def after_loss(lost: Device) -> Device:
-    """Return a lost device opened again, or one of the next API where that is impossible.
+    """Return the reopened device, or one of the next API if it cannot be reopened.
 
-    Also where its backend was asked for: an interpreter cannot give its nodes back to the CPU.
-    Raises DeviceLostError after too many losses without another API, or what opening it raises.
+    This also applies if its backend was requested: an interpreter cannot return its nodes to the
+    CPU. Raises DeviceLostError after too many losses without another API, or the error of opening.
     """
     info = lost.info
     try:
@@ -180,9 +180,9 @@ def after_loss(lost: Device) -> Device:
 
 
 def devices_of(requested: str) -> list[DeviceInfo]:
-    """Return the devices of a backend, or of the part of WebGPU that an alias names.
+    """Return the devices of a backend, or of WebGPU on the API of an alias.
 
-    Raises OptionsError for an unknown name, and why it has none where that is so.
+    Raises OptionsError for an unknown name, and the reason if there is no device.
     """
     name = SHORT.get(requested.lower(), requested.lower())
     if name in BACKENDS:
@@ -212,7 +212,7 @@ def _devices(backend: Backend) -> list[DeviceInfo]:
 
 @contextlib.contextmanager
 def _typed_errors(backend: Backend) -> Iterator[None]:
-    """Whatever goes wrong inside of a package or driver is a reason not to use that backend."""
+    """Any error of a package or driver excludes its backend."""
     try:
         yield
     except LitegpuError:
@@ -252,19 +252,17 @@ def _open(info: DeviceInfo) -> Device:
     with _typed_errors(backend):
         device = backend.open(info.index)
     if _is_first(info.backend):
-        # As users of TensorFlow Lite know it.
+        # In TensorFlow Lite's words.
         _log.info("Initialized %s-based API.", TITLES.get(info.backend, info.backend))
     if info.software and _is_first("software"):
-        _log.warning(
-            "%s is a software device: the runtime's own CPU kernels are faster.", info.title
-        )
+        _log.warning("%s is a software device: the runtime's CPU kernels are faster.", info.title)
     if config.debug_level() >= 1:
         _log.info("device %s (%s, driver %s)", info.title, info.platform, info.driver)
     return device
 
 
 _MOST_LOSSES = 3
-"""After so many reopenings, for whomever, interpreters do not have a device opened again."""
+"""Maximum number of reopenings of a device in a process."""
 _said: dict[str, object] = {}
 """What was said in this process, which is enough."""
 

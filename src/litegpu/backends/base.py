@@ -30,7 +30,7 @@ class DeviceInfo:
     """Whether it is a CPU behind a GPU API."""
     compute_units: int
     memory_bytes: int
-    """0 where the API does not tell."""
+    """0 if the API does not report it."""
     max_allocation_bytes: int
     max_work_group_size: int
     local_memory_bytes: int
@@ -40,7 +40,7 @@ class DeviceInfo:
     max_arguments: int
     """Buffers that one kernel may use."""
     compute_capability: Capability | None = None
-    """Of NVIDIA GPUs, where the API tells."""
+    """The compute capability of an NVIDIA GPU, if the API reports it."""
     max_binding_bytes: int | None = None
     """The largest range of a buffer that a kernel may use; None: all of it."""
     half_lanes: bool = True
@@ -48,7 +48,7 @@ class DeviceInfo:
     max_shared_items: int | None = None
     """Work items that may share memory and wait for each other; None: any work group."""
     pci_address: str = ""
-    """Domain, bus, device and function, as `00000000:3B:00.0`; empty where the API does not tell.
+    """Domain, bus, device and function, as `00000000:3B:00.0`; empty if unknown.
     """
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,9 +72,9 @@ def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
 
 
 class Compilation:
-    """What `Device.compile` does, for a program whose kernels are told one by one before.
+    """Incremental compile: kernels are added as they are lowered.
 
-    Use it in a `with` block: what was begun and never finished ends with it.
+    Use it in a `with` block, which cancels unfinished work at its end.
     """
 
     def __init__(self, device: Device, cache_dir: Folder | None) -> None:
@@ -89,7 +89,7 @@ class Compilation:
         self.close()
 
     def expect(self, kernels: int) -> None:
-        """Get ready for about so many kernels. Most devices need not."""
+        """Prepare for about `kernels` kernels. Most devices do nothing."""
 
     def add(self, kernel: KernelText) -> None:
         """Take a kernel of the program. Most devices wait for all of them."""
@@ -114,11 +114,11 @@ class Device(ABC):
     info: DeviceInfo
     dialect: Dialect
     lost: bool = False
-    """Whether it failed for good: nothing runs on it any more; it is opened anew when asked for."""
+    """Whether it is lost: nothing runs on it; the next request reopens it."""
 
     @property
     def failures(self) -> Failures:
-        """What has failed on it, in this process: one object, whichever thread asks first."""
+        """The failures on it in this process; one object for all threads."""
         found: Failures = vars(self).setdefault("failures", Failures())
         return found
 
@@ -130,7 +130,7 @@ class Device(ABC):
         """Return the error for a device that failed for good, and why."""
         return DeviceLostError(
             f"Device {self.info.title} is lost: {cause.rstrip('.')}.",
-            "Make a new GpuDelegate and interpreter, which open it anew; if it happens again, use "
+            "Create a new GpuDelegate and interpreter, which reopen it; if it happens again, use "
             "another device or no delegate.",
         )
 
@@ -142,66 +142,66 @@ class Device(ABC):
     def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
         """Compile, and upload the constants.
 
-        A backend may keep kernels by themselves in `cache_dir`, beside what `Executable.binaries`
-        gives; CUDA and OpenGL do.
+        A backend may cache single kernels in `cache_dir`, in addition to `Executable.binaries`;
+        CUDA and OpenGL do.
 
-        Raises KernelError that names the kernels which are rejected, if single ones are,
-        CompilationError otherwise, and DeviceMemoryError when memory is short.
+        Raises KernelError with the rejected kernels if these are known, CompilationError
+        otherwise, and DeviceMemoryError if memory is insufficient.
         """
 
     def compilation(
         self, cache_dir: Folder | None = None, fast_compile: bool = False
     ) -> Compilation:
-        """Return what compiles a program of which kernels are known before all of it is.
+        """Return a compilation that accepts kernels before the program is complete.
 
-        With `fast_compile` it may take less time for slower code, where a compiler knows how: the
-        executable tells, and `recompile` makes up for it.
+        With `fast_compile` it may compile faster to slower code, if the compiler supports it. Then
+        `fast_compiled` of the executable is true, and `recompile` optimizes it.
         """
         return Compilation(self, cache_dir)
 
     def can_compile_fast(self) -> bool:
-        """Return whether `compilation` knows how to be quick."""
+        """Return whether `compilation` supports `fast_compile`."""
         return False
 
     def recompile(self, program: Program, cache_dir: Folder | None = None) -> Mapping[str, bytes]:
-        """Return better binaries for `Executable.exchange` than those of a quick compilation.
+        """Return optimized binaries for `Executable.exchange` after a fast compilation.
 
-        Meant for a thread beside a program that runs: it has the cores first, and its end waits for
-        nothing here. Raises CompilationError.
+        For a background thread: the program has priority on the cores, and does not wait for this
+        when it exits. Raises CompilationError.
         """
         raise CompilationError(f"{self.info.title} has no other binaries.")
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
-        """Make what `compile` does of the `binaries` that its executable gave.
+        """Create the executable from the `binaries` of an earlier one.
 
         They must be of the same program, `origin` and driver. Without any, the program is compiled.
-        Raises CompilationError when the driver refuses them, DeviceMemoryError when memory is
-        short.
+        Raises CompilationError if the driver rejects them, DeviceMemoryError if memory is
+        insufficient.
         """
         return self.compile(program)
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """What decides, beside `info`, whether binaries fit: versions of compilers above all."""
+        """What else determines whether binaries are valid, such as compiler versions."""
         return ()
 
     @abstractmethod
     def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:
-        """Return memory to bind to inputs and outputs of this device's programs.
+        """Return memory for inputs and outputs of this device's programs.
 
-        It is released when it is closed or nobody holds it any more. The bytes are not initialized.
-        Raises DeviceMemoryError when memory is short.
+        It is released when it is closed or no longer referenced. The bytes are not initialized.
+        Raises DeviceMemoryError if memory is insufficient.
         """
 
 
 class Backend(ABC):
-    """A GPU API. Nothing of it is imported before it is asked for devices."""
+    """A GPU API. Its package is imported when devices are listed."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     """How people write its name."""
     package: ClassVar[str]
-    """The Python package that it stands on, by its name for pip."""
+    """Its Python package, by the name for pip."""
 
     @abstractmethod
     def devices(self) -> list[DeviceInfo]:
@@ -212,9 +212,9 @@ class Backend(ABC):
         """Return the opened device of that index (one object per device and process)."""
 
     def adopt(self, source: Any) -> Adopted | None:
-        """Return memory of this API that another library has made, None for anything else.
+        """Return the memory of another library that uses this API, None for other objects.
 
-        What that library does there at present comes first. Raises BindingError for memory that
+        Work that the library has enqueued on it precedes ours. Raises BindingError for memory that
         programs cannot use, such as with gaps or of another context.
         """
         return None

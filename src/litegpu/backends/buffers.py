@@ -20,7 +20,7 @@ _PAGE = 4096
 
 
 class MemoryKind(enum.Enum):
-    """Where the bytes of a buffer lie."""
+    """The kind of memory of a buffer."""
 
     HOST = "any memory of the host"
     PINNED = "host memory that the device reaches fastest, page-locked where its API has that"
@@ -74,9 +74,9 @@ class HostBuffer(Buffer):
         kind: MemoryKind = MemoryKind.HOST,
         owner: object = None,
     ) -> None:
-        """Take what holds the address: each run looks at it anew, so that it may change.
+        """Take the field with the address; each run reads it again, so that it may change.
 
-        `owner` is kept.
+        The buffer references `owner`.
         """
         self.pointer, self.nbytes, self.kind = pointer, nbytes, kind
         self._owner = owner
@@ -92,7 +92,7 @@ class HostBuffer(Buffer):
 
     @classmethod
     def allocate(cls, nbytes: int, kind: MemoryKind = MemoryKind.HOST) -> HostBuffer:
-        """Return memory of its own that begins at a page."""
+        """Return new page-aligned memory."""
         memory = np.empty(nbytes + _PAGE, np.uint8)
         start = -memory.ctypes.data % _PAGE
         wrapped = cls.of(memory[start : start + nbytes])
@@ -149,7 +149,7 @@ class DeviceBuffer(Buffer):
 
 
 class BorrowedBuffer(DeviceBuffer):
-    """Memory of a device that another library has made; its `owner` stays as long as this does."""
+    """Device memory of another library; this references its `owner`."""
 
     def __init__(
         self, device: Any, handle: Any, offset: int, nbytes: int, owner: object = None
@@ -159,7 +159,7 @@ class BorrowedBuffer(DeviceBuffer):
         self.owner = owner
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self.closed, self.handle, self.owner = True, None, None
 
 
@@ -238,9 +238,9 @@ def check_device(buffer: Buffer, device: object, name: str) -> None:
 
 
 class Staging:
-    """Host memory of a run's own for buffers of the host that are not pinned.
+    """A run's own host memory for host buffers that are not pinned.
 
-    What a device writes late reaches nobody else's memory.
+    A late write of the device cannot reach the user's memory.
     """
 
     def __init__(self, buffers: Sequence[Buffer], sizes: Iterable[int]) -> None:
@@ -256,7 +256,7 @@ class Staging:
             self.buffers.append(staged)
 
     def fill(self) -> None:
-        """Copy what the host's buffers hold."""
+        """Copy the contents of the host buffers."""
         for buffer, staged, size in self._copies:
             ctypes.memmove(staged.pointer, buffer.pointer, size)
 

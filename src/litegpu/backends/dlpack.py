@@ -1,4 +1,4 @@
-"""DLPack: arrays of other libraries as they lie in memory, and memory of ours for those libraries.
+"""DLPack: imports arrays of other libraries, and exports buffers to them.
 
 The structures are those of DLPack 1.0 (dlpack.h).
 """
@@ -20,13 +20,13 @@ from litegpu.host.fork_safety import immortal
 _VERSION = (1, 0)
 """The newest version whose structures are known; later ones of the same major add to their ends."""
 _NAMES = {b"dltensor": b"used_dltensor", b"dltensor_versioned": b"used_dltensor_versioned"}
-"""Those of capsules before and after somebody took what they hold; capsules keep the addresses."""
+"""Names of unused and used capsules; capsules reference these addresses."""
 _PLAIN, _ = _NAMES
 _READ_ONLY = 1
 
 
 class DeviceType(enum.IntEnum):
-    """Where memory lies, by DLPack's numbers."""
+    """Device types, by DLPack's numbers."""
 
     CPU = 1
     CUDA = 2
@@ -98,7 +98,7 @@ _POINTER = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 _RENAME = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_SetName", _api)
 )
-# A destructor is called with a capsule that is going: no reference to it may be made.
+# A destructor gets a capsule that is being deleted: it must not create a reference to it.
 _DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _GOING_IS_VALID = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_IsValid", _api)
@@ -109,7 +109,7 @@ _GOING_POINTER = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ch
 
 
 class Borrowed:
-    """An array of another library, which stays until this object goes. Sizes are in elements."""
+    """An array of another library, referenced until this object is deleted. Sizes in elements."""
 
     def __init__(self, managed: _Managed | _Versioned) -> None:
         """Take over what a capsule has held. Raises BindingError for what cannot be used."""
@@ -125,7 +125,7 @@ class Borrowed:
             check_dense(self.shape, tensor.strides[: tensor.ndim])
 
     def __del__(self) -> None:
-        """Let the other library have it back."""
+        """Return it to the other library."""
         if self._managed.deleter:
             _DELETER(self._managed.deleter)(ctypes.addressof(self._managed))
 
@@ -140,7 +140,7 @@ def borrow(source: Any, stream: int | None, places: Collection[DeviceType]) -> B
     keywords: dict[str, Any] = {} if stream is None else {"stream": stream}
     try:
         capsule = source.__dlpack__(max_version=_VERSION, **keywords)
-    except TypeError:  # older libraries do not know of versions
+    except TypeError:  # older libraries do not support versions
         capsule = source.__dlpack__(**keywords)
     kinds: tuple[Any, ...] = (_Managed, _Versioned)
     for name, kind in zip(_NAMES, kinds, strict=True):
@@ -159,7 +159,7 @@ def borrow(source: Any, stream: int | None, places: Collection[DeviceType]) -> B
 
 
 def device_of(source: Any) -> tuple[int, int]:
-    """Return the type and the number of the device on which an object with `__dlpack__` lies."""
+    """Return the type and the number of the device of an object with `__dlpack__`."""
     kind, number = source.__dlpack_device__()
     return int(kind), int(number)
 
@@ -170,13 +170,13 @@ def _check_place(source: Any, device: tuple[int, int], places: Collection[Device
     if kind not in places:
         known = next((each.name for each in DeviceType if each == kind), f"device type {kind}")
         raise BindingError(
-            f"A {_name_of(source)} lies on DLPack's {known} {number}, where litegpu reaches no "
+            f"A {_name_of(source)} is on DLPack's {known} {number}, where litegpu cannot access "
             "arrays. Copy it to the host, such as by cpu() in PyTorch, or to a GPU of CUDA."
         )
 
 
 def check_dense(shape: Sequence[int], strides: Sequence[int]) -> None:
-    """Raise BindingError unless elements lie in C order without gaps; `strides` are in elements."""
+    """Raise BindingError unless elements are in C order without gaps; `strides` in elements."""
     expected = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     pairs = zip(shape, strides, expected, strict=False)
     dense = all(size <= 1 or stride == wanted for size, stride, wanted in pairs)
@@ -211,7 +211,7 @@ def _name_of(source: object) -> str:
 
 @dataclass(slots=True)
 class _Loan:
-    """What lives until the other library calls the deleter."""
+    """Objects that exist until the other library calls the deleter."""
 
     owner: object
     managed: _Managed
@@ -250,12 +250,12 @@ def _drop_unused(
     is_valid: Any = _GOING_IS_VALID,
     pointer: Any = _GOING_POINTER,
 ) -> None:
-    """A capsule goes; if nobody took what it holds, that goes, too."""
+    """Called when a capsule is deleted; releases an array that was not consumed."""
     if is_valid(capsule, name):
         loans.pop(pointer(capsule, name), None)
 
 
 _returned, _unused = _DELETER(_take_back), _DESTRUCTOR(_drop_unused)
-# Other libraries may call these after the end of this module, whose names are gone then.
+# Other libraries may call these after the module is unloaded, without its names.
 immortal(_returned)
 immortal(_unused)

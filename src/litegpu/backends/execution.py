@@ -17,26 +17,26 @@ from litegpu.host.native_calls import wait_until
 
 
 class Executable(ABC):
-    """A compiled program and its constants on a device; only `exchange` changes it any more.
+    """A compiled program and its constants on a device; immutable apart from `exchange`.
 
     Contexts of any thread share it. It is released when its owner has closed it and no context of
-    it lives any more.
+    it exists.
     """
 
     def __init__(self, program: Program) -> None:
         """Take the program as the device runs it."""
         self.program = program
         self.fast_compiled = False
-        """Whether its binaries were compiled in a hurry; see Device.compilation."""
+        """Whether its binaries were compiled fast; see Device.compilation."""
         self._contexts = Living[ExecutionContext]()
         self._joining = threading.RLock()
         self._closed = False
         self._owners: set[int] = set()
 
     def own(self, owner: object) -> bool:
-        """Have one more owner, before whose `close` nothing is released; False if it was before.
+        """Add an owner, before whose `close` nothing is released; False if already released.
 
-        Owners live until they have closed it.
+        Owners exist until they have closed it.
         """
         with self._joining:
             if not self._closed:
@@ -50,26 +50,26 @@ class Executable(ABC):
         `close`.
         """
         if self._closed:
-            raise ExecutionError("This executable was released. Compile its program anew.")
+            raise ExecutionError("This executable was released. Compile its program again.")
         return self._make_context()
 
     @abstractmethod
     def _make_context(self) -> ExecutionContext: ...
 
     def binaries(self) -> Mapping[str, bytes]:
-        """Return what Device.load makes an executable of the same program of, by names.
+        """Return the binaries for Device.load with the same program, by name.
 
-        Nothing where the API gives none. After a first run they may hold more: some drivers compile
-        only then. Raises ExecutionError when the device fails.
+        Empty if the API has none. After a first run they may contain more: some drivers compile
+        only then. Raises ExecutionError if the device fails.
         """
         return {}
 
     def exchange(self, binaries: Mapping[str, bytes]) -> None:
-        """Take better binaries of the program: each context has them from its next run on.
+        """Replace the binaries by optimized ones, which each context uses from its next run on.
 
         Any thread may call it, also while contexts run. After `close` it does nothing. Raises
-        CompilationError when the driver refuses them, ExecutionError when the device fails; then
-        nothing has changed.
+        CompilationError if the driver rejects them, ExecutionError if the device fails; then
+        nothing changes.
         """
         with self._joining:
             if not self._closed:
@@ -77,15 +77,15 @@ class Executable(ABC):
                 self.fast_compiled = False
 
     def _exchange(self, binaries: Mapping[str, bytes]) -> None:
-        raise CompilationError("This executable takes no other binaries.")
+        raise CompilationError("This executable cannot exchange its binaries.")
 
     def enter(self, context: ExecutionContext) -> None:
-        """Stay for a context, which is being made, until it leaves or is no more."""
+        """Keep the executable alive while this context exists."""
         with self._joining:
             self._contexts.add(context)
 
     def leave(self, context: ExecutionContext) -> None:
-        """Let a context go that is closed."""
+        """Remove a closed context."""
         self._contexts.discard(context)
         self._release_unused()
 
@@ -120,12 +120,12 @@ class ExecutionContext(ABC):
     touch is never freed. What is bound before it is changed keeps its limit.
     """
     has_streams: ClassVar[bool] = False
-    """Whether `bind_after` knows streams that others may have."""
+    """Whether `bind_after` supports the streams of other libraries."""
     in_flight: Event | None = None
     """What was submitted last, until its end was seen."""
 
     def __init__(self, executable: Executable) -> None:
-        """Keep an executable. Whoever makes a context has it enter there."""
+        """Reference an executable. The creator of a context registers it there."""
         self.executable = executable
         self.program = executable.program
 
@@ -157,9 +157,9 @@ class ExecutionContext(ABC):
         return self.bind(bindings).submit()
 
     def pinned(self) -> Bindings | None:
-        """Return the context's own host memory that needs no copying, until `close`.
+        """Return the context's host memory that needs no copy, valid until `close`.
 
-        Whatever is bound costs a run less where its data lies there already. None: there is none.
+        Runs on data in it are faster. None if there is none.
         """
         return None
 
@@ -176,7 +176,7 @@ class ExecutionContext(ABC):
         """Release what the context has on the device. Harmless when repeated."""
 
     def synchronize(self) -> None:
-        """Wait for what was submitted last; whoever waits for it is told its error."""
+        """Wait for the last submitted run; its error is raised by its own event."""
         event = self.in_flight
         if event is not None:
             with contextlib.suppress(Exception):
@@ -187,12 +187,12 @@ class ExecutionContext(ABC):
 def without_streams() -> BindingError:
     """Return the error for a stream on a device that has none."""
     return BindingError(
-        "This device has no streams. Wait for what makes the inputs, and run without `stream`."
+        "This device has no streams. Wait for the inputs, and run without `stream`."
     )
 
 
 class Submission(ABC):
-    """A run of a context with given buffers: prepared once, made as often as wanted."""
+    """A run of a context with given buffers: prepared once, run repeatedly."""
 
     def __init__(self, context: ExecutionContext) -> None:
         """Run in a context."""
@@ -208,11 +208,11 @@ class Submission(ABC):
         """
 
     def submit(self) -> Event:
-        """Begin a run, after the end of the one before in this context; do not wait.
+        """Start a run after the previous one of this context; do not wait.
 
-        Inputs of the host are copied now and may change at once; pinned and device memory belongs
-        to the run until its end. Outputs are there when `Event.wait` has returned.
-        Raises ExecutionError when the device fails.
+        Host inputs are copied now and may be modified immediately; pinned and device memory belongs
+        to the run until its end. Outputs are complete when `Event.wait` has returned.
+        Raises ExecutionError if the device fails.
         """
         context = self._context
         context.synchronize()
@@ -227,11 +227,11 @@ class Submission(ABC):
 
     @abstractmethod
     def is_done(self) -> bool:
-        """Return whether the device has come to an end, without waiting."""
+        """Return whether the run is done, without waiting."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait for the device, as long as the context may, and copy out. It may be repeated."""
+        """Wait for the device up to the context's timeout, and copy out. It may be repeated."""
 
 
 class Event:
@@ -260,10 +260,10 @@ class Event:
             return True
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the outputs, for `timeout` seconds at most; return whether they are there.
+        """Wait for the outputs for at most `timeout` seconds; return whether they are complete.
 
-        Nothing is given up after that. Without one the context's `timeout` holds, from now on.
-        Raises what Submission.run does, each time again.
+        After the timeout the run continues. Without one the context's `timeout` applies from now
+        on. Raises as Submission.run does, at each call.
         """
         if timeout is not None and not wait_until(self.done, timeout):
             return False
@@ -282,7 +282,7 @@ class Event:
 
 
 class Profiler(ABC):
-    """Takes the times of a context, which must live. What its memory held is lost."""
+    """Measures the times of a context, which must exist. Overwrites its memory."""
 
     def __init__(self, context: ExecutionContext) -> None:
         """Take the times of a context."""
@@ -290,12 +290,12 @@ class Profiler(ABC):
 
     @abstractmethod
     def durations(self) -> list[float]:
-        """Run all launches once or more; return the device seconds of each by itself."""
+        """Run all launches once or more; return the device seconds of each alone."""
 
     def chain_seconds(self) -> float | None:
         """Run all launches as a run does, without copies; return their device seconds.
 
-        None where the device cannot tell.
+        None if the device cannot measure them.
         """
         return None
 

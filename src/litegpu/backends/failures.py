@@ -1,4 +1,4 @@
-"""What has failed on a device: not tried again for as long as the process lives."""
+"""The failures on a device, which the process does not repeat."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 _MOST = 3
-"""Problems that a special implementation may fail at; after these it is not asked any more."""
+"""Number of problems after whose failure a special implementation is no longer tried."""
 
 
 @dataclass

@@ -17,10 +17,10 @@ def fold(groups: Groups, limit: int, cluster: int = 1) -> Groups:
 
 
 def fold_launches(program: Program, limits: Groups) -> Program:
-    """Return a program whose launches keep to the work groups that each axis (x, y, z) may have.
+    """Return a program whose launches respect the maximum work groups of each axis (x, y, z).
 
-    A kernel that is launched with more is there once more for each such number, told by
-    `LaunchAttributes.folded` to find its place among the groups that are all on the x and y axes.
+    A kernel that is launched with more gets a variant for each such grid, which computes its
+    position from the groups on the x and y axes (`LaunchAttributes.folded`).
     """
     kernels = {kernel.name: kernel for kernel in program.kernels}
     launches: list[Launch] = []

@@ -1,4 +1,4 @@
-"""Whether a program keeps within what a device allows, before anything is made of it."""
+"""Checks a program against the limits of a device, before it is compiled."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _Device = TypeVar("_Device", bound=Device)
 
 
 class OpenDevices(Generic[_Device]):
-    """Opens each device once; a device that is lost is opened anew when it is asked for."""
+    """Opens each device once; reopens a lost device at the next request."""
 
     def __init__(self, title: str, opener: Callable[[int], _Device]) -> None:
         """Take the API's title and what opens the device of an index."""
@@ -29,7 +29,9 @@ class OpenDevices(Generic[_Device]):
         Raises ForkedProcessError in a child of the process that opened the API, and what the
         opener raises.
         """
-        touch(self._title)  # before the lock, which a thread of the parent may hold for ever
+        touch(
+            self._title
+        )  # before the lock, which a thread of the parent may have held at the fork
         with self._opening:
             device = self.devices.get(index)
             if device is None or device.lost:

@@ -24,7 +24,7 @@ class BufferRange:
 class Span:
     """Bytes of a context's memory from `start` to `end`; of every `pitch` bytes the first `width`.
 
-    A `pitch` of 0 stands for all of them.
+    A `pitch` of 0 means all of them.
     """
 
     start: int
@@ -50,7 +50,7 @@ class Span:
 class Launch:
     """One launch: kernel name, a buffer range per argument, work items and work-group size.
 
-    What it `reads` and `writes` of the context's memory tells what it depends on.
+    Its dependencies follow from the memory that it `reads` and `writes`.
     """
 
     kernel: str

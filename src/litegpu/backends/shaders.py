@@ -15,15 +15,15 @@ _Value = TypeVar("_Value")
 
 
 class Recent(Generic[_Value]):
-    """What was made for the texts that were asked for most recently."""
+    """A cache of the objects of the most recently used texts."""
 
     def __init__(self, most: int = 256) -> None:
-        """Keep at most so many."""
+        """Take the maximum number of objects."""
         self._most = most
         self._compiled: OrderedDict[str, _Value] = OrderedDict()
 
     def get(self, text: str, make: Callable[[], _Value]) -> _Value:
-        """Return what was made for a text, or what `make` makes now."""
+        """Return the cached object of a text, or create it with `make`."""
         if text not in self._compiled:
             self._compiled[text] = make()
             if len(self._compiled) > self._most:
@@ -55,6 +55,6 @@ def timed_out(title: str, seconds: float | None) -> str:
     """Return the message about an invoke that took too long."""
     return (
         f"Device {title} did not answer within invoke_timeout_ms ({(seconds or 0) * 1000:g} ms) "
-        "and is given up as lost. Make a new GpuDelegate and interpreter, which open it anew; if "
+        "and counts as lost. Create a new GpuDelegate and interpreter, which reopen it; if "
         "it happens again, use another device or no delegate."
     )

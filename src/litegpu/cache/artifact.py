@@ -44,7 +44,7 @@ class Description:
     readers: Mapping[int, tuple[tuple[int, int], ...]]
     facts: PartitionFacts
     fast_compiled: bool
-    """Whether the binaries were compiled in a hurry."""
+    """Whether the binaries were compiled fast."""
     binaries: Mapping[str, int]
     """How many bytes each has; they lie behind the constants in this order."""
 

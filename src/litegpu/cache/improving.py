@@ -1,4 +1,4 @@
-"""Better code for partitions whose kernels were compiled in a hurry, while they run already."""
+"""Optimizes the kernels of quickly compiled partitions in the background."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _under_way = weakref.WeakKeyDictionary()
 def improve(
     executable: Executable, device: Device, kernels: Folder | None, keep: Keep | None
 ) -> None:
-    """Begin to compile a partition again, which was compiled in a hurry, and return at once.
+    """Start to recompile a quickly compiled partition, and return immediately.
 
     Contexts have the better code from their next run on. `keep` is called with it, also where the
     executable was released meanwhile. `kernels` is where the device keeps kernels. What goes wrong
@@ -89,7 +89,9 @@ def _improve(
         seconds = time.perf_counter() - began
         _log.info("Kernels are as fast as they get from the next run on, after %.1f s.", seconds)
     except Exception as error:  # nobody is there to handle it, and the model runs
-        _log.info("Code that was compiled in a hurry stays: %s", error)
+        _log.info(
+            "Background recompilation failed; keeping the quickly compiled kernels: %s", error
+        )
     finally:
         over.set()
 

@@ -24,7 +24,7 @@ from litegpu.version import __version__
 
 @dataclass(frozen=True)
 class Wanted:
-    """A partition to be had, and all that it depends on beside litegpu itself.
+    """A requested partition, and everything that it depends on apart from litegpu itself.
 
     `tuned` identifies the measured choices; `precise` values are never rounded. `fast_compile`
     permits quickly compiled kernels until optimized ones are ready.
@@ -50,7 +50,7 @@ def find_or_compile(
 ) -> CompiledPartition:
     """Return a partition after its first run: of one that runs, from a folder, or a new one.
 
-    What was compiled is left in the folder, if there is one. What was compiled in a hurry is
+    A compiled partition is stored in the folder, if there is one. Quickly compiled code is
     compiled again while it runs. Raises what `compile_anew` does.
     """
     cached = None if folder is None else CachedPartitions(folder, wanted)
@@ -70,7 +70,7 @@ def find_or_compile(
 
     found = shared_or_else(name, wanted.device, wanted.graph, load_or_compile)
     if not wanted.fast_compile:
-        wait_for(found.executable)  # another partition's, for which a hurry was right
+        wait_for(found.executable)  # of another partition, which permits it
     return found
 
 
@@ -78,7 +78,7 @@ class CachedPartitions:
     """What a folder has of partitions like one that is wanted.
 
     What a file has is not believed: `ArtifactStore` sees that it is what was written, `checks` that
-    it binds nothing which is not there. All else is compiled anew, and replaces the file.
+    it binds nothing which is not there. Anything else is recompiled, and replaces the file.
     """
 
     def __init__(self, folder: CacheFolder, wanted: Wanted) -> None:

@@ -20,7 +20,7 @@ from litegpu.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class _Alike:
-    """What a partition is beside its executable, and where."""
+    """The parts of a partition apart from its executable, and its device."""
 
     outline: bytes
     key: bytes
@@ -54,15 +54,15 @@ def shared_or_else(
     """Return the partition of a graph on the executable of another that runs, else a new one.
 
     `name` has all that the partition depends on but the device. `make` may ask what it is called
-    with for the whole fingerprint, which is worked out beside it. Weights are read now and not when
+    with for the whole fingerprint, which is computed in parallel. Weights are read now and not when
     another partition asks for them: their file may have been overwritten by then.
     Raises what `make` does.
     """
     outline = name.outline()
     with _lock:
         start = _starts.setdefault((id(device), outline), _Start())
-    with start.lock, ThreadPoolExecutor(1) as beside:
-        whole = beside.submit(name.whole).result
+    with start.lock, ThreadPoolExecutor(1) as background:
+        whole = background.submit(name.whole).result
         if any(found.outline == outline for found in [*_running.values()]):
             shared = _shared(whole(), device, graph)
             if shared is not None:

@@ -1,4 +1,4 @@
-"""Which code of litegpu runs: its version alone does not tell, where people change it."""
+"""Identifies the code of litegpu: its version is not enough for modified installations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from litegpu.version import __version__
 _PACKAGE = Path(__file__).parents[1]
 _COMPILED = ".pyc"
 _ASIDE = ("__pycache__", "tools", "zoo")
-"""Folders that decide about no partition: the last two stand above the cache, or beside it."""
+"""Folders that do not affect partitions."""
 
 
 @cache

@@ -1,6 +1,6 @@
 """A folder of artifacts: each a file that is written as a whole and believed only when it checks.
 
-There are no locks: who finds no file compiles and replaces it, whoever else does the same. A lock
+There are no locks: each process that finds no file compiles and replaces it. A lock
 that a killed process left behind would keep all others waiting.
 """
 
@@ -61,7 +61,7 @@ class CacheFolder(NamedTuple):
 
     @property
     def kernels(self) -> Folder:
-        """Where kernels and choices are kept by themselves: beside."""
+        """The folder of cached kernels and choices, next to the artifacts."""
         return Folder(self.folder, self.trusted)
 
 
@@ -191,7 +191,7 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def kernels(folder: Path) -> list[Entry]:
-    """Return what lies beside artifacts: kernels and choices; the least recently used first."""
+    """Return the cached kernels and choices, the least recently used first."""
     return _entries(folder, _KERNELS)
 
 

@@ -17,13 +17,14 @@ class CompiledTemplates(jinja2.BytecodeCache):
     """Compiled templates in a folder: `__pycache__` of `kernels/`, where it can be written to.
 
     To compile those of a model takes some 100 ms. They are trusted as much as Python's own files:
-    whoever may write to that folder may change modules, too. Jinja sees by a checksum that a file
-    is of this text and this version of Python; its own version and `options` are part of the name.
+    any user who may write to that folder may change modules, too. Jinja checks by a checksum that a
+    file is of this text and this version of Python; its own version and `options` are part of the
+    name.
     As of modules, nothing is written under PYTHONDONTWRITEBYTECODE.
     """
 
     def __init__(self, options: str, folder: Path | None = None) -> None:
-        """Keep what an environment of some options compiles; without a folder, beside modules."""
+        """Cache the templates of an environment; by default in the folder of cached modules."""
         self._folder = _cache_folder() if folder is None else folder
         self._tag = hashlib.sha256(f"{jinja2.__version__} {options}".encode()).hexdigest()[:16]
 

@@ -28,7 +28,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class LaunchAttributes:
-    """How the work groups of a kernel are launched, beside how many there are."""
+    """How the work groups of a kernel are launched, in addition to their number."""
 
     cluster_size: int = 1
     """Work groups, neighbours on the x axis, that can reach each other's memory (CUDA)."""

@@ -9,8 +9,8 @@ HALF_MAX = 65504.0
 HALF_TINY = 2.0**-10
 """Where no element of a value is larger, half may lose what counts.
 
-Below 2^-14 it has steps of 2^-24, which are 2^-14 of this: beside such an element the rounding of
-those that have no digits of their own left is no more than that of the element itself.
+Below 2^-14 it has steps of 2^-24, which are 2^-14 of this: relative to such an element the rounding
+error of the values that become zero is no larger than that of the element itself.
 """
 
 RANGE = "range_words"

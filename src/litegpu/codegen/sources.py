@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def templates() -> Mapping[str, Traversable]:
     """Return all templates by name: "cuda/" goes before what only CUDA can write.
 
-    A template lies beside what chooses its tiles, in whatever folder that is.
+    A template is in the folder of the code that chooses its tiles.
     """
     root = _kernels()
     portable = {path.name: path for path in _templates_in(root / "portable")}

@@ -18,7 +18,7 @@ _OPTIONS = {
     **dict.fromkeys(("IntelOpenVinoOptions", "QualcommOptions"), "options"),
     **dict.fromkeys(("Environment", "EnvironmentOptions"), "environment"),
 }
-"""What programs import from LiteRT's module beside, and where LiteRT has it."""
+"""Other names of LiteRT's module, and where LiteRT defines them."""
 
 
 def __getattr__(name: str) -> Any:

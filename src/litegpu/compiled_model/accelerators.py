@@ -1,4 +1,4 @@
-"""What LiteRT's options ask for, in litegpu's words."""
+"""Translates LiteRT's options to litegpu's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ALL = HardwareAccelerator.CPU | HardwareAccelerator.GPU | HardwareAccelerator.N
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Whether the GPU takes part, and what LiteRT's options say beside."""
+    """Whether the GPU is used, and the other settings of LiteRT's options."""
 
     gpu: bool = True
     threads: int | None = None
@@ -35,10 +35,10 @@ class Wanted:
 
 
 def wanted(accelerators: int | None, options: Any) -> Wanted:
-    """Read `hardware_accel` or `options` of LiteRT; neither: the GPU, and the CPU for the rest.
+    """Read LiteRT's `hardware_accel` or `options`; the default is GPU and CPU.
 
-    What litegpu has nothing for is told in a warning. Raises CompiledModelError for both at once
-    and for an NPU alone.
+    Settings without a meaning for litegpu are logged as a warning. Raises CompiledModelError for
+    both arguments together, and for an NPU alone.
     """
     if options is None:
         return Wanted(_has_gpu(HardwareAccelerator.GPU if accelerators is None else accelerators))
@@ -50,7 +50,7 @@ def wanted(accelerators: int | None, options: Any) -> Wanted:
             'for litegpu as keywords: precision="fp16".'
         )
     gpu = _has_gpu(options.hardware_accelerators)
-    # The fields, not the properties, which would make what is asked for.
+    # The fields, not the properties, which would create their values.
     groups = {
         name: value for name, value in vars(options).items() if name.startswith("_") and value
     }

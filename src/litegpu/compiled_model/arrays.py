@@ -26,7 +26,7 @@ def fitting(tensor: Tensor, given: Array, keep: bool = False) -> Array:
 
 
 Remedy = Callable[[int, tuple[int, ...]], str]
-"""Tells what to do about a shape that an input, by its number, does not have."""
+"""Returns the remedy for a wrong shape of an input, given by its number."""
 
 
 def check_shape(number: int, tensor: Tensor, shape: tuple[int, ...], remedy: Remedy) -> None:
@@ -60,12 +60,12 @@ def _converted(tensor: Tensor, given: Array) -> Array:
     if infinite.any():
         lost = given[infinite & np.isfinite(given)]
         if lost.size:
-            raise _refused(tensor, lost[0], "where that is infinite")
+            raise _refused(tensor, lost[0], "in which the value is infinite")
     return array
 
 
 def is_quantized(tensor: Tensor) -> bool:
-    """Return whether a tensor stores integers that stand for real numbers."""
+    """Return whether a tensor stores quantized real numbers."""
     return tensor.quantization[0] > 0 and tensor.dtype.kind in _INTEGERS
 
 

@@ -53,21 +53,20 @@ class _Size:
 
 
 class Batcher:
-    """Turns requests of many threads into batches of a model.
+    """Combines requests of many threads into batches of a model.
 
-    Like this:
-
+    Example:
         model = CompiledModel.from_file("model.tflite", precision="fp16")
         with Batcher(model, max_batch=16, max_delay_ms=2) as batcher:
             scores = batcher(picture)  # from any thread, with any others
 
-    A request is what the model takes, with one row (its first dimension) or a few; its other sizes
-    are those of when the batcher was made. It waits `max_delay_ms` at most for others; a batch that
-    is full does not wait. The model is compiled for each of `batch_sizes` (default: powers of two
-    up to `max_batch`), and a batch runs in the smallest that holds it, on zeros for what is left.
+    A request is an input of the model with one or a few rows (its first dimension); the other
+    dimensions are those of the model when the batcher was created. It waits for others for at most
+    `max_delay_ms`; a full batch runs at once. The model is compiled for each of `batch_sizes`
+    (default: powers of two up to `max_batch`), and a batch runs in the smallest that fits, padded
+    with zeros.
 
-    Raises CompiledModelError for a model whose batch cannot be changed, and for numbers that make
-    no sense.
+    Raises CompiledModelError for a model whose batch cannot be changed, and for invalid numbers.
     """
 
     def __init__(
@@ -77,10 +76,10 @@ class Batcher:
         max_delay_ms: float = 1.0,
         batch_sizes: Iterable[int] | None = None,
     ) -> None:
-        """Compile the model for each size; the model itself stays as it is."""
+        """Compile the model for each size; the given model does not change."""
         if not isinstance(model, CompiledModel):
             raise CompiledModelError(
-                f"A {type(model).__name__} is no CompiledModel. Make one of a file: "
+                f"A {type(model).__name__} is no CompiledModel. Create one from a file: "
                 "CompiledModel.from_file(path)."
             )
         self._max_batch = count("max_batch", max_batch)
@@ -154,14 +153,14 @@ class Batcher:
         arrays = [conversion.fitting(*pair, keep=True) for pair in zip(tensors, given, strict=True)]
         future = AwaitedFuture()
         self._requests.put(_Request(arrays, rows, future))
-        # `close` may have come since: after the end of the thread nobody would answer. What is put
-        # before it ends it refuses itself.
+        # `close` may have been called meanwhile: after the end of the thread no request is
+        # answered. The thread itself rejects requests that arrive before.
         if self._ended:
             self._refuse()
         return future
 
     def _gather(self) -> None:
-        """Collect requests, and run them; refuse those that come too late. A thread's work."""
+        """Collect and run requests; reject those after `close`. Runs in a thread."""
         left: _Request | None = None
         while (first := left or self._requests.get()) is not None:
             batch, left = self._collect(first)
@@ -233,11 +232,11 @@ class Batcher:
 
 
 def _closed() -> CompiledModelError:
-    return CompiledModelError("The batcher was closed. Make another one.")
+    return CompiledModelError("The batcher was closed. Create a new one.")
 
 
 _END = _Request((), 0, AwaitedFuture())
-"""In the place of a request after which none comes."""
+"""The marker after the last request."""
 _open: weakref.WeakSet[Batcher] = weakref.WeakSet()
 
 

@@ -70,7 +70,7 @@ class Call:
         """
         instance = context.instance
         signature = instance.signatures[self._index]
-        # Again, for the model may have been resized since: only now its shapes stay.
+        # Again, because another thread may have resized the model: from here on it cannot.
         for number, source in enumerate(self._inputs):
             if isinstance(source, np.ndarray):
                 check_shape(number, signature.inputs[number], source.shape, self._remedy)
@@ -117,7 +117,7 @@ class Call:
 
 
 _NO_DEVICE = (np.ndarray, list, tuple, int, float, str, bytes, bytearray, type(None))
-"""Types of what never lies on a device."""
+"""Types that are never on a device."""
 
 
 def ordered(
@@ -158,7 +158,7 @@ def ordered(
 
 
 def refuse_strings(tensor: Tensor) -> None:
-    """Raise CompiledModelError where elements are no numbers, so that no buffer holds them."""
+    """Raise CompiledModelError for elements that are not numbers: buffers cannot store them."""
     if tensor.dtype.hasobject or tensor.dtype.kind in "SU":
         raise CompiledModelError(
             f"'{tensor.key}' holds strings, for which there are no buffers. Use the "
@@ -187,7 +187,7 @@ def _allocated(tensor: Tensor, instance: Instance, memory: str | None) -> Buffer
         return device.allocate(tensor.nbytes, kind)
     if kind is MemoryKind.DEVICE:
         raise CompiledModelError(
-            "Memory of the device is for models that it runs whole; the report tells what the CPU "
+            "Device memory requires a model that it runs completely; the report lists what the CPU "
             'runs of this one. Use memory="host".'
         )
     return HostBuffer.allocate(tensor.nbytes)

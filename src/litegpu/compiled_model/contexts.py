@@ -38,7 +38,7 @@ class Run(Protocol):
         """Begin to run."""
 
     def is_done(self) -> bool:
-        """Whether what was submitted has come to its end."""
+        """Whether the submitted run is done."""
 
     def finish(self) -> None:
         """Wait for what was submitted. Raises what went wrong."""
@@ -59,7 +59,7 @@ class ModelContext:
         self._watcher: ThreadPoolExecutor | None = None
         self._lock = threading.RLock()
         self.busy = False
-        """Whether somebody seems to use the context; only the lock knows."""
+        """Whether the context seems to be in use; only the lock is certain."""
         self.flight: Flight | None = None
         """The run that was submitted here last, until its end."""
 
@@ -90,7 +90,7 @@ class ModelContext:
         return flight
 
     def bound(self, index: int, inputs: Buffers, outputs: Buffers, stream: int | None) -> Run:
-        """Return the run of a signature on buffers, prepared once for as long as these live."""
+        """Return the run of a signature on buffers, cached until one of them is released."""
         key = key_of(index, inputs, outputs, stream)
         found = self._runs.find(key)
         if found is not None:
@@ -101,9 +101,9 @@ class ModelContext:
         return run
 
     def on_arrays(self, index: int, inputs: Sequence[Array], outputs: list[Array]) -> Run:
-        """Return the run of a signature on arrays of the host that fit its tensors.
+        """Return the run of a signature on host arrays with the tensors' shapes and types.
 
-        An interpreter gives arrays of its own, which are then in the place of `outputs`.
+        An interpreter returns new arrays, which then replace `outputs`.
         """
         signature, moving = self.instance.signatures[index], self._on_arrays.get(index)
         if moving is None:
@@ -198,7 +198,7 @@ class ModelContext:
         if self._threads is not None:
             self._threads.shutdown()
         if self._watcher is not None:
-            self._watcher.shutdown(wait=False)  # it may be waiting for whoever closes this
+            self._watcher.shutdown(wait=False)  # it may be waiting for the thread that closes this
 
 
 def _by_index(tensors: Sequence[Tensor], buffers: Sequence[Buffer]) -> dict[int, list[Buffer]]:
@@ -218,7 +218,7 @@ class _ArrayRun:
         self.run: DirectRun | None = None
 
     def take(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Let the next run use these arrays, which are kept until the one after it."""
+        """Use these arrays in the next run; they are referenced until the run after it."""
         self._arrays = inputs, outputs
         pointers = (*self._sources, *self._targets)
         for pointer, array in zip(pointers, (*inputs, *outputs), strict=True):
@@ -255,7 +255,7 @@ class _InterpreterRun:
 
 
 def content(buffer: TensorBuffer, tensor: Tensor) -> Array:
-    """Return what a buffer holds, in the shape of its tensor: the buffer's own may be flat."""
+    """Return a buffer's contents in the shape of its tensor: the buffer's may be flat."""
     array = buffer.read() if buffer.kind == "device" else buffer.array
     return array.reshape(tensor.shape)
 
@@ -284,8 +284,8 @@ def _replace(signature: Signature, outputs: list[Array], results: Sequence[Array
 class ContextPool:
     """The contexts of a model, for threads to use one at a time.
 
-    An interrupt may come anywhere. So contexts are held by `with` and a lock of C code alone, and a
-    run in flight holds none: whoever needs its context next brings it to its end.
+    An interrupt may come anywhere. So a context is only acquired by `with` and a lock of C code,
+    and a run in flight holds no lock: the next user of its context finishes it.
     """
 
     def __init__(self, contexts: Iterable[ModelContext]) -> None:
@@ -294,10 +294,10 @@ class ContextPool:
         self._turns = itertools.cycle(self.all)
 
     def use(self, work: Callable[[ModelContext], _Result]) -> _Result:
-        """Call `work` with a context in which nothing else runs; wait for one if need be.
+        """Call `work` with a free context; wait for one if necessary.
 
-        The oldest run in flight comes to its end before if no other context is free. Raises
-        CompiledModelError where this thread would wait for itself.
+        If none is free, the oldest run in flight is finished first. Raises CompiledModelError if
+        this thread would wait for itself.
         """
         context = self._choose()
         context.check_entry()
@@ -361,7 +361,7 @@ class Flight:
         self._context.watch(end)
 
     def finish(self) -> None:
-        """End it, for whoever has its context."""
+        """Finish the run; the caller holds its context."""
         if self._run is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""What a call is given, as what tensors store, and back: arrays, real numbers, pictures."""
+"""Converts arguments of calls (arrays, real numbers, images) to tensors, and results back."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Conversion:
     quantize: bool = False
     """Whether calls take and return real numbers where tensors store quantized ones."""
     input_format: str | None = None
-    """That of pictures, see `pictures.with_picture_input`; None where no input takes any."""
+    """The pixel format of images, see `pictures.with_picture_input`; None if no input takes any."""
     picture_input: int | str = 0
-    """The number or name of the input that takes pictures."""
+    """The number or name of the input that takes images."""
 
     def array(self, number: int, tensor: Tensor, data: Any) -> Array:
-        """Return what an input is given as an array, of whatever shape and type of numbers.
+        """Return the argument of an input as an array of any shape and numeric type.
 
-        Pictures (paths, bytes of files, PIL images, or a list of them) become
-        [pictures, height, width, channels]. Raises CompiledModelError for what holds no numbers,
-        and FileError for a picture that cannot be read.
+        Images (paths, bytes of files, PIL images, or a list of them) become
+        [images, height, width, channels]. Raises CompiledModelError for an argument that has no
+        numbers, and FileError for an image that cannot be read.
         """
         if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
             return data
@@ -66,10 +66,10 @@ class Conversion:
         return array
 
     def fitting(self, tensor: Tensor, given: Array, keep: bool = False) -> Array:
-        """Return an array as the tensor stores it; with `keep` never the given memory.
+        """Return an array with the tensor's type; with `keep` always a copy.
 
-        With `quantize`, arrays of the tensor's own type hold what is stored, and all others real
-        numbers. Raises CompiledModelError for a type or a value that would become another one.
+        With `quantize`, arrays of the tensor's own type are stored values, and all others are real
+        numbers. Raises CompiledModelError if the conversion would change the type or a value.
         """
         if not self.quantize or not is_quantized(tensor) or given.dtype == tensor.dtype:
             return fitting(tensor, given, keep)
@@ -90,10 +90,10 @@ class Conversion:
         return dequantised(stored, {"quantization": tensor.quantization})
 
     def _pixels(self, number: int, tensor: Tensor, picture: Any) -> Array:
-        """Return a picture as pixels, [1, height, width, channels].
+        """Return an image as pixels, [1, height, width, channels].
 
-        It is cropped around its centre and resized to the input's height and width where the model
-        states these, as by `litegpu run`.
+        As in `litegpu run`, it is cropped around its centre and resized to the input's height and
+        width if the model states them.
         """
         if self.input_format is None or self.picture_input not in (number, tensor.key, tensor.name):
             raise CompiledModelError(_no_pictures(tensor, picture))
@@ -135,7 +135,7 @@ def quantized(tensor: Tensor, real: Array) -> Array:
 
 
 def _is_picture(data: Any) -> bool:
-    """Return whether something is, or should be, a picture: text, bytes, or an image of PIL."""
+    """Return whether an argument is meant as an image: text, bytes, or a PIL image."""
     pillow = sys.modules.get("PIL.Image")
     kinds = (str, os.PathLike, bytes, bytearray)
     return isinstance(data, kinds) or (pillow is not None and isinstance(data, pillow.Image))
@@ -156,6 +156,6 @@ def _no_pictures(tensor: Tensor, picture: Any) -> str:
         return f"{text}Give an array of that shape."
     return (
         f'{text}Compile the model with input_format="rgb8" (and the `mean` and `std` that it was '
-        "trained with): it then takes paths, the bytes of picture files and PIL images. Or give an "
+        "trained with): it then takes paths, the bytes of image files and PIL images. Or give an "
         "array of that shape."
     )

@@ -32,7 +32,7 @@ def at(items: Sequence[_Item], index: int, what: str) -> _Item:
 
 
 def count(name: str, value: Any) -> int:
-    """Return how many of something there are to be. Raises CompiledModelError below 1."""
+    """Return a count as an int. Raises CompiledModelError below 1."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -80,7 +80,7 @@ def check(side: str, tensors: Sequence[Tensor], buffers: Sequence[TensorBuffer])
         if buffer.dtype != tensor.dtype or buffer.nbytes != tensor.nbytes:
             raise CompiledModelError(
                 f"{side} '{tensor.key}' is {tensor.dtype} of the shape {[*tensor.shape]}, and its "
-                f"buffer {buffer.dtype} of {[*buffer.shape]}. Create the buffer anew, or resize "
+                f"buffer {buffer.dtype} of {[*buffer.shape]}. Create a new buffer, or resize "
                 "the input."
             )
         if side == "Output" and not buffer.writable:
@@ -91,7 +91,7 @@ def grown(tensor: Tensor, shape: tuple[int, ...]) -> CompiledModelError:
     """Return the error for an output's buffer where a run gave the output another size."""
     return CompiledModelError(
         f"The output '{tensor.key}' has the shape {[*shape]} now, and its buffer is for "
-        f"{[*tensor.shape]}. Create the buffer anew, and run again."
+        f"{[*tensor.shape]}. Create a new buffer, and run again."
     )
 
 

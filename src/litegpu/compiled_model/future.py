@@ -25,8 +25,8 @@ class AwaitedFuture(Future[Any]):
 class ModelFuture(AwaitedFuture):
     """A run in flight: wait for it from any thread, or `await` it.
 
-    It is a Future of concurrent.futures. A failed run fails alone, and one that was begun cannot be
-    cancelled. Runs whose future nobody keeps are brought to their end all the same.
+    It is a Future of concurrent.futures. A failed run does not affect others, and a started run
+    cannot be cancelled. A run also completes if its future is dropped.
     """
 
     def __init__(self, flight: Flight, results: Callable[[], Any]) -> None:
@@ -35,7 +35,7 @@ class ModelFuture(AwaitedFuture):
         self.set_running_or_notify_cancel()
         self._flight, self._results = flight, results
         self._pid = os.getpid()
-        # wait() and as_completed() of concurrent.futures ask to be told here.
+        # wait() and as_completed() of concurrent.futures register here.
         self._waiters: list[Any] = _Waiters(weakref.ref(self))
 
     def done(self) -> bool:
@@ -70,7 +70,7 @@ class ModelFuture(AwaitedFuture):
         """Wait as `result` does; return what went wrong, None if nothing did."""
         if not self.wait(timeout):
             raise RunTimeoutError(
-                f"The run has not ended after {timeout} seconds. It goes on: ask again."
+                f"The run has not finished after {timeout} seconds. It continues: wait again."
             )
         return self._flight.error
 
@@ -91,12 +91,12 @@ class ModelFuture(AwaitedFuture):
         self.watch()
 
     def watch(self) -> None:
-        """Have a thread see the end, of which nobody else may take note before it is needed."""
+        """Let a thread wait for the end, which no other thread may notice in time."""
         if not super().done():
             self._flight.watch(self._end)
 
     def _end(self) -> None:
-        """Wait for the end, and tell those who wait, once."""
+        """Wait for the end, and notify the waiters, once."""
         self._flight.end()
         if super().done():
             return

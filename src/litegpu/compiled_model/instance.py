@@ -32,7 +32,7 @@ class Instance:
     def device(self) -> Device | None:
         """Return the device that runs the whole graph of a signature, if one does.
 
-        One that is lost is opened anew. Raises DeviceLostError where that is impossible.
+        A lost device is reopened. Raises DeviceLostError if that is impossible.
         """
         kernels = map(self.kernel, self.signatures)
         kernel = next((each for each in kernels if each is not None), None)
@@ -57,7 +57,7 @@ class Instance:
         )
 
     def resize(self, index: int, number: int, shape: Sequence[int], strict: bool) -> None:
-        """Give an input of a signature another shape; all that share its graph follow."""
+        """Resize an input of a signature; all signatures of the same graph change."""
         resized = self.signatures[index]
         resized.resize(number, shape, strict)
         for each in self.signatures:

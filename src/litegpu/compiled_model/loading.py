@@ -1,4 +1,4 @@
-"""What a CompiledModel is made from: a file's content, pictures, an interpreter for a context."""
+"""Loads a CompiledModel: the bytes of the file, the image input, an interpreter per context."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_THE_DELEGATE = ("model", "on_progress")
 
 
 def content_of(model_data: Any) -> bytes:
-    """Return bytes, whatever has them. Raises CompiledModelError for what has none."""
+    """Return the bytes of any buffer. Raises CompiledModelError for an object without bytes."""
     try:
         return model_data if isinstance(model_data, bytes) else memoryview(model_data).tobytes()
     except TypeError as error:
@@ -47,10 +47,10 @@ def chunk_count(chunks: int | None, pieces: int | None) -> int:
 
 
 def picture_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
-    """Take those that are for pictures out of keywords, and return them.
+    """Remove the keywords of the image input, and return them.
 
-    Raises OptionsError for keywords that are for nothing, CompiledModelError for those of pictures
-    without their `input_format`.
+    Raises OptionsError for unknown keywords, CompiledModelError for image keywords without
+    `input_format`.
     """
     fields = (each.name for each in dataclasses.fields(GpuDelegateOptions))
     known = (*_OWN, *KEYWORDS, *_OF_THE_DELEGATE, *fields)
@@ -60,14 +60,14 @@ def picture_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
     picture = {name: keywords.pop(name) for name in KEYWORDS if name in keywords}
     if picture and "input_format" not in picture:
         raise CompiledModelError(
-            f"{', '.join(picture)}: these are for pictures. Give their input_format, too, "
+            f"{', '.join(picture)}: these are options of an image input. Give input_format, too, "
             "such as 'rgb8'."
         )
     return picture
 
 
 def with_pictures(content: bytes, keywords: Mapping[str, Any]) -> bytes:
-    """Return the model that takes pictures. Raises CompiledModelError where it cannot."""
+    """Return the model with an image input. Raises CompiledModelError if it cannot have one."""
     try:
         return with_picture_input(content, **keywords)
     except ModelError as error:
@@ -75,7 +75,7 @@ def with_pictures(content: bytes, keywords: Mapping[str, Any]) -> bytes:
 
 
 def contexts_of(source: Source, wanted: int) -> ContextPool:
-    """Compile a model for so many runs in flight. Raises what GpuDelegate and the runtime raise."""
+    """Compile a model for `contexts` runs in flight. Raises as GpuDelegate and the runtime do."""
     number = count("contexts", wanted)
     main = _instance(*source)
     if all(map(main.runs_directly, main.signatures)):

@@ -37,7 +37,7 @@ from litegpu.zoo.batch import with_batch
 
 
 class CompiledModel(ModelTensors):
-    """A model that is run on buffers: what fits a GPU there, the rest on the CPU.
+    """A model that runs on buffers: supported operations on the GPU, the rest on the CPU.
 
     It has the methods of `ai_edge_litert.compiled_model.CompiledModel`, with the same meaning:
 
@@ -47,9 +47,8 @@ class CompiledModel(ModelTensors):
         model.run_by_index(0, inputs, outputs)
         scores = outputs[0].read()
 
-    and a short one: `scores = model(picture)`. Where the GPU runs the whole of a model, it reads
-    and writes the buffers themselves. Threads may share a model; as many of their runs are in
-    flight as it has `contexts`.
+    In short: `scores = model(picture)`. If the GPU runs the whole model, it reads and writes the
+    buffers directly. Threads may share a model; up to `contexts` runs are in flight at a time.
     """
 
     def __init__(
@@ -78,7 +77,9 @@ class CompiledModel(ModelTensors):
         )
         if delegate and not requested.gpu:
             names = ", ".join(delegate)
-            raise CompiledModelError(f"{names}: these are for the GPU, which was not asked for.")
+            raise CompiledModelError(
+                f"{names}: these are options of the GPU, which was not requested."
+            )
         if requested.float32:
             delegate.setdefault("precision", "fp32")
         self._environment = environment
@@ -189,9 +190,9 @@ class CompiledModel(ModelTensors):
         self.close()
 
     def close(self) -> None:
-        """Release what the model has on the device; its buffers stay. Harmless when repeated.
+        """Release the model's device memory, but not its buffers. Repeated calls do nothing.
 
-        Runs in flight come to their end before.
+        Waits for the runs in flight.
         """
         if self._closed:
             return
@@ -207,16 +208,16 @@ class CompiledModel(ModelTensors):
             instance.close()
 
     def wait_for_best_code(self, timeout: float | None = None) -> bool:
-        """Do what GpuDelegate.wait_for_best_code does, for each instance of the model in turn."""
+        """Wait as GpuDelegate.wait_for_best_code does, for each instance of the model."""
         self._open()
         delegates = [each.delegate for each in self._instances() if each.delegate is not None]
         return all([delegate.wait_for_best_code(timeout) for delegate in delegates])
 
     @property
     def environment(self) -> Any:
-        """What was passed as the environment; else one of LiteRT's, made when it is asked for.
+        """The environment that was passed, or a new one of LiteRT's.
 
-        None where LiteRT is not installed. Nothing of litegpu needs it.
+        None if LiteRT is not installed. litegpu does not use it.
         """
         if self._environment is None:
             self._environment = runtime.environment()
@@ -236,7 +237,7 @@ class CompiledModel(ModelTensors):
             raise CompiledModelError(f"{error} {remedy}") from error
 
     def _why_not_rows(self, rows: int) -> str:
-        """Return why `at_batch` cannot compile the model for so many rows; nothing where it can."""
+        """Return why `at_batch` cannot compile the model for `rows` rows, or an empty text."""
         try:
             with_batch(self._source[0], rows)
         except MissingDependencyError:
@@ -273,10 +274,10 @@ class CompiledModel(ModelTensors):
         output_buffers: Sequence[TensorBuffer],
         stream: Any = None,
     ) -> ModelFuture:
-        """Begin what run_by_index does; `result` of what this returns waits, and gives None.
+        """Start a run as run_by_index does; `result` of the returned future waits, and is None.
 
-        Buffers belong to the run until its end, whatever memory they are of. With as many runs in
-        flight as there are contexts the oldest one is waited for.
+        The buffers, host memory included, belong to the run until its end. If as many runs are in
+        flight as there are contexts, this waits for the oldest one.
         """
         ends = (signature_index, input_buffers, output_buffers, stream)
         return self._submitted(lambda context: self._cached_run(context, *ends), lambda: None)
@@ -336,16 +337,16 @@ class CompiledModel(ModelTensors):
     ) -> Any:
         """Run a signature on arrays; return a new one, or a dict of several by name.
 
-        Arrays are given in order, by name, or in one dict of names, and are of the tensors' types
-        or become so safely. `signature` is the name of one, None the first; `by_name` makes a dict
-        of one result, too. Inputs that are called like these are given in a dict. Arrays that lie
-        on a GPU, as PyTorch's may, are read there, and results are then TensorBuffers on the
-        device. TensorBuffers are taken as they are. A model that was compiled with `input_format`
-        takes pictures: paths, the bytes of files, PIL images, or a list of one for each row; they
-        are cropped and resized as by `litegpu run`.
+        Arrays are passed in order, by name, or as one dict by name. They have the tensors' types
+        or are converted if that is lossless. `signature` is a name, None the first one. With
+        `by_name` a single result is a dict, too. Inputs named like these keywords are passed in a
+        dict. Arrays on a GPU, such as PyTorch's, are read there, and results are then TensorBuffers
+        on the device. TensorBuffers are used directly. A model that was compiled with
+        `input_format` takes images: paths, the bytes of files, PIL images, or a list with one for
+        each row; they are cropped and resized as by `litegpu run`.
 
-        Raises CompiledModelError, with what to do, for other shapes, types and names, and FileError
-        for a picture that cannot be read.
+        Raises CompiledModelError, with the remedy, for wrong shapes, types and names, and FileError
+        for an image that cannot be read.
         """
         call = self._call(inputs, named, signature, by_name)
         self.check_process()
@@ -355,11 +356,11 @@ class CompiledModel(ModelTensors):
     def submit(
         self, *inputs: Any, signature: str | None = None, by_name: bool = False, **named: Any
     ) -> ModelFuture:
-        """Begin a call; `result` of what this returns waits for what the call returns.
+        """Start a call; `result` of the returned future waits for the call's result.
 
-        Arrays of the host that were given may change at once; those of a device belong to the run
-        until its end. As many runs are in flight as there are `contexts`; one more waits for the
-        oldest. Raises for inputs as the call does; a run that fails tells its own future.
+        Host arrays may be modified immediately; device arrays belong to the run until its end. If
+        `contexts` runs are in flight, this waits for the oldest. Raises for inputs as the call
+        does; the error of a failed run is raised by its future.
         """
         call = self._call(inputs, named, signature, by_name, keep=True)
         return self._submitted(lambda context: self._call_run(context, call), call.results)

@@ -8,7 +8,7 @@ from litegpu.compiled_model.signatures import Signature, Tensor
 
 Shape = tuple[int, ...]
 CanHaveRows = Callable[[int], str]
-"""Returns why the model cannot be compiled for so many rows; an empty text where it can."""
+"""Returns why the model cannot be compiled for a number of rows, or an empty text."""
 
 
 def for_call(signature: Signature, index: int, number: int, shape: Shape, can: CanHaveRows) -> str:

@@ -1,4 +1,4 @@
-"""Whether the rows of a batch are computed each by itself: what may be cut and put together."""
+"""Checks that the rows of a batch are independent, so that batches can be split and joined."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from litegpu.errors import CompiledModelError
 
 
 def check_outputs(signature: Signature, rows: int) -> None:
-    """Raise CompiledModelError unless each output of a signature has so many rows."""
+    """Raise CompiledModelError unless each output of a signature has `rows` rows."""
     for tensor in signature.outputs:
         if tensor.shape[:1] != (rows,):
             raise CompiledModelError(
                 f"The output '{tensor.key}' has the shape {[*tensor.shape]} for a batch of "
-                f"{rows}: its rows are not those of the inputs. Run the model by itself."
+                f"{rows}: its rows are not those of the inputs. Run the model without batching."
             )
 
 
@@ -40,5 +40,5 @@ def check_independent(signature: Signature, run: Callable[..., Any]) -> None:
         if not np.array_equal(one[-1:], other[-1:], equal_nan=one.dtype.kind == "f"):
             raise CompiledModelError(
                 f"The output '{tensor.key}' of a row depends on the other rows of its batch. Run "
-                "the model by itself."
+                "the model without batching."
             )

@@ -30,7 +30,7 @@ class Tensor:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     stated: tuple[int, ...]
-    """The shape in the file; -1 stands for a size that it leaves open."""
+    """The shape in the file; -1 is an unknown size."""
     quantization: tuple[float, int] = (0.0, 0)
     """Scale and zero point; the scale is 0 where there is no single one."""
 
@@ -62,13 +62,13 @@ class Tensor:
 class Signature(ABC):
     """One way to call a model; `inputs` and `outputs` are in the order of its graph.
 
-    They have the shapes of now; outputs whose shape only a run tells have that of the last one.
+    They have the current shapes; outputs whose shape depends on the data have that of the last run.
     """
 
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
     graph: int | None = 0
-    """The number of its graph in the model; None where the runtime does not tell."""
+    """The index of its graph in the model; None if the runtime does not expose it."""
 
     def __init__(self, key: str, interpreter: Any) -> None:
         """Take the signature called `key`."""
@@ -78,7 +78,7 @@ class Signature(ABC):
 
     @abstractmethod
     def refresh(self) -> None:
-        """Ask the runtime for the tensors."""
+        """Read the tensors from the runtime."""
 
     @abstractmethod
     def resize(self, number: int, shape: Sequence[int], strict: bool) -> None:
@@ -106,7 +106,7 @@ class MainSignature(Signature):
         super().__init__(key, interpreter)
 
     def refresh(self) -> None:
-        """Ask the runtime for the tensors. See Signature.refresh."""
+        """Read the tensors from the runtime. See Signature.refresh."""
         self.inputs = _named(self._interpreter.get_input_details(), self._names[0])
         self.outputs = _named(self._interpreter.get_output_details(), self._names[1])
 
@@ -121,7 +121,7 @@ class MainSignature(Signature):
         self.refresh()
 
     def _undo(self, number: int) -> None:
-        """Let the model run as before; others of its inputs may have to be resized, too."""
+        """Restore the previous shapes; other inputs may have to be resized, too."""
         tensor = self.inputs[number]
         with contextlib.suppress(RuntimeError, ValueError):
             self._interpreter.resize_tensor_input(tensor.index, tensor.shape)
@@ -148,7 +148,7 @@ class OtherSignature(Signature):
         super().__init__(key, interpreter)
 
     def refresh(self) -> None:
-        """Ask the runtime for the tensors. See Signature.refresh."""
+        """Read the tensors from the runtime. See Signature.refresh."""
         self.inputs = _ordered(self._runner.get_input_details())
         self.outputs = _ordered(self._runner.get_output_details())
 

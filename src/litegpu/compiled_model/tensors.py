@@ -1,4 +1,4 @@
-"""What a model tells of its signatures and their tensors, and the buffers that it makes."""
+"""A model's signatures, their tensors, and new buffers for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ModelTensors:
     """The part of CompiledModel that runs nothing."""
 
     def __init__(self, pool: ContextPool, nbytes: int) -> None:
-        """Tell of the model whose contexts these are, from so many bytes."""
+        """Describe the model of these contexts, of `size` bytes."""
         self._pool = pool
         self._main: Instance = pool.all[0].instance
         self._closed = False
@@ -67,18 +67,18 @@ class ModelTensors:
         return f"on {delegate.device.title}, {delegate.precision}{nodes}"
 
     def profile(self, *, repeats: int = 20, peaks: bool = True) -> Profile:
-        """Measure where the time goes: what GpuDelegate.profile returns, times in seconds.
+        """Measure the time of each kernel, in seconds, as GpuDelegate.profile does.
 
-        All runs come to their end before, and none begins meanwhile. `invoke_seconds` is a whole
-        run by the interpreter; of several `contexts` the first is measured.
+        Waits for all runs, and none starts meanwhile. `invoke_seconds` is a complete run of the
+        interpreter. If there are several `contexts`, the first one is measured.
 
-        Raises CompiledModelError for a model without a GPU, and what GpuDelegate.profile raises.
+        Raises CompiledModelError for a model without a GPU, and the errors of GpuDelegate.profile.
         """
         self._open()
         delegate, interpreter = self._main.delegate, self._main.interpreter
         if delegate is None:
             raise CompiledModelError(
-                "profile() measures the GPU, which was not asked for. Compile the model without "
+                "profile() measures the GPU, which was not requested. Compile the model without "
                 "hardware_accel, or with GPU in it."
             )
         return self._pool.use_all(
@@ -189,9 +189,9 @@ class ModelTensors:
     def resize_input_tensor(
         self, input_index: int, dims: Sequence[int], signature_index: int = 0, strict: bool = True
     ) -> None:
-        """Give an input another shape; `strict`: only sizes that the model leaves open.
+        """Resize an input; `strict`: only dimensions that the model leaves unknown.
 
-        Buffers made before fit no longer where sizes have changed.
+        Existing buffers of tensors with another size can no longer be used.
         """
         signature = self._signature(signature_index)
         at(signature.inputs, input_index, "Input")
@@ -218,7 +218,7 @@ class ModelTensors:
 
     def _open(self) -> list[Signature]:
         if self._closed:
-            raise CompiledModelError("The model was closed. Compile it anew.")
+            raise CompiledModelError("The model was closed. Compile it again.")
         return self._main.signatures
 
     def _signature(self, index: int) -> Signature:

@@ -1,1 +1,1 @@
-"""The delegate: what runs on the GPU, partition by partition, and what the user is told of it."""
+"""The delegate: which partitions run on the GPU, and the report about them."""

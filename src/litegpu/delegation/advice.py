@@ -1,4 +1,4 @@
-"""What would make a model run better: which nodes stand in the way, and what costs for nothing."""
+"""Advice: which nodes prevent a complete delegation, and which costs are avoidable."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _MOST_BLOCKERS, _MOST_TRIED = 5, 8
 _MANY = 1 << 16
 """More partitions than any graph has."""
 _DATA_MOVEMENT = ("concat", "index_map", "reshape")
-"""Templates of kernels that only move elements, but for their epilogues."""
+"""Templates of kernels that only move elements, apart from their epilogues."""
 _DATA_MOVEMENT_FROM, _PADDING_FROM = 0.05, 0.1
 """Shares of a partition's bytes from which on advice is given."""
 _HALVED_FROM = 1 << 20
-"""Bytes of weights and values stored as half from which on that is worth trying."""
+"""Minimum bytes of weights and values for which storage as half is suggested."""
 _FLOAT_BYTES = 4
 
 
@@ -38,10 +38,10 @@ _Obstacle = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Obstacles:
-    """What stands in the way of which nodes.
+    """The nodes that stay on the CPU, by reason.
 
-    `waiting` are nodes on shapes that only the running CPU knows, with the obstacles that they
-    follow from.
+    `waiting` are nodes whose shapes the CPU computes at run time, with the obstacles that cause
+    this.
     """
 
     nodes: Mapping[_Obstacle, Sequence[Node]]
@@ -83,10 +83,10 @@ def _where_divisible(found: Iterator[Advice]) -> Iterator[Advice]:
 def _on_blockers(
     selection: Selection, choice: PartitionChoice, other_modes: Sequence[QuantizedSupport]
 ) -> Iterator[Advice]:
-    """Yield the obstacles between this choice and a whole graph, each without those before it.
+    """Yield the obstacles to a complete delegation, the largest saving first.
 
-    The one comes next that saves most. What saves nothing is not worth advice, unless without it
-    the whole graph could run.
+    The saving of each assumes that those before it are resolved. Obstacles without a saving are
+    omitted, unless the whole graph could run on the GPU without them.
     """
     if not selection.support.divisible:
         return
@@ -154,7 +154,7 @@ def _find_obstacles(support: SupportCheck) -> _Obstacles:
 
 
 def _shared_reason(reasons: Sequence[str]) -> str:
-    """Return the reason of nodes that stay on the CPU as a sentence, the first of several."""
+    """Return the first reason why nodes stay on the CPU, as a sentence."""
     others = len({without_tensors(reason) for reason in reasons}) - 1
     more = f" ({counted(others, 'more reason')} above)" if others else ""
     return f"{reasons[0].rstrip('.')}{more}."
@@ -169,7 +169,7 @@ _FLOATS: Mapping[str, str] = {
 
 
 def _remedy(kind: str, indices: Sequence[int], other_modes: Sequence[QuantizedSupport]) -> str:
-    """Return what of options and conversion lets the GPU run quantized nodes, else nothing."""
+    """Return the options or conversions with which the GPU can run quantized nodes."""
     able = [
         f'With quantized="{each.mode}" the GPU could run {_them(indices)}. '
         for each in other_modes
@@ -213,7 +213,7 @@ def _on_limit(selection: Selection, choice: PartitionChoice) -> Iterator[Advice]
 def _on_data_movement(
     selection: Selection, compiled: Sequence[CompiledPartition]
 ) -> Iterator[Advice]:
-    """Tell which kernels are there to move data, where that is much of what is moved."""
+    """Yield advice on kernels that only move data, if they move a large share of it."""
     launches = [launch for each in compiled for launch in each.facts.launches]
     movers = [
         each
@@ -249,7 +249,7 @@ def _on_data_movement(
 
 
 def _on_padding(graph: Graph, compiled: Sequence[CompiledPartition]) -> Iterator[Advice]:
-    """Tell which channel counts are stored with much padding."""
+    """Yield advice on channel counts that are stored with much padding."""
     stored = wasted = 0
     padding, producing = Counter[tuple[int, int]](), list[int]()
     for partition in compiled:

@@ -1,8 +1,8 @@
-"""Which nodes of a model's graphs the GPU can run, also where the shapes hang on who calls a graph.
+"""Which nodes of all graphs the GPU can run, with shapes that depend on the caller of a graph.
 
-A loop may carry what grows by a row with each pass, and the branch of an IF may take what is of
-another size in each invoke. The file states some shape for it; to compile anew for each one would
-take longer than the model does.
+A loop may carry a tensor that grows by a row with each iteration, and the branch of an IF may take
+a tensor of another size at each invoke. The file states one shape for it. Compiling for each shape
+would take longer than running the model on the CPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GraphChecks:
     def __init__(
         self, subgraphs: Subgraphs, quantized: QuantizedMode | None, slow_loops: SlowLoops
     ) -> None:
-        """Check graphs as they were read; `quantized` is that of check_support.
+        """Check graphs as they were read; for `quantized` see check_support.
 
         `slow_loops` returns which loops of a graph stay on the CPU, and why.
         """
@@ -84,7 +84,7 @@ class GraphChecks:
         return found
 
     def done(self, context: int) -> None:
-        """Keep nothing any longer when the runtime has asked about all graphs."""
+        """Drop everything once the runtime has asked about all graphs."""
         if self._subgraphs.done(context):
             for found in (self._found, self._places, self._shapes):
                 found.clear()
@@ -103,7 +103,7 @@ class GraphChecks:
             places.update(itertools.compress(itertools.count(), late))
         if call.called is not None:
             return [v for place, v in enumerate(call.called.inputs) if place in places]
-        # In which order a graph takes its inputs only the file tells.
+        # Only the file has the order of a graph's inputs.
         return [v for v in sources(graph) if places and graph.values[v].shape != ()]
 
     def _changing(self, body: Graph) -> Set[int]:

@@ -19,10 +19,10 @@ from litegpu.wording import shown_size, shown_time
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What running a partition costs on GPUs behind one API, beside the arithmetic.
+    """The costs of running a partition through one GPU API, in addition to the arithmetic.
 
-    `round_trip` is seconds from the runtime's call until it goes on, with nothing to do; `launch`
-    is seconds a kernel; `copied` is bytes a second, from the runtime's tensors or to them.
+    `round_trip` is the seconds of a call of the runtime for an empty partition, `launch` the
+    seconds of a kernel launch, `copied` the bytes per second from or to the runtime's tensors.
     """
 
     round_trip: float
@@ -45,7 +45,7 @@ _CPU_NODE = 0.1e-6
 _CPU_INNER_NODE = 0.4e-6
 """Seconds for a node of a loop's condition or body, in each pass: its values are copied, too."""
 _LOOP_MARGIN = 2.0
-"""How much slower a loop must be on the GPU to stay on the CPU: both estimates are rough."""
+"""Ratio of GPU to CPU time from which a loop stays on the CPU: both estimates are rough."""
 _THREADS_HELP = 0.75
 """t threads are t to this power times as fast as one."""
 
@@ -163,10 +163,10 @@ class CostModel:
 
 
 class CostPolicy:
-    """Delegates what is faster so, the partitions that save most first.
+    """Delegates the partitions that are faster on the GPU, the largest saving first.
 
-    A software device never saves time: there nothing is declined, so that all that a GPU could run
-    can be tried on it, and the partitions come first that have most work.
+    A software device never saves time. There every partition is accepted, so that it can be tested,
+    and the partitions with the most work come first.
     """
 
     def __init__(self, costs: CostModel, software: bool) -> None:
@@ -179,11 +179,11 @@ class CostPolicy:
         return found.cpu_seconds if self._software else found.saved_seconds
 
     def slow_loops(self) -> dict[int, str]:
-        """Return the loops that are not worth unrolling, and why."""
+        """Return the loops whose unrolling does not pay off, with reasons."""
         return {} if self._software else self._costs.slow_loops()
 
     def reason_against(self, subset: Subset) -> str:
-        """Return why a partition is not worth it, or an empty text."""
+        """Return why delegating a partition does not pay off, or an empty text."""
         found = self._costs.estimate(subset)
         if self._software or found.saved_seconds > 0:
             return ""
@@ -195,7 +195,7 @@ class CostPolicy:
 
 
 class NodeCountPolicy:
-    """Delegates partitions of at least so many nodes, the largest first."""
+    """Delegates partitions of at least `least` nodes, the largest first."""
 
     def __init__(self, least: int) -> None:
         self._least = least
@@ -238,5 +238,5 @@ class RequiredNodes:
         return math.inf if self._nodes.intersection(subset.nodes) else self._policy.benefit(subset)
 
     def reason_against(self, subset: Subset) -> str:
-        """Return why a partition is not worth it, never for such a one."""
+        """Return an empty text: this policy accepts every partition of enough nodes."""
         return "" if self._nodes.intersection(subset.nodes) else self._policy.reason_against(subset)

@@ -53,24 +53,24 @@ _log = logging.getLogger("litegpu")
 
 
 class GpuDelegate:
-    """Runs the part of a model that a GPU can run.
+    """A delegate that runs the supported parts of a model on a GPU.
 
     Pass it to an interpreter:
 
         Interpreter("model.tflite", experimental_delegates=[GpuDelegate(precision="fp16")])
 
     `options` is a GpuDelegateOptions or a dict; keyword arguments are its fields. One delegate may
-    serve several interpreters; `report` tells about the one that applied it last. `model` is the
-    file that the interpreter loads, or its bytes: with it, loops run on the GPU, too. `on_progress`
-    is called with a litegpu.Progress, ten times a second in a thread of its own, while a start
-    takes longer than half a second.
+    serve several interpreters; `report` describes the last one that applied it. `model` is the
+    path of the interpreter's file, or its bytes: with it, loops can run on the GPU, too.
+    `on_progress` is called with a litegpu.Progress ten times a second, in a separate thread, while
+    compiling takes longer than half a second.
 
-    `close()`, or the end of a `with` block, releases what the device holds for it.
+    `close()`, or the end of a `with` block, releases the delegate's device memory.
 
-    Raises OptionsError for options that cannot be used, UnsupportedDeviceError when no device
-    fits, MissingDependencyError when the backend's package is not installed. What goes wrong
-    later never stops the model: nodes stay on the CPU, with a warning, and `error` has the cause,
-    until what failed has worked again.
+    Raises OptionsError for invalid options, UnsupportedDeviceError if no device matches them, and
+    MissingDependencyError if the backend's package is not installed. Later errors never stop the
+    model: the nodes stay on the CPU, a warning is logged, and `error` has the cause until the
+    failed step succeeds.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class GpuDelegate:
     def __reduce__(
         self,
     ) -> tuple[type[GpuDelegate], tuple[GpuDelegateOptions], dict[str, ModelSource | None]]:
-        """Let copies, in another process too, be delegates of their own with the same options."""
+        """Copies, also in other processes, are new delegates with the same options."""
         return type(self), (self.options,), {"model": self.model}
 
     def __repr__(self) -> str:
@@ -150,16 +150,16 @@ class GpuDelegate:
         return self._device.info
 
     def _get_native_delegate_pointer(self) -> int:
-        """Return the address of the C struct; each interpreter asks once, before it applies it.
+        """Return the address of the C struct; an interpreter reads it once, before applying it.
 
-        Raises InterpreterError when the delegate is closed, ForkedProcessError when it is another
-        process's.
+        Raises InterpreterError if the delegate is closed, ForkedProcessError if it belongs to
+        another process.
         """
         if self._closed:
             raise _closed()
         if self._pid != os.getpid():
             raise ForkedProcessError(
-                f"This delegate was made for {self.device.title} before the process was forked, "
+                f"This delegate was created for {self.device.title} before the process was forked, "
                 "and works in the parent only. Start workers with "
                 "multiprocessing.get_context('spawn'), and make the delegate in the worker."
             )
@@ -234,7 +234,7 @@ class GpuDelegate:
     def _compile_chosen(
         self, context: int, selection: Selection
     ) -> tuple[PartitionChoice, list[tuple[Subset, PartitionKernel]], list[str]]:
-        """Compile what can be delegated; what a device refuses is left out, and chosen again."""
+        """Compile the partitions; without those that the device rejects, choose again."""
         from litegpu.graph.partition import extract
         from litegpu.runtime_abi.cpu_nodes import CpuNodes
 
@@ -262,7 +262,7 @@ class GpuDelegate:
                 kernel.close()
 
     def _compile(self, graph: Graph, alone: bool, cpu: CpuNodes) -> PartitionKernel:
-        """Compile on the device, or on that of the next API if this one refuses and any will do."""
+        """Compile on the device, or on that of the next API if it fails and none was requested."""
         while True:
             try:
                 return self._compile_here(graph, alone, cpu)
@@ -287,10 +287,10 @@ class GpuDelegate:
         return kernel
 
     def wait_for_best_code(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is compiled beside the invokes, for `timeout` seconds at most.
+        """Wait until background compilation has finished, for at most `timeout` seconds.
 
-        That happens after a `quick_start`. Returns whether the next invoke of every interpreter
-        runs the best code that there is; False, too, where it could not be compiled.
+        It follows a `quick_start`. Returns whether the next invoke of every interpreter runs
+        optimized kernels; False also if their compilation failed.
         """
         ends = None if timeout is None else time.monotonic() + timeout
 
@@ -300,16 +300,16 @@ class GpuDelegate:
         return all([kernel.wait_for_best_code(left()) for kernel in self._kernels])
 
     def profile(self, interpreter: Any = None, *, repeats: int = 20, peaks: bool = True) -> Profile:
-        """Measure where the time goes in an interpreter, without one in that which came last.
+        """Measure the time of each kernel of an interpreter (default: the last one).
 
-        With an `interpreter` whole invokes are timed too, on whatever its inputs hold; the
-        partitions by themselves run on seeded noise where they can. All times are medians of
-        `repeats` runs. `peaks` measures what the device can do at most, for the kernels' floors.
-        No other thread may invoke meanwhile.
+        With an `interpreter` complete invokes are timed too, on its current inputs; single
+        partitions run on random data if possible. All times are medians of `repeats` runs. `peaks`
+        measures the device's peak rates, for the minimum times of the kernels. No other thread may
+        invoke meanwhile.
 
-        Raises InterpreterError before the delegate was applied and for what is no interpreter that
-        it was applied to, ModelError when nothing runs on the GPU (with the reasons), OptionsError
-        for `repeats` below 1, ExecutionError when the device fails.
+        Raises InterpreterError if the delegate is not applied yet, or not to this interpreter,
+        ModelError if no node runs on the GPU (with the reasons), OptionsError for `repeats` below
+        1, ExecutionError if the device fails.
         """
         from litegpu.delegation.interpreter_lookup import kernels_of
         from litegpu.delegation.profile import nothing_to_profile, take_profile
@@ -328,15 +328,15 @@ class GpuDelegate:
     def bind_buffer(
         self, interpreter: Any, tensor_index: int, buffer: Any, stream: Any = None
     ) -> None:
-        """Let an input of the model be read from a buffer, or an output be written to one.
+        """Bind a buffer to an input or output of the model, from the next invoke on.
 
-        From the next invoke on; the interpreter's tensor keeps what it has. `buffer` is a
-        TensorBuffer, or an array that TensorBuffer.of takes; None gives the tensor back. `stream`
-        is CUDA's: invokes begin after what is on it then.
+        The interpreter's own tensor is then neither read nor written. `buffer` is a TensorBuffer,
+        or an array that TensorBuffer.of accepts; None unbinds the tensor. `stream` is a CUDA
+        stream: invokes start after the work that is on it at that time.
 
-        Raises InterpreterError for what is no interpreter that has this delegate, and BindingError
-        for a tensor that is none of the model's inputs and outputs, or that the CPU reads or
-        writes, for a buffer that does not fit it, and for a `stream` on another device.
+        Raises InterpreterError if the interpreter does not use this delegate, and BindingError for
+        a tensor that is not an input or output of the model, or that the CPU reads or writes, for
+        a buffer of another size or device, and for a `stream` on a device without streams.
         """
         from litegpu.delegation.interpreter_lookup import kernels_of
         from litegpu.delegation.tensor_binding import bind_tensor
@@ -370,7 +370,7 @@ class GpuDelegate:
     def _fail(self, error: BaseException) -> None:
         """Keep an error that could not be raised through C."""
         self.error = error
-        # The frames of its traceback hold weights and device memory.
+        # The frames of its traceback reference weights and device memory.
         for each in causes(error):
             traceback.clear_frames(each.__traceback__)
 
@@ -460,7 +460,7 @@ class GpuDelegate:
 
 
 class _Applied(threading.local):
-    """What a thread knows of the interpreter that it applies a delegate to."""
+    """The interpreter to which a thread is applying a delegate."""
 
     primary: int | None = None
     report: DelegationReport | None = None
@@ -470,5 +470,5 @@ class _Applied(threading.local):
 
 def _closed() -> InterpreterError:
     return InterpreterError(
-        "The delegate was closed. Make another GpuDelegate, and the interpreter anew."
+        "The delegate was closed. Create a new GpuDelegate and a new interpreter."
     )

@@ -24,7 +24,7 @@ class KernelContext:
     """
 
     def __init__(self, kernel: PartitionKernel, number: int) -> None:
-        """Take a context of a kernel; it is made when it is needed."""
+        """Take the number of a context of a kernel, which is created at first use."""
         self.kernel, self._number = kernel, number
         self._source: CompiledPartition | None = None
         self._compiled: CompiledPartition | None = None
@@ -42,12 +42,12 @@ class KernelContext:
         return self._compiled
 
     def promote_to_fp32(self, lost: Mapping[int, str], again: bool) -> None:
-        """Compile with values at float32, unless another context's run has led to that."""
+        """Compile with values promoted to float32, unless another context already did."""
         if self._source is not None:
             self.kernel.promote_once(self._source, lost, again)
 
     def close(self) -> None:
-        """Release the context, but for the kernel's own of now."""
+        """Release the context, unless it is the kernel's current one."""
         if self._compiled is not None and self._compiled is not self.kernel.compiled:
             with contextlib.suppress(LitegpuError):  # of a lost device its driver may refuse that
                 self._compiled.context.close()
@@ -56,16 +56,16 @@ class KernelContext:
 
 @dataclass(frozen=True, slots=True)
 class IoBuffers:
-    """The buffers of a run: those of a tensor that is an output twice are several."""
+    """The buffers of a run; a tensor that is an output twice has two."""
 
     inputs: Mapping[int, Buffer]
     outputs: Mapping[int, Sequence[Buffer]]
 
 
 class DirectRun:
-    """A prepared run of a kernel with given buffers, as often as wanted.
+    """A prepared run of a kernel with given buffers; it can run repeatedly.
 
-    Call it in one thread at a time, and in none in which the interpreter invokes.
+    Only one thread at a time may call it, and not while the interpreter invokes.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class DirectRun:
         stream: int | None = None,
         repeated: bool = False,
     ) -> None:
-        """Take a buffer for each tensor; see `can_run`. Runs come after what is on `stream`.
+        """Take a buffer for each tensor; see `can_run`. Runs start after the work on `stream`.
 
-        One that is `repeated`, for many runs, may take longer to prepare, and less to run.
-        Raises BindingError for a buffer that is too small, or of another device.
+        With `repeated`, preparing may take longer, and each run less. Raises BindingError for a
+        buffer that is too small, or of another device.
         """
         self._on, self._io, self._stream, self._repeated = context, io, stream, repeated
         self._source: CompiledPartition | None = None
@@ -88,7 +88,7 @@ class DirectRun:
 
     @staticmethod
     def can_run(kernel: PartitionKernel, inputs: set[int], outputs: set[int]) -> bool:
-        """Whether a kernel makes all outputs of these inputs, and keeps nothing between runs."""
+        """Whether a kernel computes all outputs from these inputs, and has no state."""
         compiled = kernel.compiled
         results = {*compiled.outputs, *compiled.constants}
         return (
@@ -147,7 +147,7 @@ class DirectRun:
         if self._stream is not None or any(b.kind is not MemoryKind.HOST for b in buffers):
             raise DeviceLostError(
                 f"{error.reason} The buffers of the run were lost with it.",
-                f"Create them anew: the next run is on {self._on.kernel.device.info.title}.",
+                f"Create them again: the next run is on {self._on.kernel.device.info.title}.",
             ) from error
 
     def __call__(self) -> None:
@@ -162,18 +162,18 @@ class DirectRun:
         self._complete()
 
     def submit(self) -> None:
-        """Begin a run, which `finish` ends. Raises what Submission.submit does."""
+        """Start a run, which `finish` completes. Raises as Submission.submit does."""
         self._on_device(self._begin)
 
     def _begin(self) -> None:
         self._event = self._submission.submit()
 
     def is_done(self) -> bool:
-        """Whether the device has come to the end of what was submitted."""
+        """Whether the submitted run is done."""
         return self._event is None or self._event.done()
 
     def finish(self) -> None:
-        """Wait for what was submitted; run again as `__call__` does. Raises what it does."""
+        """Wait for the submitted run; run again as `__call__` does. Raises as it does."""
         if self._event is None:
             return
         try:
@@ -186,10 +186,10 @@ class DirectRun:
         except Exception:
             self._event = None
             raise
-        self._event = None  # not before: what interrupts this may call it again
+        self._event = None  # last, because an interrupt may call this again
 
     def _complete(self) -> None:
-        """See that values have fitted half, and fill what no kernel writes."""
+        """Repeat in float32 if values overflowed half, and copy constant outputs."""
         again = False
         while (watch := self._compiled.watch) is not None and (lost := watch.lost()):
             self._on.promote_to_fp32(lost, again)

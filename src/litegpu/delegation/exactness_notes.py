@@ -1,4 +1,4 @@
-"""What to know of exact results beside those of this machine's CPU."""
+"""How exact results compare with those of this machine's CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger("litegpu")
 
 
 def exactness_notes(graph: Graph, choice: PartitionChoice) -> list[str]:
-    """Return what to tell of quantized nodes that are computed exactly; log it once."""
+    """Return a note about quantized nodes that are computed exactly; log it once."""
     reason = host_cpu.other_rounding()
     delegated = {index for subset in choice.delegated for index in subset.nodes}
     exact = any(node.index in delegated and is_quantized(graph, node) for node in graph.nodes)

@@ -1,4 +1,4 @@
-"""Which kernels of a delegate an interpreter holds: one delegate may serve several."""
+"""Finds the kernels of an interpreter: one delegate may serve several."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from litegpu.runtime_abi.reader import tensor_at
 def kernels_of(
     interpreter: Any, delegate: object, kernels: Iterable[PartitionKernel], call: str
 ) -> list[PartitionKernel]:
-    """Return those of a delegate's kernels that an interpreter holds.
+    """Return the delegate's kernels that belong to an interpreter.
 
-    Runtimes do not tell which context is whose, so an interpreter is known by where its inputs and
-    outputs lie. `call` is what it was given to. Raises InterpreterError where it has not the
-    delegate, and where several have no memory for their tensors yet.
+    Runtimes do not expose the context of an interpreter, so it is identified by the addresses of
+    its inputs and outputs. `call` is the name of the calling method. Raises InterpreterError if it
+    does not use the delegate, and if several interpreters have no tensor memory yet.
     """
     _check_uses(interpreter, delegate, call)
     kernels, places = [kernel for kernel in kernels if kernel.home], _places(interpreter)
@@ -34,9 +34,9 @@ def kernels_of(
 
 
 def _check_uses(interpreter: Any, delegate: object, call: str) -> None:
-    """Raise InterpreterError for what is no interpreter that was made with the delegate.
+    """Raise InterpreterError unless the interpreter was created with the delegate.
 
-    `call` is what it was given to.
+    `call` is the name of the calling method.
     """
     if not callable(getattr(interpreter, "invoke", None)):
         raise InterpreterError(
@@ -45,7 +45,7 @@ def _check_uses(interpreter: Any, delegate: object, call: str) -> None:
     given = getattr(interpreter, "_delegates", None)  # by every runtime that there is
     if given is not None and not any(each is delegate for each in given):
         raise InterpreterError(
-            f"This interpreter was made without this delegate. Give {call} the one that has it "
+            f"This interpreter was created without this delegate. Give {call} the one that has it "
             "in experimental_delegates."
         )
 

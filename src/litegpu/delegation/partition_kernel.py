@@ -66,9 +66,9 @@ class PartitionKernel:
         fast_compile: bool = False,
         cpu: CpuNodes | None = None,
     ) -> None:
-        """Compile for the shapes that the graph has now, or take what `cache` has of that.
+        """Compile for the current shapes of the graph, or load the result from `cache`.
 
-        `alone` tells that no other node of the model runs beside the partition. `tuning` is how
+        `alone` means that the partition is the whole model. `tuning` is how
         kernels are chosen, for these shapes and for all that follow. `timeout` is how many seconds
         a run may take, None for any. `on_progress` hears of this and of all later compiling.
         `fast_compile` permits quickly compiled kernels until optimized ones are ready. `cpu` runs
@@ -89,7 +89,7 @@ class PartitionKernel:
         self.kept_float32: tuple[str, ...] = ()
         """Names of the tensors that would be stored as half, but did not fit."""
         self.changed: Callable[[], Callable[[PartitionKernel], None] | None] = _nobody
-        """Return what to call when an invoke has compiled anew: the delegate may be gone."""
+        """Return the callback after a recompilation; the delegate may have been deleted."""
         self._buffers: dict[int, Buffer] = {}
         self._stream: int | None = None
         self.compiled = self._compile(graph)
@@ -97,11 +97,11 @@ class PartitionKernel:
         self._run: Callable[[], object] = _skip
         """Copies in, runs and copies out, once the first invoke has bound it."""
         self.alone = alone
-        """Whether no other node of its graph runs beside it."""
+        """Whether it is the whole graph."""
         self.number: int | None = None
-        """Which graph of the model it is of; None where that is not known."""
+        """The index of its graph in the model; None if unknown."""
         self.home = 0
-        """The context of the main graph of the interpreter that holds it, 0 for none."""
+        """The context of its interpreter's main graph, 0 for none."""
         self.bindable: frozenset[int] = frozenset()
         """The model's inputs and outputs that only this partition reads and writes."""
         self._recompiling = threading.Lock()
@@ -144,9 +144,9 @@ class PartitionKernel:
         self._device, self._tuner = device, self._tuner_of(device)
 
     def _compile_here(self, graph: Graph) -> CompiledPartition:
-        """Return the partition after its first run: drivers leave much of their work to that.
+        """Return the partition after a first run, to which drivers defer much of their work.
 
-        That it is kept after it, too, lets binaries hold what is compiled only then.
+        It is cached after the run, so that binaries contain the code compiled during it.
         """
         tuned, precise = self._tuner.facts(), self._precise
         wanted = Wanted(graph, self._device, self._policy, tuned, precise, self._fast_compile)
@@ -257,10 +257,10 @@ class PartitionKernel:
                 tensor.data = None
 
     def prepare(self, context: int) -> None:
-        """Compile anew if shapes have changed, and give the outputs their shapes.
+        """Recompile if shapes have changed, and set the shapes of the outputs.
 
-        Raises ModelError when the new shapes make a node impossible, or an input has another type
-        than in the file.
+        Raises ModelError if a node does not support the new shapes, or if an input has another
+        type than in the file.
         """
         self._zero_copy.unbind(context)
         self._context, self._tensors = context, 0
@@ -272,10 +272,10 @@ class PartitionKernel:
             self.compiled, self._compiled_graph = compiled, self.graph
 
     def invoke(self, context: int) -> None:
-        """Run on the tensors' present data.
+        """Run on the tensors' current data.
 
-        When the device is lost, or was before, the partition is compiled anew on it opened again,
-        or on another one, and runs there. Raises ExecutionError when the device fails otherwise.
+        If the device is lost, the partition is recompiled and runs on the reopened device or
+        another one. Raises ExecutionError for any other failure of the device.
         """
         while True:
             device = self._device
@@ -307,7 +307,7 @@ class PartitionKernel:
         self._zero_copy.unbind(context, keep=True)
         self._tensors, self._run = 0, _skip
         lost = self._device
-        with contextlib.suppress(LitegpuError):  # its driver may refuse that
+        with contextlib.suppress(LitegpuError):  # its driver may reject that
             release(self.compiled)
         try:
             self._leave(error)
@@ -357,9 +357,9 @@ class PartitionKernel:
             again = True
 
     def promote_once(self, ran: CompiledPartition, lost: Mapping[int, str], again: bool) -> None:
-        """Do what `promote_to_fp32` does after a run of `ran`, unless another thread has.
+        """Promote as `promote_to_fp32` after a run of `ran`, unless another thread already did.
 
-        The context of `ran` stays: another thread may run there, and closes it.
+        The context of `ran` is not closed: another thread may run there, and closes it.
         """
         with self._recompiling:
             if self.compiled is ran:
@@ -380,9 +380,9 @@ class PartitionKernel:
                 self._move(self._context, error, CompiledPartition.disown)
 
     def promote_to_fp32(self, lost: Mapping[int, str], again: bool) -> None:
-        """Compile with values at float32; the second time in a run, with all that follow them.
+        """Recompile with `lost` values in float32; `again`: with all values computed from them.
 
-        What was cut hides from the values after it whether they fit.
+        An overflow masks downstream overflow, so a second one in a run promotes those too.
         """
         self._promote_to_fp32(lost, again).close()
 
@@ -390,7 +390,7 @@ class PartitionKernel:
         """Return what was compiled before."""
         before, facts = self._precise, self.compiled.facts
         wide = facts.written_after(lost) if again else lost
-        self._precise = before.union(*map(facts.beside, wide))
+        self._precise = before.union(*map(facts.allocated_with, wide))
         try:
             compiled = self._compile(self.graph)
         except BaseException:
@@ -403,7 +403,7 @@ class PartitionKernel:
         for why in sorted(set(lost.values())):
             names_of = list(dict.fromkeys(names[v] for v in lost if lost[v] == why))
             _log.warning(
-                "float16 cannot hold %s: %s. From now on this is float32; the invoke runs again.",
+                "float16 overflow in %s: %s. These are float32 from now on; the invoke runs again.",
                 *(shown_names(names_of), why),
             )
         if (changed := self.changed()) is not None:
@@ -431,16 +431,16 @@ class PartitionKernel:
             if found != size:
                 raise InterpreterError(
                     f"Tensor {v} has {found} bytes in the interpreter, and {size} in the compiled "
-                    "partition. Call allocate_tensors() anew, or use no delegate."
+                    "partition. Call allocate_tensors() again, or use no delegate."
                 )
 
     def _bind_zero_copy(self, context: int) -> None:
-        """Let the tensors lie where the device reaches them, if it has such memory."""
+        """Place the tensors in memory that the device accesses directly, if it has such memory."""
         compiled = self.compiled
         pinned = compiled.context.pinned()
         if pinned is not None and self.alone:
             sizes = compiled.sizes()
-            # What the watch moves comes last on each side, and stays its own.
+            # The last buffer on each side is the range watch's own.
             ins = pinned.inputs[: len(compiled.inputs)]
             outs = pinned.outputs[: len(compiled.outputs)]
             free = [
@@ -452,7 +452,7 @@ class PartitionKernel:
             self._zero_copy.bind(context, indices, memory, nbytes)
 
     def _bind(self, tensors: int) -> None:
-        """Find the fields that hold the data addresses; the runtime may move its tensor table."""
+        """Find the fields with the data addresses; the runtime may move its tensor table."""
 
         def data(index: int) -> ctypes.c_void_p:
             return ctypes.c_void_p.from_address(tensors + index * _TENSOR_SIZE + _DATA)
@@ -476,11 +476,11 @@ class PartitionKernel:
         self._tensors = tensors
 
     def bind_buffer(self, v: int, buffer: Buffer | None, stream: int | None) -> None:
-        """Read or write a buffer in the place of a tensor, from the next invoke on; None: neither.
+        """Use a buffer instead of a tensor from the next invoke on; None restores the tensor.
 
-        `v` is one of `bindable`. Invokes begin after what is on the `stream` of CUDA's then. Raises
-        BindingError for a buffer of another device, for a state, and for a stream where the device
-        has none.
+        `v` is one of `bindable`. Invokes start after the work on the CUDA `stream` at that time.
+        Raises BindingError for a buffer of another device, for a state, and for a stream on a
+        device without streams.
         """
         if v in self.compiled.states:
             raise BindingError(
@@ -512,13 +512,13 @@ class PartitionKernel:
         return wait_for(self.compiled.executable, seconds)
 
     def profile(self, repeats: int, peaks: Peaks | None) -> PartitionProfile:
-        """Measure the partition by itself. Raises ExecutionError when the device fails."""
+        """Measure the partition alone. Raises ExecutionError if the device fails."""
         ops = {node.index: node.op for node in self.graph.nodes}
         return profile_partition(self.compiled, ops, repeats, peaks, zero_copy=self.alone)
 
     @contextlib.contextmanager
     def idle(self) -> Iterator[None]:
-        """Let invokes do nothing for a while: what they still take is spent elsewhere."""
+        """Skip the partition in invokes for a while, to measure the time of everything else."""
         run, self._run = self._run, _skip
         try:
             yield
@@ -526,7 +526,7 @@ class PartitionKernel:
             self._run = run
 
     def give_back(self, context: int) -> None:
-        """Let the tensors lie in the runtime's memory, with what they hold."""
+        """Move the tensors back to the runtime's memory, with their contents."""
         self._zero_copy.unbind(context, keep=True)
 
     @property
@@ -535,7 +535,7 @@ class PartitionKernel:
         return self._device
 
     def describe(self, nodes: tuple[int, ...], estimate: Estimate | None) -> Partition:
-        """Return what reports tell of the partition of these nodes."""
+        """Return the report's facts about the partition of these nodes."""
         facts, program, values = self.compiled.facts, self.compiled.program, self.graph.values
         return Partition(
             nodes=nodes,
@@ -574,7 +574,7 @@ def _supported(graph: Graph, policy: NumericPolicy) -> Graph:
 
 
 def _nobody() -> None:
-    """Know nobody to call."""
+    """Do nothing: there is no callback."""
 
 
 def _skip() -> None:

@@ -44,10 +44,10 @@ class Selection:
         preview: Preview,
         runs: Runs = Runs.INVOKED,
     ) -> None:
-        """Take a checked graph, how many threads the CPU has for its part of it, and how it runs.
+        """Take a checked graph, the number of CPU threads, and how the graph is run.
 
-        What other graphs call must be worth it, even if the GPU can run all of it: its caller is on
-        the CPU, and copies for each call.
+        A graph that other graphs call must save time even if the GPU can run all of it: its caller
+        is on the CPU, and copies data at each call.
         """
         self.support = support
         self.preview = preview
@@ -67,7 +67,7 @@ class Selection:
         if least is not None:
             policy = NodeCountPolicy(least)
         elif runs is Runs.ONCE:
-            policy = NothingPolicy("It runs only once, which is over before it could be compiled.")
+            policy = NothingPolicy("It runs only once, which takes less time than compiling it.")
         else:
             policy = CostPolicy(self.costs, device.software and not self._called)
         # The runtime itself has no kernels for most custom operations: without a delegate that
@@ -87,7 +87,7 @@ class Selection:
         )
 
     def give_up(self, nodes: Iterable[int]) -> None:
-        """Leave nodes to the CPU, for the device refuses them."""
+        """Leave nodes to the CPU because the device rejects them."""
         self.supported -= set(nodes)
 
     def left_out(self, choice: PartitionChoice) -> tuple[LeftOut, ...]:
@@ -101,14 +101,14 @@ class Selection:
         )
 
 
-_CONSTANTS = "Its results are known before the model runs: no partition needs them."
-_OUTSIDE = "They lie outside of first_delegate_node_index and last_delegate_node_index."
+_CONSTANTS = "Its results are constant, and no partition needs them."
+_OUTSIDE = "They are outside of first_delegate_node_index to last_delegate_node_index."
 
 
 def slow_loops(
     support: SupportCheck, options: GpuDelegateOptions, device: DeviceInfo, threads: int
 ) -> Mapping[int, str]:
-    """Return the loops of a checked graph that are not worth unrolling, and why."""
+    """Return the loops of a checked graph whose unrolling does not pay off, with reasons."""
     loops = any(node.graphs and node.index not in support.reasons for node in support.graph.nodes)
     if not loops or options.min_nodes_per_partition is not None:
         return {}

@@ -39,7 +39,7 @@ class Profile:
     precision: str
     repeats: int
     peaks: Peaks | None
-    """The measured ceilings of the device, None when they were not asked for."""
+    """The measured peak rates of the device, None if not requested."""
     partitions: tuple[PartitionProfile, ...]
     invoke_seconds: float | None
     """A whole `interpreter.invoke()`; None without an interpreter."""
@@ -48,7 +48,7 @@ class Profile:
 
     @property
     def kernel_seconds(self) -> float:
-        """The sum of all kernels, each by itself."""
+        """The sum of all kernels, each measured alone."""
         return sum(part.kernel_seconds for part in self.partitions)
 
     @property
@@ -58,7 +58,7 @@ class Profile:
 
     @property
     def chain_seconds(self) -> float | None:
-        """All kernels as in a run, None where the device cannot tell."""
+        """All kernels as in a run, None if the device cannot measure it."""
         return _total([part.chain_seconds for part in self.partitions])
 
     @property
@@ -76,7 +76,7 @@ class Profile:
         return found
 
     def by_op(self) -> list[OpTotal]:
-        """Return the kernels grouped by the operation they were made for, the slowest first."""
+        """Return the kernels grouped by operation, the slowest first."""
         groups: dict[str, list[KernelProfile]] = {}
         for part in self.partitions:
             for kernel in part.kernels:
@@ -92,12 +92,12 @@ class Profile:
         title = f"litegpu on {self.device} ({self.backend}, {self.precision})"
         kernels = [kernel for part in self.partitions for kernel in part.kernels]
         times = {
-            f"{counted(len(kernels), 'kernel')}, each by itself": self.kernel_seconds,
+            f"{counted(len(kernels), 'kernel')}, each measured alone": self.kernel_seconds,
             "their floors": self.floor_seconds,
-            "all kernels as a chain": self.chain_seconds,
+            "all kernels in sequence": self.chain_seconds,
             "device, with copies": self.device_seconds,
             "interpreter.invoke()": self.invoke_seconds,
-            "of it: runtime, Python, nodes on the CPU": self.outside_seconds,
+            "thereof runtime, Python, nodes on the CPU": self.outside_seconds,
         }
         known = [(name, _us(seconds)) for name, seconds in times.items() if seconds is not None]
         by_op = [
@@ -118,7 +118,7 @@ class Profile:
         return "".join(
             [
                 notebook.paragraph(title, bold=True),
-                notebook.table(("where the time goes", ">µs"), known),
+                notebook.table(("time of an invoke", ">µs"), known),
                 notebook.table(("operation", ">kernels", ">µs", ">share"), by_op),
                 notebook.folded("kernels", each_kernel),
             ]
@@ -168,7 +168,7 @@ def take_profile(
     repeats: int,
     peaks: bool,
 ) -> Profile:
-    """Measure partitions, and the invokes of the interpreter that holds them. See GpuDelegate."""
+    """Measure partitions, and the invokes of their interpreter. See GpuDelegate."""
     if repeats < 1:
         raise OptionsError(f"repeats={repeats}: a profile needs a whole number of at least 1.")
     ceilings = measure(device) if peaks else None
@@ -204,7 +204,7 @@ def _median_seconds(function: Callable[[], object], repeats: int) -> float:
 def nothing_to_profile(
     report: DelegationReport | None, error: BaseException | None
 ) -> LitegpuError:
-    """Return the error for a delegate that no interpreter holds a partition of."""
+    """Return the error for a delegate without a partition in an interpreter."""
     if report is None or report.partitions:
         cause = f" ({error})" if error else ""
         return InterpreterError(

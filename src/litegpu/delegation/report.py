@@ -24,7 +24,7 @@ from litegpu.wording import (
 
 @dataclass(frozen=True, slots=True)
 class RejectedNode:
-    """A node that stays on the CPU, and why."""
+    """A node that stays on the CPU, with the reason."""
 
     index: int
     op: str
@@ -43,9 +43,9 @@ def rejected_nodes(graph: Graph, reasons: Mapping[int, str]) -> tuple[RejectedNo
 
 @dataclass(frozen=True, slots=True)
 class QuantizedSupport:
-    """What the GPU could run of a quantized graph in one way, `mode`: "exact" or "float".
+    """The nodes of a quantized graph that the GPU could run with `mode`: "exact" or "float".
 
-    `nodes` is how many; `rejected` are the others, of which each stays on the CPU.
+    `nodes` is their number; `rejected` are the nodes that would stay on the CPU.
     """
 
     mode: str
@@ -89,11 +89,11 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What could be changed about a model or its options, and what that would win.
+    """A possible change of a model or its options, and its estimated saving.
 
     `kind` is "blocker" (nodes that the GPU cannot run), "quantized" or "weights" (the same for
     8-bit integers), "partitions", "moves" (kernels that move data), "lanes" (padding) or
-    "precision". `seconds` are what an invoke would save, estimated; None where that is not known.
+    "precision". `seconds` is the estimated saving of an invoke; None if unknown.
     """
 
     kind: str
@@ -120,7 +120,7 @@ class DelegationReport:
     advice: tuple[Advice, ...] = ()
     """What would help, the most first."""
     notes: tuple[str, ...] = field(default=())
-    """Errors, and what to know of the results: one line each."""
+    """Errors and notes about the results: one line each."""
     quantized: tuple[QuantizedSupport, ...] = ()
     """What each way to compute quantized tensors could run, the chosen first; () without any."""
     subgraphs: tuple[DelegationReport, ...] = ()
@@ -166,7 +166,7 @@ class DelegationReport:
         )
 
     def summary(self) -> str:
-        """Return the sentence that users of TensorFlow Lite know."""
+        """Return the summary in TensorFlow Lite's words."""
         gpu = len(self.delegated_nodes)
         cpu = self.total_nodes - gpu
         if not gpu:
@@ -236,7 +236,7 @@ class DelegationReport:
             )
         wide = [name for part in self.partitions for name in part.kept_float32]
         if wide:
-            lines += ["", f"kept at float32, for float16 could not hold them: {shown_names(wide)}"]
+            lines += ["", f"float32 after overflow of float16: {shown_names(wide)}"]
         replaced = [line for part in self.partitions for line in part.replaced]
         if replaced:
             lines += ["", "kernels that failed here and were replaced"]
@@ -268,7 +268,7 @@ class DelegationReport:
 
 
 def _fitting(line: str, width: int) -> str:
-    """Return a line in several of that width; a row's list of operations stands below the row."""
+    """Wrap a line at the width; the operations of a table row go below the row."""
     if len(line) <= width:
         return line
     row, _, ops = line.rpartition("  ")

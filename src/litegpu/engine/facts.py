@@ -135,7 +135,7 @@ class PartitionFacts:
             if v in values or (index >= first and self.values[v].is_rounded)
         ]
 
-    def beside(self, value_id: int) -> set[int]:
+    def allocated_with(self, value_id: int) -> set[int]:
         """Return the values that lie in the same allocation as a computed one, itself included."""
         base = self.values[value_id].storage.base
         return {v for v, value in self.values.items() if value.storage.base == base}

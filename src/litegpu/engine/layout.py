@@ -134,7 +134,7 @@ def _near_poles(graph: Graph) -> set[int]:
 def _streams(graph: Graph) -> set[int]:
     """Return the values that are normalized and added to, as between the layers of a transformer.
 
-    Half would round the sum of all layers anew after each (decision 43).
+    Half would round the sum of all layers after each layer (decision 43).
     """
     normalized = {node.inputs[0] for node in graph.nodes if node.op == NORMALIZE}
     added: set[int] = set()
@@ -161,7 +161,7 @@ def _tables(graph: Graph) -> set[int]:
 def _carrying(graph: Graph) -> Graph:
     """Mark what precise values are moved, joined or averaged into as precise, too.
 
-    Beside what it is joined with, nobody would notice that half loses a small one.
+    The values that it is joined with may hide the loss of small ones in half.
     """
     values = dict(graph.values)
     for node in graph.nodes:

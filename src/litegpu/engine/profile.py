@@ -123,7 +123,7 @@ def profile_partition(
         [c_void_p(buffers[v].ctypes.data) for v in compiled.inputs],
         [c_void_p(buffers[v].ctypes.data) for v in compiled.outputs],
     )
-    # In turns, so that all figures are of the same state of the machine; the first does not count.
+    # Alternating, so that all figures are of the same machine state; the first does not count.
     rounds = [
         (
             profiler.phases(bindings),

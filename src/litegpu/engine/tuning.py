@@ -48,7 +48,7 @@ class Tuner:
         self._known: dict[str, int] = {}
 
     def facts(self) -> tuple[object, ...]:
-        """Return what decides, beside the device, what `build` chooses next."""
+        """Return what determines, in addition to the device, what `build` chooses next."""
         if self._tuning is Tuning.CACHED:
             self._known = {**self._load(), **self._known}
             return (self._tuning.name, sorted(self._known.items()))

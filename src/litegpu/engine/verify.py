@@ -135,7 +135,7 @@ def _follow(
 
 
 def _replaces(access: _Access, before: _Write) -> bool:
-    """Whether the same value is written anew."""
+    """Whether the same value is written again."""
     return access.base == before.base and access.span.covers(before.span)
 
 

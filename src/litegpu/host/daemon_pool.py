@@ -14,11 +14,11 @@ _Call = tuple["Future[Any]", Callable[[], Any]]
 
 
 class DaemonPool:
-    """Makes calls on so many threads at a time.
+    """A pool of daemon threads.
 
-    `ThreadPoolExecutor` has a program that ends wait for all that was submitted. This one's threads
-    stop wherever they are then, so that only such calls may be made that can be left undone: no
-    code of another library may run in them.
+    At exit a program waits for all calls of a `ThreadPoolExecutor`. The threads of this pool just
+    stop, so only calls that need not complete may be submitted, and they must not run code of other
+    libraries.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -29,7 +29,7 @@ class DaemonPool:
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True).start()
 
     def submit(self, function: Callable[[], _Result]) -> Future[_Result]:
-        """Have a call made some time."""
+        """Submit a call."""
         future: Future[_Result] = Future()
         self._calls.put((future, function))
         return future

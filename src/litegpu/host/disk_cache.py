@@ -1,7 +1,7 @@
-"""What is kept in a folder from one process to the next, compiled kernels above all.
+"""A disk cache, mainly of compiled kernels.
 
-Each file begins with a header that says what it is. Nothing in it is believed before that matches:
-whatever else lies under its name counts as absent, is told once, and the next store replaces it.
+Each file starts with a header that identifies it. A file with another header counts as absent, is
+logged once, and is replaced by the next store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from litegpu.host.private_files import Folder, UnsafeFolderError
 from litegpu.version import __version__
 
 LOG = logging.getLogger("litegpu.cache")
-"""Where all that concerns kept files is told."""
+"""The logger of all caches."""
 
 _MAGIC = b"\x89litegpu"
 _FORMAT = 1
@@ -31,9 +31,9 @@ _reported: set[tuple[str, str]] = set()
 
 
 class DiskCache:
-    """Files in a folder, found by everything that made them; without a folder, none.
+    """Cached files in a folder, by their keys; without a folder the cache is empty.
 
-    The key of a file has to name all that its data depend on; litegpu's version is added here.
+    A key must contain everything that the data depend on; litegpu's version is added here.
     """
 
     def __init__(
@@ -43,10 +43,9 @@ class DiskCache:
         content: str = "Compiled kernels",
         most_bytes: int = _MOST_BYTES,
     ) -> None:
-        """Take a folder, which need not exist yet, and the suffix of the files' names.
+        """Take a folder, which may not exist yet, and the suffix of the file names.
 
-        `content` tells in messages what the files hold; data of more than `most_bytes` are not
-        kept.
+        `content` names the contents in messages; data of more than `most_bytes` are not cached.
         """
         self._folder = Path(folder.path) if folder is not None else None
         self._trusted = folder is not None and folder.trusted
@@ -55,7 +54,7 @@ class DiskCache:
         self._most_bytes = most_bytes
 
     def has_files(self) -> bool:
-        """Return whether anything was kept, whatever it was made of."""
+        """Return whether the cache has any file."""
         folder = self._folder
         try:
             return folder is not None and any(folder.glob(f"*{self._suffix}"))
@@ -68,7 +67,7 @@ class DiskCache:
         return self._folder is not None
 
     def load(self, *key: object) -> bytes | None:
-        """Return what was kept under a key, None if nothing or nothing that can be trusted."""
+        """Return the data of a key, None if there is no valid file."""
         if self._folder is None:
             return None
         digest = self._digest(key)
@@ -100,12 +99,12 @@ class DiskCache:
             private_files.remove_stale(self._folder)
             private_files.replace(path, (header, data), trusted=self._trusted)
         except OSError as error:
-            # Windows refuses to replace a file while another process reads or replaces it.
+            # Windows does not replace a file while another process reads or replaces it.
             if self.load(*key) != data:
                 self._warn(error)
 
     def discard(self, reason: str, *key: object) -> None:
-        """Forget what was kept under a key, for it proved unusable; the next store keeps anew."""
+        """Drop an unusable entry; the next store replaces it."""
         if self._folder is None:
             return
         path = self._path(self._folder, self._digest(key))
@@ -149,9 +148,9 @@ def _verified(found: bytes, digest: bytes) -> bytes:
 
 
 def report_not_cached(content: str, folder: object, error: OSError) -> None:
-    """Warn that something cannot be kept in a folder, once for each reason.
+    """Warn that something cannot be cached in a folder, once for each reason.
 
-    The reason has no names of files: those of unfinished ones are new each time.
+    The reason has no file names, because those of temporary files differ each time.
     """
     why = f"({error.strerror or error}); check serialization_dir or LITEGPU_CACHE."
     report_once(logging.WARNING, f"{content} cannot be kept in '{folder}'", why)

@@ -1,7 +1,7 @@
-"""In which process each GPU API was opened: what is forked later cannot use it.
+"""Records the process in which each GPU API was opened: forked children cannot use it.
 
-The threads of a driver do not exist in a forked child and its locks stay as they were, so that
-the first call there may wait for ever. The error comes before that call.
+The threads of a driver do not exist in a forked child, and its locks keep their state, so that the
+first call there may block forever. The error is raised before that call.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _Thing = TypeVar("_Thing")
 
 
 class Living(Generic[_Thing]):
-    """Objects that are known for as long as they live.
+    """A set of weakly referenced objects.
 
-    Unlike those of a WeakSet their end runs no Python, where an interrupt would go unseen.
+    Unlike in a WeakSet their deletion runs no Python code, in which an interrupt would be lost.
     """
 
     def __init__(self) -> None:
-        """Know none."""
+        """Create an empty set."""
         self._known: list[weakref.ref[_Thing]] = []
-        # Collecting garbage meanwhile may end an object that is to be forgotten.
+        # Garbage collection may delete an object of the set meanwhile.
         self._changing = threading.RLock()
 
     def add(self, thing: _Thing) -> None:
-        """Know an object, and forget those that live no more."""
+        """Add an object, and remove deleted ones."""
         with self._changing:
             self._known = [*(ref for ref in self._known if ref() is not None), weakref.ref(thing)]
 
@@ -41,7 +41,7 @@ class Living(Generic[_Thing]):
             self._known = [ref for ref in self._known if ref() is not thing]
 
     def __iter__(self) -> Iterator[_Thing]:
-        """Yield those that live, also where a thread that is gone has been changing them."""
+        """Yield the existing objects, also if a thread died while changing the set."""
         return iter([thing for ref in self._known if (thing := ref()) is not None])
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class Living(Generic[_Thing]):
 _openers: dict[str, int] = {}
 """The process that opened an API first, by the API's title."""
 _natives = Living[object]()
-"""Objects that hold what is released by calls of a driver."""
+"""Objects whose resources are released by calls of a driver."""
 
 
 def touch(title: str) -> None:
@@ -80,12 +80,12 @@ def refuse_if_forked() -> None:
 
 
 def keep_in_children(native: object) -> None:
-    """Let forked children never destroy an object, nor what it holds at the time of the fork."""
+    """Never destroy an object in forked children, nor what it references at the fork."""
     _natives.add(native)
 
 
 def immortal(thing: object) -> None:
-    """Never destroy an object, nor what it holds now."""
+    """Never destroy an object, nor the objects that it references now."""
     # More than a reference in a list, which the end of the interpreter would drop.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any
 
 _SPINNING = 200e-6
-"""Seconds for which waiting asks again at once."""
+"""Seconds of busy waiting."""
 _LONGEST_PAUSE = 1e-3
 
 
 def bound(function: Any, *arguments: Any) -> partial[Any]:
-    """Return a call of `function` with arguments that need no conversion when it is made.
+    """Return a call of `function` with arguments that are converted in advance.
 
-    A ctypes object is read each time; plain values are kept. None stands for null.
+    A ctypes object is read at each call; plain values are constant. None means null.
     """
     kinds = zip(function.argtypes, arguments, strict=True)
     return partial(function, *(_ready(kind, argument) for kind, argument in kinds))
@@ -45,7 +45,7 @@ _call: Callable[[partial[Any]], Any] = getattr(operator, "call", partial.__call_
 
 
 def wait_until(done: Callable[[], bool], seconds: float) -> bool:
-    """Ask `done` again and again, for `seconds` at most; return whether it was."""
+    """Poll `done` for at most `seconds`; return its last result."""
     began = time.perf_counter()
     while not done():
         waited = time.perf_counter() - began

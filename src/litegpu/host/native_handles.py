@@ -1,7 +1,7 @@
-"""Native handles that are neither lost nor released twice, whatever is raised meanwhile.
+"""Native handles that are neither lost nor released twice, also after an interrupt.
 
-The exception of a signal may be raised wherever Python runs: also between a call and what keeps its
-result. So one call of C code makes a handle and keeps it, and one takes it and releases it.
+The exception of a signal may be raised wherever Python code runs, also between a call and storing
+its result. So one call of C code creates and stores a handle, and one removes and releases it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Handle:
         return self._results[0]
 
     def forget(self) -> None:
-        """Drop a result that is no handle, because none could be made."""
+        """Drop a result that is not a handle, because its creation failed."""
         self._results.clear()
 
     def release(self) -> Any:
@@ -71,7 +71,7 @@ class Owner:
         return handle
 
     def release(self) -> None:
-        """Release all that is held; goes on after an error, and raises the first one at the end."""
+        """Release all handles; continues after an error, and raises the first one at the end."""
         first: BaseException | None = None
         while self._handles:
             try:
@@ -87,5 +87,5 @@ class Owner:
             raise first
 
     def abandon(self) -> None:
-        """Release nothing, now or later: the device may still use it, or is gone."""
+        """Never release the handles: the device may still use them, or is lost."""
         self._handles.clear()

@@ -12,10 +12,10 @@ from litegpu.errors import MissingDependencyError, UnsupportedDeviceError
 def load(
     package: str, module: str, missing: Callable[[], MissingDependencyError], part: str = ""
 ) -> Any:
-    """Import a module, or a part of it, of a package that is called `package` for pip.
+    """Import a module, or an attribute of it, of a package with the pip name `package`.
 
-    Raises what `missing` makes when it is not installed, UnsupportedDeviceError when it is and
-    cannot be loaded, for whatever reason.
+    Raises the error of `missing` if it is not installed, UnsupportedDeviceError if it is installed
+    but cannot be loaded.
     """
     try:
         found = importlib.import_module(module)
@@ -29,11 +29,11 @@ def load(
 
 
 def damaged(package: str, what: str, cause: Exception) -> UnsupportedDeviceError:
-    """Return the error for a package that fails in a way that nobody foresaw."""
+    """Return the error for an unexpected failure of a package."""
     remedy = f"pip install --force-reinstall {package}"
     found = UnsupportedDeviceError(
         f"The Python package '{package}' {what} ({type(cause).__name__}: {cause}). "
-        f"Install it anew: {remedy}"
+        f"Reinstall it: {remedy}"
     )
     found.remedy = remedy
     return found

@@ -1,6 +1,6 @@
 """Files that only this user may have written: read without trust in them, replaced as a whole.
 
-A folder may be trusted all the same: then whoever may write there counts as this user.
+A folder may be trusted explicitly: then any user who may write there counts as this user.
 """
 
 from __future__ import annotations
@@ -100,10 +100,10 @@ def replace(
 ) -> None:
     """Give a file its whole new content: readers see all of it or what was there before.
 
-    The folder is made where there is none, for this user alone, as the file is; in a `trusted`
-    folder, whoever may read the folder may read the file. What is not `durable` may be lost, or lie
-    there in part, after a power cut. Raises UnsafeFolderError, and OSError when the file
-    cannot be written; nothing unfinished is left then.
+    A missing folder is created, private to this user, as is the file; in a `trusted` folder, any
+    user who may read the folder may read the file. A file that is not `durable` may be lost or
+    incomplete after a power failure. Raises UnsafeFolderError, and OSError if the file cannot be
+    written; no incomplete file remains then.
     """
     with contextlib.suppress(FileExistsError):  # what that is, `check_folder` tells
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""A thread that owns what only one thread may touch; others have their calls made there.
+"""A thread for objects that only one thread may use; other threads submit calls to it.
 
-Only the main thread is interrupted by signals, so a call on a worker is made as a whole. Whoever
-waits for it may be interrupted at any moment: `Worker.call` then either takes the call back
-before it has begun, or waits for its end and raises afterwards.
+Only the main thread is interrupted by signals, so a call on a worker is made as a whole. A waiting
+caller may be interrupted at any moment: `Worker.call` then either cancels the call before it has
+started, or waits for its end and raises afterwards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOOK_SECONDS = 0.1
 _LEVELS = 8
 """How many interrupts, each just after the one before, a call withstands at least."""
 _EXIT_SECONDS = 0.5
-"""How long the end of a program waits for the calls that are being made."""
+"""Seconds that the exit of the program waits for running calls."""
 
 
 class WorkerEndedError(ExecutionError):
@@ -100,7 +100,7 @@ class Worker:
         if not call.over:
             raise WorkerEndedError(
                 f"The thread '{self._thread.name}' has ended, as the program or its device does. "
-                "Make the interpreter and its delegate anew, unless the program is ending."
+                "Create the interpreter and its delegate again, unless the program is ending."
             )
 
     def _wait(self, call: _Call[Any]) -> bool:

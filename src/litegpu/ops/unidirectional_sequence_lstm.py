@@ -67,7 +67,7 @@ class SequenceLstm(Op):
     exact = Refused(
         "LSTMs in integers are not among what the GPU computes.",
         of_floats="The CPU computes logistic and tanh of an LSTM in vectors, with last digits that "
-        "no GPU repeats, beside quantized weights, too.",
+        "no GPU repeats, also with quantized weights.",
     )
 
     def flops(self, graph: Graph, node: Node) -> int:
@@ -137,7 +137,7 @@ def _operand(node: Node, position: int) -> int:
 
 
 def _gate(node: Node, number: int, normalized: bool) -> GateOperands:
-    """Return what gate 0 to 3 (input, forget, cell, output) reads beside the projected input."""
+    """Return the operands of a gate (input, forget, cell, output) without the projected input."""
     peephole = {0: 9, 1: 10, 3: 11}.get(number)
     return GateOperands(
         recurrent=node.inputs[5 + number],

@@ -202,7 +202,7 @@ class Weighted:
         if self._readers[like.id] > 1:
             return "others share its weights"
         if like.elements > _MOST_WEIGHTS:
-            return "beside weights so large, an epilogue op costs nothing"
+            return "with weights this large, an epilogue op costs nothing"
         operands = affine.operands_of(graph, node)
         if operands is None:
             return "its weights are computed"

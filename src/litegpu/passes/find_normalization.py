@@ -84,7 +84,7 @@ def find_normalization(graph: Graph) -> PassResult:
         form = finder.follow(node)
         if not isinstance(form, _Sum) or not _is_normalization(form):
             continue
-        del finder.forms[node.outputs[0]]  # what follows may be normalized anew
+        del finder.forms[node.outputs[0]]  # what follows may be normalized again
         explained.add(form.of)
         absorbed = sorted(finder.absorbed(node, form.of), key=edit.position)
         reason = _obstacle(graph, node, form, absorbed)

@@ -20,7 +20,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _VIEWS = (Trait.HOLDS_INPUTS, Trait.LIES_IN_INPUT)
 _WIDTH = 8
-"""Channels of which the first input must be whole multiples, to lie beside the other."""
+"""The first input's channels must be a multiple of this to be joined with the other."""
 
 
 def join_products(graph: Graph) -> PassResult:

@@ -132,7 +132,7 @@ def _picked(
 
 
 def _decoded(writer: ModelWriter, x: TensorRef, picture: Picture, colors: Colors) -> TensorRef:
-    """Return R, G and B, from 0 to 255, of rows of Y and below them rows of U and V by turns."""
+    """Return R, G and B, from 0 to 255, of rows of Y, then rows of alternating U and V."""
     batch, high, width, _ = x.shape
     height = picture.size[0]
     shape = (batch, height, width, 3)

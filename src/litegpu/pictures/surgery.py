@@ -53,7 +53,7 @@ def with_picture_input(
     Args:
         model: the bytes of a .tflite file, its path, or zoo:NAME.
         input_format: "rgb8", "bgr8", "rgba8", "bgra8" (alpha is not looked at), "gray8", or "nv12":
-            [N, height * 3 / 2, width, 1], rows of Y and below them rows of U and V by turns.
+            [N, height * 3 / 2, width, 1], rows of Y, then rows of alternating U and V.
         size: height and width of pictures, if these are not the input's; "any" leaves them to
             `resize_tensor_input`.
         mean: what is subtracted from a pixel, from 0 to 255: a number or one per channel. Give it
@@ -111,7 +111,7 @@ def _parsed(content: bytes) -> Any:
         why = "it has no graph" if content[4:8] == schema.FILE_IDENTIFIER else "it is none"
     except (struct.error, ValueError, IndexError, TypeError, AttributeError) as error:
         why = f"it is damaged ({error})"
-    raise ModelError(f"The model cannot be read as a .tflite file: {why}. Convert it anew.")
+    raise ModelError(f"The model cannot be read as a .tflite file: {why}. Convert it again.")
 
 
 def _position(model: Any, wanted: int | str) -> int:

@@ -114,7 +114,7 @@ def _answers(
                         error, caught = caught, None
                         attempts += 1
                         interrupt = _interrupt_in(error, sys.exc_info()[1])
-                        # Whoever clears the frames of a traceback would end this generator.
+                        # Clearing the frames of a traceback would end this generator.
                         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                         if isinstance(interrupt, Exception):
                             error = HandlerError()

@@ -19,7 +19,7 @@ class ZeroCopyBinding:
     """The tensors of one interpreter whose data lies in memory that the runtime does not own.
 
     Only the address changes: to the runtime they stay tensors of its arena, and whenever it plans
-    the arena anew it gives all of them an address there again. That may happen in the middle of a
+    the arena again, it gives all of them an address there. That may happen in the middle of a
     run, when an operation on the CPU sizes a dynamic tensor, so only partitions that are alone in
     their graph may be bound so.
     """
@@ -49,7 +49,7 @@ class ZeroCopyBinding:
         With `keep`, what they hold goes with them.
         """
         bound, self._bound = self._bound, []
-        # Where the runtime has made its table anew, it has given every tensor a new address.
+        # If the runtime has reallocated its table, it has given every tensor a new address.
         if bound and _read_size(context + _TENSORS).value == self._tensors:
             for index, theirs, ours, size in reversed(bound):
                 data = _read_size(self._tensors + index * _TENSOR_SIZE + _DATA)

@@ -38,7 +38,7 @@ FLAGS = (
         "warm",
         str,
         None,
-        "a model to fill the cache with, as the delegate's flags say, or several with commas",
+        "compile a model into the cache with the delegate's flags; several with commas",
     ),
     Flag(
         "verify",
@@ -47,7 +47,12 @@ FLAGS = (
         "read every file whole; exit status 1 if one is damaged, which the next start replaces",
     ),
     Flag("clear", bool, False, "remove all files"),
-    Flag("limit", at_least(0), None, "remove what was used least recently beyond so many MiB"),
+    Flag(
+        "limit",
+        at_least(0),
+        None,
+        "remove the least recently used files until the cache has at most this many MiB",
+    ),
     *DELEGATE_FLAGS,
     JSON,
 )
@@ -105,20 +110,20 @@ def main(args: argparse.Namespace) -> int:
     models = [] if args.warm is None else [*map(find_model, args.warm.split(","))]
     warmed = _warm_all(models, folder, options)
     seen = [_look(entry, args.verify, trusted) for entry in reversed(entries(folder))]
-    refused, beside = _refused(folder, trusted), kernels(folder)
+    refused, others = _refused(folder, trusted), kernels(folder)
     if prints_json(args):
         found = {
             "folder": str(folder),
             "refused": refused,
             "removed": [str(entry.path) for entry in removed],
             "files": [each.to_dict() for each in seen],
-            "kernels": {"files": len(beside), "bytes": _size(beside)},
+            "kernels": {"files": len(others), "bytes": _size(others)},
         }
         write_json("json", args.json, found)
     else:
         if refused:
             note(f"'{folder}' is not used: {refused}.")
-        _print(folder, removed, seen, beside, args.verify)
+        _print(folder, removed, seen, others, args.verify)
     return 0 if warmed and not any(each.fault for each in seen) else 1
 
 
@@ -221,12 +226,12 @@ def _print(
     folder: Path,
     removed: Sequence[Entry],
     seen: Sequence[_Seen],
-    beside: Sequence[Entry],
+    others: Sequence[Entry],
     whole: bool,
 ) -> None:
     if removed:
         note(f"removed: {counted(len(removed), 'file')}, {shown_size(_size(removed))}")
-    if not seen and not beside:
+    if not seen and not others:
         print(f"Nothing is kept in '{folder}'.")
         return
     damaged = sum(bool(each.fault) for each in seen)
@@ -237,9 +242,9 @@ def _print(
     found = f", {damaged or 'none'} damaged" if whole else ""
     size = shown_size(_size([each.entry for each in seen]))
     print(f"{counted(len(seen), 'file')}, {size} in '{folder}'{found}")
-    if beside:
-        what = counted(len(beside), "file")
-        print(f"{what} of kernels and choices beside, {shown_size(_size(beside))}")
+    if others:
+        what = counted(len(others), "file")
+        print(f"{what} of kernels and choices, {shown_size(_size(others))}")
 
 
 _COLUMNS = ("file", ">size", "last used", "inputs", "precision", "?device", "?version")

@@ -32,12 +32,12 @@ FLAGS = (
     evaluation.PICTURES,
     Flag(
         *("ground_truth_proto", str, ""),
-        "what is on the pictures: a binary ObjectDetectionGroundTruth, COCO's instances JSON, or "
+        "ground truth: a binary ObjectDetectionGroundTruth, COCO's instances JSON, or "
         "lines of image,class,top,left,bottom,right",
         metavar="FILE",
     ),
     evaluation.LABELS,
-    Flag("debug_mode", bool, False, "print what is found on each picture"),
+    Flag("debug_mode", bool, False, "print the objects found in each image"),
     *evaluation.TASK_FLAGS,
 )
 FAILED = TASK_FAILED
@@ -48,7 +48,7 @@ EXAMPLES = (
 NOTES = (
     "Pictures are resized to the model's input without looking at half-pixel centres, as "
     "TensorFlow Lite's tool does. The first line of the labels is the background; the model's "
-    "class 0 is the second one. Beside the tool's figure stands that of COCO's own rule, if "
+    "class 0 is the second one. The tool's figure is followed by that of COCO's own rule, if "
     "pycocotools is installed.",
 )
 

@@ -23,8 +23,8 @@ EXAMPLES = (
     "litegpu completion fish > ~/.config/fish/completions/litegpu.fish",
 )
 NOTES = (
-    "The script lists what this version has, so that no key waits for Python: write it anew after "
-    "an update. zsh needs `fpath+=~/.zfunc` before `compinit` in ~/.zshrc.",
+    "The script lists what this version has, so that completion does not start Python: write it "
+    "again after an update. zsh needs `fpath+=~/.zfunc` before `compinit` in ~/.zshrc.",
 )
 
 
@@ -37,7 +37,7 @@ class _Tool:
     flags: tuple[Flag, ...]
     takes_model: bool
     words: tuple[str, ...]
-    """What its argument may be besides files."""
+    """The completions of its argument in addition to files."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -129,7 +129,7 @@ _STAGES: Mapping[Stage, str] = {
     "choose": "choosing kernels",
     "measure": "measuring kernels",
     "compile": "compiling",
-    "load": "loading what is kept",
+    "load": "loading the cache",
     "run": "first run",
 }
 

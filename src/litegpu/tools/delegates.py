@@ -158,7 +158,7 @@ def recommend(model: bytes, gpu: GpuDelegate | None, refusal: str) -> Recommenda
         f"{shown_time(on_cpu)} on the CPU ({counted(threads, 'thread')})"
     )
     if estimates and on_cpu <= on_gpu:
-        return _cpu(f"{gpu.device.title} is not worth the way there: {share}, {times}.")
+        return _cpu(f"{gpu.device.title} is slower with the copies: {share}, {times}.")
     return Recommendation(_GPU, "--use_gpu=true", f"{share}, {times}. See both with `litegpu run`.")
 
 
@@ -212,7 +212,7 @@ def _library(delegate: Elsewhere, here: bool) -> str:
 
 
 def _external() -> Entry:
-    flag, details = "--external_delegate_path=FILE", "any library of another maker"
+    flag, details = "--external_delegate_path=FILE", "any external library"
     return Entry("external", flag, "all", True, details, ())
 
 

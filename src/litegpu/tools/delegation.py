@@ -33,7 +33,7 @@ DELEGATE_FLAGS = (
     ),
     Flag("device", str, None, "number or part of the name of the device, see `litegpu devices`"),
     Flag(
-        *("precision", str, None, "fp32 (default) or fp16 (half stored, float accumulated)"),
+        *("precision", str, None, "fp32 (default) or fp16 (values stored as half, sums in float)"),
         known=PRECISIONS,
     ),
     Flag(
@@ -44,15 +44,13 @@ DELEGATE_FLAGS = (
         "inference_preference",
         _PREFERENCE,
         None,
-        f"how kernels are chosen: {listed(InferencePreference)}",
+        f"how kernels are selected: {listed(InferencePreference)}",
     ),
-    Flag("inference_priority1", _PRIORITY, None, f"what matters: {listed(InferencePriority)}"),
-    Flag("inference_priority2", _PRIORITY, None, "what matters next"),
-    Flag("inference_priority3", _PRIORITY, None, "what matters after that"),
+    Flag("inference_priority1", _PRIORITY, None, f"first priority: {listed(InferencePriority)}"),
+    Flag("inference_priority2", _PRIORITY, None, "second priority"),
+    Flag("inference_priority3", _PRIORITY, None, "third priority"),
     Flag("is_precision_loss_allowed", whole, None, "-1: by the priorities, 0: fp32, 1: fp16"),
-    Flag(
-        "experimental_flags", whole, None, f"the sum of: {listed(ExperimentalFlags)} (default: 1)"
-    ),
+    Flag("experimental_flags", whole, None, f"sum of: {listed(ExperimentalFlags)} (default: 1)"),
     Flag(
         "max_delegated_partitions",
         whole,
@@ -63,27 +61,32 @@ DELEGATE_FLAGS = (
         "min_nodes_per_partition",
         whole,
         None,
-        "minimum nodes of a partition on the GPU (default: none, but it must be faster)",
+        "minimum nodes of a partition on the GPU (default: by estimated time)",
     ),
     Flag(
         *("invoke_timeout_ms", whole, None),
-        "longest wait for the device, in milliseconds (default: no limit)",
+        "timeout of an invoke in milliseconds (default: no limit)",
     ),
     Flag("first_delegate_node_index", whole, None, "nodes before this one stay on the CPU"),
     Flag("last_delegate_node_index", whole, None, "nodes after this one stay on the CPU"),
     Flag(
         *("cache", truth_or_text, None),
-        "keep compiled kernels on disk, for faster starts (default: LITEGPU_CACHE)",
+        "cache compiled partitions on disk (default: LITEGPU_CACHE)",
         bare="true",
         metavar="[FOLDER]",
     ),
-    Flag("unsafe_cache", bool, None, "even in a folder that others write to (you trust them all)"),
+    Flag(
+        "unsafe_cache",
+        bool,
+        None,
+        "use the cache even if other users may write to it (you trust them)",
+    ),
     Flag(
         *("quick_start", bool, None),
-        "first answers from CUDA kernels that were compiled in a hurry (default: with a cache)",
+        "start with quickly compiled CUDA kernels, and optimize them later (default: with a cache)",
     ),
-    Flag("serialization_dir", str, None, "folder to keep it in, with model_token or cache"),
-    Flag("model_token", str, None, "name of the model among what is kept there"),
+    Flag("serialization_dir", str, None, "cache folder, with model_token or cache"),
+    Flag("model_token", str, None, "name of the model in the cache"),
 )
 """One for each option of the delegate; what is not given is the option's own default."""
 

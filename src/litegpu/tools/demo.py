@@ -38,9 +38,9 @@ SEGMENTER = "deeplabv3_257_mv_gpu"
 DRAWING_WIDTH = 640
 
 ARGUMENTS: dict[str, str] = {}
-OUTPUT = Flag("output", str, "out/segmentation.png", "where the drawing is written", metavar="FILE")
+OUTPUT = Flag("output", str, "out/segmentation.png", "output file", metavar="FILE")
 FLAGS = (
-    Flag("image", str, None, "the picture, - is stdin (default: one of litegpu's)", metavar="FILE"),
+    Flag("image", str, None, "input image, - is stdin (default: a bundled one)", metavar="FILE"),
     OUTPUT,
     *PICTURE_FLAGS,
     *DELEGATE_FLAGS,

@@ -50,7 +50,7 @@ def _page(statuses: list[backends.BackendStatus]) -> Page:
     reasons = [f"{each.name}: {each.reason}" for each in statuses if not each.devices]
     sections: list[Section] = [Table("Devices", _COLUMNS, rows)]
     sections += [Text("Backends without a usable device", reasons)] if reasons else []
-    verdict = f"{devices[0].title} is used unless told otherwise." if devices else "No device."
+    verdict = f"{devices[0].title} is the default." if devices else "No device."
     return Page("devices", "this machine", verdict, sections)
 
 

@@ -94,16 +94,16 @@ def replacing(flag: str, path: str) -> Iterator[Path]:
         FileError: it cannot be written.
     """
     target = Path(os.path.realpath(path))
-    part = beside = target.with_name(f".{target.stem[:100]}.{os.getpid()}.part{target.suffix}")
+    part = temporary = target.with_name(f".{target.stem[:100]}.{os.getpid()}.part{target.suffix}")
     try:
         if target.exists() and not target.is_file():
             part = target
         elif not _can_write(part, target):
             part = Path(tempfile.mkdtemp(prefix="litegpu-")) / target.name
         yield part
-        if part not in (target, beside) and part.exists():
+        if part not in (target, temporary) and part.exists():
             shutil.copyfile(part, target)
-        elif part is beside and part.exists():
+        elif part is temporary and part.exists():
             if target.exists():
                 shutil.copymode(target, part)
             part.replace(target)
@@ -115,12 +115,12 @@ def replacing(flag: str, path: str) -> Iterator[Path]:
         if part is not target:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
-                if part is not beside:
+                if part is not temporary:
                     part.parent.rmdir()
 
 
 def _can_write(part: Path, target: Path) -> bool:
-    """Return whether a file can be made beside a target; False only where the target is there.
+    """Return whether a file can be created next to a target; False only if the target exists.
 
     Raises:
         OSError: it cannot, and there is no target.

@@ -94,7 +94,7 @@ def _headline(profile: Profile) -> Iterator[tuple[str, str]]:
     """Yield the figures that stand on top of the page."""
     if profile.invoke_seconds is not None:
         yield "interpreter.invoke()", shown_time(profile.invoke_seconds)
-    yield "kernels, each by itself", shown_time(profile.kernel_seconds)
+    yield "kernels, each measured alone", shown_time(profile.kernel_seconds)
     if profile.floor_seconds is not None:
         share = _percent(profile.floor_seconds, profile.kernel_seconds)
         yield "their floors", f"{shown_time(profile.floor_seconds)} ({share})"
@@ -196,9 +196,9 @@ def _summary(profile: Profile) -> Iterator[tuple[str, str]]:
     """Yield what takes how long; times that nobody can tell are left out."""
     count = sum(len(part.kernels) for part in profile.partitions)
     times = {
-        f"{counted(count, 'kernel')}, each by itself": profile.kernel_seconds,
+        f"{counted(count, 'kernel')}, each measured alone": profile.kernel_seconds,
         "their floors": profile.floor_seconds,
-        "all kernels as a chain": profile.chain_seconds,
+        "all kernels in sequence": profile.chain_seconds,
         "device, with copies": profile.device_seconds,
         **{f"host: {name}": seconds for name, seconds in profile.host_seconds.items()},
         "interpreter.invoke()": profile.invoke_seconds,

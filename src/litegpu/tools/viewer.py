@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from PIL import Image
 
 PICTURE_FLAGS = (
-    Flag("labels", str, None, "text file with the name of one class a line"),
+    Flag("labels", str, None, "text file with one class name per line"),
     Flag("input_mean", number, 127.5, "float inputs get (pixel - input_mean) / input_std"),
     Flag("input_std", divisor, 127.5, "see input_mean"),
 )
 VIEW_FLAGS = (
-    Flag("task", one_of(TASKS), None, f"what the model is for: {', '.join(TASKS)}", metavar="TASK"),
+    Flag("task", one_of(TASKS), None, f"task of the model: {', '.join(TASKS)}", metavar="TASK"),
     Flag(
         *("fit", one_of(FITS), None),
-        f"how a picture gets the input's shape: {', '.join(FITS)} (default: by the task)",
+        f"how an image is fitted to the input's shape: {', '.join(FITS)} (default: by the task)",
         metavar="HOW",
     ),
-    Flag("region", str, None, "the part of the picture to show", metavar="LEFT,TOP,RIGHT,BOTTOM"),
+    Flag("region", str, None, "the part of the image to use", metavar="LEFT,TOP,RIGHT,BOTTOM"),
     Flag(
         *("min_score", share, None),
         "objects and points with less are left out (default: 0.5; points 0.3)",

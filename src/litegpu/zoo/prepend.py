@@ -69,7 +69,7 @@ def _check(model: Any) -> None:
     if outside:
         raise ModelError(
             "The model keeps constants behind its tables, as files of more than 2 GB do; they "
-            "cannot be written anew. Prepare its pictures on the CPU."
+            "cannot be rewritten. Prepare its images on the CPU."
         )
     if any(entry.name == _CONTROL_DEPENDENCIES for entry in model.metadata or ()):
         raise ModelError(

@@ -24,7 +24,7 @@ _CONCENTRATION = math.e
 
 
 class TransformerNet(Net):
-    """Adds layers to signals `[batch, tokens, channels]`, besides those of images."""
+    """Adds layers on `[batch, tokens, channels]`, in addition to those of images."""
 
     def dense(
         self, x: Signal, units: int, name: str, result: Moments = _STANDARD, *, bias: bool = True

@@ -39,7 +39,7 @@ _AS_USERS = 16
 """Of so many networks one is compiled by several processes."""
 _PEAK = 30.0
 """A single element may differ by so much more, relative to the largest one."""
-_MEANT = ("is a software device", "float16 cannot hold")
+_MEANT = ("is a software device", "float16 overflow in")
 """Warnings of a CPU that plays a device, and of values that stay float32 at fp16."""
 _STEP = 2.0**-8
 """The relative size of one of the steps that stand for a value's range."""

@@ -117,7 +117,7 @@ def test_profile(tmp_path: Path) -> None:
     model.write_bytes(fully_convolutional())
     assert cli.main(["profile", str(model), "--repeats=1", f"--report={page}"]) == 0
     text, reader = read(page)
-    wanted = ["Slowest kernels", "Time by operation", "Where an invoke's time goes", "Kernels"]
+    wanted = ["Slowest kernels", "Time by operation", "Time of an invoke", "Kernels"]
     assert headings(text)[:4] == wanted
     time, floor = figures(text)[0]["data"]
     assert (time["name"], floor["name"]) == ("time", "floor")
@@ -239,7 +239,7 @@ def test_devices(tmp_path: Path) -> None:
     assert cli.main(["devices", f"--report={page}"]) == 0
     text, _ = read(page)
     assert headings(text)[0] == "Devices"
-    assert "is used unless told otherwise." in text
+    assert "is the default." in text
 
 
 def test_a_sweep() -> None:
@@ -287,7 +287,7 @@ def test_batch(tmp_path: Path) -> None:
     assert cli.main([*command, f"--report={page}"]) == 0
     text, _ = read(page)
     assert headings(text)[:4] == [
-        "Stages, each by itself",
+        "Stages, each alone",
         "Steps of the run",
         "Where samples ran",
         "Samples that failed",

@@ -129,7 +129,7 @@ def test_places_and_reasons() -> None:
     assert positions == {
         0: ("gpu0", "on the GPU, partition 0"),
         1: ("cpu", "on the CPU: Why not."),
-        2: ("left", "on the CPU, though the GPU could: Too small."),
+        2: ("left", "on the CPU, although the GPU could run it: Too small."),
     }
     facts = NodeFacts(positions, errors={0: 1e-7, 1: float("inf")}, marked=frozenset({1}))
     drawing = draw(read_graphs(chain(["SIN", "ABS", "COS", "NEG"]))[0], facts, "")

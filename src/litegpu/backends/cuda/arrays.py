@@ -1,4 +1,4 @@
-"""Arrays of PyTorch, CuPy, JAX, Numba and others that lie on an NVIDIA GPU, as buffers."""
+"""Wraps arrays of PyTorch, CuPy, JAX, Numba etc. on an NVIDIA GPU as buffers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _pinned(array: Borrowed) -> Adopted:
 
 
 def _of_interface(source: Any, facts: dict[str, Any], open_device: _Open) -> Adopted:
-    """Return what `__cuda_array_interface__` tells, version 3 and older."""
+    """Return the fields of `__cuda_array_interface__`, version 3 and older."""
     try:
         dtype, shape = np.dtype(facts["typestr"]), tuple(map(int, facts["shape"]))
         start, read_only = facts["data"]
@@ -79,7 +79,7 @@ def _of_interface(source: Any, facts: dict[str, Any], open_device: _Open) -> Ado
 
 
 def _number_of(address: int) -> int:
-    """Return the number of the device on which memory lies, the first one's for no memory."""
+    """Return the device number of an address; the first device for no memory."""
     if not address:
         return 0
     cu = driver()

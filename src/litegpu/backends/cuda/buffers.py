@@ -1,4 +1,4 @@
-"""Memory of a GPU, and page-locked memory of the host, which a GPU reaches by itself."""
+"""GPU memory, and page-locked host memory, which a GPU accesses directly."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _whole_units(nbytes: int) -> int:
 
 
 class _CUDAMemory(DeviceBuffer):
-    """A piece of a GPU's memory; its `handle` is the address."""
+    """A range of GPU memory; `handle` is its address."""
 
     device: CUDADevice
 
@@ -68,7 +68,7 @@ class _CUDAMemory(DeviceBuffer):
 
 
 class CUDABuffer(_CUDAMemory):
-    """A piece of the GPU's memory that was allocated for it."""
+    """A range of GPU memory that it owns."""
 
     def __init__(self, device: CUDADevice, nbytes: int) -> None:
         """Allocate. Raises DeviceMemoryError, CudaError or DeviceLostError."""
@@ -88,24 +88,26 @@ class CUDABuffer(_CUDAMemory):
 
     def __del__(self) -> None:
         """Release what was never closed."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+        with contextlib.suppress(
+            Exception
+        ):  # attributes may be missing after an error in __init__, or modules at exit
             self.close()
 
 
 class CUDABorrowedBuffer(BorrowedBuffer, _CUDAMemory):
-    """A piece of the GPU's memory that another library has made.
+    """A range of GPU memory of another library.
 
-    What was on that library's stream when it was borrowed comes before every use.
+    Every use waits for the work that was on that library's stream when it was wrapped.
     """
 
     def __init__(
         self, device: CUDADevice, address: int, nbytes: int, owner: object, stream: int | None
     ) -> None:
-        """Take memory that will be ready when the stream, if any, comes to this point."""
+        """Take memory that is ready when the stream, if any, reaches this point."""
         super().__init__(device, address, 0, nbytes, owner)
         self._owned = Handles()
         self.arrival: int | None = None
-        """The event after which the memory may be used, None for at once."""
+        """The event after which the memory may be used, None for immediately."""
         keep_in_children(self)
         device.holders.add(self)
         if stream is not None:
@@ -130,14 +132,16 @@ class CUDABorrowedBuffer(BorrowedBuffer, _CUDAMemory):
             call(driver().cuEventSynchronize, self.arrival)
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         if not is_inherited(TITLE):
             super().close()
             self.device.release(self, self._owned)
 
     def __del__(self) -> None:
-        """Let go of what was never closed."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+        """Release the memory if it was not closed."""
+        with contextlib.suppress(
+            Exception
+        ):  # attributes may be missing after an error in __init__, or modules at exit
             self.close()
 
 
@@ -163,5 +167,7 @@ class CUDAPinnedBuffer(HostBuffer):
 
     def __del__(self) -> None:
         """Release what was never closed."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+        with contextlib.suppress(
+            Exception
+        ):  # attributes may be missing after an error in __init__, or modules at exit
             self.close()

@@ -3,7 +3,7 @@
 It imports nothing of litegpu, and little of anything else, so that it is there soon. It
 takes the library's path and version, and perhaps that others come first, then on stdin one
 request after the other: the lengths of options and source, options with zeros between them,
-source. What it gives on stdout is NVRTC's status, the length of a cubin and the cubin. It io
+source. What it gives on stdout is NVRTC's status, the length of a cubin and the cubin. It ends
 with stdin, also within a compilation.
 """
 
@@ -26,7 +26,7 @@ _CACHE_SINCE = (12, 9)
 of a process's first module on an H200's host, found there or not. litegpu keeps cubins itself.
 """
 _FIRST = [b"--gpu-architecture=sm_80"]
-"""What the first program is compiled with, of which nothing is kept."""
+"""Options of the first program, whose result is discarded."""
 
 
 def compiled(nvrtc: Any, options: list[bytes], source: bytes) -> tuple[int, bytes]:
@@ -60,22 +60,22 @@ def answer(nvrtc: Any, options: list[bytes], source: bytes, replies: BinaryIO) -
 
 
 def own_options(version: tuple[int, int]) -> list[bytes]:
-    """Return what a process tells NVRTC besides what it was asked to."""
+    """Return the additional NVRTC options of a process."""
     return [b"--no-cache"] if version >= _CACHE_SINCE else []
 
 
 def serve(nvrtc: Any, own: list[bytes], requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer requests until there are no more, with some options of this process besides."""
+    """Answer requests until the pipe closes, with additional options of this process."""
     while len(header := requests.read(REQUEST.size)) == REQUEST.size:
         options_size, source_size = REQUEST.unpack(header)
         options, source = requests.read(options_size), requests.read(source_size)
-        # Elsewhere, for this thread sees the end of whoever asks while it waits for more.
+        # In another thread, because this one detects the end of the parent while it waits.
         _thread.start_new_thread(answer, (nvrtc, options.split(b"\0") + own, source, replies))
 
 
 def main(library: str, version: str, aside: str = "") -> None:
     """Serve with a library, unless its version is another one; perhaps `aside`."""
-    # Ctrl-C is for the program that asks: it says when this one is to end.
+    # Ctrl-C is for the parent, which ends this process.
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     if aside and hasattr(os, "nice"):
         os.nice(_NICENESS)
@@ -86,7 +86,7 @@ def main(library: str, version: str, aside: str = "") -> None:
     nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     if f"{major.value}.{minor.value}" == version:
         own = own_options((major.value, minor.value))
-        # What NVRTC does for its first program only is done by the time that one is asked for.
+        # NVRTC's one-time initialization is then done before the first request.
         compiled(nvrtc, _FIRST + own, b"")
         serve(nvrtc, own, sys.stdin.buffer, sys.stdout.buffer)
     os._exit(0)

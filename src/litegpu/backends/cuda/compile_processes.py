@@ -1,9 +1,9 @@
-"""Processes that compile with NVRTC beside this one.
+"""Processes that compile with NVRTC in parallel.
 
-NVRTC reads sources behind a lock of the whole process: some 25 milliseconds of each module, however
-many threads compile. Processes have each a lock of their own. They are started by their program's
-path, never forked; they know nothing of CUDA's driver, and end with the pipe on which they are
-asked. Wherever they cannot be started, or one fails, this process compiles by itself.
+NVRTC parses sources under a process-wide lock, about 25 milliseconds per module, independent of the
+number of threads. Separate processes do not share the lock. They are started by the path of their
+program, never forked; they do not load CUDA's driver, and exit when their request pipe closes. If
+they cannot be started, or one fails, this process compiles.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from litegpu.backends.cuda.compile_process import ASIDE, REPLY, REQUEST
 _PROGRAM = Path(__file__).with_name("cuda_compile_process.py")
 _PYTHON = re.compile(r"(python|pypy)[\d.]*t?(\.exe)?", re.IGNORECASE)
 _CPU_TIME = Path("/sys/fs/cgroup/cpu.max")
-"""Where Linux tells how many microseconds a container may run in how many."""
+"""The Linux file with a container's CPU quota."""
 _FEWEST_CORES = 4
 """Of fewer cores none waits long for the lock."""
 _MOST = 15
@@ -34,16 +34,16 @@ _HEAP = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
 }
-"""For glibc: memory that was had once stays, which saves a tenth of the time of a module."""
+"""For glibc: do not return freed memory, which saves a tenth of the time of a module."""
 _PATIENCE_S = 120.0
 """How long a process may take for a module before it is thought to hang."""
 
 
 class CompilerProcesses:
-    """Some processes, each started when it is needed first. Threads may use them at once."""
+    """A pool of processes, each started at first use; threads may use it concurrently."""
 
     def __init__(self, command: Callable[[], Sequence[str]], most: int) -> None:
-        """Start at most so many by a command, none if it is empty; it is asked for when needed."""
+        """Take the maximum number and the function that returns the command (none if empty)."""
         self._command = command
         self._changing = threading.Lock()
         self.wanted = self._left = most
@@ -51,10 +51,10 @@ class CompilerProcesses:
         self._idle: list[subprocess.Popen[bytes]] = []
         self._busy: list[subprocess.Popen[bytes]] = []
         self.closed = False
-        """Whether they were ended: what they were asked for is given up."""
+        """Whether they were ended; their requests are cancelled."""
 
     def start(self) -> None:
-        """Start one more, if there may be one, so that it is there when it is asked."""
+        """Start one more process in advance, if the maximum permits."""
         process = self._new()
         if process is not None:
             self._finish(process, keep=True)
@@ -75,7 +75,7 @@ class CompilerProcesses:
         return cubin
 
     def close(self) -> None:
-        """End all, whatever they are doing: those who wait for one end it."""
+        """End all processes, also busy ones; each waiting thread ends its own."""
         with self._changing:
             self.closed, self._left = True, 0
             for process in self._busy:
@@ -110,7 +110,7 @@ class CompilerProcesses:
         return process
 
     def _finish(self, process: subprocess.Popen[bytes], keep: bool) -> None:
-        """Let a process wait for the next request, or end it, and then make no others."""
+        """Return a process to the pool, or end it and start no others."""
         with self._changing:
             self._busy.remove(process)
             if keep := keep and not self.closed:
@@ -158,7 +158,7 @@ def _answer(process: subprocess.Popen[bytes], source: bytes, options: bytes) -> 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process that nobody waits for any more, and leave nothing of it."""
+    """End a process without a waiting thread, and release its resources."""
     process.kill()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
@@ -211,9 +211,9 @@ def command(version: Sequence[int]) -> tuple[str, ...]:
 
 
 def _program() -> tuple[str, ...]:
-    """Return what runs a process but for its arguments, nothing where there is no Python for it.
+    """Return the command of a process without its arguments, empty without a Python for it.
 
-    An application that has Python in it is none, and no Python runs a program within an archive.
+    Applications that embed Python have none, and Python cannot run a program in an archive.
     """
     executable = sys.executable or ""
     if (
@@ -227,7 +227,7 @@ def _program() -> tuple[str, ...]:
 
 @cache
 def _library() -> str | None:
-    """Return the path of NVRTC's library in this process, None where nothing tells it."""
+    """Return the path of NVRTC's library in this process, None if unknown."""
     try:
         pathfinder = importlib.import_module("cuda.pathfinder")
         return str(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path)

@@ -23,13 +23,13 @@ from litegpu.host.disk_cache import DiskCache
 from litegpu.host.private_files import Folder
 
 _KERNEL_EFFORT, _UNROLLED_EFFORT = 2000, 700
-"""Characters of text that take NVRTC as long as the rest of a kernel, and as a loop written out."""
+"""Characters of source that take NVRTC as long as a kernel's fixed cost, or an unrolled loop."""
 _MODULES_A_KERNEL = 0.75
-"""How many modules there will be for each kernel: as many processes are started at once."""
+"""Expected modules per kernel, which determines how many processes are started."""
 _MINIMAL_SINCE = (12, 4)
 """The first NVRTC that can leave out what no kernel uses, 4 of the 20 ms of each module."""
-_QUICK, _QUICK_SINCE = "--Ofast-compile=mid", (12, 9)
-"""What lets NVRTC take 35 % less time, and the first that knows it.
+_FAST, _FAST_SINCE = "--Ofast-compile=mid", (12, 9)
+"""The option that makes NVRTC 35 % faster, and its first version.
 
 The code is the same but for its speed: on an H200, models at batch 1 take 5 times as long. `min`
 saves a tenth of the time; with `max` models take 100 times as long.
@@ -71,27 +71,27 @@ def effort_of(kernel: KernelText) -> int:
 
 
 class _Efforts(NamedTuple):
-    """Effort from which on a kernel is a module of its own, and that of a module of several."""
+    """Minimum effort of a kernel with a separate module, and effort of a shared module."""
 
     own: int
     module: int
 
 
-_ALONE, BESIDE_OTHERS = _Efforts(24 << 10, 40 << 10), _Efforts(16 << 10, 20 << 10)
-"""What modules are where this process compiles alone, and where others do, too.
+_ALONE, WITH_PROCESSES = _Efforts(24 << 10, 40 << 10), _Efforts(16 << 10, 20 << 10)
+"""Module sizes if only this process compiles, and if other processes do, too.
 
-NVRTC makes 28 ms of each module behind a lock of its process, whatever is in it: on 16 cores of an
-H200's host 46 modules of 80 ms each ended one after the other, 28 ms apart.
+NVRTC holds a process-wide lock for 28 ms per module, independent of its size: on 16 cores of an
+H200's host 46 modules of 80 ms each finished in sequence, 28 ms apart.
 """
 
 
 class KernelCompiler:
-    """Compiles kernels for a compute capability on all cores, while others are being written.
+    """Compiles kernels for a compute capability on all cores, while further ones are rendered.
 
-    A kernel that takes long is a module of its own, so that none takes much longer than others
-    must, and those that take longest come first. Short ones share modules.
+    A slow kernel is a separate module, so that no module takes much longer than others, and the
+    slowest are compiled first. Fast ones share modules.
 
-    Use it in a `with` block, at the end of which nothing runs any more.
+    Use it in a `with` block; nothing runs after its end.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class KernelCompiler:
         fast_compile: bool = False,
         aside: bool = False,
     ) -> None:
-        """Keep cubins in `cache_dir`; `unusable` says why cached ones are compiled anew.
+        """Keep cubins in `cache_dir`; `unusable` says why cached ones are recompiled.
 
         With `fast_compile`, kernels that are not cached are compiled fast, and not cached. With
         `aside`, only other processes compile, at low priority on some of the cores, and closing
@@ -113,7 +113,7 @@ class KernelCompiler:
         self._dialect = dialect
         self._aside = aside
         self._processes = cuda_processes.processes(_nvrtc_version, aside)
-        self._efforts = BESIDE_OTHERS if self._processes.wanted else _ALONE
+        self._efforts = WITH_PROCESSES if self._processes.wanted else _ALONE
         self._here = threading.Lock()
         """Held by the thread that compiles in this process, where others have theirs."""
         self._options = options_for(capability)
@@ -143,13 +143,13 @@ class KernelCompiler:
         self.close()
 
     def expect(self, kernels: int) -> None:
-        """Start processes for about so many kernels, unless some that were kept may do."""
+        """Start processes for about `kernels` kernels, unless cached ones may suffice."""
         if not self._cache.has_files():
             for _ in range(min(int(kernels * _MODULES_A_KERNEL), self._processes.wanted)):
                 self._pool.submit(self._processes.start)
 
     def add(self, kernel: KernelText) -> None:
-        """Take a kernel; it is compiled at once, or with others when they are enough."""
+        """Add a kernel; it is compiled immediately, or together with others."""
         if kernel.name in self._names:
             return
         self._names.add(kernel.name)
@@ -167,10 +167,10 @@ class KernelCompiler:
             self._waiting = []
 
     def cubins(self, kernels: Iterable[KernelText]) -> list[bytes]:
-        """Return the cubins that have these kernels, which may have been added before.
+        """Return the cubins of these kernels, which may have been added before.
 
-        Raises KernelError, of the kernels that do not compile even as modules of their own. They
-        are forgotten then: cubins of others may be asked for.
+        Raises KernelError for the kernels that do not compile even as separate modules. They are
+        dropped then, so that the cubins of the others can be requested.
         """
         wanted = {kernel.name: kernel for kernel in kernels}
         for kernel in wanted.values():
@@ -219,7 +219,7 @@ class KernelCompiler:
             return number, error.with_traceback(None)
 
     def _cubin(self, source: str) -> bytes:
-        """Return the cubin of a module, one that was kept if there is one."""
+        """Return the cubin of a module, from the cache if possible."""
         version = _nvrtc_version()
         options = (*self._options, *(("--minimal",) if version >= _MINIMAL_SINCE else ()))
         key = (source, options, version)
@@ -228,7 +228,7 @@ class KernelCompiler:
         cubin = self._cache.load(*key)
         if cubin is None and self._fast_compile:
             self.fast_compiled = True
-            return self._compile(source, (*options, _QUICK))
+            return self._compile(source, (*options, _FAST))
         if cubin is None:
             cubin = self._compile(source, options)
             self._cache.store(cubin, *key)
@@ -243,9 +243,9 @@ class KernelCompiler:
                 self._here.release()
         cubin = self._processes.compile(source, options)
         if cubin is None and self._processes.closed:
-            raise CompilationError("Nobody waits for what is compiled any more.")
+            raise CompilationError("The compilation was cancelled.")
         if cubin is None and self._aside:
-            raise CompilationError("No process of its own can compile a kernel.")
+            raise CompilationError("No separate process can compile a kernel.")
         return compile_source(source, options) if cubin is None else cubin
 
 
@@ -263,7 +263,7 @@ def compile_kernels(
 
 def can_compile_fast() -> bool:
     """Return whether kernels can be compiled fast first, and optimized in the background."""
-    return _nvrtc_version() >= _QUICK_SINCE and cuda_processes.are_possible()
+    return _nvrtc_version() >= _FAST_SINCE and cuda_processes.are_possible()
 
 
 @cache
@@ -297,7 +297,7 @@ def compile_source(source: str, options: Sequence[str]) -> bytes:
             call(nvrtc.nvrtcGetProgramLog, program, log)
             text = log.rstrip(b"\0").decode(errors="replace")
             raise CompilationError(
-                f"NVRTC refuses a kernel ({status.name}, {' '.join(options)}): {text}"
+                f"NVRTC rejects a kernel ({status.name}, {' '.join(options)}): {text}"
             )
         (size,) = call(nvrtc.nvrtcGetCUBINSize, program)
         cubin = bytearray(size)

@@ -59,9 +59,9 @@ class Graph:
 
     io: IoBindings
     owned: Handles
-    """What it goes with."""
+    """Handles that it owns."""
     handle: ctypes.c_void_p = field(default_factory=ctypes.c_void_p)
-    """The executable graph: whoever launches it reads it here each time."""
+    """The executable graph; each launch reads it from here."""
     copies_in: tuple[KernelNode, ...] = ()
     """Launches in it that copy inputs."""
     kernels: tuple[KernelNode, ...] = ()
@@ -128,7 +128,7 @@ class CUDAContext(ExecutionContext):
         return self._graphs[self._from_host()]
 
     def graph_of(self, io: IoBindings) -> Graph:
-        """Return the graph of some io that the context has itself; it is captured once."""
+        """Return the graph of bindings of the context's own memory, captured once."""
         self.check_alive()
         if io not in self._graphs:
             self._graphs[io] = self.device.within(partial(self._graph_of, io))
@@ -136,7 +136,7 @@ class CUDAContext(ExecutionContext):
         return self._bound
 
     def graph_on(self, io: IoBindings, owned: Handles) -> Graph:
-        """Capture a graph on memory of others; it goes with `owned`."""
+        """Capture a graph on external memory; `owned` owns it."""
         self.check_alive()
         graph: Graph = self.device.within(partial(self._graph_of, io, owned))
         return graph
@@ -148,7 +148,7 @@ class CUDAContext(ExecutionContext):
         return graph
 
     def _capture(self, graph: Graph) -> None:
-        """Capture a graph, in the place of an earlier one, which may be in flight and stays."""
+        """Capture a graph to replace an earlier one, which may be in flight and is not released."""
         inputs, outputs = graph.io
         program = self.program
         direct: dict[tuple[int, int], int] = {}
@@ -192,10 +192,12 @@ class CUDAContext(ExecutionContext):
         try:
             self.device.within(lambda: [*map(self._capture, self._captured)])
         except CudaError as error:  # what was captured before still runs
-            _log.info("Code that was compiled in a hurry stays: %s", error)
+            _log.info(
+                "Background recompilation failed; keeping the quickly compiled kernels: %s", error
+            )
 
     def address(self, part: BufferRange) -> int:
-        """Return where a range lies in the GPU's memory."""
+        """Return the GPU address of a range."""
         return (self.executable.constants if part.constant else self._memory) + part.offset
 
     def kernel_nodes(
@@ -228,9 +230,9 @@ class CUDAContext(ExecutionContext):
         overlap: bool = True,
         ahead: BufferRange | None = None,
     ) -> KernelNode:
-        """Return one launch; with `overlap` it may begin while the kernel before it runs.
+        """Return one launch; with `overlap` it may start while the previous kernel runs.
 
-        It asks for `shared` bytes of memory, and the cache for the bytes `ahead`.
+        It requests `shared` bytes of shared memory, and prefetches the range `ahead`.
         """
         cu = driver()
         config = launch_config(items, local, shared)
@@ -278,7 +280,7 @@ class CUDAContext(ExecutionContext):
         return CUDASubmission(self, bindings, stream, repeated)
 
     def make_event(self) -> int:
-        """Return an event that takes no times, and goes with the context."""
+        """Return an event without timing, which the context owns."""
         cu = driver()
         making = (cu.cuEventCreate, cu.cuEventDestroy, NO_TIMES)
         return int(self.device.within(partial(self.owned.make, *making)))
@@ -290,13 +292,13 @@ class CUDAContext(ExecutionContext):
         if self.device.lost:
             raise self.device.loss()
         if self._closed:
-            raise ExecutionError("This partition was released. Make the interpreter anew.")
+            raise ExecutionError("This partition was released. Create a new interpreter.")
         self.ready = True  # before looking: who changes the code then says so afterwards
         if self._code is not self.executable.code:
             self._take_code()
 
     def synchronized(self, work: Callable[[], _Result]) -> _Result:
-        """Call `work` in the device's context; leave nothing in flight, whatever it raises."""
+        """Call `work` in the device's context; after any error nothing is in flight."""
 
         def synchronize() -> _Result:
             try:
@@ -337,5 +339,7 @@ class CUDAContext(ExecutionContext):
 
     def __del__(self) -> None:
         """Release what was never closed, or not to the end."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+        with contextlib.suppress(
+            Exception
+        ):  # attributes may be missing after an error in __init__, or modules at exit
             self.close()

@@ -45,7 +45,7 @@ from litegpu.host.private_files import Folder
 _log = logging.getLogger("litegpu")
 _OLDEST = (6, 0)
 _FIRST_CONTEXTS = 3020
-"""The version of CUDA from which on a context is made from flags and a device alone."""
+"""The first version of CUDA with a context creation by flags and device only."""
 _Result = TypeVar("_Result")
 
 
@@ -82,10 +82,10 @@ def _open(index: int) -> CUDADevice:
 
 
 def _context_after(lost: CUDADevice) -> Any:
-    """Return a new context on the GPU of a lost device. Raises DeviceLostError if there is none.
+    """Return a new context on the GPU of a lost device. Raises DeviceLostError on failure.
 
-    The old one stays if the driver permits: tensors of interpreters that still live may lie in
-    its memory, and a kernel that hangs would keep whoever destroys it waiting.
+    The old one is not destroyed if the driver permits: tensors of existing interpreters may be in
+    its memory, and destroying it would wait for a hanging kernel.
     """
     index = lost.info.index
     try:
@@ -93,8 +93,8 @@ def _context_after(lost: CUDADevice) -> Any:
     except CudaError as error:
         if lost.holders:
             raise DeviceLostError(
-                f"CUDA device '{lost.info.name}' was lost and cannot be opened anew while "
-                f"interpreters that used it live: {error}",
+                f"CUDA device '{lost.info.name}' was lost and cannot be reopened while "
+                f"interpreters that used it exist: {error}",
                 "Delete them first, or start a new process.",
             ) from error
     cu = driver()
@@ -103,7 +103,7 @@ def _context_after(lost: CUDADevice) -> Any:
         return _primary_context(index)
     except CudaError as error:
         raise DeviceLostError(
-            f"CUDA device '{lost.info.name}' was lost and cannot be opened anew in this process: "
+            f"CUDA device '{lost.info.name}' was lost and cannot be reopened in this process: "
             f"{error}",
             "Start a new process, or use another backend.",
         ) from error
@@ -114,13 +114,13 @@ def _primary_context(index: int) -> Any:
 
 
 def _own_context(index: int) -> Any:
-    """Return a context that nobody else uses."""
+    """Return a new context."""
     cu, context = driver(), ctypes.c_void_p()
     # The bindings' own call has other arguments in each version of CUDA, as the function itself.
     status = ready("cuCtxCreate", ctypes.byref(context), 0, index, version=_FIRST_CONTEXTS)()
     if status:
         raise failure(cu.cuCtxCreate, cu.CUresult(status))
-    call(cu.cuCtxPopCurrent)  # making it has made it current
+    call(cu.cuCtxPopCurrent)  # creating it has made it current
     return cu.CUcontext(context.value)
 
 
@@ -188,16 +188,16 @@ def _describe(index: int) -> DeviceInfo:
 
 
 class CUDADevice(Device):
-    """One GPU; its primary context is shared with whatever else the process runs on it."""
+    """One GPU; other libraries of the process share its primary context."""
 
     dialect = CUDADialect()
 
     def __init__(self, info: DeviceInfo, context: Any = None) -> None:
-        """Take a context, or retain the primary one. Raises CudaError when the driver refuses."""
+        """Take a context, or retain the primary one. Raises CudaError if the driver fails."""
         self.info = info
         self.capability = _capability(info.index)
         self.cache_bytes = _attribute(info.index, "L2_CACHE_SIZE")
-        """What the cache of all multiprocessors holds."""
+        """The size of the L2 cache."""
         self.holders = Living[object]()
         """What has memory here, or code."""
         self.context = _primary_context(info.index) if context is None else context
@@ -214,7 +214,7 @@ class CUDADevice(Device):
             raise self.loss()
         cu = driver()
         pushed: list[Any] = []
-        # C code alone, so that no signal comes between a push and what knows of it, nor before
+        # C code only, so that no signal handler runs between a push and its record, nor before
         # the pop.
         push, pop = starmap(cu.cuCtxPushCurrent, [(self.context,)]), cu.cuCtxPopCurrent
         try:

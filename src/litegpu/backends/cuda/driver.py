@@ -74,7 +74,7 @@ def ready(
     """
     cu = driver()
     address = int(call(cu.cuGetProcAddress, name.encode(), version, 0)[0])
-    # C's default convention but for 32-bit Windows, for which there is no driver of today.
+    # C's default convention except on 32-bit Windows, which current drivers do not support.
     make = ctypes.PYFUNCTYPE if brief else ctypes.CFUNCTYPE
     kind = make(ctypes.c_int, *(ctypes.c_void_p,) * len(arguments))
     return bound(kind(address), *arguments)
@@ -84,7 +84,7 @@ class Handles(Owner):
     """Handles of the driver that are released together."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
+        """Create it without handles."""
         super().__init__(checked)
 
     def make(self, create: Callable[..., Any], release: Callable[..., Any], *arguments: Any) -> Any:
@@ -109,7 +109,7 @@ class Handles(Owner):
 
 
 def _record(stream: Any, launches: Iterable[KernelNode], template: Handle) -> None:
-    """Capture launches as what `template` holds then. Raises CudaError."""
+    """Capture launches into the graph `template`. Raises CudaError."""
     cu = driver()
     mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
     end_capture = template.creation(cu.cuStreamEndCapture, stream)

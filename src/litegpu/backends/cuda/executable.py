@@ -31,7 +31,7 @@ class Code:
     functions: Mapping[str, Any]
     """By the names of the kernels, transfers among them."""
     shared: tuple[int, ...]
-    """Bytes of shared memory that each of the program's launches asks for."""
+    """Bytes of shared memory of each of the program's launches."""
 
 
 def numbered(cubins: Iterable[bytes]) -> dict[str, bytes]:
@@ -41,7 +41,7 @@ def numbered(cubins: Iterable[bytes]) -> dict[str, bytes]:
 
 def refused(device: str, error: CudaError) -> CompilationError:
     """Return the error for modules that a device does not load."""
-    return CompilationError(f"CUDA device '{device}' refuses kernels that were kept: {error}")
+    return CompilationError(f"CUDA device '{device}' rejects cached kernels: {error}")
 
 
 def transfers(program: Program) -> tuple[KernelText, ...]:
@@ -117,7 +117,7 @@ class CUDAExecutable(Executable):
         return numbered(self.code.cubins)
 
     def _exchange(self, binaries: Mapping[str, bytes]) -> None:
-        """Load modules beside those that are there: graphs in flight, or not yet new, need them."""
+        """Load modules without unloading the old ones, which existing graphs still use."""
         try:
             self.code = self.device.within(
                 partial(_unseen, partial(self._load, [*binaries.values()]))
@@ -137,7 +137,9 @@ class CUDAExecutable(Executable):
 
     def __del__(self) -> None:
         """Release what was never closed."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+        with contextlib.suppress(
+            Exception
+        ):  # attributes may be missing after an error in __init__, or modules at exit
             self.close()
 
 

@@ -1,4 +1,4 @@
-"""Which memory of others the kernels of a graph may use themselves, in the place of a copy."""
+"""External buffers that a CUDA graph binds directly, without a copy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from litegpu.backends.cuda.buffers import UNIT, CUDABuffer, CUDAPinnedBuffer
 from litegpu.backends.program import BufferRange, Program
 
 _LARGE = 4 << 20
-"""Bytes of the host from which on copies are left to the GPU's copy engine.
+"""Bytes of host memory from which the GPU's copy engine is used.
 
-38.5 MB took a kernel 0.79 ms on an H200, and the engine 0.74; it comes with 5 to 10 µs of its own.
+38.5 MB took a kernel 0.79 ms on an H200, and the engine 0.74; it has an overhead of 5 to 10 µs.
 """
 Span = tuple[int, int]
 """The address of a context's own pinned buffer, and bytes."""
@@ -20,18 +20,18 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Memory that a graph's kernels use for an input or an output."""
+    """Memory that the kernels of a graph use as an input or an output."""
 
     address: int
     on_host: bool
 
 
 IoBindings = tuple[tuple[Place | None, ...], tuple[Place | None, ...]]
-"""Of each input and output where a graph takes or leaves it; None: others copy it."""
+"""The memory of each input and output in a graph; None: it is copied outside of the graph."""
 
 
 def is_external(buffer: Buffer, span: Span) -> bool:
-    """Return whether a buffer is memory that the GPU reaches, and no staging buffer."""
+    """Return whether a buffer is memory that the GPU accesses, and not a staging buffer."""
     if isinstance(buffer, HostBuffer):
         return buffer.kind is MemoryKind.PINNED and buffer.address != span[0]
     return True
@@ -45,7 +45,7 @@ def staged(spans: Sequence[Span]) -> tuple[Place, ...]:
 def copied_bindings(
     bindings: Bindings, inputs: Sequence[Span], outputs: Sequence[Span]
 ) -> IoBindings:
-    """Return the io of a graph that leaves the memory of others to copies around it."""
+    """Return the bindings of a graph in which external memory is copied outside."""
 
     def side(buffers: Sequence[Buffer], spans: Sequence[Span]) -> tuple[Place | None, ...]:
         pairs = zip(buffers, spans, staged(spans), strict=True)
@@ -55,11 +55,11 @@ def copied_bindings(
 
 
 def direct_bindings(bindings: Bindings, program: Program, copied: IoBindings) -> IoBindings:
-    """Return io with the memory of others in place of copies, where kernels can use it.
+    """Return the bindings with external memory instead of copies, if kernels can use it.
 
-    That is memory of whole units, for kernels read and copy no less, and not much of it on the
-    host; an output which the GPU keeps and one launch writes may end anywhere. What an output
-    overlaps is copied before.
+    Kernels access whole units, so the memory must consist of these, and not be large host memory.
+    An output in GPU memory that one launch writes may have any size. Inputs that overlap an output
+    are copied before.
     """
     spans = [_bytes_of(buffer) for buffer in bindings.outputs]
 

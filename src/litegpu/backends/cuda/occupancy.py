@@ -1,9 +1,9 @@
-"""How the blocks of launches that overlap spread over the multiprocessors: evenly.
+"""Limits the occupancy of overlapping launches, so that blocks are distributed evenly.
 
-Blocks of the next kernel take the room that those of the one before leave first. A grid of fewer
-blocks than there is room for piles up there: 125 blocks of which a multiprocessor can hold four
-may end on 32 of 132. So a launch asks for as much shared memory as keeps a multiprocessor from
-taking more than its share. docs/decisions/0037-blocks-spread-evenly.md has the figures.
+Blocks of the next kernel start on the multiprocessors that become free first. A grid with fewer
+blocks than fit the GPU accumulates there: 125 blocks, of which four fit a multiprocessor, may run
+on 32 of 132. So a launch requests enough shared memory that no multiprocessor runs more than its
+share. docs/decisions/0037-blocks-spread-evenly.md has the figures.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _UNIT = 16
 
 
 def even_bytes(model: DeviceModel, share: int, declared: int) -> int:
-    """Return the shared memory to ask for, so that no more than `share` blocks fit; 0 for none.
+    """Return the shared memory with which at most `share` blocks fit; 0 for no request.
 
-    `declared` is what each block has anyway.
+    `declared` is the shared memory of each block without it.
     """
     whole = model.shared_bytes // (share + 1) + _UNIT  # one block more than this does not fit
     return max(whole // _UNIT * _UNIT - model.reserved_bytes - declared, 0)
 
 
 def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDADevice) -> int:
-    """Return the shared memory that a launch asks for; its function may have it from then on.
+    """Return the shared memory that a launch requests, and permit it for its function.
 
-    Raises KernelError where the device cannot launch it, CudaError when it fails otherwise.
+    Raises KernelError if the device cannot launch it, CudaError for other failures.
     """
     cu, needed, model = driver(), dynamic_shared_bytes(kernel), model_of(device.capability)
     which = cu.CUfunction_attribute
@@ -50,7 +50,7 @@ def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDA
     (registers,) = call(cu.cuFuncGetAttribute, which.CU_FUNC_ATTRIBUTE_NUM_REGS, function)
     # All launches of a function have one limit.
     room = min(model.shared_bytes_per_block, device.info.local_memory_bytes) - declared
-    # The driver tells MAX_THREADS_PER_BLOCK of loaded functions only, and loads them late.
+    # The driver reports MAX_THREADS_PER_BLOCK only for loaded functions, and loads them lazily.
     of_warp = round_up(max(registers, 1), _REGISTERS_AT_ONCE) * _WARP
     most = min(model.registers // of_warp * _WARP, _MOST_THREADS)
     threads = math.prod(launch.local_size)
@@ -76,7 +76,7 @@ def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDA
 
 
 def _clusters(launch: Launch, function: Any, size: int, nbytes: int) -> int:
-    """Return how many clusters the GPU holds at a time: each lies within a group of its own."""
+    """Return how many clusters fit the GPU: each runs within one group of multiprocessors."""
     cu = driver()
     config = launch_config(launch.global_size, launch.local_size, nbytes)
     cluster = cu.CUlaunchAttribute()
@@ -88,7 +88,7 @@ def _clusters(launch: Launch, function: Any, size: int, nbytes: int) -> int:
 
 
 def launch_config(items: Sequence[int], local: Sequence[int], nbytes: int) -> Any:
-    """Return a driver's description of a launch that asks for `nbytes` of shared memory."""
+    """Return a driver's description of a launch with `nbytes` of shared memory."""
     config = driver().CUlaunchConfig()
     sizes = [g // b for g, b in zip(items, local, strict=True)]
     # The prelude says which axis of the grid is which.

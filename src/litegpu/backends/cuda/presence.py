@@ -47,7 +47,7 @@ def supported_version() -> int | None:
 
 
 def _version_of_module() -> int | None:
-    """Return what the kernel module tells, where its library is not: in some containers."""
+    """Return the version of the kernel module, for containers without its library."""
     try:
         text = _KERNEL_MODULE.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -34,10 +34,9 @@ class CUDAProfiler(Profiler):
         self._inputs: Any = None
 
     def durations(self) -> list[float]:
-        """Time each launch in a batch of its own, warm in cache and without overlap.
+        """Time each launch in a separate batch, with a warm cache and without overlap.
 
-        In their order, on what those before have made of the inputs: some take longer where values
-        are out of the ordinary.
+        Launches run in order, on the results of those before: some take longer for unusual values.
         """
         return self._context.synchronized(self._durations)
 
@@ -59,7 +58,7 @@ class CUDAProfiler(Profiler):
         return context.synchronized(lambda: self.of_nodes(context.host_graph().kernels, before))
 
     def _bring_inputs(self) -> None:
-        """Copy what was staged last: other values have lain where the inputs lie since."""
+        """Copy the staged inputs again: other values have overwritten them since."""
         nodes = self._context.host_graph().copies_in
         if nodes:
             self._inputs = self._inputs or self._captured(nodes)
@@ -70,7 +69,7 @@ class CUDAProfiler(Profiler):
     ) -> float:
         """Return the seconds of launches as one graph, captured at the first call.
 
-        Events around none are microseconds apart, too. `before` see _seconds.
+        Events without launches between them are microseconds apart, too. For `before` see _seconds.
         """
         if not nodes:
             return 0.0

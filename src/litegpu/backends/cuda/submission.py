@@ -35,9 +35,9 @@ _Call = partial[int]
 class CUDASubmission(Submission):
     """A graph on a context's stream, with its calls ready.
 
-    Data of the host goes through the context's pinned buffers. Memory of the GPU's own, and pinned
-    memory of others, is copied straight from and to the context's memory; or, where runs are
-    repeated, a graph of the submission's own uses it.
+    Host data is copied through the context's pinned buffers. GPU memory and external pinned memory
+    are copied directly from and to the context's memory; if runs are repeated, a separate graph of
+    the submission uses them without a copy.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class CUDASubmission(Submission):
         self._work: tuple[_Call, ...] = calls
 
     def _waits(self, bindings: Bindings, stream: int | None) -> Iterable[tuple[str, _Call]]:
-        """Yield what lets the run begin after what other libraries do."""
+        """Yield the waits for the work of other libraries."""
         buffers = (*bindings.inputs, *bindings.outputs)
         events = {b.arrival for b in buffers if isinstance(b, CUDABorrowedBuffer)} - {None}
         if stream is not None:
@@ -127,7 +127,7 @@ class CUDASubmission(Submission):
                 ctypes.memmove(own, pointer, size)
 
     def deliver(self) -> None:
-        """Copy what lies in the pinned buffers to the host's outputs."""
+        """Copy the pinned buffers to the host outputs."""
         for pointer, own, size in self._moves_out:
             if pointer.value != own:
                 ctypes.memmove(pointer, own, size)
@@ -174,7 +174,7 @@ class CUDASubmission(Submission):
             device.lost = True
             raise InvokeTimeoutError(
                 f"CUDA device '{device.info.name}' has not ended an invoke after "
-                f"{seconds * 1e3:g} ms (invoke_timeout_ms). Make a new GpuDelegate and "
+                f"{seconds * 1e3:g} ms (invoke_timeout_ms). Create a new GpuDelegate and "
                 "interpreter, with a longer limit if the device is not stuck."
             )
 
@@ -203,8 +203,10 @@ class CUDASubmission(Submission):
         raise error
 
     def __del__(self) -> None:
-        """Release a graph of its own; whatever is in flight keeps its submission."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+        """Release its own graph; a run in flight references its submission."""
+        with contextlib.suppress(
+            Exception
+        ):  # attributes may be missing after an error in __init__, or modules at exit
             if self._used and not is_inherited(TITLE):
                 self._on.device.release(self, self._owned)
 

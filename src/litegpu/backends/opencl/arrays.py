@@ -1,4 +1,4 @@
-"""Arrays and buffers that others have made with pyopencl."""
+"""Arrays and buffers of pyopencl."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def adopt(source: Any, devices: Iterable[OpenCLDevice]) -> Adopted | None:
     """Return a pyopencl.array.Array or a pyopencl.Buffer as a buffer, None for anything else.
 
-    What is enqueued for an array comes to its end before. `devices` are those that are open.
+    Waits for the work that is enqueued on an array. `devices` are the open ones.
     Raises BindingError. See Backend.adopt.
     """
     cl = sys.modules.get("pyopencl")
@@ -39,7 +39,7 @@ def adopt(source: Any, devices: Iterable[OpenCLDevice]) -> Adopted | None:
         )
     if not isinstance(source.base_data, cl.MemoryObjectHolder):
         raise BindingError(
-            f"An array lies in a {type(source.base_data).__name__}, which is no buffer of "
+            f"An array is in a {type(source.base_data).__name__}, which is not a buffer of "
             "OpenCL's. Make it without an allocator of shared virtual memory."
         )
     device = _device_of(source.base_data.context, devices)
@@ -50,7 +50,7 @@ def adopt(source: Any, devices: Iterable[OpenCLDevice]) -> Adopted | None:
 
 
 def _is_output(buffer: OpenCLBorrowedBuffer) -> bool:
-    """Whether a buffer was not made for kernels to read only; the host may write all."""
+    """Whether kernels may write a buffer; the host may always."""
     return not buffer.handle.flags & buffer.device.cl.mem_flags.READ_ONLY
 
 

@@ -60,9 +60,9 @@ class OpenCLBuffer(_OpenCLMemory):
 
 
 class OpenCLBorrowedBuffer(BorrowedBuffer, _OpenCLMemory):
-    """A buffer that another library has made with pyopencl, in the device's context.
+    """A buffer of pyopencl in the device's context.
 
-    It has a reference of its own to the memory: pyopencl's objects can be released by hand.
+    It has a separate reference to the memory: pyopencl's objects can be released explicitly.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class OpenCLBorrowedBuffer(BorrowedBuffer, _OpenCLMemory):
         keep_in_children(self)
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         if not is_inherited(TITLE):
             super().close()
 
 
 class OpenCLPinnedBuffer(HostBuffer):
-    """Host memory that the driver has allocated, and that stays mapped."""
+    """Host memory that the driver has allocated, permanently mapped."""
 
     def __init__(self, device: OpenCLDevice, nbytes: int) -> None:
         """Allocate and map. Raises DeviceMemoryError."""
@@ -109,7 +109,9 @@ class OpenCLPinnedBuffer(HostBuffer):
 
     def __del__(self) -> None:
         """Release what was never closed."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+        with contextlib.suppress(
+            Exception
+        ):  # attributes may be missing after an error in __init__, or modules at exit
             self.close()
 
 

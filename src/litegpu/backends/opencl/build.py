@@ -27,10 +27,10 @@ class Built:
 
 
 def build(cl: Any, context: Any, sources: Sequence[str], options: str) -> Built:
-    """Return programs of sources, built beside each other. Raises pyopencl's errors.
+    """Return programs of sources, built in parallel. Raises pyopencl's errors.
 
-    pyopencl's own cache is never used: it unpickles what lies in its folder, waits up to a minute
-    for a lock that a killed process left behind, and keeps nothing for PoCL and NVIDIA.
+    pyopencl's own cache is not used: it unpickles files in its folder, waits up to a minute for the
+    lock of a killed process, and does not support PoCL and NVIDIA.
     """
     return _built(
         cl, options, [partial(_from_source, cl, context, each, options) for each in sources]
@@ -57,7 +57,7 @@ def _built(cl: Any, options: str, builds: Sequence[Callable[[], Any]]) -> Built:
 
 
 def parts_of(kernels: Sequence[KernelText], most: int) -> list[list[KernelText]]:
-    """Return kernels in at most so many parts, whose texts are of about the same length.
+    """Divide kernels into a number of parts with texts of about the same length.
 
     >>> first, second, third = (KernelText(n, (), (1, 1, 1), (), n * 9) for n in ("a", "bb", "c"))
     >>> [[each.name for each in part] for part in parts_of([first, second, third], 2)]
@@ -73,10 +73,10 @@ def parts_of(kernels: Sequence[KernelText], most: int) -> list[list[KernelText]]
 
 
 def binary_of(cl: Any, built: Any) -> bytes:
-    """Return the binary of a built program for its one device; nothing where there is none.
+    """Return the binary of a built program for its one device, or nothing.
 
-    PoCL compiles a kernel when it first runs, and keeps the binary that it is first asked for:
-    whoever asks before that gets, now and later, one without the best of the code.
+    PoCL compiles a kernel at its first run, and stores the binary at the first request: a request
+    before the first run returns a binary without the optimized code, also later.
     """
     (binary,) = built.get_info(cl.program_info.BINARIES)
     return bytes(binary or b"")
@@ -92,7 +92,7 @@ def _from_binary(cl: Any, context: Any, binary: bytes, options: str) -> Any:
 
 
 def origin_of(device: Any) -> tuple[str, ...]:
-    """Return what decides, beside the program, whether a binary fits."""
+    """Return what determines, in addition to the program, whether a binary is valid."""
     platform = device.platform
     return (
         *(platform.name, platform.vendor, platform.version),

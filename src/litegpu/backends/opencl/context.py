@@ -54,7 +54,7 @@ class OpenCLContext(ExecutionContext):
             self.finish: Call = bound(library().clFinish, self.queue.int_ptr)
             """Waits for all that is in flight."""
             self._allocate()
-            # No closure: an error's frames would hold what it holds, even when they are cleared.
+            # No closure: an error's frames would reference its variables, even when cleared.
             for launch in self.program.launches:
                 self.kernels.append(self._kernel(launch))
             self._check_launches()
@@ -119,7 +119,7 @@ class OpenCLContext(ExecutionContext):
         if self.device.lost:
             raise self.device.loss()
         if self._closed:
-            raise ExecutionError("This partition was released. Make the interpreter anew.")
+            raise ExecutionError("This partition was released. Create a new interpreter.")
         if not self.ready:
             self.finish_all()
 
@@ -164,5 +164,7 @@ class OpenCLContext(ExecutionContext):
 
     def __del__(self) -> None:
         """Release what was never closed: handles that no Python object owns."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+        with contextlib.suppress(
+            Exception
+        ):  # attributes may be missing after an error in __init__, or modules at exit
             self.close()

@@ -45,7 +45,7 @@ _TOO_LITTLE_MEMORY = (
 )
 
 _NAME = re.compile(r"(-cl-std=CL[0-9.]+) #\d+")
-"""How binaries are named: by what dialects tell the compiler, and numbers."""
+"""Names of binaries: compiler options of the dialect, and numbers."""
 _MOST_BUILDS = 8
 _ALIGNMENT = 128
 """Bytes; loads of a work group then begin at a cache line."""
@@ -73,7 +73,7 @@ class OpenCLBackend(Backend):
         return _opened.get(index)
 
     def adopt(self, source: Any) -> Adopted | None:
-        """Take what was made with pyopencl. See Backend.adopt."""
+        """Wrap objects of pyopencl. See Backend.adopt."""
         return opencl_arrays.adopt(source, _opened.devices.values())
 
 
@@ -156,7 +156,7 @@ class OpenCLDevice(Device):
     dialect = OpenCLDialect()
 
     def __init__(self, info: DeviceInfo, device: Any) -> None:
-        """Create the context. Raises UnsupportedDeviceError when the driver refuses."""
+        """Create the context. Raises UnsupportedDeviceError if the driver fails."""
         self.info = info
         self.cl = _pyopencl()
         self._device = device
@@ -201,16 +201,16 @@ class OpenCLDevice(Device):
 
     @property
     def builds_at_once(self) -> int:
-        """How many programs are made of the kernels of one, for drivers that compile on a core.
+        """The number of programs for the kernels of one, for drivers that compile on one core.
 
-        A CPU's compile each kernel when it first runs: of them one program is enough.
+        CPU drivers compile each kernel at its first run: one program suffices.
         """
         whole = self.info.software or not config.are_compilers_wanted()
         return 1 if whole else min(os.cpu_count() or 1, _MOST_BUILDS)
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """All that the driver tells of itself. See Device.origin."""
+        """The driver's versions. See Device.origin."""
         return origin_of(self._device)
 
     @cached_property
@@ -241,9 +241,9 @@ class OpenCLDevice(Device):
     def _rejected(
         self, dialect: OpenCLDialect, kernels: Sequence[KernelText], log: str
     ) -> Mapping[str, str]:
-        """Return the kernels that do not compile by themselves; all where it is not any one's.
+        """Return the kernels that do not compile alone; all if no single one is the cause.
 
-        `log` is what the compiler says of all of them together. Halves that compile are dropped.
+        `log` is the compiler's log of all of them together. Found by bisection.
         """
         if len(kernels) == 1:
             return {kernels[0].name: log}
@@ -262,7 +262,7 @@ class OpenCLDevice(Device):
     def typed(
         self, error: Exception, nbytes: int, what: str = "record the partition"
     ) -> LitegpuError:
-        """Return the error for one of pyopencl's while `nbytes` were asked for, to do `what`."""
+        """Return the error for one of pyopencl's while `nbytes` were requested, to do `what`."""
         name, text = self.info.name, str(error)
         if any(code in text for code in _TOO_LITTLE_MEMORY):
             return DeviceMemoryError(
@@ -281,6 +281,6 @@ class OpenCLDevice(Device):
             self.lost = True
             return self.loss(what)
         return ExecutionError(
-            f"OpenCL device '{self.info.name}' failed with {what}. Make the interpreter "
-            "anew; if it happens again, use another device or no delegate."
+            f"OpenCL device '{self.info.name}' failed with {what}. Create the interpreter "
+            "again; if that fails, too, use another device or no delegate."
         )

@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 _log = logging.getLogger("litegpu")
 
 NVIDIA_FACTS = "cl_nv_device_attribute_query"
-"""The extension that tells the compute capability, among others."""
+"""The extension that reports the compute capability."""
 _FIRST_DP4A = (6, 1)
 """The first compute capability that has the instruction."""
 _SAMPLES = 32
 _BYTES = 4 * _SAMPLES
-"""Of the samples of each operand: as many as a range of memory begins at a multiple of."""
+"""Bytes of the samples of each operand, a multiple of the alignment of ranges."""
 
 
 def byte_dot(device: OpenCLDevice) -> ByteDot:
-    """Return the first form that a device reports, compiles and computes right, PLAIN if none is.
+    """Return the first form that a device reports and computes correctly, otherwise PLAIN.
 
-    What it reports and fails at is told by a warning. Raises LitegpuError when the device is lost.
+    A reported form that fails is logged as a warning. Raises LitegpuError if the device is lost.
     """
     for dot in _reported(device):
         failure = _failure(device, dot)
         if not failure:
             return dot
         _log.warning(
-            "%s reports %s, but %s. It multiplies bytes without that.",
+            "%s reports %s, but %s. Bytes are multiplied without it.",
             *(device.info.title, dot.name, failure),
         )
     return PLAIN
 
 
 def _reported(device: OpenCLDevice) -> Iterator[ByteDot]:
-    """Yield the forms that the device says it has, the preferred first."""
+    """Yield the forms that the device reports, the preferred first."""
     (raw,) = device.context.devices
     extensions = raw.extensions.split()
     yield from (dot for dot in (KHR, ARM_ACCUMULATE, ARM) if dot.name in extensions)

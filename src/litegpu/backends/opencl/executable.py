@@ -79,5 +79,7 @@ class OpenCLExecutable(Executable):
 
     def __del__(self) -> None:
         """Release what was never closed."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+        with contextlib.suppress(
+            Exception
+        ):  # attributes may be missing after an error in __init__, or modules at exit
             self.close()

@@ -58,7 +58,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 """Result, then arguments, of each function."""
 
 _WORK_GROUP_SIZE, _LOCAL_MEM_SIZE = 0x11B0, 0x11B2
-"""What may be asked of a kernel on a device: items of a work group, bytes of their own memory."""
+"""Queries of a kernel on a device: maximum work-group size, local memory."""
 _LIBRARY_NAMES = (
     "OpenCL",
     "libOpenCL.so.1",
@@ -66,21 +66,21 @@ _LIBRARY_NAMES = (
 )
 
 _VENDORS = Path("/etc/OpenCL/vendors")
-"""Where OpenCL's loader finds the name of each driver's library."""
+"""The folder in which OpenCL's loader finds the drivers' libraries."""
 
 
 @cache
 def load_pocl_isolated() -> None:
-    """Load PoCL, if it is installed, so that it calls its own LLVM and no other.
+    """Load PoCL, if it is installed, so that it uses its own LLVM.
 
-    TensorFlow brings an LLVM too. Whichever comes second in a process, PoCL would call into the
-    wrong one, and crash.
+    TensorFlow contains an LLVM, too. PoCL would otherwise call the one that the process loaded
+    first, and crash.
     """
     own_symbols_first = getattr(os, "RTLD_DEEPBIND", None)
     if own_symbols_first is None:  # only glibc has it
         return
     for entry in sorted(_VENDORS.glob("*.icd")):
-        # Without one of these OpenCL's loader does what it can, or says what is wrong.
+        # If one of these fails, OpenCL's loader tries it, or reports the error.
         with contextlib.suppress(OSError, UnicodeDecodeError):
             driver = entry.read_text(encoding="utf-8").strip()
             if "pocl" in Path(driver).name:
@@ -118,7 +118,7 @@ class Handles(Owner):
     """Handles of OpenCL's that are released together."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
+        """Create it without handles."""
         super().__init__(_check_release)
 
     def make(self, create: Callable[..., Any], release: Callable[..., Any], *arguments: Any) -> int:
@@ -165,7 +165,7 @@ class OpenCLKernel:
         _check(status, f"clSetKernelArg({name}, {position})")
 
     def obstacle(self, device: int, local_bytes: int) -> str:
-        """Return what a device handle of so much local memory lacks to launch it, or ""."""
+        """Return why a device with this local memory cannot launch it, or ""."""
         items, needed = c_size_t(), c_uint64()
         for fact, value in ((_WORK_GROUP_SIZE, items), (_LOCAL_MEM_SIZE, needed)):
             query = (self.handle, device, fact, ctypes.sizeof(value), ctypes.byref(value), None)

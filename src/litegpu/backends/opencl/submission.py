@@ -93,7 +93,7 @@ class OpenCLSubmission(Submission):
         return self._staged
 
     def _mark(self) -> None:
-        """Let something come to an end when all that was enqueued has."""
+        """Complete an event when the enqueued work has finished."""
         self._marker = self._on.cl.enqueue_marker(self._on.queue)
         self._on.queue.flush()
 
@@ -112,7 +112,7 @@ class OpenCLSubmission(Submission):
             self._staged[1].deliver()
 
     def _wait_for_end(self) -> None:
-        """Wait for as long as the context may; give the device up after that."""
+        """Wait up to the context's timeout; after that the device counts as lost."""
         context = self._on
         seconds = context.timeout
         if context.device.lost:
@@ -125,7 +125,7 @@ class OpenCLSubmission(Submission):
             context.give_up(self._staged, self._bindings)
             raise InvokeTimeoutError(
                 f"OpenCL device '{context.device.info.name}' has not ended an invoke after "
-                f"{seconds * 1e3:g} ms (invoke_timeout_ms). Make a new GpuDelegate and "
+                f"{seconds * 1e3:g} ms (invoke_timeout_ms). Create a new GpuDelegate and "
                 "interpreter, with a longer limit if the device is not stuck."
             )
 
@@ -136,7 +136,7 @@ class OpenCLSubmission(Submission):
             self.start()
             self.finish()
         except BaseException:
-            # Whatever it was, nothing stays in flight, or the device is given up.
+            # After any error nothing is in flight, or the device counts as lost.
             if not context.ready and not context.device.lost:
                 self._marker = None
                 with contextlib.suppress(context.cl.Error, InvokeTimeoutError):
@@ -145,7 +145,7 @@ class OpenCLSubmission(Submission):
 
 
 def _run(calls: Sequence[Call], context: OpenCLContext, _bound: Bindings) -> None:
-    """Make all calls; the last one waits. `_bound` is kept for them."""
+    """Make all calls; the last one waits. `_bound` references their arguments."""
     if not context.ready or context.device.lost:
         context.check_alive()
     context.ready = False

@@ -1,4 +1,4 @@
-"""Buffers of an OpenGL context. They are made by its thread, and deleted there."""
+"""Buffers of an OpenGL context, created and deleted in its thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Buffers:
     """Buffers that are deleted together."""
 
     def __init__(self, device: OpenGLDevice) -> None:
-        """Hold none yet."""
+        """Create it without buffers."""
         self._device, self._gl = device, device.gl
         self.numbers: list[c_uint32] = []
 
@@ -111,17 +111,19 @@ class OpenGLBuffer(_OpenGLMemory):
 
     def __del__(self) -> None:
         """Release what was never closed."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+        with contextlib.suppress(
+            Exception
+        ):  # attributes may be missing after an error in __init__, or modules at exit
             self.close()
 
 
 class OpenGLBorrowedBuffer(BorrowedBuffer, _OpenGLMemory):
-    """A buffer of the application's context. What that has asked for comes before each copy."""
+    """A buffer of the application's context. Its earlier commands precede each copy."""
 
     def check_there(self) -> None:
         """Raise BindingError if the application has deleted the buffer. On the worker.
 
-        Its number may be that of another one by now, which moderngl's object tells.
+        Its number may have been reused, which moderngl's object reports.
         """
         released = type(getattr(self.owner, "mglo", None)).__name__ == "InvalidObject"
         found = None if released else self.device.gl.bytes_of(self.handle)
@@ -129,7 +131,7 @@ class OpenGLBorrowedBuffer(BorrowedBuffer, _OpenGLMemory):
             now = "deleted" if found is None else f"one of {found} bytes now"
             raise BindingError(
                 f"OpenGL's buffer {self.handle} of {self.nbytes} bytes, which is in use here, is "
-                f"{now}. Keep it for as long as models use it, or bind another one."
+                f"{now}. Keep it while models use it, or bind another one."
             )
 
     def _copy(self, function: str, offset: int, nbytes: int, address: int) -> None:

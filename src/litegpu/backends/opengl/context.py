@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class OpenGLContext(ExecutionContext):
-    """Memory, buffers for the host, and the calls that run the launches. Made by the worker."""
+    """Memory, buffers for the host, and the calls that run the launches. Created by the worker."""
 
     executable: OpenGLExecutable
 
@@ -109,7 +109,7 @@ class OpenGLContext(ExecutionContext):
         if self.device.lost:
             raise self.device.loss()
         if self.closed:
-            raise ExecutionError("This partition was released. Make the interpreter anew.")
+            raise ExecutionError("This partition was released. Create a new interpreter.")
         for call in calls:
             call()
         self.device.check(f"{what} a partition")
@@ -144,5 +144,7 @@ class OpenGLContext(ExecutionContext):
 
     def __del__(self) -> None:
         """Release what was never closed: this may be any thread, in any state."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+        with contextlib.suppress(
+            Exception
+        ):  # attributes may be missing after an error in __init__, or modules at exit
             self._release()

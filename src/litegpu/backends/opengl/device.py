@@ -52,7 +52,7 @@ _SHARED_BYTES, _BLOCKS, _BINDINGS = 0x8262, 0x90DB, 0x90DD
 _BLOCK_BYTES, _OFFSET_ALIGNMENT = 0x90DE, 0x90DF
 _NV_SM_COUNT, _NVX_DEDICATED_KIB = 0x933B, 0x9047
 _USUAL_UNITS = 32
-"""Compute units to assume of a GPU: only NVIDIA's driver tells."""
+"""Assumed compute units of a GPU: only NVIDIA's driver reports them."""
 _SOFTWARE = ("llvmpipe", "softpipe", "swrast", "swiftshader", "software", "gdi generic")
 _REMEDY = (
     "Install your GPU's driver with its OpenGL part; on Linux also the loaders (apt-get install "
@@ -88,15 +88,15 @@ class OpenGLBackend(Backend):
 
 
 def share_opengl_context() -> DeviceInfo:
-    """Return a device that has the buffers of the OpenGL context that is current on this thread.
+    """Return a device that shares the buffers of this thread's current OpenGL context.
 
-    litegpu makes a context beside that one, for a thread of its own. Give the `index` to
+    litegpu creates a second context that shares with it, for a separate thread. Pass the `index` to
     `GpuDelegate(backend="opengl", device=...)`, and buffers of the application (a moderngl.Buffer,
-    or `GLBuffer(number)`) to `TensorBuffer.of` or `bind_buffer`, while its context is current.
-    Where it is current, too, when a model runs, what the application has asked OpenGL for comes
-    before the run. A context that is shared already gives the same device.
+    or `GLBuffer(number)`) to `TensorBuffer.of` or `bind_buffer` while its context is current. If it
+    is also current when a model runs, the application's earlier commands precede the run. A context
+    that is already shared returns the same device.
 
-    Raises UnsupportedDeviceError where no context is current, and where the driver refuses.
+    Raises UnsupportedDeviceError if no context is current, or if the driver fails.
     """
     touch(OpenGLBackend.title)
     for device in _sharing():
@@ -110,7 +110,7 @@ def share_opengl_context() -> DeviceInfo:
 _indices = itertools.count(_MOST_DEVICES)
 """Of devices that share, which come behind all others."""
 _shared: dict[int, SharedContext] = {}
-"""The contexts that were made for devices that are not opened yet."""
+"""The contexts of devices that are not opened yet."""
 
 
 def _sharing() -> list[OpenGLDevice]:
@@ -126,9 +126,9 @@ def _open(index: int) -> OpenGLDevice:
     if index not in _shared:
         raise UnsupportedDeviceError(
             f"Device {index} shared its buffers with an application, and is lost. Call "
-            "litegpu.share_opengl_context() anew."
+            "litegpu.share_opengl_context() again."
         )
-    context = partial(OpenGL.beside, _shared.pop(index))
+    context = partial(OpenGL.sharing, _shared.pop(index))
     return OpenGLDevice(index, context, partial(_describe, number=index))
 
 
@@ -138,9 +138,9 @@ _opened = OpenDevices(OpenGLBackend.title, _open)
 
 @cache
 def _found() -> list[tuple[DeviceInfo, int]]:
-    """Return the usable devices, each with the number by which EGL knows it."""
+    """Return the usable devices, each with its EGL number."""
     context_source()  # what is wrong with the package is wrong for every device
-    # A thread of its own: what is current on the caller's stays current.
+    # In a separate thread, so that the caller's current context does not change.
     worker = Worker("litegpu-opengl-devices")
     try:
         usable, reasons = worker.call(_look)
@@ -199,19 +199,19 @@ def _describe(gl: OpenGL, number: int) -> DeviceInfo:
 
 
 def _units(gl: OpenGL) -> int:
-    """Return the compute units where the driver tells, else what is usual."""
+    """Return the compute units that the driver reports, otherwise a typical number."""
     known = "GL_NV_shader_thread_group" in gl.extensions()
     return gl.integer(_NV_SM_COUNT) if known else _USUAL_UNITS
 
 
 def _memory(gl: OpenGL) -> int:
-    """Return the bytes of the device's own memory, 0 where the driver does not tell."""
+    """Return the bytes of the device's memory, 0 if unknown."""
     known = "GL_NVX_gpu_memory_info" in gl.extensions()
     return gl.integer(_NVX_DEDICATED_KIB) << 10 if known else 0
 
 
 def _host_memory() -> int:
-    """Return the bytes of the host's memory where the system tells, else 4 GiB."""
+    """Return the bytes of the host's memory, 4 GiB if unknown."""
     if hasattr(os, "sysconf"):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return 4 << 30
@@ -225,7 +225,7 @@ class OpenGLDevice(Device):
     def __init__(
         self, index: int, context: Callable[[], OpenGL], describe: Callable[[OpenGL], DeviceInfo]
     ) -> None:
-        """Make the context on its thread. Raises UnsupportedDeviceError when the driver refuses."""
+        """Create the context in its thread. Raises UnsupportedDeviceError if the driver fails."""
         self.worker = Worker(f"litegpu-opengl-{index}")
         try:
             self.gl = self.worker.call(partial(_entered, self.worker, context))
@@ -252,11 +252,11 @@ class OpenGLDevice(Device):
 
     @property
     def shares(self) -> bool:
-        """Whether the application's buffers were found here."""
+        """Whether it shares the application's buffers."""
         return bool(self._followed)
 
     def shares_with_current(self) -> bool:
-        """Return whether the context that is current on this thread has the same buffers."""
+        """Return whether this thread's current context shares the buffers."""
         here = current()
         found = bool(here) and self.gl.holds(self._marked, self._mark)
         if found:
@@ -264,19 +264,21 @@ class OpenGLDevice(Device):
         return found
 
     def fence_of_current(self) -> int | None:
-        """Return what is reached after all that the application asked of its context so far.
+        """Return a fence after all commands of the application's context so far.
 
-        None where that is not current on this thread.
+        None if that context is not current on this thread.
         """
         if not self._followed or current() != self._followed:
             return None
-        # What its shaders have written is to be there for copies.
+        # Makes the writes of its shaders visible to copies.
         self.gl.call.glMemoryBarrier(library.BUFFER_UPDATE_BARRIER)
         return self.gl.fence()
 
     def __del__(self) -> None:
-        """Let the thread end, and release the context there."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+        """End the thread, and release the context there."""
+        with contextlib.suppress(
+            Exception
+        ):  # attributes may be missing after an error in __init__, or modules at exit
             self.worker.stop()
 
     @property
@@ -311,11 +313,11 @@ class OpenGLDevice(Device):
             return self.loss(f"{what}, {error_name(error)}")
         return ExecutionError(
             f"Device {self.info.title} failed while {what}: {error_name(error)}. Make the "
-            "interpreter anew; if it happens again, use another device or no delegate."
+            "new interpreter; if it happens again, use another device or no delegate."
         )
 
     def link(self, source: str, binary: bytes | None) -> LinkedProgram:
-        """Return a program from its kept binary or, failing that, its source."""
+        """Return a program from its cached binary, otherwise from its source."""
         number = self.gl.program_of(binary) if binary else None
         if number is None:
             return LinkedProgram(self, self.gl.compile(source), binary)
@@ -353,15 +355,15 @@ def _entered(worker: Worker, make: Callable[[], OpenGL]) -> OpenGL:
 
 
 class LinkedProgram:
-    """A program of OpenGL's that is deleted when nothing holds it any more."""
+    """An OpenGL program that is deleted with its last reference."""
 
     def __init__(self, device: OpenGLDevice, number: int, refused: bytes | None = None) -> None:
-        """Take over the program of that number; the driver refused its kept binary `refused`."""
+        """Own the program of that number; the driver rejected its cached binary `refused`."""
         self.number = number
         self.refused = refused
         self._delete = partial(device.worker.post, partial(device.gl.call.glDeleteProgram, number))
 
     def __del__(self) -> None:
         """Have it deleted some time: this may be any thread, in any state."""
-        with contextlib.suppress(Exception):  # parts may be gone at exit
+        with contextlib.suppress(Exception):  # modules may be unloaded at exit
             self._delete()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OpenGLExecutable(Executable):
-    """Linked programs and a buffer of constants. Made by the worker."""
+    """Linked programs and a buffer of constants. Created by the worker."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class OpenGLExecutable(Executable):
                 logs[text.name] = str(error)
                 continue
             if binary is not None and binary == linked.refused:
-                cache.discard("the driver refuses it", *key)
+                cache.discard("the driver rejects it", *key)
                 binary = None
             if cache.wanted and binary is None:
                 cache.store(device.gl.binary(linked.number), *key)
@@ -97,5 +97,7 @@ class OpenGLExecutable(Executable):
 
     def __del__(self) -> None:
         """Release what was never closed."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+        with contextlib.suppress(
+            Exception
+        ):  # attributes may be missing after an error in __init__, or modules at exit
             self.close()

@@ -1,4 +1,4 @@
-"""OpenGL's functions in a context without a window, which belongs to the thread that made it."""
+"""OpenGL's functions in a context without a window, for the thread that created it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class OpenGL:
     """A context, current on this thread from now on, and the functions that work in it."""
 
     def __init__(self, context: Any) -> None:
-        """Take a context that is current: what `load`s functions, and is to be `release`d.
+        """Take the current context: its `load` returns functions, its `release` frees it.
 
         Raises UnsupportedDeviceError for a driver that is too old.
         """
@@ -137,7 +137,7 @@ class OpenGL:
         return cls(_create(number))
 
     @classmethod
-    def beside(cls, shared: SharedContext) -> OpenGL:
+    def sharing(cls, shared: SharedContext) -> OpenGL:
         """Enter a context that shares its buffers. Raises UnsupportedDeviceError with the cause."""
         shared.enter()
         return cls(shared)
@@ -172,19 +172,19 @@ class OpenGL:
         return {self.call.glGetStringi(_EXTENSIONS, i).decode() for i in range(count)}
 
     def integer(self, name: int) -> int:
-        """Return a number that the driver tells."""
+        """Query a number of the driver."""
         number = c_int64()
         self.call.glGetInteger64v(name, ctypes.byref(number))
         return number.value
 
     def integer_of_axis(self, name: int, axis: int) -> int:
-        """Return a number that the driver tells for the x, y or z axis."""
+        """Query a number of the driver for the x, y or z axis."""
         number = c_int32()
         self.call.glGetIntegeri_v(name, axis, ctypes.byref(number))
         return number.value
 
     def error(self) -> int:
-        """Return the first error since this was last asked, 0 for none; forget the others."""
+        """Return the first error since the last call, 0 for none; discard the others."""
         first: int = self.call.glGetError()
         error = first
         # A lost context reports its loss for ever.
@@ -195,7 +195,7 @@ class OpenGL:
         return first
 
     def was_reset(self) -> bool:
-        """Return whether the driver tells that the context was lost."""
+        """Return whether the driver reports that the context was lost."""
         ask = self.call.glGetGraphicsResetStatus
         return bool(ask and ask())
 
@@ -224,7 +224,7 @@ class OpenGL:
         return bool(status != _TIMEOUT_EXPIRED)
 
     def follow(self, fence: int) -> None:
-        """Let the device do what comes next once it has reached a fence; forget that."""
+        """Let the device wait for a fence before later commands; delete the fence."""
         self.call.glWaitSync(fence, 0, _FOR_EVER)
         self.call.glDeleteSync(fence)
 
@@ -240,7 +240,7 @@ class OpenGL:
     def holds(self, number: int, data: bytes) -> bool:
         """Return whether a buffer of the current context has that number and these bytes.
 
-        The application may be the one whose context is current: its state stays as it is.
+        The current context may be the application's: its state is restored.
         """
         if not self.call.glIsBuffer(number):
             return False
@@ -308,7 +308,7 @@ class OpenGL:
         return b"" if failed else kind.value.to_bytes(4, "little") + data.raw[: got.value]
 
     def program_of(self, binary: bytes) -> int | None:
-        """Return the number of a program made from `binary`, None where the driver refuses."""
+        """Return the number of a program of `binary`, None if the driver rejects it."""
         kind, data = int.from_bytes(binary[:4], "little"), binary[4:]
         try:
             return self._linked(

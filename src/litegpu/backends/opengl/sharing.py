@@ -36,7 +36,7 @@ class GLBuffer:
 
 @dataclass(frozen=True, slots=True)
 class SharedContext:
-    """A context that was made beside the one that was current, for another thread to enter."""
+    """A context that shares with the current one, for another thread."""
 
     enter: Callable[[], None]
     """Makes it current on this thread. Raises UnsupportedDeviceError."""
@@ -51,22 +51,22 @@ class _System(ABC):
 
     @abstractmethod
     def current(self) -> int:
-        """Return what stands for the context that is current on this thread, 0 for none."""
+        """Return the handle of the current context of this thread, 0 for none."""
 
     @abstractmethod
     def share(self) -> SharedContext:
-        """Return a new context beside the current one. Raises UnsupportedDeviceError."""
+        """Return a new context that shares with the current one. Raises UnsupportedDeviceError."""
 
 
 def current() -> int:
-    """Return what stands for the OpenGL context that is current on this thread, 0 for none."""
+    """Return the handle of the current OpenGL context of this thread, 0 for none."""
     return next((found for system in _systems() if (found := system.current())), 0)
 
 
 def share() -> SharedContext:
-    """Return a new context that shares its buffers with the one that is current on this thread.
+    """Return a new context that shares its buffers with the current one of this thread.
 
-    Raises UnsupportedDeviceError where none is, and where the driver refuses.
+    Raises UnsupportedDeviceError if there is none, or if the driver fails.
     """
     for system in _systems():
         if system.current():
@@ -108,8 +108,8 @@ def _numbers(*values: int) -> Any:
 def _refused(call: str) -> UnsupportedDeviceError:
     version = ".".join(map(str, _VERSION))
     return UnsupportedDeviceError(
-        f"{_WHAT} is refused by the driver ({call}). litegpu needs OpenGL {version} or newer, also "
-        "where the application asks for less; OpenGL ES and OpenGL do not share."
+        f"{_WHAT} is rejected by the driver ({call}). It needs OpenGL {version} or newer, also "
+        "if the application requests less; OpenGL ES and OpenGL do not share."
     )
 
 
@@ -137,14 +137,14 @@ class _EGL(_System):
         return self.call["eglGetCurrentContext"]() or 0
 
     def share(self) -> SharedContext:
-        beside, display = self.current(), self.call["eglGetCurrentDisplay"]()
+        current, display = self.current(), self.call["eglGetCurrentDisplay"]()
         number, count, config = c_int(), c_int(), c_void_p()
-        self.call["eglQueryContext"](display, beside, self._CONFIG_ID, ctypes.byref(number))
+        self.call["eglQueryContext"](display, current, self._CONFIG_ID, ctypes.byref(number))
         if number.value:  # a context may have none
             wanted = _numbers(self._CONFIG_ID, number.value, self._NONE)
             found = (ctypes.byref(config), 1, ctypes.byref(count))
             self.call["eglChooseConfig"](display, wanted, *found)
-        handle = self.call["eglCreateContext"](display, config, beside, _numbers(*self._CONTEXT))
+        handle = self.call["eglCreateContext"](display, config, current, _numbers(*self._CONTEXT))
         if not handle:
             raise _refused("eglCreateContext")
         make_current = partial(self.call["eglMakeCurrent"], display, None, None)
@@ -188,10 +188,10 @@ class _GLX(_System):
         return self.call["glXGetCurrentContext"]() or 0
 
     def share(self) -> SharedContext:
-        beside, display = self.current(), self.call["glXGetCurrentDisplay"]()
+        current, display = self.current(), self.call["glXGetCurrentDisplay"]()
         number, screen, count = c_int(), c_int(), c_int()
-        self.call["glXQueryContext"](display, beside, self._CONFIG_ID, ctypes.byref(number))
-        self.call["glXQueryContext"](display, beside, self._SCREEN, ctypes.byref(screen))
+        self.call["glXQueryContext"](display, current, self._CONFIG_ID, ctypes.byref(number))
+        self.call["glXQueryContext"](display, current, self._SCREEN, ctypes.byref(screen))
         # Mesa's glXChooseFBConfig finds no configurations by their number alone.
         found = self.call["glXGetFBConfigs"](display, screen, ctypes.byref(count))
         config = None
@@ -201,7 +201,7 @@ class _GLX(_System):
             config = each if value.value == number.value else config
         if config is None:
             raise _refused("glXGetFBConfigs")
-        handle = self._create(display, config, beside, 1, _numbers(*self._CONTEXT))
+        handle = self._create(display, config, current, 1, _numbers(*self._CONTEXT))
         if not handle:
             raise _refused("glXCreateContextAttribsARB")
         make_current = partial(self.call["glXMakeContextCurrent"], display, 0, 0)
@@ -210,7 +210,7 @@ class _GLX(_System):
             if not make_current(handle):
                 raise _refused("glXMakeContextCurrent without a window")
 
-        # The context goes with the application's display, which may be closed by then.
+        # The context belongs to the application's display, which may be closed already.
         return SharedContext(enter, self._load, release=lambda: None)
 
     def _load(self, name: str) -> int:
@@ -236,13 +236,13 @@ class _WGL(_System):
         return self.call["wglGetCurrentContext"]() or 0
 
     def share(self) -> SharedContext:
-        beside, window = self.current(), self.call["wglGetCurrentDC"]()
+        current, window = self.current(), self.call["wglGetCurrentDC"]()
         address = self.call["wglGetProcAddress"](b"wglCreateContextAttribsARB")
         if not address:
             raise _refused("wglCreateContextAttribsARB is missing")
         make = getattr(ctypes, "WINFUNCTYPE", ctypes.CFUNCTYPE)
         create = make(c_void_p, c_void_p, c_void_p, c_void_p)(address)
-        handle = create(window, beside, _numbers(*self._CONTEXT))
+        handle = create(window, current, _numbers(*self._CONTEXT))
         if not handle:
             raise _refused("wglCreateContextAttribsARB")
         make_current = self.call["wglMakeCurrent"]

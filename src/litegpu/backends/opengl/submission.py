@@ -33,7 +33,7 @@ class OpenGLSubmission(Submission):
         self._shares = context.device.shares and on_device
         """Whether a buffer may be the application's."""
         self._awaited: list[int] = []
-        """Fences of the application's context that the next run comes after."""
+        """Fences of the application's context that the next run waits for."""
         collect, fetch = self._copies_out(bindings)
         launches = (call for launch in context.launches for call in launch)
         self._work: list[_Call] = [*self._copies_in(bindings), *launches, *collect]
@@ -95,7 +95,7 @@ class OpenGLSubmission(Submission):
         return partial(_run, context, work, self._bindings)
 
     def _run_after(self, work: _Call) -> None:
-        """Run after what the application has asked its context for, if that is current here."""
+        """Run after the commands of the application's context, if it is current here."""
         self._await_current()
         _run(self._on, work, self._bindings)
 
@@ -109,9 +109,9 @@ class OpenGLSubmission(Submission):
             self._on.gl.follow(self._awaited.pop())
 
     def _make_within(self, seconds: float, work: Sequence[_Call], fetch: Sequence[_Call]) -> None:
-        """Make all calls, the last ones only if the caller has not given up by then.
+        """Make all calls, the last ones only if the caller still waits.
 
-        Raises TimeoutError or, if nobody waits any more, UnwantedError.
+        Raises TimeoutError, or UnwantedError if the caller no longer waits.
         """
         worker = self._on.device.worker
         self._on.make([call for each in work for call in (worker.check, each)])
@@ -121,7 +121,7 @@ class OpenGLSubmission(Submission):
         self._on.make(fetch)
 
     def start(self) -> None:
-        """Have everything but the last copies to the host made by the device."""
+        """Submit everything except the last copies to the host."""
         if self._shares:
             self._await_current()
         self._on.device.call(self._begin)
@@ -141,7 +141,7 @@ class OpenGLSubmission(Submission):
 
     def finish(self) -> None:
         """Wait, and copy to the host. Raises InvokeTimeoutError."""
-        # Others may have bound buffers of their own since.
+        # Other code may have bound its buffers since.
         gl, target = self._on.gl.call, library.COPY_WRITE_BUFFER
         fetch: list[_Call] = [bound(gl.glBindBuffer, target, self._on.returned), *self._fetch]
         context = self._on
@@ -154,7 +154,7 @@ class OpenGLSubmission(Submission):
 
 
 def _run(context: OpenGLContext, work: _Call, _bound: Bindings) -> None:
-    """Have the work of a run made by the context's thread. `_bound` is kept for it."""
+    """Submit a run in the context's thread. `_bound` references its arguments."""
     if context.in_flight is not None:
         context.synchronize()
     context.device.call(work, context.timeout)

@@ -27,7 +27,7 @@ WORD_BYTES = 4
 
 
 def words(nbytes: int) -> int:
-    """Return the bytes of the words that so many bytes take part of."""
+    """Return a number of bytes, rounded up to whole words."""
     return round_up(nbytes, WORD_BYTES)
 
 
@@ -62,7 +62,7 @@ class Buffers:
     """Buffers that are released together."""
 
     def __init__(self, device: WebGPUDevice) -> None:
-        """Hold none yet."""
+        """Create it without buffers."""
         self._device = device
         self.created: list[Any] = []
 
@@ -111,8 +111,8 @@ class Buffers:
 class _WebGPUMemory(DeviceBuffer):
     """A buffer of the device; its `handle` is wgpu-py's object.
 
-    Ranges of it begin at whole words. A copy takes whole words: what lies behind a range's end, in
-    the same word, is lost when an output is copied there.
+    Ranges start at whole words. A copy writes whole words: the bytes after a range's end, in the
+    same word, are overwritten when an output is copied there.
     """
 
     device: WebGPUDevice
@@ -123,7 +123,7 @@ class _WebGPUMemory(DeviceBuffer):
         device = self.device
         with device.lock, Typed(device, (self.nbytes,)):
             queue, end = device.device.queue, words(data.nbytes)
-            if end > data.nbytes:  # the rest of the last word stays
+            if end > data.nbytes:  # the rest of the last word is not changed
                 last = end - WORD_BYTES
                 rest = np.frombuffer(queue.read_buffer(self.handle, offset + last, 4), np.uint8)
                 data = np.concatenate([data, rest[data.nbytes - last :]])
@@ -161,7 +161,7 @@ class WebGPUBuffer(_WebGPUMemory):
 
 
 class WebGPUBorrowedBuffer(BorrowedBuffer, _WebGPUMemory):
-    """A buffer that another library has made with wgpu-py, on the same device."""
+    """A buffer of another library that uses wgpu-py, on the same device."""
 
     def check_open(self) -> None:
         """Raise BindingError after `close`, and if the application has taken the memory away."""

@@ -1,4 +1,4 @@
-"""A context on a WebGPU device: buffers and bind groups made once, encoded at each run.
+"""A context on a WebGPU device: buffers and bind groups are created once, encoded at each run.
 
 WebGPU's command buffers can be submitted only once.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class WebGPUContext(ExecutionContext):
-    """Memory, a buffer of results for the host, and bind groups. Made by the worker."""
+    """Memory, a buffer of results for the host, and bind groups. Created by the worker."""
 
     executable: WebGPUExecutable
 
@@ -46,7 +46,7 @@ class WebGPUContext(ExecutionContext):
         starts = [*accumulate((words(part.size) for part in self.program.outputs), initial=0)]
         self._results_bytes = starts.pop()
         self.result_starts = starts
-        """Where each output lies among the results."""
+        """The range of each output in the results."""
         self._closed = self._given_up = False
         self._reader: Reader | None = None
         self._groups: list[Any] = []
@@ -88,7 +88,7 @@ class WebGPUContext(ExecutionContext):
         return {"buffer": buffer, "offset": part.offset, "size": words(part.size)}
 
     def bind(self, bindings: Bindings) -> WebGPUSubmission:
-        """Prepare to copy in, encode and submit all launches at once, wait, and copy out."""
+        """Prepare a run: copy in, encode and submit all launches together, wait, and copy out."""
         self.open_reader()
         bindings.check(self.program, self.device)
         return WebGPUSubmission(self, bindings)
@@ -98,7 +98,7 @@ class WebGPUContext(ExecutionContext):
         if self.device.lost:
             raise self.device.loss()
         if self._closed or self._reader is None:
-            raise ExecutionError("This partition was released. Make the interpreter anew.")
+            raise ExecutionError("This partition was released. Create a new interpreter.")
         return self._reader
 
     def wait_for(self, reader: Reader) -> int:
@@ -132,7 +132,7 @@ class WebGPUContext(ExecutionContext):
             if self._reader is not None:
                 self._reader.release_mapping()
             destroyed = self._buffers.destroy()
-        # An error may keep this object, through its traceback, but not what wgpu made.
+        # An error's traceback may reference this object, but must not reference wgpu's.
         resources = [destroyed, self._groups, self._reader]
         self._groups = []
         self.memory = self.results = self._reader = None

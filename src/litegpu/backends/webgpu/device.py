@@ -39,18 +39,18 @@ _Result = TypeVar("_Result")
 _log = logging.getLogger("litegpu")
 
 _APIS = {"Vulkan": "Vulkan", "Metal": "Metal", "D3D12": "Direct3D 12"}
-"""Systems' APIs that are used, by wgpu's names; OpenGL has a backend of its own."""
+"""The system APIs in use, by wgpu's names; OpenGL has a separate backend."""
 _INSTANCE = ("Vulkan", "Metal", "DX12")
 """The same, by the names that wgpu has for them in its instance's options."""
 _BARRIER = ("subgroup", "subgroup-barrier")
-"""Features without which naga refuses barrier() in GLSL.
+"""Features without which naga rejects barrier() in GLSL.
 
-It makes a barrier among a subgroup of it, never one among a whole work group: see
+naga translates it to a subgroup barrier, not a work-group barrier: see
 docs/decisions/0010-glsl-for-opengl-and-webgpu.md.
 """
 _HALF, _TIMER = "shader-f16", "timestamp-query"
 _USUAL_UNITS = {"DiscreteGPU": 64, "IntegratedGPU": 16}
-"""Compute units to assume of a GPU: WebGPU does not tell."""
+"""Assumed compute units of a GPU: WebGPU does not report them."""
 _LIMITS = (
     "max-buffer-size",
     "max-compute-invocations-per-workgroup",
@@ -63,7 +63,7 @@ _LIMITS = (
     "max-storage-buffers-per-shader-stage",
     "min-storage-buffer-offset-alignment",
 )
-"""Limits that kernels depend on: the device is asked for as much as the adapter has."""
+"""Limits that kernels depend on: the device requests the maximum of the adapter."""
 
 
 class WebGPUBackend(Backend):
@@ -84,7 +84,7 @@ class WebGPUBackend(Backend):
         return _opened.get(index)
 
     def adopt(self, source: Any) -> Adopted | None:
-        """Take what was made with wgpu-py. See Backend.adopt."""
+        """Wrap objects of wgpu-py. See Backend.adopt."""
         return webgpu_buffers.adopt(source, _opened.devices.values())
 
 
@@ -124,9 +124,9 @@ def _adapters() -> list[Any]:
 
 
 def _enumerate(wgpu: Any) -> list[Any]:
-    """Return all adapters. Libraries of displays that nobody asked for would print errors.
+    """Return all adapters. Hides errors that display libraries print.
 
-    So does wgpu before 0.32, about displays that it does not find.
+    wgpu before 0.32 prints errors about missing displays, too.
     """
     level = wgpu.logger.level
     wgpu.logger.setLevel(logging.ERROR)
@@ -191,7 +191,7 @@ class WebGPUDevice(Device):
     dialect: GLSLDialect
 
     def __init__(self, info: DeviceInfo, adapter: Any) -> None:
-        """Request the device. Raises UnsupportedDeviceError when the driver refuses."""
+        """Request the device. Raises UnsupportedDeviceError if the driver fails."""
         self.info = info
         self.wgpu = _wgpu()
         self.calls = NativeCalls(self.wgpu)
@@ -213,15 +213,17 @@ class WebGPUDevice(Device):
         self.group_limit: int = limits["max-compute-workgroups-per-dimension"]
         """Work groups that a launch may have on each axis."""
         self.lock = threading.RLock()
-        """Held while commands are made: wgpu-py's objects are not meant for several threads."""
+        """Held while commands are encoded: wgpu-py's objects are not thread-safe."""
         self.worker = Worker(f"litegpu-webgpu-{info.index}")
         """Makes and drops wgpu-py's objects: an interrupt in their `__del__` would go unseen."""
         self.pipelines: Recent[Any] = Recent()
         """What partitions with equal kernels share."""
 
     def __del__(self) -> None:
-        """Let the thread end."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+        """End the thread."""
+        with contextlib.suppress(
+            Exception
+        ):  # attributes may be missing after an error in __init__, or modules at exit
             self.worker.stop()
 
     def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
@@ -254,12 +256,12 @@ class WebGPUDevice(Device):
             return self.loss(text)
         return ExecutionError(
             f"Device {self.info.title} failed with a partition: {text}. Make the interpreter and "
-            "its delegate anew; if it happens again, use another device or no delegate."
+            "its delegate again; if it happens again, use another device or no delegate."
         )
 
     @staticmethod
     def is_loss(error: Exception) -> bool:
-        """Return whether an error of wgpu's says that the device is gone for good."""
+        """Return whether an error of wgpu's means that the device is lost."""
         return "device is lost" in str(error).lower()
 
     def is_shortage(self, error: Exception) -> bool:

@@ -23,7 +23,7 @@ _COMPUTE = 4
 
 
 class WebGPUExecutable(Executable):
-    """Pipelines with their layouts, and a buffer of constants. Made by the worker."""
+    """Pipelines with their layouts, and a buffer of constants. Created by the worker."""
 
     def __init__(self, device: WebGPUDevice, program: Program) -> None:
         """Compile and upload. Raises KernelError, DeviceMemoryError or ExecutionError."""
@@ -90,6 +90,6 @@ class WebGPUExecutable(Executable):
             return
         with self.device.lock:
             resources = [self._buffers.destroy(), self._layouts, self.pipelines]
-        # An error may keep this object, through its traceback, but not what wgpu made.
+        # An error's traceback may reference this object, but must not reference wgpu's.
         self._layouts, self.pipelines, self.constants = {}, {}, None
         self.device.worker.post(resources.clear)

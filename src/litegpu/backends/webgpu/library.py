@@ -64,8 +64,8 @@ class NativeCalls:
     def unusable(self, buffer: Any) -> str | None:
         """Return why a buffer must not be submitted: it is "mapped" or "destroyed"; None: it may.
 
-        The library ends the process for such a one, and tells nobody before. What it says to an
-        unmapping does: it fails for a buffer that is not mapped, for each reason with a text.
+        The library aborts the process for such a buffer, and has no query for it. Unmapping a
+        buffer that is not mapped fails with a text that contains the state.
         """
         if buffer.map_state != "unmapped":
             return "mapped"
@@ -102,7 +102,7 @@ class Commands:
     def __init__(
         self, calls: NativeCalls, device: Any, launches: Sequence[tuple[Any, ...]]
     ) -> None:
-        """Take launches that read and write what their bind groups hold."""
+        """Take launches that read and write the buffers of their bind groups."""
         self._lib, self._checked, self._none = calls.lib, calls.checked, calls.ffi.NULL
         self._ffi = calls.ffi
         self._device, self._queue = device._internal, device.queue._internal
@@ -152,12 +152,11 @@ def add_launches(lib: Any, none: Any, compute: Any, launches: Sequence[tuple[Any
 
 
 class Reader:
-    """Maps a buffer into the host's memory, again and again.
+    """Maps a buffer into the host's memory repeatedly.
 
-    The library ends the process when a mapped buffer is submitted, or when the memory of one is
-    asked for that is not mapped. An interrupt may come between any two steps, so what the buffer
-    is like is noted before each step, by what may have happened; `release_mapping`
-    makes it known again.
+    The library aborts the process if a mapped buffer is submitted, or if the memory of an unmapped
+    one is requested. An interrupt may come between any two steps, so the possible state of the
+    buffer is recorded before each step; `release_mapping` restores a known state.
     """
 
     def __init__(self, calls: NativeCalls, device: Any, buffer: Any, nbytes: int) -> None:
@@ -172,8 +171,8 @@ class Reader:
     def _listen(self) -> None:
         """Let the library append the status of each mapping to a new list.
 
-        It calls `append` itself: an interrupt would leave a function of Python's before it took
-        note. The callback's other arguments are not read.
+        It calls `append` directly: an interrupt could stop a Python function before it records the
+        status. The callback's other arguments are not read.
         """
         self._statuses: list[int] = []
         self._note = self._calls.ffi.callback("void(uint32_t)", self._statuses.append)
@@ -181,7 +180,7 @@ class Reader:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether what was asked for has an answer, good or bad."""
+        """Whether the request has completed or failed."""
         return bool(self._statuses)
 
     @property
@@ -190,7 +189,7 @@ class Reader:
         return self._busy
 
     def release_mapping(self) -> None:
-        """Give the buffer back to the device, in whatever state an interrupt has left it."""
+        """Unmap the buffer, in any state that an interrupt may have left."""
         if self._busy:
             with contextlib.suppress(self._calls.error):  # it may not be mapped
                 self._calls.checked.wgpuBufferUnmap(self._buffer._internal)
@@ -199,7 +198,7 @@ class Reader:
             self._busy = False
 
     def map(self) -> None:
-        """Ask for the buffer when everything that was submitted is done. Raises wgpu's errors."""
+        """Request a mapping after all submitted work. Raises wgpu's errors."""
         calls = self._calls
         self._statuses.clear()
         self._busy = True

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from litegpu.backends.webgpu.context import WebGPUContext
 
 _STAMPS = 4096
-"""Time stamps that a set may hold."""
+"""Maximum time stamps of a set."""
 
 
 class WebGPUProfiler(Profiler):
@@ -27,9 +27,9 @@ class WebGPUProfiler(Profiler):
         self._context, self._device = context, context.device
 
     def durations(self) -> list[float]:
-        """Run launch by launch, each in a pass of its own; seconds by the device's clock.
+        """Run launch by launch, each in a separate pass; seconds by the device's clock.
 
-        Where the device has none, by the host's, with the time that a submission takes.
+        Without one by the host's clock, including the time of a submission.
         """
         self._context.synchronize()
         with self._device.lock, self._context.typed:

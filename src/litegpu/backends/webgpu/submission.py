@@ -64,7 +64,7 @@ class WebGPUSubmission(Submission):
         with context.device.lock:
             reader = context.open_reader()
             reader.release_mapping()
-            for buffer in self._on_device:  # the library ends the process for one that is gone
+            for buffer in self._on_device:  # the library aborts the process for a destroyed one
                 buffer.check_open()
             self._write()
             context.commands.submit(self._before, self._after)
@@ -84,7 +84,7 @@ class WebGPUSubmission(Submission):
             address, whole = buffer.address, part.size // WORD_BYTES * WORD_BYTES
             calls.write(queue, memory, part.offset, address, whole)
             if whole < part.size:
-                # The tensor ends inside a word, and what lies behind it is not ours to read.
+                # The tensor ends inside a word, and the bytes after it are not ours to read.
                 rest = ctypes.string_at(address + whole, part.size - whole)
                 queue.write_buffer(memory, part.offset + whole, rest.ljust(WORD_BYTES, b"\0"))
 

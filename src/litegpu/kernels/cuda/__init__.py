@@ -1,1 +1,1 @@
-"""Kernels for NVIDIA's GPUs, a folder for each family: its Python beside its template."""
+"""Kernels for NVIDIA's GPUs, a folder for each family, with its Python and its template."""

@@ -16,7 +16,7 @@ UNKNOWN = (-1,)
 def follows_from_shapes(node: Node, values: Mapping[int, Value], known: Collection[int]) -> bool:
     """Whether the data of a node's results are known as soon as all shapes are.
 
-    `known` are the earlier values of that kind, beside the constants.
+    `known` are the earlier values of that kind, in addition to the constants.
     """
     if Trait.READS_SHAPES in facts_of(node.op).traits:
         return all(v != ABSENT and values[v].shape != UNKNOWN for v in node.inputs)

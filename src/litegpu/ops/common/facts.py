@@ -1,4 +1,4 @@
-"""What is known of an operation, whoever runs it: work, shapes, results of constants."""
+"""Facts about an operation, independent of the device: work, shapes, results of constants."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Normalized:
-    """The operands of a normalized convolution beside its image, as nodes, ids and epilogue ops."""
+    """The operands of a normalized convolution apart from its image: nodes, ids, epilogue ops."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""How much work a node is, whoever does it: an estimate from shapes, made before any kernel is."""
+"""Estimates the work of a node from its shapes, independent of the device and its kernels."""
 
 from __future__ import annotations
 

@@ -90,8 +90,8 @@ class ExactFullyConnected(ExactProducts):
 def check_products(graph: Graph, node: Node, axis: int, four_bits: bool = False) -> str:
     """Require a quantized input and output, constant weights, and a constant bias of int32.
 
-    The scales of the weights are those along `axis`. These may have `four_bits` beside int8: the
-    CPU makes bytes of them, too.
+    The scales of the weights are those along `axis`. These may have `four_bits` instead of int8:
+    the CPU converts them to bytes, too.
     """
     weights, ends = graph.values[node.inputs[1]], (node.inputs[0], node.outputs[0])
     is_short = weights.dtype is DType.INT4

@@ -1,4 +1,4 @@
-"""What the epilogue ops of quantized operations compute, beside those of plain integers.
+"""The epilogue ops of quantized operations, in addition to those of plain integers.
 
 {a} and {b} are stored integers, numbers are attributes. The CPU computes most elements of a loop in
 vectors, its body, and the last ones one by one, its tail, often with other roundings: where {run}

@@ -262,7 +262,7 @@ def check_floats(graph: Graph, tensors: Sequence[int]) -> str:
     for v in tensors:
         value = graph.values[v]
         if value.dtype is not DType.FLOAT32:
-            return f"tensor {v} is {value.dtype.name}, FLOAT32 is handled beside floats."
+            return f"tensor {v} is {value.dtype.name}, FLOAT32 is handled with floats."
         if reason := check_variable(value):
             return reason
     return ""
@@ -286,7 +286,7 @@ def _check_each(weights: Value, outputs: int) -> str:
         return ""
     return (
         f"Its weights, tensor {weights.id}, have 1 scale for {outputs} channels, which the CPU "
-        "refuses beside floats."
+        "rejects with floats."
     )
 
 

@@ -120,7 +120,7 @@ def check_tensors(graph: Graph, tensors: Sequence[int], dtypes: frozenset[DType]
         value = graph.values[v]
         if value.dtype is DType.FLOAT32:
             return (
-                f"tensor {v} is FLOAT32 beside quantized ones (dynamic-range quantization), which "
+                f"tensor {v} is FLOAT32 among quantized ones (dynamic-range quantization), which "
                 'quantized="float" computes.'
             )
         if value.dtype is DType.INT16 and value.dtype not in dtypes:
@@ -130,7 +130,7 @@ def check_tensors(graph: Graph, tensors: Sequence[int], dtypes: frozenset[DType]
             )
         if value.dtype not in dtypes:
             names = " or ".join(sorted(dtype.name for dtype in dtypes))
-            return f"tensor {v} is {value.dtype.name}, {names} is handled beside quantized ones."
+            return f"tensor {v} is {value.dtype.name}, {names} is handled with quantized ones."
         if reason := check_variable(value):
             return reason
         found = value.quantization

@@ -14,7 +14,7 @@ _WEIGHTS = BYTES | {DType.INT4}
 class Refused(Exact):
     """What has no exact results.
 
-    `reason` says why; `of_floats` why floats beside constant bytes have none, if that differs.
+    `reason` says why; `of_floats` why floats with constant bytes have none, if that differs.
     """
 
     def __init__(self, reason: str, of_floats: str = "") -> None:

@@ -1,6 +1,6 @@
 """Tables of functions of one byte: what becomes of all 256, in the order of their bits.
 
-The CPU's kernels look some of them up, too; others they compute anew for each element.
+The CPU's kernels look some of them up, too; others they compute for each element.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def read_array_file(path: str, inputs: tuple[Tensor, ...]) -> list[NDArray[Any]]
             found = np.load(file, allow_pickle=False)
             arrays = dict(found) if isinstance(found, np.lib.npyio.NpzFile) else {"": found}
     except Exception as error:  # damaged archives raise what they like
-        raise FileError(f"The array '{path}' cannot be read: {error}. Write it anew.") from error
+        raise FileError(f"The array '{path}' cannot be read: {error}. Write it again.") from error
     if len(arrays) == len(inputs) == 1:
         return [from_array(next(iter(arrays.values())), inputs[0])]
     missing = [each.name for each in inputs if each.name not in arrays]

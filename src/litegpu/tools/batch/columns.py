@@ -25,7 +25,7 @@ class OutputColumns:
     An output of a fixed shape is a column of tensors of that shape (Arrow's extension type
     `arrow.fixed_shape_tensor`), of lists where pyarrow is too old for these, or of numbers where
     it is one. An output whose shape a run decides
-    is a column of lists, beside which NAME_shape has the shapes. The metadata of a column holds
+    is a column of lists, and NAME_shape has the shapes. The metadata of a column holds
     the tensor's name, shape, type and quantization as JSON, under the key `litegpu`.
     """
 

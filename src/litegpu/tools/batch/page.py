@@ -54,7 +54,7 @@ def stage_sections(meter: engines.Meter) -> list[Section]:
     stages = [each for each in meter.stages() if each.rate]
     return [
         bars(
-            "Stages, each by itself",
+            "Stages, each alone",
             [f"{each.name} ({counted(each.workers, 'worker')})" for each in stages],
             [each.rate for each in stages],
             "samples a second",
@@ -62,7 +62,7 @@ def stage_sections(meter: engines.Meter) -> list[Section]:
                 f"{each.name}: {each.rate:.1f} samples/s, busy {each.busy_s:.2f} s"
                 for each in stages
             ],
-            note="Where all stages overlap, a run is as fast as the slowest one.",
+            note="If all stages overlap, a run is as fast as the slowest one.",
         )
     ]
 

@@ -338,4 +338,4 @@ def _reading(file: str) -> Iterator[None]:
         raise
     except (OSError, ValueError) as error:  # pyarrow's own are among these
         why = " ".join(str(error).split()).rstrip(".")
-        raise FileError(f"'{file}' cannot be read as Parquet: {why}. Write it anew.") from error
+        raise FileError(f"'{file}' cannot be read as Parquet: {why}. Write it again.") from error

@@ -150,21 +150,21 @@ class PartedTable:
         if not resume:
             raise FileError(
                 f"{self._folder} holds {counted(len(self._parts()), 'part')} of a run that did not "
-                "end. Go on with it by --resume, or begin anew by --resume=false, which removes "
+                "end. Continue it by --resume, or restart it by --resume=false, which removes "
                 "what is there."
             )
         try:
             before = json.loads((self._folder / _ABOUT).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise FileError(
-                f"{self._folder / _ABOUT} cannot be read: {error}. Begin anew by --resume=false."
+                f"{self._folder / _ABOUT} cannot be read: {error}. Restart it by --resume=false."
             ) from error
         changed = [name for name in about if before.get(name) != about[name]]
         if changed:
             was, now = (str(each.get(changed[0])) for each in (before, about))
             raise FileError(
                 f"{self._folder} is of another run: its {changed[0]} is {was[:200]}, now "
-                f"{now[:200]}. Repeat what was run before, or begin anew by --resume=false."
+                f"{now[:200]}. Repeat the same run, or start a new one by --resume=false."
             )
 
     def _write(self, name: str, content: bytes) -> None:

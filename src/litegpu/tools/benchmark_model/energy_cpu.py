@@ -53,7 +53,7 @@ class RaplMeter(Meter):
 
 
 def cpu_meter() -> RaplMeter:
-    """Return what measures the CPU of this machine, whoever uses it.
+    """Return the meter of this machine's CPU, for all processes.
 
     Raises:
         MeterError: this system, or this user, cannot read it.

@@ -15,15 +15,15 @@ from litegpu.tools.stats import figure
 
 ENERGY_PARAMETERS = (
     (
-        Flag("measure_energy", bool, False, "measure joules per inference, in a phase of its own"),
+        Flag("measure_energy", bool, False, "measure joules per inference, in a separate phase"),
         "Measure energy",
     ),
     (
-        Flag("energy_min_secs", positive, 3.0, "seconds that the machine works for that"),
+        Flag("energy_min_secs", positive, 3.0, "seconds of inference in that phase"),
         "Min duration of the energy's phase (seconds)",
     ),
     (
-        Flag("energy_idle_secs", positive, 2.0, "seconds that it rests before"),
+        Flag("energy_idle_secs", positive, 2.0, "idle seconds before it"),
         "Rest before the energy's phase (seconds)",
     ),
 )

@@ -13,19 +13,19 @@ from litegpu.tools.stats import shown_value
 
 PARAMETERS = (
     (
-        Flag("num_runs", at_least(0), 50, "least number of runs that are measured"),
+        Flag("num_runs", at_least(0), 50, "minimum number of measured runs"),
         "Min num runs",
     ),
     (
-        Flag("min_secs", number, 1.0, "least seconds that runs go on"),
+        Flag("min_secs", number, 1.0, "minimum seconds of the measured runs"),
         "Min runs duration (seconds)",
     ),
     (
-        Flag("max_secs", number, 150.0, "no run begins after so many seconds"),
+        Flag("max_secs", number, 150.0, "no run starts after this many seconds"),
         "Max runs duration (seconds)",
     ),
     (
-        Flag("run_delay", number, -1.0, "seconds of rest after each run"),
+        Flag("run_delay", number, -1.0, "pause after each run, in seconds"),
         "Inter-run delay (seconds)",
     ),
     (
@@ -39,14 +39,19 @@ PARAMETERS = (
     ),
     (Flag("benchmark_name", str, "", "name in the result file"), "Benchmark name"),
     (Flag("output_prefix", str, "", "only printed, as by the original"), "Output prefix"),
-    (Flag("warmup_runs", at_least(0), 1, "least number of warm-up runs"), "Min warmup runs"),
+    (Flag("warmup_runs", at_least(0), 1, "minimum number of warm-up runs"), "Min warmup runs"),
     (
-        Flag("warmup_min_secs", number, 0.5, "least seconds that warm-up runs go on"),
+        Flag("warmup_min_secs", number, 0.5, "minimum seconds of the warm-up runs"),
         "Min warmup runs duration (seconds)",
     ),
-    (Flag("dry_run", bool, False, "load everything, run nothing"), "Run w/o invoking kernels"),
+    (Flag("dry_run", bool, False, "load the model, run nothing"), "Run w/o invoking kernels"),
     (
-        Flag("report_peak_memory_footprint", bool, False, "watch the memory while everything runs"),
+        Flag(
+            "report_peak_memory_footprint",
+            bool,
+            False,
+            "monitor the memory footprint during all runs",
+        ),
         "Report the peak memory footprint",
     ),
     (
@@ -54,7 +59,7 @@ PARAMETERS = (
             "memory_footprint_check_interval_ms",
             positive_int,
             50,
-            "milliseconds between two looks at the memory",
+            "milliseconds between two samples of the memory",
         ),
         "Memory footprint check interval (ms)",
     ),
@@ -82,11 +87,11 @@ PARAMETERS = (
     ),
     (Flag("allow_fp16", bool, False, "no effect here: half precision on the CPU"), "Allow fp16"),
     (
-        Flag("require_full_delegation", bool, False, "fail where a node stays on the CPU"),
+        Flag("require_full_delegation", bool, False, "fail if a node stays on the CPU"),
         "Require full delegation",
     ),
     (
-        Flag("enable_op_profiling", bool, False, "say where the time goes, kernel by kernel"),
+        Flag("enable_op_profiling", bool, False, "measure the time of each kernel"),
         "Enable op profiling",
     ),
     (
@@ -94,11 +99,13 @@ PARAMETERS = (
         "Op profiling output mode.",
     ),
     (
-        Flag("op_profiling_output_file", str, "", "write the op profile there", metavar="FILE"),
+        Flag("op_profiling_output_file", str, "", "file of the op profile", metavar="FILE"),
         "Op profiling output file.",
     ),
     (
-        Flag("max_profiling_buffer_entries", whole, 1024, "no effect here: nothing is dropped"),
+        Flag(
+            "max_profiling_buffer_entries", whole, 1024, "no effect here: the profile has no limit"
+        ),
         "Max initial profiling buffer entries",
     ),
     (
@@ -106,7 +113,7 @@ PARAMETERS = (
             "allow_dynamic_profiling_buffer_increase",
             bool,
             False,
-            "no effect here: nothing is dropped",
+            "no effect here: the profile has no limit",
         ),
         "Allow dynamic increase on profiling buffer entries",
     ),
@@ -132,15 +139,17 @@ PARAMETERS = (
         "Constant CAST output cache",
     ),
     (
-        Flag("output_filepath", str, "", "write the raw outputs there", metavar="FILE"),
+        Flag("output_filepath", str, "", "file of the raw outputs", metavar="FILE"),
         "File path to export outputs layer to",
     ),
     (
-        Flag("output_proto_filepath", str, "", "write the outputs there, as a tf.Example"),
+        Flag("output_proto_filepath", str, "", "file of the outputs, as a tf.Example"),
         "File path to export outputs layer as tf example to",
     ),
     (
-        Flag("result_file_path", str, "", "write a BenchmarkResult there", metavar="FILE"),
+        Flag(
+            "result_file_path", str, "", "file of the result, as a BenchmarkResult", metavar="FILE"
+        ),
         "File path to save the benchmark result in binary proto format",
     ),
     *LENGTH_PARAMETERS,

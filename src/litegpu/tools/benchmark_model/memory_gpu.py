@@ -28,7 +28,7 @@ class GpuPeak:
         self.own_mb = 0.0
         """The most that this process took of one board, in MB; 0 where NVML does not tell."""
         self.grown_mb = 0.0
-        """The most that the use of one board has grown by, whoever uses it, in MB."""
+        """The maximum growth of the memory in use on one GPU, by all processes, in MB."""
         self.missing = ""
         """Why nothing is known, empty if something is."""
         self._monitor = PeakMonitor(interval_ms, self._look)

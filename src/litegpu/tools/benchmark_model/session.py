@@ -47,7 +47,7 @@ class Session:
         return not getattr(self.target, "subgraph", 0)
 
     def set_inputs(self) -> None:
-        """Give the interpreter its inputs anew."""
+        """Set the inputs of the interpreter again."""
         set_inputs(self.target, self.values)
 
 

@@ -14,7 +14,12 @@ from litegpu.tools.lines import info
 
 INFO_PARAMETERS = (
     (
-        Flag("export_model_runtime_info", bool, False, "tell all tensors and nodes to programs"),
+        Flag(
+            "export_model_runtime_info",
+            bool,
+            False,
+            "write all tensors and nodes in machine-readable form",
+        ),
         "Enable Model Runtime Info Export",
     ),
     (
@@ -32,7 +37,12 @@ INFO_PARAMETERS = (
 )
 LENGTH_PARAMETERS = tuple(
     (
-        Flag(f"{name}_display_length", positive_int, default, "characters of a column of these"),
+        Flag(
+            f"{name}_display_length",
+            positive_int,
+            default,
+            "characters of a column of these tables",
+        ),
         f"{title} display length",
     )
     for name, title, default in (

@@ -66,7 +66,7 @@ def _print(found: Sequence[Finding], verdict: str) -> None:
         print_text(f"{each.level:{_LEVEL}}{each.topic:{_TOPIC}}{each.text}", indent)
     remedies = list(dict.fromkeys((each.topic, each.remedy) for each in found if each.remedy))
     if remedies:
-        print("\nWhat would help:")
+        print("\nSuggestions:")
     for topic, remedy in remedies:
         print_text(f"- {topic}: {remedy.replace(' ', UNBROKEN)}", "  ")
     print(f"\n{verdict}")

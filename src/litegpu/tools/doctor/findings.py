@@ -85,6 +85,6 @@ def run_checks(machine: Machine, checks: Iterable[Check]) -> list[Finding]:
         try:
             found += check(machine)
         except Exception as error:
-            text = f"This could not be checked: {type(error).__name__}: {error}"
+            text = f"This check failed: {type(error).__name__}: {error}"
             found.append(Finding(topic, "note", text))
     return found

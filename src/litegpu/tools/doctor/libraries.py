@@ -85,7 +85,7 @@ def _of_manifest(api: str, path: Path) -> Finding:
         library = str(json.loads(path.read_text(encoding="utf-8"))["ICD"]["library_path"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         text = f"{path} names no library ({type(error).__name__}: {error})."
-        return Finding(api, "problem", text, "Install the package anew that the file belongs to.")
+        return Finding(api, "problem", text, "Reinstall the package of the file.")
     if "/" in library and not library.startswith("/"):
         library = str(path.parent / library)
     return _loaded(api, path.name, library)
@@ -99,5 +99,5 @@ def _loaded(api: str, name: str, library: str) -> Finding:
         return Finding(api, "ok", f"{name}: {library}")
     why = ended.output.strip() if ended.status == 1 else f"loading it {ended.how()}"
     text = f"{name} names {library}, which cannot be loaded: {why}"
-    remedy = f"Install the driver anew, or remove {name}."
+    remedy = f"Reinstall the driver, or remove {name}."
     return Finding(api, "problem", text, remedy)

@@ -29,8 +29,8 @@ def gpus(machine: Machine) -> Iterator[Finding]:
     has_render_nodes = bool(machine.names("dev/dri", "renderD*"))
     if "NVIDIA" in vendors and not machine.path("proc/driver/nvidia/version").exists():
         yield Finding(
-            *("GPUs", "problem", "There is a GPU of NVIDIA's, and NVIDIA's driver is not loaded."),
-            "Install NVIDIA's driver, then start the machine anew.",
+            *("GPUs", "problem", "There is an NVIDIA GPU, but NVIDIA's driver is not loaded."),
+            "Install NVIDIA's driver, then restart the machine.",
         )
     if {"AMD", "Intel"}.intersection(vendors) and not has_render_nodes and not machine.container:
         yield Finding(
@@ -57,7 +57,7 @@ def nvidia_in_containers(machine: Machine) -> Iterator[Finding]:
         if loaded or (machine.container and visible is not None):
             hidden = visible is not None and visible in _NOTHING
             why = f" (NVIDIA_VISIBLE_DEVICES={visible})" if hidden else ""
-            text = f"NVIDIA's driver is loaded, and no GPU is to be seen here{why}."
+            text = f"NVIDIA's driver is loaded, but no GPU is visible here{why}."
             remedy = _GIVE if machine.container else "sudo nvidia-modprobe -u -c=0"
             yield Finding("permissions", "problem", text, remedy)
         return
@@ -79,7 +79,7 @@ def render_nodes(machine: Machine) -> Iterator[Finding]:
     yield from map(_allowed, nodes)
     if machine.container and not nodes and {"AMD", "Intel"}.intersection(_vendors(machine)):
         yield Finding(
-            *("permissions", "problem", "The GPU of this container's host is not to be seen here."),
+            *("permissions", "problem", "The GPU of the host is not visible in this container."),
             "docker run --device=/dev/dri ... (and --device=/dev/kfd for ROCm)",
         )
 
@@ -93,7 +93,7 @@ def _allowed(path: Path) -> Finding:
         "permissions",
         "problem",
         f"This user may not use {shown} (group {group}).",
-        f"sudo usermod -aG {group} $USER, then log in anew (docker run --group-add {group} ...)",
+        f"sudo usermod -aG {group} $USER, then log in again (docker run --group-add {group} ...)",
     )
 
 

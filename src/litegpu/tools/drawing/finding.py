@@ -22,7 +22,7 @@ class Finding(Protocol):
     """What a model says about one picture."""
 
     def draw(self, picture: Image.Image) -> Image.Image:
-        """Return the picture with the answer on it or beside it; the size follows from its size."""
+        """Return the image with the result on or next to it; the size follows from its size."""
         ...
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
@@ -40,7 +40,7 @@ class Finding(Protocol):
 
 @dataclass(frozen=True)
 class Scene:
-    """What reading an answer takes, beside the outputs."""
+    """What the interpretation of a result requires, in addition to the outputs."""
 
     facts: ModelFacts
     frame: Frame

@@ -1,4 +1,4 @@
-"""Segmentations: the class of each pixel, drawn over the picture with a legend beside it."""
+"""Segmentations: the class of each pixel, drawn over the image with a legend next to it."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Masks:
         return 0 if has_background(self.names) else -1
 
     def _seen(self) -> NDArray[np.int32]:
-        """Return the cells that show the picture, without those of the bars beside it."""
+        """Return the cells that show the picture, without those of the bars next to it."""
         height, width = self.classes.shape
         (left, top, _, _), size = self.frame.box, self.frame.size
         x0, y0, x1, y1 = self.frame.visible

@@ -26,7 +26,7 @@ from litegpu.tools.engines.jobs import Arrays, BatchPlan, Tensor
 _ALIGNMENT = 64
 _LOOK_S = 0.2
 _PATIENCE_S = 60.0
-"""How long a process may take to begin: it imports, beside many others that do."""
+"""How long a process may take to begin: it imports, as many others do at the same time."""
 
 Prepare = Callable[[Any, BatchPlan], Arrays]
 
@@ -115,7 +115,7 @@ class SharedBatches:
 
 
 class Decoder:
-    """A process that prepares samples, one call at a time; one that was lost is begun anew."""
+    """A process that prepares samples, one call at a time; it is restarted if lost."""
 
     def __init__(self, prepare: Prepare, plan: BatchPlan, memory: SharedBatches) -> None:
         """Take what the process is given; `start` begins it."""

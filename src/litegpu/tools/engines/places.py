@@ -29,7 +29,7 @@ def places(wanted: Settings, backend: str | None, device: int | str | None) -> l
 def gpus_of(backend: str | None) -> list[backends.DeviceInfo]:
     """Return the GPUs of one API: of `backend`, or of the best one that has some; no software."""
     backend = backend or config.text("LITEGPU_BACKEND")
-    with contextlib.suppress(LitegpuError):  # whoever opens the delegate says what is wrong
+    with contextlib.suppress(LitegpuError):  # opening the delegate reports the error
         found = backends.devices_of(backend) if backend else backends.list_devices()
         gpus = [each for each in found if not each.software]
         return [each for each in gpus if each.backend == gpus[0].backend]

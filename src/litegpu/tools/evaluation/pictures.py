@@ -36,8 +36,8 @@ from litegpu.tools.models import RANDOM_WEIGHTS, FoundModel, find_model
 from litegpu.tools.registrar import (
     REGISTRAR_FLAGS,
     Delegates,
-    asked_backend,
     make_delegates,
+    requested_backend,
 )
 from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
@@ -243,7 +243,7 @@ def _evaluate(
         wanted = dataclasses.replace(wanted, workers=1)  # the CPU needs none for each GPU
     job = Job(plan, opening, _Prepare(prepare), kind.finish)
     started = engines.start(
-        job, engines.chunks(paths, plan), wanted, asked_backend(args), args.device
+        job, engines.chunks(paths, plan), wanted, requested_backend(args), args.device
     )
     if elsewhere or started.meter.workers > 1:
         opening.ready = None  # workers in other processes make their own

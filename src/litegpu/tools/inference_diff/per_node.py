@@ -93,7 +93,7 @@ class Finding:
 
 
 class PerNode:
-    """A model with its delegates beside the CPU's run of it, or of a reference, on one input."""
+    """A model with its delegates and the CPU's run of it, or of a reference, on one input."""
 
     def __init__(
         self, model: bytes, reference: bytes, delegates: Delegates, inputs: list[Array]

@@ -88,7 +88,7 @@ RANDOM_WEIGHTS = "The weights are random: the times are real, the answers mean n
 def model_folders() -> list[Path]:
     """Return the folder with local models that LITEGPU_MODELS names, if it does.
 
-    No other place is looked at: what lies beside the current folder may be anyone's.
+    No other folder is searched: files near the current folder may belong to others.
     """
     named = config.text("LITEGPU_MODELS")
     if not named:
@@ -133,7 +133,7 @@ def _read(path: Path) -> bytes:
             f"The model file '{path}' cannot be read: {error.strerror}. Check its permissions."
         ) from error
     if not content:
-        raise ModelError(f"The model file '{path}' is empty. Fetch or convert the model anew.")
+        raise ModelError(f"The model file '{path}' is empty. Fetch or convert the model again.")
     return content
 
 

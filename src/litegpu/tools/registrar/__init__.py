@@ -43,10 +43,10 @@ DEFAULT_FLAGS = (
     Flag("max_delegated_partitions", whole, 0, "most parts to run on a delegate; 0: the least, 1"),
     Flag(
         *("min_nodes_per_partition", whole, 0),
-        "least nodes of a part that runs on a delegate (default, or below 0: its own rule)",
+        "minimum nodes of a partition (default, or below 0: the delegate's rule)",
     ),
-    Flag("delegate_serialize_dir", str, "", "folder to keep compiled kernels in, with the token"),
-    Flag("delegate_serialize_token", str, "", "name of the model among what is kept there"),
+    Flag("delegate_serialize_dir", str, "", "cache folder of compiled kernels, with the token"),
+    Flag("delegate_serialize_token", str, "", "name of the model in the cache"),
     Flag("first_delegate_node_index", at_least(0), 0, "nodes before this one stay on the CPU"),
     Flag("last_delegate_node_index", at_least(0), _LAST, "nodes after this one stay on the CPU"),
 )
@@ -63,7 +63,7 @@ GPU_FLAGS = (
     ),
     Flag(
         *("gpu_inference_for_sustained_speed", bool, False),
-        "measure which kernels are fastest: slower to start, faster to run",
+        "measure which kernels are fastest: slower start, faster runs",
     ),
     Flag(
         *("gpu_backend", str, "", "use this GPU API only: cl, gl, cuda or webgpu"),
@@ -71,13 +71,13 @@ GPU_FLAGS = (
     ),
     Flag(
         *("gpu_unsafe_cache", bool, False),
-        "keep kernels even in a folder that others write to (you trust them all)",
+        "use the cache even if other users may write to it (you trust them)",
     ),
     Flag("gpu_invoke_loop_times", whole, -1, "for special builds of the original only"),
     Flag("gpu_wait_type", str, "", "for iOS only: passive, active, do_not_wait or aggressive"),
 )
 EXTERNAL_FLAGS = (
-    Flag("external_delegate_path", str, "", "shared library with a delegate of another maker"),
+    Flag("external_delegate_path", str, "", "shared library of another delegate"),
     Flag("external_delegate_options", str, "", "its options: key:value;key:value"),
 )
 XNNPACK_FLAGS = (
@@ -85,7 +85,7 @@ XNNPACK_FLAGS = (
         *("use_xnnpack", bool, False),
         "have XNNPACK run what no delegate takes; the runtime does unless this is false",
     ),
-    Flag("xnnpack_force_fp16", bool, False, "have XNNPACK compute in half precision"),
+    Flag("xnnpack_force_fp16", bool, False, "let XNNPACK compute in half precision"),
 )
 NNAPI_FLAGS = (
     Flag("use_nnapi", bool, False, "apply the NNAPI delegate (Android)"),
@@ -93,9 +93,9 @@ NNAPI_FLAGS = (
     Flag("nnapi_execution_priority", str, "", "default, low, medium or high"),
     Flag("nnapi_accelerator_name", str, "", "name of NNAPI's device"),
     Flag("disable_nnapi_cpu", bool, True, "never use NNAPI's own CPU"),
-    Flag("nnapi_allow_fp16", bool, False, "have NNAPI compute in half precision"),
+    Flag("nnapi_allow_fp16", bool, False, "let NNAPI compute in half precision"),
     Flag("nnapi_allow_dynamic_dimensions", bool, False, "sizes may change without compilation"),
-    Flag("nnapi_use_burst_mode", bool, False, "keep NNAPI ready for one invoke after the other"),
+    Flag("nnapi_use_burst_mode", bool, False, "keep NNAPI ready for consecutive invokes"),
     Flag("nnapi_support_library_path", str, "", "NNAPI's support library"),
 )
 HEXAGON_FLAGS = (
@@ -283,7 +283,7 @@ def ask_for_gpu(args: argparse.Namespace) -> None:
         info(f"--{own[0]} asks for the GPU delegate.")
 
 
-def asked_backend(args: argparse.Namespace) -> str | None:
+def requested_backend(args: argparse.Namespace) -> str | None:
     """Return the GPU API that the flags name, None for any."""
     return args.backend or args.gpu_backend or None
 
@@ -301,7 +301,7 @@ def _in_order(pairs: list[tuple[int, Applied]]) -> tuple[Applied, ...]:
     wanted = [each for _, each in sorted(pairs, key=lambda pair: pair[0])]
     possible = sorted(wanted, key=lambda each: each.delegate is None)
     if possible != wanted:
-        warn("The Python runtime applies XNNPACK by itself, after all other delegates.")
+        warn("The Python runtime applies XNNPACK automatically, after all other delegates.")
     return tuple(possible)
 
 
@@ -367,7 +367,7 @@ def _gpu(args: argparse.Namespace, _: bytes | None) -> Applied | None:
     try:
         return Applied("GPU", GpuDelegate(**_gpu_options(args), on_progress=start_bar()))
     except (UnsupportedDeviceError, MissingDependencyError) as error:
-        if asked_backend(args) or args.device is not None:
+        if requested_backend(args) or args.device is not None:
             raise
         warn("GPU acceleration is unsupported on this platform.")
         warn(str(error))

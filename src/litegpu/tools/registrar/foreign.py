@@ -72,10 +72,10 @@ def load(
     if tried.status == _REFUSED and said:
         raise DelegateLibraryError(f"{spelling}: {said[-1]}")
     if tried.status != 0:
-        words = f" Its last words: '{said[-1]}'." if said else ""
+        words = f" Its last output: '{said[-1]}'." if said else ""
         limit = f" for {PATIENCE_SECS:g} s" if tried.status is None else ""
         raise DelegateLibraryError(
-            f"{spelling}: The library {tried.how()}{limit}. It was tried in a process of its own."
+            f"{spelling}: The library {tried.how()}{limit}. It was tested in a separate process."
             f"{words} Use another build of it, or run without it."
         )
     spent = time.perf_counter() - start
@@ -110,7 +110,7 @@ def _create(path: str, options: Mapping[str, str]) -> Any:
         ) from error
     except ValueError as error:
         raise DelegateLibraryError(
-            f"It makes no delegate ({_words(error)}). Check the options that it is given."
+            f"It returns no delegate ({_words(error)}). Check the options that it is given."
         ) from error
 
 

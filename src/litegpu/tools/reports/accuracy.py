@@ -140,5 +140,5 @@ def curve(
 
 
 def gallery(title: str, pictures: Sequence[Picture], note: str = "") -> Gallery:
-    """Return pictures beside each other: the worst examples, say, each with what is wrong."""
+    """Return images in a row, such as the worst examples, each with its error."""
     return Gallery(title, pictures, note)

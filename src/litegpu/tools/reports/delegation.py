@@ -99,7 +99,7 @@ def _report_sections(report: DelegationReport) -> Iterator[Section]:
                 )
                 for number, part in enumerate(report.partitions)
             ],
-            "No plan of the memory can need less than its bound.",
+            "No memory plan can use less than its lower bound.",
         )
     advice = [each.text for one in (report, *report.subgraphs) for each in one.advice]
     if advice:

@@ -25,7 +25,7 @@ CPU = "cpu"
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What is known of a graph's nodes, by their numbers, beside what the file says.
+    """What is known about a graph's nodes, by their numbers, in addition to the file.
 
     `places` has a colour of the legend and words, `errors` parts of a tensor's largest magnitude.
     `marked` are nodes to look at.
@@ -66,7 +66,7 @@ def places_of(report: DelegationReport | None) -> dict[int, tuple[str, str]]:
         found[rejected.index] = (CPU, f"on the CPU: {rejected.reason}")
     for left in report.left_out:
         for node in left.nodes:
-            found[node] = ("left", f"on the CPU, though the GPU could: {left.reason}")
+            found[node] = ("left", f"on the CPU, although the GPU could run it: {left.reason}")
     return found
 
 

@@ -100,7 +100,7 @@ def _layers(edges: Sequence[Edge]) -> dict[int, int]:
 
 
 def _by(library: Any, nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
-    """Lay out each connected part, beside the one before it; single nodes come last."""
+    """Lay out the connected parts in a row; single nodes come last."""
     linked = sorted({node for edge in edges for node in edge})
     number = {node: index for index, node in enumerate(linked)}
     wanted = {(number[source], number[target]) for source, target in edges}

@@ -25,7 +25,7 @@ from litegpu.version import __version__
 from litegpu.zoo import schema
 
 REPORT = Flag(
-    *("report", str, None, "write a page for people (HTML, self-contained) to this file"),
+    *("report", str, None, "write a self-contained HTML report to this file"),
     metavar="FILE",
 )
 

@@ -60,7 +60,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure, and in words what it shows; `half` of them stand beside each other."""
+    """A figure and its caption; two `half` figures share a row."""
 
     title: str
     figure: Figure
@@ -86,7 +86,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures beside each other."""
+    """Images in a row."""
 
     title: str
     pictures: Sequence[Picture]

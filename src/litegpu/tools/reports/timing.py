@@ -28,8 +28,8 @@ def profile_sections(profile: Profile) -> Iterator[Section]:
             *_scaled([kernel.seconds for kernel in slowest]),
             floors=_scaled_floors(slowest),
             hints=[_hint(kernel, total) for kernel in slowest],
-            note="Each kernel by itself, warm in cache. The floor is the time of its arithmetic or "
-            "of moving its bytes once, whichever is longer, at the rates that were measured on "
+            note="Each kernel alone, with a warm cache. The floor is the time of its arithmetic or "
+            "of moving its bytes once, whichever is longer, at the peak rates measured on "
             f"this device.{f' {rest} faster ones are in the table.' * bool(rest)}",
         )
         by_op = profile.by_op()
@@ -46,7 +46,7 @@ def profile_sections(profile: Profile) -> Iterator[Section]:
         )
     times = _times(profile)
     yield bars(
-        "Where an invoke's time goes",
+        "Time of an invoke",
         list(times),
         *_scaled(list(times.values())),
         hints=[f"{name}: {us(seconds)} µs" for name, seconds in times.items()],
@@ -66,9 +66,9 @@ def profile_sections(profile: Profile) -> Iterator[Section]:
 def _times(profile: Profile) -> dict[str, float]:
     """Return what takes how long in seconds; times that nobody can tell are left out."""
     found = {
-        "kernels, each by itself": profile.kernel_seconds,
+        "kernels, each measured alone": profile.kernel_seconds,
         "their floors": profile.floor_seconds,
-        "kernels as a chain": profile.chain_seconds,
+        "kernels in sequence": profile.chain_seconds,
         "device, with copies": profile.device_seconds,
         **{f"host: {name}": seconds for name, seconds in profile.host_seconds.items()},
         "interpreter.invoke()": profile.invoke_seconds,

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}
 MEASURE_FLAGS = (
-    Flag("num_runs", positive_int, 50, "how often each side is timed"),
-    Flag("max_secs", positive, 10.0, "stop timing a side after this many seconds"),
+    Flag("num_runs", positive_int, 50, "number of timed runs of the delegate and of the CPU"),
+    Flag("max_secs", positive, 10.0, "maximum seconds of the timed runs of each"),
     Flag("num_threads", positive_int, default_threads(), "CPU threads"),
 )
 SIGNATURE = Flag("signature", str, None, "run the graph of this signature", metavar="NAME")
@@ -61,13 +61,13 @@ FLAGS = (
     ),
     Flag(
         *("output", str, None),
-        "draw the answer: a .png, .jpg or .webp, a folder for a folder, or a video",
+        "draw the result: a .png, .jpg or .webp, a folder for a folder, or a video",
         metavar="PATH",
     ),
     SIGNATURE,
     *PICTURE_FLAGS,
     *VIEW_FLAGS,
-    Flag("strict", bool, False, "of many pictures one that cannot be read ends it all"),
+    Flag("strict", bool, False, "stop at the first image that cannot be read"),
     *DELEGATE_FLAGS,
     *MEASURE_FLAGS,
     JSON,
@@ -93,8 +93,8 @@ NOTES = (
     "boxes, points, masks, another picture or the best classes are printed, and drawn into "
     "--output.",
     "Of a folder or a video each picture is answered once, and drawn; nothing is compared.",
-    "Latencies stand beside those of the runtime's fastest CPU kernels (XNNPACK). The agreement is "
-    "with its built-in ones; what the GPU leaves to the CPU they run on both sides.",
+    "Latencies are compared with the runtime's fastest CPU kernels (XNNPACK). The agreement "
+    "is with its built-in ones, which also run the delegate's nodes on the CPU.",
 )
 
 

@@ -26,9 +26,9 @@ from litegpu.tools.sweep.text import Sweep, as_csv, as_json, print_sweep, title
 
 PRECISIONS = ("fp32", "fp16")
 SWEEP_FLAGS = (
-    Flag("sweep", bool, False, "try every backend, precision and batch, and say which one to set"),
+    Flag("sweep", bool, False, "run every backend, precision and batch size, and recommend one"),
     Flag("sweep_backends", str, "", f"some of {','.join(BACKENDS)} (default: all)"),
-    Flag("sweep_precisions", str, ",".join(PRECISIONS), "some of them"),
+    Flag("sweep_precisions", str, ",".join(PRECISIONS), "some precisions (default: all)"),
     Flag("sweep_batches", str, "", "such as 1,8,64 (default: the model's own)"),
     Flag(
         *("sweep_goal", one_of(GOALS), "throughput"),
@@ -37,10 +37,10 @@ SWEEP_FLAGS = (
     ),
     Flag(
         *("sweep_tolerance", positive, 0.02),
-        "the largest relative error of what is recommended",
+        "maximum relative error of the recommendation",
     ),
-    Flag("sweep_timeout_secs", positive, 300.0, "a try that takes longer is stopped"),
-    Flag("csv", str, "", "write the table of --sweep there", metavar="FILE"),
+    Flag("sweep_timeout_secs", positive, 300.0, "timeout of each configuration in seconds"),
+    Flag("csv", str, "", "file of the table of --sweep", metavar="FILE"),
 )
 _OPTIONS = (
     *("max_delegated_partitions", "min_nodes_per_partition", "gpu_experimental_enable_quant"),

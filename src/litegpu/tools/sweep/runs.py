@@ -103,7 +103,7 @@ def try_out(
 
     Args:
         way: what to try.
-        model: the .tflite file; results are written beside it.
+        model: the .tflite file; results are written next to it.
         flags: further flags.
         timeout: seconds until it counts as hanging.
         reference: what its outputs are compared with; None: they are the reference.
@@ -154,7 +154,7 @@ def _why(ended: Ended, timeout: float) -> str:
     if ended.status in (1, 2) and said:
         return said[0].removeprefix("ERROR: ")
     last = [line for line in ended.errors.splitlines() if line.strip()][-1:]
-    return f"It {ended.how()}." + "".join(f" Its last words: '{line}'." for line in last)
+    return f"It {ended.how()}." + "".join(f" Its last output: '{line}'." for line in last)
 
 
 def _warning(ended: Ended) -> str:

@@ -23,7 +23,7 @@ def _hybrid(inputs: tuple[Tensor | None, ...], reason: str, **others: Any) -> Re
 CASES = (
     _hybrid(
         (IMAGE, FILTER, BIAS),
-        "tensor 3 is INT8, FLOAT32 is handled beside floats.",
+        "tensor 3 is INT8, FLOAT32 is handled with floats.",
         result=DType.INT8,
     ),
     _hybrid(
@@ -79,12 +79,12 @@ CASES = (
     ),
     _hybrid(
         (IMAGE, replace(FILTER, shape=(6, 3, 3, 3)), BIAS),
-        "Its weights, tensor 1, have 1 scale for 6 channels, which the CPU refuses beside floats.",
+        "Its weights, tensor 1, have 1 scale for 6 channels, which the CPU rejects with floats.",
         version=6,
     ),
     _hybrid(
         (IMAGE, replace(FILTER, shape=(1, 3, 3, 6)), BIAS),
-        "Its weights, tensor 1, have 1 scale for 6 channels, which the CPU refuses beside floats.",
+        "Its weights, tensor 1, have 1 scale for 6 channels, which the CPU rejects with floats.",
         op="DEPTHWISE_CONV_2D",
         version=4,
     ),

@@ -50,7 +50,7 @@ CASES = (
     _full(
         {1: replace(_INT8, quantization=_SCALED)},
         "The CPU computes logistic and tanh of an LSTM in vectors, with last digits that no GPU "
-        "repeats, beside quantized weights, too.",
+        "repeats, also with quantized weights.",
     ),
     _full(
         {0: Tensor(shape=(2, 4, _SIZE), dtype=DType.INT8, quantization=_SCALED)},

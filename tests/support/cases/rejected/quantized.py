@@ -35,14 +35,14 @@ def _filter(*scales: float, dimension: int = 0) -> Tensor:
     return replace(FILTER, quantization=quantized)
 
 
-_UNTYPED = "is handled beside quantized ones."
+_UNTYPED = "is handled with quantized ones."
 
 CASES = (
     rejected("CONV_2D", (IMAGE,), "Expected 2 to 3 inputs, but node has 1 inputs."),
     rejected(
         "ADD",
         (_image(dtype=DType.FLOAT32, quantization=None), IMAGE),
-        "tensor 0 is FLOAT32 beside quantized ones (dynamic-range quantization), which "
+        "tensor 0 is FLOAT32 among quantized ones (dynamic-range quantization), which "
         'quantized="float" computes.',
     ),
     rejected(
@@ -71,7 +71,7 @@ CASES = (
     rejected(
         "CONV_2D",
         (replace(IMAGE, dtype=DType.UINT8), replace(FILTER, dtype=DType.INT4), BIAS),
-        "tensor 0 is UINT8, INT8 is handled beside quantized ones.",
+        "tensor 0 is UINT8, INT8 is handled with quantized ones.",
         version=7,
     ),
     rejected(

@@ -40,7 +40,7 @@ CASES = (
     rejected(
         "MEAN",
         (replace(IMAGE, dtype=DType.INT32), AXES),
-        "tensor 0 is INT32, INT8 or UINT8 is handled beside quantized ones.",
+        "tensor 0 is INT32, INT8 or UINT8 is handled with quantized ones.",
     ),
     rejected(
         "MEAN",

@@ -23,7 +23,7 @@ from litegpu.ops.common.units import Unit
 _TOO_MANY = 1 << 20
 """Elements of a depthwise result from which launches and latency matter less than work.
 
-Computed here, each block of output channels computes the result anew. Where the pointwise
+Computed here, each block of output channels recomputes the result. Where the pointwise
 convolution is large, there are many, and large tiles, which only multiply, are several times as
 fast.
 """
@@ -173,7 +173,7 @@ def problem_of(spec: ConvSpec, target: Target) -> MmaProblem:
 
 
 def _share_loads(depthwise: Depthwise) -> bool:
-    """Whether windows of two pixels beside each other see the same, and no line has one left."""
+    """Whether windows of adjacent pixels overlap, and each line has an even number of pixels."""
     window = depthwise.window
     overlap = window.dilation[1] == 1 and window.stride[1] < window.kernel[1]
     return depthwise.taps is not None and overlap and depthwise.shape[2] % 2 == 0

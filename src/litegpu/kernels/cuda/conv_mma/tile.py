@@ -23,20 +23,20 @@ from litegpu.kernels.cuda.tiles import (
 _OPERAND_BYTES = 100 << 10
 """Shared memory for the operand of a block: on large GPUs, two blocks fit a multiprocessor."""
 _NOTES = 12
-"""Words by which up to 8 blocks tell each other the range of values, beside one for each warp."""
-_BESIDE_BYTES = 384
-"""Shared memory beside operand and sums, at most."""
+"""Words by which up to 8 blocks exchange the range of values, in addition to one per warp."""
+_OTHER_BYTES = 384
+"""Maximum shared memory apart from operand and sums."""
 _LOADS_OF_FLOATS = 4
 """Loads of a piece that is no whole vector in memory."""
 
-# Clocks and bytes beside those of device_model.Clocks, fitted to what an H100 took for 855 kernels
+# Clocks and bytes in addition to device_model.Clocks, fitted to what an H100 took for 855 kernels
 # (44 layers, all kinds of tiles; benchmarks/conv_tiles.py, 1755 MHz), the fast ones above all: they
 # are 9 % off in the mean; what is chosen takes 2 % longer than the best of a layer. A launch takes
 # some 700 clocks more, in a chain of launches: no estimate counts them.
 _INSTRUCTION_CLOCKS = 2.0
 """From an instruction of a thread to the next, with those of its other items between."""
 _PRODUCT_CLOCKS = 1.4
-"""For a warp's product of 16 x 16 halves by 16 x 8, beside others."""
+"""For a warp's product of 16 x 16 halves by 16 x 8, with other warps active."""
 _STEP_CLOCKS = 60.0
 """What the warp that makes a k-step waits for its values, and for the products before."""
 _SUM_CLOCKS = 0.085
@@ -59,7 +59,7 @@ _CACHED_BYTES = 64.0
 # Registers of a thread, from those of 758 of these kernels as NVRTC 13.5 compiles them for
 # compute capability 9.0: of 93 % of them, as many blocks are resident as these figures say.
 _REGISTERS = 16
-"""Those beside weights and sums."""
+"""Those apart from weights and sums."""
 _LOAD_REGISTERS = 9.5
 """Those for each load of a piece, its address, and (of a depthwise convolution) its tap."""
 _MOST_REGISTERS = 256
@@ -86,7 +86,7 @@ class MmaProblem:
     ranged: bool = False
     """Whether blocks look for the range of their values, and tell the others of a cluster."""
     neighbours: bool = False
-    """Whether pieces of two pixels beside each other share what they load."""
+    """Whether pieces of adjacent pixels share their loads."""
 
     @property
     def most_turns(self) -> int:
@@ -198,7 +198,7 @@ class MmaTile(Tile):
     def registers(self) -> int:
         """Estimate the registers of a thread.
 
-        Weights are on their way from the beginning on: beside what is gathered, then beside sums.
+        Weights are in flight from the start, during gathering as well as the sums.
         """
         problem = self.problem
         weights = self.prefetch * self.n_tiles * 2 * problem.weight_parts
@@ -206,8 +206,8 @@ class MmaTile(Tile):
         # Products of what was split off have sums of their own.
         kinds = 1 + (problem.products > 1)
         sums = self.pixels // 16 // self.warps_m * self.n_tiles * 4 * kinds
-        beside = max(sums + _REGISTERS, math.ceil(problem.loads * _LOAD_REGISTERS))
-        return min(round_up(weights + beside, 8), _MOST_REGISTERS)
+        others = max(sums + _REGISTERS, math.ceil(problem.loads * _LOAD_REGISTERS))
+        return min(round_up(weights + others, 8), _MOST_REGISTERS)
 
     def min_blocks(self, target: TileTarget) -> int:
         """As many as come to a multiprocessor, if there are registers for them.
@@ -226,7 +226,7 @@ class MmaTile(Tile):
 
     @property
     def run(self) -> int:
-        """Pixels beside each other that a thread gathers together: two, if all have such work."""
+        """Adjacent pixels that a thread gathers together: two, if all threads have such work."""
         rows = min(self.pixels, self.problem.rows)
         pieces = rows * self.chunk * self.problem.pieces // self.sharing
         return 2 if self.problem.neighbours and pieces >= 2 * self.threads else 1
@@ -367,7 +367,7 @@ def _fill_in(
         warps_k //= 2
     prefetch = _WEIGHT_REGISTERS // (2 * n_tiles * problem.weight_parts)
     whole = round_up(steps, warps_k)
-    most = min(_OPERAND_BYTES, target.local_memory_bytes - _BESIDE_BYTES)
+    most = min(_OPERAND_BYTES, target.local_memory_bytes - _OTHER_BYTES)
     limit = max((most // (pixels * 2 * problem.parts) - 8) // STEP, 0)
     chunk = whole
     if whole > limit:

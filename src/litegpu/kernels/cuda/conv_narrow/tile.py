@@ -18,7 +18,7 @@ from litegpu.ops.common.window import Pair
 _WEIGHT_REGISTERS = 80
 """Registers of a thread that weights may take up; more of them lie in shared memory."""
 _OTHER_REGISTERS = 32
-"""Registers of a thread beside sums and weights."""
+"""Registers of a thread apart from sums and weights."""
 _MOST_SUMS = 64
 """Sums of a thread, in registers."""
 _SHARED_BYTES = 72 << 10
@@ -50,7 +50,7 @@ _TURN_INSTRUCTIONS = 40.0
 _STEP_CLOCKS = 40.0
 """Of a warp that waits for its values and for the sums of the step before."""
 _TURN_CLOCKS = 200.0
-"""Of a warp, from one turn to the next, beside its steps."""
+"""Of a warp, from one turn to the next, in addition to its steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ _MOST_SUMS = 64
 _REGISTERS = 128
 """Registers of a thread."""
 
-# Clocks of a multiprocessor, beside those of device_model.Clocks.
+# Clocks of a multiprocessor, in addition to device_model.Clocks.
 _MATRIX_CLOCKS = 4.0
 """A matrix load moves 512 bytes of shared memory, 128 per clock; weights of 8 columns are 256."""
 _FILL_INSTRUCTIONS = 60

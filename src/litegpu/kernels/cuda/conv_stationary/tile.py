@@ -19,7 +19,7 @@ _MOST_VALUES = 32
 _MOST_SUMS = 32
 """Pixels, or pairs of words of half as many, beyond which more at a time are no faster."""
 _OTHER_REGISTERS = 44
-"""What a thread needs beside weights, values, sums, bias and multipliers."""
+"""What a thread needs in addition to weights, values, sums, bias and multipliers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class StationaryProblem:
     widest: int
     """Words of the output that may be stored together."""
     zeros: bool
-    """Whether weights have a zero point, so that values are summed up beside."""
+    """Whether weights have a zero point, so that values are summed up, too."""
 
     @property
     def words(self) -> int:

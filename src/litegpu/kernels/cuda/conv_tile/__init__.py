@@ -125,8 +125,8 @@ def _kernel(node: Node, ctx: LowerContext, tile: WideTile, spec: ConvSpec) -> Ke
 def _adds(node: Node, ctx: LowerContext) -> bool:
     """Whether the epilogue reads a tensor as large as the result."""
     size = ctx.value(node.outputs[0]).elements
-    beside = (v for each in node.epilogue for v in each.operands if v != SELF)
-    return any(ctx.value(v).elements == size for v in beside)
+    operands = (v for each in node.epilogue for v in each.operands if v != SELF)
+    return any(ctx.value(v).elements == size for v in operands)
 
 
 def tile_variables(tile: WideTile, window: Window, src: Storage, dst: Storage) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class QuantizedConvTile(Implementation):
         if 2 * outputs * inputs < round_up(outputs, NARROWEST) * round_up(inputs, BYTE_PART):
             return Rejected("most products would be those of padding")
         problem = WideProblem.of(spec, False)
-        # Groups of warps multiply from shared memory: there, nothing sums up values beside.
+        # Groups of warps multiply from shared memory: no code there sums up values.
         return plan_tiles(problem, target, partial(_kernel, spec=spec), not spec.weight_zero)
 
 

@@ -20,7 +20,7 @@ PREFETCH = 3
 _DEEP = 2
 """k-tiles of a step where no other block works while one waits for its threads."""
 _COLUMNS_PER_BLOCK = 24
-"""What a k-tile costs a block beside its columns, in columns."""
+"""The fixed cost of a k-tile in a block, in columns."""
 _ENDS = 600
 """What first loads and last stores cost where no other block fills that time: columns of a k-tile.
 
@@ -36,10 +36,10 @@ class _GroupCosts:
     Fitted to benchmarks/results/h200_wide_tiles.json.
     """
 
-    beside: float
-    """A k-tile, beside its columns."""
+    fixed: float
+    """A k-tile, without its columns."""
     chain: float
-    """The least for a k-tile, beside its columns, from one copy to the next."""
+    """The minimum for a k-tile, without its columns, from one copy to the next."""
     ends: float
     """First loads and last stores, for each column."""
 
@@ -150,7 +150,7 @@ class WideTile(Tile):
     alone: bool = False
     pixels: int = 128
     adds: bool = False
-    """Whether results are made of another tensor of their size, too, which is read beside them."""
+    """Whether the epilogue reads another tensor of the size of the results."""
 
     @property
     def threads(self) -> int:
@@ -218,7 +218,7 @@ class WideTile(Tile):
             ends = _ENDS / self.problem.k_tiles if self.warp_groups and resident == 1 else 0
             return most * (self.columns + _COLUMNS_PER_BLOCK + ends)
         costs = self._costs
-        k_tile = self.columns + costs.beside
+        k_tile = self.columns + costs.fixed
         ends = self.columns * costs.ends / self.problem.k_tiles
         return most * (max(k_tile, (self.columns + costs.chain) / min(most, resident)) + ends)
 
@@ -231,7 +231,7 @@ class WideTile(Tile):
 
     @property
     def _is_short(self) -> bool:
-        """Whether there could be others beside a block that is `alone` by its steps."""
+        """Whether other blocks fit a multiprocessor with a block that is `alone` by its steps."""
         return self.alone and self.columns < 128 and self.problem.k_tiles <= _SHORT_SUM
 
 

@@ -29,7 +29,7 @@ _MOST_TAPS = 18
 _LARGEST = 254
 """The largest weight that two terms hold."""
 _OTHER_REGISTERS = 20
-"""What a thread needs beside weights, values and sums: addresses, bias and multipliers."""
+"""What a thread needs in addition to weights, values and sums: addresses, bias and multipliers."""
 _MOST_RESIDENT = 4
 """Blocks that share a multiprocessor; more would have too few registers."""
 

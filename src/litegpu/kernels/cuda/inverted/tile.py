@@ -30,7 +30,7 @@ _WARPS = range(2, 9)
 # Clocks of a multiprocessor: not measured yet, but taken over from cuda/separable_stream.
 # Instructions are those of the machine's code.
 _ISSUE_CLOCKS = 0.5
-"""An instruction of a warp, with other warps beside it."""
+"""An instruction of a warp, with other warps active."""
 _WARP_CLOCKS = 8.0
 """From one instruction of a warp to its next: where there are few warps, nothing fills that."""
 _START_CLOCKS = 2000
@@ -38,7 +38,7 @@ _START_CLOCKS = 2000
 _CHUNK_CLOCKS = 500
 """What warps wait for each other in a chunk."""
 _OF_PRODUCT = 20
-"""Instructions for 16 x 16 expanded values, beside the products."""
+"""Instructions for 16 x 16 expanded values, apart from the products."""
 _OF_TAPS = 9
 """Instructions for two products of two taps, whose operands must lie in neighbouring registers."""
 _OF_STORE = 25

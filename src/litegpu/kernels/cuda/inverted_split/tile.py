@@ -32,18 +32,18 @@ _MOST_PIXELS = 128
 _MOST_WEIGHTS = 96
 """Registers of a thread for weights of one of the convolutions."""
 _MOST_SUMS = 96
-_BESIDE = 64
-"""Registers of a thread beside weights, taps and sums."""
+_OTHER_REGISTERS = 64
+"""Registers of a thread apart from weights, taps and sums."""
 _REGISTERS, _MOST_REGISTERS = 64 << 10, 255
 """Those of a multiprocessor, of every one that has tensor cores, and of a thread."""
 
-# Clocks beside those of device_model.Clocks, fitted to what an H100 took for 179 kernels of 12
+# Clocks in addition to device_model.Clocks, fitted to what an H100 took for 179 kernels of 12
 # blocks (benchmarks/split_tiles.py, times at 1755 MHz, a launch included): they are 6 %
 # off in the mean, and what is chosen takes 2 % longer than the best tile of a block.
 _INSTRUCTION_CLOCKS = 2.0
 """From an instruction of a thread to the next, with others of its warp between."""
 _PRODUCT_CLOCKS = 2.7
-"""For a warp's product of 16 x 16 halves by 16 x 8, beside others."""
+"""For a warp's product of 16 x 16 halves by 16 x 8, with other warps active."""
 _PRODUCT_WAIT_CLOCKS = 3.0
 """For each product of a warp: it has no others to go on with."""
 _BLOCK_CLOCKS = 600.0
@@ -187,15 +187,17 @@ class SplitTile(Tile):
 
     @property
     def _room(self) -> int:
-        """Registers of a thread for weights and sums, beside taps and all else."""
+        """Registers of a thread for weights and sums, without taps and others."""
         most = min(_REGISTERS // (self.threads * self.resident) // 8 * 8, _MOST_REGISTERS)
-        return most - 4 * self.problem.taps - _BESIDE
+        return most - 4 * self.problem.taps - _OTHER_REGISTERS
 
     @property
     def resident(self) -> int:
         """Blocks of a multiprocessor: as many as come to it, if there are registers for them."""
         share = -(-math.prod(self.blocks) // self.units)
-        wanted = self.weights_first + 2 * self._sums_first + 4 * self.problem.taps + _BESIDE
+        wanted = (
+            self.weights_first + 2 * self._sums_first + 4 * self.problem.taps + _OTHER_REGISTERS
+        )
         return max(min(share, _REGISTERS // (self.threads * wanted)), 1)
 
     @property

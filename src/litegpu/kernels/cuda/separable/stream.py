@@ -36,14 +36,14 @@ _MOST_RING = 6
 _WARPS = ((12, 4, ITEM), (8, 8, ITEM), (4, 4, ITEM), (8, 4, (4, 4)))
 """Warps that make, those that multiply, and items: larger ones have fewer loads for each pixel."""
 _FEW_LOADS = 12
-"""Loads that a thread has registers for beside the sums of a larger item."""
+"""Loads that a thread has registers for in addition to the sums of a larger item."""
 
 # Instructions of a warp, counted in what the compiler makes.
 _ITEM_INSTRUCTIONS = 132
-"""For an item, beside loads and products."""
+"""For an item, in addition to loads and products."""
 _OF_LOAD = 5
 _UNIT_INSTRUCTIONS = 90
-"""For 64 pixels x `columns`, beside sums and k-tiles: places and the bias."""
+"""For 64 pixels x `columns`, in addition to sums and k-tiles: positions and the bias."""
 _OF_K_TILE = 12
 _SUM_INSTRUCTIONS = 19
 """For 4 sums of a thread, from shared memory to where they are stored."""
