@@ -62,7 +62,7 @@ MACHINES = (
         about.environment,
         {},
         {"LITEGPU_BACKEND": "opengl"},
-        "LITEGPU_BACKEND=opengl: default backend",
+        "LITEGPU_BACKEND=opengl: default of the option backend",
         "",
         "note",
     ),
