@@ -75,7 +75,7 @@ def two_obstacles() -> bytes:
     x = writer.input(LARGE)
     y = step(writer, CPU_ONLY, convolution(writer, x, 32, seed=1))
     y = convolution(writer, convolution(writer, y, 32, seed=2), 32, seed=3)
-    z = writer.op("MATRIX_DIAG", [step(writer, "NEG", x)], [(*LARGE, 32)])
+    z = writer.op("STABLEHLO_ADD", [step(writer, "NEG", x)] * 2, [LARGE])
     writer.output(y, z)
     return writer.build()
 
@@ -86,7 +86,8 @@ def test_obstacles_come_by_what_each_saves_beside_those_before_it() -> None:
     first, second = found[:2]
     assert first.nodes == (1,)
     assert "Replacing it would put 3 more nodes on the GPU" in first.text
-    assert second.text.startswith("MATRIX_DIAG (node 5): Operation is not supported. Replacing it")
+    wanted = "STABLEHLO_ADD (node 5): Operation is not supported. Replacing it"
+    assert second.text.startswith(wanted)
     assert "too would put the whole graph on the GPU" in second.text
 
 
@@ -95,8 +96,8 @@ def test_an_obstacle_whose_end_saves_nothing_is_not_worth_advice() -> None:
     writer = ModelWriter()
     x, small = writer.input(LARGE), writer.input((1, 2), name="small")
     rounded = step(writer, CPU_ONLY, small)
-    diagonal = writer.op("MATRIX_DIAG", [step(writer, "COS", rounded)], [(1, 2, 2)])
-    writer.output(convolution(writer, x, 32), diagonal)
+    twice = writer.op("STABLEHLO_ADD", [step(writer, "COS", rounded)] * 2, [(1, 2)])
+    writer.output(convolution(writer, x, 32), twice)
     assert advice_on(writer.build()) == ()
 
 
@@ -299,7 +300,7 @@ def test_a_node_that_no_way_to_compute_integers_can_run_gives_its_reason() -> No
     writer = ModelWriter()
     x = int8(writer, step(writer, "EXP", writer.input(LARGE)), "QUANTIZE", "int8")
     scale = Quantization((1 / 256,), (-128,))
-    y = writer.op("MATRIX_DIAG", [x], [(*LARGE, 32)], dtype="int8", quantization=scale)
+    y = writer.op("STABLEHLO_ADD", [x, x], [LARGE], dtype="int8", quantization=scale)
     writer.output(int8(writer, y, "DEQUANTIZE", "float32"))
     (found,) = advice_on(writer.build(), max_delegated_partitions=2)
     assert found.nodes == (2,)
@@ -311,7 +312,7 @@ def test_check_ends_with_advice(tmp_path: Path, capsys: pytest.CaptureFixture[st
     path.write_bytes(chain(["EXP", CPU_ONLY, "TANH"], LARGE))
     assert cli.main(["check", str(path)]) == 0
     text = capsys.readouterr().out
-    assert "\nadvice (times are estimates for a GPU)\n  1. ROUND (node 1): " in text
+    assert "\nadvice (times are estimates for a GPU)\n  1. BITCAST (node 1): " in text
     assert max(map(len, text[text.index("advice") :].splitlines())) <= 120
     assert cli.main(["check", str(path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)["report"]

@@ -84,6 +84,7 @@ def test_json() -> None:
                 "estimate": {"cpu_seconds": 3e-3, "gpu_seconds": 2e-4, "copied_bytes": 4096},
                 "kept_float32": [],
                 "replaced": [],
+                "on_cpu": "",
             },
             {
                 "nodes": [3],
@@ -96,6 +97,7 @@ def test_json() -> None:
                 "estimate": None,
                 "kept_float32": [],
                 "replaced": [],
+                "on_cpu": "",
             },
         ],
         "left_out": [
@@ -133,14 +135,8 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
 def mixed_model() -> bytes:
     writer = ModelWriter()
     x = writer.input((1, 8))
-    count = writer.constant(8, "int32", name="count")
-    values, order = writer.multi(
-        "TOPK_V2",
-        [step(writer, CPU_ONLY, step(writer, "NEG", x)), count],
-        [(1, 8), (1, 8)],
-        dtypes=["float32", "int32"],
-    )
-    writer.output(step(writer, CPU_ONLY, values), order)
+    y = step(writer, CPU_ONLY, step(writer, "NEG", x))
+    writer.output(step(writer, CPU_ONLY, writer.op("STABLEHLO_ADD", [y, y], [(1, 8)])))
     return writer.build()
 
 
@@ -148,13 +144,13 @@ def test_a_real_report_and_the_messages_that_users_know(caplog: pytest.LogCaptur
     delegate = GpuDelegate()
     interpreter(mixed_model(), delegate)
     assert messages(caplog) == [
-        (logging.WARNING, "WARNING: op code #48 cannot be handled by this delegate."),
-        (logging.WARNING, "WARNING: op code #116 cannot be handled by this delegate."),
+        (logging.WARNING, "WARNING: op code #159 cannot be handled by this delegate."),
+        (logging.WARNING, "WARNING: op code #163 cannot be handled by this delegate."),
         (
             logging.WARNING,
             "Following operations are not supported by GPU delegate:\n"
-            "ROUND: Operation is not supported.\n"
-            "TOPK_V2: Operation is not supported.\n"
+            "BITCAST: Operation is not supported.\n"
+            "STABLEHLO_ADD: Operation is not supported.\n"
             "1 operation will run on the GPU, and the remaining 3 operations will run on the CPU.",
         ),
     ]
@@ -171,7 +167,7 @@ def test_nothing_on_the_gpu(caplog: pytest.LogCaptureFixture) -> None:
     interpreter(chain([CPU_ONLY]), GpuDelegate())
     assert messages(caplog)[-1][1] == (
         "Following operations are not supported by GPU delegate:\n"
-        "ROUND: Operation is not supported.\n"
+        "BITCAST: Operation is not supported.\n"
         "No operations will run on the GPU, and the only one will run on the CPU."
     )
 

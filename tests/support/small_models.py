@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 RUNTIME = runtime.load()
 """The module of the runtime under test."""
 
-CPU_ONLY = "ROUND"
+CPU_ONLY = "BITCAST"
 """An operation that litegpu leaves to the CPU."""
 
 

@@ -139,7 +139,9 @@ class _Thinner:
         return node
 
     def _reads(self, position: int, value: int) -> bool:
-        return value in self._now(position).operands
+        node = self._now(position)
+        # What was not replaced still reads what it did: a node may have thousands of operands.
+        return node is self.graph.nodes[position] or value in node.operands
 
     def _stride(self, position: int, value: int) -> Pair:
         """Return how far apart the pixels lie that a node reads of a value; _ALL if it may be 1."""

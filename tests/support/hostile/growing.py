@@ -153,7 +153,7 @@ def apart(count: int) -> bytes:
     writer = ModelWriter()
     x = writer.input(_SHAPE)
     for number in range(count):
-        x = writer.op(("NEG", "ROUND")[number % 2], [x], [_SHAPE])
+        x = writer.op(("NEG", "BITCAST")[number % 2], [x], [_SHAPE])
     writer.output(x)
     return writer.build()
 

@@ -158,7 +158,7 @@ def sums(count: int = 3000) -> bytes:
 
 def pieces(count: int = 1000) -> bytes:
     """Operations for a device and for the CPU by turns."""
-    return chain(2 * count, ("NEG", "ROUND"))
+    return chain(2 * count, ("NEG", "BITCAST"))
 
 
 def long_shapes(count: int = 3000) -> bytes:

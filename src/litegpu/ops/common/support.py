@@ -86,6 +86,7 @@ def _check(
     values = dict(graph.values)
     reasons: dict[int, str] = {}
     from_shapes: set[int] = set()
+    made_dense: set[int] = set()
     budget, listed = fold.Budget.of(graph), _ListBudget()
     overwritten = _written_twice(graph)
     present = replace(graph, values=values)  # which change while the nodes are checked
@@ -103,10 +104,13 @@ def _check(
         reason = reason or on_cpu.get(node.index, "")
         if quantized is None and _is_of_bytes(present, node, reason):
             reason = "8-bit tensors are left to the CPU: experimental_flags lacks ENABLE_QUANT (1)."
+        if not reason and not made_dense.isdisjoint(node.inputs):
+            reason = "It reads sparse weights, which the CPU makes dense in each run."
         if not reason and _computes_shapes(present, node, from_shapes):
             reason = "It computes with shapes alone, and shapes are known before the model runs."
         if reason:
             reasons[node.index] = reason
+            made_dense.update(node.outputs if node.op == "DENSIFY" else ())
             _follow_cpu(graph, values, node, from_shapes, cpu_shapes)
             continue
         for v, shape in zip(node.outputs, shapes, strict=True):
