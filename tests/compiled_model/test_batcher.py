@@ -203,7 +203,9 @@ def test_what_makes_no_sense() -> None:
             Batcher(model, batch_sizes=3)  # type: ignore[arg-type]
         with pytest.raises(CompiledModelError, match=r"size of batch_sizes is 0. Use a number fr"):
             Batcher(model, batch_sizes=[0])
-        with pytest.raises(CompiledModelError, match=r"A str is no CompiledModel. Make one of a"):
+        with pytest.raises(
+            CompiledModelError, match=r"A str is no CompiledModel. Create one from a"
+        ):
             Batcher("model.tflite")  # type: ignore[arg-type]
         for rows in (0, "2", True, None):
             with pytest.raises(CompiledModelError, match=r"rows is .*. Use a number from 1 on"):

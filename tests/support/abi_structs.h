@@ -166,6 +166,7 @@ typedef struct { int num, axis; } TfLiteUnpackParams;
 typedef struct { int cond_subgraph_index, body_subgraph_index; } TfLiteWhileParams;
 typedef struct { int then_subgraph_index, else_subgraph_index; } TfLiteIfParams;
 typedef struct { int init_subgraph_index; } TfLiteCallOnceParams;
+typedef struct { const char *container, *shared_name; } TfLiteVarHandleParams;
 typedef struct {
   const char *name;
   int32_t subgraph_index;

@@ -125,11 +125,11 @@ def _results(graph: Graph, node: Node, found: Folded, budget: Budget) -> Sequenc
 
 def _run(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None:
     """Return what the CPU's own kernel makes of constants, None where it cannot be asked."""
-    if ABSENT in (*node.inputs, *node.outputs) or not _makes_sense(graph, node):
+    ends = (*node.inputs, *node.outputs)
+    if ABSENT in ends or DType.OTHER in [graph.values[v].dtype for v in ends]:
         return None
-    types = [graph.values[v].dtype for v in (*node.inputs, *node.outputs)]
     work = facts_of(node.op).flops(graph, node)
-    if not budget.runs or work > budget.operations or DType.OTHER in types:
+    if not budget.runs or work > budget.operations or not _makes_sense(graph, node):
         return None
     budget.runs, budget.operations = budget.runs - 1, budget.operations - work
     results = kernels.compute(node, graph.values, budget.left)
@@ -147,12 +147,19 @@ def _makes_sense(graph: Graph, node: Node) -> bool:
         return bool(node.outputs)
     own = {v: graph.values[v] for v in (*node.inputs, *node.outputs)}
     exact = op.exact if is_quantized(graph, node) else None
-    for v in dict.fromkeys(node.inputs):
-        computed = {v: replace(graph.values[v], data=None)}
-        view = Graph({**own, **computed}, (node,), (), ())
-        try:
-            if not (exact or op).check(view, node):
-                return not op.internal and len(op.infer(view, node)) == len(node.outputs)
-        except OperationError:
-            continue
+    # The CPU computes with more types; what it cannot, it rejects before it runs.
+    for values in (own, {v: _as_float(value) for v, value in own.items()}):
+        for v in dict.fromkeys(node.inputs):
+            computed = {v: replace(values[v], data=None)}
+            view = Graph({**values, **computed}, (node,), (), ())
+            try:
+                if not (exact or op).check(view, node):
+                    return not op.internal and len(op.infer(view, node)) == len(node.outputs)
+            except OperationError:
+                continue
     return False
+
+
+def _as_float(value: Value) -> Value:
+    data = None if value.data is None else value.data.astype(np.float32)
+    return replace(value, dtype=DType.FLOAT32, data=data)

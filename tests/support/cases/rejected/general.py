@@ -22,11 +22,6 @@ CASES = (
         "Expected 1 or 2 runtime input tensor(s), but node has 0 runtime input(s).",
     ),
     Rejected(
-        "SQRT",
-        (floats(6),),
-        "Expected 1 runtime input tensor(s), but node has 0 runtime input(s).",
-    ),
-    Rejected(
         "ABS", (IMAGE,), outputs=2, reason="Expected 1 output tensor(s), but node has 2 output(s)."
     ),
     Rejected("ABS", (IMAGE, IMAGE), "Expected 1 inputs, but node has 2 inputs."),
