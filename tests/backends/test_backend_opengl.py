@@ -259,7 +259,7 @@ def test_too_little_memory(device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
 
 def test_context_that_fails(device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, device, INVALID_OPERATION, after=7)
-    wanted = r"failed while recording a partition: GL_INVALID_OPERATION \(0x0502\)\. Make the inter"
+    wanted = r"failed while recording a partition: GL_INVALID_OPERATION \(0x0502\)\. Create a new inter"
     with pytest.raises(ExecutionError, match=wanted):
         ready(device, adding(1))
 
@@ -340,7 +340,7 @@ def test_a_lost_context_is_opened_anew(
     moment: str, device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = lose_at(moment, device, monkeypatch)
-    assert f"is lost: {moment}, GL_CONTEXT_LOST (0x0507). Make a new GpuDelegate" in message
+    assert f"is lost: {moment}, GL_CONTEXT_LOST (0x0507). Create a new GpuDelegate" in message
     assert device.lost
     late = backends.BACKENDS["opengl"].open(0)
     assert late is not device and not late.lost

@@ -176,10 +176,11 @@ def test_each_call_of_the_driver_fails_once(
 
 
 FILES = tuple(
-    f"backends/{name}.py"
+    f"{name}.py"
     for name in (
-        *("cuda", "cuda_executable", "cuda_context", "cuda_buffers", "cuda_driver"),
-        *("cuda_profile", "cuda_spread", "cuda_submission", "execution", "handles"),
+        *("cuda/device", "cuda/executable", "cuda/context", "cuda/buffers", "cuda/driver"),
+        *("cuda/profile", "cuda/occupancy", "cuda/submission", "backends/execution"),
+        "host/native_handles",
     )
 )
 

@@ -235,9 +235,7 @@ def test_a_kernel_with_too_many_buffers(opencl_device: OpenCLDevice) -> None:
         ready(opencl_device, program([kernel("here", BODY)], [launched], [0], [1]))
 
 
-RUNNING = tuple(
-    f"backends/{name}.py" for name in ("opencl_submission", "opencl_context", "buffers", "calls")
-)
+RUNNING = ("opencl/submission.py", "opencl/context.py", "buffers.py", "native_calls.py")
 
 
 @pytest.mark.skipif(not CAN_INTERRUPT, reason="this Python does not tell enough")
@@ -269,8 +267,8 @@ def test_an_interrupt_at_any_place_of_a_run(
 @pytest.mark.skipif(not CAN_INTERRUPT, reason="this Python does not tell enough")
 def test_an_interrupt_at_any_place_of_a_context(opencl_device: OpenCLDevice) -> None:
     files = tuple(
-        f"backends/{name}.py"
-        for name in ("opencl_context", "opencl_executable", "opencl_library", "handles")
+        f"{name}.py"
+        for name in ("opencl/context", "opencl/executable", "opencl/library", "native_handles")
     )
     wanted = adding(2)
     ready(opencl_device, wanted).close()

@@ -145,7 +145,8 @@ vec4 atan2_4(vec4 a, vec4 b) {
     vec4 angle = fma(s * q, r, r) + mix(vec4(0.0f), vec4(0.785398163f), steep);
     angle = mix(angle, vec4(1.57079633f) - angle, greaterThan(abs(a), abs(b)));
     angle = mix(angle, vec4(3.14159265f) - angle, lessThan(floatBitsToInt(b), ivec4(0)));
-    return mix(angle, -angle, lessThan(floatBitsToInt(a), ivec4(0)));
+    angle = mix(angle, -angle, lessThan(floatBitsToInt(a), ivec4(0)));
+    return mix(vec4(NAN), mix(vec4(NAN), angle, equal(a, a)), equal(b, b));
 }
 vec4 fmod4(vec4 a, vec4 b) {
     return mix(a - b * trunc(a / b), a, lessThan(abs(a), abs(b)));

@@ -100,7 +100,7 @@ class Worker:
         if not call.over:
             raise WorkerEndedError(
                 f"The thread '{self._thread.name}' has ended, as the program or its device does. "
-                "Create the interpreter and its delegate again, unless the program is ending."
+                "Create a new delegate and interpreter, unless the program is ending."
             )
 
     def _wait(self, call: _Call[Any]) -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 from litegpu import config
 from litegpu.backends.cuda.compile_process import ASIDE, REPLY, REQUEST
 
-_PROGRAM = Path(__file__).with_name("cuda_compile_process.py")
+_PROGRAM = Path(__file__).with_name("compile_process.py")
 _PYTHON = re.compile(r"(python|pypy)[\d.]*t?(\.exe)?", re.IGNORECASE)
 _CPU_TIME = Path("/sys/fs/cgroup/cpu.max")
 """The Linux file with a container's CPU quota."""

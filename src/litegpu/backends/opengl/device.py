@@ -312,7 +312,7 @@ class OpenGLDevice(Device):
         if self._failed:
             return self.loss(f"{what}, {error_name(error)}")
         return ExecutionError(
-            f"Device {self.info.title} failed while {what}: {error_name(error)}. Make the "
+            f"Device {self.info.title} failed while {what}: {error_name(error)}. Create a "
             "new interpreter; if it happens again, use another device or no delegate."
         )
 

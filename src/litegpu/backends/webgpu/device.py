@@ -255,8 +255,8 @@ class WebGPUDevice(Device):
         if self.lost:
             return self.loss(text)
         return ExecutionError(
-            f"Device {self.info.title} failed with a partition: {text}. Make the interpreter and "
-            "its delegate again; if it happens again, use another device or no delegate."
+            f"Device {self.info.title} failed with a partition: {text}. Create a new "
+            "delegate and interpreter; if it happens again, use another device or no delegate."
         )
 
     @staticmethod
