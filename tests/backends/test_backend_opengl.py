@@ -259,7 +259,9 @@ def test_too_little_memory(device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
 
 def test_context_that_fails(device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, device, INVALID_OPERATION, after=7)
-    wanted = r"failed while recording a partition: GL_INVALID_OPERATION \(0x0502\)\. Create a new inter"
+    wanted = (
+        r"failed while recording a partition: GL_INVALID_OPERATION \(0x0502\)\. Create a new inter"
+    )
     with pytest.raises(ExecutionError, match=wanted):
         ready(device, adding(1))
 
