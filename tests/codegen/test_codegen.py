@@ -108,7 +108,8 @@ def endings(name: str) -> tuple[str, ...]:
     plain = {**UNARY, **BINARY}.get(name.removeprefix("INTEGER_"))
     if name == "SELECT":
         return "", "_I32", "_I64"
-    if not name.startswith("INTEGER_"):
+    of_floats = plain is None or DType.FLOAT32 in plain.takes.dtypes
+    if not name.startswith("INTEGER_") and of_floats:
         return ("",)
     short = plain is not None and DType.INT64 not in plain.takes.dtypes
     return ("_I32",) if short else ("_I32", "_I64")
