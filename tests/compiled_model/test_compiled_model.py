@@ -133,7 +133,7 @@ def test_what_cannot_be() -> None:
                 make(data)  # type: ignore[arg-type]
     with CompiledModel.from_buffer(np.frombuffer(content, np.uint8)) as model:  # type: ignore
         assert model.get_num_signatures() == 1
-    with pytest.raises(CompiledModelError, match="precision: these are for the GPU"):
+    with pytest.raises(CompiledModelError, match="precision: these are options of the GPU"):
         CompiledModel.from_buffer(content, hardware_accel=1, precision="fp16")
     with pytest.raises(CompiledModelError, match="nowhere"):
         CompiledModel.from_file("/nowhere.tflite")

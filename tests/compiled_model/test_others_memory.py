@@ -125,7 +125,7 @@ def test_a_buffer_of_opengl_that_is_deleted() -> None:
     """
     *deleted, smaller = printed(source, "opengl")
     assert len(deleted) == 6
-    assert all("which is in use here, is deleted. Keep it for as" in line for line in deleted)
+    assert all("which is in use here, is deleted. Keep it while" in line for line in deleted)
     assert "which is in use here, is one of 16 bytes now. Keep it" in smaller
 
 
