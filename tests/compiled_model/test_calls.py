@@ -218,7 +218,7 @@ def test_pictures(tmp_path: Path) -> None:
                 np.testing.assert_allclose(model(kind), -expected, atol=1e-5)
             with pytest.raises(FileError, match=r"'nothing.jpg' cannot be read: there is no such"):
                 model("nothing.jpg")
-            with pytest.raises(FileError, match="The picture '3 bytes' cannot be read"):
+            with pytest.raises(FileError, match=r"The picture '\(3 bytes\)' cannot be read"):
                 model(b"abc")
             assert "model.at_batch(2)" in error_of(model, [path, picture])
             with model.at_batch(2) as two:

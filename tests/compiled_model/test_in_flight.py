@@ -223,7 +223,9 @@ def test_a_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(future._flight._run, "is_done", lambda: False)
             assert not future.done()
             assert not future.wait(0.01)
-            with pytest.raises(InvokeTimeoutError, match=r"not finished after 0.01 seconds. It continues"):
+            with pytest.raises(
+                InvokeTimeoutError, match=r"not finished after 0.01 seconds. It continues"
+            ):
                 future.result(0.01)
             for kind in (concurrent.futures.TimeoutError, RunTimeoutError):
                 with pytest.raises(kind):

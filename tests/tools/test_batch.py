@@ -211,7 +211,7 @@ def test_a_folder_of_tables_with_pictures_inside(folder: Path) -> None:
     errors = found["error"].to_pylist()
     assert errors[0] is errors[3] is None
     assert errors[1] == "The column 'image' has no value here."
-    assert "The picture '(bytes of a table)' cannot be read" in errors[2]
+    assert "The picture '(10 bytes)' cannot be read" in errors[2]
     value = found[output_of(found)][0].as_py()
     for other in (
         [{"bytes": content, "path": None}],

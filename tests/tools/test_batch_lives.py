@@ -69,7 +69,7 @@ def test_what_was_interrupted_goes_on(
         capsys.readouterr().err
     )
     assert batch(output=output) == 1
-    assert "holds 3 parts of a run that did not end. Go on with it by --resume" in (
+    assert "holds 3 parts of a run that did not end. Continue it by --resume" in (
         capsys.readouterr().err
     )
     assert batch("--batch=8", "--resume", output=output) == 1

@@ -97,7 +97,9 @@ def test_the_tool_prints_what_python_returns(
     assert of_bytes.model.endswith(" of bytes") and of_bytes.kind == kinds.DYNAMIC
     with pytest.raises(ModelError, match="does not exist"):
         litegpu.check(tmp_path / "none.tflite")
-    with pytest.raises(ModelError, match="The runtime refuses this model"):
+    with pytest.raises(
+        ModelError, match="The runtime itself, without litegpu, rejects this model while loading"
+    ):
         litegpu.check(b"TFL3")
     with pytest.raises(OptionsError, match="Unknown precision 'fp8'"):
         litegpu.check(path, precision="fp8")  # type: ignore[arg-type]
@@ -107,7 +109,9 @@ def test_a_delegate_that_was_not_applied() -> None:
     found = ModelCheck("model.tflite", None, None)
     text = "The delegate was not applied: the whole model runs on the CPU."
     assert str(found) == text and text in found._repr_html_()
-    assert found.to_dict() == {"model": "model.tflite", "type": None, "report": None}
+    assert found.to_dict() == {
+        **{"model": "model.tflite", "type": None, "report": None, "runtime": None}
+    }
 
 
 def test_without_the_library_that_reads_files_the_type_is_not_known(

@@ -50,7 +50,7 @@ def read_picture(picture: str | os.PathLike[str] | bytes | Image.Image) -> Image
     if isinstance(picture, str | os.PathLike):
         return open_picture(os.fspath(picture))
     if isinstance(picture, bytes | bytearray):
-        return decode_picture(io.BytesIO(picture), f"{len(picture)} bytes")
+        return decode_picture(io.BytesIO(picture), f"({len(picture)} bytes)")
     require_pillow()
     return _as_rgb(_upright(picture.copy()))
 
