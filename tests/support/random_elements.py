@@ -63,7 +63,7 @@ def binary(dice: Dice) -> Case:
     )
 
 
-_WHOLE = (2, 3, 2, 6)
+_EXACT_SHAPE = (2, 3, 2, 6)
 
 
 def exact(dice: Dice) -> Case:
@@ -72,7 +72,7 @@ def exact(dice: Dice) -> Case:
     signed = Range(-3.0, -0.5, grid=1 / 8) if dice.flag() else Range(0.5, 3.0, grid=1 / 8)
     return Exact(
         op=op,
-        second=_WHOLE if op == "ATAN2" else dice.one_of(_WHOLE, (6,), (2, 1, 2, 6), ()),
+        second=_EXACT_SHAPE if op == "ATAN2" else dice.one_of(_EXACT_SHAPE, (6,), (2, 1, 2, 6), ()),
         constant=dice.one_of(None, 1),
         first_values=Range(0.5, 4.0) if op == "POW" else STEPS,
         second_values=signed,
