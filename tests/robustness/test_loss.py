@@ -288,9 +288,9 @@ for held in ((target,), ()):
     try:
         fresh = interpreter(model, GpuDelegate())
         assert abs(run(fresh, x)[0] - expected).max() < 1e-5
-        print("opened anew")
+        print("opened again")
     except LitegpuError as error:
-        print("not opened anew:", str(error).replace("\\n", " "))
+        print("not opened:", str(error).replace("\\n", " "))
 print("ended")
 """
     ended = run_program(source, backend)
@@ -298,4 +298,4 @@ print("ended")
     lines = ended.stdout.splitlines()
     print(ended.stdout)
     assert lines[-1] == "ended"
-    assert "opened anew" in lines[-2] or "Start a new process" in lines[-2], lines
+    assert "opened again" in lines[-2] or "Start a new process" in lines[-2], lines
