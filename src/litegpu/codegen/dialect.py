@@ -47,7 +47,7 @@ class LaunchAttributes:
 PLAIN_LAUNCH = LaunchAttributes()
 
 
-SHARED_SIZES = {"float": 4, "float4": 16, "int": 4, "int4": 16, "uint4": 16}
+SHARED_SIZES = {"float": 4, "float4": 16, "int": 4, "int4": 16, "uint4": 16, "Long4": 32}
 """Bytes of an element of each type in work-group memory."""
 
 

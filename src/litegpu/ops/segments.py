@@ -11,7 +11,7 @@ import numpy as np
 from litegpu.codegen import FLOAT, Register, register_of
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add, constant_list
-from litegpu.ops.common import checks
+from litegpu.ops.common import checks, facts
 from litegpu.ops.common.functions import BINARY
 from litegpu.ops.common.types import INTEGERS, NUMBERS, SHORT_NUMBERS, Types
 from litegpu.ops.index_map import strides
@@ -69,7 +69,7 @@ class Segments(Op):
         self._combine, self._start = combine, start
 
     def flops(self, graph: Graph, node: Node) -> int:
-        return graph.values[node.inputs[self._rows]].elements
+        return facts.elements(graph, facts.operand(node.inputs, self._rows))
 
     def check(self, graph: Graph, node: Node) -> str:
         count = 2 if self._sizes is None else 3
