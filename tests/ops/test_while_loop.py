@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from litegpu.ops import while_loop
 from litegpu.ops.common.support import check_support
 from litegpu.ops.common.work import work_of
 from litegpu.runtime_abi import interpreter as runtime
+from litegpu.runtime_abi import structs
 from litegpu.runtime_abi.file import ModelFile
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from loop_models import Carried, composite, counted, loop, recurrent
@@ -50,6 +52,12 @@ def reason(report: DelegationReport) -> str:
     """Return why the loop of a model stays on the CPU."""
     (found,) = (node.reason for node in report.rejected if node.op == "WHILE")
     return found
+
+
+@pytest.fixture
+def file_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the runtime not say where the model's file is."""
+    monkeypatch.setattr(ModelFile, "around", lambda _tensor: None)
 
 
 def noise(*shape: int) -> npt.NDArray[np.float32]:
@@ -105,12 +113,36 @@ def test_a_loop_whose_passes_hang_on_data() -> None:
     assert reason(report) == "How often it runs is known only when the model runs."
 
 
+@pytest.mark.usefixtures("file_unknown")
 def test_without_its_file_a_loop_stays_on_the_cpu() -> None:
     model = decaying(2)
     delegate = GpuDelegate()
     runtime.load().Interpreter(model_content=model, experimental_delegates=[delegate])
     assert delegate.report is not None
     assert reason(delegate.report) == "Its body is read from the file: pass GpuDelegate(model=...)."
+
+
+def test_the_file_is_found_around_a_constant_of_the_runtime() -> None:
+    model = ctypes.create_string_buffer(decaying(2))
+    begin, size = ctypes.addressof(model), len(model) - 1
+    words = (ctypes.c_uint64 * 5)(0, 0, 0, begin, size)
+    tensor = structs.TfLiteTensor(data=begin + 64, bytes=size - 64)
+    assert ModelFile.around(tensor) is None
+    tensor.allocation = ctypes.addressof(words)
+    assert (found := ModelFile.around(tensor)) is not None
+    nodes = [Node(0, "LESS", 1, (0, 2), (3,)), Node(1, "ADD", 1, (0, 1), (2,))]
+    whole = ModelFile.open(model.raw[:-1])
+    assert found.graph_io(1, nodes) == whole.graph_io(1, nodes)
+    for lie in ({"bytes": size}, {"data": begin - 1}, {"data": None}):
+        other = structs.TfLiteTensor(data=begin, bytes=8, allocation=tensor.allocation)
+        for name, value in lie.items():
+            setattr(other, name, value)
+        assert (ModelFile.around(other) is None) == (lie != {"bytes": size})
+    words[4] -= 1
+    assert ModelFile.around(tensor) is None
+    words[4] += 1
+    model[4:8] = b"TFLX"
+    assert ModelFile.around(tensor) is None
 
 
 @pytest.mark.parametrize("kind", ["bytes", "path"])
@@ -352,8 +384,8 @@ def pair(first: tuple[int, ...], second: tuple[int, ...]) -> bytes:
     return writer.build()
 
 
-def without_file(model: bytes, inputs: Inputs) -> DelegationReport:
-    """Require the CPU's results of a delegate that does not know the file."""
+def plain(model: bytes, inputs: Inputs) -> DelegationReport:
+    """Require the CPU's results of a delegate that is not given the file."""
     delegate = GpuDelegate()
     interpreter = runtime.load().Interpreter(model_content=model, experimental_delegates=[delegate])
     interpreter.allocate_tensors()
@@ -364,14 +396,18 @@ def without_file(model: bytes, inputs: Inputs) -> DelegationReport:
     return delegate.report
 
 
+@pytest.mark.usefixtures("file_unknown")
 def test_composites_need_no_file_where_shapes_tell_their_inputs_apart() -> None:
-    report = without_file(pair((3, 5), (5,)), [noise(3, 5), noise(5)])
+    report = plain(pair((3, 5), (5,)), [noise(3, 5), noise(5)])
     assert (report.delegated_nodes, report.whole_graph) == ([0], True)
     assert not report.subgraphs
 
 
-def test_composites_need_the_file_where_shapes_tell_nothing() -> None:
+def test_composites_need_the_file_where_shapes_tell_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, inputs = pair((3, 5), (3, 5)), [noise(3, 5), noise(3, 5) * 2]
-    (found,) = without_file(model, inputs).rejected
+    monkeypatch.setattr(ModelFile, "around", lambda _tensor: None)
+    (found,) = plain(model, inputs).rejected
     assert found.reason == "Its body is read from the file: pass GpuDelegate(model=...)."
     assert both(model, inputs).whole_graph

@@ -26,6 +26,7 @@ from litegpu import GpuDelegate
 from litegpu.pictures import images
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.writer import ModelWriter
+from loop_models import recurrent
 from model_runner import cpu_answers
 from op_runner import MODES, Mode, run
 from real_models import find
@@ -273,4 +274,20 @@ def test_real_model(name: str) -> None:
     (expected,) = cpu_answers(model, [pictures])
     delegate = GpuDelegate(precision="fp32")
     assert_close(run_model(interpreter(model, delegate), *pictures), expected, 1e-5)
+    assert delegate.report is not None and delegate.report.whole_graph
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_loop_is_read_from_the_runtimes_memory(mapped: bool, tmp_path: Path) -> None:
+    """Its body's inputs and outputs are in the model alone, which the delegate is not given."""
+    writer = ModelWriter()
+    x = writer.input((4, 2, 3))
+    writer.output(recurrent(writer, x, 5, gru=False, backward=False, seed=1))
+    model, path, values = writer.build(), tmp_path / "model.tflite", random(4, 2, 3)
+    path.write_bytes(model)
+    delegate = GpuDelegate(min_nodes_per_partition=0)
+    source: dict[str, Any] = {"model_path": str(path)} if mapped else {"model_content": model}
+    target = RUNTIME.Interpreter(**source, experimental_delegates=[delegate])
+    target.allocate_tensors()
+    assert_close(run_model(target, values), reference(model, values))
     assert delegate.report is not None and delegate.report.whole_graph

@@ -18,6 +18,7 @@ from litegpu.delegation.cost_model import CostPolicy
 from litegpu.delegation.partition_kernel import PartitionKernel
 from litegpu.engine.compiled import CompiledPartition
 from litegpu.graph import Graph
+from litegpu.runtime_abi.file import ModelFile
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from loop_models import Carried, counted, loop, loop_graphs, recurrent, run_loop
 from small_models import (
@@ -60,6 +61,12 @@ def as_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def file_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the runtime not say where the model's file is, which leaves loops to the CPU."""
+    monkeypatch.setattr(ModelFile, "around", lambda _tensor: None)
+
+
+@pytest.fixture
 def invokes(monkeypatch: pytest.MonkeyPatch) -> Counter[int | None]:
     """Count the invokes of partitions, by the number of their graph."""
     found = Counter[int | None]()
@@ -86,7 +93,7 @@ def lstm() -> bytes:
     return writer.build()
 
 
-@pytest.mark.usefixtures("real_policy")
+@pytest.mark.usefixtures("real_policy", "file_unknown")
 def test_a_loop_on_the_cpu_calls_the_device_for_no_condition(invokes: Counter[int | None]) -> None:
     """The condition is a whole graph of three small operations, and runs before each pass."""
     delegate, x = GpuDelegate(), random(STEPS, 1, 5)
@@ -116,7 +123,7 @@ def test_a_loop_of_many_small_kernels_is_not_unrolled(invokes: Counter[int | Non
     assert report_of(forced).whole_graph
 
 
-@pytest.mark.usefixtures("as_a_gpu")
+@pytest.mark.usefixtures("as_a_gpu", "file_unknown")
 def test_a_body_that_pays_for_its_copies_is_taken(invokes: Counter[int | None]) -> None:
     writer = ModelWriter()
     x = writer.input(LARGE)

@@ -61,7 +61,8 @@ class GpuDelegate:
 
     `options` is a GpuDelegateOptions or a dict; keyword arguments are its fields. One delegate may
     serve several interpreters; `report` describes the last one that applied it. `model` is the
-    path of the interpreter's file, or its bytes: with it, loops can run on the GPU, too.
+    path of the interpreter's file, or its bytes, for runtimes that do not say where in memory it
+    is: loops can run on the GPU only with it.
     `on_progress` is called with a litegpu.Progress ten times a second, in a separate thread, while
     compiling takes longer than half a second.
 

@@ -1,11 +1,13 @@
 """What only a model's file says of its graphs: in which order they take inputs and give outputs.
 
-The runtime tells a delegate the nodes of the graphs that a WHILE runs, but not which of their
-tensors are inputs and outputs, nor in which order.
+The C interface gives a delegate the nodes of the graphs that a WHILE runs, but not which of their
+tensors are inputs and outputs, nor in which order. The file is found in memory through the
+runtime's constants, or opened.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import struct
@@ -15,6 +17,7 @@ from pathlib import Path
 
 from litegpu.errors import ModelError
 from litegpu.graph import Node
+from litegpu.runtime_abi.structs import TfLiteTensor
 
 GraphIo = tuple[tuple[int, ...], tuple[int, ...]]
 """The inputs and the outputs of a graph, as tensor indices."""
@@ -22,16 +25,33 @@ GraphIo = tuple[tuple[int, ...], tuple[int, ...]]
 ModelSource = str | os.PathLike[str] | bytes
 """A .tflite file: its path, or its bytes."""
 
+_IDENTIFIER = b"TFL3"
 _SUBGRAPHS = 2
 _INPUTS, _OUTPUTS, _OPERATORS = 1, 2, 3
 _OPERATOR_INPUTS, _OPERATOR_OUTPUTS = 1, 2
+
+
+class _Allocation(ctypes.Structure):
+    """The memory of a file in the runtime, `TfLiteTensor.allocation` of each constant in it.
+
+    It is a C++ object. All its kinds begin with the same members since tflite-runtime 2.14; what
+    is read is used only if it is a file with the constant in it.
+    """
+
+    _fields_ = (
+        ("vtable", ctypes.c_void_p),
+        ("error_reporter", ctypes.c_void_p),
+        ("kind", ctypes.c_int),
+        ("base", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
     """A flatbuffer of the schema's; nothing is read of it before it is asked."""
 
-    data: bytes | mmap.mmap
+    data: bytes | mmap.mmap | memoryview
 
     @classmethod
     def open(cls, source: ModelSource) -> ModelFile:
@@ -47,6 +67,22 @@ class ModelFile:
                 return cls(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except (OSError, ValueError) as error:
             raise ModelError(f"The delegate's model '{source}' cannot be read: {error}.") from error
+
+    @classmethod
+    def around(cls, tensor: TfLiteTensor) -> ModelFile | None:
+        """Return the file that a constant of the runtime is part of, as it is in memory.
+
+        None where the runtime does not say where its file is. The file must not outlive the
+        interpreter.
+        """
+        if not tensor.allocation or not tensor.data:
+            return None
+        found = _Allocation.from_address(tensor.allocation)
+        begin, size = found.base or 0, found.bytes
+        if not begin <= tensor.data <= tensor.data + tensor.bytes <= begin + size:
+            return None
+        data = memoryview((ctypes.c_uint8 * size).from_address(begin)).cast("B")
+        return cls(data) if bytes(data[4:8]) == _IDENTIFIER else None
 
     def graph_io(self, index: int, nodes: Sequence[Node]) -> GraphIo | None:
         """Return the inputs and outputs of graph `index`, which has these nodes.

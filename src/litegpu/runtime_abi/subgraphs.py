@@ -83,10 +83,11 @@ class Subgraphs:
     def read(self, source: ModelSource | None) -> None:
         """Read all graphs; one that cannot be read is left out.
 
-        Only the model's file states the inputs and outputs of a loop's graphs: without it no loop
-        can be unrolled. Those of a composite's graph are known without it where types and shapes
-        leave one choice. Raises ModelError, after all else is done, for a file that cannot be read
-        and for that of another model.
+        Only the model's file states the inputs and outputs of a loop's graphs. It is `source`, or
+        what the runtime has in memory: without either no loop can be unrolled. Those of a
+        composite's graph are known without it where types and shapes leave one choice. Raises
+        ModelError, after all else is done, for a `source` that cannot be read or is that of another
+        model.
         """
         self._read(0, self._context)
         for number in itertools.count(1):
@@ -104,9 +105,15 @@ class Subgraphs:
         nodes = [node for node in self._nodes(self._graphs) if node.op in _INLINED]
         numbers = sorted({number for node in nodes for number in _called(node) if number})
         try:
-            if source is not None and numbers:
-                file = ModelFile.open(source)
-                self._bodies = {n: self._body(n, file) for n in numbers if n in self._graphs}
+            file = self._file(source) if numbers else None
+            for n in numbers if file is not None else ():
+                if n in self._graphs and (body := self._body(n, file)) is not None:
+                    self._bodies[n] = body
+                elif n in self._graphs and source is not None:
+                    raise ModelError(
+                        f"The delegate's model has no such graph {n} as the interpreter's. "
+                        "Give the delegate the file that the interpreter loads."
+                    )
         finally:
             left = _Allowance(_MOST_NODES)
             self._graphs = {n: self._with_bodies(each, left) for n, each in self._graphs.items()}
@@ -119,15 +126,34 @@ class Subgraphs:
         """Yield the nodes of some graphs."""
         return (node for n in numbers if n in self._graphs for node in self._graphs[n].nodes)
 
-    def _body(self, number: int, file: ModelFile) -> Graph:
-        """Return a graph with its inputs and outputs. Raises ModelError if the file lacks it."""
+    def _file(self, source: ModelSource | None) -> ModelFile | None:
+        """Return the model's file. Raises ModelError for a `source` that cannot be read."""
+        if source is not None:
+            return ModelFile.open(source)
+        for number, graph in self._graphs.items():
+            constants = [v for v, value in graph.values.items() if value.is_constant]
+            with self._opened(number) as context:
+                tensors = TfLiteContext.from_address(context).tensors if context else None
+                for v in constants if tensors else ():
+                    if (file := ModelFile.around(reader.tensor_at(tensors or 0, v))) is not None:
+                        return file
+        return None
+
+    @contextlib.contextmanager
+    def _opened(self, number: int) -> Iterator[int]:
+        """Let a graph be read; yields its context, 0 where there is none."""
+        if not number:  # the runtime has it open
+            yield self._context
+            return
+        with _acquired(self._context, number) as context:
+            yield context
+
+    def _body(self, number: int, file: ModelFile) -> Graph | None:
+        """Return a graph with its inputs and outputs, None if the file lacks it."""
         graph = self._graphs[number]
         ends = file.graph_io(number, graph.nodes)
         if ends is None:
-            raise ModelError(
-                f"The delegate's model has no such graph {number} as the interpreter's. "
-                "Give the delegate the file that the interpreter loads."
-            )
+            return None
         passed = {v for each in ends for v in each} - graph.values.keys()
         with _acquired(self._context, number) as context:
             passed_values = reader.read_values(context, passed, self._budget)
