@@ -141,7 +141,7 @@ def test_the_file_is_found_around_a_constant_of_the_runtime() -> None:
     words[4] -= 1
     assert ModelFile.around(tensor) is None
     words[4] += 1
-    model[4:8] = b"TFLX"
+    ctypes.memmove(begin + 4, b"TFLX", 4)
     assert ModelFile.around(tensor) is None
 
 

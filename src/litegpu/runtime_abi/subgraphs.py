@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import enum
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from litegpu.errors import ModelError
@@ -106,14 +106,8 @@ class Subgraphs:
         numbers = sorted({number for node in nodes for number in _called(node) if number})
         try:
             file = self._file(source) if numbers else None
-            for n in numbers if file is not None else ():
-                if n in self._graphs and (body := self._body(n, file)) is not None:
-                    self._bodies[n] = body
-                elif n in self._graphs and source is not None:
-                    raise ModelError(
-                        f"The delegate's model has no such graph {n} as the interpreter's. "
-                        "Give the delegate the file that the interpreter loads."
-                    )
+            if file is not None:
+                self._find_bodies(file, numbers, source is not None)
         finally:
             left = _Allowance(_MOST_NODES)
             self._graphs = {n: self._with_bodies(each, left) for n, each in self._graphs.items()}
@@ -125,6 +119,20 @@ class Subgraphs:
     def _nodes(self, numbers: Collection[int]) -> Iterator[Node]:
         """Yield the nodes of some graphs."""
         return (node for n in numbers if n in self._graphs for node in self._graphs[n].nodes)
+
+    def _find_bodies(self, file: ModelFile, numbers: Iterable[int], given: bool) -> None:
+        """Find graphs with their inputs and outputs; raise ModelError if a `given` file lacks one.
+
+        What other delegates have changed is not in the file any more.
+        """
+        for number in (n for n in numbers if n in self._graphs):
+            if (body := self._body(number, file)) is not None:
+                self._bodies[number] = body
+            elif given:
+                raise ModelError(
+                    f"The delegate's model has no such graph {number} as the interpreter's. "
+                    "Give the delegate the file that the interpreter loads."
+                )
 
     def _file(self, source: ModelSource | None) -> ModelFile | None:
         """Return the model's file. Raises ModelError for a `source` that cannot be read."""
