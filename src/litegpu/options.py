@@ -77,7 +77,7 @@ class GpuDelegateKeywords(TypedDict, total=False):
     inference_priority2: InferencePriority | Literal[0, 1, 2, 3]
     inference_priority3: InferencePriority | Literal[0, 1, 2, 3]
     experimental_flags: int
-    max_delegated_partitions: int
+    max_delegated_partitions: int | None
     serialization_dir: str | os.PathLike[str] | None
     model_token: str | None
     first_delegate_node_index: int
@@ -123,8 +123,10 @@ class GpuDelegateOptions:
 
     The first block has the names, defaults and rules of TensorFlow Lite's GPU delegate:
     `is_precision_loss_allowed` is -1 (use the priorities), 0 or 1; enums may also be given as
-    numbers. `max_delegated_partitions` below 1 means 1. With `serialization_dir` and
-    `model_token`, compiled partitions are cached in that folder and loaded at the next start;
+    numbers. `max_delegated_partitions` None lets estimates decide: each partition that saves time
+    runs on the GPU (the largest on a software device, which saves none); below 1 means 1. With
+    `serialization_dir` and `model_token`, compiled partitions are cached in that folder and loaded
+    at the next start;
     ENABLE_SERIALIZATION is optional. CL_ONLY takes precedence over GL_ONLY. Nodes (by their numbers
     in the report) before `first_delegate_node_index` or after `last_delegate_node_index` stay on
     the CPU, which helps to find a node with wrong results.
@@ -178,7 +180,7 @@ class GpuDelegateOptions:
     inference_priority2: int = InferencePriority.AUTO
     inference_priority3: int = InferencePriority.AUTO
     experimental_flags: int = ExperimentalFlags.ENABLE_QUANT
-    max_delegated_partitions: int = 1
+    max_delegated_partitions: int | None = None
     serialization_dir: str | None = None
     model_token: str | None = None
     first_delegate_node_index: int = 0
@@ -369,12 +371,11 @@ _INTEGERS: dict[str, Names | None] = {
     "inference_priority2": InferencePriority,
     "inference_priority3": InferencePriority,
     "experimental_flags": ExperimentalFlags,
-    "max_delegated_partitions": None,
     "first_delegate_node_index": None,
     "last_delegate_node_index": None,
 }
 """Options that are whole numbers, and the enums that name their values."""
-_OPTIONAL_INTEGERS = ("min_nodes_per_partition", "invoke_timeout_ms")
+_OPTIONAL_INTEGERS = ("max_delegated_partitions", "min_nodes_per_partition", "invoke_timeout_ms")
 _TRUTHS = ("cache", "unsafe_cache", "quick_start")
 _TEXTS = ("serialization_dir", "model_token", "backend")
 

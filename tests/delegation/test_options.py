@@ -31,13 +31,14 @@ def options(*priorities: int, **fields: Any) -> GpuDelegateOptions:
 
 
 def test_defaults_are_those_of_the_c_api() -> None:
+    """But for the number of partitions, which is what estimates say and not 1."""
     found = GpuDelegateOptions()
     assert found.is_precision_loss_allowed == -1
     assert found.inference_preference == 0
     assert (found.inference_priority1, found.inference_priority2) == (1, 0)
     assert found.inference_priority3 == 0
     assert found.experimental_flags == 1
-    assert found.max_delegated_partitions == 1
+    assert found.max_delegated_partitions is None
     assert found.first_delegate_node_index == 0
     assert found.last_delegate_node_index == 2**31 - 1
     assert found.min_nodes_per_partition is None

@@ -66,7 +66,12 @@ def small_and_large_inputs() -> tuple[np.ndarray, np.ndarray]:
     [
         ({}, [(6, 7)], [(0, 1, 2, 3, 4)]),
         ({"max_delegated_partitions": 2}, [(6, 7)], [(0, 1, 2, 3, 4)]),
-        ({"min_nodes_per_partition": 0}, [(0, 1, 2, 3, 4)], [(6, 7)]),
+        ({"min_nodes_per_partition": 0}, [(0, 1, 2, 3, 4), (6, 7)], []),
+        (
+            {"min_nodes_per_partition": 0, "max_delegated_partitions": 1},
+            [(0, 1, 2, 3, 4)],
+            [(6, 7)],
+        ),
         (
             {"min_nodes_per_partition": 1, "max_delegated_partitions": 2},
             [(0, 1, 2, 3, 4), (6, 7)],
@@ -90,6 +95,24 @@ def test_what_a_gpu_takes(
     report = report_of(delegate)
     assert [part.nodes for part in report.partitions] == chosen
     assert [each.nodes for each in report.left_out] == left
+
+
+@pytest.mark.usefixtures("as_a_gpu")
+def test_each_partition_that_pays_for_its_copies_is_taken() -> None:
+    """A node that stays on the CPU between two of them costs their copies, and no more."""
+    writer = ModelWriter()
+    y = step(writer, CPU_ONLY, writer.input((1, 48, 48, 32)))
+    for seed in range(3):
+        y = step(writer, CPU_ONLY, convolution(writer, y, 32, seed=seed))
+    writer.output(y)
+    model, x = writer.build(), random(1, 48, 48, 32)
+    delegate, one = GpuDelegate(), GpuDelegate(max_delegated_partitions=1)
+    assert_close(run(interpreter(model, delegate), x), reference(model, x), 1e-4)
+    report = report_of(delegate)
+    assert sorted(part.nodes for part in report.partitions) == [(1,), (3,), (5,)]
+    assert all(part.estimate and part.estimate.saved_seconds > 0 for part in report.partitions)
+    interpreter(model, one)
+    assert len(report_of(one).partitions) == 1
 
 
 @pytest.mark.usefixtures("as_a_gpu")

@@ -20,7 +20,7 @@ SNIPPETS = {
     'GpuDelegate({"precison": "fp16"})': r'incompatible type|Extra key "precison"',
     'GpuDelegate(precision="fp8")': r'"precision".* has incompatible type "Literal\[.fp8.\]"',
     'GpuDelegate({"precision": 16})': r"incompatible type",
-    "GpuDelegate(max_delegated_partitions=None)": r'"max_delegated_partitions".* incompatible type',
+    'GpuDelegate(max_delegated_partitions="2")': r'"max_delegated_partitions".* incompatible type',
     "GpuDelegate(backend=3)": r'"backend" to "GpuDelegate" has incompatible type',
     "GpuDelegate(inference_preference=3)": r'"inference_preference".* has incompatible type',
     'GpuDelegateOptions(precision="fp8")': r'"precision".* has incompatible type',

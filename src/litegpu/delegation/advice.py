@@ -12,7 +12,7 @@ from litegpu.delegation.report import Advice, QuantizedSupport, without_tensors
 from litegpu.engine.compiled import CompiledPartition
 from litegpu.errors import InterpreterError
 from litegpu.graph import DType, Graph, Node
-from litegpu.graph.partition import PartitionChoice
+from litegpu.graph.partition import NO_LIMIT, PartitionChoice
 from litegpu.numeric_policy import FP16, NumericPolicy
 from litegpu.ops.base import find
 from litegpu.ops.common import types
@@ -21,8 +21,6 @@ from litegpu.ops.common.support import SupportCheck, computes_with_bytes, has_by
 from litegpu.wording import about, counted, counts, shown_nodes, shown_ops, shown_size, shown_time
 
 _MOST_BLOCKERS, _MOST_TRIED = 5, 8
-_MANY = 1 << 16
-"""More partitions than any graph has."""
 _DATA_MOVEMENT = ("concat", "index_map", "reshape")
 """Templates of kernels that only move elements, apart from their epilogues."""
 _DATA_MOVEMENT_FROM, _PADDING_FROM = 0.05, 0.1
@@ -195,7 +193,7 @@ def _on_limit(selection: Selection, choice: PartitionChoice) -> Iterator[Advice]
     """Advise a higher max_delegated_partitions where that saves time."""
     if not choice.left:
         return
-    every = selection.choose(limit=_MANY)
+    every = selection.choose(limit=NO_LIMIT)
     saved = selection.costs.invoke_seconds(choice.delegated) - selection.costs.invoke_seconds(
         every.delegated
     )

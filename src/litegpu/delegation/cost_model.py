@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from litegpu.graph import Graph
-from litegpu.graph.partition import PartitionPolicy, Subset
+from litegpu.graph.partition import NO_LIMIT, PartitionPolicy, Subset
 from litegpu.ops.base import facts_of
 from litegpu.ops.common.work import Work, states_of, tensor_bytes, work_of
 from litegpu.ops.while_loop import WHILE
@@ -166,12 +166,13 @@ class CostPolicy:
     """Delegates the partitions that are faster on the GPU, the largest saving first.
 
     A software device never saves time. There every partition is accepted, so that it can be tested,
-    and the partitions with the most work come first.
+    and the one with the most work is taken.
     """
 
     def __init__(self, costs: CostModel, software: bool) -> None:
         self._costs = costs
         self._software = software
+        self.limit = 1 if software else NO_LIMIT
 
     def benefit(self, subset: Subset) -> float:
         """Return the seconds that an invoke saves; on a software device, what the CPU needs."""
@@ -197,6 +198,8 @@ class CostPolicy:
 class NodeCountPolicy:
     """Delegates partitions of at least `least` nodes, the largest first."""
 
+    limit = NO_LIMIT
+
     def __init__(self, least: int) -> None:
         self._least = least
 
@@ -213,6 +216,8 @@ class NodeCountPolicy:
 
 class NothingPolicy:
     """Delegates nothing, for one reason."""
+
+    limit = NO_LIMIT
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -232,6 +237,11 @@ class RequiredNodes:
     def __init__(self, policy: PartitionPolicy, nodes: Collection[int]) -> None:
         self._policy = policy
         self._nodes = frozenset(nodes)
+
+    @property
+    def limit(self) -> int:
+        """Return that of the other policy."""
+        return self._policy.limit
 
     def benefit(self, subset: Subset) -> float:
         """Return infinity for such a partition."""

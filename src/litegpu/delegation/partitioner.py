@@ -59,7 +59,6 @@ class Selection:
         self._folded = {n.index for n in graph.nodes if is_folded(n, graph.values)}
         self._states = {node.index: states for node in graph.nodes if (states := states_of(node))}
         self._same = variables_of(graph)
-        self._limit = max(options.max_delegated_partitions, 1)
         self.costs = CostModel(graph, device.backend, threads, self._folded)
         least = options.min_nodes_per_partition
         self._called = runs is not Runs.INVOKED
@@ -74,6 +73,8 @@ class Selection:
         # takes them it refuses the model.
         custom = [node.index for node in graph.nodes if code_of(node.op) == CUSTOM]
         self._policy = RequiredNodes(policy, custom)
+        most = options.max_delegated_partitions
+        self._limit = self._policy.limit if most is None else max(most, 1)
 
     def choose(self, more: Iterable[int] = (), limit: int | None = None) -> PartitionChoice:
         """Choose partitions; as if some `more` nodes were supported, or the limit another one."""

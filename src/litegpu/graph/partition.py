@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -23,8 +24,16 @@ Preview = Callable[[Sequence[int]], list[Subset]]
 """Asks the runtime how it would cut the graph if these nodes were delegated."""
 
 
+NO_LIMIT = sys.maxsize
+"""As many partitions as a policy accepts."""
+
+
 class PartitionPolicy(Protocol):
     """Decides about partitions of a graph that the CPU has a part of."""
+
+    @property
+    def limit(self) -> int:
+        """How many partitions to delegate unless a user sets the number."""
 
     def benefit(self, subset: Subset) -> float:
         """Return a figure that is larger for the better of two partitions.

@@ -55,7 +55,7 @@ DELEGATE_FLAGS = (
         "max_delegated_partitions",
         whole,
         None,
-        "maximum number of partitions on the GPU (default: 1)",
+        "maximum number of partitions on the GPU (default: by estimated time)",
     ),
     Flag(
         "min_nodes_per_partition",

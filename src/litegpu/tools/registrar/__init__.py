@@ -40,7 +40,7 @@ _LAST = 2**31 - 1
 
 DEFAULT_FLAGS = (
     Flag("num_threads", at_least(-1), -1, "CPU threads; -1 leaves their number to the runtime"),
-    Flag("max_delegated_partitions", whole, 0, "most parts to run on a delegate; 0: the least, 1"),
+    Flag("max_delegated_partitions", whole, 0, "most parts to run on a delegate; 0: it decides"),
     Flag(
         *("min_nodes_per_partition", whole, 0),
         "minimum nodes of a partition (default, or below 0: the delegate's rule)",
@@ -380,7 +380,7 @@ def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
     flags = ExperimentalFlags.ENABLE_QUANT if args.gpu_experimental_enable_quant else 0
     options: dict[str, Any] = {
         "experimental_flags": flags | (ExperimentalFlags.ENABLE_SERIALIZATION if serialized else 0),
-        "max_delegated_partitions": max(args.max_delegated_partitions, 1),
+        "max_delegated_partitions": args.max_delegated_partitions or None,
         "first_delegate_node_index": args.first_delegate_node_index,
         "last_delegate_node_index": args.last_delegate_node_index,
         "min_nodes_per_partition": least if given and least >= 0 else None,
