@@ -21,7 +21,7 @@ from litegpu import GpuDelegate
 from litegpu.engine.budget import ConstantBudget
 from litegpu.errors import DeviceMemoryError, ModelError
 from litegpu.graph import DType, Graph, Node, Value
-from litegpu.ops.common import fold, weights
+from litegpu.ops.common import fold
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.zoo.writer import ModelWriter
@@ -32,7 +32,6 @@ HANGS_S = 60.0
 LEFT_TO_THE_CPU = {
     "nested_options": "",
     "sparse": "",
-    "groups": "",
     "same_weights": "far more memory than the model has of them",
     "one_hots": "far more memory than the model has of them",
     "long_shapes": "more operands, dimensions and scales than litegpu examines",
@@ -43,7 +42,7 @@ LEFT_TO_THE_CPU = {
 """What the delegate says; nothing where each node has its own reason."""
 ON_THE_DEVICE = {
     **{"chain": 4000, "fan": 4000, "moves": 4000, "sums": 3000, "wide_join": 4001},
-    **{"tables_of_sums": 1, "many_fills": 65, "many_runs": 257},
+    **{"tables_of_sums": 1, "many_fills": 65, "many_runs": 257, "groups": 1},
 }
 """How many nodes run there."""
 
@@ -228,10 +227,3 @@ def test_the_same_bytes_count_once() -> None:
         ConstantBudget.of(computed("ADD", *each)[0]) for each in ([array, array], [array])
     )
     assert twice.left == once.left
-
-
-def test_groups_that_would_be_written_out() -> None:
-    assert not weights.check_groups((480, 1, 1, 512), 120)  # whole slices
-    assert not weights.check_groups((6, 3, 3, 5), 3)
-    reason = weights.check_groups((480, 1, 1, 510), 480)
-    assert "480 groups of 1 filters of 510 channels are no multiples of 4" in reason

@@ -10,6 +10,7 @@ from litegpu.graph import ABSENT, SELF, EpilogueOp, Graph, Node
 from litegpu.ops.base import NewValue, Op, Shape, SpecContext, as_float32, register
 from litegpu.ops.common import checks, facts, weights, window
 from litegpu.ops.common.conv_spec import ConvSpec, Depthwise, Expand
+from litegpu.ops.common.groups import Groups, depthwise_taps
 from litegpu.ops.common.traits import Trait
 from litegpu.ops.common.weights import check_bias
 from litegpu.ops.common.window import DepthwiseAttributes
@@ -106,9 +107,13 @@ class Conv2D(Op):
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         _, height, width, channels = graph.values[node.inputs[0]].shape
         outputs, kh, kw, depth = graph.values[node.inputs[1]].shape
-        shape = outputs, kh, kw, depth
-        normalized = weights.normalize(graph, node, new_value, shape, channels // depth)
+        groups = Groups((outputs, kh, kw, depth), channels // depth)
         view = window.window_of(node.params, (kh, kw), (height, width))
+        if groups.is_depthwise:
+            return _depthwise_nodes(graph, node, view, new_value)
+        if groups.is_padded:
+            return _padded_nodes(graph, node, view, groups, new_value)
+        normalized = weights.normalize(graph, node, new_value, groups.shape, groups.count)
         return conv_nodes(node, node.inputs[0], view, normalized)
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[ConvSpec]:
@@ -127,6 +132,38 @@ def conv_nodes(
         *normalized.nodes,
         replace(node, inputs=inputs, attributes=attributes, epilogue=normalized.epilogue),
     )
+
+
+def _depthwise_nodes(
+    graph: Graph, node: Node, view: window.Window, new_value: NewValue
+) -> tuple[Node, ...]:
+    """Return what computes groups of one channel each: a depthwise convolution."""
+    taps, nodes = depthwise_taps(node, graph.values[node.inputs[1]], new_value)
+    bias, epilogue = weights.normalize_bias(graph, node)
+    inputs = (node.inputs[0], *(taps for _ in nodes))
+    attributes = DepthwiseAttributes(view, taps, bias)
+    conv = replace(node, inputs=inputs, attributes=attributes, epilogue=epilogue)
+    return (*nodes, replace(conv, op="DEPTHWISE_CONV_2D", version=1))
+
+
+def _padded_nodes(
+    graph: Graph, node: Node, view: window.Window, groups: Groups, new_value: NewValue
+) -> tuple[Node, ...]:
+    """Return a convolution whose groups are padded to whole channel blocks."""
+    image, nodes = groups.pad_image(node, graph.values[node.inputs[0]], new_value)
+    operand, computed = groups.pad_weights(node, graph.values[node.inputs[1]], new_value)
+    inputs: tuple[int, ...] = (image,)
+    if computed:
+        shape, count = groups.padded_shape, groups.count
+        operand, pack = weights.pack_node(node, operand, shape, count, new_value)
+        computed.append(pack)
+        inputs = (image, operand)
+    bias, epilogue = weights.normalize_bias(graph, node)
+    bias = groups.pad_bias(graph, bias, new_value)
+    attributes = ConvAttributes(view, operand, bias, groups.padded_shape, groups.count)
+    conv = replace(node, inputs=inputs, attributes=attributes, epilogue=epilogue)
+    result = graph.values[node.outputs[0]]
+    return (*nodes, *computed, *groups.unpad_result(conv, result, new_value))
 
 
 def merged_values(node: Node) -> tuple[int, ...]:
@@ -180,7 +217,4 @@ def _check_geometry(graph: Graph, node: Node) -> str:
     channels, outputs, depth = image[3], kernel[0], kernel[3]
     if depth < 1 or channels % depth or outputs % (channels // depth):
         return f"{channels} input channels and a filter of {list(kernel)} do not form groups."
-    return checks.first_of(
-        weights.check_groups((outputs, kernel[1], kernel[2], depth), channels // depth),
-        window.check_window(node.params, (kernel[1], kernel[2]), (image[1], image[2])),
-    )
+    return window.check_window(node.params, (kernel[1], kernel[2]), (image[1], image[2]))

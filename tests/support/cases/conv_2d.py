@@ -77,6 +77,23 @@ CASES: tuple[Case, ...] = (
     Conv(image=(1, 5, 4, 9), filters=6, groups=3, bias=""),
     Conv(image=(1, 5, 4, 8), filters=8, kernel=(3, 3), stride=(2, 2), groups=8),
     Conv(image=(1, 5, 4, 8), filters=12, kernel=(3, 3), groups=2),
+    # Groups of one channel
+    *(
+        Conv(image=(2, 6, 5, c), filters=c * m, kernel=(3, 2), groups=c, activation="RELU6")
+        for c in range(2, 10)
+        for m in ((1, 2, 3)[c % 3],)
+    ),
+    Conv(image=_ODD, filters=5, kernel=(3, 3), stride=(2, 2), dilation=(1, 1), groups=5, bias=""),
+    Conv(image=_ODD, filters=10, kernel=(3, 3), dilation=(2, 2), groups=5, bias="computed"),
+    Conv(image=(1, 7, 6, 16), filters=16, kernel=(7, 7), groups=16, weights="half"),
+    # Many groups, which are padded to whole slices
+    *(
+        Conv(image=(2, 4, 3, groups * i), filters=groups * o, kernel=(3, 2), groups=groups)
+        for groups, i, o in ((20, 2, 1), (12, 5, 3), (24, 3, 8), (18, 8, 5), (32, 2, 2))
+    ),
+    Conv(image=(1, 5, 4, 60), filters=60, groups=12, bias="computed", activation="RELU"),
+    Conv(image=(1, 5, 4, 60), filters=36, groups=12, kernel=(2, 2), bias="", weights="half"),
+    Conv(image=(1, 5, 4, 60), filters=60, groups=12, kernel=(3, 3), stride=(2, 1), items=LARGE),
     # Every tile: 1, 2 or 4 pixels by 1 or 2 slices
     *(
         Conv(image=(1, 1, rows, 6), filters=filters, items=SMALL, kernel=(1, 2))
@@ -150,6 +167,8 @@ CASES: tuple[Case, ...] = (
             ((2, 5, 4, 6), 4, 2),
             ((1, 5, 4, 9), 6, 3),
             ((1, 5, 4, 8), 12, 2),
+            ((2, 5, 4, 7), 14, 7),
+            ((1, 4, 3, 60), 36, 12),
         )
     ),
     Conv(image=(2, 1, 3, 517), filters=6, weights="computed", items=LARGE),

@@ -194,6 +194,9 @@ CASES: tuple[Case, ...] = (
     HybridConv(per_channel=True, kernel=(1, 1), values=_ABOVE, activation="RELU6", kind=POWER),
     HybridConv(per_channel=True, padding="VALID", values=Rows(0.0, 2.0, zeros=True), batch=3),
     HybridConv(channels=4, filters=8, groups=2, per_channel=True, values=_ABOVE),
+    HybridConv(channels=9, filters=18, groups=9, per_channel=True, batch=2),
+    HybridConv(channels=7, filters=7, groups=7, per_channel=True, values=_ABOVE, stride=(2, 2)),
+    HybridConv(channels=60, filters=36, groups=12, per_channel=True, values=_ABOVE, batch=2),
     *(HybridConv(four_bits=True, per_channel=each, values=_BELOW) for each in (True, False)),
     HybridConv(channels=9, filters=4, stride=(2, 2), activation="RELU", values=_ABOVE, batch=2),
     HybridConv(

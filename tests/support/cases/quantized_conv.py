@@ -144,6 +144,10 @@ CASES = [
     ),
     *_all_types(channels=16, filters=24, groups=4, kind=POWER),
     *_all_types(channels=6, filters=4, groups=2, kind=POWER),
+    *_all_types(channels=9, filters=9, groups=9, kind=POWER),
+    *_all_types(channels=6, filters=12, groups=6, activation="RELU6", stride=(2, 2)),
+    *_all_types(channels=60, filters=36, groups=12, kind=POWER, batch=2),
+    *_all_types(channels=40, filters=40, groups=20, kernel=(1, 2), padding="VALID"),
     *(
         QuantizedMatrix(dtype=dtype, kind=kind, inputs=inputs, outputs=outputs, batch=batch)
         for dtype in ("int8", "uint8")

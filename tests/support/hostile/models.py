@@ -79,7 +79,7 @@ def sparse(rows: int = 20_000, columns: int = 20_000) -> bytes:
 
 
 def groups(count: int = 480) -> bytes:
-    """A convolution in groups that are no whole slices: zeros fill what lies between them."""
+    """A convolution in groups that are no whole channel blocks: each is padded to these."""
     writer = ModelWriter()
     x = writer.input((1, 1, 1, count * 510))
     weights = writer.constant(np.ones((count, 1, 1, 510), np.float32))

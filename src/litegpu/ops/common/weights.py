@@ -27,8 +27,6 @@ from litegpu.ops.pack_weights import (
 )
 
 Floats = npt.NDArray[np.float32]
-_MOST_SPREAD = 1 << 22
-"""Floats that the weights of groups may become when zeros fill what lies between them."""
 
 
 class ConvOperands(Protocol):
@@ -89,17 +87,6 @@ class Normalized:
     epilogue: tuple[EpilogueOp, ...]
 
 
-def check_groups(shape: Shape4, groups: int) -> str:
-    """Require that zeros between groups take no memory that the file is no measure of."""
-    dense = math.prod(shape) * groups
-    if whole_groups(shape, groups) or dense <= _MOST_SPREAD:
-        return ""
-    return (
-        f"{groups} groups of {shape[0] // groups} filters of {shape[3]} channels are no multiples "
-        f"of 4: their weights would be written out as {dense} floats."
-    )
-
-
 def normalize(
     graph: Graph,
     node: Node,
@@ -113,10 +100,17 @@ def normalize(
     bias, epilogue = normalize_bias(graph, node, bias_position)
     if graph.values[weights].is_constant:
         return Normalized((), (), weights, bias, shape, groups, epilogue)
+    packed, pack = pack_node(node, weights, shape, groups, new_value)
+    return Normalized((pack,), (packed,), packed, bias, shape, groups, epilogue)
+
+
+def pack_node(
+    node: Node, weights: int, shape: Shape4, groups: int, new_value: NewValue
+) -> tuple[int, Node]:
+    """Return computed weights as kernels read them (a value id), and the node that packs them."""
     attributes = PackAttributes(shape, groups)
     packed = new_value(packed_shape(attributes))
-    pack = Node(node.index, PACK_WEIGHTS, 1, (weights,), (packed,), attributes=attributes)
-    return Normalized((pack,), (packed,), packed, bias, shape, groups, epilogue)
+    return packed, Node(node.index, PACK_WEIGHTS, 1, (weights,), (packed,), attributes=attributes)
 
 
 def normalize_bias(

@@ -10,12 +10,14 @@ from typing import Any, ClassVar
 from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node, Quantization, Value
 from litegpu.ops.base import Exact, NewValue
 from litegpu.ops.common import checks
+from litegpu.ops.common.groups import Groups, depthwise_taps
 from litegpu.ops.common.types import BYTES
 from litegpu.ops.common.weights import bias_of
 from litegpu.ops.common.window import POINT, window_of
 from litegpu.ops.exact import numbers
 from litegpu.ops.exact.numbers import Multiplier
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
+from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
 
 
 class ExactProducts(Exact):
@@ -54,7 +56,39 @@ class ExactConv2D(ExactProducts):
             weight_zero(weights),
         )
         epilogue = requantized(graph, node, new_value, away=[groups > 1])
+        return products_of_groups(graph, node, image, attributes, epilogue, new_value)
+
+
+def products_of_groups(
+    graph: Graph,
+    node: Node,
+    image: Value,
+    attributes: QuantizedConvAttributes,
+    epilogue: tuple[EpilogueOp, ...],
+    new_value: NewValue,
+) -> Sequence[Node]:
+    """Return what computes a convolution of bytes, an `image`, with any groups."""
+    groups = Groups(attributes.shape, attributes.groups)
+    weights = graph.values[attributes.weights]
+    if groups.is_depthwise:
+        taps, _ = depthwise_taps(node, weights, new_value)
+        depthwise = QuantizedDepthwiseAttributes(
+            attributes.window, taps, attributes.bias, attributes.input_zero, attributes.weight_zero
+        )
+        return (quantized_node(node, QUANTIZED_DEPTHWISE, image.id, depthwise, epilogue),)
+    if not groups.is_padded:
         return (quantized_node(node, QUANTIZED_CONV, image.id, attributes, epilogue),)
+    source, nodes = groups.pad_image(node, image, new_value)
+    operand, _ = groups.pad_weights(node, weights, new_value, attributes.weight_zero)
+    padded = replace(
+        attributes,
+        weights=operand,
+        bias=groups.pad_bias(graph, attributes.bias, new_value),
+        shape=groups.padded_shape,
+    )
+    conv = quantized_node(node, QUANTIZED_CONV, source, padded, epilogue)
+    sums = replace(graph.values[node.outputs[0]], dtype=DType.INT32)
+    return (*nodes, *groups.unpad_result(conv, sums, new_value))
 
 
 class ExactFullyConnected(ExactProducts):

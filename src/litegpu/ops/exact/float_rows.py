@@ -61,7 +61,7 @@ class FloatRows:
         subtraction = () if self.symmetric else (EpilogueOp(of_integers("SUB"), (self.zero,)),)
         return self._rounded(self.source.id, DType.INT32, subtraction)
 
-    def image(self, window: Window, result: Shape) -> tuple[int, Window]:
+    def image(self, window: Window, result: Shape) -> tuple[Value, Window]:
         """Return an image of bytes, and the window over it: outside of it lie zero points.
 
         `result` is what the window makes of the source, [N, H, W, C].
@@ -69,7 +69,7 @@ class FloatRows:
         batch, *size, channels = self.source.shape
         result_size = (result[1], result[2])
         if self.symmetric or not window.leaves((size[0], size[1]), result_size):
-            return self.stored(), window
+            return replace(self.source, id=self.stored(), dtype=DType.INT8), window
         reached = [
             max((out - 1) * stride + (taps - 1) * dilation + 1, pad + own)
             for out, stride, taps, dilation, pad, own in zip(
@@ -78,11 +78,13 @@ class FloatRows:
             )
         ]
         # Among integers without a zero point zeros are what lies outside.
-        padded = self.new_value((batch, *reached, channels), dtype=DType.INT8)
+        shape = (batch, *reached, channels)
+        padded = self.new_value(shape, dtype=DType.INT8)
         begin = CopyAttributes((0, -window.pads[0], -window.pads[1], 0))
         points = (EpilogueOp(of_integers("ADD"), (self.zero,)),)
         self._append(COPY, (self.centred(),), (padded,), attributes=begin, epilogue=points)
-        return padded, replace(window, pads=(0, 0))
+        image = replace(self.source, id=padded, shape=shape, dtype=DType.INT8)
+        return image, replace(window, pads=(0, 0))
 
     @property
     def _shape_of_scales(self) -> Shape:

@@ -25,6 +25,7 @@ from litegpu.ops.exact.conv import (
     check_bias,
     check_bits,
     check_weights,
+    products_of_groups,
     quantized_node,
 )
 from litegpu.ops.exact.float_rows import FloatRows
@@ -94,7 +95,7 @@ class HybridConv2D(_Hybrid):
         groups = image.shape[3] // depth
         rows = FloatRows(node.index, image, _IMAGE, _is_symmetric(graph, node), new_value)
         geometry = window_of(node.params, (height, width), (image.shape[1], image.shape[2]))
-        source, geometry = rows.image(geometry, graph.values[node.outputs[0]].shape)
+        stored, geometry = rows.image(geometry, graph.values[node.outputs[0]].shape)
         attributes = QuantizedConvAttributes(
             geometry, weights.id, ABSENT, (outputs, height, width, depth), groups, 0, 0
         )
@@ -106,7 +107,8 @@ class HybridConv2D(_Hybrid):
             *scaled,
             *_ended(graph, node, new_value),
         )
-        return (*rows.nodes, quantized_node(node, QUANTIZED_CONV, source, attributes, epilogue))
+        products = products_of_groups(graph, node, stored, attributes, epilogue, new_value)
+        return (*rows.nodes, *products)
 
     def _check_numbers(self, graph: Graph, node: Node) -> str:
         image, weights = (graph.values[v] for v in node.inputs[:2])
