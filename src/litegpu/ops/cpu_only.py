@@ -118,11 +118,6 @@ class Stated(OpFacts):
 _RECURRENT = partial(facts.product_by_input, data=0, weights=(1, 2))
 _STATED: Mapping[str, Mapping[str, Any]] = {
     "ASSIGN_VARIABLE": {"state_operands": (0,)},
-    "CONV_3D": {"flops": facts.product_by_output},
-    "CONV_3D_TRANSPOSE": {
-        "shape_operands": (0,),
-        "flops": partial(facts.product_by_input, data=2, weights=(1,)),
-    },
     "EMBEDDING_LOOKUP_SPARSE": {"shape_unknown": True},
     "IF": {"shape_unknown": True},
     "MULTINOMIAL": {"shape_operands": (1,)},

@@ -77,12 +77,15 @@ class Rejected:
 
 _WINDOW = {"padding": "same", "stride_height": 1, "stride_width": 1, "activation": "none"}
 _DILATED = {**_WINDOW, "dilation_height_factor": 1, "dilation_width_factor": 1}
+_DEEP = {**_DILATED, "stride_depth": 1, "dilation_depth_factor": 1}
 _POOL = {**_WINDOW, "filter_height": 2, "filter_width": 2}
 _PARAMS: Mapping[str, Mapping[str, Any]] = {
     "AVERAGE_POOL_2D": _POOL,
     "BATCH_MATMUL": {"adj_x": False, "adj_y": False},
     "CONCATENATION": {"axis": 3, "activation": "none"},
     "CONV_2D": _DILATED,
+    "CONV_3D": _DEEP,
+    "CONV_3D_TRANSPOSE": _DEEP,
     "DEPTHWISE_CONV_2D": _DILATED,
     "FULLY_CONNECTED": {"activation": "none", "weights_format": 0, "keep_num_dims": False},
     "LSTM": {"activation": "tanh", "cell_clip": 0.0, "proj_clip": 0.0, "kernel_type": 1},
