@@ -23,6 +23,8 @@ def mismatch(expected: Array, got: Array, limit: float) -> str:
         return f"shape {got.shape} instead of {expected.shape}"
     if got.dtype != expected.dtype:
         return f"{got.dtype} instead of {expected.dtype}"
+    if expected.dtype == np.complex64:
+        expected, got = expected.view(np.float32), got.view(np.float32)
     if expected.dtype != np.float32:
         limit = 0.0  # integers and truth values are exact
     lost = np.isfinite(expected) & ~np.isfinite(got)

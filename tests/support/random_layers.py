@@ -8,6 +8,8 @@ from cases.attention import Attention
 from cases.base import ANY, Case, Pair, Range
 from cases.batch_matmul import Matmul
 from cases.conv_2d import ACTIVATIONS, Conv
+from cases.conv_3d import ACTIVATIONS as ACTIVATIONS_3D
+from cases.conv_3d import Conv3D, Conv3DTranspose
 from cases.depthwise_conv_2d import Depthwise
 from cases.fully_connected import Dense
 from cases.landmarks import MovePoints, Resample, ToMatrix, Transform
@@ -15,6 +17,7 @@ from cases.lstm import BasicLstm, Lstm
 from cases.mediapipe import ArgmaxPool, TransposeConvBias, Unpool
 from cases.pool_2d import AveragePool, L2Pool, LocalResponse, MaxPool
 from cases.resize_bilinear import Resize
+from cases.rfft2d import Spectrum
 from cases.transpose_conv import TransposeConv
 from dice import Dice
 
@@ -54,6 +57,37 @@ def convolution(dice: Dice) -> Case:
         groups=groups,
         bias=_bias(dice),
         weights=weights,
+    )
+
+
+def convolution_3d(dice: Dice) -> Case:
+    """3-D convolutions and transposed ones, with any window."""
+    batch, height, width, channels = dice.image()
+    up = dice.flag()
+    kernel = (dice.number(1, 3), *dice.pair(1, 3))
+    stride, dilation = ((dice.number(1, 3), *dice.pair(1, 2)) for _ in range(2))
+    slices = dice.number(1, 4)
+    sides = zip((slices, height, width), kernel, dilation, strict=True)
+    fits = up or all(d * (k - 1) < n for n, k, d in sides)
+    return (Conv3DTranspose if up else Conv3D)(
+        image=(batch, slices, height, width, channels),
+        filters=dice.number(1, 9),
+        kernel=kernel,
+        stride=stride,
+        dilation=dilation,
+        padding=dice.one_of("SAME", "VALID") if fits else "SAME",
+        activation=dice.one_of("NONE", *ACTIVATIONS_3D),
+        bias=_bias(dice),
+    )
+
+
+def spectrum(dice: Dice) -> Case:
+    """Fourier transforms that cut their input, or add zeros to it."""
+    parts = ("COMPLEX_ABS", "REAL", "IMAG")
+    return Spectrum(
+        shape=(dice.number(1, 3), dice.number(1, 9), dice.number(1, 40)),
+        lengths=(1 << dice.number(0, 4), 1 << dice.number(1, 6)),
+        parts=(dice.one_of(*parts), dice.one_of(*parts)),
     )
 
 
@@ -325,7 +359,18 @@ def local_response(dice: Dice) -> Case:
 
 
 LAYERS = (
-    *(convolution, convolution, depthwise, transposed, dense, matmul, pool, lstm, basic_lstm),
+    *(
+        convolution,
+        convolution,
+        convolution_3d,
+        depthwise,
+        transposed,
+        dense,
+        matmul,
+        pool,
+        lstm,
+        basic_lstm,
+    ),
     attention,
     local_response,
     resize,

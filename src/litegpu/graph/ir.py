@@ -39,6 +39,7 @@ class DType(enum.Enum):
     INT64 = "int64"
     UINT64 = "uint64"
     BOOL = "bool"
+    COMPLEX64 = "complex64"
     OTHER = "other"
 
     @property
