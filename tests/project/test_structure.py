@@ -110,6 +110,7 @@ def test_every_op_module_is_imported_and_registered() -> None:
 
 FAMILIES = {
     "arg_max": "the largest or the smallest",
+    "conv_3d": "there and back",
     "cpu_only": "no kernels: what is known of them is a table",
     "depth_to_space": "there and back",
     "elementwise": "a table of expressions",
@@ -120,6 +121,7 @@ FAMILIES = {
     "pad": "zeros, or any number",
     "pool_2d": "the largest or the average",
     "reduce": "a table of reductions",
+    "rfft2d": "a transform, its steps, and parts of its result",
     "segments": "rows joined by indices",
     "select": "with and without broadcasting",
     "space_to_batch_nd": "there and back",
