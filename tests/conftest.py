@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import os
 import typing
@@ -49,6 +50,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Say in the JUnit file which tests use a trained model: check_real_models.py reads it."""
     if item.get_closest_marker("real_model"):
         item.user_properties.append(("real_model", "yes"))
+
+
+def pytest_collection_finish() -> None:
+    """Keep ten thousand tests out of each later search for garbage, of which they ask often."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

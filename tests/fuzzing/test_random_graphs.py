@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import random_rewrites
+import turns
 from litegpu import GpuDelegate
 from litegpu.options import InferencePriority
 from litegpu.runtime_abi import interpreter as runtime
@@ -21,7 +22,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 _SETTINGS = settings(
-    max_examples=25,
+    max_examples=25 if turns.ALL else 12,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import cases
+import turns
 from backend_suite import FLOATS, GROUP, REVERSE, cell, floats, kernel, program, ready, run
 from cases.attention import Attention
 from cases.base import LARGE, SMALL, Case, NumpyCase
@@ -177,7 +178,8 @@ def mixed() -> dict[str, tuple[Case, ...]]:
     """
     some = [case for case in cases.TABLE.values() if case.items is None]
     kinds = [list(each) for _, each in itertools.groupby(some, type)]
-    picked = [case for kind in kinds for case in kind[:: max(1, len(kind) // 3)][:4]]
+    apart, most = (3, 4) if turns.ALL else (2, 2)
+    picked = [case for kind in kinds for case in kind[:: max(1, len(kind) // apart)][:most]]
     by_numpy = tuple(case for case in picked if isinstance(case, NumpyCase))
     others = [case for case in picked if not isinstance(case, NumpyCase)]
     models = [*(tuple(others[start::8]) for start in range(8)), by_numpy]

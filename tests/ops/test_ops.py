@@ -1,6 +1,6 @@
 """Every case of the op table, on every device, at every precision, against the CPU's kernels.
 
-Where CPUs play the devices, these take the precisions in turns: see `modes`.
+Where a CPU plays the devices, two of them share a group of cases: see `modes`.
 """
 
 from __future__ import annotations
@@ -28,25 +28,43 @@ GROUPS = groups(cases.TABLE)
 def modes(group: int, device: DeviceInfo) -> Sequence[Mode]:
     """Return all modes for a GPU, and one or none for each of several devices that a CPU plays.
 
-    Their compilers take most of the time of all tests, that of the first one most of it. So two of
-    them share a group, one for each precision; which of them begins changes with the group. Of the
-    groups of a class the first device takes every other one, and is asked for what its memory holds
-    at fp32; the others are not.
+    Their compilers take most of the time of all tests. So two of them share a group, one for each
+    precision; which of them begins changes with the group. Of the groups of a class the first
+    device takes every other one, and is asked for what its memory holds at fp32; the others are
+    not.
     """
     if turns.ALL or not device.software:
         return MODES
-    played = [other for other in first_devices() if other.software]
-    first, *others = played
+    takers = takers_of(group)
+    if device not in takers:
+        return ()
+    first = played_devices()[0]
+    kinds = ("fp32-staged" if device == first else "fp32-direct", "fp16-staged")
+    begins = turns.turn(GROUPS[group][0].name, 2)
+    wanted = kinds if len(takers) == 1 else (kinds[(begins + takers.index(device)) % 2],)
+    return [mode for mode in MODES if mode.name in wanted]
+
+
+def played_devices() -> list[DeviceInfo]:
+    """Return the first device of each backend, of those that a CPU plays."""
+    return [each for each in first_devices() if each.software]
+
+
+def takers_of(group: int) -> list[DeviceInfo]:
+    """Return those devices that a CPU plays that share a group: two, where there are two."""
+    first, *others = played_devices()
     if others:
         place = group % len(others)
         others = others[place:] + others[:place]
-    takers = [first, *others][:2] if is_first_half(group) or len(others) < 2 else others[:2]
-    if device not in takers:
-        return ()
-    kinds = ("fp32-staged" if device == first else "fp32-direct", "fp16-staged")
-    begins = turns.turn(GROUPS[group][0].name, 2)
-    wanted = kinds if len(played) == 1 else (kinds[(begins + takers.index(device)) % 2],)
-    return [mode for mode in MODES if mode.name in wanted]
+    return [first, *others][:2] if is_first_half(group) or len(others) < 2 else others[:2]
+
+
+def cases_of(group: int, device: DeviceInfo) -> tuple[Case, ...]:
+    """Return the cases of a group that a device runs: the two that share it deal them out."""
+    if turns.ALL or not device.software:
+        return GROUPS[group]
+    takers = takers_of(group)
+    return turns.share(GROUPS[group], takers.index(device), len(takers))
 
 
 def is_first_half(group: int) -> bool:
@@ -67,7 +85,7 @@ def test_cases_agree_with_the_cpu(
     wanted = modes(group, device)
     if not wanted:
         pytest.skip(turns.NOT_ITS_TURN)
-    wrong = [text for mode in wanted for text in problems(GROUPS[group], device, mode)]
+    wrong = [text for mode in wanted for text in problems(cases_of(group, device), device, mode)]
     assert not wrong, "\n".join(wrong)
     # Compilers count their warnings there.
     assert not re.search(r"\d+ warnings? generated", capfd.readouterr().err)

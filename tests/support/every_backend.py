@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 
+import turns
 from cuda_emulator import needs_emulator
 from litegpu import backends
 from litegpu.backends import BACKENDS
@@ -97,12 +98,25 @@ def device(request: pytest.FixtureRequest) -> DeviceInfo:
 @pytest.fixture(params=sorted(BACKENDS))
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Run a test on each backend; without an NVIDIA GPU, CUDA is the simulated driver."""
-    if reason := missing_device(request.param):
+    if missing := missing_device(request.param):
         if request.param != "cuda" or needs_emulator.args[0]():
-            pytest.skip(reason)
+            pytest.skip(missing)
+        skip_every_other(request.node)
         put_in_place(monkeypatch)
+    elif device_of(request.param).software:
+        skip_every_other(request.node)
     yield request.param
     gc.collect()
+
+
+def skip_every_other(item: pytest.Function) -> None:
+    """Skip half of a test's combinations of a backend with other parameters, like a chessboard.
+
+    So each value of a parameter meets half of the backends, and each backend half of the values.
+    """
+    indices = item.callspec.indices
+    if not turns.ALL and len(indices) > 1 and sum(indices.values()) % 2:
+        pytest.skip(turns.NOT_ITS_TURN)
 
 
 @pytest.fixture
