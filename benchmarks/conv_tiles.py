@@ -22,6 +22,7 @@ from unittest import mock
 
 import numpy as np
 
+import no_cache  # noqa: F401
 from litegpu import GpuDelegate
 from litegpu.device_model import model_of
 from litegpu.kernels.cuda import conv_mma

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import no_cache  # noqa: F401
 from litegpu import __version__
 
 _PACKAGES = (

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+import no_cache  # noqa: F401
 from litegpu.errors import ModelError
 from litegpu.runtime_abi.interpreter import interpreter
 

@@ -38,6 +38,7 @@ from typing import Any
 
 from ai_edge_litert.interpreter import Interpreter
 
+import no_cache  # noqa: F401
 from litegpu import GpuDelegate
 from litegpu.backends.opencl.commands import CommandBuffer, EnqueueLoop
 from litegpu.runtime_abi import kernel_slots

@@ -23,6 +23,9 @@ _POCL, _UNOPTIMIZED = "POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable"
 if not turns.ALL:
     os.environ.setdefault(_POCL, _UNOPTIMIZED)
 
+# Tests start cold, and leave nothing in the user's cache folder.
+os.environ.setdefault("LITEGPU_CACHE", "0")
+
 # Tests stand in for NVRTC in their own process, and count on its threads.
 os.environ.setdefault("LITEGPU_COMPILE_PROCESSES", "0")
 

@@ -16,9 +16,9 @@ VARIABLES: Mapping[str, str] = {
     "LITEGPU_BACKEND": "default of the option backend",
     "LITEGPU_DEVICE": "default of the option device (number, part of its name, cuda:0)",
     "LITEGPU_MODELS": "folder with trained models",
-    "LITEGPU_CACHE": "1 caches partitions in the user's cache folder, a path in that folder",
+    "LITEGPU_CACHE": "0 disables the cache of partitions, a path sets its folder",
     "LITEGPU_CACHE_UNSAFE": "1 uses a cache folder even if other users can write to it",
-    "LITEGPU_CACHE_LIMIT": "maximum size of a cache folder in MiB (default 4096)",
+    "LITEGPU_CACHE_LIMIT": "maximum size of a cache folder in MiB (default 1024)",
     "LITEGPU_COMPILE_PROCESSES": "0 compiles CUDA in one process, OpenCL as one program",
 }
 """Name and meaning of each variable."""
@@ -42,13 +42,14 @@ def debug_level() -> int:
     return int(value) if value.isdecimal() else int(bool(value))
 
 
-_CACHE_MIB = 4096
+_CACHE_MIB = 1024
 _NO, _YES = ("", "0", "false", "no", "off"), ("true", "yes", "on")
 
 
-def is_cache_wanted() -> bool:
-    """Return whether LITEGPU_CACHE enables the cache; 0, no and an empty text do not."""
-    return text("LITEGPU_CACHE").lower() not in _NO
+def cache_setting() -> bool | None:
+    """Return whether LITEGPU_CACHE enables or disables the cache; None if it is not set."""
+    value = text("LITEGPU_CACHE").lower()
+    return value not in _NO if value else None
 
 
 def is_unsafe_cache_allowed() -> bool:

@@ -156,8 +156,8 @@ class GpuDelegateOptions:
     which are rounded to the grid and range of the stored integers. Without ENABLE_QUANT all nodes
     with 8-bit tensors stay on the CPU.
 
-    `cache` caches compiled partitions: True in `serialization_dir` if that is given, otherwise in
-    the user's cache folder; a path: in that folder; None: if LITEGPU_CACHE is set; False: never.
+    `cache` caches compiled partitions: in `serialization_dir` if that is given, otherwise in the
+    user's cache folder; a path: in that folder; False: never; None: unless LITEGPU_CACHE is 0.
     The cache key contains everything that a partition depends on, such as weights and driver, so
     a `model_token` only groups files (docs/cache.md). `unsafe_cache` uses the folder even if it
     belongs to another user or if others may write to it: they can then execute code in this
@@ -305,7 +305,7 @@ class GpuDelegateOptions:
         """Return whether the first invokes may run quickly compiled kernels."""
         if self.quick_start is not None:
             return self.quick_start
-        return self._keeps() and self.tuning() is not Tuning.MEASURED
+        return self._is_cached() and self.tuning() is not Tuning.MEASURED
 
     def timeout_seconds(self) -> float | None:
         """Return the maximum seconds of an invoke; None for no limit."""
@@ -330,37 +330,51 @@ class GpuDelegateOptions:
         named = ("serialization_dir", "model_token")
         missing = [name for name in named if not getattr(self, name)]
         requested = enabled or self.unsafe_cache or len(missing) < len(named)
-        if not requested or self._keeps():
+        if not requested or self._is_cached():
             return ""
         if self.cache is False:
-            return "Nothing is kept on disk: cache is False."
-        return f"Nothing is kept on disk: {' and '.join(missing)} must be given too, or cache=True."
+            return "Nothing is cached: cache is False."
+        return (
+            "Nothing is cached, because LITEGPU_CACHE disables it. Set cache=True, or both "
+            "serialization_dir and model_token."
+        )
 
-    def _keeps(self) -> bool:
-        """Whether compiled partitions are cached."""
+    def _is_cached(self) -> bool:
+        """Return whether compiled partitions are cached."""
+        return self._cache_request() is not False
+
+    def _cache_request(self) -> bool | None:
+        """Return whether the cache is enabled or disabled explicitly; None: it is by default."""
         if self.cache is not None:
             return bool(self.cache)
-        return bool(self.serialization_dir and self.model_token) or config.is_cache_wanted()
+        if self.serialization_dir and self.model_token:
+            return True
+        return config.cache_setting()
 
     def cache_folder(self) -> CacheFolder | None:
         """Return the folder of compiled partitions, None without a cache.
 
         Raises OptionsError or MissingDependencyError where there is no such place.
         """
-        if not self._keeps():
+        if not self._is_cached():
             return None
         trusted = self.unsafe_cache
         if trusted is None:
             trusted = config.is_unsafe_cache_allowed()
         folder = with_home(self.serialization_dir or "") or str(default_folder())
-        return CacheFolder(folder, self.model_token or "", trusted)
+        requested = self._cache_request() is not None
+        return CacheFolder(folder, self.model_token or "", trusted, requested)
 
     def usable_cache_folder(self) -> CacheFolder | None:
-        """Return the result of `cache_folder`, or None after a warning if it raises."""
+        """Return the result of `cache_folder`, or None after a log line if it raises.
+
+        The line is a warning if the cache was enabled explicitly.
+        """
         try:
             return self.cache_folder()
         except LitegpuError as error:
-            _log.warning("Nothing is kept on disk: %s", error)
+            level = logging.INFO if self._cache_request() is None else logging.WARNING
+            _log.log(level, "Nothing is cached: %s", error)
             return None
 
 

@@ -265,7 +265,7 @@ def test_a_folder_that_cannot_be_written_changes_nothing(
     (tmp_path / "file").write_text("no folder")
     model, x = fully_convolutional(), random(1, 9, 7, 3)
     assert_close(outputs(tmp_path / "file" / "new", model, x), reference(model, x))
-    assert "Compiled partitions cannot be kept in" in caplog.text
+    assert "Compiled partitions cannot be cached in" in caplog.text
 
 
 # What a file says, with a right checksum

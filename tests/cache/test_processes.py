@@ -52,7 +52,7 @@ def test_all_answers_are_right_and_the_folder_is_clean_in_the_end(tmp_path: Path
             killed = dies(number) >= 0
             assert process.returncode == (-signal.SIGKILL if killed else 0), errors
             assert said.split() == [expected] * (dies(number) if killed else STARTS), errors
-            assert "cannot be kept" not in errors
+            assert "cannot be cached" not in errors
     finally:
         for process in processes:
             process.kill()

@@ -158,40 +158,49 @@ def test_the_backend_follows(fields: dict[str, Any], backend: str | None) -> Non
             {"serialization_dir": "here", "model_token": "m", "unsafe_cache": True},
             ("here", "m", True),
         ),
-        ({"unsafe_cache": True}, None),
-        ({"experimental_flags": 8, "serialization_dir": "here"}, None),
-        ({"experimental_flags": 8, "model_token": "m"}, None),
-        ({}, None),
+        ({"cache": False}, None),
+        ({"unsafe_cache": True}, ("named", "", True)),
+        ({"experimental_flags": 8, "serialization_dir": "here"}, ("here", "", False)),
+        ({"experimental_flags": 8, "model_token": "m"}, ("named", "m", False)),
+        ({}, ("named", "", False)),
     ],
 )
-def test_what_is_kept_needs_directory_and_token_or_a_word(
+def test_partitions_are_cached_by_default(
     fields: dict[str, Any], folder: tuple[str, str, bool] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("LITEGPU_CACHE", raising=False)
     monkeypatch.setattr("litegpu.options.default_folder", lambda: Path("named"))
-    assert GpuDelegateOptions(**fields).cache_folder() == folder
+    monkeypatch.delenv("LITEGPU_CACHE", raising=False)
+    found = GpuDelegateOptions(**fields).cache_folder()
+    requested = "cache" in fields or {"serialization_dir", "model_token"} <= set(fields)
+    assert found == (None if folder is None else (*folder, requested))
+    monkeypatch.setenv("LITEGPU_CACHE", "0")
+    found = GpuDelegateOptions(**fields).cache_folder()
+    assert found == ((*folder, True) if folder is not None and requested else None)
 
 
 def test_the_environment_asks_for_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    for value in ("", "0", "no", "False", "off"):
+    for value in ("0", "no", "False", "off"):
         monkeypatch.setenv("LITEGPU_CACHE", value)
         assert GpuDelegateOptions().cache_folder() is None
     usual = GpuDelegateOptions(cache=True).cache_folder()
+    assert usual is not None
+    monkeypatch.setenv("LITEGPU_CACHE", "")
+    assert GpuDelegateOptions().cache_folder() == usual._replace(requested=False)
     for value in ("1", "true", "Yes", "on"):
         monkeypatch.setenv("LITEGPU_CACHE", value)
         assert GpuDelegateOptions().cache_folder() == usual
-    assert usual is not None and usual.folder.endswith(str(Path("litegpu") / "partitions"))
+    assert usual.folder.endswith(str(Path("litegpu") / "partitions"))
     monkeypatch.setenv("LITEGPU_CACHE", "elsewhere")
-    assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", False)
+    assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", False, True)
     assert GpuDelegateOptions(cache=False).cache_folder() is None
     there = GpuDelegateOptions(serialization_dir="~/kept", model_token="m").cache_folder()
-    assert there == (str(Path("~/kept").expanduser()), "m", False)
+    assert there == (str(Path("~/kept").expanduser()), "m", False, True)
     monkeypatch.setenv("LITEGPU_CACHE_UNSAFE", "1")
-    assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", True)
-    assert GpuDelegateOptions(unsafe_cache=False).cache_folder() == ("elsewhere", "", False)
+    assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", True, True)
+    assert GpuDelegateOptions(unsafe_cache=False).cache_folder() == ("elsewhere", "", False, True)
     for value in ("0", "false"):
         monkeypatch.setenv("LITEGPU_CACHE_UNSAFE", value)
-        assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", False)
+        assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", False, True)
 
 
 @pytest.mark.parametrize(
@@ -202,22 +211,26 @@ def test_the_environment_asks_for_what_is_kept(monkeypatch: pytest.MonkeyPatch) 
         ({"serialization_dir": "d", "model_token": "m"}, ""),
         (
             {"experimental_flags": 8},
-            "Nothing is kept on disk: serialization_dir and model_token must be given too, or "
-            "cache=True.",
+            "Nothing is cached, because LITEGPU_CACHE disables it. Set cache=True, or both "
+            "serialization_dir and model_token.",
         ),
-        ({"experimental_flags": 8, "serialization_dir": "d"}, "kept on disk: model_token must"),
-        ({"serialization_dir": "d"}, "kept on disk: model_token must"),
-        ({"unsafe_cache": True}, "Nothing is kept on disk: serialization_dir and model_token"),
-        ({"experimental_flags": 8, "cache": False}, "Nothing is kept on disk: cache is False."),
+        ({"experimental_flags": 8, "serialization_dir": "d"}, "Set cache=True, or both"),
+        ({"serialization_dir": "d"}, "LITEGPU_CACHE disables it."),
+        ({"unsafe_cache": True}, "LITEGPU_CACHE disables it."),
+        ({"experimental_flags": 8, "cache": False}, "Nothing is cached: cache is False."),
     ],
 )
 def test_half_of_what_serialization_needs_is_a_warning(
-    fields: dict[str, Any], text: str, caplog: pytest.LogCaptureFixture
+    fields: dict[str, Any],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    monkeypatch.setenv("LITEGPU_CACHE", "0")
     assert text in GpuDelegateOptions(**fields).unused()
     GpuDelegate(**fields)
     assert text in caplog.text
-    assert ("kept on disk" in caplog.text) == bool(text)
+    assert ("Nothing is cached" in caplog.text) == bool(text)
 
 
 def test_numbers_and_paths_of_other_types_are_welcome() -> None:

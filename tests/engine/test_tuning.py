@@ -412,7 +412,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(
     device = ToldDevice(fewest)
     found = tuned(device, 16, cache=tmp_path / "file")
     assert found == [min(items_of(device, 16, k) for k in range(6))]
-    assert f"Measured choices cannot be kept in '{tmp_path / 'file'}'" in caplog.text
+    assert f"Measured choices cannot be cached in '{tmp_path / 'file'}'" in caplog.text
 
 
 # In an interpreter

@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_written_is_one_warning(
     for key in ("source", "another"):
         files(tmp_path / "file").store(b"compiled", key)
     assert files(tmp_path / "file").load("source") is None
-    expected = f"Compiled kernels cannot be kept in '{tmp_path / 'file'}'"
+    expected = f"Compiled kernels cannot be cached in '{tmp_path / 'file'}'"
     assert caplog.text.count(expected) == 1 and "check serialization_dir" in caplog.text
     assert f"('{tmp_path / 'file'}' is no folder)" in caplog.text
 
@@ -95,7 +95,7 @@ def test_a_folder_that_is_only_read_is_one_warning(
     monkeypatch.setattr(tempfile, "mkstemp", refuse)
     for key in ("source", "another"):
         files(tmp_path).store(b"compiled", key)
-    text = f"Compiled kernels cannot be kept in '{tmp_path}' (Permission denied); check serial"
+    text = f"Compiled kernels cannot be cached in '{tmp_path}' (Permission denied); check serial"
     assert len(caplog.records) == 1 and text in caplog.text
 
 
@@ -262,7 +262,7 @@ def test_a_folder_under_a_files_name_is_a_warning(
     path.mkdir()
     assert files(tmp_path).load("source") is None
     files(tmp_path).store(DATA, "source")
-    assert "cannot be kept" in caplog.text
+    assert "cannot be cached" in caplog.text
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -373,7 +373,7 @@ def test_a_full_disk_leaves_nothing_behind(
     monkeypatch.setattr(os, call, fail_with(OSError(errno.ENOSPC, "No space left on device")))
     files(tmp_path).store(DATA, "source")
     assert list(tmp_path.iterdir()) == []
-    assert "cannot be kept" in caplog.text and "No space left on device" in caplog.text
+    assert "cannot be cached" in caplog.text and "No space left on device" in caplog.text
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -476,7 +476,7 @@ def test_a_read_only_folder_is_read_and_one_warning(
         assert files(tmp_path).load("source") == DATA
         for key in ("another", "third"):
             files(tmp_path).store(DATA, key)
-        assert len(caplog.records) == 1 and "cannot be kept" in caplog.text
+        assert len(caplog.records) == 1 and "cannot be cached" in caplog.text
     finally:
         tmp_path.chmod(0o700)
 

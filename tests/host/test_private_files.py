@@ -84,4 +84,4 @@ def test_kernels_are_kept_there_too(shared: Path, caplog: pytest.LogCaptureFixtu
     trusting.store(b"kernels", "source")
     assert trusting.load("source") == b"kernels" and not caplog.records
     assert DiskCache(Folder(str(shared)), ".bin").load("source") is None
-    assert "Compiled kernels cannot be kept in" in caplog.text
+    assert "Compiled kernels cannot be cached in" in caplog.text

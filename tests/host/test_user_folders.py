@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from pathlib import Path
 
 import platformdirs
 import pytest
 
-from litegpu import GpuDelegate, GpuDelegateOptions
-from litegpu.errors import MissingDependencyError, OptionsError
+from litegpu import GpuDelegate
+from litegpu.errors import OptionsError
 from litegpu.host.user_folders import user_cache, with_home
 from litegpu.tools import cli
 from litegpu.tools.models.downloads import cache_folder
@@ -54,7 +53,7 @@ def test_without_a_home_the_delegate_runs_and_keeps_nothing(
     delegate = GpuDelegate(backend="opencl", cache=True, serialization_dir=named)
     interpreter(fully_convolutional(), delegate).invoke()
     assert delegate.error is None and delegate.report is not None and delegate.report.partitions
-    assert "Nothing is kept on disk: " in caplog.text and "Set HOME, or name" in caplog.text
+    assert "Nothing is cached: " in caplog.text and "Set HOME, or name" in caplog.text
     assert [*tmp_path.iterdir()] == []
 
 
@@ -69,14 +68,3 @@ def test_without_a_home_the_tools_say_so(
     monkeypatch.setenv("LITEGPU_CACHE", "~/kept")
     assert cli.main(["cache"]) == 2
     assert "'~/kept' is in no folder" in capsys.readouterr().err
-
-
-def test_without_platformdirs_the_delegate_keeps_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delenv("LITEGPU_CACHE", raising=False)
-    monkeypatch.setitem(sys.modules, "platformdirs", None)
-    with pytest.raises(MissingDependencyError):
-        GpuDelegateOptions(cache=True).cache_folder()
-    GpuDelegate(cache=True)
-    assert "Nothing is kept on disk: " in caplog.text and "litegpu[tools]" in caplog.text

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from seeing_models import clip
 pytestmark = pytest.mark.long_kernels
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+NO_HOME = Path("/proc/home" if sys.platform == "linux" else Path(__file__) / "home")
+"""A folder that not even root can create."""
 QUICKLY = {
     "run": ("--num_runs=1", "--max_secs=1"),
     "demo": ("--num_runs=1", "--max_secs=1"),
@@ -95,8 +98,14 @@ def add_evaluation(folder: Path) -> None:
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run Python as in a read-only container: the home folder cannot be created.
+
+    PoCL, which needs a cache folder, has another one.
+    """
     command = [sys.executable, *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    environment = {k: text for k, text in os.environ.items() if not k.startswith("XDG_")}
+    environment |= {"PYTHONPATH": str(SOURCE), "HOME": str(NO_HOME)}
+    environment.setdefault("POCL_CACHE_DIR", tempfile.gettempdir())
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 

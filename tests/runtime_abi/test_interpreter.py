@@ -13,7 +13,6 @@ from litegpu import zoo
 from litegpu.errors import MissingDependencyError, ModelError
 from litegpu.pictures import images
 from litegpu.runtime_abi import interpreter as runtime
-from litegpu.tools.models import downloads
 
 
 def test_a_model_runs_on_the_cpu_with_both_kernel_sets() -> None:
@@ -56,7 +55,6 @@ def test_a_missing_runtime_names_the_command_to_type(monkeypatch: pytest.MonkeyP
     ("package", "use"),
     [
         ("PIL", lambda: images.open_picture("picture.jpg")),
-        ("platformdirs", downloads.cache_folder),
     ],
 )
 def test_a_missing_extra_names_the_command_to_type(

@@ -114,8 +114,8 @@ def test_what_cannot_be_kept_is_told(
     what = f"--warm={model}" if tool == "cache" else str(model)
     assert cli.main([tool, what, *options]) == (tool == "cache")
     seen = capsys.readouterr().err
-    assert seen.count("Compiled partitions cannot be kept in") == 1
-    assert (", which cannot be kept (" in seen) == (tool == "cache")
+    assert seen.count("Compiled partitions cannot be cached in") == 1
+    assert (", which cannot be cached (" in seen) == (tool == "cache")
 
 
 def test_damage_is_an_exit_status(tmp_path: Path, capsys: Capture) -> None:

@@ -88,11 +88,14 @@ def test_the_gpu_delegate_runs_the_model(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_precision_is_lost_only_where_a_flag_permits_it(options_of: Any) -> None:
-    assert options_of() == GpuDelegateOptions(quick_start=False), "what is measured is one code"
+    assert options_of() == GpuDelegateOptions(cache=False, quick_start=False), (
+        "what is measured is one code"
+    )
     assert options_of("--gpu_precision_loss_allowed") == GpuDelegateOptions(
         inference_priority1=InferencePriority.MIN_LATENCY,
         inference_priority2=InferencePriority.MIN_MEMORY_USAGE,
         inference_priority3=InferencePriority.MAX_PRECISION,
+        cache=False,
         quick_start=False,
     )
 
@@ -187,6 +190,7 @@ _QUANT, _SERIAL = ExperimentalFlags.ENABLE_QUANT, ExperimentalFlags.ENABLE_SERIA
                 "experimental_flags": _QUANT | _SERIAL,
                 "serialization_dir": "folder",
                 "model_token": "name",
+                "cache": None,
             },
         ),
     ],
@@ -290,7 +294,7 @@ def test_xnnpack_comes_last_in_any_order(order: int, capsys: pytest.CaptureFixtu
         ),
         (
             ["--delegate_serialize_dir=folder", "--use_gpu=false"],
-            "Nothing is kept: --delegate_serialize_dir and --delegate_serialize_token must both "
+            "Nothing is cached: --delegate_serialize_dir and --delegate_serialize_token must both "
             "be set.",
         ),
     ],
@@ -313,10 +317,10 @@ def test_half_of_what_serialization_needs_serves_where_the_environment_asks_for_
         flags = [f"--delegate_serialize_{flag}=given"]
         monkeypatch.delenv("LITEGPU_CACHE", raising=False)
         assert options_of(*flags) == options_of()
-        assert "Nothing is kept: " in capsys.readouterr().out
+        assert "Nothing is cached: " in capsys.readouterr().out
         monkeypatch.setenv("LITEGPU_CACHE", "1")
         assert options_of(*flags) == dataclasses.replace(options_of(), **{field: "given"})
-        assert "Nothing is kept" not in capsys.readouterr().out
+        assert "Nothing is cached" not in capsys.readouterr().out
 
 
 def test_parameters_are_named_as_the_original_does() -> None:

@@ -58,11 +58,13 @@ class CacheFolder(NamedTuple):
     token: str
     trusted: bool = False
     """Whether the folder is used even if other users may write to it."""
+    requested: bool = True
+    """Whether a user named it or enabled the cache: then problems are warnings."""
 
     @property
     def kernels(self) -> Folder:
         """The folder of cached kernels and choices, next to the artifacts."""
-        return Folder(self.folder, self.trusted)
+        return Folder(self.folder, self.trusted, self.requested)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +81,15 @@ class ArtifactStore:
     """Artifacts in a folder, found by a token (a model's name, for people) and a fingerprint."""
 
     def __init__(
-        self, folder: str | os.PathLike[str], token: str = "", trusted: bool = False
+        self,
+        folder: str | os.PathLike[str],
+        token: str = "",
+        trusted: bool = False,
+        requested: bool = True,
     ) -> None:
-        """Take a folder, which need not exist yet; a `trusted` one others may write to."""
+        """Take the fields of a `CacheFolder`; the folder need not exist yet."""
         self.folder = Path(folder)
-        self._trusted = trusted
+        self._trusted, self._requested = trusted, requested
         # Whatever the token is, its readable part is no path; the fingerprint has all of it.
         self._prefix = _UNREADABLE.sub("_", token)[:48].strip("_-") or "model"
 
@@ -128,7 +134,7 @@ class ArtifactStore:
         evict(self.folder, config.cache_limit(), newest)
 
     def _warn(self, error: OSError) -> None:
-        report_not_cached("Compiled partitions", self.folder, error)
+        report_not_cached("Compiled partitions", self.folder, error, self._requested)
 
     def _report(self, path: Path, text: str) -> None:
         report_once(logging.INFO, f"Compiled partition: '{path}'", text)
@@ -137,11 +143,10 @@ class ArtifactStore:
 def default_folder() -> Path:
     """Return where artifacts of this user are kept that nobody asked to have elsewhere.
 
-    Raises MissingDependencyError where that takes a package that is not there, OptionsError where
-    the user has no home folder.
+    Raises OptionsError where the user has no home folder.
     """
     named = config.cache_folder()
-    return Path(with_home(named)) if named else user_cache("partitions", "cache=True")
+    return Path(with_home(named)) if named else user_cache("partitions", "The cache")
 
 
 def read(

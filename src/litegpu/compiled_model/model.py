@@ -128,7 +128,7 @@ class CompiledModel(ModelTensors):
 
         `hardware_accel` and `options` are LiteRT's. Without them the GPU runs the operations that
         it supports, and the CPU the rest. Further keywords are those of GpuDelegate, such as
-        `backend="cuda"`, `precision="fp16"`, `cache=True`. With `input_format` the keywords of
+        `backend="cuda"`, `precision="fp16"`. With `input_format` the keywords of
         `pictures.with_picture_input` are accepted, too: the model then takes the bytes of an image.
         With `quantize=True` calls take and return real numbers for quantized tensors.
         `environment` is only stored. `contexts` is the maximum number of runs in flight. Each has

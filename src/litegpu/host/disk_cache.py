@@ -49,6 +49,7 @@ class DiskCache:
         """
         self._folder = Path(folder.path) if folder is not None else None
         self._trusted = folder is not None and folder.trusted
+        self._requested = folder is not None and folder.requested
         self._suffix = suffix
         self._content = content
         self._most_bytes = most_bytes
@@ -119,7 +120,7 @@ class DiskCache:
         return folder / f"{digest.hex()}{self._suffix}"
 
     def _warn(self, error: OSError) -> None:
-        report_not_cached(self._content, self._folder, error)
+        report_not_cached(self._content, self._folder, error, self._requested)
 
     def _report(self, level: int, path: Path, text: str) -> None:
         report_once(level, f"{self._content}: '{path}'", text)
@@ -147,13 +148,15 @@ def _verified(found: bytes, digest: bytes) -> bytes:
     return data
 
 
-def report_not_cached(content: str, folder: object, error: OSError) -> None:
-    """Warn that something cannot be cached in a folder, once for each reason.
+def report_not_cached(content: str, folder: object, error: OSError, requested: bool) -> None:
+    """Log that something cannot be cached in a folder, once for each reason.
 
-    The reason has no file names, because those of temporary files differ each time.
+    It is a warning if the cache was requested. The reason has no file names, because those of
+    temporary files differ each time.
     """
+    level = logging.WARNING if requested else logging.INFO
     why = f"({error.strerror or error}); check serialization_dir or LITEGPU_CACHE."
-    report_once(logging.WARNING, f"{content} cannot be kept in '{folder}'", why)
+    report_once(level, f"{content} cannot be cached in '{folder}'", why)
 
 
 def report_once(level: int, what: str, text: str) -> None:

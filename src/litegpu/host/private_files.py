@@ -42,6 +42,8 @@ class Folder(NamedTuple):
     path: str
     trusted: bool = False
     """Whether it is used even if other users may write to it."""
+    requested: bool = True
+    """Whether a user named it or enabled the cache: then problems are warnings."""
 
 
 class UnsafeFolderError(OSError):

@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from litegpu.errors import OptionsError, missing_dependency
+from litegpu.errors import OptionsError
 
 
 def with_home(path: str) -> str:
@@ -27,13 +27,11 @@ def with_home(path: str) -> str:
 def user_cache(part: str, needed_for: str) -> Path:
     """Return where a part of what litegpu keeps for this user lies; it need not exist yet.
 
-    Raises MissingDependencyError, in which `needed_for` is what cannot be done, without the package
-    that knows, and OptionsError where the user has no home folder.
+    Raises OptionsError, in which `needed_for` is what cannot be done, where the user has no home
+    folder.
     """
-    try:
-        import platformdirs
-    except ImportError as error:
-        raise missing_dependency("platformdirs", "tools", needed_for) from error
+    import platformdirs
+
     with contextlib.suppress(RuntimeError):  # old versions return the ~ instead
         folder = platformdirs.user_cache_path("litegpu", appauthor=False)
         if folder.is_absolute():

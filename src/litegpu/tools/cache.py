@@ -187,7 +187,7 @@ def _warm(model: FoundModel, folder: Path, options: dict[str, Any]) -> bool:
     if not count:
         outcome = "; `litegpu check` says why"
     elif warnings:
-        outcome = ", which cannot be kept"
+        outcome = ", which cannot be cached"
     else:
         outcome = f", {counted(len(new), 'new file')}" if new else ", which was kept already"
     what = f"{counted(count, 'partition')} on {delegate.device.title}"

@@ -71,7 +71,7 @@ DELEGATE_FLAGS = (
     Flag("last_delegate_node_index", whole, None, "nodes after this one stay on the CPU"),
     Flag(
         *("cache", truth_or_text, None),
-        "cache compiled partitions on disk (default: LITEGPU_CACHE)",
+        "cache compiled partitions on disk, in FOLDER (default: unless LITEGPU_CACHE=0)",
         bare="true",
         metavar="[FOLDER]",
     ),
@@ -85,7 +85,7 @@ DELEGATE_FLAGS = (
         *("quick_start", bool, None),
         "start with quickly compiled CUDA kernels, and optimize them later (default: with a cache)",
     ),
-    Flag("serialization_dir", str, None, "cache folder, with model_token or cache"),
+    Flag("serialization_dir", str, None, "folder of the cache"),
     Flag("model_token", str, None, "name of the model in the cache"),
 )
 """One for each option of the delegate; what is not given is the option's own default."""
@@ -123,7 +123,7 @@ def with_delegate(
 def quietly() -> Iterator[list[str]]:
     """Keep what delegates log to errors meanwhile, unless LITEGPU_DEBUG wants it all.
 
-    What cannot be kept is no part of a report, and so a note; the list has such warnings.
+    What cannot be cached is no part of a report, and so a note; the list has such warnings.
     """
     log = logging.getLogger("litegpu")
     level, propagate, warnings = log.level, LOG.propagate, _Warnings(logging.WARNING)

@@ -138,7 +138,7 @@ def cache_folder(machine: Machine) -> Iterator[Finding]:
         yield Finding("cache", "note", str(error), error.remedy)
         return
     if not folder.exists():
-        yield Finding("cache", "ok", f"{folder} does not exist yet; cache=True makes it.")
+        yield Finding("cache", "ok", f"{folder} does not exist yet; the first start creates it.")
         return
     try:
         private_files.check_folder(folder, config.is_unsafe_cache_allowed())
