@@ -39,11 +39,11 @@ COUNTS = {
     "UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_SUM",
     (3, 4): "CONV_3D_TRANSPOSE TRANSPOSE_CONV",
     (4, 4): "ONE_HOT STRIDED_SLICE",
-    (5, 5): "LSTM",
+    (5, 5): "LSTM RNN SVDF UNIDIRECTIONAL_SEQUENCE_RNN",
 }
 """The fewest and the most inputs; others may have any number of them, or count them otherwise."""
 ALLOWED = {op: count for count, names in COUNTS.items() for op in names.split()}
-REFUSED_BEFORE = ("DIV", "LSTM")
+REFUSED_BEFORE = ("DIV", "LSTM", "RNN", "UNIDIRECTIONAL_SEQUENCE_RNN")
 """Whose quantized nodes are refused for other reasons, however many inputs they have."""
 MOST = 7
 """More than any operation of the table has."""

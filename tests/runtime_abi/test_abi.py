@@ -42,6 +42,7 @@ PARAMS_LAYOUT: dict[str, tuple[str, int]] = {
     "AVERAGE_POOL_2D": ("TfLitePoolParams", 24),
     "BATCH_MATMUL": ("TfLiteBatchMatMulParams", 3),
     "BIDIRECTIONAL_SEQUENCE_LSTM": ("TfLiteBidirectionalSequenceLSTMParams", 16),
+    "BIDIRECTIONAL_SEQUENCE_RNN": ("TfLiteBidirectionalSequenceRNNParams", 12),
     "CALL_ONCE": ("TfLiteCallOnceParams", 4),
     "CAST": ("TfLiteCastParams", 8),
     "CONCATENATION": ("TfLiteConcatenationParams", 8),

@@ -244,15 +244,18 @@ def test_sizes_change_on_the_cpu_between_two_partitions() -> None:
 
 
 def test_variable_tensors_keep_their_state() -> None:
-    """SVDF has its state in a variable tensor; the operations around it run on the GPU."""
+    """SVDF has its state in a variable tensor; the operations around it run on the GPU.
+
+    Its bias is computed, so that it stays on the CPU.
+    """
     writer = ModelWriter()
-    x = writer.input((1, 3))
+    x, bias = writer.input((1, 3)), writer.input((4,), name="bias")
     features = writer.constant(random(4, 3, seed=1), name="features")
     time = writer.constant(random(4, 5, seed=2), name="time")
     state = writer.variable((1, 20), name="state")
     y = writer.op(
         "SVDF",
-        [step(writer, "NEG", x), features, time, None, state],
+        [step(writer, "NEG", x), features, time, bias, state],
         [(1, 4)],
         options={"rank": 1},
     )
@@ -261,11 +264,11 @@ def test_variable_tensors_keep_their_state() -> None:
     delegate = GpuDelegate(max_delegated_partitions=2)
     on_gpu, on_cpu = interpreter(model, delegate), interpreter(model)
     for number in range(6):
-        value = random(1, 3, seed=number)
-        assert_close(run(on_gpu, value), run(on_cpu, value))
+        values = random(1, 3, seed=number), random(4, seed=number)
+        assert_close(run(on_gpu, *values), run(on_cpu, *values))
     on_gpu.reset_all_variables()
     on_cpu.reset_all_variables()
-    assert_close(run(on_gpu, value), run(on_cpu, value))
+    assert_close(run(on_gpu, *values), run(on_cpu, *values))
     assert len(report_of(delegate).partitions) == 2
 
 

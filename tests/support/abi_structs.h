@@ -86,6 +86,11 @@ typedef struct {
   float cell_clip, proj_clip;
   bool merge_outputs, time_major, asymmetric_quantize_inputs;
 } TfLiteBidirectionalSequenceLSTMParams;
+typedef struct {
+  bool time_major;
+  code activation;
+  bool merge_outputs, asymmetric_quantize_inputs;
+} TfLiteBidirectionalSequenceRNNParams;
 typedef struct { int block_size; } TfLiteBlockParams;
 typedef struct { code in_data_type, out_data_type; } TfLiteCastParams;
 typedef struct { int axis; code activation; } TfLiteConcatenationParams;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from cases.attention import Attention
 from cases.base import ANY, Case, Pair, Range
@@ -18,6 +19,8 @@ from cases.mediapipe import ArgmaxPool, TransposeConvBias, Unpool
 from cases.pool_2d import AveragePool, L2Pool, LocalResponse, MaxPool
 from cases.resize_bilinear import Resize
 from cases.rfft2d import Spectrum
+from cases.rnn import BACKWARD, NO_AUXILIARY, OWN_WEIGHTS, BidirectionalLstm, BidirectionalRnn, Rnn
+from cases.svdf import QuantizedSvdf, Svdf
 from cases.transpose_conv import TransposeConv
 from dice import Dice
 
@@ -242,6 +245,52 @@ def basic_lstm(dice: Dice) -> Case:
     )
 
 
+def recurrent(dice: Dice) -> Case:
+    """Layers of one or both directions other than LSTMs of one, and SVDFs."""
+    batch, steps, inputs, cells = (dice.number(1, most) for most in (3, 4, 9, 12))
+    activation = dice.one_of(*ACTIVATIONS)
+    kind = dice.number(0, 3)
+    if kind == 0:
+        return Rnn(
+            batch=batch,
+            steps=steps - 1,
+            inputs=inputs,
+            units=cells,
+            time_major=steps > 1 and dice.flag(),
+            activation=activation,
+            half_weights=dice.flag(),
+        )
+    if kind == 1:
+        sizes: dict[str, Any] = {"batch": batch, "inputs": inputs, "units": cells, "memory": steps}
+        rank = dice.number(1, 3)
+        if dice.flag():
+            return QuantizedSvdf(**sizes, rank=rank, bias=dice.flag())
+        return Svdf(**sizes, rank=rank, bias=dice.flag(), activation=activation)
+    auxiliary = dice.one_of(NO_AUXILIARY, OWN_WEIGHTS, BACKWARD)
+    layout: dict[str, Any] = {
+        "auxiliary": auxiliary,
+        "time_major": dice.flag(),
+        "merged": dice.flag(),
+    }
+    layout |= {"steps": steps, "inputs": inputs, "auxiliary_inputs": inputs}
+    if kind == 2:
+        units: dict[str, Any] = {"forward": cells, "backward": dice.number(1, 12)}
+        return BidirectionalRnn(batch=batch, **layout, **units, activation=activation)
+    apart = layout["time_major"] or not layout["merged"]
+    outputs = dice.one_of(0, 3)
+    return BidirectionalLstm(
+        batch=batch if apart else 1,
+        **layout,
+        cells=cells,
+        outputs=outputs,
+        projection_bias=outputs > 0 and dice.flag(),
+        cifg=dice.flag(),
+        peephole=dice.flag(),
+        cell_clip=dice.one_of(0.0, 0.25),
+        activation=dice.one_of("TANH", *ACTIVATIONS[1:4]),
+    )
+
+
 def resize(dice: Dice) -> Case:
     """Both kinds, and every agreement about corners and centers that the CPU has."""
     op = dice.one_of("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR")
@@ -373,6 +422,7 @@ LAYERS = (
     ),
     attention,
     local_response,
+    recurrent,
     resize,
 )
 CUSTOM = (

@@ -115,7 +115,6 @@ class Stated(OpFacts):
         return self._flops(graph, node) if self._flops else super().flops(graph, node)
 
 
-_RECURRENT = partial(facts.product_by_input, data=0, weights=(1, 2))
 _STATED: Mapping[str, Mapping[str, Any]] = {
     "ASSIGN_VARIABLE": {"state_operands": (0,)},
     "EMBEDDING_LOOKUP_SPARSE": {"shape_unknown": True},
@@ -126,11 +125,8 @@ _STATED: Mapping[str, Mapping[str, Any]] = {
     "RANDOM_STANDARD_NORMAL": {"shape_operands": (0,)},
     "RANDOM_UNIFORM": {"shape_operands": (0,)},
     "READ_VARIABLE": {"shape_stated": True},
-    "RNN": {"flops": _RECURRENT},
     "SKIP_GRAM": {"shape_unknown": True},
     "SPARSE_TO_DENSE": {"shape_operands": (1,)},
-    "SVDF": {"flops": _RECURRENT},
-    "UNIDIRECTIONAL_SEQUENCE_RNN": {"flops": _RECURRENT},
     "UNIQUE": {"shape_unknown": True},
     "VAR_HANDLE": {"shape_stated": True},
     "WHERE": {"shape_unknown": True},

@@ -27,6 +27,8 @@ from litegpu.ops.common.weights import Floats, Weights, in_precision
 from litegpu.ops.common.window import POINT
 
 PROJECT_INPUT, CELLS = "LSTM_INPUT", "LSTM_CELLS"
+GROUP_MEMORY = 16384
+"""Bytes of work-group memory that every device has."""
 _MAX_ITEMS = 128
 _MAX_OWNED = 16
 """Channel blocks of one work item: the text of the kernel has each of them."""
@@ -72,6 +74,8 @@ class CellAttributes:
     cell_clip: float
     projection_clip: float
     time_major: bool
+    reverse: bool = False
+    """Whether the last step of the sequence is the first that is computed."""
 
     @property
     def constants(self) -> tuple[int, ...]:
@@ -110,22 +114,16 @@ class LstmCells(InternalOp):
         channel_blocks, output_blocks = (-(-each.channels // 4) for each in (cell, output))
         written = [ctx.storage(v) for v in node.outputs]
         widest = max(channel_blocks, *(each.channel_blocks for each in written))
-        owned = -(-widest // min(_MAX_ITEMS, ctx.target.max_shared_items))
-        if owned > _MAX_OWNED:
-            raise CompilationError(
-                f"An LSTM of {attributes.cells} cells is too wide for the "
-                f"{ctx.target.max_shared_items} work items that can share memory there. "
-                "Use another device or backend."
-            )
-        items = -(-widest // owned)
+        what = f"An LSTM of {attributes.cells} cells"
+        owned, items = shares(widest, what, ctx)
         slots = items * owned
-        _require_memory(attributes, output.channels, ctx)
+        normalized = attributes.gates[0].normalization != ABSENT
+        require_memory(group_memory(attributes.cells, output.channels, normalized), what, ctx)
         packed = _pack(attributes, ctx, channel_blocks, output_blocks)
         projected = attributes.projection != ABSENT
         constants: dict[str, npt.NDArray[Any]] = {"weights": in_precision(packed.weights, ctx)}
         if packed.vectors:
             constants["vectors"] = np.concatenate(packed.vectors)
-        normalized = attributes.gates[0].normalization != ABSENT
         shared = [("float4", "hidden", slots * (1 if projected else 2))]
         shared += [("float4", "inner", slots)] if projected else []
         shared += [("float4", "raw", slots)] if normalized else []
@@ -144,6 +142,7 @@ class LstmCells(InternalOp):
                 "batch": batch,
                 "steps": steps,
                 "time_major": attributes.time_major,
+                "reverse": attributes.reverse,
                 "cells": attributes.cells,
                 "channel_blocks": channel_blocks,
                 "output_blocks": output_blocks,
@@ -153,8 +152,8 @@ class LstmCells(InternalOp):
                 "normalized": normalized,
                 "cell_clip": literal(attributes.cell_clip),
                 "projection_clip": literal(attributes.projection_clip),
-                "sigmoid": _function("sigmoid"),
-                "activation": _function(attributes.activation),
+                "sigmoid": activation_text("sigmoid"),
+                "activation": activation_text(attributes.activation),
             },
             shared=tuple(shared),
             work={Unit.FP32: 2 * source.rows * packed.weights.size},
@@ -185,13 +184,26 @@ def group_memory(cells: int, outputs: int, normalized: bool) -> int:
     return 16 * slots * (2 + normalized)
 
 
-def _require_memory(attributes: CellAttributes, outputs: int, ctx: LowerContext) -> None:
-    normalized = attributes.gates[0].normalization != ABSENT
-    needed = group_memory(attributes.cells, outputs, normalized)
+def shares(blocks: int, what: str, ctx: LowerContext) -> tuple[int, int]:
+    """Return how many channel blocks each work item of a group owns, and how many items it has.
+
+    Raises CompilationError if a device cannot share so many blocks among the items of a group.
+    """
+    owned = -(-blocks // min(_MAX_ITEMS, ctx.target.max_shared_items))
+    if owned > _MAX_OWNED:
+        raise CompilationError(
+            f"{what} is too wide for the {ctx.target.max_shared_items} work items that can share "
+            "memory there. Use another device or backend."
+        )
+    return owned, -(-blocks // owned)
+
+
+def require_memory(needed: int, what: str, ctx: LowerContext) -> None:
+    """Raise CompilationError if a device has too little work-group memory."""
     if needed > ctx.target.local_memory_bytes:
         raise CompilationError(
-            f"An LSTM of {attributes.cells} cells needs {needed} bytes of work-group memory; the "
-            f"device has {ctx.target.local_memory_bytes}. Use another device or backend."
+            f"{what} needs {needed} bytes of work-group memory; the device has "
+            f"{ctx.target.local_memory_bytes}. Use another device or backend."
         )
 
 
@@ -199,10 +211,10 @@ def _pack(
     attributes: CellAttributes, ctx: LowerContext, channel_blocks: int, output_blocks: int
 ) -> _Packed:
     matrices = [
-        _transposed(ctx, g.recurrent, output_blocks, channel_blocks) for g in attributes.gates
+        transposed(ctx, g.recurrent, output_blocks, channel_blocks) for g in attributes.gates
     ]
     if attributes.projection != ABSENT:
-        matrices.append(_transposed(ctx, attributes.projection, channel_blocks, output_blocks))
+        matrices.append(transposed(ctx, attributes.projection, channel_blocks, output_blocks))
     packed = _Packed(np.concatenate([each.ravel() for each in matrices]))
     packed.offsets["projection"] = len(attributes.gates) * output_blocks * 4 * channel_blocks
     for name, gate in zip("ifgo"[4 - len(attributes.gates) :], attributes.gates, strict=True):
@@ -222,7 +234,7 @@ def _padded_rows(ctx: SpecContext, value: int) -> Floats:
     return np.pad(rows, [(0, missing), *[(0, 0)] * (rows.ndim - 1)])
 
 
-def _transposed(ctx: LowerContext, value: int, inputs: int, outputs: int) -> Floats:
+def transposed(ctx: LowerContext, value: int, inputs: int, outputs: int) -> Floats:
     """Return weights [outputs, inputs] as [inputs, outputs], both padded to whole blocks."""
     matrix = as_float32(ctx.value(value))
     padded = np.zeros((inputs * 4, outputs * 4), np.float32)
@@ -230,7 +242,7 @@ def _transposed(ctx: LowerContext, value: int, inputs: int, outputs: int) -> Flo
     return padded
 
 
-def _function(activation: str) -> Any:
+def activation_text(activation: str) -> Any:
     """Return what makes the text of an activation of a variable."""
     epilogue: Iterable[EpilogueOp] = activation_epilogue({"activation": activation})
     texts = [expression(epilogue_op) for epilogue_op in epilogue]

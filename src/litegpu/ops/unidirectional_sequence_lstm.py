@@ -12,6 +12,7 @@ from litegpu.ops.common import checks, facts
 from litegpu.ops.exact.refused import Refused
 from litegpu.ops.lstm_cells import (
     CELLS,
+    GROUP_MEMORY,
     PROJECT_INPUT,
     CellAttributes,
     GateOperands,
@@ -20,8 +21,6 @@ from litegpu.ops.lstm_cells import (
 )
 
 _DATA, _OUTPUT_STATE, _CELL_STATE = 0, 18, 19
-_GROUP_MEMORY = 16384
-"""Bytes of work-group memory that every device has."""
 
 
 class _Role(NamedTuple):
@@ -109,6 +108,7 @@ class SequenceLstm(Op):
             cell_clip=node.params["cell_clip"],
             projection_clip=node.params["proj_clip"],
             time_major=bool(node.params.get("time_major", True)),
+            reverse=bool(node.params.get("reverse")),
         )
         projected = new_value((*shape[:-1], project.channels(sizes.cells)))
         return (
@@ -221,11 +221,11 @@ def _check_shapes(graph: Graph, node: Node, rank: int) -> str:
 
 def _check_memory(sizes: _Sizes, normalized: bool) -> str:
     needed = group_memory(sizes.cells, sizes.outputs, normalized)
-    if needed <= _GROUP_MEMORY:
+    if needed <= GROUP_MEMORY:
         return ""
     return (
         f"{sizes.cells} cells and {sizes.outputs} outputs need {needed} bytes of work-group "
-        f"memory; {_GROUP_MEMORY} are there on every device."
+        f"memory; {GROUP_MEMORY} are there on every device."
     )
 
 

@@ -79,6 +79,12 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
         *_fields("bool", "merge_outputs", "time_major"),
         *_ASYMMETRIC,
     ),
+    "BIDIRECTIONAL_SEQUENCE_RNN": (
+        *_fields("bool", "time_major"),
+        *_ACTIVATION,
+        *_fields("bool", "merge_outputs"),
+        *_ASYMMETRIC,
+    ),
     "CALL_ONCE": _fields("int32", "init_subgraph_index"),
     "CAST": _fields("int32", "in_data_type", "out_data_type"),
     "CONCATENATION": (*_AXIS, *_ACTIVATION),

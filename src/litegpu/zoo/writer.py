@@ -119,10 +119,15 @@ class ModelWriter:
         return full
 
     def variable(
-        self, shape: Shape, dtype: npt.DTypeLike = "float32", *, name: str = "variable"
+        self,
+        shape: Shape,
+        dtype: npt.DTypeLike = "float32",
+        *,
+        name: str = "variable",
+        quantization: Quantization | None = None,
     ) -> TensorRef:
         """Add a tensor that keeps its value between invokes (the state of an LSTM or SVDF)."""
-        return self._tensor(shape, dtype, name, is_variable=True)
+        return self._tensor(shape, dtype, name, quantization, is_variable=True)
 
     def op(
         self,

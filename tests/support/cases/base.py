@@ -139,10 +139,12 @@ class Sheet:
         self.tensors += 1
         return self.writer.input(shape, values.dtype, quantization=quantization)
 
-    def variable(self, shape: Shape) -> TensorRef:
+    def variable(
+        self, shape: Shape, dtype: str = "float32", quantization: Quantization | None = None
+    ) -> TensorRef:
         """Add a state that starts as zero."""
         self.tensors += 1
-        return self.writer.variable(shape)
+        return self.writer.variable(shape, dtype, quantization=quantization)
 
     def constant(
         self,

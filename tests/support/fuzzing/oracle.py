@@ -288,8 +288,8 @@ def _differs_by_design(content: bytes) -> bool:
         sides = [strings.issuperset(map(int, side)) for side in (operator.inputs, operator.outputs)]
         if strings.intersection(map(int, [*operator.inputs, *operator.outputs])) and not all(sides):
             return True
-        sequence = type(options).__name__.endswith("LSTMOptionsT")
-        if getattr(options, "fusedActivationFunction", 0) == _TANH and not sequence:
+        recurrent = type(options).__name__.endswith(("LSTMOptionsT", "RNNOptionsT", "SVDFOptionsT"))
+        if getattr(options, "fusedActivationFunction", 0) == _TANH and not recurrent:
             return True
         ends = [*operator.inputs[:1], *operator.outputs[:1]]
         kinds = {graph.tensors[i].type for i in ends if 0 <= i < len(graph.tensors)}

@@ -1,0 +1,38 @@
+"""BIDIRECTIONAL_SEQUENCE_LSTM: two LSTMs over a sequence, one of them from its end."""
+
+from __future__ import annotations
+
+from litegpu.graph import Graph, Node
+from litegpu.ops.base import add
+from litegpu.ops.common.bidirectional import Bidirectional, Direction
+from litegpu.ops.unidirectional_sequence_lstm import SequenceLstm
+
+_AUXILIARY = 39
+_DIRECTIONS = (
+    Direction("Forward", range(1, 18), (35, 36), range(40, 44)),
+    Direction("Backward", range(18, 35), (37, 38), range(44, 48)),
+)
+
+
+class BidirectionalLstm(Bidirectional):
+    """LSTMs over a sequence in both directions, with float weights: CIFG, peepholes, projection."""
+
+    def check(self, graph: Graph, node: Node) -> str:
+        reason = super().check(graph, node)
+        if reason or node.params["time_major"] or not node.params["merge_outputs"]:
+            return reason
+        batch = graph.values[node.inputs[0]].shape[0]
+        if batch == 1:
+            return ""
+        return (
+            f"The CPU reads beyond the state of an LSTM with merged outputs for {batch} sequences, "
+            "unless time comes first."
+        )
+
+
+add(
+    BidirectionalLstm(
+        *("BIDIRECTIONAL_SEQUENCE_LSTM", SequenceLstm(), _DIRECTIONS, _AUXILIARY),
+        backward_data=lambda node: _AUXILIARY,
+    )
+)

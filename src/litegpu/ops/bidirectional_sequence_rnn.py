@@ -1,0 +1,42 @@
+"""BIDIRECTIONAL_SEQUENCE_RNN: two RNNs over a sequence, one of them from its end."""
+
+from __future__ import annotations
+
+from litegpu.graph import Graph, Node
+from litegpu.ops.base import add
+from litegpu.ops.common.bidirectional import Bidirectional, Direction
+from litegpu.ops.unidirectional_sequence_rnn import SequenceRnn
+
+_AUXILIARY = 9
+_DIRECTIONS = (
+    Direction("Forward", range(1, 4), (4,), range(10, 11)),
+    Direction("Backward", range(5, 8), (8,), range(11, 12)),
+)
+
+
+class BidirectionalRnn(Bidirectional):
+    """RNNs over a sequence in both directions, with float weights."""
+
+    def check(self, graph: Graph, node: Node) -> str:
+        reason = super().check(graph, node)
+        if reason or not node.params["time_major"] or not self._is_linked(node):
+            return reason
+        data, auxiliary = (graph.values[node.inputs[p]].shape for p in (0, _AUXILIARY))
+        if data == auxiliary:
+            return ""
+        return (
+            f"The CPU reads an auxiliary input of {auxiliary[-1]} channels as one of {data[-1]} "
+            "where time comes first."
+        )
+
+
+def _backward_data(node: Node) -> int:
+    """Return which input runs backward: the CPU takes the auxiliary one where time comes first."""
+    return _AUXILIARY if node.params["time_major"] else 0
+
+
+add(
+    BidirectionalRnn(
+        *("BIDIRECTIONAL_SEQUENCE_RNN", SequenceRnn(), _DIRECTIONS, _AUXILIARY, _backward_data)
+    )
+)
