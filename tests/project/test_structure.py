@@ -122,7 +122,6 @@ FAMILIES = {
     "pool_2d": "the largest or the average",
     "reduce": "a table of reductions",
     "rfft2d": "a transform, its steps, and parts of its result",
-    "rnn_cells": "the steps of several ops",
     "segments": "rows joined by indices",
     "select": "with and without broadcasting",
     "space_to_batch_nd": "there and back",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cases.rejected.base import Rejected, Tensor, computed, floats
@@ -9,7 +10,7 @@ from litegpu.graph import DType, Quantization
 
 _SCALED = Quantization((0.5,), (0,))
 _SIZE, _UNITS = 5, 6
-_Changed = dict[int, Tensor | None]
+_Changed = Mapping[int, Tensor | None]
 _INT8 = Tensor(shape=(_UNITS, _SIZE), dtype=DType.INT8, quantization=_SCALED, data=1)
 
 
