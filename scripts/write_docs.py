@@ -80,8 +80,8 @@ These rules hold for all operations:
   ([decision 4](decisions/0004-element-types.md)). Constants may be float16. SHAPE, RANK, FILL,
   RANGE and operations on constants are computed in advance and never split a graph.
 - **Attributes**: the supported values; a node with another value stays on the CPU.
-- **Quantized**: *exact* operations compute int8 and uint8 tensors with a scale in integers, equal
-  to the CPU's built-in kernels in every bit ([numerics](numerics.md#quantized-tensors)). With
+- **Quantized**: *exact* operations compute int8, uint8 and int16 tensors with a scale in integers,
+  equal to the CPU's built-in kernels in every bit ([numerics](numerics.md#quantized-tensors)). With
   `quantized="float"` all operations that accept float32 compute them as real numbers.
 - **Precision**: every operation runs at fp32 and fp16. fp32 is IEEE float32 throughout, within 1e-5
   of the CPU's built-in kernels (relative L2). At fp16, large values and weights are stored as half

@@ -158,6 +158,9 @@ __device__ __forceinline__ int floor_int(float v) {
 #define LOOKUP4_U8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_U8, table, (i))
 #define LOOKUP4_I32(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_I32, table, (i))
 #define LOOKUP4_F32(table, i) LOOKUP4_AS(MAKE4, LANE4_F32, table, (i))
+#define LOOKUP4_SHORT_I32(table, i) \\
+    MAKE4_I32(LANE4_I32(table, (i).x & 65535), LANE4_I32(table, (i).y & 65535), \\
+              LANE4_I32(table, (i).z & 65535), LANE4_I32(table, (i).w & 65535))
 #define LOOKUP4_AS(make, lane, table, i) \\
     make(lane(table, (i).x & 255), lane(table, (i).y & 255), \\
          lane(table, (i).z & 255), lane(table, (i).w & 255))
@@ -206,6 +209,19 @@ __device__ __forceinline__ int requantize(int a, int b, int left, int right, int
     const long long back = right > 0 && away ? (product >> 63) << 31 : 0;
     return (int)((product + half + back) >> (31 + right));
 }
+// a * b / 2^n to the nearest integer, halves up.
+__device__ __forceinline__ int requantize_long(long long a, int b, int n) {
+    const unsigned long long product = (unsigned long long)a * (unsigned long long)(long long)b;
+    return (int)((long long)(product + (1ull << (n - 1))) >> n);
+}
+// a times the double of some bits, to the nearest integer, halves away from zero; the least one
+// where 32 bits do not hold it.
+__device__ __forceinline__ int round_product(long long a, long long bits) {
+    double factor;
+    memcpy(&factor, &bits, sizeof(factor));
+    const double found = round((double)a * factor);
+    return fabs(found) < 2147483648.0 ? (int)found : -2147483647 - 1;
+}
 // To the nearest half, ties to even; what is beyond 65504 becomes infinite.
 __device__ __forceinline__ float round_f16(float v) {
     if (!(fabsf(v) < 65520.0f)) return v != v ? v : copysignf(INFINITY, v);
@@ -238,4 +254,11 @@ __device__ __forceinline__ float round_f16(float v) {
         "int4 a, int4 b, int4 left, int4 right, int4 away",
         "requantize(a.{0}, b.{0}, left.{0}, right.{0}, away.{0})",
     )
+    + _of(
+        "int4",
+        "REQUANTIZE4_I64",
+        "Long4 a, int4 b, int4 n",
+        "requantize_long(a.{0}, b.{0}, n.{0})",
+    )
+    + _of("int4", "ROUND_PRODUCT4_I64", "Long4 a, Long4 bits", "round_product(a.{0}, bits.{0})")
 )

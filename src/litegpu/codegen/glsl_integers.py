@@ -78,6 +78,9 @@ _INT = """\
 #define LOOKUP4_U8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_U8, table, (i))
 #define LOOKUP4_I32(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_I32, table, (i))
 #define LOOKUP4_F32(table, i) LOOKUP4_AS(MAKE4, LANE4_F32, table, (i))
+#define LOOKUP4_SHORT_I32(table, i) \\
+    MAKE4_I32(LANE4_I32(table, (i).x & 65535), LANE4_I32(table, (i).y & 65535), \\
+              LANE4_I32(table, (i).z & 65535), LANE4_I32(table, (i).w & 65535))
 #define LOOKUP4_AS(make, lane, table, i) \\
     make(lane(table, (i).x & 255), lane(table, (i).y & 255), \\
          lane(table, (i).z & 255), lane(table, (i).w & 255))
@@ -196,6 +199,56 @@ float nearest_float(ivec2 a) {
     float found = float(digits | (lost == 0u ? 0u : 1u)) * uintBitsToFloat(uint(127 + up) << 23);
     return a.y < 0 ? -found : found;
 }
+/* a * b / 2^n to the nearest integer, halves up; n is not 0. */
+int requantize_long(ivec2 a, int b, int n) {
+    ivec2 half_step = n > 32 ? ivec2(0, 1 << uint(n - 33)) : ivec2(1 << uint(n - 1), 0);
+    ivec2 sum = add(mul(a, ivec2(b, b >> 31)), half_step);
+    uint low = (uint(sum.y) << uint(32 - n)) | (uint(sum.x) >> uint(n));
+    return n > 31 ? sum.y >> uint(n - 32) : int(low);
+}
+/* Integers of 128 bits, the lowest word first. */
+bool is_below(ivec2 a, ivec2 b) {
+    return a.y == b.y ? uint(a.x) < uint(b.x) : uint(a.y) < uint(b.y);
+}
+ivec4 add_wide(ivec4 a, ivec4 b) {
+    ivec2 low = add(a.xy, b.xy), high = add(a.zw, b.zw);
+    return ivec4(low, add(high, ivec2(is_below(low, a.xy) ? 1 : 0, 0)));
+}
+ivec4 power_of_two(int n) {
+    int word = 1 << uint(n & 31), place = n >> 5;
+    return ivec4(place == 0 ? word : 0, place == 1 ? word : 0,
+                 place == 2 ? word : 0, place == 3 ? word : 0);
+}
+ivec4 shift_down(ivec4 a, int n) {
+    a = (n & 64) != 0 ? ivec4(a.zw, 0, 0) : a;
+    a = (n & 32) != 0 ? ivec4(a.yzw, 0) : a;
+    uint by = uint(n & 31);
+    uvec4 words = uvec4(a), above = uvec4(words.yzw, 0u);
+    return ivec4(by == 0u ? words : (words >> by) | (above << (32u - by)));
+}
+/* a times the double of some bits, to the nearest integer, halves away from zero; the least one
+   where 32 bits do not hold it. Products have 128 bits, of which a double keeps 53. */
+int round_product(ivec2 a, ivec2 bits) {
+    ivec2 size = magnitude(a);
+    int digits = (bits.y & 0xfffff) | 0x100000, point = 1075 - (bits.y >> 20);
+    ivec2 low = mul(ivec2(size.x, 0), ivec2(bits.x, 0));
+    ivec2 one = add(mul(ivec2(size.x, 0), ivec2(digits, 0)), ivec2(low.y, 0));
+    ivec2 other = add(mul(ivec2(size.y, 0), ivec2(bits.x, 0)), ivec2(one.x, 0));
+    ivec2 high = mul(ivec2(size.y, 0), ivec2(digits, 0));
+    high = add(add(high, ivec2(one.y, 0)), ivec2(other.y, 0));
+    ivec4 product = ivec4(low.x, other.x, high);
+    /* With 53 digits of the factor, the product has 52 or 53 more than the other one. */
+    int lost = size.y != 0 ? findMSB(uint(size.y)) + 32 : findMSB(uint(size.x));
+    lost += shift_down(product, max(lost, 0) + 53).x != 0 ? 1 : 0;
+    if (lost > 0) {
+        bool even = (shift_down(product, lost).x & 1) == 0;
+        product = add_wide(product, power_of_two(lost - 1));
+        product = even ? add_wide(product, ivec4(-1)) : product;
+    }
+    ivec4 found = shift_down(add_wide(product, power_of_two(point - 1)), point);
+    bool beyond = found.x < 0 || (found.y | found.z | found.w) != 0;
+    return beyond ? -2147483647 - 1 : a.y < 0 ? -found.x : found.x;
+}
 int to_int(ivec2 a) { return a.y == (a.x >> 31) ? a.x : a.y < 0 ? -2147483647 - 1 : 2147483647; }
 """
 
@@ -220,6 +273,13 @@ Long4 LANES4_I64(Long4 a, int left, ivec2 fill) {
     + _of("float4", "CAST4_I64_F32", "Long4 a", "nearest_float(a.{0})")
     + _of("Long4", "CAST4_I32_I64", "ivec4 a", "ivec2(a.{0}, a.{0} >> 31)")
     + _of("int4", "CAST4_I64_I32", "Long4 a", "a.{0}.x")
+    + _of(
+        "int4",
+        "REQUANTIZE4_I64",
+        "Long4 a, ivec4 b, ivec4 n",
+        "requantize_long(a.{0}, b.{0}, n.{0})",
+    )
+    + _of("int4", "ROUND_PRODUCT4_I64", "Long4 a, Long4 bits", "round_product(a.{0}, bits.{0})")
 )
 
 _HALF = """\

@@ -111,6 +111,9 @@ float RECIPROCAL(float a) {
 #define LOOKUP4_U8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_U8, table, (i))
 #define LOOKUP4_I32(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_I32, table, (i))
 #define LOOKUP4_F32(table, i) LOOKUP4_AS(MAKE4, LANE4_F32, table, (i))
+#define LOOKUP4_SHORT_I32(table, i) \\
+    MAKE4_I32(LANE4_I32(table, (i).x & 65535), LANE4_I32(table, (i).y & 65535), \\
+              LANE4_I32(table, (i).z & 65535), LANE4_I32(table, (i).w & 65535))
 #define LOOKUP4_AS(make, lane, table, i) \\
     make(lane(table, (i).x & 255), lane(table, (i).y & 255), \\
          lane(table, (i).z & 255), lane(table, (i).w & 255))
@@ -139,6 +142,39 @@ int4 ROUND_SHIFT4_I32(int4 a, int4 n, int4 away) {
     REQUANTIZE4_I32(a, b, left, right, SPLAT4_I32(0))
 #define REQUANTIZE4_I32(a, b, left, right, away) \\
     ROUND_SHIFT4_I32(MULTIPLY_HIGH4_I32(SHIFT_LEFT4_I32(a, left), b), right, away)
+/* a * b / 2^n to the nearest integer, halves up. */
+int4 REQUANTIZE4_I64(long4 a, int4 b, int4 n) {
+    const long4 half_step = (long4)(1) << convert_long4(n - 1);
+    return convert_int4((a * convert_long4(b) + half_step) >> convert_long4(n));
+}
+ulong2 add_power(ulong2 a, int n) {
+    const ulong low = a.x + (n < 64 ? 1ul << n : 0ul);
+    return (ulong2)(low, a.y + (n < 64 ? 0ul : 1ul << (n - 64)) + (low < a.x));
+}
+ulong shift_down(ulong2 a, int n) {
+    return n == 0 ? a.x : n < 64 ? (a.x >> n) | (a.y << (64 - n)) : a.y >> (n - 64);
+}
+/* a times the double of some bits, to the nearest integer, halves away from zero; the least one
+   where 32 bits do not hold it. Products have 128 bits, of which a double keeps 53. */
+int round_product(long a, long bits) {
+    const ulong size = abs(a), digits = ((ulong)bits & 0xffffffffffffful) | 0x10000000000000ul;
+    const int point = 1075 - (int)(bits >> 52);
+    ulong2 product = (ulong2)(size * digits, mul_hi(size, digits));
+    const int top = product.y ? 127 - (int)clz(product.y) : 63 - (int)clz(product.x);
+    if (top > 52) {
+        const ulong even = ~shift_down(product, top - 52) & 1ul;
+        product = add_power(product, top - 53);
+        product = (ulong2)(product.x - even, product.y - (product.x < even));
+    }
+    product = add_power(product, point - 1);
+    const ulong found = shift_down(product, point);
+    if (found > 0x7ffffffful || (point < 64 && product.y >> point != 0)) return -2147483647 - 1;
+    return a < 0 ? -(int)found : (int)found;
+}
+int4 ROUND_PRODUCT4_I64(long4 a, long4 bits) {
+    return (int4)(round_product(a.x, bits.x), round_product(a.y, bits.y),
+                  round_product(a.z, bits.z), round_product(a.w, bits.w));
+}
 #define ROUND4_F16(a) round_f16(a)
 /* To the nearest half, ties to even; what is beyond 65504 becomes infinite. */
 float4 round_f16(float4 v) {

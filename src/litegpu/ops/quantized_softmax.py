@@ -25,6 +25,8 @@ class QuantizedSoftmaxAttributes:
     `exponentials`, for softmax and its logarithm, are those of what 0 to 255 below the maximum
     stand for. Results of softmax are `scale` apart; those of its logarithm are 1/16 apart, its
     inputs `scale`. `zero` is the zero point of the input; `signed` tells of which kind it is.
+    Softmax of 16 bits ("softmax_16") has them as integers, of 0 to 65,535 below the maximum, and
+    the `reciprocals` 1 / (1 + x) at 513 points of x from 0 to 1; both are 2^15 times real numbers.
     """
 
     kind: str
@@ -32,6 +34,7 @@ class QuantizedSoftmaxAttributes:
     zero: int
     scale: float = 1.0
     exponentials: tuple[float, ...] = ()
+    reciprocals: tuple[int, ...] = ()
 
 
 @register
@@ -48,10 +51,12 @@ class QuantizedSoftmax(InternalOp):
         shared = [("int4", "found", items)]
         # After the exponentials comes a zero that compilers know nothing of.
         table = (*attributes.exponentials, 0, 0, 0, 0)
-        if attributes.exponentials:
-            shared.append(("float4", "scratch", items))
         constants: dict[str, Array] = {}
-        if attributes.exponentials:
+        if attributes.reciprocals:
+            constants["table"] = np.array(attributes.exponentials, np.int32)
+            constants["reciprocals"] = np.array((*attributes.reciprocals, 0, 0, 0), np.int32)
+        elif attributes.exponentials:
+            shared.append(("float4", "scratch", items))
             constants["table"] = np.array(table, np.float32)
         if attributes.kind == "log_softmax":
             constants["logs"] = logarithms.table(dst.channels)

@@ -34,7 +34,7 @@ def quantization(
 ) -> Quantization:
     """Draw the quantization of a tensor whose stored integers stand for about -real to real.
 
-    With `channels` there is a scale for each, and the zero points are 0.
+    With `channels` there is a scale for each, and the zero points are 0, as of int16.
     """
     count = max(channels, 1)
     factors = {
@@ -46,5 +46,5 @@ def quantization(
     size = 2.0 ** np.round(np.log2(real)) if kind == POWER else real
     scales = np.asarray(2 * size / (int(ends.max) - int(ends.min) + 1) * factors, np.float32)
     middle = (int(ends.min) + int(ends.max) + 1) // 2
-    zero = 0 if channels else int(middle + random.integers(-100, 101))
+    zero = 0 if channels or dtype == "int16" else int(middle + random.integers(-100, 101))
     return Quantization(tuple(map(float, scales)), (zero,) * count)

@@ -22,6 +22,8 @@ class Weighted(Case):
     lowest: ClassVar[int | None] = None
     """The smallest weight, if not any."""
     lowest_of_4_bits: ClassVar[int] = -8
+    typed_version: ClassVar[int] = 8
+    """The version from which on options tell of the type of the bias."""
 
     dtype: str = "int8"
     kind: str = ORDINARY
@@ -30,32 +32,42 @@ class Weighted(Case):
     batch: int = 1
     four_bits: bool = False
     """Whether the weights are of 4 bits."""
+    bias: str = "int32"
+    """The type of the bias, on which that of sums depends where activations have 16 bits."""
 
     def operands(
         self, sheet: Sheet, source: Quantization, shape: Shape, axis: int = 0
     ) -> list[TensorRef]:
         """Add weights, whose outputs lie along an axis, and a bias."""
-        weights, factors = self.weights(
-            sheet, shape, axis, self.dtype == "int8" and len(shape) == 4
-        )
+        symmetric = self.dtype == "int16" or (self.dtype == "int8" and len(shape) == 4)
+        weights, factors = self.weights(sheet, shape, axis, symmetric)
         scales = tuple(float(np.float32(source.scale[0] * each)) for each in factors)
-        bias = sheet.random.integers(-3000, 3000, shape[axis])
-        return [weights, sheet.constant(bias, "int32", Quantization(scales, (0,) * len(scales)))]
+        most = 3000 * (2**8 if self.dtype == "int16" else 1)
+        bias = sheet.random.integers(-most, most, shape[axis])
+        found = Quantization(scales, (0,) * len(scales))
+        return [weights, sheet.constant(bias, self.bias, found)]
+
+    def typed(self, options: dict[str, Any], version: int) -> tuple[dict[str, Any], int]:
+        """Return the options with the type of the bias, and the version that this brings."""
+        if self.dtype != "int16" or self.bias == "int64":
+            return options, version
+        return {**options, "quantized_bias_type": "INT32"}, self.typed_version
 
     def weights(
         self, sheet: Sheet, shape: Shape, axis: int, symmetric: bool
     ) -> tuple[TensorRef, tuple[float, ...]]:
         """Add weights, whose outputs lie along an axis; return their scales, too."""
         random, count = sheet.random, shape[axis] * self.per_channel
-        drawn = quantization(random, self.dtype, self.kind, 1.0, count)
+        dtype = "int8" if self.dtype == "int16" else self.dtype
+        drawn = quantization(random, dtype, self.kind, 1.0, count)
         if symmetric or self.four_bits:
             drawn = replace(drawn, zero_point=(0,) * len(drawn.scale), dimension=axis)
-        data = Stored(dtype=self.dtype).draw(shape, random)
+        data = Stored(dtype=dtype).draw(shape, random)
         if self.four_bits:
             data = np.maximum(data // 16, self.lowest_of_4_bits)
         if self.lowest is not None:
             data = np.maximum(data, self.lowest)
-        return sheet.constant(data, "int4" if self.four_bits else self.dtype, drawn), drawn.scale
+        return sheet.constant(data, "int4" if self.four_bits else dtype, drawn), drawn.scale
 
     def result(self, sheet: Sheet, terms: int) -> Quantization:
         """Draw the quantization of sums of so many products."""
@@ -85,7 +97,7 @@ class QuantizedConv(Windowed, Weighted):
             pads = sheet.constant(((0, 0), *self.pads, (0, 0)), "int32")
             x = sheet.op("PAD", [x, pads], None, 2, self.dtype, source)
         result = self.result(sheet, depth * self.kernel[0] * self.kernel[1])
-        version = {"int8": 3, "uint8": 1}[self.dtype]
+        options, version = self.typed(options, {"int8": 3, "uint8": 1, "int16": 4}[self.dtype])
         computed = sheet.op("CONV_2D", [x, *operands], options, version, self.dtype, result)
         sheet.output(computed)
 
@@ -93,6 +105,8 @@ class QuantizedConv(Windowed, Weighted):
 @dataclass(frozen=True, kw_only=True)
 class QuantizedMatrix(Weighted):
     """FULLY_CONNECTED."""
+
+    typed_version: ClassVar[int] = 11
 
     inputs: int = 33
     outputs: int = 7
@@ -103,8 +117,10 @@ class QuantizedMatrix(Weighted):
         source = quantization(sheet.random, self.dtype, self.kind, 2.0)
         weights, bias = self.operands(sheet, source, (self.outputs, self.inputs))
         x = sheet.input((self.batch, self.inputs), Stored(dtype=self.dtype), source)
-        options = {"fused_activation_function": self.activation}
-        version = {"int8": 4, "uint8": 1}[self.dtype] if self.has_bias else 6
+        options: dict[str, Any] = {"fused_activation_function": self.activation}
+        version = {"int8": 4, "uint8": 1, "int16": 7}[self.dtype] if self.has_bias else 7
+        if self.has_bias:
+            options, version = self.typed(options, version)
         operands = [x, weights, bias] if self.has_bias else [x, weights]
         result = self.result(sheet, self.inputs)
         computed = sheet.op("FULLY_CONNECTED", operands, options, version, self.dtype, result)
@@ -118,6 +134,15 @@ def of_all_types(family: type[_Weighted], **fields: Any) -> list[_Weighted]:
     """Return a case for each type; int8 also with scales for each channel."""
     kinds = (("int8", True), ("int8", False), ("uint8", False))
     return [family(dtype=dtype, per_channel=each, **fields) for dtype, each in kinds]
+
+
+def of_16_bits(family: type[_Weighted], *biases: str, **fields: Any) -> list[_Weighted]:
+    """Return cases with activations of 16 bits, for each type of bias."""
+    return [
+        family(dtype="int16", bias=bias, per_channel=each, **fields)
+        for bias in biases
+        for each in (True, False)
+    ]
 
 
 _all_types = partial(of_all_types, QuantizedConv)
@@ -167,4 +192,37 @@ CASES = [
     QuantizedMatrix(per_channel=True, kind=POWER, batch=2),
     QuantizedMatrix(has_bias=False),
     QuantizedMatrix(activation="RELU6", dtype="uint8"),
+    *(
+        case
+        for kind in (ORDINARY, POWER, WIDE)
+        for case in of_16_bits(QuantizedConv, "int32", "int64", kind=kind)
+    ),
+    *(
+        case
+        for channels, filters in ((1, 1), (8, 3), (33, 16))
+        for case in of_16_bits(
+            QuantizedConv, "int32", "int64", channels=channels, filters=filters, kind=POWER
+        )
+    ),
+    *of_16_bits(QuantizedConv, "int32", "int64", stride=(2, 1), padding="VALID", batch=3),
+    *of_16_bits(QuantizedConv, "int32", "int64", kernel=(1, 1), activation="RELU6"),
+    *of_16_bits(QuantizedConv, "int32", "int64", channels=16, filters=24, groups=4, kind=POWER),
+    *(
+        case
+        for kind, inputs, outputs, batch in (
+            (ORDINARY, 33, 7, 1),
+            (POWER, 64, 17, 3),
+            (WIDE, 5, 4, 2),
+            (POWER, 1, 1, 1),
+            (POWER, 700, 5, 2),
+        )
+        for case in of_16_bits(
+            QuantizedMatrix,
+            *("int32", "int64"),
+            **{"kind": kind, "inputs": inputs, "outputs": outputs, "batch": batch},
+        )
+    ),
+    QuantizedMatrix(dtype="int16", has_bias=False, activation="RELU"),
+    QuantizedConv(dtype="int16", bias="int64", four_bits=True, per_channel=True, channels=7),
+    QuantizedMatrix(dtype="int16", four_bits=True, inputs=32, outputs=8),
 ]

@@ -7,7 +7,7 @@ from functools import partial
 
 from cases.base import LARGE, SMALL, Shape, Sheet, Windowed
 from cases.quantized import ORDINARY, POWER, WIDE, Stored, quantization
-from cases.quantized_conv import Weighted, of_all_types
+from cases.quantized_conv import Weighted, of_16_bits, of_all_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,9 @@ class QuantizedDepthwise(Windowed, Weighted):
         )
         x = sheet.input(self.image, Stored(dtype=self.dtype), source)
         result = self.result(sheet, self.kernel[0] * self.kernel[1])
-        version = {"int8": 3, "uint8": 1}[self.dtype] if self.dilation == (1, 1) else 3
+        version = {"int8": 3, "uint8": 1, "int16": 5}[self.dtype]
+        if self.dilation != (1, 1):
+            version = max(version, 3)
         computed = sheet.op(
             "DEPTHWISE_CONV_2D", [x, *operands], options, version, self.dtype, result
         )
@@ -58,4 +60,14 @@ CASES = [
     QuantizedDepthwise(image=(2, 1, 24, 96), stride=(2, 2), per_channel=True),
     QuantizedDepthwise(image=(2, 24, 1, 40)),
     *(QuantizedDepthwise(four_bits=True, per_channel=each, kind=POWER) for each in (True, False)),
+    *(
+        case
+        for kind, channels, multiplier in ((ORDINARY, 5, 1), (POWER, 19, 2), (WIDE, 8, 1))
+        for case in of_16_bits(
+            QuantizedDepthwise,
+            "int64",
+            **{"kind": kind, "image": (2, 5, 4, channels), "multiplier": multiplier},
+        )
+    ),
+    *of_16_bits(QuantizedDepthwise, "int64", stride=(2, 2), padding="VALID", activation="RELU6"),
 ]

@@ -14,10 +14,11 @@ from cases.quantized import ORDINARY, POWER, WIDE, Stored, quantization
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedMatmul(Case):
-    """BATCH_MATMUL of int8; `left` and `right` are the batches, `kind` see cases.quantized."""
+    """BATCH_MATMUL; `left` and `right` are the batches, `kind` see cases.quantized."""
 
     tolerance: ClassVar[float] = EXACT
 
+    dtype: str = "int8"
     kind: str = ORDINARY
     left: Shape = ()
     right: Shape = ()
@@ -32,18 +33,19 @@ class QuantizedMatmul(Case):
     def write(self, sheet: Sheet) -> None:
         """One or two inputs, one output."""
         random = sheet.random
-        first, second = (quantization(random, "int8", self.kind) for _ in range(2))
+        first, second = (quantization(random, self.dtype, self.kind) for _ in range(2))
         left = (self.depth, self.rows) if self.adj_x else (self.rows, self.depth)
         right = (self.columns, self.depth) if self.adj_y else (self.depth, self.columns)
-        a = sheet.input((*self.left, *left), Stored(), first)
+        a = sheet.input((*self.left, *left), Stored(dtype=self.dtype), first)
         shape = (*self.right, *right)
         if self.constant:
-            b = sheet.constant(Stored().draw(shape, random), "int8", second)
+            b = sheet.constant(Stored(dtype=self.dtype).draw(shape, random), self.dtype, second)
         else:
-            b = sheet.input(shape, Stored(), second)
+            b = sheet.input(shape, Stored(dtype=self.dtype), second)
         options = {"adj_x": self.adj_x, "adj_y": self.adj_y}
-        result = quantization(random, "int8", self.kind, float(np.sqrt(self.depth)))
-        sheet.output(sheet.op("BATCH_MATMUL", [a, b], options, 2, "int8", result))
+        result = quantization(random, self.dtype, self.kind, float(np.sqrt(self.depth)))
+        version = 4 if self.dtype == "int16" else 2
+        sheet.output(sheet.op("BATCH_MATMUL", [a, b], options, version, self.dtype, result))
 
 
 CASES = [
@@ -61,5 +63,15 @@ CASES = [
         QuantizedMatmul(items=items, rows=9, columns=19, adj_y=adj_y, left=(2,), right=(2,))
         for items in (SMALL, LARGE)
         for adj_y in (False, True)
+    ),
+    *(
+        QuantizedMatmul(dtype="int16", kind=kind, left=(2,), right=(2,), adj_y=adj_y)
+        for kind, adj_y in ((ORDINARY, False), (POWER, True), (WIDE, False))
+    ),
+    *(
+        QuantizedMatmul(
+            dtype="int16", constant=constant, adj_x=adj_x, kind=POWER, depth=33, columns=9
+        )
+        for constant, adj_x in ((True, False), (False, True))
     ),
 ]

@@ -72,6 +72,10 @@ CASES: tuple[Case, ...] = (
     ),
     StoredReduce(shape=(3, 40), axes=(1,), keep=False, stored="uint8"),
     StoredReduce(shape=(2, 3, 2, 4, 5), axes=(1, 3), kind=POWER),
+    *(
+        StoredReduce(stored="int16", axes=axes, kind=kind)
+        for axes, kind in (((1, 2), ORDINARY), ((3,), POWER), ((0, 1, 2, 3), WIDE))
+    ),
     StoredReduce(same=True),
     StoredReduce(same=True, keep=False, stored="uint8"),
     *(
@@ -84,7 +88,7 @@ CASES: tuple[Case, ...] = (
     *(
         StoredReduce(op=op, stored=each, axes=axes, keep=False)
         for op in ("REDUCE_MAX", "REDUCE_MIN")
-        for each in _BYTES
+        for each in (*_BYTES, "int16")
         for axes in ((1, 2), (3,))
     ),
     *(

@@ -16,6 +16,7 @@ _RESULTS = {
     ("LOG_SOFTMAX", "uint8"): Quantization((1 / 16,), (255,)),
     ("L2_NORMALIZATION", "int8"): Quantization((1 / 128,), (0,)),
     ("L2_NORMALIZATION", "uint8"): Quantization((1 / 128,), (128,)),
+    ("SOFTMAX", "int16"): Quantization((1 / 32768,), (0,)),
 }
 """The quantizations that the CPU wants."""
 
@@ -38,7 +39,8 @@ class StoredSoftmax(Case):
         x = sheet.input(self.shape, Stored(dtype=self.stored), source)
         options = {"beta": self.beta} if self.op == "SOFTMAX" else None
         params = _RESULTS[self.op, self.stored]
-        sheet.output(sheet.op(self.op, [x], options, 2, self.stored, params))
+        version = 3 if self.stored == "int16" else 2
+        sheet.output(sheet.op(self.op, [x], options, version, self.stored, params))
 
 
 CASES: tuple[Case, ...] = (
@@ -53,7 +55,10 @@ CASES: tuple[Case, ...] = (
             ((1, 1001), ORDINARY),
         )
     ),
-    *(StoredSoftmax(beta=beta, stored=each) for beta, each in ((0.5, "int8"), (2.0, "uint8"))),
+    *(
+        StoredSoftmax(beta=beta, stored=each)
+        for beta, each in ((0.5, "int8"), (2.0, "uint8"), (3.0, "int16"))
+    ),
     *(
         StoredSoftmax(op=op, stored=stored, shape=(2, 515), items=LARGE, kind=POWER)
         for op, stored in _RESULTS

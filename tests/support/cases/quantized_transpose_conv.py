@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, ClassVar
 
 from cases.base import LARGE, SMALL, Pair, Sheet
 from cases.quantized import ORDINARY, POWER, WIDE, Stored, quantization
-from cases.quantized_conv import Weighted, of_all_types
+from cases.quantized_conv import Weighted, of_16_bits, of_all_types
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedTransposeConv(Weighted):
     """TRANSPOSE_CONV."""
+
+    typed_version: ClassVar[int] = 5
 
     size: Pair = (4, 3)
     channels: int = 5
@@ -35,7 +38,7 @@ class QuantizedTransposeConv(Weighted):
         size = sheet.constant([self.batch, *computed, self.filters], "int32")
         image = (self.batch, *self.size, self.channels)
         x = sheet.input(image, Stored(dtype=self.dtype), source)
-        options = {
+        options: dict[str, Any] = {
             "padding": self.padding,
             "stride_h": self.stride[0],
             "stride_w": self.stride[1],
@@ -44,6 +47,8 @@ class QuantizedTransposeConv(Weighted):
         inputs = [size, weights, x, bias] if self.has_bias else [size, weights, x]
         result = self.result(sheet, self.channels * 2)
         version = 4 if self.activation != "NONE" else 3 if self.has_bias else 2
+        if self.has_bias:
+            options, version = self.typed(options, version)
         sheet.output(sheet.op("TRANSPOSE_CONV", inputs, options, version, self.dtype, result))
 
 
@@ -59,4 +64,6 @@ CASES = [
     QuantizedTransposeConv(has_bias=False, kind=POWER),
     QuantizedTransposeConv(has_bias=False, dtype="uint8", kind=POWER, filters=16),
     *(case for items in (SMALL, LARGE) for case in _all_types(items=items, filters=10)),
+    *of_16_bits(QuantizedTransposeConv, "int32", "int64", filters=10, kind=POWER),
+    QuantizedTransposeConv(has_bias=False, dtype="int16"),
 ]

@@ -18,10 +18,17 @@ _VERSIONS: Mapping[str, int] = {
     "LEAKY_RELU": 1,
     "HARD_SWISH": 1,
     "ELU": 1,
+    "NEG": 1,
     "RELU_0_TO_1": 1,
     "RELU_N1_TO_1": 1,
 }
 """Those of int8 that are not 2."""
+_SHORT_VERSIONS = {
+    **dict.fromkeys(("GELU", "LOGISTIC", "RELU", "RELU6", "RSQRT", "TANH"), 3),
+    "ABS": 5,
+    "NEG": 1,
+}
+"""Those of int16 that are not 2."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,8 @@ class FromZero(Stored):
 
     def draw(self, shape: Shape, random: np.random.Generator) -> Array:
         """Return seeded elements."""
-        return random.integers(int(self.low), 127, shape, self.dtype, endpoint=True)
+        highest = np.iinfo(self.dtype).max
+        return random.integers(int(self.low), highest, shape, self.dtype, endpoint=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +61,18 @@ class QuantizedLookup(Case):
         """One input, one operation, one output."""
         source = quantization(sheet.random, self.dtype, self.kind, self.real)
         result = quantization(sheet.random, self.dtype, self.kind, self.result)
-        if self.op == "LOGISTIC":
+        if self.dtype == "int16" and self.op in ("LOGISTIC", "TANH"):
+            result = Quantization((1 / 32768,), (0,))
+        elif self.op == "LOGISTIC":
             result = Quantization((1 / 256,), result.zero_point)
         params = (
             FromZero(dtype=self.dtype, low=source.zero_point[0])
-            if self.op == "RSQRT"
+            if self.op in ("RSQRT", "SQRT")
             else Stored(dtype=self.dtype)
         )
         x = sheet.input(self.shape, params, source)
-        version = 1 if self.dtype == "uint8" else _VERSIONS.get(self.op, 2)
+        versions = _VERSIONS if self.dtype == "int8" else _SHORT_VERSIONS
+        version = 1 if self.dtype == "uint8" else versions.get(self.op, 2)
         sheet.output(
             sheet.op(self.op, [x], dict(self.options) or None, version, self.dtype, result)
         )
@@ -214,6 +225,20 @@ CASES: tuple[Case, ...] = (
         for dtype in ("int8", "uint8")
         for approximate in (False, True)
     ),
+    *(
+        QuantizedLookup(
+            op=op, dtype="int16", kind=POWER if op == "LEAKY_RELU" else ORDINARY, options=options
+        )
+        for op, options in (
+            *((op, ()) for op in ("ABS", "EXP", "LOG", "LOGISTIC", "RELU", "RELU6", "TANH")),
+            *((op, ()) for op in ("RSQRT", "SQRT")),
+            *(("LEAKY_RELU", options) for options in _LEAKS),
+        )
+    ),
+    QuantizedLookup(op="LOGISTIC", dtype="int16", kind=POWER, real=8.0),
+    QuantizedLookup(op="GELU", dtype="int16", options=(("approximate", True),)),
+    *(QuantizedLookup(op="NEG", dtype=dtype) for dtype in ("int8", "int16")),
+    QuantizedLookup(op="SQRT"),
     *(QuantizedLookup(op="EXP", real=real) for real in (40.0, 400.0)),
     QuantizedLookup(op="ABS", kind=POWER),
     QuantizedLookup(op="RELU", shape=(3, 33)),

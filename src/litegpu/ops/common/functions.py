@@ -93,7 +93,7 @@ UNARY: Mapping[str, Function] = {
     "ELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), EXPM14({{a}}), {{a}})"),
     "EXP": Function("EXP4({a})"),
     "FLOOR": Function("FLOOR4({a})"),
-    "GELU": Function("SPLAT4(0.5f) * {a} * ERFC4({a} * SPLAT4(-0.707106781f))"),
+    "GELU": Function("SPLAT4(0.5f) * {a} * ERFC4({a} * SPLAT4(-0.707106781f))", max_version=3),
     "HARD_SWISH": Function(
         f"{{a}} * SPLAT4(0.166666667f) * {_clamp('0.0f', '6.0f', '({a} + SPLAT4(3.0f))')}"
     ),
@@ -106,14 +106,14 @@ UNARY: Mapping[str, Function] = {
     "LOGICAL_NOT": Function(
         f"{_ONE} - {{a}}", max_version=1, takes=BOOLS, gives=BOOLS, exact=np.logical_not
     ),
-    "LOGISTIC": Function(f"RECIPROCAL4({_ONE} + EXP4(-{{a}}))", bounded=True),
+    "LOGISTIC": Function(f"RECIPROCAL4({_ONE} + EXP4(-{{a}}))", bounded=True, max_version=3),
     "NEG": _number("-{a}", "NEG4{k}({a})", through_zero=True, exact=np.negative),
-    "RELU": Function(f"{{at_least}}({_ZERO}, {{a}})", through_zero=True),
-    "RELU6": Function(_clamp("0.0f", "6.0f"), bounded=True, through_zero=True),
+    "RELU": Function(f"{{at_least}}({_ZERO}, {{a}})", through_zero=True, max_version=3),
+    "RELU6": Function(_clamp("0.0f", "6.0f"), bounded=True, through_zero=True, max_version=3),
     "RELU_N1_TO_1": Function(_clamp("-1.0f", "1.0f"), bounded=True),
     "RELU_0_TO_1": Function(_clamp("0.0f", "1.0f"), bounded=True),
     "ROUND": Function("RINT4({a})", max_version=1, through_zero=True),
-    "RSQRT": Function(f"{_ONE} / SQRT4({{a}})", poles=(0,)),
+    "RSQRT": Function(f"{_ONE} / SQRT4({{a}})", poles=(0,), max_version=3),
     "SIGN": _number(
         f"WHERE4(LESS4({{a}}, {_ZERO}), -{_ONE}, WHERE4(LESS4({_ZERO}, {{a}}), {_ONE}, {{a}}))",
         "MAX4{k}(MIN4{k}({a}, {n[1]}), {n[-1]})",
@@ -122,7 +122,7 @@ UNARY: Mapping[str, Function] = {
     "SIN": Function("SIN4({a})", bounded=True),
     "SQRT": Function("SQRT4({a})", through_zero=True),
     "SQUARE": Function("{a} * {a}", through_zero=True),
-    "TANH": Function("TANH4({a})", bounded=True),
+    "TANH": Function("TANH4({a})", bounded=True, max_version=3),
 }
 
 BINARY: Mapping[str, Function] = {

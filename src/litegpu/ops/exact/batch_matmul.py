@@ -1,7 +1,8 @@
-"""BATCH_MATMUL of quantized tensors: sums in int32, requantized by one multiplier."""
+"""BATCH_MATMUL of quantized tensors: sums of integers, requantized by one multiplier."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from litegpu.ops.base import Exact, NewValue
 from litegpu.ops.common import checks
 from litegpu.ops.common.matmul_spec import MatmulAttributes
 from litegpu.ops.common.window import POINT
-from litegpu.ops.exact import numbers
+from litegpu.ops.exact import numbers, wide_sums
 from litegpu.ops.exact.numbers import Multiplier
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_matmul import QUANTIZED_MATMUL, QuantizedMatmulAttributes
@@ -34,17 +35,28 @@ class OfMatrices(Exact):
 
 
 class ExactBatchMatmul(OfMatrices):
-    """Halves are rounded away from zero; the CPU has it for int8 only."""
+    """Halves are rounded away from zero; those of int16, whose sums have 64 bits, up."""
 
     def check(self, graph: Graph, node: Node) -> str:
+        ends = (*node.inputs, *node.outputs)
         return checks.first_of(
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1, 2)),
-            lambda: numbers.check_tensors(
-                graph, (*node.inputs, *node.outputs), frozenset({DType.INT8})
-            ),
+            lambda: numbers.check_tensors(graph, ends, frozenset({DType.INT8, DType.INT16})),
+            lambda: _check_types(graph, node),
             lambda: self._geometry(graph, node),
-            lambda: numbers.check_multiplier(_multiplier(graph, node)),
+            lambda: self._check_sums(graph, node),
+        )
+
+    def _check_sums(self, graph: Graph, node: Node) -> str:
+        if graph.values[node.inputs[0]].dtype is DType.INT8:
+            return numbers.check_multiplier(_multiplier(graph, node))
+        rows = graph.values[node.inputs[0]].shape
+        depth = rows[-2] if node.params["adj_x"] else rows[-1]
+        return checks.first_of(
+            numbers.check_no_zeros(graph, (*node.inputs, *node.outputs)),
+            wide_sums.check_multiplier(_multiplier(graph, node)),
+            wide_sums.check_terms(depth, wide_sums.MOST_PAIRS),
         )
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
@@ -62,6 +74,8 @@ class ExactBatchMatmul(OfMatrices):
             ),
             epilogue=_requantized(graph, node, new_value),
         )
+        if left.dtype is DType.INT16:
+            return _sums_of_pairs(graph, product, new_value)
         if right.data is None or matmul.batches[1] != (1, 1, 1) or matmul.transposed[0]:
             return (product,)
         # All rows are multiplied with one matrix, as those of a fully connected layer are.
@@ -73,6 +87,45 @@ class ExactBatchMatmul(OfMatrices):
         return (replace(product, op=QUANTIZED_CONV, inputs=(left.id,), attributes=attributes),)
 
 
+def _check_types(graph: Graph, node: Node) -> str:
+    """Require two matrices of one type, or one of INT16 on the left and one of INT8."""
+    left, right, result = (graph.values[v].dtype for v in (*node.inputs, *node.outputs))
+    if left is result and (left is right or left is DType.INT16):
+        return ""
+    return f"Products of {left.name} and {right.name} as {result.name} are not handled."
+
+
+def _sums_of_pairs(graph: Graph, product: Node, new_value: NewValue) -> Sequence[Node]:
+    """Return the products of the bytes of both matrices, the last of which adds up all of them."""
+    left, right = (graph.values[v] for v in product.inputs)
+    shape = graph.values[product.outputs[0]].shape
+    nodes: list[Node] = []
+    factors: list[list[tuple[int, int, int]]] = []
+    for value in (left, right):
+        if value.dtype is DType.INT8:
+            factors.append([(value.id, 0, 1)])
+            continue
+        parts = wide_sums.split(product.index, value, new_value)
+        nodes += parts.nodes
+        factors.append([(parts.high.id, 0, 2**8), (parts.low.id, wide_sums.LOW_ZERO, 1)])
+    epilogue: list[EpilogueOp] = [wide_sums.WIDENED]
+    for (one, zero, weight), (other, other_zero, other_weight) in itertools.product(*factors):
+        zeros = (zero, other_zero)
+        pair = replace(
+            product,
+            inputs=(one, other),
+            attributes=replace(product.attributes, zeros=zeros),
+            epilogue=(),
+        )
+        if weight * other_weight == 1:
+            nodes.append(replace(pair, epilogue=(*epilogue, *product.epilogue)))
+            break
+        total = new_value(shape, dtype=DType.INT32)
+        nodes.append(replace(pair, outputs=(total,)))
+        epilogue.append(wide_sums.weighted(total, weight * other_weight))
+    return nodes
+
+
 def _multiplier(graph: Graph, node: Node) -> Multiplier:
     left, right, result = (numbers.scale(graph.values[v]) for v in (*node.inputs, *node.outputs))
     return Multiplier.of(numbers.float32(left * right) / result)
@@ -80,6 +133,9 @@ def _multiplier(graph: Graph, node: Node) -> Multiplier:
 
 def _requantized(graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, ...]:
     result = graph.values[node.outputs[0]]
+    if result.dtype is DType.INT16:
+        scaled = wide_sums.requantize_long(new_value, [_multiplier(graph, node)])
+        return (scaled, numbers.clamp(numbers.LIMITS[result.dtype]))
     return numbers.requantize(
         new_value,
         [_multiplier(graph, node)],

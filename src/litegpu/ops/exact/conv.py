@@ -1,23 +1,40 @@
-"""CONV_2D and FULLY_CONNECTED of quantized tensors: sums in int32, requantized by channel."""
+"""CONV_2D and FULLY_CONNECTED of quantized tensors: sums of integers, requantized by channel."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node, Quantization, Value
 from litegpu.ops.base import Exact, NewValue
 from litegpu.ops.common import checks
 from litegpu.ops.common.groups import Groups, depthwise_taps
-from litegpu.ops.common.types import BYTES
+from litegpu.ops.common.types import QUANTIZED_TYPES
 from litegpu.ops.common.weights import bias_of
 from litegpu.ops.common.window import POINT, window_of
-from litegpu.ops.exact import numbers
+from litegpu.ops.exact import numbers, wide_sums
 from litegpu.ops.exact.numbers import Multiplier
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
+
+_OF_4_BITS = frozenset({DType.INT8, DType.INT16})
+"""What weights of 4 bits are multiplied with."""
+
+
+class Products(Protocol):
+    """Returns the nodes that make sums of products of bytes, an `image`."""
+
+    def __call__(
+        self,
+        graph: Graph,
+        node: Node,
+        image: Value,
+        attributes: Any,
+        epilogue: tuple[EpilogueOp, ...],
+        new_value: NewValue,
+    ) -> Sequence[Node]: ...
 
 
 class ExactProducts(Exact):
@@ -55,8 +72,9 @@ class ExactConv2D(ExactProducts):
             numbers.zero_point(image),
             weight_zero(weights),
         )
-        epilogue = requantized(graph, node, new_value, away=[groups > 1])
-        return products_of_groups(graph, node, image, attributes, epilogue, new_value)
+        return sums_of_products(
+            graph, node, new_value, products_of_groups, attributes, [groups > 1]
+        )
 
 
 def products_of_groups(
@@ -107,17 +125,22 @@ class ExactFullyConnected(ExactProducts):
             numbers.zero_point(source),
             0 if per_channel and weights.dtype is DType.INT8 else weight_zero(weights),
         )
-        epilogue = requantized(graph, node, new_value, away=[False])
         result = graph.values[node.outputs[0]]
-        conv = quantized_node(node, QUANTIZED_CONV, source.id, attributes, epilogue)
         if source.shape4 == (*result.shape4[:3], inputs):
-            return (conv,)
+            return sums_of_products(graph, node, new_value, _CONV, attributes, [False])
         rows = source.elements // inputs
-        flat, result_rows = (new_value((rows, n), dtype=source.dtype) for n in (inputs, outputs))
+        flat, product_rows = (
+            replace(end, id=new_value((rows, n), dtype=end.dtype), shape=(rows, n))
+            for end, n in ((source, inputs), (result, outputs))
+        )
+        rowwise = replace(
+            graph, values={**graph.values, flat.id: flat, product_rows.id: product_rows}
+        )
+        product = replace(node, inputs=(flat.id, *node.inputs[1:]), outputs=(product_rows.id,))
         return (
-            Node(node.index, "RESHAPE", 1, (source.id,), (flat,)),
-            replace(conv, inputs=(flat,), outputs=(result_rows,)),
-            Node(node.index, "RESHAPE", 1, (result_rows,), node.outputs),
+            Node(node.index, "RESHAPE", 1, (source.id,), (flat.id,)),
+            *sums_of_products(rowwise, product, new_value, _CONV, attributes, [False]),
+            Node(node.index, "RESHAPE", 1, (product_rows.id,), node.outputs),
         )
 
 
@@ -128,17 +151,22 @@ def check_products(graph: Graph, node: Node, axis: int, four_bits: bool = False)
     the CPU converts them to bytes, too.
     """
     weights, ends = graph.values[node.inputs[1]], (node.inputs[0], node.outputs[0])
-    is_short = weights.dtype is DType.INT4
-    alike = ends if is_short else (ends[0], weights.id, ends[1])
+    is_short, is_wide = weights.dtype is DType.INT4, is_of_16_bits(graph, node)
+    alike = ends if is_short or is_wide else (ends[0], weights.id, ends[1])
     return checks.first_of(
-        numbers.check_tensors(graph, ends, frozenset({DType.INT8}) if is_short else BYTES),
+        numbers.check_tensors(graph, ends, _OF_4_BITS if is_short else QUANTIZED_TYPES),
         lambda: check_bits(weights, four_bits),
         lambda: numbers.check_same_types(graph, alike),
         lambda: check_weights(weights, axis),
-        lambda: check_bias(graph, node, axis),
+        lambda: _check_wide(graph, node) if is_wide else check_bias(graph, node, axis),
         lambda: numbers.check_bounds(graph, node),
-        lambda: checks.first_of(*map(numbers.check_multiplier, set(_multipliers(graph, node)))),
+        lambda: checks.first_of(*map(_multiplier_check(graph, node), set(_factors(graph, node)))),
     )
+
+
+def is_of_16_bits(graph: Graph, node: Node) -> bool:
+    """Whether a node has activations of 16 bits."""
+    return graph.values[node.inputs[0]].dtype is DType.INT16
 
 
 def check_bits(weights: Value, four_bits: bool) -> str:
@@ -185,32 +213,121 @@ def check_bias(graph: Graph, node: Node, axis: int, dtype: DType = DType.INT32) 
     return ""
 
 
-def requantized(
+def _check_wide(graph: Graph, node: Node) -> str:
+    """Require no zero points, a bias of the type that the CPU reads, and few products in a sum."""
+    weights, bias = graph.values[node.inputs[1]], bias_of(node)
+    by_channel = node.op == "DEPTHWISE_CONV_2D"
+    axis = 3 if by_channel else 0
+    outputs = weights.shape[axis]
+    if reason := numbers.check_no_zeros(graph, (node.inputs[0], *node.outputs)):
+        return reason
+    if weights.dtype is not DType.INT8 and (weights.dtype is not DType.INT4 or by_channel):
+        return f"Its weights, tensor {weights.id}, are {weights.dtype.name}; INT8 is handled."
+    if any(_quantization(weights).zero_point):
+        return f"Its weights, tensor {weights.id}, have zero points other than 0."
+    channels = graph.values[node.inputs[0]].shape[-1]
+    if node.params.get("depth_multiplier", outputs // channels) != outputs // channels:
+        return "Its depth_multiplier is not that of its weights, by which the CPU reads them."
+    stated = _STATED_BIAS.get(node.op, 0)
+    if bias == ABSENT:
+        if node.version >= stated > 0:
+            return "Of which type its sums are, without a bias, is not known."
+        return wide_sums.check_terms(weights.elements // outputs)
+    value = graph.values[bias]
+    short = value.dtype is DType.INT32 and (
+        node.version >= stated > 0 or node.op == "FULLY_CONNECTED"
+    )
+    return checks.first_of(
+        check_bias(graph, node, axis, DType.INT32 if short else DType.INT64),
+        lambda: wide_sums.check_bias(value),
+        lambda: wide_sums.check_terms(weights.elements // outputs),
+    )
+
+
+_STATED_BIAS = {"CONV_2D": 8, "FULLY_CONNECTED": 11, "TRANSPOSE_CONV": 5}
+"""The versions from which on an attribute tells of which type a bias is, and so the sums."""
+
+
+def _adds_longs(graph: Graph, node: Node) -> bool:
+    """Whether the CPU adds up 64 bits."""
+    if not is_of_16_bits(graph, node):
+        return False
+    bias = bias_of(node)
+    if bias == ABSENT:
+        return node.op != "FULLY_CONNECTED"
+    return graph.values[bias].dtype is DType.INT64
+
+
+def sums_of_products(
+    graph: Graph,
+    node: Node,
+    new_value: NewValue,
+    products: Products,
+    attributes: QuantizedConvAttributes | QuantizedDepthwiseAttributes,
+    away: Sequence[bool],
+) -> tuple[Node, ...]:
+    """Return the nodes that a checked node becomes; `away` see `numbers.requantize`."""
+    image, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+    epilogue = _requantized(graph, node, new_value, away)
+    if not is_of_16_bits(graph, node):
+        return (*products(graph, node, image, attributes, epilogue, new_value),)
+    halves = wide_sums.split(node.index, image, new_value)
+    total = replace(result, id=new_value(result.shape, dtype=DType.INT32), dtype=DType.INT32)
+    first: tuple[EpilogueOp, ...] = (EpilogueOp("ADD_HIGH_SUM", (total.id,)),)
+    no_bias = replace(attributes, bias=ABSENT)
+    if _adds_longs(graph, node):
+        bias = bias_of(node)
+        terms = None if bias == ABSENT else graph.values[bias]
+        first, attributes = wide_sums.long_sums(total.id, new_value, terms), no_bias
+    low = replace(attributes, input_zero=wide_sums.LOW_ZERO)
+    wide = replace(graph, values={**graph.values, total.id: total})
+    summing = replace(node, outputs=(total.id,))
+    return (
+        *halves.nodes,
+        *products(wide, summing, halves.high, no_bias, (), new_value),
+        *products(wide, node, halves.low, low, (*first, *epilogue), new_value),
+    )
+
+
+def _requantized(
     graph: Graph, node: Node, new_value: NewValue, away: Sequence[bool]
 ) -> tuple[EpilogueOp, ...]:
     """Return the epilogue ops that make stored integers of the sums of a checked node."""
     result = graph.values[node.outputs[0]]
     limits = numbers.bounds(node.params.get("activation", "none"), result)
-    multipliers = _multipliers(graph, node)
-    return numbers.requantize(new_value, multipliers, away, numbers.zero_point(result), limits)
+    factors = _factors(graph, node)
+    if not _adds_longs(graph, node):
+        multipliers = [Multiplier.of(factor) for factor in factors]
+        return numbers.requantize(new_value, multipliers, away, numbers.zero_point(result), limits)
+    if node.op == "FULLY_CONNECTED":
+        scaled = wide_sums.round_product(new_value, factors)
+    else:
+        scaled = wide_sums.requantize_long(new_value, [Multiplier.of(each) for each in factors])
+    return (scaled, numbers.clamp(limits))
 
 
-def _multipliers(graph: Graph, node: Node) -> list[Multiplier]:
-    """Return the multiplier from sums to the result's scale; of each channel, or of all.
+def _multiplier_check(graph: Graph, node: Node) -> Callable[[float], str]:
+    """Return what checks the factors of a node: by what the CPU makes of them."""
+    if not _adds_longs(graph, node):
+        return lambda factor: numbers.check_multiplier(Multiplier.of(factor))
+    if node.op == "FULLY_CONNECTED":
+        return wide_sums.check_factor
+    return lambda factor: wide_sums.check_multiplier(Multiplier.of(factor))
+
+
+def _factors(graph: Graph, node: Node) -> list[float]:
+    """Return the factor from sums to the result's scale; of each channel, or of all.
 
     How the scales are multiplied decides about the last bit of a multiplier: int8 in float64, all
-    of uint8 and FULLY_CONNECTED with one scale in float32.
+    of uint8 and FULLY_CONNECTED with one scale in float32, unless its sums have 64 bits.
     """
     source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
     scales = _quantization(graph.values[node.inputs[1]]).scale
     single = source.dtype is DType.UINT8 or (node.op == "FULLY_CONNECTED" and len(scales) == 1)
+    single = single and not _adds_longs(graph, node)
     factor, divisor = numbers.scale(source), numbers.scale(result)
-
-    def of(scale: float) -> Multiplier:
-        product = numbers.float32(factor * scale) if single else factor * scale
-        return Multiplier.of(product / divisor)
-
-    return [of(scale) for scale in scales]
+    products = (factor * scale for scale in scales)
+    return [(numbers.float32(each) if single else each) / divisor for each in products]
 
 
 def _quantization(value: Value) -> Quantization:
@@ -222,6 +339,25 @@ def weight_zero(weights: Value) -> int:
     """Return the zero point of weights; 0 where there is one for each channel."""
     points = _quantization(weights).zero_point
     return points[0] if len(points) == 1 else 0
+
+
+def node_of(op: str) -> Products:
+    """Return what makes one node of an operation."""
+
+    def products(
+        graph: Graph,
+        node: Node,
+        image: Value,
+        attributes: Any,
+        epilogue: tuple[EpilogueOp, ...],
+        new_value: NewValue,
+    ) -> Sequence[Node]:
+        return (quantized_node(node, op, image.id, attributes, epilogue),)
+
+    return products
+
+
+_CONV = node_of(QUANTIZED_CONV)
 
 
 def quantized_node(

@@ -9,7 +9,7 @@ from litegpu.ops.base import NewValue
 from litegpu.ops.common.weights import bias_of
 from litegpu.ops.common.window import window_of
 from litegpu.ops.exact import numbers
-from litegpu.ops.exact.conv import ExactProducts, quantized_node, requantized, weight_zero
+from litegpu.ops.exact.conv import ExactProducts, node_of, sums_of_products, weight_zero
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
 
 _BLOCK = 8
@@ -17,7 +17,7 @@ _BLOCK = 8
 
 
 class ExactDepthwise(ExactProducts):
-    """Halves are rounded away from zero, but up in all whole blocks of channels of int8."""
+    """Halves are rounded away from zero, but up in whole blocks of channels that are signed."""
 
     axis = 3
 
@@ -32,11 +32,12 @@ class ExactDepthwise(ExactProducts):
             weight_zero(weights) if image.dtype is DType.UINT8 else 0,  # as the CPU, which drops it
         )
         away = away_by_channel(image.dtype, outputs)
-        epilogue = requantized(graph, node, new_value, away)
-        return (quantized_node(node, QUANTIZED_DEPTHWISE, image.id, attributes, epilogue),)
+        return sums_of_products(
+            graph, node, new_value, node_of(QUANTIZED_DEPTHWISE), attributes, away
+        )
 
 
 def away_by_channel(dtype: DType, outputs: int) -> list[bool]:
     """Return whether halves of each output channel are rounded away from zero, else up."""
-    whole = outputs // _BLOCK * _BLOCK if dtype is DType.INT8 else 0
+    whole = 0 if dtype is DType.UINT8 else outputs // _BLOCK * _BLOCK
     return [channel >= whole for channel in range(outputs)]

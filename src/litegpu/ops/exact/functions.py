@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from litegpu.codegen import INT, KINDS, register_of
+from litegpu.codegen import INT, KINDS, LONG, register_of
 from litegpu.graph import DType
 from litegpu.ops.common.function import Function
 
@@ -217,7 +217,20 @@ EXACT: Mapping[str, Function] = {
     **{f"RESCALED_{name}": function for name, function in _COMPARISONS.items()},
     # Sums of bytes, in floats for which that was found to be the same: see ops/exact/float_sums.py.
     "SUM_BY_FLOATS": Function(_BY_FLOATS, makes=INT),
+    "LOOKUP_INT16": Function("LOOKUP4_SHORT_I32({b}, {a})", makes=INT, tables=1),
     "CENTRED_MUL": Function(f"MUL4_I32({_centred('a')}, {_centred('b')})", makes=INT),
+    # The two bytes of integers of 16 bits: the high one, and what is left of it less 128.
+    "HIGH_BYTE": Function("SHIFT_RIGHT4_I32({a}, SPLAT4_I32(8))", makes=INT),
+    "LOW_BYTE": Function("SUB4_I32(WRAP4_U8({a}), SPLAT4_I32(128))", makes=INT),
+    # Sums of products of such bytes, as 32 bits hold them together, or as 64 bits do.
+    "ADD_HIGH_SUM": Function("ADD4_I32({a}, SHIFT_LEFT4_I32({b}, SPLAT4_I32(8)))", makes=INT),
+    "ADD_WEIGHTED": Function(
+        "ADD4_I64({a}, MUL4_I64(CAST4_I32_I64({b}), CAST4_I32_I64({weight})))", makes=LONG
+    ),
+    # By multipliers of 15 bits {b}, then shifted to the right by {c}, halves up; or by the doubles
+    # that have the bits {b}, rounded as doubles are, halves away from zero.
+    "REQUANTIZE_LONG": Function("REQUANTIZE4_I64({a}, {b}, {c})", makes=INT),
+    "ROUND_PRODUCT": Function("ROUND_PRODUCT4_I64({a}, {b})", makes=INT),
     # {b} are slopes: what is negative is multiplied with them, and by another multiplier.
     "REQUANTIZE_SLOPES": Function(_SLOPES, makes=INT),
     **{name: Function(text, makes=INT) for name, text in _INT16.items()},

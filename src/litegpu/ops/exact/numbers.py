@@ -123,11 +123,6 @@ def check_tensors(graph: Graph, tensors: Sequence[int], dtypes: frozenset[DType]
                 f"tensor {v} is FLOAT32 among quantized ones (dynamic-range quantization), which "
                 'quantized="float" computes.'
             )
-        if value.dtype is DType.INT16 and value.dtype not in dtypes:
-            return (
-                f"tensor {v} is INT16: activations of 16 bits are added, multiplied, converted and "
-                "moved on the GPU, nothing else."
-            )
         if value.dtype not in dtypes:
             names = " or ".join(sorted(dtype.name for dtype in dtypes))
             return f"tensor {v} is {value.dtype.name}, {names} is handled with quantized ones."
@@ -144,10 +139,10 @@ def check_tensors(graph: Graph, tensors: Sequence[int], dtypes: frozenset[DType]
     return ""
 
 
-def check_io(graph: Graph, node: Node) -> str:
-    """Require a first input and a result of bytes of one type, each with a scale."""
+def check_io(graph: Graph, node: Node, dtypes: frozenset[DType] = BYTES) -> str:
+    """Require a first input and a result of one of some types, each with a scale."""
     source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
-    reason = check_tensors(graph, (source.id, result.id))
+    reason = check_tensors(graph, (source.id, result.id), dtypes)
     if reason or source.dtype is result.dtype:
         return reason
     return f"Its input is {source.dtype.name}, its result {result.dtype.name}."
@@ -159,6 +154,14 @@ def check_same_types(graph: Graph, tensors: Sequence[int]) -> str:
     if len(set(dtypes)) == 1:
         return ""
     return f"Its quantized tensors have different types: {', '.join(d.name for d in dtypes)}."
+
+
+def check_no_zeros(graph: Graph, tensors: Sequence[int]) -> str:
+    """Require tensors of 16 bits (value ids) without zero points, as the CPU does."""
+    for v in tensors:
+        if found := zero_point(graph.values[v]):
+            return f"tensor {v} is INT16 and has the zero point {found}."
+    return ""
 
 
 def check_multiplier(multiplier: Multiplier) -> str:

@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.base import COPY, Exact, NewValue, constant_list
 from litegpu.ops.common import checks
+from litegpu.ops.common.types import BYTES, QUANTIZED_TYPES
 from litegpu.ops.exact import numbers
 from litegpu.ops.exact.numbers import Multiplier, float32
 
@@ -32,6 +33,9 @@ class Reduce(Protocol):
 class _ExactSums(Exact):
     """Sums of stored integers; `geometry` checks the axes, `reduce` makes the nodes."""
 
+    dtypes: ClassVar[frozenset[DType]] = BYTES
+    """The types of what is summed up."""
+
     def __init__(self, geometry: Callable[[Graph, Node], str], reduce: Reduce) -> None:
         self._geometry = geometry
         self._reduce = reduce
@@ -39,7 +43,7 @@ class _ExactSums(Exact):
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
             lambda: self._geometry(graph, node),
-            lambda: numbers.check_io(graph, node),
+            lambda: numbers.check_io(graph, node, self.dtypes),
             lambda: self._check_sums(graph, node),
         )
 
@@ -62,6 +66,8 @@ class _ExactSums(Exact):
 
 class ExactMean(_ExactSums):
     """MEAN: over the pixels of an image in blocks of channels, else with one rounding."""
+
+    dtypes = QUANTIZED_TYPES
 
     def _check_sums(self, graph: Graph, node: Node) -> str:
         return numbers.check_multiplier(_mean_factor(graph, node))
@@ -93,9 +99,10 @@ def _mean_factor(graph: Graph, node: Node) -> Multiplier:
 
 
 def _is_of_pixels(graph: Graph, node: Node) -> bool:
-    """Whether the CPU has a kernel of its own for it."""
+    """Whether the CPU has a kernel of its own for it, as it has for bytes."""
     axes = {axis % 4 for axis in constant_list(graph, node.inputs[1])}
-    image = len(graph.values[node.inputs[0]].shape) == 4
+    source = graph.values[node.inputs[0]]
+    image = len(source.shape) == 4 and source.dtype in BYTES
     return image and bool(node.params["keep_dims"]) and axes == {1, 2}
 
 

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops.base import Exact, NewValue
+from litegpu.ops.common import checks
+from litegpu.ops.common.types import QUANTIZED_TYPES
 from litegpu.ops.exact import logarithms, numbers
 from litegpu.ops.exact.c_library import expf
+from litegpu.ops.exact.integers import Ints, requantized
+from litegpu.ops.exact.numbers import Multiplier
 from litegpu.ops.quantized_softmax import QUANTIZED_SOFTMAX, QuantizedSoftmaxAttributes
+
+Reals = npt.NDArray[np.floating[Any]]
 
 
 class ExactRows(Exact):
@@ -53,10 +61,27 @@ class ExactRows(Exact):
 
 
 class ExactSoftmax(ExactRows):
-    """SOFTMAX: by a table of exponentials, in float32."""
+    """SOFTMAX: by a table of exponentials, in float32; of 16 bits in integers."""
+
+    def check(self, graph: Graph, node: Node) -> str:
+        source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+        if source.dtype is not DType.INT16:
+            return super().check(graph, node)
+        ends = (source.id, result.id)
+        return checks.first_of(
+            self._geometry(graph, node),
+            lambda: numbers.check_tensors(graph, ends, QUANTIZED_TYPES),
+            lambda: numbers.check_same_types(graph, ends),
+            lambda: numbers.check_no_zeros(graph, ends),
+            lambda: numbers.check_multiplier(_short_multiplier(source, node)),
+            lambda: _check_row(source.shape[-1]),
+        )
 
     def _attributes(self, graph: Graph, node: Node) -> QuantizedSoftmaxAttributes:
         source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+        if source.dtype is DType.INT16:
+            below = _short_exponentials(_short_multiplier(source, node))
+            return QuantizedSoftmaxAttributes("softmax_16", True, 0, 1.0, below, _reciprocals())
         table = _exponentials(source, node.params.get("beta", 1.0))
         signed = source.dtype is DType.INT8
         return QuantizedSoftmaxAttributes("softmax", signed, 0, numbers.scale(result), table)
@@ -90,6 +115,64 @@ class ExactL2Normalization(ExactRows):
 
     def _zero(self, zero: int, dtype: DType) -> int:
         return 128 if dtype is DType.UINT8 else 0
+
+
+_MOST_TERMS = 2**16
+"""Exponentials of 15 bits whose sum 32 bits hold."""
+
+
+def _check_row(channels: int) -> str:
+    if channels <= _MOST_TERMS:
+        return ""
+    return f"Its rows have {channels} elements of INT16, at most {_MOST_TERMS} are handled."
+
+
+def _short_multiplier(source: Value, node: Node) -> Multiplier:
+    """Return the multiplier from differences to 65,536ths of 10, down to which e^x is looked up."""
+    scaled = numbers.float32(numbers.scale(source) * numbers.float32(node.params.get("beta", 1.0)))
+    return Multiplier.of(scaled / (10.0 / 65535.0))
+
+
+def _short_exponentials(multiplier: Multiplier) -> tuple[int, ...]:
+    """Return e^x, times 2^15, of what 0 to 65,535 below the maximum stand for."""
+    points = _points(np.exp, 10.0 / 65535.0, 2**15 - 1)
+    scaled = requantized(-np.arange(2**16, dtype=np.int64), multiplier)
+    places = np.clip(scaled + 2**16 - 1, 0, 2**16 - 1)
+    base = points[places >> 7]
+    slopes = points[(places >> 7) + 1] - base
+    found: list[int] = (base + ((slopes * (places & 127) + 64) >> 7)).tolist()
+    return tuple(found)
+
+
+def _reciprocals() -> tuple[int, ...]:
+    """Return 1 / (1 + x), times 2^15, at points from 0 to 1."""
+    found: list[int] = _points(lambda x: 1.0 / (1.0 + x), 1.0 / 65535.0, -(2**15)).tolist()
+    return tuple(found)
+
+
+def _points(function: Callable[[Reals], Reals], scale: float, zero: int) -> Ints:
+    """Return a function at 513 points of all integers of 16 bits, times 2^15.
+
+    `scale` and `zero` say what the integers stand for. Lines between the points are to be near the
+    function: each point is shifted by half of what they miss in the middle.
+    """
+    low, high = (scale * (end - zero) for end in numbers.LIMITS[DType.INT16])
+    step = (high - low) / 512
+    points = low + np.arange(513) * step
+    here, middle, there = (
+        function(each) * 2.0**15 for each in (points[:-1], points[:-1] + step / 2, points[1:])
+    )
+    between = _rounded((there + _rounded(here)) / 2)
+    shifted = _rounded(here) - _rounded((between - _rounded(middle)) / 2)
+    last = _rounded(function(np.array([high])) * 2.0**15)
+    found: Ints = np.clip([*shifted, *last], *numbers.LIMITS[DType.INT16]).astype(np.int64)
+    return found
+
+
+def _rounded(reals: Reals) -> Reals:
+    """Return the nearest whole numbers, halves away from zero."""
+    found: Reals = np.copysign(np.floor(np.abs(reals) + 0.5), reals)
+    return found
 
 
 def _exponentials(source: Value, beta: float) -> tuple[float, ...]:

@@ -1,30 +1,65 @@
 """Tables of functions of one byte: what becomes of all 256, in the order of their bits.
 
-The CPU's kernels look some of them up, too; others they compute for each element.
+The CPU's kernels look some of them up, too; others they compute for each element. Functions of 16
+bits are asked of these kernels themselves, for all 65,536 integers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from math import isinf
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.graph import DType, Node, Value
+from litegpu.graph import DType, Node, Quantization, Value
 from litegpu.ops.exact import c_library, numbers
 from litegpu.ops.exact.c_library import Floats
 from litegpu.ops.exact.integers import Ints, multiply_high, requantized, round_shift
 from litegpu.ops.exact.numbers import Multiplier, float32
+from litegpu.runtime_abi import kernels
 
 Table = npt.NDArray[Any]
 
 
 def stored(dtype: DType) -> Ints:
-    """Return the integers that a byte can be: 0 to 255, or 0 to 127 and -128 to -1."""
-    return np.arange(256, dtype=np.uint8).view(dtype.value).astype(np.int64)
+    """Return the integers that a type can hold, in the order of their bits: 0, 1, ... -2, -1."""
+    bits = np.arange(1 << 8 * dtype.size, dtype=f"uint{8 * dtype.size}")
+    return bits.view(dtype.value).astype(np.int64)
+
+
+def by_kernel(node: Node, source: Value, result: Value) -> Table | None:
+    """Return the table of a node of one input, as the CPU's own kernel computes it.
+
+    What the kernel rejects below zero gets the entry of zero. None where it rejects the node.
+    """
+    params = tuple(sorted(node.params.items()))
+    ends = (source.dtype, source.quantization), (result.dtype, result.quantization)
+    return _by_kernel(node.op, node.version, params, *ends)
+
+
+@cache
+def _by_kernel(
+    op: str,
+    version: int,
+    params: tuple[tuple[str, Any], ...],
+    source: tuple[DType, Quantization],
+    result: tuple[DType, Quantization],
+) -> Table | None:
+    every = stored(source[0]).astype(source[0].value)
+    node = Node(0, op, version, (0,), (1,), dict(params))
+    for data in (every, np.maximum(every, source[1].zero_point[0]).astype(every.dtype)):
+        values = {
+            0: Value(0, "", data.shape, source[0], data, quantization=source[1]),
+            1: Value(1, "", data.shape, result[0], quantization=result[1]),
+        }
+        found = kernels.compute(node, values, 2 * data.nbytes)
+        if found is not None:
+            return found[0]
+    return None
 
 
 def centred(value: Value) -> Ints:

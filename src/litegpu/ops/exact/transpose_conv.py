@@ -11,7 +11,7 @@ from litegpu.ops.common import checks
 from litegpu.ops.common.weights import bias_of
 from litegpu.ops.common.window import window_of
 from litegpu.ops.exact import numbers
-from litegpu.ops.exact.conv import check_products, quantized_node, requantized, weight_zero
+from litegpu.ops.exact.conv import check_products, node_of, sums_of_products, weight_zero
 from litegpu.ops.exact.depthwise import away_by_channel
 from litegpu.ops.quantized_conv import QuantizedConvAttributes
 from litegpu.ops.quantized_transpose_conv import QUANTIZED_TRANSPOSE_CONV
@@ -52,10 +52,15 @@ class ExactTransposeConv(Exact):
             weight_zero(weights) if image.dtype is DType.UINT8 else 0,  # as the CPU, which drops it
         )
         away = away_by_channel(image.dtype, outputs)
-        epilogue = requantized(graph, seen, new_value, away)
-        if image.dtype is DType.UINT8:
-            epilogue = (_up_in_blocks(epilogue[0], graph.values[node.outputs[0]]), *epilogue[1:])
-        return (quantized_node(node, QUANTIZED_TRANSPOSE_CONV, image.id, attributes, epilogue),)
+        nodes = sums_of_products(
+            graph, seen, new_value, node_of(QUANTIZED_TRANSPOSE_CONV), attributes, away
+        )
+        if image.dtype is not DType.UINT8:
+            return nodes
+        (product,) = nodes
+        first, *others = product.epilogue
+        first = _up_in_blocks(first, graph.values[node.outputs[0]])
+        return (replace(product, epilogue=(first, *others)),)
 
 
 def as_convolution(node: Node) -> Node:

@@ -1,9 +1,11 @@
-"""Operations of one quantized input, of bytes: each result is looked up in a table."""
+"""Operations of one quantized input: each result is looked up in a table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
+
+import numpy as np
 
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.base import COPY, Exact, NewValue
@@ -19,12 +21,13 @@ _INT8 = frozenset({DType.INT8})
 class Lookup(Exact):
     """A function of one byte, by its table; the result is of the same type.
 
-    `check_scales` gives a reason why the CPU refuses some.
+    `check_scales` gives a reason why the CPU refuses some. Tables of 16 bits come from its kernel,
+    as do those of bytes that there is no rule for.
     """
 
     def __init__(
         self,
-        table: Callable[[Node, Value, Value], Table],
+        table: Callable[[Node, Value, Value], Table] | None = None,
         dtypes: frozenset[DType] = BYTES,
         check_scales: Callable[[Node, Value, Value], str] = lambda node, source, result: "",
     ) -> None:
@@ -35,14 +38,31 @@ class Lookup(Exact):
         return checks.first_of(
             checks.input_count(node, 1, 1),
             checks.operands(graph, node, (1,)),
-            numbers.check_tensors(graph, tensors, self._dtypes),
+            numbers.check_tensors(graph, tensors, self._dtypes | {DType.INT16}),
             lambda: numbers.check_same_types(graph, tensors),
-            lambda: self._check_scales(node, *(graph.values[v] for v in tensors)),
+            lambda: self._check_values(node, *(graph.values[v] for v in tensors)),
         )
+
+    def _check_values(self, node: Node, source: Value, result: Value) -> str:
+        if not self._is_by_kernel(source):
+            return self._check_scales(node, source, result)
+        if tables.by_kernel(node, source, result) is not None:
+            return ""
+        return f"The CPU's kernel does not compute it of {source.dtype.name} with these scales."
+
+    def _is_by_kernel(self, source: Value) -> bool:
+        return self._table is None or source.dtype is DType.INT16
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         source, result = (graph.values[v] for v in (*node.inputs, *node.outputs))
-        table = new_value((256,), self._table(node, source, result))
+        if self._table is None or self._is_by_kernel(source):
+            entries = tables.by_kernel(node, source, result)
+            assert entries is not None, "checked"
+        else:
+            entries = self._table(node, source, result)
+        if entries.dtype.itemsize > 1:
+            entries = entries.astype(np.int32)
+        table = new_value(entries.shape, entries)
         epilogue_op = EpilogueOp(lookup_name(result.dtype), (table,))
         return (Node(node.index, COPY, 1, node.inputs, node.outputs, epilogue=(epilogue_op,)),)
 
@@ -75,11 +95,13 @@ EXACT_UNARY: Mapping[str, Exact] = {
     "LEAKY_RELU": _rescaled(tables.leaky_relu, BYTES),
     "LOG": Lookup(tables.log, _INT8),
     "LOGISTIC": Lookup(tables.of_reals(tables.logistic), BYTES, _check_logistic),
+    "NEG": Lookup(dtypes=_INT8),
     "RELU": _rescaled(tables.relu(0.0, inf), BYTES),
     "RELU6": _rescaled(tables.relu(0.0, 6.0), BYTES),
     "RELU_0_TO_1": _rescaled(tables.relu(0.0, 1.0), BYTES),
     "RELU_N1_TO_1": _rescaled(tables.relu(-1.0, 1.0), BYTES),
     "RSQRT": Lookup(tables.rsqrt, _INT8, _check_root),
+    "SQRT": Lookup(dtypes=_INT8),
     "TANH": Lookup(tables.of_reals(c_library.tanhf), BYTES),
 }
 """How operations with one input are computed of a quantized one, by their names."""

@@ -35,6 +35,22 @@ def _filter(*scales: float, dimension: int = 0) -> Tensor:
     return replace(FILTER, quantization=quantized)
 
 
+_LONG_BIAS = replace(BIAS, dtype=DType.INT64)
+
+
+def _wide(
+    *operands: Tensor,
+    reason: str,
+    op: str = "CONV_2D",
+    image: tuple[int, ...] = (1, 5, 4, 6),
+    **others: Any,
+) -> Rejected:
+    """Return a rejected node with activations of 16 bits."""
+    source = Tensor(shape=image, dtype=DType.INT16, quantization=EVEN)
+    result = {"result": DType.INT16, "quantization": EVEN, **others}
+    return rejected(op, (source, *operands), reason, **result)
+
+
 _UNTYPED = "is handled with quantized ones."
 
 CASES = (
@@ -63,15 +79,77 @@ CASES = (
     rejected(
         "CONV_2D",
         (_image(dtype=DType.INT16, quantization=EVEN), FILTER, BIAS),
-        "tensor 0 is INT16: activations of 16 bits are added, multiplied, converted and moved on "
-        "the GPU, nothing else.",
+        "tensor 3 is INT16 and has the zero point 3.",
         result=DType.INT16,
         version=8,
+    ),
+    _wide(
+        FILTER, BIAS, reason="The bias, tensor 2, is no constant of 8 elements of INT64.", version=4
+    ),
+    _wide(
+        replace(FILTER, quantization=STORABLE),
+        _LONG_BIAS,
+        reason="Its weights, tensor 1, have zero points other than 0.",
+    ),
+    _wide(
+        replace(FILTER, dtype=DType.UINT8),
+        _LONG_BIAS,
+        reason="Its weights, tensor 1, are UINT8; INT8 is handled.",
+    ),
+    _wide(
+        replace(FILTER, shape=(1, 3, 3, 6)),
+        replace(_LONG_BIAS, shape=(6,)),
+        reason="Its depth_multiplier is not that of its weights, by which the CPU reads them.",
+        op="DEPTHWISE_CONV_2D",
+        params={"depth_multiplier": 2},
+    ),
+    _wide(
+        replace(FILTER, shape=(8, 6)),
+        reason="Of which type its sums are, without a bias, is not known.",
+        op="FULLY_CONNECTED",
+        version=11,
+    ),
+    _wide(
+        FILTER,
+        replace(_LONG_BIAS, data=2**52),
+        reason="The bias, tensor 2, has elements of 2^52 or more.",
+    ),
+    _wide(
+        replace(FILTER, shape=(1, 70000)),
+        image=(1, 70000),
+        reason="Its sums have 70000 products of INT16, at most 65536 fit.",
+        op="FULLY_CONNECTED",
+    ),
+    _wide(
+        FILTER,
+        _LONG_BIAS,
+        reason="Its scales lie so far apart that the CPU shifts sums of 64 bits by 8 bits, at most "
+        "7 are handled.",
+        quantization=Quantization((2.0**-9,), (0,)),
+    ),
+    _wide(
+        replace(FILTER, shape=(8, 6)),
+        replace(_LONG_BIAS, shape=(8,)),
+        reason="Its scales lie so far apart that sums are multiplied by 1.04858e+06.",
+        op="FULLY_CONNECTED",
+        quantization=Quantization((2.0**-22,), (0,)),
+    ),
+    rejected(
+        "BATCH_MATMUL",
+        (_image(dtype=DType.INT16), IMAGE),
+        "Products of INT16 and INT8 as INT8 are not handled.",
+    ),
+    rejected(
+        "SOFTMAX",
+        (Tensor(shape=(1, 70000), dtype=DType.INT16, quantization=EVEN),),
+        "Its rows have 70000 elements of INT16, at most 65536 are handled.",
+        result=DType.INT16,
+        quantization=EVEN,
     ),
     rejected(
         "CONV_2D",
         (replace(IMAGE, dtype=DType.UINT8), replace(FILTER, dtype=DType.INT4), BIAS),
-        "tensor 0 is UINT8, INT8 is handled with quantized ones.",
+        "tensor 0 is UINT8, INT16 or INT8 is handled with quantized ones.",
         version=7,
     ),
     rejected(

@@ -69,6 +69,13 @@ CASES = (
         "Its scales are too fine for the CPU.",
         quantization=Quantization((1e-38,), (0,)),
     ),
+    rejected(
+        "RELU_N1_TO_1",
+        (_POWERS,),
+        "The CPU's kernel does not compute it of INT16 with these scales.",
+        result=DType.INT16,
+        version=1,
+    ),
     rejected("QUANTIZE", (_FLOATS,), "Its tensors have no scales.", quantization=None),
     rejected(
         "QUANTIZE",
