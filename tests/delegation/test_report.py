@@ -6,6 +6,7 @@ import json
 import logging
 
 import pytest
+from flatbuffers import flexbuffers
 
 from litegpu import DelegationReport, GpuDelegate, backends
 from litegpu.delegation.report import Partition, RejectedNode
@@ -174,15 +175,10 @@ def test_nothing_on_the_gpu(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_custom_operations_are_named_as_such(caplog: pytest.LogCaptureFixture) -> None:
     writer = ModelWriter()
-    boxes, scores = writer.input((1, 4, 4)), writer.input((1, 4, 3), name="scores")
-    anchors = writer.constant([[0.5, 0.5, 1.0, 1.0]] * 4, "float32", name="anchors")
-    found = writer.custom(
-        "TFLite_Detection_PostProcess",
-        [step(writer, "ABS", boxes), scores, anchors],
-        [(1, 2, 4), (1, 2), (1, 2), (1,)],
-        custom_options=detection_options(),
-    )
-    writer.output(*found)
+    sound = step(writer, "ABS", writer.input((16, 1)))
+    options = {"window_size": 8, "stride": 4, "magnitude_squared": False}
+    custom = bytes(flexbuffers.Dumps(options))
+    writer.output(*writer.custom("AudioSpectrogram", [sound], [(1, 3, 5)], custom_options=custom))
     delegate = GpuDelegate()
     interpreter(writer.build(), delegate)
     assert messages(caplog) == [
@@ -190,31 +186,10 @@ def test_custom_operations_are_named_as_such(caplog: pytest.LogCaptureFixture) -
         (
             logging.WARNING,
             "Following operations are not supported by GPU delegate:\n"
-            "CUSTOM TFLite_Detection_PostProcess: Operation is not supported.\n"
+            "CUSTOM AudioSpectrogram: Operation is not supported.\n"
             "1 operation will run on the GPU, and the remaining 1 operation will run on the CPU.",
         ),
     ]
-
-
-def detection_options() -> bytes:
-    from flatbuffers import flexbuffers
-
-    numbers = {"max_detections": 2, "max_classes_per_detection": 1, "num_classes": 2}
-    reals = {
-        "nms_score_threshold": 0.1,
-        "nms_iou_threshold": 0.5,
-        "y_scale": 10.0,
-        "x_scale": 10.0,
-        "h_scale": 5.0,
-        "w_scale": 5.0,
-    }
-    builder = flexbuffers.Builder()
-    with builder.Map():
-        for name, number in numbers.items():
-            builder.Int(name, number)
-        for name, real in reals.items():
-            builder.Float(name, real)
-    return bytes(builder.Finish())
 
 
 def test_whole_models_are_announced_by_no_warning(caplog: pytest.LogCaptureFixture) -> None:

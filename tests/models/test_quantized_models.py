@@ -20,15 +20,15 @@ pytestmark = pytest.mark.long_kernels
 
 Array = npt.NDArray[Any]
 
-# With the operations that stay on the CPU.
-MODELS = {
-    "mobilenet_v1_0.25_128_quant": (),
-    "mobilenet_v2_1.0_224_quant": (),
-    "tf2_mobilenet_v2_1.0_224_ptq": (),
-    "posenet_mobilenet_v1_100_257x257_integer_quant": (),
-    "deeplabv3_mnv2_dm05_pascal_quant": (),
-    "ssd_mobilenet_v1_coco_quant": ("TFLite_Detection_PostProcess",),
-}
+DETECTOR = "ssd_mobilenet_v1_coco_quant"
+MODELS = (
+    "mobilenet_v1_0.25_128_quant",
+    "mobilenet_v2_1.0_224_quant",
+    "tf2_mobilenet_v2_1.0_224_ptq",
+    "posenet_mobilenet_v1_100_257x257_integer_quant",
+    "deeplabv3_mnv2_dm05_pascal_quant",
+    DETECTOR,
+)
 
 
 def without_custom(content: bytes, every_tensor: bool = False) -> bytes:
@@ -52,12 +52,8 @@ def shown(content: bytes) -> list[Array]:
     return [shown_to(d, picture_paths()[0], SIGNED) for d in target.get_input_details()]
 
 
-FEW = (
-    tuple(MODELS)
-    if turns.ALL
-    else (*("mobilenet_v1_0.25_128_quant", "ssd_mobilenet_v1_coco_quant"),)
-)
-"""One of each sort: with all of its operations on the device, and with one that is not."""
+FEW = MODELS if turns.ALL else ("mobilenet_v1_0.25_128_quant", DETECTOR)
+"""One of each sort: of integers alone, and with floats at its end."""
 SMALL = ("mobilenet_v1_0.25_128_quant", "tf2_mobilenet_v2_1.0_224_ptq")
 """One of each type: all that runs on devices that a CPU plays, but for the first of them."""
 
@@ -89,12 +85,15 @@ def test_every_tensor_is_the_cpus(name: str) -> None:
 def test_whole_models_as_users_run_them(name: str) -> None:
     content = find(name).read_bytes()
     inputs = shown(content)
-    delegate = GpuDelegate(min_nodes_per_partition=1, max_delegated_partitions=9)
+    delegate = GpuDelegate()
     got = answers(content, inputs, delegate)
-    assert delegate.report is not None
-    assert {node.op for node in delegate.report.rejected} == set(MODELS[name])
+    assert delegate.report is not None and delegate.report.whole_graph, str(delegate.report)
     for a, b in zip(answers(content, inputs, None), got, strict=True):
-        np.testing.assert_array_equal(a, b)
+        if name == DETECTOR and b.ndim == 3:
+            # The CPU decodes boxes in float64.
+            np.testing.assert_allclose(a, b, rtol=0, atol=2e-7)
+        else:
+            np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.real_model

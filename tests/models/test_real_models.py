@@ -45,7 +45,6 @@ class Trained:
 
     name: str
     pixels: tuple[float, float] = SIGNED
-    left_over: tuple[str, ...] = ()
     builtin_kernels: bool = True
     fp32_limit: float = FP32_LIMIT
     arena: float = ARENA_LIMIT
@@ -68,8 +67,8 @@ MODELS = (
     Trained("hair_segmentation", UNIT, builtin_kernels=False, fp32_limit=1e-3),
     # Its values of float32 and half in turns leave gaps between each other.
     Trained("style_transfer_f16_384", UNIT, arena=1.3, large=True),
-    Trained("ssd_mobilenet_v1_coco_float32", left_over=("TFLite_Detection_PostProcess",)),
-    Trained("ssd_mobilenet_v1_coco_float16", left_over=("TFLite_Detection_PostProcess",)),
+    Trained("ssd_mobilenet_v1_coco_float32"),
+    Trained("ssd_mobilenet_v1_coco_float16"),
 )
 
 
@@ -135,7 +134,7 @@ def test_answers_of_the_cpu(model: Trained) -> None:
 def check_answers(model: Trained, device: DeviceInfo, precision: str) -> None:
     wanted = reference(model)
     answers = device_answers(wanted.content, wanted.pictures, device, precision=precision)
-    check_delegation(answers.report, model.left_over, model.arena)
+    check_delegation(answers.report, model.arena)
     check_repeats(answers)
     for number, (expected, got) in enumerate(zip(wanted.outputs, answers.outputs, strict=True)):
         limits = [model.fp32_limit if precision == "fp32" else FP16_LIMIT] * len(expected)

@@ -42,7 +42,6 @@ class Small:
     """
 
     name: str
-    left_over: tuple[str, ...] = ()
     slack: float = 1.0
     ranked: bool = False
     in_turns: bool = False
@@ -77,9 +76,7 @@ MODELS = (
     Small("mobilenet_v1_0.25_128?size=64&batch=3"),
     Small("mobilenet_v1_1.0_224?size=64&width=0.5&weights=float16"),
     Small("mobilenet_v2_1.0_224?size=64&width=0.35&batch=2"),
-    Small(
-        "ssd_mobilenet_v1_300?size=96&width=0.25", ("TFLite_Detection_PostProcess",), ranked=True
-    ),
+    Small("ssd_mobilenet_v1_300?size=96&width=0.25", ranked=True),
     Small("deeplab_v3_257?size=65&width=0.25"),
     Small("posenet_mobilenet_v1_257?size=65&width=0.25&stride=16"),
     Small("resnet50?size=32", slack=3.0),
@@ -125,7 +122,7 @@ def test_answers_of_the_cpu(model: Small, device: DeviceInfo, precision: Precisi
         pytest.skip(NOT_ITS_TURN)
     wanted = reference(model.name)
     answers = device_answers(wanted.content, wanted.pictures, device, **precision.options())
-    check_delegation(answers.report, model.left_over)
+    check_delegation(answers.report)
     check_repeats(answers)
     limit = precision.limit * model.slack
     if model.ranked and precision.smallest:

@@ -15,6 +15,7 @@ from random_indexed import (
     along_axis,
     bits,
     composite,
+    detections,
     diagonal,
     embedding,
     filled,
@@ -252,7 +253,7 @@ MOVES: tuple[Family, ...] = (
 )
 _INDEXED: tuple[Family, ...] = (
     *(gather_nd, embedding, update_slice, joined, top, reverse_sequence, diagonal),
-    *(bits, along_axis, filled, composite),
+    *(bits, along_axis, filled, composite, detections),
 )
 FAMILIES: tuple[Family, ...] = (*LAYERS, *ELEMENTS, *MOVES, *_INDEXED, *QUANTIZED)
 """Families of cases whose answers the CPU's kernels know."""

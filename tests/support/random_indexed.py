@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cases.base import Case, Shape
+from cases.detection import Detections
 from cases.indexed import (
     UNSORTED,
     Diagonal,
@@ -141,6 +142,20 @@ def along_axis(dice: Dice) -> Case:
 def filled(dice: Dice) -> Case:
     """One number at all places of a shape."""
     return Filled(dtype=dice.one_of(*_DTYPES), shape=dice.shape(1))
+
+
+def detections(dice: Dice) -> Case:
+    """The end of a detector, with more boxes than it lists."""
+    count, classes = dice.number(1, 6), dice.number(1, 5)
+    return Detections(
+        boxes=count * dice.number(9, 30),
+        classes=classes,
+        background=dice.number(0, 1),
+        coordinates=dice.number(4, 7),
+        detections=count,
+        overlap=0.95,
+        computed_anchors=dice.flag(),
+    )
 
 
 def composite(dice: Dice) -> Case:

@@ -21,7 +21,7 @@ from litegpu.tools.picture_flag import (
     default_picture,
 )
 from real_models import find
-from small_models import encode_and_decode
+from small_models import CPU_ONLY, chain, encode_and_decode
 
 SMALL = "zoo:mobilenet_v1_0.25_128"
 NOTHING = BackendStatus("opencl", (), "There is no driver. Install one.", "apt install it")
@@ -90,14 +90,17 @@ def test_check_prints_the_report(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_check_as_json_has_reasons_partitions_and_memory(
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert cli.main(["check", "zoo:ssd_mobilenet_v1_300", "--json"]) == 0
+    path = tmp_path / "partly.tflite"
+    path.write_bytes(chain(["ABS", "NEG", CPU_ONLY]))
+    assert cli.main(["check", str(path), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     report = result["report"]
-    assert result["model"] == "zoo:ssd_mobilenet_v1_300"
+    assert result["model"] == str(path)
     rejected = report["rejected"]
-    assert [node["op"] for node in rejected] == ["TFLite_Detection_PostProcess"]
+    assert [node["op"] for node in rejected] == [CPU_ONLY]
     assert rejected[0]["reason"]
     part = report["partitions"][0]
     assert len(part["nodes"]) == report["total_nodes"] - 1

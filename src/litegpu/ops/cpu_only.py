@@ -119,8 +119,6 @@ _STATED: Mapping[str, Mapping[str, Any]] = {
     "EMBEDDING_LOOKUP_SPARSE": {"shape_unknown": True},
     "IF": {"shape_unknown": True},
     "MULTINOMIAL": {"shape_operands": (1,)},
-    "NON_MAX_SUPPRESSION_V4": {"shape_operands": (2,)},
-    "NON_MAX_SUPPRESSION_V5": {"shape_operands": (2,)},
     "RANDOM_STANDARD_NORMAL": {"shape_operands": (0,)},
     "RANDOM_UNIFORM": {"shape_operands": (0,)},
     "READ_VARIABLE": {"shape_stated": True},

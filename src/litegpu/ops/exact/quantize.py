@@ -71,17 +71,22 @@ class ExactDequantize(Exact):
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         (source, _) = _io(graph, node)
-        if source.dtype in BYTES and not _has_channels(source):
-            found = (tables.dequantize(source, tail=tail) for tail in (False, True))
-            epilogue = _looked_up(source, 8, found, new_value)
-        else:
-            scale, zero = _by_channel(source)
-            epilogue = (
-                EpilogueOp(of_integers("SUB"), (new_value(zero.shape, zero),)),
-                EpilogueOp(cast_name(INT, DType.FLOAT32)),
-                EpilogueOp("MUL", (new_value(scale.shape, scale),)),
-            )
-        return (Node(node.index, COPY, 1, node.inputs, node.outputs, epilogue=epilogue),)
+        return (dequantizing_node(node, source, node.outputs[0], new_value),)
+
+
+def dequantizing_node(node: Node, source: Value, target: int, new_value: NewValue) -> Node:
+    """Return the node that stands in for `node` and makes float32 of stored integers."""
+    if source.dtype in BYTES and not _has_channels(source):
+        found = (tables.dequantize(source, tail=tail) for tail in (False, True))
+        epilogue = _looked_up(source, 8, found, new_value)
+    else:
+        scale, zero = _by_channel(source)
+        epilogue = (
+            EpilogueOp(of_integers("SUB"), (new_value(zero.shape, zero),)),
+            EpilogueOp(cast_name(INT, DType.FLOAT32)),
+            EpilogueOp("MUL", (new_value(scale.shape, scale),)),
+        )
+    return Node(node.index, COPY, 1, (source.id,), (target,), epilogue=epilogue)
 
 
 def check_dequantized(graph: Graph, node: Node) -> str:

@@ -1,0 +1,204 @@
+"""The steps of detectors after their networks: internal ops that decode, choose and list boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from litegpu.codegen import FLOAT, INT, Storage, literal
+from litegpu.graph import Node
+from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register
+from litegpu.ops.common.units import Unit
+
+DECODE, SUPPRESS = "DECODE_BOXES", "SUPPRESS_BOXES"
+MERGE, LIST = "MERGE_CLASSES", "LIST_DETECTIONS"
+MOST_CHOSEN = 1 << 10
+"""Boxes of one class that the memory of a work group holds."""
+_ITEMS = 256
+_IOU_OPERATIONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeAttributes:
+    """What codes (y, x, height, width) are divided by, and the class that scores begin with."""
+
+    scales: tuple[float, float, float, float]
+    first_class: int
+
+
+@dataclass(frozen=True, slots=True)
+class SuppressAttributes:
+    """How boxes are chosen: the best one first, then those that overlap none before by too much.
+
+    `by_class` tells that scores are [boxes, classes], each class from `first_class` on with a
+    choice of its own; otherwise they are one row. `limits` are the largest overlap, the least score
+    and the sigma of soft suppression; None is the next of the node's further inputs. TensorFlow's
+    operations (`strict`) take scores above the least one and overlaps below the largest one; the
+    post-processing of detections also takes equal ones. Entries without a box are `nothing`.
+    """
+
+    limits: tuple[float | None, float | None, float | None]
+    strict: bool
+    nothing: int
+    by_class: bool = False
+    first_class: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ListAttributes:
+    """How detections are listed: `labels` classes a box, or the one that an input names (0)."""
+
+    first_class: int
+    classes: int
+    labels: int
+    slots: int
+    """Entries of the lists for each box."""
+
+
+@register
+class DecodeBoxes(InternalOp):
+    """The corners of boxes [N, 4] from codes and anchors, and the best score of each, [1, N]."""
+
+    name = DECODE
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: DecodeAttributes = node.attributes
+        scores = ctx.storage(node.inputs[2])
+        request = KernelRequest(
+            template="decode_boxes",
+            grid=(ctx.storage(node.outputs[1]).channel_blocks, 1, 1),
+            output=node.outputs[0],
+            reads=dict(zip(("codes", "anchors", "scores"), node.inputs, strict=True)),
+            writes={"best": node.outputs[1]},
+            variables={
+                "scales": ", ".join(map(literal, attributes.scales)),
+                "first_class": attributes.first_class,
+                "blocks": -(-scores.channels // 4),
+            },
+            work={Unit.FP32: scores.rows * (scores.channels + _IOU_OPERATIONS)},
+        )
+        return (request,)
+
+
+@register
+class SuppressBoxes(InternalOp):
+    """The boxes that remain of each class, [classes, count], by descending score.
+
+    Its other outputs are scores that its work items change, and, if there are four, the scores of
+    what was chosen and the number of these.
+    """
+
+    name = SUPPRESS
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: SuppressAttributes = node.attributes
+        chosen, left = (ctx.storage(v) for v in node.outputs[:2])
+        items = shared_items(ctx)
+        texts, given = [], iter(node.inputs[2:])
+        reads = dict(zip(("boxes", "scores"), node.inputs, strict=False))
+        for name, limit in zip(("overlap", "least", "sigma"), attributes.limits, strict=True):
+            if limit is None:
+                reads[name] = next(given)
+            texts.append("" if limit is None else literal(limit))
+        scored = len(node.outputs) > 2
+        shared = [("float", "bests", items), ("int", "places", items)]
+        listed = list_size(ctx, node.outputs[:1] + node.outputs[2:3])
+        shared += [("int", "chosen", listed)]
+        shared += [("float", "chosen_scores", listed)] if scored else []
+        request = KernelRequest(
+            template="suppress_boxes",
+            grid=(items, chosen.rows, 1),
+            local=(items, 1, 1),
+            output=node.outputs[0],
+            reads=reads,
+            writes=dict(zip(("left", "best_scores", "total"), node.outputs[1:], strict=False)),
+            variables={
+                "ITEMS": items,
+                "boxes_count": left.channels,
+                "count": chosen.channels,
+                "limits": texts,
+                "soft": attributes.limits[2] != 0.0,
+                "strict": attributes.strict,
+                "nothing": attributes.nothing,
+                "by_class": attributes.by_class,
+                "first_class": attributes.first_class,
+                "scored": scored,
+            },
+            shared=tuple(shared),
+            work={Unit.FP32: left.rows * left.channels * chosen.channels * _IOU_OPERATIONS},
+            accumulator=INT,
+        )
+        return (request,)
+
+
+@register
+class MergeClasses(InternalOp):
+    """The best of the boxes of all classes: their numbers and their classes, [1, count] each."""
+
+    name = MERGE
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        chosen, merged = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
+        items, listed = shared_items(ctx), list_size(ctx, node.outputs)
+        request = KernelRequest(
+            template="merge_classes",
+            grid=(items, 1, 1),
+            local=(items, 1, 1),
+            output=node.outputs[0],
+            reads=dict(zip(("chosen", "scores"), node.inputs, strict=True)),
+            writes={"labels": node.outputs[1]},
+            variables={
+                "ITEMS": items,
+                "classes": chosen.rows,
+                "count": chosen.channels,
+                "merged": merged.channels,
+                "first_class": node.attributes,
+            },
+            shared=(
+                *(("float", "bests", items), ("int", "places", items)),
+                ("int", "heads", chosen.rows),
+                ("int", "found", listed),
+                ("int", "found_labels", listed),
+            ),
+            work={Unit.FP32: merged.channels * chosen.rows},
+            accumulator=INT,
+        )
+        return (request,)
+
+
+@register
+class ListDetections(InternalOp):
+    """Boxes, classes, scores and the number of what was chosen; unused entries are 0."""
+
+    name = LIST
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: ListAttributes = node.attributes
+        labels: Storage = ctx.storage(node.outputs[1])
+        request = KernelRequest(
+            template="list_detections",
+            grid=(max(ctx.storage(v).channel_blocks for v in node.outputs[1:]), 1, 1),
+            output=node.outputs[0],
+            reads=dict(zip(("boxes", "scores", "chosen", "label"), node.inputs, strict=False)),
+            writes=dict(zip(("labels", "best_scores", "total"), node.outputs[1:], strict=True)),
+            variables={
+                "first_class": attributes.first_class,
+                "classes": attributes.classes,
+                "label_count": attributes.labels,
+                "slots": attributes.slots,
+                "count": ctx.storage(node.inputs[2]).channels,
+            },
+            work={Unit.FP32: labels.channels * attributes.classes},
+            accumulator=FLOAT,
+        )
+        return (request,)
+
+
+def shared_items(ctx: LowerContext) -> int:
+    """Return how many work items share the choice of a box."""
+    return min(_ITEMS, ctx.target.max_shared_items)
+
+
+def list_size(ctx: LowerContext, lists: Sequence[int]) -> int:
+    """Return the elements of work-group memory for the rows of some values, with their padding."""
+    return 4 * max(ctx.storage(v).channel_blocks for v in lists)
