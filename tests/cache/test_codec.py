@@ -38,12 +38,12 @@ def test_what_is_written_is_read() -> None:
     ("data", "why"),
     [
         (b"", "Expecting value"),
-        (b"[1,true,2]", "list where another list was expected"),
-        (b"{}", "dict where another list was expected"),
+        (b"[1,true,2]", "list where a list of another length was expected"),
+        (b"{}", "dict where a list of another length was expected"),
         (b'["1",true]', "1 where a number was expected"),
         (b"[true,true]", "True where a number was expected"),
-        (b"[1.0,true]", "1.0 is no whole number"),
-        (b"[NaN,true]", "NaN is no whole number"),
+        (b"[1.0,true]", "1.0 is not an integer"),
+        (b"[NaN,true]", "NaN is not an integer"),
         (b"[4611686018427387904,true]", "4611686018427387904 where a number was expected"),
         (b"[1,1]", "int where bool was expected"),
         (b"[" * 100_000, "nested too deeply"),
@@ -69,8 +69,8 @@ class Unknown:
 
 
 def test_types_that_no_file_has_are_errors_of_the_program() -> None:
-    with pytest.raises(TypeError, match="complex is not written to files"):
+    with pytest.raises(TypeError, match="complex cannot be stored in files"):
         encode((1, 2j))
     other: Any = Unknown
-    with pytest.raises(TypeError, match="'complex'> is not read from files"):
+    with pytest.raises(TypeError, match="'complex'> cannot be read from files"):
         decode(other, b"[1]")

@@ -120,7 +120,7 @@ def test_a_start_that_fails_keeps_no_other_from_starting(monkeypatch: pytest.Mon
         raise CompilationError("the first one")
 
     with monkeypatch.context() as patch:
-        patch.setattr(PartitionKernel, "_compile_anew", failing)
+        patch.setattr(PartitionKernel, "_compile_graph", failing)
         gpu, _ = start(None, present()[0])
         assert not gpu._living()
     gpu, _ = start(None, present()[0])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from litegpu.cache import partitions
-from litegpu.cache.partitions import CachedPartitions, Wanted
+from litegpu.cache.partitions import CachedPartitions, PartitionRequest
 from litegpu.cache.source import digest_of, source_digest
 from litegpu.cache.store import CacheFolder
 from litegpu.numeric_policy import FP32
@@ -108,7 +108,7 @@ def test_partitions_of_another_source_have_other_names(
     for digest in (source_digest, lambda: "another"):
         monkeypatch.setattr(partitions, "source_digest", digest)
         cached = CachedPartitions(
-            CacheFolder(str(tmp_path), "token"), Wanted(graph, PaperDevice(), FP32, ())
+            CacheFolder(str(tmp_path), "token"), PartitionRequest(graph, PaperDevice(), FP32, ())
         )
         keys.append(cached.name().whole())
     assert keys[0] != keys[1]

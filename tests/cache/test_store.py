@@ -106,9 +106,9 @@ def test_every_byte_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("position", "wrong", "why"),
     [
-        (0, b"GGUF", "it is no artifact of litegpu"),
+        (0, b"GGUF", "it is not an artifact of litegpu"),
         (8, struct.pack("<I", 2), "it has format 2, not 1"),
-        (16, b"\x07", "it is of another model, device, version or options"),
+        (16, b"\x07", "it belongs to another model, device, version or options"),
         (2000, b"no such", "its checksum is wrong: it was cut or changed"),
     ],
 )
@@ -129,7 +129,7 @@ def test_what_proves_unusable_is_removed(tmp_path: Path, caplog: pytest.LogCaptu
     store, path = stored(tmp_path)
     store.discard(KEY, "the driver rejects it")
     assert not path.exists()
-    assert "proved unusable and will be replaced: the driver rejects it" in caplog.text
+    assert "is unusable and will be replaced: the driver rejects it" in caplog.text
 
 
 @posix

@@ -202,9 +202,11 @@ def test_undefined_words_are_errors(template: str) -> None:
 
 def test_a_kernel_stores_what_it_makes() -> None:
     dst = TensorRef("dst", Storage.create(0, DType.INT64, (1, 4, 4, 8), 4))
-    with pytest.raises(ValueError, match="dst is written from Long4, but float4 is what the kern"):
+    with pytest.raises(
+        ValueError, match="dst is written from Long4, but the kernel computes float4"
+    ):
         Epilogue(dst, ())
-    with pytest.raises(ValueError, match="dst is written from Long4, but int4 is what the kernel"):
+    with pytest.raises(ValueError, match="dst is written from Long4, but the kernel computes int4"):
         Epilogue(dst, (EpilogueText("CAST4_F32_I32({x})", (), register=INT),))
 
 

@@ -104,7 +104,7 @@ def test_the_first_invokes_run_what_was_compiled_in_a_hurry(
     assert not delegate.wait_for_best_code(0.01)
     compilers.may.set()
     assert delegate.wait_for_best_code() and code() == {"0"}, "an invoke changes it"
-    assert "Kernels are as fast as they get from the next run on" in caplog.text
+    assert "Optimized kernels are used from the next run on" in caplog.text
     assert in_range(run(target, X)) and code() == {"1"}
     before = len(driver.calls)
     assert in_range(run(target, X))

@@ -316,7 +316,9 @@ def test_a_kernel_that_kills_its_device_is_not_used_again(
         assert_close(run(target, x), expected)
     assert (first.error, len(deadly.contexts)) == (None, 1)
     (line,) = lines_of(first)
-    assert line.startswith("conv_2d in place of conv_broken (node 0): it may be why the device ")
+    assert line.startswith(
+        "conv_2d in place of conv_broken (node 0): it may have caused the loss of "
+    )
     assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in line and "Make" not in line
     assert "is lost: " in caplog.text and "Going on with cuda:0 Test GPU" in caplog.text
     rendered = broke.rendered

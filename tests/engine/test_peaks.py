@@ -84,7 +84,7 @@ def test_a_device_that_refuses_is_named_with_the_way_around(
 
     monkeypatch.setattr(type(device), "compile", refuse)
     with pytest.raises(
-        ExecutionError, match=r"The ceilings of .* cannot be measured: memory is short\..*peaks=fa"
+        ExecutionError, match=r"The limits of .* cannot be measured: memory is short\..*peaks=fa"
     ):
         measure.__wrapped__(device)
 

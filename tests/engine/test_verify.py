@@ -1,4 +1,4 @@
-"""A program reads what was made, from memory that nobody else has taken: and what if not."""
+"""The verifier: a program reads what it wrote, from memory that was not overwritten."""
 
 from __future__ import annotations
 
@@ -137,18 +137,18 @@ def test_a_sound_program(built: BuiltProgram) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (without_first, "reads value .*, which was not made or is overwritten"),
+        (without_first, "reads value .*, which was not computed or is overwritten"),
         (over_its_input, "writes value .* over value .*, which it reads"),
-        (over_the_other_branch, "which was not made or is overwritten|over value"),
+        (over_the_other_branch, "which was not computed or is overwritten|over value"),
         (beyond, "binds BufferRange.*, of .* bytes"),
         (too_many_items, "needs 512 work items in a group, the device has 256"),
         (too_much_shared_memory, "needs 32784 bytes of shared memory, the device has 32768"),
         (no_whole_clusters, "work items, in groups of"),
         (smaller_than_its_value, "binds BufferRange.*, but accesses Span"),
         (into_constants, "writes constants"),
-        (untold, "accesses Span.* of BufferRange.*, but tells of"),
-        (read_elsewhere, "accesses Span.* of BufferRange.*, but tells of"),
-        (another_output, "output 0 is not what was made for it"),
+        (untold, "accesses Span.* of BufferRange.*, but declares"),
+        (read_elsewhere, "accesses Span.* of BufferRange.*, but declares"),
+        (another_output, "output 0 is not what was computed for it"),
     ],
 )
 def test_faults_are_found(

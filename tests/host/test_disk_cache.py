@@ -523,7 +523,7 @@ def test_what_proved_unusable_is_gone_and_kept_anew(
     path = stored(tmp_path)
     files(tmp_path).discard("the driver rejects it", "source")
     assert not path.exists()
-    expected = f"'{re.escape(str(path))}' proved unusable and will be replaced: the driver rejects"
+    expected = f"'{re.escape(str(path))}' is unusable and will be replaced: the driver rejects"
     assert re.search(expected, caplog.text)
     assert files(tmp_path).load("source") is None
     files(tmp_path).store(b"better", "source")

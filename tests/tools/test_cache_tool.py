@@ -122,16 +122,16 @@ def test_damage_is_an_exit_status(tmp_path: Path, capsys: Capture) -> None:
     store = ArtifactStore(tmp_path, "mine")
     store.store(bytes(32), [bytes(100)])
     assert in_folder(tmp_path) == 0, "nobody has looked inside"
-    assert in_folder(tmp_path, "--verify") == 1, "its checksum is right, but it is no artifact"
+    assert in_folder(tmp_path, "--verify") == 1, "its checksum is right, but it is not an artifact"
     store.path(bytes(32)).write_bytes(b"short")
     capsys.readouterr()
     assert in_folder(tmp_path, "--verify", "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert found["folder"] == str(tmp_path)
     (file,) = found["files"]
-    assert (file["bytes"], file["fault"], file["inputs"]) == (5, "it is cut", [])
+    assert (file["bytes"], file["fault"], file["inputs"]) == (5, "it is truncated", [])
     assert in_folder(tmp_path, "--verify") == 1
-    assert "it is cut" in capsys.readouterr().out
+    assert "it is truncated" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such modes")

@@ -1,1 +1,1 @@
-"""What compiling a partition gave, for the next interpreter and for the next process."""
+"""Caches compiled partitions, for later interpreters of this process and for other processes."""

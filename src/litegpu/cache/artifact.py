@@ -1,4 +1,4 @@
-"""What is kept of a compiled partition, as the sections of a file."""
+"""The contents of a cache file: a compiled partition as sections."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from litegpu.numeric_policy import NumericPolicy
 from litegpu.version import __version__
 
 _LENGTHS = struct.Struct("<QQ")
-"""Bytes of the description, and of the constants behind it."""
+"""Sizes in bytes of the description and of the constants after it."""
 _ALIGNMENT = 4096
-"""Where the constants begin, counted from the start of the sections."""
+"""Offset of the constants from the start of the sections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """All of an artifact but its constants and binaries. Its fields are the file's schema."""
+    """All of an artifact except its constants and binaries. Its fields are the file's schema."""
 
     version: str
     """Comes first in all versions, see `made_by`."""
@@ -46,12 +46,12 @@ class Description:
     fast_compiled: bool
     """Whether the binaries were compiled fast."""
     binaries: Mapping[str, int]
-    """How many bytes each has; they lie behind the constants in this order."""
+    """Size of each binary in bytes; they follow the constants in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A partition without its device: what runs, on what, and what there is to tell of it.
+    """A partition without its device: program, constants, binaries and facts.
 
     `version` (of litegpu), `device` and `precision` tell people where it comes from.
     """
@@ -68,7 +68,7 @@ class Artifact:
 
     @classmethod
     def of(cls, compiled: CompiledPartition, info: DeviceInfo, policy: NumericPolicy) -> Artifact:
-        """Return what to keep of a partition that has run. Raises ExecutionError."""
+        """Return the artifact of a partition that has run. Raises ExecutionError."""
         executable = compiled.executable
         ends = compiled.inputs, compiled.outputs
         device = f"{info.backend} {info.name}"
@@ -77,7 +77,7 @@ class Artifact:
         return cls(*origin, *ends, compiled.program, compiled.facts, *code)
 
     def sections(self) -> list[bytes | memoryview]:
-        """Return the parts of the file, one behind the other."""
+        """Return the sections of the file in order."""
         program = self.program
         description = encode(
             Description(
@@ -105,9 +105,9 @@ class Artifact:
 
     @classmethod
     def read(cls, data: npt.NDArray[np.uint8]) -> Artifact:
-        """Return what sections hold; the constants are a view. Raises ValueError.
+        """Return the artifact in sections; its constants are a view. Raises ValueError.
 
-        That all has the types it should have is seen here; `checks.check` sees to the rest.
+        This checks the types of all fields; `checks.check` checks their values.
         """
         view = data.data
         described, constant_bytes = _lengths(view)
@@ -139,14 +139,14 @@ class Artifact:
 
 
 def describe(data: npt.NDArray[np.uint8]) -> Description:
-    """Return the description at the beginning of sections. Raises ValueError."""
+    """Return the description at the start of sections. Raises ValueError."""
     return decode(Description, _description(data))
 
 
 def made_by(data: npt.NDArray[np.uint8]) -> str:
-    """Return the version of litegpu that made sections, even if this one cannot read them.
+    """Return the version of litegpu that wrote sections, even if this one cannot read them.
 
-    It is empty where they do not tell.
+    It is empty if the sections do not contain it.
     """
     try:
         version, *_ = json.loads(_description(data))
@@ -162,6 +162,6 @@ def _description(data: npt.NDArray[np.uint8]) -> bytes:
 
 def _lengths(view: memoryview) -> tuple[int, int]:
     if len(view) < _LENGTHS.size:
-        raise ValueError("it is cut")
+        raise ValueError("it is truncated")
     described, constant_bytes = _LENGTHS.unpack_from(view)
     return described, constant_bytes

@@ -1,6 +1,6 @@
-"""Whether an artifact keeps to its own memory, to the device and to the graph it is loaded for.
+"""Checks that an artifact fits its own memory, the device and the graph that it is loaded for.
 
-Nothing that a file says is believed: what passes here binds no byte that is not there.
+The contents of a file are not trusted: a checked artifact binds no byte out of bounds.
 """
 
 from __future__ import annotations
@@ -20,26 +20,29 @@ from litegpu.graph import DType, Graph
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KINDS = {*KINDS.values(), "U32"}
 _MOST_ITEMS = 1 << 31
-"""Work items on an axis of a launch; no API takes more."""
+"""Maximum number of work items on an axis of a launch; no API permits more."""
 _ROOM = 16
-"""Bytes beyond its end that a value may be read for: vectors are read as a whole."""
+"""Padding in bytes: a kernel may read whole vectors beyond the end of a value."""
 
 
 def check(artifact: Artifact, graph: Graph, info: DeviceInfo) -> None:
-    """Raise ValueError with what is wrong with an artifact for a graph on a device."""
+    """Raise ValueError if an artifact does not fit a graph or a device, with the reason."""
     program = artifact.program
     _require(program.memory_bytes >= 4, "it has no memory")
     most = info.max_allocation_bytes
-    _require(max(program.memory_bytes, program.constants.size) <= most, "it takes more than any")
+    _require(
+        max(program.memory_bytes, program.constants.size) <= most,
+        "it needs more memory than the device can allocate",
+    )
     kernels = {kernel.name: kernel for kernel in program.kernels}
-    _require(len(kernels) == len(program.kernels), "two kernels have one name")
+    _require(len(kernels) == len(program.kernels), "two kernels have the same name")
     for kernel in program.kernels:
         _check_kernel(kernel, info)
     for launch in program.launches:
-        _require(launch.kernel in kernels, f"there is no kernel {launch.kernel[:60]}")
+        _require(launch.kernel in kernels, f"it has no kernel {launch.kernel[:60]}")
         _check_launch(launch, kernels[launch.kernel], program)
     for part in (*program.inputs, *program.outputs):
-        _require(not part.constant and _lies(part, program), f"{part} is no part of its memory")
+        _require(not part.constant and _is_inside(part, program), f"{part} is outside its memory")
     for number, (launch_number, argument) in program.sole_writers.items():
         _check_sole_writer(program, number, launch_number, argument)
     _check_facts(artifact.facts, program)
@@ -53,8 +56,8 @@ def _require(holds: bool, otherwise: str) -> None:
         raise ValueError(otherwise)
 
 
-def _lies(part: BufferRange, program: Program) -> bool:
-    """Whether a range lies where it says."""
+def _is_inside(part: BufferRange, program: Program) -> bool:
+    """Whether a range is inside its memory."""
     room = program.constants.size if part.constant else program.memory_bytes
     return part.offset >= 0 and part.size >= 0 and part.offset + part.size <= room
 
@@ -65,15 +68,15 @@ def _check_kernel(kernel: KernelText, info: DeviceInfo) -> None:
         *(a.name for a in kernel.arguments),
         *(name for _, name, _ in kernel.shared),
     ]
-    _require(all(map(_IDENTIFIER.fullmatch, words)), "a name is no identifier")
+    _require(all(map(_IDENTIFIER.fullmatch, words)), "a name is not an identifier")
     what = f"kernel {kernel.name[:60]}"
-    _require(all(a.kind in _KINDS for a in kernel.arguments), f"{what} takes unknown elements")
+    _require(all(a.kind in _KINDS for a in kernel.arguments), f"{what} has unknown element types")
     _require(
         not any(a.constant and a.written for a in kernel.arguments), f"{what} writes constants"
     )
-    _require(min(kernel.local_size) >= 1, f"{what} has groups of no work items")
+    _require(min(kernel.local_size) >= 1, f"{what} has empty work groups")
     shared = all(kind in SHARED_SIZES and length > 0 for kind, _, length in kernel.shared)
-    _require(shared, f"{what} shares unknown elements")
+    _require(shared, f"{what} shares unknown element types")
     reason = obstacle(kernel, info)
     _require(not reason, f"{what}: {reason}")
     attributes = kernel.attributes
@@ -83,86 +86,105 @@ def _check_kernel(kernel: KernelText, info: DeviceInfo) -> None:
 
 def _check_launch(launch: Launch, kernel: KernelText, program: Program) -> None:
     what = f"a launch of {kernel.name[:60]}"
-    _require(launch.local_size == kernel.local_size, f"{what} has other work groups than it")
+    _require(
+        launch.local_size == kernel.local_size,
+        f"{what} has another work-group size than its kernel",
+    )
     whole = all(
         0 < items < _MOST_ITEMS and items % size == 0
         for items, size in zip(launch.global_size, launch.local_size, strict=True)
     )
-    _require(whole, f"{what} has no whole work groups")
-    _require(len(launch.ranges) == len(kernel.arguments), f"{what} binds other buffers than it has")
+    _require(whole, f"{what} does not consist of whole work groups")
+    _require(
+        len(launch.ranges) == len(kernel.arguments),
+        f"{what} binds another number of buffers than its kernel has",
+    )
     spans = {False: iter(launch.reads), True: iter(launch.writes)}
     for part, argument in zip(launch.ranges, kernel.arguments, strict=True):
-        _require(_lies(part, program), f"{what} binds {part}")
+        _require(_is_inside(part, program), f"{what} binds {part}")
         _require(not (part.constant and argument.written), f"{what} writes constants")
         if not part.constant:
             span = next(spans[argument.written], None)
-            _require(span is not None and _tells(span, part), f"{what} tells not what it accesses")
-    _require(not any(map(list, spans.values())), f"{what} tells of more than it accesses")
+            _require(
+                span is not None and _is_valid_span(span, part),
+                f"{what} does not declare what it accesses",
+            )
+    _require(
+        not any(map(list, spans.values())), f"{what} declares more accesses than it has arguments"
+    )
 
 
-def _tells(span: Span, part: BufferRange) -> bool:
-    """Whether a span begins in a range, and ends where it may."""
+def _is_valid_span(span: Span, part: BufferRange) -> bool:
+    """Whether a declared span starts inside a range and ends inside its padding."""
     inside = part.offset <= span.start <= span.end <= part.offset + part.size + _ROOM
     return (inside and 0 <= span.width <= span.pitch) or (inside and not span.pitch)
 
 
 def _check_sole_writer(program: Program, number: int, launch_number: int, argument: int) -> None:
-    _require(0 <= number < len(program.outputs), "no such output is written")
-    _require(0 <= launch_number < len(program.launches), "no such launch writes an output")
+    _require(0 <= number < len(program.outputs), "sole_writers names an unknown output")
+    _require(0 <= launch_number < len(program.launches), "sole_writers names an unknown launch")
     launch = program.launches[launch_number]
-    _require(0 <= argument < len(launch.ranges), "no such argument writes an output")
+    _require(0 <= argument < len(launch.ranges), "sole_writers names an unknown argument")
     (kernel,) = (kernel for kernel in program.kernels if kernel.name == launch.kernel)
     same = launch.ranges[argument] == program.outputs[number]
-    _require(same and kernel.arguments[argument].written, "an output is written elsewhere")
+    _require(
+        same and kernel.arguments[argument].written,
+        "sole_writers names an argument that does not write the output",
+    )
 
 
 def _check_readers(program: Program, number: int, uses: Sequence[tuple[int, int]]) -> None:
-    _require(0 <= number < len(program.inputs), "no such input is read")
+    _require(0 <= number < len(program.inputs), "readers names an unknown input")
     kernels = {kernel.name: kernel for kernel in program.kernels}
     for launch_number, argument in uses:
-        _require(0 <= launch_number < len(program.launches), "no such launch reads an input")
+        _require(0 <= launch_number < len(program.launches), "readers names an unknown launch")
         launch = program.launches[launch_number]
-        _require(0 <= argument < len(launch.ranges), "no such argument reads an input")
+        _require(0 <= argument < len(launch.ranges), "readers names an unknown argument")
         same = launch.ranges[argument] == program.inputs[number]
         written = kernels[launch.kernel].arguments[argument].written
-        _require(same and not written, "an input is read elsewhere")
+        _require(same and not written, "readers names an argument that does not read the input")
 
 
 def _check_facts(facts: PartitionFacts, program: Program) -> None:
-    _require(len(facts.launches) == len(program.launches), "not all launches are told of")
+    _require(len(facts.launches) == len(program.launches), "it does not have facts of every launch")
     for counted, launch in zip(facts.launches, program.launches, strict=True):
         counts = (counted.products, counted.nbytes, *counted.work.values())
-        _require(min(counts) >= 0, f"{launch.kernel[:60]} has less than no work")
+        _require(min(counts) >= 0, f"{launch.kernel[:60]} has a negative amount of work")
     for value in facts.values.values():
         sizes = (*value.shape, *value.storage.shape, value.storage.padded_channels)
-        _require(min(sizes, default=0) >= 0, "a value has less than no elements")
+        _require(min(sizes, default=0) >= 0, "a value has a negative size")
     words = facts.words
     if words is None:
         return
     block = words.block
-    _require(_lies(block, program) and not block.constant, "range words lie elsewhere")
-    _require(words.most >= 1 and words.step % 4 == 0, "range words are no words")
-    _require(words.step >= words.most * RANGE_WORDS * 4, "range words lie over each other")
-    _require(block.size == words.step * len(words.values), "range words are not of all launches")
+    _require(
+        _is_inside(block, program) and not block.constant, "range words are outside its memory"
+    )
+    _require(words.most >= 1 and words.step % 4 == 0, "range words are malformed")
+    _require(words.step >= words.most * RANGE_WORDS * 4, "range words overlap")
+    _require(block.size == words.step * len(words.values), "range words do not cover all launches")
     known = all(v in facts.values for values in words.values for v in values)
-    _require(known, "range words are of unknown values")
+    _require(known, "range words name unknown values")
     _require(max(map(len, words.values)) <= words.most, "range words are too few")
     both = program.inputs[-1:] == program.outputs[-1:] == (block,)
-    _require(both, "range words are not moved")
+    _require(both, "range words are not transferred")
 
 
 def _check_io(artifact: Artifact, graph: Graph) -> None:
-    """Raise ValueError unless the inputs and outputs are those of the graph, in their sizes."""
+    """Raise ValueError unless inputs and outputs are those of the graph, with their sizes."""
     computed = [v for v in graph.outputs if not graph.values[v].is_constant]
     results = artifact.outputs[: len(computed)]
     states = artifact.outputs[len(computed) :]
     fits = list(results) == computed and set(artifact.inputs) <= set(graph.inputs)
-    _require(fits and len(set(artifact.inputs)) == len(artifact.inputs), "it has other ends")
-    _require(set(states) <= set(graph.inputs), "it changes what is no input")
+    _require(
+        fits and len(set(artifact.inputs)) == len(artifact.inputs),
+        "its inputs or outputs are not the graph's",
+    )
+    _require(set(states) <= set(graph.inputs), "it updates something that is not an input")
     moved = 1 if artifact.facts.words is not None else 0
     program = artifact.program
     for numbers, parts in ((artifact.inputs, program.inputs), (artifact.outputs, program.outputs)):
-        _require(len(numbers) + moved == len(parts), "not all of its ends are moved")
+        _require(len(numbers) + moved == len(parts), "some inputs or outputs are not transferred")
         _check_sizes(graph, artifact.facts, zip(numbers, parts, strict=False))
 
 
@@ -172,9 +194,9 @@ def _check_sizes(
     for v, part in ends:
         value = graph.values[v]
         stored = facts.values.get(v)
-        _require(stored is not None, f"tensor {v} lies nowhere")
+        _require(stored is not None, f"tensor {v} has no storage")
         assert stored is not None
         dtype = DType.FLOAT32 if value.dtype is DType.FLOAT16 else value.dtype
         same = stored.shape == value.shape and stored.dtype in (dtype, value.dtype)
         nbytes = value.elements * stored.dtype.size if same else -1
-        _require(same and part.size == nbytes, f"tensor {v} is another")
+        _require(same and part.size == nbytes, f"tensor {v} has another shape or type")

@@ -1,4 +1,4 @@
-"""Dataclasses as JSON and back: what is read has the types that the fields say, or is refused."""
+"""Encodes dataclasses as JSON; decoding checks that the data have the types of the fields."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 _Read = Callable[[Any], Any]
 _LARGEST = 1 << 62
-"""No number of a partition comes near: not of bytes, and not of operations."""
+"""Upper bound for all integers of a partition, including bytes and operations."""
 
 
 def encode(value: Any) -> bytes:
-    """Return a value of a type that `decode` knows as JSON.
+    """Return a value of a type that `decode` supports as JSON.
 
     >>> encode((1, "a", None))
     b'[1,"a",null]'
@@ -28,21 +28,21 @@ def encode(value: Any) -> bytes:
 
 
 def decode(kind: type[_T], data: bytes) -> _T:
-    """Return the value of a type that JSON holds. Raises ValueError where that is anything else.
+    """Return the value of a type from JSON. Raises ValueError if the data have another type.
 
     Types are dataclasses of such types, int (up to 2**62), bool, str, enums by their values, tuples
     of either form, mappings from numbers, texts or enums, and unions with None.
     """
     try:
         plain = json.loads(data, parse_float=_no_number, parse_constant=_no_number)
-    except RecursionError as error:  # nesting without end
+    except RecursionError as error:  # unlimited nesting
         raise ValueError("it is nested too deeply") from error
     reader: Callable[[Any], _T] = _reader(typing.cast(Hashable, kind))
     return reader(plain)
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text[:20]} is no whole number")
+    raise ValueError(f"{text[:20]} is not an integer")
 
 
 def _plain(value: Any) -> Any:
@@ -56,12 +56,12 @@ def _plain(value: Any) -> Any:
         return [[_plain(key), _plain(item)] for key, item in value.items()]
     if value is None or isinstance(value, bool | int | str):
         return value
-    raise TypeError(f"{type(value).__name__} is not written to files")
+    raise TypeError(f"{type(value).__name__} cannot be stored in files")
 
 
 @cache
 def _reader(kind: Any) -> _Read:
-    """Return what makes a value of a type from plain data."""
+    """Return a function that creates a value of a type from plain data."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         return _dataclass(typing.cast(Hashable, kind))
@@ -79,7 +79,7 @@ def _reader(kind: Any) -> _Read:
         return _mapping(_reader(inner[0]), _reader(inner[1]))
     if origin in (types.UnionType, typing.Union) and len(inner) == 2 and inner[1] is type(None):
         return _optional(_reader(inner[0]))
-    raise TypeError(f"{kind} is not read from files")
+    raise TypeError(f"{kind} cannot be read from files")
 
 
 @cache
@@ -110,7 +110,7 @@ def _optional(reader: _Read) -> _Read:
 
 def _items(plain: Any, count: float = math.nan) -> list[Any]:
     if type(plain) is not list or len(plain) != (len(plain) if math.isnan(count) else count):
-        raise ValueError(f"{type(plain).__name__} where another list was expected")
+        raise ValueError(f"{type(plain).__name__} where a list of another length was expected")
     return plain
 
 

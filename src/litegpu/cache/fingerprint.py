@@ -1,4 +1,4 @@
-"""A name for all that a compiled partition depends on, its weights included."""
+"""Fingerprints of everything that a compiled partition depends on, including its weights."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from litegpu.graph import Graph
 from litegpu.host import cpu_features as host_cpu
 
 _CHUNK = 1 << 20
-"""Bytes that are hashed at a time, each such piece on any core."""
+"""Chunk size in bytes; chunks are hashed in parallel."""
 _MOST_THREADS = 16
 _LIBC = "CS_GNU_LIBC_VERSION"
 _PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
-"""Types whose values `marshal` writes whole; it takes no others, subclasses of these neither."""
+"""Types that `marshal` writes completely; it accepts no others, nor subclasses."""
 _BY_VALUE = 2
-"""The last version of `marshal`'s form that tells nothing of which objects are one."""
+"""The last version of `marshal`'s format that does not depend on object identity."""
 _MACHINE = ("index", "pci_address", "memory_bytes", "max_allocation_bytes")
-"""Facts of a device that another of the same kind has otherwise, or itself at another time.
+"""Device facts that differ between devices of a kind, or over time.
 
-In a container, PoCL tells as much memory as is left. No program depends on it: one that has no room
-is refused, also when it is loaded.
+In a container, PoCL reports the remaining memory. No program depends on it: a program that needs
+more is rejected, also when it is loaded.
 """
 
 
 class Fingerprint:
-    """What names some parts: plain values, enums, dataclasses, mappings, sequences and arrays.
+    """A hash of some parts: plain values, enums, dataclasses, mappings, sequences and arrays.
 
-    Raises TypeError for others. Mappings are named in their order.
+    Raises TypeError for others. The order of mappings counts.
     """
 
     def __init__(self, *parts: object) -> None:
@@ -47,16 +47,16 @@ class Fingerprint:
         self._plain = marshal.dumps([_plain(part, self._arrays) for part in parts], _BY_VALUE)
 
     def outline(self) -> bytes:
-        """Return 32 bytes that differ where any part does, the elements of arrays apart."""
+        """Return 32 bytes that depend on all parts except the elements of arrays."""
         return hashlib.sha256(self._plain).digest()
 
     def whole(self) -> bytes:
-        """Return 32 bytes that differ where any part does: a MiB of arrays takes about 0.6 ms."""
+        """Return 32 bytes that depend on all parts; takes about 0.6 ms per MiB of arrays."""
         return hashlib.sha256(self._plain + _digests(self._arrays)).digest()
 
 
 def fingerprint(*parts: object) -> bytes:
-    """Return 32 bytes that differ where any part does, see `Fingerprint`.
+    """Return 32 bytes that depend on all parts, see `Fingerprint`.
 
     >>> fingerprint("a", 1) == fingerprint("a", 2)
     False
@@ -65,12 +65,12 @@ def fingerprint(*parts: object) -> bytes:
 
 
 def device_facts(info: DeviceInfo) -> dict[str, Any]:
-    """Return what a device is, whichever of several it is on whichever machine."""
+    """Return the properties of a device that do not depend on its index or machine."""
     return {name: fact for name, fact in info.to_dict().items() if name not in _MACHINE}
 
 
 def host_facts() -> tuple[str, ...]:
-    """Return what decides about constants that the host works out: its C library and NumPy.
+    """Return what determines the constants that the host computes: its C library and NumPy.
 
     >>> len(host_facts())
     4
@@ -81,21 +81,21 @@ def host_facts() -> tuple[str, ...]:
 
 
 def graph_facts(graph: Graph) -> tuple[object, ...]:
-    """Return all of a graph that a compiled partition depends on."""
+    """Return everything in a graph that a compiled partition depends on."""
     values = [value for _, value in sorted(graph.values.items())]
     return (values, graph.nodes, graph.inputs, graph.outputs)
 
 
 def checksum(*sections: bytes | memoryview) -> bytes:
-    """Return 32 bytes that differ where the data do, one section behind the other.
+    """Return 32 bytes that depend on the data of all sections in order.
 
-    It is the SHA-256 of the SHA-256 of each MiB, which all cores hash.
+    It is the SHA-256 of the SHA-256 of each MiB, computed on all cores.
     """
     return hashlib.sha256(b"".join(_hashed([*_chunks(sections)]))).digest()
 
 
 def _chunks(sections: Iterable[bytes | memoryview]) -> Iterator[list[memoryview]]:
-    """Yield the pieces of each MiB of sections that lie one behind the other."""
+    """Yield the pieces of each MiB of consecutive sections."""
     chunk, room = list[memoryview](), _CHUNK
     for section in sections:
         rest = memoryview(section)
@@ -111,14 +111,14 @@ def _chunks(sections: Iterable[bytes | memoryview]) -> Iterator[list[memoryview]
 
 
 def _plain(value: object, arrays: list[npt.NDArray[Any]]) -> object:
-    """Return what `marshal` writes alike for equal values only; arrays are set aside."""
+    """Return plain data that `marshal` writes identically only for equal values, without arrays."""
     kind = type(value)
     if kind in _PLAIN:
         return value
     if kind is tuple or kind is list:
         items: Iterable[object] = value  # type: ignore[assignment]
         if _PLAIN.issuperset(map(type, items)):
-            return value  # thousands of scales, say
+            return value  # thousands of scales, for example
         return [_plain(item, arrays) for item in items]
     if isinstance(value, np.ndarray):
         arrays.append(value)
@@ -136,12 +136,12 @@ def _plain(value: object, arrays: list[npt.NDArray[Any]]) -> object:
         return (kind.__name__, [_plain(item, arrays) for item in value])
     if isinstance(value, frozenset | set):
         return sorted(map(repr, value))
-    raise TypeError(f"{kind.__name__} is no part of a fingerprint")
+    raise TypeError(f"{kind.__name__} cannot be a part of a fingerprint")
 
 
 @cache
 def _fields(kind: type[Any]) -> tuple[str, tuple[str, ...]]:
-    """Return the names of a dataclass and of its fields."""
+    """Return the names of a dataclass and its fields."""
     return kind.__name__, tuple(field.name for field in dataclasses.fields(kind))
 
 
@@ -169,7 +169,7 @@ def _pieces(data: memoryview) -> Iterator[memoryview]:
 
 
 def _hashed(batches: Sequence[Iterable[memoryview]]) -> Iterator[bytes]:
-    """Yield the digest of each batch of pieces; hashlib lets other threads run meanwhile."""
+    """Yield the digest of each batch of pieces; hashlib releases the GIL."""
     if len(batches) < 2:
         yield from map(_digest, batches)
     else:

@@ -1,4 +1,4 @@
-"""Optimizes the kernels of quickly compiled partitions in the background."""
+"""Optimizes quickly compiled partitions in the background."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ _log = logging.getLogger("litegpu")
 Keep = Callable[[Mapping[str, bytes]], object]
 
 
-class _Ending:
-    """Lets a program end between two steps of a thread, never within one.
+class _Shutdown:
+    """Lets the process end between two steps of a thread, never within one.
 
-    Threads that keep no program from ending must be in no call of a driver then, and leave no
-    half of a file behind.
+    A daemon thread must not be inside a driver call at that time, nor leave a partly written file.
     """
 
     def __init__(self) -> None:
         self.step = threading.Lock()
-        """Held within a step."""
+        """Locked during a step."""
         self.begun = False
 
 
-_ending = _Ending()
-_turn = threading.Lock()
-"""Held by the thread that compiles: several would only slow each other down."""
-_under_way: weakref.WeakKeyDictionary[Executable, threading.Event]
-_under_way = weakref.WeakKeyDictionary()
+_shutdown = _Shutdown()
+_compiling = threading.Lock()
+"""Locked by the thread that compiles: several at once would only slow each other down."""
+_in_progress: weakref.WeakKeyDictionary[Executable, threading.Event]
+_in_progress = weakref.WeakKeyDictionary()
 
 
 def improve(
@@ -44,23 +43,23 @@ def improve(
 ) -> None:
     """Start to recompile a quickly compiled partition, and return immediately.
 
-    Contexts have the better code from their next run on. `keep` is called with it, also where the
-    executable was released meanwhile. `kernels` is where the device keeps kernels. What goes wrong
-    leaves the partition as it is.
+    Contexts use the optimized code from their next run on. `keep` is called with it, even if the
+    executable was released in the meantime. `kernels` is the device's cache folder of kernels.
+    After a failure the partition remains unchanged.
     """
     over = threading.Event()
-    _under_way[executable] = over
-    # What is compiled is not to keep alive what runs, nor what it has on the device.
+    _in_progress[executable] = over
+    # Weak: compiling must not keep the executable and its device memory alive.
     work = (weakref.ref(executable), executable.program, device, kernels, keep, over)
     threading.Thread(target=_improve, args=work, name="litegpu-improve", daemon=True).start()
 
 
 def wait_for(executable: Executable, seconds: float | None = None) -> bool:
-    """Wait until nothing is compiled again for an executable, for so long at most.
+    """Wait until an executable is not being recompiled, or until the time is over.
 
-    Returns whether its code is the best there is: False, too, where that could not be compiled.
+    Returns whether its code is optimized; false after a failed recompilation.
     """
-    over = _under_way.get(executable)
+    over = _in_progress.get(executable)
     if over is not None:
         over.wait(seconds)
     return not executable.fast_compiled
@@ -76,10 +75,10 @@ def _improve(
 ) -> None:
     try:
         began = time.perf_counter()
-        with _turn:
+        with _compiling:
             binaries = device.recompile(program, kernels)
-        with _ending.step:
-            if _ending.begun:
+        with _shutdown.step:
+            if _shutdown.begun:
                 return
             executable = found()
             if executable is not None:
@@ -87,8 +86,10 @@ def _improve(
             if keep is not None:
                 keep(binaries)
         seconds = time.perf_counter() - began
-        _log.info("Kernels are as fast as they get from the next run on, after %.1f s.", seconds)
-    except Exception as error:  # nobody is there to handle it, and the model runs
+        _log.info(
+            "Optimized kernels are used from the next run on; compiling took %.1f s.", seconds
+        )
+    except Exception as error:  # no caller can handle it, and the model still runs
         _log.info(
             "Background recompilation failed; keeping the quickly compiled kernels: %s", error
         )
@@ -98,16 +99,16 @@ def _improve(
 
 @atexit.register
 def _end() -> None:
-    """Wait for the end of a step, and let none begin any more."""
-    with _ending.step:
-        _ending.begun = True
+    """Wait for the end of the current step and permit no further one."""
+    with _shutdown.step:
+        _shutdown.begun = True
 
 
 def _forget_all() -> None:
-    """In a forked child: the threads stayed in the parent, perhaps within a step."""
-    global _ending, _turn
-    _ending, _turn = _Ending(), threading.Lock()
-    for over in [*_under_way.values()]:
+    """In a forked child, forget the threads: they exist only in the parent."""
+    global _shutdown, _compiling
+    _shutdown, _compiling = _Shutdown(), threading.Lock()
+    for over in [*_in_progress.values()]:
         over.set()
 
 

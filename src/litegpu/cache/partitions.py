@@ -1,4 +1,4 @@
-"""Compiled partitions, from the folder where it has them."""
+"""Finds compiled partitions in the disk cache, or compiles and stores them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from litegpu.version import __version__
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A requested partition, and everything that it depends on apart from litegpu itself.
+class PartitionRequest:
+    """A requested partition, and everything that it depends on except litegpu itself.
 
     `tuned` identifies the measured choices; `precise` values are never rounded. `fast_compile`
     permits quickly compiled kernels until optimized ones are ready.
@@ -38,7 +38,7 @@ class Wanted:
     fast_compile: bool = False
 
     def facts(self) -> tuple[object, ...]:
-        """Return what its fingerprint has of it; the device is apart."""
+        """Return its contribution to the fingerprint, without the device."""
         return (
             *(self.policy, self.tuned, graph_facts(self.graph), sorted(self.precise)),
             *(custom_code(self.graph), sorted(self.device.failures.unsafe)),
@@ -46,12 +46,14 @@ class Wanted:
 
 
 def find_or_compile(
-    wanted: Wanted, folder: CacheFolder | None, compile_anew: Callable[[], CompiledPartition]
+    wanted: PartitionRequest,
+    folder: CacheFolder | None,
+    compile_partition: Callable[[], CompiledPartition],
 ) -> CompiledPartition:
-    """Return a partition after its first run: of one that runs, from a folder, or a new one.
+    """Return a partition after its first run: shared, loaded from a folder, or compiled.
 
     A compiled partition is stored in the folder, if there is one. Quickly compiled code is
-    compiled again while it runs. Raises what `compile_anew` does.
+    recompiled in the background. Raises what `compile_partition` does.
     """
     cached = None if folder is None else CachedPartitions(folder, wanted)
     name = Fingerprint(*wanted.facts()) if cached is None else cached.name()
@@ -59,7 +61,7 @@ def find_or_compile(
     def load_or_compile(whole: Callable[[], bytes]) -> CompiledPartition:
         compiled = None if cached is None else cached.load(whole())
         if compiled is None:
-            compiled = compile_anew()
+            compiled = compile_partition()
             if cached is not None:
                 cached.store(whole(), compiled)
         if compiled.executable.fast_compiled:
@@ -70,30 +72,30 @@ def find_or_compile(
 
     found = shared_or_else(name, wanted.device, wanted.graph, load_or_compile)
     if not wanted.fast_compile:
-        wait_for(found.executable)  # of another partition, which permits it
+        wait_for(found.executable)  # of another partition, which permits fast compilation
     return found
 
 
 class CachedPartitions:
-    """What a folder has of partitions like one that is wanted.
+    """Stored partitions that match a request.
 
-    What a file has is not believed: `ArtifactStore` sees that it is what was written, `checks` that
-    it binds nothing which is not there. Anything else is recompiled, and replaces the file.
+    Files are not trusted: `ArtifactStore` verifies their checksum, `checks` that everything bound
+    exists. A file that fails is recompiled and replaced.
     """
 
-    def __init__(self, folder: CacheFolder, wanted: Wanted) -> None:
+    def __init__(self, folder: CacheFolder, wanted: PartitionRequest) -> None:
         self._store = ArtifactStore(*folder)
         self._token, self._wanted = folder.token, wanted
 
     def name(self) -> Fingerprint:
-        """Return what names the partition in all processes."""
+        """Return the partition's name, which is the same in all processes."""
         device = self._wanted.device
         code = (__version__, source_digest())
         made_by = (host_facts(), device_facts(device.info), device.origin)
         return Fingerprint(*code, *made_by, self._token, *self._wanted.facts())
 
     def load(self, key: bytes) -> CompiledPartition | None:
-        """Return a partition after its first run, None where there is none that works."""
+        """Return a partition after its first run; None if no usable one is stored."""
         found = self._store.load(key)
         if found is None:
             return None
@@ -103,7 +105,9 @@ class CachedPartitions:
             if artifact.fast_compiled and not self._wanted.fast_compile:
                 return None
             return self._loaded(artifact)
-        except DeviceLostError:  # what it runs is excluded now, and the file has another name
+        except (
+            DeviceLostError
+        ):  # its implementations are excluded now, which changes the file's name
             raise
         except (ValueError, LitegpuError) as error:
             self._store.discard(key, str(error))
@@ -123,13 +127,13 @@ class CachedPartitions:
         return compiled
 
     def store(self, key: bytes, compiled: CompiledPartition) -> None:
-        """Keep a partition that has run. Raises ExecutionError when the device fails."""
+        """Store a partition that has run. Raises ExecutionError when the device fails."""
         self._store.store(key, self._artifact(compiled).sections())
 
     def keeper(
         self, key: bytes, compiled: CompiledPartition
     ) -> Callable[[Mapping[str, bytes]], None]:
-        """Return what keeps a partition with better binaries; it does not hold the partition."""
+        """Return a function that stores a partition with better binaries; it does not own it."""
         artifact, store = self._artifact(compiled), self._store
 
         def keep(binaries: Mapping[str, bytes]) -> None:

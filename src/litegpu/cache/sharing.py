@@ -1,4 +1,4 @@
-"""Partitions of one process that are alike: one executable, and one copy of the weights."""
+"""Shares executables and weights among equal partitions of a process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from litegpu.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
-class _Alike:
-    """The parts of a partition apart from its executable, and its device."""
+class _RunningPartition:
+    """A running partition without its executable, for comparison."""
 
     outline: bytes
     key: bytes
@@ -31,16 +31,16 @@ class _Alike:
 
 
 class _Start:
-    """Lets one thread at a time start partitions of one outline: the next may share with it.
+    """A lock by which equal partitions start one at a time, so that the next can share with it.
 
-    A signal's handler that starts one in the midst of that does not wait for itself.
+    It is reentrant, since a signal handler may start one on the same thread.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
 
 
-_running: weakref.WeakKeyDictionary[Executable, _Alike] = weakref.WeakKeyDictionary()
+_running: weakref.WeakKeyDictionary[Executable, _RunningPartition] = weakref.WeakKeyDictionary()
 _starts: weakref.WeakValueDictionary[tuple[int, bytes], _Start] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 
@@ -51,11 +51,11 @@ def shared_or_else(
     graph: Graph,
     make: Callable[[Callable[[], bytes]], CompiledPartition],
 ) -> CompiledPartition:
-    """Return the partition of a graph on the executable of another that runs, else a new one.
+    """Return a partition of a graph: one that shares an equal one's executable, or a new one.
 
-    `name` has all that the partition depends on but the device. `make` may ask what it is called
-    with for the whole fingerprint, which is computed in parallel. Weights are read now and not when
-    another partition asks for them: their file may have been overwritten by then.
+    `name` covers everything that the partition depends on except the device. `make` is called with
+    a function that returns the whole fingerprint, which is computed in parallel. Weights are hashed
+    now, not when another partition needs the hash: their file may have been overwritten by then.
     Raises what `make` does.
     """
     outline = name.outline()
@@ -69,13 +69,13 @@ def shared_or_else(
                 return shared
         compiled = make(whole)
         ends = (compiled.inputs, compiled.outputs, compiled.facts)
-        found = _Alike(outline, whole(), weakref.ref(device), *ends)
+        found = _RunningPartition(outline, whole(), weakref.ref(device), *ends)
         _running[compiled.executable] = found
         return compiled
 
 
 def _shared(key: bytes, device: Device, graph: Graph) -> CompiledPartition | None:
-    """Return the partition of a graph on an executable with that key, None if none has one left."""
+    """Return a partition of a graph on the executable with that key; None if there is none."""
     for executable, found in [*_running.items()]:
         if found.key == key and found.device() is device and not device.lost:
             try:
@@ -83,6 +83,6 @@ def _shared(key: bytes, device: Device, graph: Graph) -> CompiledPartition | Non
                 return CompiledPartition.create(
                     found.inputs, found.outputs, executable, found.facts, constants
                 )
-            except LitegpuError:  # such as one that was released meanwhile
+            except LitegpuError:  # for example one that was released meanwhile
                 continue
     return None

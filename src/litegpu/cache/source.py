@@ -1,4 +1,4 @@
-"""Identifies the code of litegpu: its version is not enough for modified installations."""
+"""Identifies litegpu's code: the version is not sufficient for modified installations."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _ASIDE = ("__pycache__", "tools", "zoo")
 
 @cache
 def source_digest() -> str:
-    """Return a text that another source of litegpu has otherwise; it is found once a process.
+    """Return a text that identifies litegpu's source, computed once per process.
 
-    See `digest_of`. What is changed after that counts in the next process.
+    See `digest_of`. Later changes count in the next process.
     """
     return digest_of(_PACKAGE, __version__)
 
 
 def digest_of(package: Path, version: str) -> str:
-    """Return what tells the files of a package from those of any other, in hexadecimal digits.
+    """Return a hexadecimal digest that identifies the files of a package.
 
-    An installed package has a list of its files with their digests, the same on all machines; what
-    was changed after that was written counts by name, size and time of change. So does all of a
-    checkout, where there is no list. No file but the list is read. Of a package in a zip file, or
-    frozen into a program, that file counts.
+    An installed package has a list of its files with their digests, the same on all machines; files
+    that were changed after the list was written count by name, size and modification time. In a
+    checkout, without a list, all files count in that way. Only the list is read. For a package in a
+    zip file, or frozen into a program, that file counts.
     """
     if getattr(sys, "frozen", False) or not package.is_dir():
         whole = next(filter(Path.is_file, package.parents), Path(sys.executable))
@@ -44,27 +44,29 @@ def digest_of(package: Path, version: str) -> str:
 
 
 def _installed(package: Path, version: str) -> tuple[list[str], int]:
-    """Return the lines of the list that an installer left, and its time in ns; 0 without lines."""
+    """Return the lines of the installer's file list, and its time in ns; 0 without lines."""
     path = package.parent / f"{package.name}-{version}.dist-info" / "RECORD"
     try:
         written, text = path.stat().st_mtime_ns, path.read_text("utf-8", "surrogateescape")
     except OSError:
         return [], 0
-    # That of an editable installation names no module, and what was compiled has no digest.
+    # An editable installation's list names no module, and compiled files have no digest.
     inside = [line for line in text.splitlines() if line.startswith(f"{package.name}/")]
     lines = sorted(line for line in inside if _COMPILED not in line)
     return (lines, written) if lines else ([], 0)
 
 
 def _newer(folder: str, than: int) -> Iterator[str]:
-    """Yield a line for each file in a folder, and in those in it, that was changed after a time."""
+    """Yield a line for each file below a folder that was changed after a time."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
                 if entry.name not in _ASIDE:
                     yield from _newer(entry.path, than)
             elif not entry.name.endswith(_COMPILED):
-                with contextlib.suppress(FileNotFoundError):  # an editor's, gone meanwhile
+                with contextlib.suppress(
+                    FileNotFoundError
+                ):  # an editor's temporary file, already deleted
                     found = entry.stat()
                     if found.st_mtime_ns > than:
                         yield _line(entry.path, found)

@@ -1,7 +1,7 @@
-"""A folder of artifacts: each a file that is written as a whole and believed only when it checks.
+"""A folder of artifacts: files are replaced atomically, and used only if their checksum is right.
 
-There are no locks: each process that finds no file compiles and replaces it. A lock
-that a killed process left behind would keep all others waiting.
+There are no locks: each process that finds no file compiles and replaces it. A lock left by a
+killed process would block all others.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from litegpu.host.private_files import Folder, UnsafeFolderError
 from litegpu.host.user_folders import user_cache, with_home
 
 SUFFIX = ".artifact"
-"""How the names of artifacts end."""
+"""Suffix of artifact files."""
 _MAGIC = b"\x89lgpuart"
 _FORMAT = 1
 _HEADER = struct.Struct("<8sI4x32s32sQ")
 """Magic, format, key, checksum of the data, length of the data."""
 KEY = slice(16, 48)
-"""Where a file tells its key."""
+"""Where a file stores its key."""
 _MOST_BYTES = 1 << 34
-"""Of one artifact."""
+"""Maximum size of one artifact."""
 _BEGINNING = 1 << 24
-"""Bytes of an artifact that have room for its description."""
+"""The number of first bytes of an artifact that contain its description."""
 _ARTIFACTS = re.compile(r"[A-Za-z0-9._-]+-[0-9a-f]{40}" + re.escape(SUFFIX))
-"""What `ArtifactStore` calls its files."""
+"""File names of `ArtifactStore`."""
 _KERNELS = re.compile(r"[0-9a-f]{64}\.(cubin|glbin|tuning)")
-"""What `DiskCache` calls its files."""
+"""File names of `DiskCache`."""
 _CHANGED = "its checksum is wrong: it was cut or changed"
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_-]+")
-"""What becomes _ in names: to Windows, "nul.txt-1.artifact" would be a device."""
+"""Characters that become _ in names; for example, "nul.txt-1.artifact" is a device on Windows."""
 
 
 class DamagedError(Exception):
-    """A file is not what litegpu would have written there; says why."""
+    """The file was not written by litegpu, or is damaged; the message has the reason."""
 
 
 class CacheFolder(NamedTuple):
-    """Where artifacts are kept, and a token: a name that tells models apart, for people too."""
+    """The folder of artifacts, and a token: a readable name of the model, part of file names."""
 
     folder: str
     token: str
@@ -78,7 +78,7 @@ class Entry:
 
 
 class ArtifactStore:
-    """Artifacts in a folder, found by a token (a model's name, for people) and a fingerprint."""
+    """Artifacts in a folder, found by a token (a readable name of the model) and a fingerprint."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class ArtifactStore:
         self._prefix = _UNREADABLE.sub("_", token)[:48].strip("_-") or "model"
 
     def path(self, key: bytes) -> Path:
-        """Return where the artifact of a fingerprint lies."""
+        """Return the path of the artifact with a fingerprint."""
         return self.folder / f"{self._prefix}-{key.hex()[:40]}{SUFFIX}"
 
     def load(self, key: bytes) -> npt.NDArray[np.uint8] | None:
-        """Return what was stored under a key; None if nothing or nothing that can be trusted."""
+        """Return what was stored under a key; None if there is nothing, or nothing trustworthy."""
         path = self.path(key)
         try:
             found = read(path, key, self._trusted)
@@ -112,25 +112,25 @@ class ArtifactStore:
         return None
 
     def store(self, key: bytes, sections: Sequence[bytes | memoryview]) -> None:
-        """Keep sections under a key; where that fails, a warning says so."""
+        """Store sections under a key; logs a warning if that fails."""
         nbytes = sum(map(len, sections))
         header = _HEADER.pack(_MAGIC, _FORMAT, key, checksum(*sections), nbytes)
         try:
             private_files.remove_stale(self.folder)
-            # A power cut may leave a part of it: the checksum tells.
+            # A power failure may leave a part of it: the checksum detects that.
             private_files.replace(self.path(key), (header, *sections), False, self._trusted)
             self._evict(self.path(key))
         except OSError as error:
             self._warn(error)
 
     def discard(self, key: bytes, reason: str) -> None:
-        """Forget what was stored under a key, for it proved unusable."""
-        self._report(self.path(key), f"proved unusable and will be replaced: {reason}")
+        """Delete what was stored under a key, since it is unusable."""
+        self._report(self.path(key), f"is unusable and will be replaced: {reason}")
         with contextlib.suppress(OSError):
             os.unlink(self.path(key))
 
     def _evict(self, newest: Path) -> None:
-        """Remove what was used least recently where all is too large, but not the newest."""
+        """Remove the least recently used files if the folder is too large, but not `newest`."""
         evict(self.folder, config.cache_limit(), newest)
 
     def _warn(self, error: OSError) -> None:
@@ -141,7 +141,7 @@ class ArtifactStore:
 
 
 def default_folder() -> Path:
-    """Return where artifacts of this user are kept that nobody asked to have elsewhere.
+    """Return the default folder of artifacts of this user.
 
     Raises OptionsError where the user has no home folder.
     """
@@ -154,20 +154,20 @@ def read(
 ) -> npt.NDArray[np.uint8] | None:
     """Return the data of an artifact, None if there is no file.
 
-    They are read, not mapped: what was checked is what is used, and a file that somebody cuts
-    meanwhile ends nobody. Raises DamagedError, where it is none of `key` too, and OSError.
+    Data are read, not mapped: the checked data are the data used, and truncating the file later is
+    harmless. Raises DamagedError, also for another `key`, and OSError.
     """
 
     def check(head: bytes, nbytes: int) -> None:
         if len(head) < _HEADER.size:
-            raise DamagedError("it is cut")
+            raise DamagedError("it is truncated")
         magic, number, own, _, length = _HEADER.unpack_from(head)
         if magic != _MAGIC:
-            raise DamagedError("it is no artifact of litegpu")
+            raise DamagedError("it is not an artifact of litegpu")
         if number != _FORMAT:
             raise DamagedError(f"it has format {number}, not {_FORMAT}")
         if key is not None and own != key:
-            raise DamagedError("it is of another model, device, version or options")
+            raise DamagedError("it belongs to another model, device, version or options")
         if length != nbytes - _HEADER.size:
             raise DamagedError(_CHANGED)
 
@@ -182,9 +182,9 @@ def read(
 
 
 def beginning(path: Path, trusted: bool = False) -> npt.NDArray[np.uint8] | None:
-    """Return the first data of an artifact, None if there is no file: to tell people, not to run.
+    """Return the first data of an artifact, for display only; None if there is no file.
 
-    Nothing is checked but whose file it is, see `private_files`. Raises OSError.
+    Only the file's owner is checked, see `private_files`. Raises OSError.
     """
     found = private_files.read_array(path, _MOST_BYTES, trusted, _BEGINNING)
     return None if found is None else found[_HEADER.size :]
@@ -212,16 +212,16 @@ def _entries(folder: Path, names: re.Pattern[str]) -> list[Entry]:
 
 
 def clear(folder: Path) -> list[Entry]:
-    """Remove all that litegpu keeps in a folder; return what it was."""
+    """Remove everything that litegpu stores in a folder; return the removed entries."""
     removed = evict(folder, -1)
     private_files.remove_stale(folder)
     return removed
 
 
 def evict(folder: Path, limit: int, newest: Path | None = None) -> list[Entry]:
-    """Remove what was used least recently beyond `limit` bytes, kernels too, but not `newest`.
+    """Remove the least recently used files beyond `limit` bytes, kernels too, but not `newest`.
 
-    Returns what was removed.
+    Returns the removed entries.
     """
     present = sorted([*entries(folder), *kernels(folder)], key=lambda entry: entry.used)
     total, removed = sum(entry.nbytes for entry in present), []

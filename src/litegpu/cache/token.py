@@ -1,4 +1,4 @@
-"""A token for a model: what TensorFlow Lite's serialization calls a fingerprint of its bytes."""
+"""A token for a model, equal to the one that TensorFlow Lite's serialization computes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from litegpu.errors import ModelError, missing_dependency
 def model_token(model: str | os.PathLike[str] | bytes) -> str:
     """Return the token of a model, a path or its bytes: FarmHash's Fingerprint64 in decimal digits.
 
-    That is what TensorFlow Lite's helper `StrFingerprint` gives, on every machine. What litegpu
-    keeps is found by its weights anyway: a token names files for people, and keeps those of several
-    applications in one folder apart.
+    TensorFlow Lite's helper `StrFingerprint` returns the same, on every machine. The cache finds
+    its files by the weights anyway: a token makes their names readable, and separates the files of
+    several applications in one folder.
 
     Raises ModelError when the file cannot be read, MissingDependencyError without the package
     cityhash.

@@ -1,4 +1,4 @@
-"""Templates as the code that Jinja makes of them, kept where Python keeps that of modules."""
+"""Caches compiled Jinja templates where Python caches compiled modules."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from jinja2.bccache import Bucket
 
 
 class CompiledTemplates(jinja2.BytecodeCache):
-    """Compiled templates in a folder: `__pycache__` of `kernels/`, where it can be written to.
+    """Compiled templates in a folder: `__pycache__` of `kernels/`, if it is writable.
 
-    To compile those of a model takes some 100 ms. They are trusted as much as Python's own files:
-    any user who may write to that folder may change modules, too. Jinja checks by a checksum that a
-    file is of this text and this version of Python; its own version and `options` are part of the
-    name.
-    As of modules, nothing is written under PYTHONDONTWRITEBYTECODE.
+    Compiling the templates of a model takes some 100 ms. Cached files are trusted as much as
+    Python's own: a user who can write to that folder can change modules, too. Jinja checks by a
+    checksum that a file belongs to this text and Python version; its own version and `options` are
+    part of the name.
+
+    As for modules, nothing is written under PYTHONDONTWRITEBYTECODE.
     """
 
     def __init__(self, options: str, folder: Path | None = None) -> None:
@@ -29,17 +30,17 @@ class CompiledTemplates(jinja2.BytecodeCache):
         self._tag = hashlib.sha256(f"{jinja2.__version__} {options}".encode()).hexdigest()[:16]
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Fill a bucket with what was kept; leave it empty where that cannot be used."""
+        """Fill a bucket from the cache; leave it empty if there is no usable file."""
         try:
             with open(self._path(bucket), "rb") as file:
                 bucket.load_bytecode(file)
         except OSError:
             return
-        except Exception:  # whatever pickle makes of a damaged file
+        except Exception:  # unpickling a damaged file may raise anything
             bucket.reset()
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep what was compiled, if it may be; others see all of it or nothing."""
+        """Store compiled code, if that is permitted; the file is replaced atomically."""
         if sys.dont_write_bytecode:
             return
         path = self._path(bucket)
@@ -50,7 +51,7 @@ class CompiledTemplates(jinja2.BytecodeCache):
                 with open(temporary, "xb") as file:
                     bucket.write_bytecode(file)
                 os.replace(temporary, path)
-            except BaseException:  # an interrupt, too, leaves nothing behind
+            except BaseException:  # not even an interrupt leaves a temporary file
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
                 raise

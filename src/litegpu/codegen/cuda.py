@@ -1,4 +1,4 @@
-"""CUDA C++ for NVRTC, without any header: half values are converted by PTX instructions."""
+"""CUDA C++ for NVRTC, without any headers: PTX instructions convert halves."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from litegpu.codegen.dialect import SHARED_SIZES, Argument, Dialect, KernelText
 from litegpu.codegen.sources import included
 
 GRID_LIMITS = (65535, 2**31 - 1, 65535)
-"""Most blocks of a launch on each axis (x, y, z), in any version of CUDA."""
-# The y axis holds rows, of which there are most: it takes the grid's x.
+"""Maximum number of blocks of a launch on each axis (x, y, z), in all versions of CUDA."""
+# Rows, the most numerous, are on the y axis: it is mapped to the grid's x.
 _GRID = {"X": "((int)blockIdx.y)", "Y": "((int)blockIdx.x)", "Z": "((int)blockIdx.z)"}
 _GRID_WORDS = "".join(f"#define GROUP_{axis} {index}\n" for axis, index in _GRID.items())
 
@@ -24,7 +24,7 @@ _PRELUDE = _GRID_WORDS + included(
 
 
 class CUDADialect(Dialect):
-    """CUDA C++ as NVRTC takes it."""
+    """CUDA C++ for NVRTC."""
 
     name = "cuda"
     prelude = _PRELUDE
@@ -35,9 +35,9 @@ class CUDADialect(Dialect):
         given = text.attributes
         x, y, z = text.local_size
         arguments = "".join(f"{_declare(argument)}, " for argument in text.arguments)
-        # Templates written for CUDA begin by themselves, after loading what never changes.
+        # CUDA templates begin by themselves, after loading what never changes.
         begin = "" if "BEGIN_KERNEL" in text.body else "    BEGIN_KERNEL();\n"
-        # Blocks of a cluster are neighbours on the template's x axis.
+        # Blocks of a cluster are adjacent on the template's x axis.
         cluster = f"__cluster_dims__(1, {given.cluster_size}, 1) " if given.cluster_size > 1 else ""
         limit = f", {given.min_blocks}" if given.min_blocks else ""
         written = (
@@ -50,28 +50,28 @@ class CUDADialect(Dialect):
 
 
 _AHEAD = "const char *ahead, unsigned long long ahead_part"
-"""What a launch says of constants that a later one reads: where they are, and bytes for a block."""
+"""Launch parameters: the constants of a later launch to prefetch, and the bytes per block."""
 
 
 def _leave(text: KernelText) -> str:
-    """Return the line by which a group beyond the last one does nothing."""
+    """Return the line by which surplus groups do nothing."""
     grid = text.attributes.folded
     return f"    if (GROUP >= {math.prod(grid)}) return;\n" if grid else ""
 
 
 def _folded(text: KernelText, written: str) -> str:
-    """Return a kernel whose groups are all on two axes; other kernels may follow it."""
+    """Return a kernel whose groups are folded to two axes; other kernels may follow it."""
     indices = "".join(f"#define GROUP_{axis} {index}\n" for axis, index, _ in text.grid_indices())
     nothing = "".join(f"#undef GROUP_{axis}\n" for axis in _GRID)
     return f"{nothing}{indices}{written}{nothing}{_GRID_WORDS}"
 
 
 STATIC_SHARED_BYTES = 48 << 10
-"""Work-group memory beyond this must be asked for at launch."""
+"""Work-group memory beyond this must be requested at launch."""
 
 
 def dynamic_shared_bytes(text: KernelText) -> int:
-    """Return the bytes of work-group memory that a launch must ask for; 0 for small arrays."""
+    """Return the bytes of work-group memory to request at launch; 0 for small arrays."""
     return text.shared_bytes if text.shared_bytes > STATIC_SHARED_BYTES else 0
 
 
@@ -117,6 +117,6 @@ def _declare(argument: Argument) -> str:
     element = _ELEMENTS[argument.kind, argument.vector]
     if argument.written:
         return f"{element} *{argument.name}"
-    # Only constants may be read through the incoherent cache: kernels overlap at run time.
+    # Only constants may be read through the non-coherent cache: kernels overlap.
     restrict = "__restrict__ " if argument.constant else ""
     return f"const {element} *{restrict}{argument.name}"

@@ -1,4 +1,4 @@
-"""Words of integers in CUDA C++."""
+"""Integer words in CUDA C++."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _of(type_: str, name: str, parameters: str, lane: str) -> str:
 
 
 def _of_both(kind: str, vector: str, scalar: str) -> str:
-    """Return the words that both kinds of integers have."""
+    """Return the words common to both kinds of integers."""
     both = f"{vector} a, {vector} b"
     wrapping = {"ADD4": "+", "SUB4": "-", "MUL4": "*"}
     compared = {"LESS4": "<", "LESS_EQUAL4": "<=", "EQUAL4": "=="}
@@ -58,7 +58,7 @@ __device__ __forceinline__ {vector} LANES4_{kind}({vector} value, int left, {sca
 
 
 def _packed(kind: str, element: str, vector: str) -> str:
-    """Return the words that load and store a kind of fewer than 32 bits."""
+    """Return the words that load and store an integer type of fewer than 32 bits."""
     return f"""\
 #define LOAD4_{kind}(buffer, i) to_int4((buffer)[i])
 #define LOAD1_{kind}(buffer, i) ((int)(buffer)[i])

@@ -1,4 +1,4 @@
-"""What one GPU language needs to know to turn a kernel body into a compilable kernel."""
+"""The interface of a GPU language: it turns a kernel body into a compilable kernel."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ Groups = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One buffer of a kernel; `vector` means it is read or written 4 elements at a time.
+    """One buffer of a kernel; a `vector` is accessed 4 elements at a time.
 
-    `kind` is U32 or one of litegpu.codegen.registers.KINDS.
-
-    `constant` data never changes while the partition exists.
+    `kind` is U32 or one of litegpu.codegen.registers.KINDS. `constant` data never changes while the
+    partition exists.
     """
 
     name: str
@@ -28,19 +27,19 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class LaunchAttributes:
-    """How the work groups of a kernel are launched, in addition to their number."""
+    """Launch parameters of a kernel in addition to the number of its work groups."""
 
     cluster_size: int = 1
-    """Work groups, neighbours on the x axis, that can reach each other's memory (CUDA)."""
+    """Number of work groups, adjacent on the x axis, that can access each other's memory (CUDA)."""
     min_blocks: int = 0
-    """Work groups that one multiprocessor must have registers for at a time (CUDA); 0: any number.
+    """Number of work groups that a multiprocessor must have registers for (CUDA); 0: unspecified.
 
-    The compiler gives each thread what that leaves. By itself it saves registers.
+    The compiler may use all registers that this leaves. By default it saves registers.
     """
     folded: Groups | None = None
-    """How many work groups there are, where a launch has them, and more, all on the x and y axes.
+    """Number of work groups on each axis, if a launch folds them to the x and y axes.
 
-    None: they are where they belong.
+    The launch may then have surplus groups. None: the grid is not folded.
     """
 
 
@@ -48,12 +47,12 @@ PLAIN_LAUNCH = LaunchAttributes()
 
 
 SHARED_SIZES = {"float": 4, "float4": 16, "int": 4, "int4": 16, "uint4": 16, "Long4": 32}
-"""Bytes of an element of each type in work-group memory."""
+"""Size in bytes of each element type in work-group memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """A rendered kernel in the portable dialect, before the words of a language are put in."""
+    """A rendered kernel in the portable dialect, before it is translated to a language."""
 
     name: str
     arguments: tuple[Argument, ...]
@@ -65,13 +64,13 @@ class KernelText:
 
     @property
     def shared_bytes(self) -> int:
-        """The bytes of its arrays in work-group memory."""
+        """The total size of its arrays in work-group memory."""
         return sum(SHARED_SIZES[kind] * length for kind, _, length in self.shared)
 
     def grid_indices(self) -> Iterator[tuple[str, str, int]]:
         """Yield each axis, the index of a work group on it and its items, of a folded grid.
 
-        In the indices GROUP stands for the number of the work group in the launch.
+        In the indices, GROUP is the number of the work group in the launch.
         """
         if self.attributes.folded is not None:
             x, y, _ = self.attributes.folded
@@ -85,7 +84,7 @@ _INTEGER_WORD = re.compile(r"int4|Long4|ROUND4_F16|_[ISU](8|16|64|32)\b")
 class Dialect(ABC):
     """A language: its prelude defines the portable words, `kernel` writes one entry point.
 
-    `integers` defines those of integers, for kernels that have any.
+    `integers` defines the integer words, for kernels that use them.
     """
 
     name: str
@@ -93,7 +92,7 @@ class Dialect(ABC):
     integers: str
 
     def source(self, kernels: Sequence[KernelText]) -> str:
-        """Return a program with some entry points, and the words that they need."""
+        """Return a program with some entry points and the words that they need."""
         integers = any(_INTEGER_WORD.search(text.body) for text in kernels)
         words = self.prelude + (self.integers if integers else "")
         return words + "\n".join(map(self.kernel, kernels))

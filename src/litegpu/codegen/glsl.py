@@ -1,6 +1,6 @@
-"""GLSL for compute shaders: OpenGL 4.3 compiles it, and so does wgpu's naga for WebGPU.
+"""GLSL for compute shaders, compiled by OpenGL 4.3 and by wgpu's naga for WebGPU.
 
-Each kernel is a shader of its own, and each of its buffers a block of its own.
+Each kernel is a separate shader, and each of its buffers a separate block.
 """
 
 from __future__ import annotations
@@ -229,10 +229,10 @@ _NATIVE_ELEMENTS = {**_COMMON_ELEMENTS, ("F16", False): "float16_t", ("F16", Tru
 
 @dataclass(frozen=True, slots=True)
 class Flavour:
-    """What one compiler of GLSL wants to see.
+    """Requirements of one GLSL compiler.
 
-    `one_access` tells that a buffer which some argument of a kernel writes must not be declared
-    read-only for another one.
+    `one_access`: a buffer that an argument of a kernel writes must not be declared read-only for
+    another argument.
     """
 
     version: str
@@ -250,7 +250,7 @@ OPENGL = Flavour(
     False,
 )
 WEBGPU_PACKED = Flavour("#version 450", "barrier()", _PACKED_HALF, _PACKED_ELEMENTS, True)
-"""Where a device has no 16-bit storage; single halves cannot be stored, for naga has no atomics."""
+"""For devices without 16-bit storage; single halves cannot be stored, since naga has no atomics."""
 WEBGPU_NATIVE = Flavour("#version 450", "barrier()", _NATIVE_HALF, _NATIVE_ELEMENTS, True)
 
 
@@ -261,7 +261,7 @@ class GLSLDialect(Dialect):
     integers = INTEGERS
 
     def __init__(self, flavour: Flavour = OPENGL) -> None:
-        """Put the words of the flavour to those that all have."""
+        """Combine the flavour's words with the common ones."""
         self._flavour = flavour
         barrier = f"#define BARRIER() {flavour.barrier}\n"
         self.prelude = f"{flavour.version}\n{barrier}{_WORDS}{flavour.half_words}"

@@ -1,4 +1,4 @@
-"""Words of integers in GLSL; those of 64 bits, which it lacks, are pairs, the low word first."""
+"""Integer words in GLSL. It has no 64-bit integers: these are pairs, the low word first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _of(type_: str, name: str, parameters: str, lane: str) -> str:
 
 
 def _packed(kind: str, bits: int, signed: bool) -> str:
-    """Return the words that load and store a kind of 8 or 16 bits: some in each 32-bit word."""
+    """Return the words for a type of 8 or 16 bits, packed into 32-bit words."""
     sign = "int" if signed else "uint"
     per_word = 32 // bits
     shift = {4: 2, 2: 1}[per_word]
@@ -34,7 +34,7 @@ def _packed(kind: str, bits: int, signed: bool) -> str:
     )
     vector = "buffer[i]"
     low = -(1 << bits - 1) if signed else 0
-    # Bytes beyond their type become its ends.
+    # Values beyond the type are clamped.
     stored = f"clamp(value, {low}, {low + (1 << bits) - 1})" if bits == 8 else "value"
     lane = (
         one

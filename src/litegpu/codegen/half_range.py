@@ -1,4 +1,4 @@
-"""What kernels note about the values that they round to half, and how they tell it."""
+"""Range words: kernels record whether the values that they round to half fit."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from collections.abc import Sequence
 HALF_MAX = 65504.0
 """The largest finite float16."""
 HALF_TINY = 2.0**-10
-"""Where no element of a value is larger, half may lose what counts.
+"""If no element of a value is larger, underflow in half may lose significant values.
 
-Below 2^-14 it has steps of 2^-24, which are 2^-14 of this: relative to such an element the rounding
-error of the values that become zero is no larger than that of the element itself.
+Below 2^-14, half has steps of 2^-24, which are 2^-14 of this: relative to such an element, the
+rounding error of values that become zero is no larger than that of the element itself.
 """
 
 RANGE = "range_words"
-"""The name of the buffer in which a kernel tells the range of what it rounds to half."""
+"""Name of the buffer in which a kernel records the range of what it rounds to half."""
 RANGE_WORDS = 3
-"""Its 32-bit words for each tensor that the kernel rounds.
+"""Number of 32-bit words for each tensor that the kernel rounds.
 
-They are 0 before a run. They become 1 when a work item has noted what is too large for half, what
-is below HALF_TINY, and what is neither.
+They are 0 before a run. A work item sets them to 1 if it stored a value that is too large for half,
+one below HALF_TINY, and one that fits, respectively.
 """
 
 _MANY = 1 << 18
-"""Elements of which a part is as good as all."""
+"""Number of elements above which a sample is sufficient."""
 _TELLERS = 32
-"""Work groups that are enough to tell, and of each so many items: one warp of a GPU."""
+"""Number of work groups that report values that fit, and items of each: one warp of a GPU."""
 
 
 def note_range(name: str, value: str, bounded: bool = False, elements: int = 0) -> str:
-    """Statement that notes the largest finite magnitude of a float4 that tensor `name` gets."""
+    """Statement that records the largest finite magnitude of a float4 stored to tensor `name`."""
     return note_size(name, size_to_note(value, bounded, elements))
 
 
 def size_to_note(value: str, bounded: bool, elements: int) -> str:
-    """Text of the largest finite magnitude of a float4 of a tensor of so many `elements`.
+    """Text of the largest finite magnitude of a float4 of a tensor with this many `elements`.
 
-    `bounded` values are not infinite, and not too large. That all of them are tiny a quarter of
-    many elements tells as well.
+    `bounded` values are not infinite, and not too large. For many elements, a quarter of them is
+    enough to detect underflow.
     """
     if bounded and elements >= _MANY:
         return f"ABS4({value}).x"
@@ -45,15 +45,15 @@ def size_to_note(value: str, bounded: bool, elements: int) -> str:
 
 
 def note_size(name: str, size: str) -> str:
-    """Statement that notes a finite magnitude among what tensor `name` gets."""
+    """Statement that records a finite magnitude of tensor `name`."""
     return f"noted_{name} = LARGER(noted_{name}, {size});"
 
 
-def telling_range(body: str, names: Sequence[str], groups: int) -> str:
-    """Return the body of a kernel that notes, with what declares the notes and tells them.
+def with_range_stores(body: str, names: Sequence[str], groups: int) -> str:
+    """Return a kernel body with the declarations of its range variables and their stores.
 
-    Of its work `groups` only some tell that there is something which fits: nearly all could, and
-    would wait for each other (1000 stores to one place took 2 µs on an H200).
+    Only some of its work `groups` report that values fit: otherwise nearly all would, and wait for
+    each other (1000 stores to one address took 2 µs on an H200).
     """
     declared = "".join(f"    float noted_{name} = 0.0f;\n" for name in names)
     among = 1 << max(groups // _TELLERS, 1).bit_length() - 1

@@ -90,10 +90,10 @@ class OpenCLDialect(Dialect):
     prelude = _PRELUDE
 
     def __init__(self, dot: ByteDot = PLAIN) -> None:
-        """Take the form of dot products of bytes, which the device must have."""
+        """Use one form of byte dot products, which the device must support."""
         self.integers = integers(dot)
         self.options = f"-cl-std={dot.standard}"
-        """What the compiler is to be told."""
+        """The compiler options."""
 
     def kernel(self, text: KernelText) -> str:
         """Return the entry point as an OpenCL kernel function."""
@@ -110,7 +110,7 @@ class OpenCLDialect(Dialect):
 _ELEMENTS = {
     ("F32", False): "float",
     ("F32", True): "float4",
-    # vload_half and vstore_half take single halves, whatever they load and store; so vload4 longs.
+    # vload_half and vstore_half access single halves; vload4 does so for longs.
     ("F16", False): "half",
     ("F16", True): "half",
     ("U32", False): "uint",
@@ -132,7 +132,7 @@ _ELEMENTS = {
 
 
 OFFSET_UNIT = 16
-"""Bytes that the offset argument of a buffer counts."""
+"""Unit in bytes of a buffer's offset argument."""
 _SIZES = {
     **{"float": 4, "float4": 16, "half": 2, "uint": 4},
     **{"char": 1, "char4": 4, "uchar": 1, "uchar4": 4, "short": 2, "short4": 8},
@@ -141,7 +141,7 @@ _SIZES = {
 
 
 def _declare(argument: Argument) -> str:
-    """A buffer travels as two arguments: the whole of it, and where the value begins."""
+    """A buffer becomes two arguments: the whole buffer, and the offset of the value."""
     return f"{_pointer(argument)}{argument.name}_buffer, const uint {argument.name}_begin"
 
 

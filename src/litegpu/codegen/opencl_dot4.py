@@ -1,4 +1,4 @@
-"""Dot products of bytes in OpenCL C: plain arithmetic, and what extensions have for it."""
+"""Dot products of bytes in OpenCL C: plain arithmetic, and extensions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ByteDot:
-    """One way to define DOT4_S8: four products of signed bytes, added to an int32 that wraps."""
+    """One definition of DOT4_S8: four products of signed bytes, added to an int32 that wraps."""
 
     name: str
-    """Where it is from: an extension of OpenCL, or of the language."""
+    """Its origin: an extension of OpenCL, or the language."""
     words: str
     """The definition."""
     standard: str = "CL1.2"
-    """The version of OpenCL C that has it, as the compiler's option calls it."""
+    """The version of OpenCL C that it needs, as written in the compiler option."""
 
 
 PLAIN = ByteDot(

@@ -1,4 +1,4 @@
-"""Words of integers in OpenCL C; conditions are int4 masks, also of 64-bit comparisons."""
+"""Integer words in OpenCL C; conditions are int4 masks, also of 64-bit comparisons."""
 
 from __future__ import annotations
 
@@ -190,5 +190,5 @@ float4 round_f16(float4 v) {
 
 
 def integers(dot: ByteDot) -> str:
-    """Return the words, with dot products of bytes in one of their forms."""
+    """Return the words with one form of byte dot products."""
     return _WORDS + dot.words + _AFTER_DOTS

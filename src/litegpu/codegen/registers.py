@@ -1,4 +1,4 @@
-"""What work items compute in: four floats, four 32-bit integers or four 64-bit integers."""
+"""The register types of work items: four floats, four 32-bit integers or four 64-bit integers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LOWEST = {"I32": _INT_MIN, "I64": -(2**63)}
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Four elements of one value; `type` is what templates declare.
+    """Four elements of one value; `type` is its type in templates.
 
-    The words that make, compare and compute with them end in `ending`: `SPLAT4` makes floats,
+    The words that create, compare and compute with them end in `ending`: `SPLAT4` creates floats,
     `SPLAT4_I32` and `SPLAT4_I64` integers.
     """
 
@@ -37,11 +37,11 @@ class Register:
 
     @property
     def lowest(self) -> str:
-        """Text of an element that no other is below."""
+        """Text of the lowest element."""
         return "-INFINITY" if self is FLOAT else self.literal(_LOWEST[self.kind])
 
     def splat(self, element: str) -> str:
-        """Text of four times the same element."""
+        """Text of four copies of an element."""
         return self.call("SPLAT4", element)
 
     def call(self, word: str, *arguments: str) -> str:
@@ -74,7 +74,7 @@ KINDS = {
     DType.INT64: "I64",
     DType.BOOL: "BOOL8",
 }
-"""What the dialect's words call the element types that a buffer may hold."""
+"""Suffixes of the dialect's words by the element types that a buffer may have."""
 
 _REGISTERS = {
     **dict.fromkeys((DType.FLOAT32, DType.FLOAT16, DType.BOOL), FLOAT),
@@ -84,7 +84,7 @@ _REGISTERS = {
 
 
 def register_of(dtype: DType) -> Register:
-    """Return what holds elements of a type; truth values are the floats 0 and 1."""
+    """Return the register type of an element type; bools are the floats 0 and 1."""
     return _REGISTERS[dtype]
 
 
@@ -101,7 +101,7 @@ def literal(number: float) -> str:
 
 
 def _int_literal(number: int) -> str:
-    # The languages read a sign and a number: 2147483648 alone is none of theirs.
+    # The languages read sign and number apart, and 2147483648 alone does not fit.
     if number == _INT_MIN:
         return f"({_INT_MIN + 1} - 1)"
     return f"({number})" if number < 0 else str(number)

@@ -13,7 +13,7 @@ import jinja2
 
 from litegpu.codegen.compiled_templates import CompiledTemplates
 from litegpu.codegen.dialect import PLAIN_LAUNCH, Argument, KernelText, LaunchAttributes
-from litegpu.codegen.half_range import telling_range
+from litegpu.codegen.half_range import with_range_stores
 from litegpu.codegen.registers import FLOAT, INT, Register
 from litegpu.codegen.sources import templates
 from litegpu.codegen.storage import Position, Shape4, TensorRef
@@ -24,10 +24,10 @@ from litegpu.errors import OperationError
 class EpilogueText:
     """One element-wise op: an expression over `x` and operands, e.g. ``x + b``.
 
-    `expression` has the placeholders {x} and {0}, {1}, … for the operands, and {i} for the numbers
-    of the elements in the value, in row-major order. No result of a `bounded` one is infinite, or
-    beyond the range of half. The result is of type `register`. `limits` are those of one that does
-    nothing but keep integers between them.
+    `expression` has the placeholders {x} and {0}, {1}, … for the operands, and {i} for the indices
+    of the elements in the value, in row-major order. The result of a `bounded` op is finite and
+    within the range of half. It has the type `register`. `limits` are the bounds of an op that only
+    clamps integers.
     """
 
     expression: str
@@ -41,8 +41,8 @@ class EpilogueText:
 class Epilogue:
     """Applies the fused ops to a result and stores it: templates call `store`.
 
-    `accumulator` is what templates have their result in; that of the last op must be what `dst`
-    is written from. Raises ValueError otherwise.
+    `accumulator` is the register type of the template's result. The type of the last op's result
+    must be that of `dst`; raises ValueError otherwise.
     """
 
     dst: TensorRef
@@ -50,12 +50,12 @@ class Epilogue:
     accumulator: Register = FLOAT
 
     def __post_init__(self) -> None:
-        """Compare what the ops make with what is stored."""
+        """Check that the type of the result is the type that is stored."""
         register = self.ops[-1].register if self.ops else self.accumulator
         if register is not self.dst.register:
             raise ValueError(
                 f"{self.dst.name} is written from {self.dst.register.type}, "
-                f"but {register.type} is what the kernel makes"
+                f"but the kernel computes {register.type}"
             )
 
     def store(
@@ -70,7 +70,8 @@ class Epilogue:
     ) -> str:
         """Statements that finish `value` for channel block `s` at a row, or at (n, y, x).
 
-        `ahead`, with {} for its number, names what `read` gave before of each of the `operands`.
+        `ahead`, with {} for the index, names the variable in which `read` loaded each of the
+        `operands`.
         """
         at = self._position_text(row, n, y, x)
         known = enumerate(self.operands) if ahead else ()
@@ -82,19 +83,19 @@ class Epilogue:
 
     @property
     def operands(self) -> tuple[TensorRef, ...]:
-        """What the ops read of memory, each once."""
+        """The operands that are read from memory, each once."""
         found = (ref for each in self.ops for ref in each.operands)
         return tuple(dict.fromkeys(ref for ref in found if isinstance(ref, TensorRef)))
 
     def read(self, number: int, s: str, row: str) -> str:
-        """Text of what `store` needs of that one of the operands, in its register."""
+        """Text that reads that one of the operands for `store`, into its register."""
         at = self._position_text(row)
         return self.operands[number].read(at, s, self.dst.shape, self.dst.channel_blocks)
 
     def finish(self, s: str, value: str, result: str, row: str, words: Sequence[str] = ()) -> str:
-        """Statements that set variable `result`, of type `finished`, to what `value` becomes.
+        """Statements that set variable `result`, of type `finished`, to `value` after all ops.
 
-        `words` are names of what was read of `byte_operands` before, 4 channels each.
+        `words` are names of variables with `byte_operands` that were read before, 4 channels each.
         """
         known = zip(self.byte_operands, words, strict=False)
         texts = {ref.name: ref.of_word(word) for ref, word in known}
@@ -102,12 +103,12 @@ class Epilogue:
 
     @property
     def byte_operands(self) -> tuple[TensorRef, ...]:
-        """The operands of `finish` that hold a byte for each element of the result."""
+        """The operands of `finish` that have one byte for each element of the result."""
         shape = self.dst.shape
         return tuple(ref for ref in self.operands if ref.holds_words and ref.shape == shape)
 
     def write(self, s: str, result: str, row: str) -> str:
-        """Statements that store what `finish` made."""
+        """Statements that store the result of `finish`."""
         return self.dst.write(self._position_text(row), s, result, is_bounded(self.ops))
 
     def _position_text(self, row: str | None, n: str = "0", y: str = "0", x: str = "0") -> Position:
@@ -124,7 +125,7 @@ class Epilogue:
 
 
 def is_bounded(ops: Sequence[EpilogueText]) -> bool:
-    """Whether what the ops make is neither infinite nor beyond the range of half."""
+    """Whether the result of the ops is finite and within the range of half."""
     return bool(ops) and ops[-1].bounded
 
 
@@ -139,11 +140,10 @@ def apply_epilogue(
     accumulator: Register = FLOAT,
     words: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
-    """Statements that set `result` to what ops make of `value`, block `s` in a value of `shape`.
+    """Statements that set `result` to ops applied to `value`, block `s` in a value of `shape`.
 
-    `value` is of type `accumulator`, `result` of that of the last op. `reach` is the number of
-    channel blocks that `s` may run through. `words` are texts of operands that were read before, by
-    their names.
+    `value` is of type `accumulator`, `result` of the last op's type. `reach` is the exclusive upper
+    bound of `s`. `words` maps names of operands to the text of their value, if it was read before.
     """
     registers = [accumulator, *(epilogue_op.register for epilogue_op in ops)]
     alike = len(set(registers)) == 1
@@ -162,13 +162,13 @@ def apply_epilogue(
         running = register
     if alike:
         return lines
-    # Where the type changes, what each op makes is a variable of its own.
+    # If the type changes, the result of each op is a separate variable.
     statements = (f"const {kind.type} {line}" for kind, line in zip(registers, lines, strict=True))
     return ["{", *statements, f"{result} = {running};", "}"]
 
 
 def _numbers(at: Position, s: str, shape: Shape4) -> str:
-    """Text of the numbers that the 4 channels of block `s` have in a value, in row-major order."""
+    """Text of the indices of block `s`'s 4 channels in a value, in row-major order."""
     _, height, width, channels = shape
     row = at.row or f"((({at.n}) * {height} + ({at.y})) * {width} + ({at.x}))"
     first = f"({row}) * {channels} + ({s}) * 4"
@@ -189,14 +189,14 @@ def render(
 ) -> KernelText:
     """Return the kernel; `inner` are epilogue ops on an operand that the template computes itself.
 
-    The second ones are those on what it computes that operand from.
+    The second ones are applied to what that operand is computed from.
 
-    It is for launches of so many work `groups`.
+    The kernel is for launches of this many work `groups`.
 
-    Its name ends in a hash of everything that makes its text. It tells the range of `tensors` that
-    are noted in an argument named RANGE, in their order.
+    Its name ends in a hash of everything that determines its text. It records the range of those
+    `tensors` that are noted in an argument named RANGE, in their order.
 
-    Raises jinja2.UndefinedError when a template uses a word that nobody defined.
+    Raises jinja2.UndefinedError when a template uses an undefined word.
     """
 
     def apply_inner(number: int, name: str, s: str, result: str, row: str) -> str:
@@ -227,12 +227,12 @@ def render(
         if template not in _ADDED:
             raise
         raise OperationError(
-            f"The template of '{template}' cannot be written out: {type(error).__name__}: {error}. "
-            f"It has the words {', '.join([*variables, *tensors])} and store."
+            f"The template of '{template}' cannot be rendered: {type(error).__name__}: {error}. "
+            f"It can use the words {', '.join([*variables, *tensors])} and store."
         ) from error
     noted = [each.name for each in tensors.values() if isinstance(each, TensorRef) and each.noted]
     if noted:
-        body = telling_range(body, noted, groups)
+        body = with_range_stores(body, noted, groups)
     launched = (attributes.cluster_size, attributes.min_blocks)
     key = repr((arguments, local_size, shared, body, launched)).encode()
     name = f"{template.replace('/', '_')}_{hashlib.sha256(key).hexdigest()[:12]}"
@@ -248,11 +248,11 @@ def _row_of(row: str, shape: Shape4) -> Position:
 
 
 _ADDED: dict[str, str] = {}
-"""Texts of templates that are not in the package, by name."""
+"""Texts of users' templates, by name."""
 
 
 def add_template(name: str, text: str) -> None:
-    """Make a template of a user's known; its name tells its text from all others.
+    """Register a user's template; its name must identify its text.
 
     Raises jinja2.TemplateSyntaxError.
     """
@@ -285,6 +285,6 @@ def _environment() -> jinja2.Environment:
 
 
 def compile_templates() -> None:
-    """Let Jinja compile every template: what can be kept of an installation, is from now on."""
+    """Compile every template, so that the cache of an installation is complete."""
     for name in templates():
         _environment().get_template(name)

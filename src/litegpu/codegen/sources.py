@@ -1,4 +1,4 @@
-"""The texts that lie in the package: templates of kernels, and what goes before kernels."""
+"""The source files in the package: kernel templates, and files included by kernels."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @cache
 def templates() -> Mapping[str, Traversable]:
-    """Return all templates by name: "cuda/" goes before what only CUDA can write.
+    """Return all templates by name; CUDA-only names start with "cuda/".
 
-    A template is in the folder of the code that chooses its tiles.
+    A template is in the folder of the code that selects its tiles.
     """
     root = _kernels()
     portable = {path.name: path for path in _templates_in(root / "portable")}
@@ -23,7 +23,7 @@ def templates() -> Mapping[str, Traversable]:
 
 
 def included(*paths: str) -> str:
-    """Return the texts of some files in `kernels/`, one after the other."""
+    """Return the concatenated texts of some files in `kernels/`."""
     return "".join(_kernels().joinpath(path).read_text(encoding="utf-8") for path in paths)
 
 

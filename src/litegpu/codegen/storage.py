@@ -1,4 +1,4 @@
-"""How a value lies in device memory, and the kernel text that reads or writes one element of it."""
+"""How a value is stored in device memory, and the kernel text that reads or writes its elements."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ Shape4 = tuple[int, int, int, int]
 
 
 def round_up(number: int, multiple: int) -> int:
-    """Return the smallest multiple of `multiple` that is not below `number`."""
+    """Return the smallest multiple of `multiple` that is at least `number`."""
     return -(-number // multiple) * multiple
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Placement of one value inside an allocation (`base`), in elements of `dtype`.
+    """The storage of one value inside an allocation (`base`), in elements of `dtype`.
 
     `shape` is [N, H, W, C]. `strides` are those of N, H and W; channels are contiguous.
-    `padded_channels` is how many channels a writer fills: C itself when the value is unpadded, C
-    and its zero padding otherwise. `vector` tells that every channel block starts at a multiple of
-    4.
+    `padded_channels` is the number of channels that a writer fills: C for an unpadded value,
+    otherwise C and its zero padding. `vector`: every channel block starts at a multiple of 4.
     """
 
     base: int
@@ -37,7 +36,7 @@ class Storage:
 
     @classmethod
     def create(cls, base: int, dtype: DType, shape: Shape4, alignment: int) -> Storage:
-        """Lay a value out from the start of `base`, its rows padded to `alignment` channels."""
+        """Return a storage at the start of `base`, with rows padded to `alignment` channels."""
         _, height, width, channels = shape
         pitch = round_up(channels, alignment)
         strides = (height * width * pitch, width * pitch, pitch)
@@ -49,12 +48,12 @@ class Storage:
 
     @property
     def pitch(self) -> int:
-        """Elements from one row of channels to the next."""
+        """Number of elements from one row of channels to the next."""
         return self.strides[2]
 
     @property
     def channel_blocks(self) -> int:
-        """Number of channel blocks a writer covers, zero padding included."""
+        """Number of channel blocks that a writer fills, including zero padding."""
         return -(-self.padded_channels // 4)
 
     @property
@@ -63,20 +62,20 @@ class Storage:
 
     @property
     def contiguous(self) -> bool:
-        """Whether row number r starts at `offset + r * pitch`."""
+        """Whether row r starts at `offset + r * pitch`."""
         n, h, w, _ = self.shape
         lines = h == 1 or self.strides[1] == w * self.pitch
         return lines and (n == 1 or self.strides[0] == h * w * self.pitch)
 
     def aligned(self, width: int) -> bool:
-        """Whether every row begins at a multiple of `width` elements and is whole units long."""
+        """Whether every row starts and ends at a multiple of `width` elements."""
         return not any(
             length % width for length in (*self.strides, self.offset, self.padded_channels)
         )
 
     @property
     def elements(self) -> int:
-        """Elements from `offset` to the end of the last row."""
+        """Number of elements from `offset` to the end of the last row."""
         n, h, w, _ = self.shape
         last = (n - 1) * self.strides[0] + (h - 1) * self.strides[1] + (w - 1) * self.strides[2]
         return last + self.padded_channels
@@ -86,7 +85,7 @@ class Storage:
         return self.elements * self.dtype.size
 
     def reshaped(self, shape: Shape4) -> Storage | None:
-        """Return this storage seen as `shape`, or None when the rows do not permit it."""
+        """Return this storage seen as `shape`, or None if its strides do not permit that."""
         same = shape[3] == self.channels
         if 0 in shape or (not same and self.padded_channels != self.channels):
             return None
@@ -106,11 +105,11 @@ class Storage:
         )
 
     def region(self, shape: Shape4, axis: int, start: int, padded_channels: int) -> Storage:
-        """Return the part that begins at `start` along `axis` and has `shape`."""
+        """Return the part that starts at `start` along `axis` and has `shape`."""
         offset = self.offset + start * (*self.strides, 1)[axis]
         padded_channels = padded_channels if axis == 3 else self.padded_channels
         vector = self.vector and offset % 4 == 0
-        # A step that is never taken must not make equal places look different.
+        # The stride of an axis of size 1 must not make equal storages differ.
         image, line, pitch = self.strides
         line = line if shape[1] > 1 else shape[2] * pitch
         image = image if shape[0] > 1 else shape[1] * line
@@ -125,7 +124,7 @@ class Storage:
         )
 
     def every(self, step: tuple[int, int], start: tuple[int, int]) -> Storage:
-        """Return the pixels (y, x) that begin at `start` and lie `step` apart."""
+        """Return the pixels (y, x) from `start` on, `step` apart."""
         n, height, width, channels = self.shape
         image, line, pitch = self.strides
         rows, columns = -(-(height - start[0]) // step[0]), -(-(width - start[1]) // step[1])
@@ -139,7 +138,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a kernel stands in its output: coordinate texts, and the row number when it has one."""
+    """A kernel's position in its output: coordinate texts, and the row number if it has one."""
 
     n: str
     y: str
@@ -162,11 +161,11 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
-    """A bound buffer in a kernel: builds the text of its loads and stores.
+    """A bound buffer in a kernel: writes the text of its loads and stores.
 
-    All texts use the dialect's words (`LOAD4_F32` and the like). `extend` marks an operand whose
-    missing channels read as zero instead of being broadcast. `noted` tells that the kernel notes
-    the range of what it stores here as half.
+    All texts use the dialect's words (`LOAD4_F32` and the like). Missing channels of an `extend`
+    operand read as zero and are not broadcast. If `noted`, the kernel records the range of what it
+    stores here as half.
     """
 
     name: str
@@ -197,7 +196,7 @@ class TensorRef:
 
     @property
     def register(self) -> Register:
-        """What `read` gives and `write` takes."""
+        """The register type of loads and stores."""
         return register_of(self.storage.dtype)
 
     def _row_offset(
@@ -205,7 +204,7 @@ class TensorRef:
     ) -> str:
         """Text of the offset of a row of channels, in units of `scale` elements.
 
-        Coordinates that are `inside` are zero along an axis of one element.
+        Coordinates that are `inside` are zero along an axis of size 1.
         """
         storage = self.storage
         terms: list[str] = []
@@ -227,29 +226,29 @@ class TensorRef:
         return " + ".join(terms) or "0"
 
     def index(self, at: Position, part: str, width: int) -> str:
-        """Text of where part number `part`, of `width` channels, of a row begins.
+        """Text of the start of part number `part`, of `width` channels, of a row.
 
-        It counts in units of `width` elements; the storage must be `aligned` to them.
+        The unit is `width` elements; the storage must be `aligned` to them.
         """
         return _plus(self._row_offset(at, width, None), part)
 
     def origin(self, at: Position, part: str, width: int) -> str:
-        """Text of where a window begins, as `index` gives it: perhaps outside of the image."""
+        """Text of the start of a window, in the unit of `index`: it may be outside the image."""
         return _plus(self._row_offset(at, width, None, inside=False), part)
 
     def place(self, at: Position, s: str) -> str:
-        """Text of where channel block `s` lies, for `load`, in units of what that loads."""
+        """Text of the offset of channel block `s`, in the units of `load`."""
         base = self._row_offset(at, 4 if self.storage.vector else 1, None)
         return _plus(base, self._channels_before(s))
 
     def load(self, place: str, s: str) -> str:
-        """Text of channel block `s`, which lies at a `place`, in a register."""
+        """Text of channel block `s` at the offset `place`, in a register."""
         if self.storage.vector:
             return f"LOAD4_{self.kind}({self.name}, {place})"
         return self._gather(place, s)
 
     def _channels_before(self, s: str) -> str:
-        """Text of how far channel block `s` lies from the first, in the units of a place."""
+        """Text of the distance of channel block `s` from the first, in the units of `place`."""
         return s if self.storage.vector or s == "0" else f"({s}) * 4"
 
     def read(
@@ -257,9 +256,8 @@ class TensorRef:
     ) -> str:
         """Text of the 4 channels of channel block `s`, in a register.
 
-        `like` is the shape to broadcast to. `reach` is the number of channel blocks that `s` may
-        run
-        through: those beyond the last channel read as zero without touching memory.
+        `like` is the shape to broadcast to. `reach` is the exclusive upper bound of `s`: channel
+        blocks beyond the last channel read as zero without accessing memory.
         """
         if like is not None and self.channels == 1 and like[3] > 1 and not self.extend:
             return self.register.splat(self.read1(at, "0", like))
@@ -282,28 +280,28 @@ class TensorRef:
         return self.register.call("MAKE4", *elements)
 
     def load_word(self, place: str, s: str) -> str:
-        """Text of channel block `s`, which lies at a `place`, bytes, as one integer of 32 bits."""
+        """Text of channel block `s` at the offset `place`, bytes, as one 32-bit integer."""
         if self.storage.vector:
             return f"WORD4_{self.kind}({self.name}, {place})"
         return f"TO_WORD4_{self.kind}({self._gather(place, s)})"
 
     def read_word(self, at: Position, s: str) -> str:
-        """Text of the 4 channels of channel block `s`, bytes, as one integer of 32 bits."""
+        """Text of the 4 channels of channel block `s`, bytes, as one 32-bit integer."""
         return self.load_word(self.place(at, s), s)
 
     @property
     def holds_words(self) -> bool:
-        """Whether the 4 bytes of each channel block are a whole word in memory."""
+        """Whether the 4 bytes of each channel block form an aligned word in memory."""
         return self.storage.vector and self.storage.dtype.size == 1 and self.register is INT
 
     @property
     def limits_of_stores(self) -> tuple[int, int] | None:
-        """Return the least and the greatest integer of bytes, which stores make of all beyond."""
+        """Return the lowest and highest integer of a byte type; stores clamp to them."""
         limits = {DType.INT8: (-128, 127), DType.UINT8: (0, 255)}
         return limits.get(self.storage.dtype) if self.holds_words else None
 
     def of_word(self, word: str) -> str:
-        """Text of the register that `read` would give, of what `read_word` gave."""
+        """Text of the register that `read` returns, from the word that `read_word` returns."""
         return f"FROM_WORD4_{self.kind}({word})"
 
     def read1(self, at: Position, c: str, like: Shape4 | None = None) -> str:
@@ -311,7 +309,7 @@ class TensorRef:
         return self._load1(_plus(self._row_offset(at, 1, like), c))
 
     def linear1(self, index: str) -> str:
-        """Text of element number `index` counting channels as if the rows were unpadded."""
+        """Text of the element at that index, counting channels as if the rows were unpadded."""
         storage = self.storage
         if storage.pitch == storage.channels and storage.contiguous:
             return self._load1(_plus(index, str(storage.offset)))
@@ -323,17 +321,17 @@ class TensorRef:
         return f"{word}_{self.kind}({self.name}, {index})"
 
     def size_to_note(self, value: str, bounded: bool) -> str:
-        """Text of a finite magnitude that tells of a float4 what `note` needs to know."""
+        """Text of the finite magnitude of a float4 that `note` needs."""
         return size_to_note(value, bounded, self.storage.elements)
 
     def note(self, size: str) -> str:
-        """Statement that notes a finite magnitude of what is rounded to be stored here."""
+        """Statement that records a finite magnitude of what is rounded and stored here."""
         return note_size(self.name, size)
 
     def write(self, at: Position, s: str, value: str, bounded: bool = False) -> str:
         """Statements that store variable `value` as channel block `s`, zeroing padding channels.
 
-        `bounded` values are neither infinite nor beyond the range of half.
+        `bounded` values are finite and within the range of half.
         """
         storage = self.storage
         base = self._row_offset(at, 4 if storage.vector else 1, None)
@@ -364,9 +362,9 @@ class TensorRef:
 
 
 def _steps(digits: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[int] | None:
-    """Return the steps of digits of these sizes that count the same elements in the same order.
+    """Return the steps of digits of `sizes` that enumerate the same elements in the same order.
 
-    Those that are given are (size, step), the outermost first. None where there are no such steps.
+    `digits` are pairs (size, step), the outermost first. None if there are no such steps.
     """
     runs: list[tuple[int, int]] = []
     for size, step in digits:
@@ -388,6 +386,6 @@ def _steps(digits: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[int]
 
 
 def _plus(left: str, right: str) -> str:
-    """Text of a sum; zero terms vanish."""
+    """Text of a sum; zero terms are omitted."""
     terms = [term for term in (left, right) if term != "0"]
     return " + ".join(terms) or "0"

@@ -13,7 +13,7 @@ from litegpu.backends.base import Device
 from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind, check_device
 from litegpu.backends.execution import without_streams
 from litegpu.cache.improving import wait_for
-from litegpu.cache.partitions import Wanted, find_or_compile
+from litegpu.cache.partitions import PartitionRequest, find_or_compile
 from litegpu.cache.store import CacheFolder
 from litegpu.delegation.cost_model import Estimate
 from litegpu.delegation.report import Partition
@@ -149,17 +149,19 @@ class PartitionKernel:
         It is cached after the run, so that binaries contain the code compiled during it.
         """
         tuned, precise = self._tuner.facts(), self._precise
-        wanted = Wanted(graph, self._device, self._policy, tuned, precise, self._fast_compile)
+        wanted = PartitionRequest(
+            graph, self._device, self._policy, tuned, precise, self._fast_compile
+        )
         with progress.watching(self._on_progress):
             progress.at("load")
-            compiled = find_or_compile(wanted, self._cache, lambda: self._compile_anew(graph))
+            compiled = find_or_compile(wanted, self._cache, lambda: self._compile_graph(graph))
         compiled.context.timeout = self._timeout
         for line in compiled.facts.replaced:
             if self._device.failures.is_first(line):
                 _log.warning("A kernel failed on %s; %s", self._device.info.title, line)
         return compiled
 
-    def _compile_anew(self, graph: Graph) -> CompiledPartition:
+    def _compile_graph(self, graph: Graph) -> CompiledPartition:
         progress.at("choose")
         compiled = compile_partition(
             graph,

@@ -1,1 +1,1 @@
-"""From a graph to something that runs: layout, kernel choice, memory plan, program."""
+"""Compiles a graph for a device: storage layout, kernel selection, memory plan, program."""

@@ -1,4 +1,4 @@
-"""How much memory the constants of a partition may take, by what the model file has of them."""
+"""Limits the memory of a partition's packed constants, relative to the model's weights."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from litegpu.graph import Graph
 
 _FREE_BYTES = 3 << 23
 _FACTOR = 12
-"""What converting, splitting and padding make of the weights of a model that is no trick."""
+"""How much larger a legitimate model's weights become by conversion, splitting and padding."""
 
 
 @dataclass
 class ConstantBudget:
-    """Bytes that packed constants may take.
+    """The number of bytes that packed constants may use.
 
-    Each operation packs the weights that it reads, in the order of its own kernel. A file that lets
-    thousands of operations read the same weights, or pads rows of one channel, is small; what is
-    packed of it need not be.
+    Each operation packs its weights in its kernel's own layout. A small file can therefore need
+    much memory: thousands of operations may read the same weights, or rows of one channel may be
+    padded.
     """
 
     left: int = 1 << 62
@@ -27,15 +27,15 @@ class ConstantBudget:
     def of(cls, graph: Graph) -> ConstantBudget:
         """Return the budget of a graph."""
         arrays = [value.data for value in graph.values.values() if value.data is not None]
-        # The same bytes may be a constant twice.
+        # A constant may occur twice with the same bytes.
         sizes = {(array.ctypes.data, array.nbytes) for array in arrays}
         return cls(_FREE_BYTES + _FACTOR * sum(nbytes for _, nbytes in sizes))
 
     def take(self, nbytes: int) -> None:
-        """Spend some of it. Raises DeviceMemoryError when it is used up."""
+        """Reserve bytes. Raises DeviceMemoryError if the budget is exceeded."""
         self.left -= nbytes
         if self.left < 0:
             raise DeviceMemoryError(
-                "The constants of this partition would take far more memory than the model has of "
-                "them: many operations read the same ones, or they are padded too much."
+                "The packed constants of this partition would use far more memory than the model's "
+                "weights: many operations read the same weights, or padding enlarges them too much."
             )

@@ -1,4 +1,4 @@
-"""Which of several ways to do the same a program takes."""
+"""Selects one of several candidate kernels for each problem of a program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 class Tuning(enum.Enum):
-    """What decides among candidates."""
+    """How candidates are selected."""
 
     ESTIMATED = "the ops' own estimates"
     CACHED = "what was measured before and kept; estimates for the rest"
@@ -20,14 +20,14 @@ class Tuning(enum.Enum):
 
 @dataclass
 class Choices:
-    """Chooses among candidates by the text of a problem: the number it was told, or the first."""
+    """Selects candidates by a problem's text: the given number, or the first candidate."""
 
     selected: Mapping[str, int] = field(default_factory=dict)
     queried: dict[str, int] = field(default_factory=dict)
-    """How many candidates each problem had that was asked about."""
+    """The number of candidates of each problem that was queried."""
 
     def choose(self, problem: str, candidates: Sequence[_T]) -> _T:
-        """Return one of the candidates; a number that is none of theirs counts as 0."""
+        """Return one of the candidates; 0 replaces a number that is out of range."""
         self.queried[problem] = len(candidates)
         number = self.selected.get(problem, 0)
         return candidates[number if number < len(candidates) else 0]

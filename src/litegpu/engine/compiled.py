@@ -1,4 +1,4 @@
-"""A partition whose values have their places, and what a device makes of it."""
+"""A partition with its storage layout, before and after compilation for a device."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _log = logging.getLogger("litegpu")
 class CompiledPartition:
     """A partition on a device. `inputs` and `outputs` are the runtime's tensor numbers.
 
-    A state that a node changes is among both: what is left of it replaces what was there.
-    `constants` are outputs that do not depend on any input: unpadded, by tensor number. `watch`
-    knows what did not fit half in the last run; None where nothing is rounded to half.
+    A state that a node updates is both an input and an output; each run replaces it. `constants`
+    are outputs that do not depend on any input: unpadded, by tensor number. `watch` reports values
+    of the last run that overflowed or underflowed half; None if nothing is rounded to half.
     """
 
     inputs: tuple[int, ...]
@@ -53,10 +53,10 @@ class CompiledPartition:
         facts: PartitionFacts,
         constants: Mapping[int, npt.NDArray[Any]],
     ) -> CompiledPartition:
-        """Make a context of an executable, which belongs to the partition from now on.
+        """Create a context of an executable, which the partition then owns.
 
-        Others may own it, too. Raises DeviceMemoryError or ExecutionError; the executable is
-        released then unless others own it.
+        The executable may have other owners. Raises DeviceMemoryError or ExecutionError; then the
+        executable is released, unless it has other owners.
         """
         claim = object()
         executable.own(claim)
@@ -69,7 +69,7 @@ class CompiledPartition:
         return cls(inputs, outputs, executable, context, facts, constants, watch)
 
     def in_other_context(self) -> CompiledPartition:
-        """Return the same partition in another context, with memory and a queue of its own.
+        """Return the same partition in another context, which has its own memory and queue.
 
         Raises DeviceMemoryError or ExecutionError.
         """
@@ -88,7 +88,7 @@ class CompiledPartition:
         self.context.run(self.bindings([*map(c_void_p, inputs)], [*map(c_void_p, outputs)]))
 
     def bindings(self, inputs: Sequence[c_void_p], outputs: Sequence[c_void_p]) -> Bindings:
-        """Return what a run binds: tensors where these pointers point, and the watch's words.
+        """Return the bindings of a run: host memory behind these pointers, and the range words.
 
         The pointers are read at each run.
         """
@@ -100,7 +100,7 @@ class CompiledPartition:
         return self.watched(*sides)
 
     def watched(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Bindings:
-        """Return what a run binds: buffers for `inputs` and `outputs`, and the watch's words."""
+        """Return the bindings of a run: buffers for `inputs` and `outputs`, and the range words."""
         if (watch := self.watch) is not None:
             parts = self.program.inputs[-1], self.program.outputs[-1]
             addresses = c_void_p(watch.source), c_void_p(watch.target)
@@ -109,7 +109,7 @@ class CompiledPartition:
         return Bindings(tuple(inputs), tuple(outputs))
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Return each input and then each output with its bytes."""
+        """Return the size in bytes of each input and then each output."""
         program = self.program
         ins = zip(self.inputs, program.inputs, strict=False)
         outs = zip(self.outputs, program.outputs, strict=False)
@@ -121,13 +121,13 @@ class CompiledPartition:
         return tuple(v for v in self.inputs if v in self.outputs)
 
     def buffers(self) -> dict[int, npt.NDArray[Any]]:
-        """Return zeros for each input and output."""
+        """Return a zero-filled buffer for each input and output."""
         values = self.facts.values
         boundary = (*self.inputs, *self.outputs)
         return {v: np.zeros(values[v].shape, values[v].dtype.value) for v in boundary}
 
     def warm_up(self, device: Device) -> None:
-        """Run once on zeros on its device: drivers leave part of their work to the first run.
+        """Run once on zeros, since drivers defer part of their work to the first run.
 
         Raises ExecutionError when the device fails.
         """
@@ -142,7 +142,7 @@ class CompiledPartition:
             raise
 
     def blame(self, error: DeviceLostError, device: Device) -> None:
-        """Exclude what may be why a device was lost in a run. See exclude."""
+        """Exclude the implementations whose kernels ran when a device was lost. See exclude."""
         templates = {launch.template for launch in self.facts.launches}
         exclude(templates, error, device.failures)
 
@@ -152,16 +152,16 @@ class CompiledPartition:
         self.disown()
 
     def disown(self) -> None:
-        """Let the executable go; the context stays."""
+        """Drop the reference to the executable; the context remains usable."""
         self.executable.close(self.context)
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedPartition:
-    """A rewritten and placed partition, of which programs with different kernels can be made.
+    """A rewritten graph with its layout, from which programs with different kernels are built.
 
-    `inputs` and `outputs` are the values to transfer; `states` tells which of the outputs replace
-    which inputs. `constants` see CompiledPartition, `share_memory` compile_partition.
+    `inputs` and `outputs` are the values to transfer; `states` maps each output that replaces an
+    input to that input. `constants`: see CompiledPartition, `share_memory`: see compile_partition.
     """
 
     device: Device
@@ -175,7 +175,7 @@ class PlacedPartition:
     """See PartitionFacts."""
 
     def build(self, choices: Choices, compilation: Compilation | None = None) -> BuiltProgram:
-        """Choose kernels, and plan the memory; see build_program for `compilation`."""
+        """Select kernels and plan the memory; see build_program for `compilation`."""
         layout, info = self.selected.layout, self.device.info
         ends = self.inputs, self.outputs
         return build_program(
@@ -186,9 +186,9 @@ class PlacedPartition:
     def compile(
         self, built: BuiltProgram, compilation: Compilation | None = None
     ) -> CompiledPartition:
-        """Compile, or finish a compilation, and make a context.
+        """Compile, or finish a compilation, and create a context.
 
-        Raises CompilationError, a KernelError where single kernels fail, or DeviceMemoryError.
+        Raises CompilationError, a KernelError if single kernels fail, or DeviceMemoryError.
         """
         if config.debug_level() >= 2:
             for kernel in built.program.kernels:

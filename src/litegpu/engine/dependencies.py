@@ -1,4 +1,4 @@
-"""Which launches of a program must wait for which, by the bytes that they read and write."""
+"""Which launches of a program depend on which, derived from the bytes that they read and write."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ class _Access:
 
 
 def dependencies(launches: Sequence[Launch]) -> list[frozenset[int]]:
-    """Return for each launch the earlier ones that must be done before it begins.
+    """Return for each launch the earlier ones that must finish before it starts.
 
-    Those are left out that others of them wait for because they overwrite all that was accessed.
-    Any order of the launches that keeps to this gives what the order of the list gives.
+    Implied dependencies are omitted: if a listed launch overwrites everything that an earlier one
+    accessed, it already waits for that one. Every order that respects the result is equivalent to
+    the original order.
     """
     found: list[frozenset[int]] = []
     earlier: list[_Access] = []

@@ -1,4 +1,4 @@
-"""What reports, profiles and later runs need to know of a compiled partition, as plain data."""
+"""Plain data about a compiled partition, for reports, profiles and later runs."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from litegpu.ops.common.units import Operations
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
-    """One kernel launch: which nodes it was made for, and the work that it must do."""
+    """One kernel launch: the nodes that it computes, and its work."""
 
     kernel: str
     template: str
     node: int
-    """Number of the node in the model; -1 for a copy that litegpu added."""
+    """The node's index in the model; -1 for a copy that litegpu inserted."""
     op: str
-    """The operation that it computes, after all passes."""
+    """The operation after all passes."""
     merged: tuple[int, ...]
     """Nodes that were fused into it."""
     has_epilogue: bool
     shape: Shape4
-    """What is written, [N, H, W, C]."""
+    """Shape of the output, [N, H, W, C]."""
     work: Operations
-    """Operations that must be done, see KernelRequest."""
+    """The minimum number of operations, see KernelRequest."""
     products: int
     """See KernelRequest."""
     nbytes: int
-    """Bytes that must be moved at the least: what is read of each buffer once, and the output."""
+    """The minimum number of bytes to move: each buffer read once, and the output written once."""
 
     @classmethod
     def of(cls, launch: KernelLaunch) -> LaunchFacts:
@@ -56,12 +56,12 @@ class LaunchFacts:
 
     @property
     def flops(self) -> int:
-        """The operations that must be done, on whatever units."""
+        """The minimum number of operations, summed over all units."""
         return sum(self.work.values())
 
     @property
     def operations(self) -> Operations:
-        """What each unit does for them, with all products of split values."""
+        """The operations that each unit executes, including all products of split values."""
         return {
             unit: count * (self.products if unit.is_matrix else 1)
             for unit, count in self.work.items()
@@ -70,40 +70,40 @@ class LaunchFacts:
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """A computed value: what it is to the model, and where it lies."""
+    """A computed value: its tensor in the model, and its storage."""
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
     storage: Storage
     node: int | None
-    """Number of the node that makes it, -1 for a copy that litegpu added; None: an input."""
+    """Index of the node that computes it; -1 for a copy inserted by litegpu; None for an input."""
 
     @property
     def is_rounded(self) -> bool:
-        """Whether it is stored as half and the model has it as float32."""
+        """Whether the model has it as float32 and it is stored as half."""
         halves = self.dtype is DType.FLOAT16
         return self.storage.dtype is DType.FLOAT16 and not halves
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """Launches in order, and computed values by number: inputs first, then as nodes make them."""
+    """Launches in order, and computed values by number: inputs first, then in node order."""
 
     launches: tuple[LaunchFacts, ...]
     values: Mapping[int, StoredValue]
     lower_bound: int
-    """The most bytes that are needed at one time."""
+    """The maximum number of live bytes at any time."""
     words: RangeWords | None
-    """Where kernels tell the range of what they round to half; None where none does."""
+    """The range words of values that kernels round to half; None if there are none."""
     replaced: tuple[str, ...]
-    """A line for each implementation that has failed on the device and was replaced, with why."""
+    """One line per implementation that failed on the device and was replaced, with the reason."""
 
     @classmethod
     def of(
         cls, layout: Layout, built: BuiltProgram, replaced: tuple[str, ...] = ()
     ) -> PartitionFacts:
-        """Return the facts of a placed and built partition."""
+        """Return the facts of a built partition."""
         graph = layout.graph
         order: dict[int, int | None] = dict.fromkeys(graph.inputs)
         order.update((v, node.index) for node in graph.nodes for v in node.outputs)
@@ -122,11 +122,11 @@ class PartitionFacts:
 
     @property
     def allocations(self) -> list[StoredValue]:
-        """The values that fill memory of their own; all others lie in theirs."""
+        """The values that have their own allocation; all others are views of these."""
         return [value for v, value in self.values.items() if value.storage.base == v]
 
     def written_after(self, values: Collection[int]) -> list[int]:
-        """Return `values`, and what is stored as half and made after the first of them."""
+        """Return `values`, and all halves that are computed after the first of them."""
         order = [v for v, value in self.values.items() if value.node is not None]
         first = min((order.index(v) for v in values), default=len(order))
         return [
@@ -136,6 +136,6 @@ class PartitionFacts:
         ]
 
     def allocated_with(self, value_id: int) -> set[int]:
-        """Return the values that lie in the same allocation as a computed one, itself included."""
+        """Return the values that share the allocation of a computed value, including itself."""
         base = self.values[value_id].storage.base
         return {v for v, value in self.values.items() if value.storage.base == base}

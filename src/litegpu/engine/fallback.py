@@ -1,4 +1,4 @@
-"""What takes the place of kernels that a device rejects, or that it was lost with."""
+"""Replaces kernels that a device rejects, or that ran when it was lost."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from litegpu.wording import shown_nodes
 
 
 def reject(error: KernelError, built: BuiltProgram, selected: Selected, failures: Failures) -> bool:
-    """Record what was selected for the kernels that a device rejects.
+    """Record the selected implementations of kernels that a device rejects.
 
-    Returns whether something else may be selected now: not where a kernel is the only one there is.
+    Returns whether another implementation may be selected: false if a kernel has no alternative.
     """
     replaceable = []
     for launch in built.launches:
@@ -36,12 +36,12 @@ def reject(error: KernelError, built: BuiltProgram, selected: Selected, failures
 
 
 def _templates(kind: type, name: str) -> Collection[str]:
-    """Return the templates of an implementation; none where nothing was selected."""
+    """Return the templates of an implementation; none if nothing was selected."""
     return next((each.templates for each in IMPLEMENTATIONS[kind] if each.name == name), ())
 
 
 def replacements(chosen: Iterable[tuple[Node, Selection]]) -> Iterator[str]:
-    """Yield a line for each implementation that would compute some nodes, had it not failed."""
+    """Yield a line for each implementation that would compute some nodes if it had not failed."""
     found: dict[tuple[str, str], tuple[set[int], str]] = {}
     for node, selection in chosen:
         by = selection.name or "kernels for each operation"
@@ -53,12 +53,13 @@ def replacements(chosen: Iterable[tuple[Node, Selection]]) -> Iterator[str]:
 
 
 def exclude(templates: Collection[str], error: DeviceLostError, failures: Failures) -> None:
-    """Never again use what made the kernels of a program that ran when its device was lost.
+    """Exclude the implementations whose kernels ran when the device was lost.
 
-    Which of them it was is not known: all go but the general ones, without which there are none.
+    The failing kernel is unknown, so all are excluded except the general ones, which have no
+    alternative.
     """
     every = (each for ways in IMPLEMENTATIONS.values() for each in ways if not each.general)
     for each in every:
         if not set(each.templates).isdisjoint(templates):
-            reason = f"it may be why the device was lost: {error.reason}"
+            reason = f"it may have caused the loss of the device: {error.reason}"
             failures.unsafe.setdefault(each.name, reason)

@@ -1,4 +1,4 @@
-"""Work groups: their shapes where items have nothing to do with each other, and their registers."""
+"""Work-group shapes and register limits for kernels of independent work items."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from litegpu.ops.base import Target
 _ITEMS, _MANY_ITEMS = 64, 256
 _ACROSS = 8
 _WAVES = 8
-"""From how many times the device's work items on, groups are large.
+"""Grids of at least this multiple of the device's parallel work items use large work groups.
 
-A GPU begins about one group in a nanosecond, whatever it does: 400,000 groups of 64 items, of
-which 48 had nothing to do, took an H200 486 µs for bytes that it moves in 16.
+A GPU starts about one work group per nanosecond, whatever the group does. With 400,000 groups of 64
+items, of which 48 were idle, an H200 took 486 µs to move bytes that it can move in 16 µs.
 """
 _PLENTY = 128
-"""Registers that few kernels want more of for an item: with fewer, kernels stay as they are."""
+"""Register count per work item that is sufficient for most kernels; fewer would slow them down."""
 
 
 def group_for(
     grid: tuple[int, int, int], target: Target, moves_only: bool = True
 ) -> tuple[int, int, int]:
-    """Return a work group for a grid of independent items, of which few are left over.
+    """Return a work-group size for a grid of independent items that leaves few items idle.
 
-    It is as wide as the grid where that is narrow. Where kernels only move data, large grids have
-    large groups; registers limit those of others.
+    The group is as wide as a narrow grid. Kernels that only move data use large groups on large
+    grids; the others are limited by registers.
     """
     across, down = (_power_of_two(size) for size in grid[:2])
     many = moves_only and math.prod(grid) >= _WAVES * target.parallel_items
@@ -38,10 +38,10 @@ def group_for(
 def with_registers(
     attributes: LaunchAttributes, groups: int, items: int, target: Target
 ) -> LaunchAttributes:
-    """Return how work groups of so many items are launched, with the registers that they leave.
+    """Return launch attributes that let a launch of this many work groups use more registers.
 
-    NVRTC saves registers, for as many groups as a multiprocessor could have. Where few come to it,
-    items have more loads on their way with more of them.
+    NVRTC limits registers so that as many groups as possible fit a multiprocessor. With few groups
+    per multiprocessor, more registers per item permit more loads in flight.
     """
     share, model = -(-groups // target.compute_units), target.model
     roomy = share <= model.max_blocks and share * items * _PLENTY <= model.registers
@@ -51,5 +51,5 @@ def with_registers(
 
 
 def _power_of_two(size: int) -> int:
-    """Return the least power of two that is not smaller."""
+    """Return the smallest power of two that is at least `size`."""
     return 1 << max(size - 1, 0).bit_length()

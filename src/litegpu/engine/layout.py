@@ -1,4 +1,4 @@
-"""Decides where every value lies: which share an allocation, which are padded."""
+"""Assigns a storage to every value: which values share an allocation, and which are padded."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from litegpu.ops.reshape import RESHAPE
 
 @dataclass
 class Layout:
-    """The graph (with copies added where a value must exist twice) and the storage of each value.
+    """The graph, with copies where a value needs two storages, and the storage of each value.
 
-    Inputs and outputs of the partition are unpadded, as the runtime holds them: kernels convert
-    small elements (bools, integers of 8 or 16 bits) as they read or write them. All else is padded,
-    to a multiple of 4 channels (float32, int32, int64) or 8 (half). The `policy` says which values
-    of float32 are stored as half.
+    Inputs and outputs of the partition are unpadded, as in the runtime: kernels convert small
+    elements (bools, integers of 8 or 16 bits) when they read or write them. All other values are
+    padded, to a multiple of 4 channels (float32, int32, int64) or 8 (half). The `policy` selects
+    the float32 values that are stored as half.
     """
 
     graph: Graph
@@ -38,7 +38,7 @@ class Layout:
 
     @property
     def bases(self) -> dict[int, Storage]:
-        """The allocations that hold computed values, by the value that fills them."""
+        """The allocations of computed values, by the value that fills them."""
         constant = {v for v, value in self.graph.values.items() if value.is_constant}
         return {v: s for v, s in self.storages.items() if s.base == v and v not in constant}
 
@@ -48,7 +48,7 @@ class Layout:
         return any(self.is_rounded(v) for v in self.bases)
 
     def is_rounded(self, value_id: int) -> bool:
-        """Whether a value of float32 is stored as half."""
+        """Whether a float32 value is stored as half."""
         halves = self.graph.values[value_id].dtype is DType.FLOAT16
         return self.storages[value_id].dtype is DType.FLOAT16 and not halves
 
@@ -61,13 +61,13 @@ def assign(
     rounded: Collection[int] = (),
     precise: Collection[int] = (),
 ) -> Layout:
-    """Place every value of a graph whose passes are done.
+    """Assign a storage to every value of a graph after all passes.
 
-    `half_lanes` tells whether kernels can store a single half. `rounded` are values that kernels
-    round to half when they read them: stored as half, nothing more is lost. `precise` are values
-    of the layout that are never stored as half.
+    `half_lanes`: kernels can store a single half. `rounded`: values that kernels round to half when
+    they read them; storing them as half loses nothing more. `precise`: values of the layout that
+    are never stored as half.
 
-    `stage_boundary` puts padded copies between the partition's inputs and outputs and its
+    `stage_boundary` inserts padded copies between the partition's inputs and outputs and its
     kernels; tests use it to see the padded side of every kernel.
     """
     graph = keeping(_with_copies(graph, stage_boundary), precise)
@@ -104,15 +104,16 @@ def assign(
 
 
 def keeping(graph: Graph, precise: Collection[int]) -> Graph:
-    """Mark values, as far as the graph has them, as precise."""
+    """Mark those of the values that the graph has as precise."""
     marked = {v: replace(graph.values[v], precise=True) for v in precise if v in graph.values}
     return replace(graph, values={**graph.values, **marked})
 
 
 def _near_poles(graph: Graph) -> set[int]:
-    """Return the values whose smallest elements make the largest results, as divisors do.
+    """Return the values whose smallest elements give the largest results, such as divisors.
 
-    Half would make zeros of them, and the epilogue ops that read them infinities of these.
+    Half would flush these elements to zero, and the epilogue ops that read them would return
+    infinity.
     """
     found: set[int] = set()
     for node in reversed(graph.nodes):
@@ -132,9 +133,9 @@ def _near_poles(graph: Graph) -> set[int]:
 
 
 def _streams(graph: Graph) -> set[int]:
-    """Return the values that are normalized and added to, as between the layers of a transformer.
+    """Return residual streams: values that are normalized and added to between transformer layers.
 
-    Half would round the sum of all layers after each layer (decision 43).
+    Half would round the sum after each layer (decision 43).
     """
     normalized = {node.inputs[0] for node in graph.nodes if node.op == NORMALIZE}
     added: set[int] = set()
@@ -143,13 +144,13 @@ def _streams(graph: Graph) -> set[int]:
             if epilogue_op.function == "ADD":
                 others = (v for v in epilogue_op.operands if v != SELF)
                 operands = {v for v in others if not graph.values[v].is_constant}
-                # A layer that could not add by itself is added to the value as it is.
+                # If a layer cannot add by itself, its unmodified result is added.
                 added |= operands | set(node.inputs if operands and node.op == COPY else ())
     return normalized & added
 
 
 def _tables(graph: Graph) -> set[int]:
-    """Return the constants that epilogue ops look results up in."""
+    """Return the constants that epilogue ops use as lookup tables."""
     epilogue = [epilogue_op for node in graph.nodes for epilogue_op in node.epilogue]
     return {
         v
@@ -159,9 +160,9 @@ def _tables(graph: Graph) -> set[int]:
 
 
 def _carrying(graph: Graph) -> Graph:
-    """Mark what precise values are moved, joined or averaged into as precise, too.
+    """Mark the results of moving, joining or averaging precise values as precise, too.
 
-    The values that it is joined with may hide the loss of small ones in half.
+    Other values in the same result may hide that half loses small ones.
     """
     values = dict(graph.values)
     for node in graph.nodes:
@@ -172,7 +173,7 @@ def _carrying(graph: Graph) -> Graph:
 
 
 def _with_copies(graph: Graph, stage_boundary: bool) -> Graph:
-    """Add copies where an output is also read inside in a form that scalar loads would slow."""
+    """Insert copies of outputs that are also read inside in a layout that needs scalar loads."""
     consumers = graph.consumers()
     values = dict(graph.values)
     fresh = iter(graph.fresh_ids())
@@ -197,13 +198,13 @@ def _with_copies(graph: Graph, stage_boundary: bool) -> Graph:
 
 
 def _copy(value: Value, source: int) -> Node:
-    # Small elements are written in words, which do not begin where rows do.
+    # Small elements are written in words, which do not align with rows.
     op = RESHAPE if is_small(value) else COPY
     return Node(-1, op, 1, (source,), (value.id,))
 
 
 def _place_views_of_inputs(layout: Layout) -> None:
-    """Let reshaped inputs (and outputs that are reshaped further) be views of them."""
+    """Store reshaped inputs (and outputs that are reshaped again) as views."""
     for node in layout.graph.nodes:
         source = layout.storages.get(node.inputs[0])
         target = node.outputs[0]
@@ -215,9 +216,9 @@ def _place_views_of_inputs(layout: Layout) -> None:
 
 
 def _parts_are_halves(layout: Layout, value: int, readers: Sequence[Node]) -> bool:
-    """Whether all that is read of siblings is halves, which could lie in the value of all.
+    """Whether all parts of a value that are read are halves, so that they can be views of it.
 
-    Its kernel then stores what the kernel of each would have stored.
+    Then its kernel stores the same numbers as the kernel of each part would.
     """
     whole, storages = layout.graph.values[value], layout.storages
     if whole.siblings == 1 or any(
@@ -232,7 +233,7 @@ def _parts_are_halves(layout: Layout, value: int, readers: Sequence[Node]) -> bo
 
 
 def _place_parts(layout: Layout, consumers: Mapping[int, list[Node]]) -> None:
-    """Let slices that would be copied be views of what they cut, and what they are reshaped to."""
+    """Store slices that would be copied, and their reshapes, as views of the sliced value."""
     graph, storages = layout.graph, layout.storages
     for node in graph.nodes:
         output = node.outputs[0]
@@ -240,7 +241,8 @@ def _place_parts(layout: Layout, consumers: Mapping[int, list[Node]]) -> None:
             continue
         storage, source = storages[output], graph.values[node.inputs[0]]
         view = get(node.op).result_storage(node, storages[source.id], storage.shape)
-        # Where kernels round some siblings as they read them, these need not be half in memory.
+        # If kernels round some of the parts when they read them, memory need not hold these as
+        # half.
         usual = source.siblings > 1 and padded_storage(graph.values[output], layout.policy)
         if view is None or view.dtype.size > (usual or storage).dtype.size:
             continue
@@ -252,7 +254,7 @@ def _place_parts(layout: Layout, consumers: Mapping[int, list[Node]]) -> None:
 
 
 def _wanted_storages(layout: Layout, node: Node) -> list[tuple[int, Storage]]:
-    """Return where a node's inputs would have to lie for the node to cost nothing."""
+    """Return the storages of a node's inputs with which the node needs no kernel."""
     values = layout.graph.values
     dst = layout.storages[node.outputs[0]]
     if node.outputs[0] in layout.graph.outputs and is_small(values[node.outputs[0]]):

@@ -1,4 +1,4 @@
-"""Turns the nodes of a placed graph into kernel launches and packed constants."""
+"""Lowers the nodes of a graph with a layout to kernel launches and packed constants."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ from litegpu.ops.common.units import Operations
 
 _T = TypeVar("_T")
 RANGE_BINDING = -1
-"""What stands in for a base value where a kernel's range words are bound."""
+"""Placeholder for a base value in the binding of a kernel's range words."""
 _PACKERS, _ALONE_BELOW = 4, 4 << 20
-"""Threads that pack constants, and the bytes from which on there are any: NumPy lets them run at
-once, and compilers want the other cores.
+"""Number of threads that pack constants, and the minimum number of bytes for using them: NumPy
+releases the GIL, and compilers need the other cores.
 """
 _PACKED_KINDS = {
     **{"float16": "F16", "float32": "F32"},
@@ -66,28 +66,28 @@ _PACKED_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class KernelLaunch:
-    """One kernel launch of a partition, and the work that it must do."""
+    """One kernel launch of a partition, and its work."""
 
     node: Node
     template: str
     kernel: KernelText
     bindings: tuple[tuple[int, bool], ...]
-    """Per argument: base value id, or RANGE_BINDING (False), or number of a constant (True)."""
+    """Per argument: base value id, or RANGE_BINDING (False), or index of a constant (True)."""
     storages: tuple[Storage | None, ...]
-    """Per argument: where the value that is read or written lies; None of constants and words."""
+    """Per argument: the storage of the accessed value; None for constants and range words."""
     global_size: tuple[int, int, int]
     shape: tuple[int, int, int, int]
-    """What is written, [N, H, W, C]."""
+    """Shape of the output, [N, H, W, C]."""
     work: Operations
-    """Operations that must be done, see KernelRequest."""
+    """The minimum number of operations, see KernelRequest."""
     nbytes: int
-    """Bytes that must be moved at the least: what is read of each buffer once, and the output."""
+    """The minimum number of bytes to move: each buffer read once, and the output written once."""
     products: int
     """See KernelRequest."""
     problems: tuple[str, ...]
-    """What was chosen for it, as Choices knows these problems."""
+    """Its problems with the selected candidates, as in Choices."""
     noted: tuple[int, ...]
-    """The values that it rounds to half and notes the range of."""
+    """The values that it rounds to half and whose range it records."""
 
     @property
     def bases(self) -> set[int]:
@@ -104,13 +104,13 @@ class Constants:
     budget: ConstantBudget = field(default_factory=ConstantBudget)
 
     def add(self, array: npt.NDArray[Any] | LazyArray) -> int:
-        """Keep an array and return its number. Raises DeviceMemoryError past the budget."""
+        """Add an array and return its index. Raises DeviceMemoryError if the budget is exceeded."""
         self.budget.take(array.nbytes)
         self.arrays.append(array if isinstance(array, LazyArray) else LazyArray.of(array))
         return len(self.arrays) - 1
 
     def add_value(self, value: Value, storage: Storage) -> int:
-        """Keep a constant value as its storage lays it out, once."""
+        """Add a constant value in its storage's layout, once."""
         if value.id not in self.by_value:
             rows = np.asarray(value.data).reshape(-1, storage.channels)
             padded = np.zeros((rows.shape[0], storage.pitch), storage.dtype.value)
@@ -139,7 +139,7 @@ class Constants:
 
 @dataclass
 class Lowering:
-    """Chooses kernels node by node; the ops see it as their LowerContext."""
+    """Lowers a graph node by node; ops use it as their LowerContext."""
 
     selected: Selected
     target: DeviceTarget
@@ -147,22 +147,22 @@ class Lowering:
     compilation: Compilation | None = None
     constants: Constants = field(default_factory=Constants)
     _problems: list[str] = field(default_factory=list)
-    """Those of the node that is being lowered."""
+    """Problems of the node that is being lowered."""
 
     def value(self, value_id: int) -> Value:
         """Return a value of the graph."""
         return self.selected.value(value_id)
 
     def storage(self, value_id: int) -> Storage:
-        """Return where a value lies."""
+        """Return the storage of a value."""
         return self.selected.storage(value_id)
 
     def plans(self, node: Node) -> Sequence[Plan]:
-        """Return what was selected for each of a node's specs."""
+        """Return the plan selected for each of a node's specs."""
         return self.selected.plans(node)
 
     def choose(self, problem: Hashable, candidates: Sequence[_T]) -> _T:
-        """Return one of the candidates, as LowerContext has it."""
+        """Return one of the candidates, see LowerContext."""
         self._problems.append(repr(problem))
         return self.choices.choose(self._problems[-1], candidates)
 
@@ -172,7 +172,7 @@ class Lowering:
         return [launch for node in nodes for launch in self._launches(node, node.op)]
 
     def _launches(self, node: Node, op: str) -> Iterator[KernelLaunch]:
-        """Lower a node; epilogue ops that read more buffers than a kernel may use become copies."""
+        """Lower a node; epilogue ops that exceed the kernel's buffer limit become copies."""
         self._problems.clear()
         requests = get(op).lower(node, self)
         problems = tuple(self._problems)
@@ -181,13 +181,14 @@ class Lowering:
         for request in requests:
             yield self._launch(replace(node, epilogue=epilogue[:count]), request, problems)
         if count < len(epilogue):
-            # Only once all is written: a kernel may have made just a part of the output.
+            # Only after everything is written: a kernel may have computed only a part of the
+            # output.
             in_place = node.outputs[:1]
             copy = Node(node.index, COPY, 1, in_place, in_place, epilogue=epilogue[count:])
             yield from self._launches(copy, COPY)
 
     def _fitting(self, epilogue: Sequence[EpilogueOp], request: KernelRequest) -> int:
-        """Return how many of a kernel's epilogue ops find room for the buffers that they read."""
+        """Return the number of a kernel's epilogue ops whose operands fit its buffer limit."""
         own = 1 + len(request.writes) + len(request.reads) + len(request.parts)
         own += len(request.constants)
         inner = (*request.inner_epilogue, *request.innermost_epilogue)
@@ -200,7 +201,7 @@ class Lowering:
         return sum(not self.is_text(v, epilogue_op.extend) for v in reads)
 
     def is_text(self, value_id: int, extend: bool) -> bool:
-        """Whether an operand is one number, which becomes part of the kernel's text."""
+        """Whether an operand is a single number, which is written into the kernel's text."""
         value = self.value(value_id)
         return value.is_constant and value.elements == 1 and not extend
 
@@ -261,18 +262,18 @@ class Lowering:
 
 @dataclass
 class _Buffers:
-    """Collects the buffers of one kernel: what its text calls them, and what they are."""
+    """Collects the buffers of one kernel: their names in its text, and their bindings."""
 
     lowering: Lowering
     arguments: list[Argument] = field(default_factory=list)
     bindings: list[tuple[int, bool]] = field(default_factory=list)
     storages: list[Storage | None] = field(default_factory=list)
     moved: dict[tuple[int, bool, Storage | None], int] = field(default_factory=dict)
-    """Bytes to move of each part of a buffer, however often the kernel names it."""
+    """Bytes to move for each part of a buffer, counted once per kernel."""
     noted: list[int] = field(default_factory=list)
 
     def destination(self, value_id: int, storage: Storage, name: str = "dst") -> TensorRef:
-        """Bind what the kernel writes."""
+        """Bind the kernel's output."""
         self._bind(name, storage, storage.base, constant=False, written=True)
         self._move((storage.base, False, storage), None)
         noted = self.lowering.selected.layout.is_rounded(value_id)
@@ -281,7 +282,7 @@ class _Buffers:
         return TensorRef(name, storage, noted=noted)
 
     def range_words(self) -> None:
-        """Bind where the kernel tells the range of what it rounds to half, if it does."""
+        """Bind the range words, if the kernel rounds values to half."""
         if self.noted:
             self.arguments.append(Argument(RANGE, "U32", vector=False, written=True))
             self.bindings.append((RANGE_BINDING, False))
@@ -290,7 +291,7 @@ class _Buffers:
     def value(
         self, name: str, value_id: int, extend: bool = False, needed: int | None = None
     ) -> TensorRef:
-        """Bind a value that the kernel reads; `needed` see KernelRequest."""
+        """Bind a value that the kernel reads; `needed`: see KernelRequest."""
         storage, value = self.lowering.storage(value_id), self.lowering.value(value_id)
         index = storage.base
         if value.is_constant:
@@ -300,7 +301,7 @@ class _Buffers:
         return TensorRef(name, storage, extend)
 
     def packed(self, name: str, array: npt.NDArray[Any] | LazyArray) -> str:
-        """Bind an array that an op packed; returns the kind of its elements."""
+        """Bind an array that an op packed; returns its element type."""
         kind = _PACKED_KINDS[array.dtype.name]
         self.arguments.append(Argument(name, kind, True, False, True))
         number = self.lowering.constants.add(array)
@@ -312,9 +313,10 @@ class _Buffers:
     def epilogue(
         self, prefix: str, epilogue: Sequence[EpilogueOp], of_sum: bool, running: Register = FLOAT
     ) -> tuple[EpilogueText, ...]:
-        """Bind what element-wise ops read; scalars become part of the text.
+        """Bind the operands of element-wise ops; scalars become part of the text.
 
-        `of_sum` tells that they begin with a sum of products, `running` what in.
+        `of_sum`: the first op's operand is a sum of products; `running`: register type of the
+        accumulator.
         """
         sums = accumulate(map(keeps_sum, epilogue), operator.and_, initial=of_sum)
         texts = []
@@ -353,6 +355,6 @@ class _Buffers:
 
     def _move(self, part: tuple[int, bool, Storage], needed: int | None) -> None:
         storage = part[2]
-        elements = storage.rows * storage.padded_channels  # not what lies between the rows
+        elements = storage.rows * storage.padded_channels  # not the gaps between the rows
         nbytes = storage.dtype.size * (elements if needed is None else min(elements, needed))
         self.moved[part] = max(nbytes, self.moved.get(part, 0))

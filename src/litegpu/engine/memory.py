@@ -1,4 +1,4 @@
-"""Plans one block of memory for values that live at different times."""
+"""Plans one block of memory for values with different lifetimes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from litegpu.codegen import round_up
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A value of `size` bytes that is needed from kernel number `first` to `last`, inclusive."""
+    """A value of `size` bytes, live from kernel number `first` to `last`, inclusive."""
 
     size: int
     first: int
@@ -24,19 +24,19 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Byte offset of each usage, and the size of the block that holds them all."""
+    """Byte offset of each usage, and the size of the whole block."""
 
     offsets: tuple[int, ...]
     size: int
 
 
 def lower_bound(usages: Sequence[Usage]) -> int:
-    """Return the most bytes that are live at once: no plan can need less."""
+    """Return the maximum number of live bytes: no plan can use less."""
     return max(_live_bytes(usages), default=0)
 
 
 def _live_bytes(usages: Sequence[Usage]) -> list[int]:
-    """Return how many bytes are live at each kernel."""
+    """Return the number of live bytes at each kernel."""
     changes = [0] * (max((usage.last for usage in usages), default=-1) + 2)
     for usage in usages:
         changes[usage.first] += usage.size
@@ -45,7 +45,7 @@ def _live_bytes(usages: Sequence[Usage]) -> list[int]:
 
 
 def plan_separate(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
-    """Give each usage memory of its own (for debugging)."""
+    """Give each usage separate memory (for debugging)."""
     offsets, end = [], 0
     for usage in usages:
         offsets.append(end)
@@ -54,10 +54,10 @@ def plan_separate(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
 
 
 def plan_shared(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
-    """Let usages share memory when they are not needed together; the best of several attempts.
+    """Let usages with disjoint lifetimes share memory; returns the best of several attempts.
 
-    The attempts take time that grows with the square of the number of usages: very many are
-    placed in the order in which they begin, without a search.
+    The attempts take quadratic time. A very large number of usages is placed in order of their
+    first kernel instead, without a search.
     """
     best = plan_separate(usages, alignment)
     if len(usages) > _MOST_SEARCHED:
@@ -66,7 +66,7 @@ def plan_shared(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
     bound = round_up(lower_bound(usages), alignment)
     for key in _ORDERS:
         order = sorted(range(len(usages)), key=key(usages))
-        # Chains, where each value lives until the next is made, fit best from both ends.
+        # In a chain, each value lives until the next is computed: alternate between both ends.
         ceiling = bound + alignment if key is _by_start else None
         plan = _place(usages, order, alignment, ceiling, conflicts)
         best = min(best, plan, key=lambda each: each.size)
@@ -76,7 +76,7 @@ def plan_shared(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
 
 
 def _place_in_time(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
-    """Give each usage, in the order in which they begin, the smallest free block that holds it."""
+    """Give each usage, in order of its first kernel, the smallest free block that fits."""
     offsets = [0] * len(usages)
     sizes = [round_up(max(usage.size, 1), alignment) for usage in usages]
     free = _FreeBlocks()
@@ -95,16 +95,16 @@ def _place_in_time(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
 
 
 class _FreeBlocks:
-    """Blocks that nobody needs now; neighbours are one block."""
+    """Free blocks; adjacent blocks are merged."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Create an empty list."""
         self._by_size: list[tuple[int, int]] = []
         self._ends: dict[int, int] = {}
         self._starts: dict[int, int] = {}
 
     def give(self, start: int, end: int) -> None:
-        """Add a block, joined with those that it touches."""
+        """Add a block and merge it with adjacent ones."""
         if end in self._ends:
             end = self._remove(end)
         if start in self._starts:
@@ -115,7 +115,7 @@ class _FreeBlocks:
         bisect.insort(self._by_size, (end - start, start))
 
     def take(self, size: int) -> int | None:
-        """Take the beginning of the smallest block that is large enough, if there is one."""
+        """Take the start of the smallest block that is large enough; None if there is none."""
         at = bisect.bisect_left(self._by_size, (size, 0))
         if at == len(self._by_size):
             return None
@@ -126,7 +126,7 @@ class _FreeBlocks:
         return start
 
     def _remove(self, start: int) -> int:
-        """Remove the block that begins there, and return its end."""
+        """Remove the block that starts there, and return its end."""
         end = self._ends.pop(start)
         del self._starts[end]
         del self._by_size[bisect.bisect_left(self._by_size, (end - start, start))]
@@ -134,7 +134,7 @@ class _FreeBlocks:
 
 
 def _overlapping(usages: Sequence[Usage]) -> list[int]:
-    """Return for each usage those whose lives overlap with its own, as the bits of a number."""
+    """Return a bit mask for each usage: the usages whose lifetimes overlap with its own."""
     steps = max((usage.last for usage in usages), default=-1) + 1
     begun, ended = [0] * (steps + 1), [0] * (steps + 1)
     for i, usage in enumerate(usages):
@@ -160,7 +160,7 @@ def _by_area(usages: Sequence[Usage]) -> _Key:
 
 
 def _by_breadth(usages: Sequence[Usage]) -> _Key:
-    """Order by the fullest moment that each usage is part of."""
+    """Order by the maximum number of live bytes during each usage."""
     live = _live_bytes(usages)
     return lambda i: (-max(live[usages[i].first : usages[i].last + 1]), -usages[i].size)
 
@@ -179,10 +179,10 @@ def _place(
     ceiling: int | None,
     conflicts: Sequence[int],
 ) -> MemoryPlan:
-    """Put each usage into the smallest gap that fits between those it conflicts with.
+    """Put each usage into the smallest gap that fits between those that it conflicts with.
 
-    It goes to the lower end of the gap or, below a `ceiling`, to the end whose neighbour lives on
-    longer; where no gap fits, on top of all.
+    It is placed at the lower end of the gap or, below a `ceiling`, at the end whose neighbor lives
+    longer; if no gap fits, above all others.
     """
     offsets = [0] * len(usages)
     top = [] if ceiling is None else [_Block(ceiling, ceiling, _FOREVER, len(usages))]
@@ -207,11 +207,11 @@ class _Block(NamedTuple):
 
 _FOREVER = 1 << 62
 _MOST_SEARCHED = 1 << 10
-"""Usages for which orders are tried: networks have some hundred."""
+"""Maximum number of usages for which orders are tried: networks have a few hundred."""
 
 
 def _best_gap(blocks: Iterable[_Block], size: int, alignment: int, both_ends: bool) -> int:
-    """Return an offset between blocks, which come in the order in which they begin."""
+    """Return an offset between blocks, which are sorted by their start."""
     smallest, best = _FOREVER, -1
     reach, free, below = 0, 0, _FOREVER
     for start, end, last, _ in blocks:

@@ -50,14 +50,16 @@ def compile_partition(
     precise: Collection[int] = (),
     fast_compile: bool = False,
 ) -> CompiledPartition:
-    """Rewrite, place, lower and compile a graph of supported nodes.
+    """Rewrite, lay out, lower and compile a graph of supported nodes.
 
-    `policy` says what may be rounded. `share_memory` off gives each value memory of its own;
-    `stage_boundary` see layout.assign.
-    `cache_dir` is where compiled kernels are kept (None: where the backend keeps them). `tuner`
-    chooses among candidates (None: the estimates do). `precise` are values that must not be rounded
-    to half, by their numbers in an earlier layout of the same graph. For `fast_compile` see
-    Device.compilation. A kernel that the device rejects is replaced by another implementation.
+    `policy` defines what may be rounded. Without `share_memory`, each value has separate memory;
+    `stage_boundary`: see layout.assign.
+
+    `cache_dir` is the folder of compiled kernels (None: the backend's own). `tuner` selects
+    candidates (None: by estimates). `precise` are values that must not be rounded to half, by their
+    numbers in an earlier layout of the same graph. `fast_compile`: see Device.compilation. A kernel
+    that the device rejects is replaced by another implementation.
+
     Raises CompilationError if there is none, or DeviceMemoryError.
     """
     graph = inline_graphs(graph)
@@ -69,7 +71,7 @@ def compile_partition(
     target = DeviceTarget(device.info, policy, failures=device.failures)
     rejection: KernelError | None = None
     with device.compilation(cache_dir, fast_compile) as compilation:
-        compilation.expect(len(graph.nodes))  # compilers start while there is nothing for them yet
+        compilation.expect(len(graph.nodes))  # compilers start up before they have work
         while True:
             notes: list[str] = []
             rewritten, selected = _rewrite_and_place(graph, target, stage_boundary, precise, notes)
@@ -97,7 +99,7 @@ def compile_partition(
 
 
 def constant_outputs(graph: Graph) -> dict[int, npt.NDArray[Any]]:
-    """Return the outputs that do not depend on any input, by their numbers."""
+    """Return the outputs that do not depend on any input, by number."""
     return {v: _as_runtime(graph.values[v]) for v in graph.outputs if graph.values[v].is_constant}
 
 
@@ -108,9 +110,9 @@ def _rewrite_and_place(
     precise: Collection[int],
     notes: list[str] | None = None,
 ) -> tuple[Graph, Selected]:
-    """Rewrite and place a graph; nodes that no kernel computes there are not merged again.
+    """Rewrite a graph and lay it out; nodes without a kernel in that layout are not fused again.
 
-    `notes` gets a line for each implementation that is not used because it has failed.
+    `notes` receives a line for each implementation that is not used because it has failed.
     """
     fusions = Fusions(target, set[int]())
     while True:
@@ -119,7 +121,7 @@ def _rewrite_and_place(
         selected = place(rewritten, target, padded_channels, stage_boundary, precise)
         not_accepted = selected.not_accepted()
         undone = {merged for node in not_accepted for merged in merged_values(node)}
-        if undone <= fusions.apart:  # nothing more is to be taken apart
+        if undone <= fusions.apart:  # nothing left to unfuse
             if notes is not None:
                 notes += replacements((*fusions.failed, *selected.pairs(selected.nodes)))
             return rewritten, selected
@@ -128,16 +130,16 @@ def _rewrite_and_place(
 
 
 def _as_runtime(value: Value) -> npt.NDArray[Any]:
-    """Return a constant as the runtime holds computed tensors: there is no float16."""
+    """Return a constant in the runtime's type for computed tensors: float16 becomes float32."""
     found = as_float32(value) if value.dtype is DType.FLOAT16 else value.data
     return np.ascontiguousarray(found)
 
 
 def rewrite(graph: Graph, target: Target | None = None, fusions: Fusions | None = None) -> Graph:
-    """Run all passes, with the ops' own normalization between the first two groups.
+    """Run all passes; the ops normalize their nodes after the first group.
 
-    Without a `target`, those are left out that only pay on some devices. `fusions` says what may be
-    merged, all that pays if there is none.
+    Without a `target`, passes that depend on the device are omitted. `fusions` restricts what may
+    be fused (None: everything profitable).
     """
     graph = _run_passes(complex_view(graph), BEFORE_NORMALIZE)
     graph = normalize(graph)
@@ -148,7 +150,7 @@ def rewrite(graph: Graph, target: Target | None = None, fusions: Fusions | None 
 
 
 def normalize(graph: Graph) -> Graph:
-    """Let every op work out its attributes and replace itself by simpler nodes."""
+    """Let every op resolve its attributes and replace its node by simpler ones."""
     values = dict(graph.values)
     fresh = iter(graph.fresh_ids())
     budget = ConstantBudget.of(graph)

@@ -1,4 +1,4 @@
-"""What a device can do at most, measured: bytes and floating-point operations a second."""
+"""Measures a device's limits: bytes and floating-point operations per second."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ from litegpu.graph import DType
 from litegpu.ops.common.units import Operations, Unit
 
 _ITEMS = 128
-"""Work items of a group."""
+"""Work items per group."""
 _GROUPS = 4
-"""Runs that a work group copies."""
+"""Number of runs of items that a work group copies."""
 _COPIED = (2 << 20, 16 << 20, 256 << 20)
-"""Bytes that the copies move, read and written: for the caches of a device and for its memory."""
+"""Sizes of the copies in bytes, read and written: for the device's caches and for its memory."""
 _COPIED_BY_SOFTWARE = (2 << 20, 16 << 20, 64 << 20)
 _SUMS, _ROUNDS = 8, 256
 _GROUPS_PER_UNIT = 32
-"""Work groups for each compute unit where arithmetic is measured."""
+"""Work groups per compute unit when arithmetic is measured."""
 _TF32_RATE = 0.5
-"""What an instruction of tf32 does of the work of one of halves, in as much time."""
+"""Ratio of a tf32 instruction's work to that of a half instruction that takes the same time."""
 _SAMPLES = 8
 _UNIT = 16
-"""Bytes of a float4."""
+"""Size of a float4 in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Measured ceilings of a device."""
+    """Measured limits of a device."""
 
     rates: Mapping[Unit, float]
-    """Operations a second of each unit that is there, a multiply-add counted as two."""
+    """Operations per second of each available unit; a multiply-add counts as two."""
     copies: tuple[tuple[int, float], ...]
-    """Bytes that a copy moved, read and written, and its bytes a second; larger copies later."""
+    """Bytes that a copy moved (read and written), and its bytes per second, by rising size."""
 
     def bandwidth(self, nbytes: int) -> float:
-        """Return the most bytes a second of copies that are at least so large (or the largest)."""
+        """Return the peak bytes per second of copies of at least this size (or of the largest)."""
         rates = [rate for size, rate in self.copies if size >= nbytes]
         return max(rates, default=self.copies[-1][1])
 
     @property
     def flops(self) -> float:
-        """Float32 operations a second."""
+        """Float32 operations per second."""
         return self.rates[Unit.FP32]
 
     @property
     def tensor_flops(self) -> float | None:
-        """Operations a second of matrix instructions on half values; None where there are none."""
+        """Operations per second of matrix instructions on halves; None if there are none."""
         return self.rates.get(Unit.FP16_MATRIX)
 
     def floor(self, operations: Operations, nbytes: int) -> float | None:
-        """Return the least seconds that a kernel can take: its units work side by side.
+        """Return the minimum time of a kernel in seconds, if its units work in parallel.
 
-        None where it uses a unit that was not measured.
+        None if it uses a unit that was not measured.
         """
         if not self.rates.keys() >= operations.keys():
             return None
@@ -68,7 +68,7 @@ class Peaks:
         return max([nbytes / self.bandwidth(nbytes), *times])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the ceilings as JSON-able data."""
+        """Return the limits as JSON-serializable data."""
         return {
             "flops_per_second": self.flops,
             "tensor_flops_per_second": self.tensor_flops,
@@ -79,9 +79,9 @@ class Peaks:
 
 @cache
 def measure(device: Device) -> Peaks:
-    """Measure a device, once in a process; takes a fraction of a second.
+    """Measure a device, once per process; takes a fraction of a second.
 
-    Raises ExecutionError when the device refuses, for want of memory for example.
+    Raises ExecutionError when the device fails, for lack of memory for example.
     """
     copies, arithmetic = benchmarks(device.info)
     tests = [*copies, *arithmetic.values()]
@@ -95,7 +95,7 @@ def measure(device: Device) -> Peaks:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A kernel, its work groups, the bytes it reads and writes, and its work."""
+    """A kernel, its work groups, the bytes that it reads and writes, and its work."""
 
     kernel: KernelText
     groups: int
@@ -105,7 +105,7 @@ class Benchmark:
 
 
 def benchmarks(info: DeviceInfo) -> tuple[list[Benchmark], dict[Unit, Benchmark]]:
-    """Return copies of rising size; what tells the rate of each unit that is there."""
+    """Return copies of rising size, and a benchmark for each available unit."""
     wanted = _COPIED_BY_SOFTWARE if info.software else _COPIED
     copies = [_copy(min(size, info.max_allocation_bytes // 2)) for size in wanted]
     groups = info.compute_units * _GROUPS_PER_UNIT
@@ -127,7 +127,7 @@ def _copy(nbytes: int) -> Benchmark:
 
 
 _LANES = {"peak_fma": 4, "peak_dot": 4 * 4, "cuda/peak_mma": 16 * 8 * 16 // 32}
-"""Multiply-adds of a work item and sum, for each round."""
+"""Multiply-adds per work item and sum in each round."""
 
 
 def _arithmetic(template: str, kind: str, groups: int) -> Benchmark:
@@ -137,7 +137,7 @@ def _arithmetic(template: str, kind: str, groups: int) -> Benchmark:
 
 
 _CONSTANTS = np.full(256, 0.5, np.float16).view(np.uint8)
-"""What the arithmetic reads: bytes, pairs of half values, or float32, a finite number below 1."""
+"""The operands of the arithmetic: bytes, pairs of halves, or float32, all finite and below 1."""
 
 
 def _render(template: str, kind: str, variables: Mapping[str, Any], constant: bool) -> KernelText:
@@ -151,7 +151,7 @@ def _render(template: str, kind: str, variables: Mapping[str, Any], constant: bo
 
 
 def program_of(tests: Sequence[Benchmark]) -> Program:
-    """Return a program that launches each benchmark, from and to the start of a half of memory."""
+    """Return a program that launches each benchmark from one half of the memory to the other."""
     half = max(max(test.written, test.read) for test in tests)
     launches = tuple(
         Launch(
@@ -172,7 +172,7 @@ def _source(test: Benchmark, half: int) -> BufferRange:
 
 
 def _run(device: Device, tests: Sequence[Benchmark]) -> list[float]:
-    """Return the least seconds of each benchmark. Raises ExecutionError."""
+    """Return the minimum time of each benchmark in seconds. Raises ExecutionError."""
     try:
         executable = device.compile(program_of(tests))
         try:
@@ -186,7 +186,7 @@ def _run(device: Device, tests: Sequence[Benchmark]) -> list[float]:
             executable.close()
     except LitegpuError as error:
         raise ExecutionError(
-            f"The ceilings of {device.info.title} cannot be measured: {error} "
+            f"The limits of {device.info.title} cannot be measured: {error} "
             "Profile without them: peaks=False, or --peaks=false."
         ) from error
     return [min(each) for each in zip(*samples, strict=True)]

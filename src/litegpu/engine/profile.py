@@ -1,4 +1,4 @@
-"""Where the time of a compiled partition goes: kernel by kernel, as a chain, and on the host."""
+"""Measures a compiled partition: single kernels, all kernels as a chain, and the host's work."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from litegpu.engine.peaks import Peaks
 
 @dataclass(frozen=True, slots=True)
 class KernelProfile:
-    """One kernel of a partition: what it is, the work it must do, and the time it takes."""
+    """One kernel of a partition: its node, work and time."""
 
     name: str
     template: str
     op: str
-    """The model's operation that it was made for."""
+    """The model's operation that it computes."""
     node: int
-    """Number of that node in the model; -1 for a copy that litegpu added."""
+    """That node's index in the model; -1 for a copy that litegpu inserted."""
     merged: tuple[int, ...]
     """Nodes that were fused into it."""
     shape: tuple[int, ...]
-    """What it writes, [N, H, W, C]."""
+    """Shape of its output, [N, H, W, C]."""
     seconds: float
-    """Device time of this kernel by itself, warm in cache: the median."""
+    """Median device time of this kernel alone, with warm caches."""
     flops: int
     nbytes: int
-    """Bytes that it must move at the least: what it reads of each buffer once, and its output."""
+    """The minimum number of bytes to move: each buffer read once, and the output written once."""
     floor_seconds: float | None
-    """The least time by the measured ceilings; None when these were not, or not of what it uses."""
+    """The minimum time by the measured limits; None if they were not measured for its units."""
     operations: Mapping[str, int] = field(default_factory=dict)
-    """What each unit does (litegpu.ops.common.units): more than `flops` where values are split."""
+    """Operations of each unit (litegpu.ops.common.units): more than `flops` if values are split."""
 
     @property
     def flops_per_second(self) -> float:
@@ -48,13 +48,13 @@ class KernelProfile:
 
     @property
     def floor_share(self) -> float | None:
-        """How near the kernel is to its floor: 1 is at the floor."""
+        """The ratio of the minimum time to the measured time: 1 is optimal."""
         if self.floor_seconds is None or not self.seconds:
             return None
         return self.floor_seconds / self.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able data."""
+        """Return everything as JSON-serializable data."""
         return {
             **asdict(self),
             "flops_per_second": self.flops_per_second,
@@ -65,30 +65,30 @@ class KernelProfile:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProfile:
-    """A partition's kernels in order, and its times in seconds, medians."""
+    """A partition's kernels in order, and its median times in seconds."""
 
     nodes: tuple[int, ...]
     kernels: tuple[KernelProfile, ...]
     chain_seconds: float | None
-    """All kernels one after the other as in a run; None where the device cannot tell."""
+    """All kernels in sequence as in a run; None if the device cannot measure that."""
     device_seconds: float | None
-    """The same with the copies from and to the host."""
+    """The same including the copies from and to the host."""
     host_seconds: Mapping[str, float]
-    """What the host is busy with in a run, in order."""
+    """The host's work in a run, in order."""
 
     @property
     def kernel_seconds(self) -> float:
-        """The sum of the kernels, each by itself."""
+        """The sum of the kernels' times, each measured alone."""
         return sum(kernel.seconds for kernel in self.kernels)
 
     @property
     def floor_seconds(self) -> float | None:
-        """The sum of the kernels' floors."""
+        """The sum of the kernels' minimum times."""
         floors = [kernel.floor_seconds for kernel in self.kernels]
         return None if None in floors else sum(floor or 0.0 for floor in floors)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able data."""
+        """Return everything as JSON-serializable data."""
         return {
             "nodes": list(self.nodes),
             "kernels": [kernel.to_dict() for kernel in self.kernels],
@@ -109,9 +109,9 @@ def profile_partition(
 ) -> PartitionProfile:
     """Measure a partition. `ops` names the model's operation of each node.
 
-    It runs on seeded noise or, with `zero_copy`, where invokes do if the context has pinned memory
-    of its own: on what the inputs hold. What the memory on the device held is lost.
-    Raises ExecutionError when the device fails.
+    It runs on seeded noise. With `zero_copy`, it runs on the current inputs in the context's pinned
+    memory, if there is any. The previous contents of device memory are lost. Raises ExecutionError
+    when the device fails.
     """
     profiler = compiled.context.profiler()
     pinned = compiled.context.pinned() if zero_copy else None
@@ -123,7 +123,7 @@ def profile_partition(
         [c_void_p(buffers[v].ctypes.data) for v in compiled.inputs],
         [c_void_p(buffers[v].ctypes.data) for v in compiled.outputs],
     )
-    # Alternating, so that all figures are of the same machine state; the first does not count.
+    # Interleave the measurements so that all see the same machine state; discard the first round.
     rounds = [
         (
             profiler.phases(bindings),

@@ -1,4 +1,4 @@
-"""From a placed graph to a device program: memory plan, ranges of the buffers, launches."""
+"""Builds a device program from a layout: memory plan, buffer ranges, launches."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from litegpu.ops.common.placement import is_small
 
 _CONSTANT_ALIGNMENT = 256
 _READ_AT_ONCE = 16
-"""Bytes: a kernel may read a value to the end of the vector in which it ends."""
+"""Padding in bytes: a kernel may read to the end of the vector with the last element."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltProgram:
-    """A program with the launches behind it and its memory figures in bytes."""
+    """A program with the launches that it consists of, and its memory use in bytes."""
 
     program: Program
     launches: tuple[KernelLaunch, ...]
@@ -35,9 +35,9 @@ class BuiltProgram:
     offsets: Mapping[int, int]
     """Byte offset of each base value in the partition's memory."""
     words: RangeWords | None
-    """Where kernels tell the range of what they round to half; None where none does.
+    """The range words of values that kernels round to half; None if there are none.
 
-    The program has one input and one output more for them, the last.
+    If there are any, they are the program's last input and last output.
     """
 
 
@@ -51,12 +51,11 @@ def build_program(
     selected: Selected | None = None,
     compilation: Compilation | None = None,
 ) -> BuiltProgram:
-    """Lower a placed graph for a device. `inputs` and `outputs` are the values to transfer.
+    """Lower a graph with a layout for a device. `inputs` and `outputs` are the values to transfer.
 
-    Values share memory, if they may, in the order of the launches.
-
-    `choices` among candidates are those of the estimates if there are none, and what is `selected`
-    to compute the nodes is selected here. Kernels are added to a `compilation` as they are written.
+    Values may share memory according to the order of the launches. Without `choices`, candidates
+    are selected by estimates; without `selected`, the implementations are selected here. Kernels
+    are added to a `compilation` as they are rendered.
     """
     target = DeviceTarget(info, layout.policy, layout.has_halves)
     selected = selected or Selected(layout, target)
@@ -97,7 +96,7 @@ def build_program(
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """Where base values, constants and range words lie."""
+    """Memory ranges of base values, constants and range words."""
 
     ranges: Mapping[int, BufferRange]
     constants: Sequence[BufferRange]
@@ -137,12 +136,12 @@ class _Bound:
 
 
 def span_of(part: BufferRange, storage: Storage | None, written: bool) -> Span:
-    """Return what a kernel accesses of a range: the rows of a value, whole ones if it reads."""
+    """Return the part of a range that a kernel accesses; a read covers whole rows."""
     if storage is None:
         return Span(part.offset, part.offset + part.size)
     size = storage.dtype.size
     start = part.offset + storage.offset * size
-    # Whole units are read, but not beyond the range, where a part of a value ends with it.
+    # Reads cover whole units, but not beyond the range, which may end with a part of a value.
     end = start + storage.nbytes
     whole = min(start + round_up(storage.nbytes, _READ_AT_ONCE), part.offset + part.size)
     pitch, width = storage.pitch * size, storage.padded_channels * size
@@ -158,9 +157,10 @@ def _sole_writers(
     inputs: Sequence[int],
     outputs: Sequence[int],
 ) -> dict[int, tuple[int, int]]:
-    """Return what Program.sole_writers says, from the base values that the launches bind.
+    """Return Program.sole_writers, from the base values that the launches bind.
 
-    What is written in whole words is none of them: it may end beyond memory of another's.
+    Values written in whole words are excluded: the last word may end beyond another library's
+    memory.
     """
     values, uses, counts = layout.graph.values, _uses(launches), Counter((*inputs, *outputs))
     return {
@@ -175,7 +175,7 @@ def _sole_writers(
 def _readers(
     launches: Sequence[KernelLaunch], inputs: Sequence[int], outputs: Sequence[int]
 ) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Return what Program.readers says, from the base values that the launches bind."""
+    """Return Program.readers, from the base values that the launches bind."""
     uses, counts = _uses(launches), Counter((*inputs, *outputs))
 
     def written(number: int, argument: int) -> bool:
@@ -189,7 +189,7 @@ def _readers(
 
 
 def _uses(launches: Sequence[KernelLaunch]) -> dict[int, list[tuple[int, int]]]:
-    """Return which launches bind a base value to which of their arguments, by their numbers."""
+    """Map each base value to the launches and arguments that bind it."""
     found: dict[int, list[tuple[int, int]]] = {}
     for number, launch in enumerate(launches):
         for argument, (base, constant) in enumerate(launch.bindings):
@@ -199,7 +199,7 @@ def _uses(launches: Sequence[KernelLaunch]) -> dict[int, list[tuple[int, int]]]:
 
 
 def _for_host(layout: Layout, output: int, written: BufferRange) -> BufferRange:
-    """Return what the host gets of an output: some are written in whole words, beyond the end."""
+    """Return the range that the host copies: values written in whole words extend beyond theirs."""
     value = layout.graph.values[output]
     if not is_small(value):
         return written
@@ -209,7 +209,7 @@ def _for_host(layout: Layout, output: int, written: BufferRange) -> BufferRange:
 def _usages(
     layout: Layout, launches: Sequence[KernelLaunch], bases: Iterable[int]
 ) -> Iterable[memory.Usage]:
-    """Yield size and life of each base; inputs live from the start, outputs to the end."""
+    """Yield size and lifetime of each base; inputs live from the start, outputs to the end."""
     given, results = set(layout.graph.inputs), set(layout.graph.outputs)
     users: dict[int, list[int]] = {}
     for number, launch in enumerate(launches):

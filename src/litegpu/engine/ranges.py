@@ -1,4 +1,4 @@
-"""What the kernels of a program told in a run about the values that they round to half."""
+"""What a program's kernels reported in a run about the values that they round to half."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ _TOO_SMALL = f"no element above {HALF_TINY:.1g}"
 
 @dataclass(frozen=True, slots=True)
 class RangeWords:
-    """The words of all launches that note ranges, `step` bytes apart in `block`.
+    """The range words of all launches, `step` bytes apart in `block`.
 
-    `values` are those that each of these launches rounds, in the order of their words.
+    `values` are the values that each of these launches rounds, in the order of their words.
     """
 
     block: BufferRange
     step: int
     values: tuple[tuple[int, ...], ...]
     most: int
-    """Values that a launch rounds at the most."""
+    """The maximum number of values that a launch rounds."""
 
     @classmethod
     def place(cls, values: tuple[tuple[int, ...], ...], end: int, alignment: int) -> RangeWords:
-        """Lay the words out behind memory that ends at `end` (bytes)."""
+        """Allocate the words after memory that ends at `end` (bytes)."""
         most = max(map(len, values))
         step = round_up(most * RANGE_WORDS * 4, alignment)
         block = BufferRange(False, round_up(end, alignment), step * len(values))
         return cls(block, step, values, most)
 
     def range_of(self, number: int) -> BufferRange:
-        """Return where the launch of that number among them has its words."""
+        """Return the range of the words of the launch with that index."""
         return BufferRange(False, self.block.offset + number * self.step, self.step)
 
 
 class RangeWatch:
-    """The host's side of range words: zeros for every run to begin with, and what came back."""
+    """The host's side of range words: zeros as input of every run, and the output."""
 
     def __init__(self, words: RangeWords) -> None:
-        """Begin with words that tell nothing."""
+        """Start with words that report nothing."""
         self._words = words
         self._size = words.block.size
         self._zeros = np.zeros(self._size, np.uint8)
@@ -54,9 +54,9 @@ class RangeWatch:
         self._harmless = bytes(self._size)
 
     def lost(self) -> dict[int, str]:
-        """Return the values of the last run that do not fit half, and why."""
+        """Return the values of the last run that do not fit half, with the reason."""
         returned = ctypes.string_at(self.target, self._size)
-        if returned == self._harmless:  # most runs tell what the one before did
+        if returned == self._harmless:  # most runs report the same as the previous one
             return {}
         words = np.frombuffer(returned, np.uint32).reshape(len(self._words.values), -1)
         kinds = words[:, : self._words.most * RANGE_WORDS].reshape(len(words), -1, RANGE_WORDS)

@@ -1,4 +1,4 @@
-"""What was selected to compute the nodes of a placed graph, and what that asks of the placing."""
+"""The implementations selected for a graph with a layout, and what they require of the layout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Selected:
     layout: Layout
     target: Target
     before: Selected | None = None
-    """For another layout of the same graph: what lies as it did there is not selected again."""
+    """Selection for another layout of the same graph, reused where the storages are equal."""
     _selections: dict[int, tuple[Selection, ...]] = field(default_factory=dict)
 
     def value(self, value_id: int) -> Value:
@@ -28,11 +28,11 @@ class Selected:
         return self.layout.graph.values[value_id]
 
     def storage(self, value_id: int) -> Storage:
-        """Return where a value lies."""
+        """Return the storage of a value."""
         return self.layout.storages[value_id]
 
     def selections(self, node: Node) -> tuple[Selection, ...]:
-        """Return what computes each of a node's specs, and why not others."""
+        """Return the selected implementation for each of a node's specs, and the rejected ones."""
         output = node.outputs[0]
         if self.before and output not in self._selections and self._lies_as_before(node):
             self._selections[output] = self.before.selections(node)
@@ -47,17 +47,17 @@ class Selected:
         return self.layout.graph.nodes
 
     def pairs(self, nodes: Iterable[Node]) -> list[tuple[Node, Selection]]:
-        """Return nodes with what was selected for each of their specs."""
+        """Return nodes with the selection for each of their specs."""
         return [(node, selection) for node in nodes for selection in self.selections(node)]
 
     def plans(self, node: Node) -> list[Plan]:
-        """Return the plan for each of a node's specs; none where any of them has none."""
+        """Return the plan for each of a node's specs; none if any spec has no plan."""
         selections = self.selections(node)
         found = [selection.plan for selection in selections if selection.plan is not None]
         return found if len(found) == len(selections) else []
 
     def rounded(self) -> set[int]:
-        """Return the float32 values that some kernel rounds to half wherever it reads them."""
+        """Return the float32 values that a kernel rounds to half wherever it reads them."""
         return {
             node.inputs[0]
             for node in self.nodes
@@ -65,11 +65,11 @@ class Selected:
         }
 
     def not_accepted(self) -> list[Node]:
-        """Return the nodes that no implementation computes where their values lie."""
+        """Return the nodes that no implementation computes with their values' storages."""
         return [node for node in self.nodes if any(not each.plan for each in self.selections(node))]
 
     def as_float32(self, values: Collection[int]) -> Selected:
-        """Return what would be selected if values were stored as float32 where they lie."""
+        """Return the selection as if `values` were stored as float32."""
         storages = dict(self.layout.storages)
         for v in values:
             storages[v] = replace(storages[v], dtype=DType.FLOAT32)
@@ -89,10 +89,10 @@ def place(
     stage_boundary: bool = False,
     precise: Collection[int] = (),
 ) -> Selected:
-    """Place the values of a graph whose passes are done, and select what computes its nodes.
+    """Lay out the values of a graph after all passes, and select an implementation for each node.
 
-    `half_lanes`, `stage_boundary` and `precise` see layout.assign. What a selected kernel rounds
-    to half where it reads it is stored as half, as long as that kernel is still selected then.
+    `half_lanes`, `stage_boundary` and `precise`: see layout.assign. A value that a selected kernel
+    rounds to half when it reads it is stored as half, if the same kernel is then still selected.
     """
 
     def placed(rounded: Collection[int], before: Selected | None = None) -> Selected:

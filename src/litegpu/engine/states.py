@@ -1,4 +1,4 @@
-"""Nodes that change their inputs: the new contents become results of the partition."""
+"""Nodes that update their inputs: the new contents become outputs of the partition."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from litegpu.ops.base import facts_of
 
 
 def expose_states(graph: Graph) -> tuple[Graph, Mapping[int, int]]:
-    """Give each node an output more for every state that it changes.
+    """Add an output to each node for every state that it updates.
 
-    States that come from outside become outputs of the graph; the mapping tells for each of these
-    which value it replaces, so that the next run starts from it.
+    States that are inputs of the graph become outputs, too; the result maps each of these outputs
+    to the value that it replaces in the next run.
     """
     values, nodes = dict(graph.values), list[Node]()
     fresh = iter(graph.fresh_ids())

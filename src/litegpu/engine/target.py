@@ -1,4 +1,4 @@
-"""What kernel choice knows about the device and the precision."""
+"""The properties of device and precision that kernel selection depends on."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from litegpu.kernels.base import outline
 from litegpu.numeric_policy import NumericPolicy
 
 _ITEMS_PER_UNIT = 256
-"""Work items that keep one compute unit of a GPU busy enough to hide its memory latency."""
+"""Work items per compute unit of a GPU that are sufficient to hide its memory latency."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTarget:
     """See litegpu.ops.base.Target.
 
-    `noting` tells that kernels note the range of what they store as half, `failures` what has
+    `noting`: kernels record the range of what they store as half. `failures`: implementations that
     failed on the device.
     """
 
@@ -52,7 +52,7 @@ class DeviceTarget:
 
     @property
     def parallel_items(self) -> int:
-        """A software device is kept busy by as many items as it has cores."""
+        """A software device has enough parallel work with one item per core."""
         return self.info.compute_units * (1 if self.info.software else _ITEMS_PER_UNIT)
 
     @property

@@ -1,4 +1,4 @@
-"""Kernel choice by measuring: each candidate of each problem is timed on the device itself."""
+"""Selects kernels by measurement: each candidate of each problem is timed on the device."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ from litegpu.version import __version__
 _log = logging.getLogger("litegpu")
 
 _SAMPLES = 5
-"""Measurements of a program that count, after one that does not."""
+"""Number of measurements of a program, after a warm-up."""
 
 _MOST_BYTES = 1 << 22
-"""Of kept choices: some ten thousand."""
+"""Maximum size of the stored choices: some ten thousand."""
 
 _MOST_DIGITS = 4
-"""Of the number of a candidate."""
+"""Maximum number of digits of a candidate's index."""
 
 Seconds = Mapping[str, float]
-"""The time of all launches that were chosen for a problem, by the problem's text."""
+"""The time of all launches selected for a problem, by the problem's text."""
 
 
 class Tuner:
-    """Chooses among candidates for one device, and remembers what it has measured.
+    """Selects among candidates for one device, and remembers its measurements.
 
-    A software device is not measured: its compiler takes far longer than candidates could save.
+    Software devices are not measured: compiling for them takes far longer than candidates could
+    save.
     """
 
     def __init__(self, info: DeviceInfo, cache_dir: Folder | None, tuning: Tuning) -> None:
-        """Take where measured choices are kept (None: only in this object)."""
+        """Create a tuner that stores choices in `cache_dir` (None: only in this object)."""
         self._tuning = Tuning.CACHED if tuning is Tuning.MEASURED and info.software else tuning
         self._files = DiskCache(cache_dir, ".tuning", "Measured choices", _MOST_BYTES)
         self._key = (__version__, info.backend, info.platform, info.name, info.driver)
         self._known: dict[str, int] = {}
 
     def facts(self) -> tuple[object, ...]:
-        """Return what determines, in addition to the device, what `build` chooses next."""
+        """Return everything besides the device that determines the next choice of `build`."""
         if self._tuning is Tuning.CACHED:
             self._known = {**self._load(), **self._known}
             return (self._tuning.name, sorted(self._known.items()))
@@ -59,7 +60,7 @@ class Tuner:
     ) -> BuiltProgram:
         """Build the program of a partition with the best candidate of each problem.
 
-        Its kernels are added to a `compilation` where nothing has to be measured first.
+        Its kernels are added to a `compilation` if nothing has to be measured first.
         """
         if self._tuning is Tuning.ESTIMATED:
             return placed.build(Choices(), compilation)
@@ -82,7 +83,7 @@ class Tuner:
     def _lower(
         self, placed: PlacedPartition, first: BuiltProgram, chosen: Mapping[str, int]
     ) -> BuiltProgram:
-        """Return the program of the chosen candidates; `first` is that of the first of each."""
+        """Return the program of the selected candidates; `first` has all first candidates."""
         if not any(chosen.values()):
             return first
         return placed.build(Choices({**self._known, **chosen}))
@@ -90,7 +91,7 @@ class Tuner:
     def _rounds(
         self, placed: PlacedPartition, first: BuiltProgram, unknown: Mapping[str, int]
     ) -> list[Seconds]:
-        """Measure one program after the other, each of the candidates of one number."""
+        """Measure the programs in order: program k consists of the candidates with index k."""
         rejected: dict[str, set[int]] = {problem: set() for problem in unknown}
         count = max(unknown.values())
         return [
@@ -106,10 +107,10 @@ class Tuner:
         number: int,
         rejected: Mapping[str, set[int]],
     ) -> Seconds:
-        """Return the times of the candidates of one number.
+        """Return the times of the candidates with one index.
 
-        A problem that has no such candidate, or one that the device rejects, takes another, which
-        gives no time. A program that fails otherwise gives none at all.
+        A problem without such a candidate, or whose candidate the device rejects, uses another one
+        and gets no time. A program that fails otherwise gives no times at all.
         """
         while True:
             chosen = {}
@@ -123,7 +124,7 @@ class Tuner:
             except DeviceLostError:
                 raise
             except LitegpuError as error:
-                _log.info("tuning: candidates %d are left out: %s", number, error)
+                _log.info("tuning: candidates %d are skipped: %s", number, error)
                 failed = _problems_of(error, built) & unknown.keys()
                 if all(chosen[problem] in rejected[problem] for problem in failed):
                     return {}
@@ -138,7 +139,7 @@ class Tuner:
             return {}
         try:
             return _read(data)
-        except (ValueError, RecursionError) as error:  # nesting without end is the latter
+        except (ValueError, RecursionError) as error:  # unlimited nesting raises the latter
             self._files.discard(str(error), *self._key)
             return {}
 
@@ -147,7 +148,7 @@ class Tuner:
 
 
 def _read(data: bytes) -> dict[str, int]:
-    """Return the choices that a file held. Raises ValueError or RecursionError."""
+    """Return the choices stored in a file. Raises ValueError or RecursionError."""
     found = json.loads(
         data,
         parse_int=_number,
@@ -159,14 +160,14 @@ def _read(data: bytes) -> dict[str, int]:
         raise ValueError(f"{type(found).__name__} instead of an object")
     for problem, number in found.items():
         if type(number) is not int:
-            raise ValueError(f"{number!r} is not the number of a candidate of {problem}")
+            raise ValueError(f"{number!r} is not the index of a candidate of {problem}")
     return found
 
 
 def _number(text: str) -> int:
-    """Return what JSON has as a number. Raises ValueError where no candidate has it."""
+    """Return the index that JSON has as a number. Raises ValueError for an impossible one."""
     if not text.isdecimal() or len(text) > _MOST_DIGITS:
-        raise ValueError(f"{text[:20]} is not the number of a candidate")
+        raise ValueError(f"{text[:20]} is not the index of a candidate")
     return int(text)
 
 
@@ -200,10 +201,10 @@ def _measure(compiled: CompiledPartition, built: BuiltProgram, device: Device) -
 
 
 def fastest(candidates: Mapping[str, int], rounds: Sequence[Seconds]) -> dict[str, int]:
-    """Return the number of the fastest candidate of each problem; the first of equals.
+    """Return the index of the fastest candidate of each problem; the first if several are equal.
 
-    `candidates` says how many a problem has; round k has the times of their candidates k, or none
-    where these could not be measured.
+    `candidates` is the number of candidates of each problem; round k has the times of the
+    candidates k, or None if they could not be measured.
     """
     best = {}
     for problem, count in candidates.items():

@@ -1,4 +1,4 @@
-"""Whether a program reads what was made, from memory that nobody else has taken since."""
+"""Checks that a program reads what it wrote, from memory that was not overwritten."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from litegpu.engine.program import BuiltProgram, span_of
 @dataclass(frozen=True, slots=True)
 class _Access:
     base: int
-    """The base value, or the number of a constant."""
+    """The base value, or the index of a constant."""
     range: BufferRange
     written: bool
     span: Span
-    """What is accessed of the range."""
+    """The accessed part of the range."""
     declared: Span | None
-    """The same as the launch tells."""
+    """The accessed part that the launch declares."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """What a launch has written, and which parts of it other values have taken since."""
+    """A launch's output, and the parts of it that other values have overwritten."""
 
     base: int
     launch: int
@@ -38,7 +38,7 @@ class _Write:
     lost: tuple[Span, ...] = ()
 
     def holds(self, span: Span) -> bool:
-        """Whether it is what lies in a span."""
+        """Whether a span still holds exactly this output."""
         return self.span.overlaps(span) and not any(each.overlaps(span) for each in self.lost)
 
 
@@ -46,15 +46,15 @@ _Producers = frozenset[int]
 
 
 def verify(built: BuiltProgram, info: DeviceInfo | None = None) -> None:
-    """Follow a program launch by launch, in its order and in another that its launches permit.
+    """Follow a program launch by launch, in its order and in another permitted order.
 
-    Raises ValueError with the launch and the value (the number of its base in the layout) where a
+    Raises ValueError with the launch and the value (the index of its base in the layout) if a
     launch exceeds a limit of the device (work items or shared memory of a work group, buffers; only
-    if there is `info`), has no whole work groups or clusters of them, a range leaves the program's
-    memory or is smaller than what it holds, constants are written, a launch does not tell what it
-    accesses, a value is read that nobody has made or whose memory another value has taken, a kernel
-    writes over what it reads, an output is not what was made, or the other order gives a launch
-    something else to read.
+    if there is `info`), its work items are no multiple of its groups or clusters, a range exceeds
+    the program's memory or is smaller than its value, constants are written, a launch does not
+    declare what it accesses, a value is read before it is computed or after its memory was reused,
+    a kernel overwrites its own inputs, an output is not what was computed, or the other order
+    changes what a launch reads.
     """
     for number, launch in enumerate(built.launches):
         where = f"launch {number} ({launch.template})"
@@ -71,7 +71,7 @@ def verify(built: BuiltProgram, info: DeviceInfo | None = None) -> None:
 
 
 def _latest_first(waiting: Sequence[frozenset[int]]) -> list[int]:
-    """Return an order in which each launch waits as told, and comes as far ahead as it may."""
+    """Return an order that respects the dependencies and runs each launch as early as possible."""
     left = [len(before) for before in waiting]
     behind: list[list[int]] = [[] for _ in waiting]
     for number, before in enumerate(waiting):
@@ -94,13 +94,14 @@ def _follow(
 ) -> None:
     """Check one order.
 
-    `read` tells which launches made what a launch reads of a base; the first order fills it.
+    `read` maps each launch and base to the launches that wrote what is read; the first order fills
+    it.
     """
     program = built.program
     live = [_Write(_GIVEN, _GIVEN, _whole(part), part) for part in program.inputs]
     for number in order:
         where = f"launch {number} ({built.launches[number].template})"
-        # Each launch has range words of its own, which the host reads all at once.
+        # Each launch has separate range words; the host reads all of them at once.
         accesses = [each for each in _accesses(built, number) if each.base != RANGE_BINDING]
         reads = [access for access in accesses if not access.written and not access.range.constant]
         for access in reads:
@@ -111,7 +112,7 @@ def _follow(
             ]
             if not found:
                 raise ValueError(
-                    f"{where} reads value {access.base}, which was not made or is overwritten"
+                    f"{where} reads value {access.base}, which was not computed or is overwritten"
                 )
             _check_producers(
                 read, (number, access.base), found, f"{where} reads value {access.base}"
@@ -121,7 +122,7 @@ def _follow(
             live = [_without(access, each) for each in live if not _replaces(access, each)]
             live.append(_Write(access.base, number, access.span, access.range))
     for number, part in enumerate(program.outputs):
-        # Small elements are written in whole words, of which the host may need less.
+        # Small elements are written in whole words; the host may need fewer bytes.
         found = [
             each
             for each in live
@@ -130,7 +131,7 @@ def _follow(
             and not each.lost
         ]
         if part.size and not found:
-            raise ValueError(f"output {number} is not what was made for it")
+            raise ValueError(f"output {number} is not what was computed for it")
         _check_producers(read, (_GIVEN, number), found, f"output {number} is read")
 
 
@@ -140,7 +141,7 @@ def _replaces(access: _Access, before: _Write) -> bool:
 
 
 def _without(access: _Access, before: _Write) -> _Write:
-    """Return what was written before, less what is now another value's."""
+    """Return the earlier output without the parts that now hold another value."""
     if access.base == before.base or not access.span.overlaps(before.span):
         return before
     return replace(before, lost=(*before.lost, access.span))
@@ -170,9 +171,9 @@ def _check_operands(written: _Access, reads: Iterable[_Access], where: str) -> N
 
 
 _WORDS = 8
-"""Bytes that are written at a time where elements have less than 32 bits."""
+"""Write granularity in bytes for elements of less than 32 bits."""
 _GIVEN = -2
-"""Stands for the bases of what comes from the host, and for the host itself."""
+"""Base number of what comes from the host, and of the host itself."""
 
 
 def _accesses(built: BuiltProgram, number: int) -> Iterator[_Access]:
@@ -204,7 +205,7 @@ def _check_bounds(built: BuiltProgram, access: _Access, where: str) -> None:
     elif access.span.end > part.offset + round_up(part.size, 16):
         raise ValueError(f"{where} binds {part}, but accesses {access.span}")
     elif declared is None or (declared != access.span and not declared.covers(access.span)):
-        raise ValueError(f"{where} accesses {access.span} of {part}, but tells of {declared}")
+        raise ValueError(f"{where} accesses {access.span} of {part}, but declares {declared}")
 
 
 def _whole(part: BufferRange) -> Span:

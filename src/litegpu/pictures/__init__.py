@@ -1,4 +1,4 @@
-"""Models that take raw pictures: bytes of a camera or a decoder, of any size."""
+"""Models with picture inputs: raw bytes of a camera or a decoder, of any size."""
 
 from litegpu.pictures.surgery import with_picture_input
 

@@ -1,4 +1,4 @@
-"""What there is to choose from, as data: formats of pictures, ways to resize, kinds of colours."""
+"""The supported picture formats, ways to resize, and color spaces, as data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NV12 = "nv12"
 
 @dataclass(frozen=True)
 class Format:
-    """How the pixels of a picture lie: its last axis, and which entries there are R, G and B."""
+    """The pixel format of a picture: its last axis, and the indices of R, G and B there."""
 
     channels: int
     rgb: tuple[int, ...] = ()
@@ -32,7 +32,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Resize:
-    """An operation of the runtime with its options; `blends` makes fractions of bytes."""
+    """An operation of the runtime with its options; `blends`: its results are not whole bytes."""
 
     op: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -48,7 +48,7 @@ RESIZES = {
 
 @dataclass(frozen=True)
 class Colors:
-    """Y, U and V as bytes: the weights of red and blue in Y, and the ranges that are used."""
+    """Y, U and V as bytes: weights of red and blue in Y, and whether they use the full range."""
 
     red: float
     blue: float

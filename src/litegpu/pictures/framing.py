@@ -1,4 +1,4 @@
-"""Which part of a picture a model's input shows, and where on the picture its answers are."""
+"""Which part of a picture a model's input shows, and the positions of its outputs there."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from litegpu.errors import OptionsError
 
 CROP, STRETCH, LETTERBOX = "crop", "stretch", "letterbox"
 FITS = (CROP, STRETCH, LETTERBOX)
-"""How a picture gets the shape of an input: its middle, distorted, or whole between bars."""
+"""How a picture is fitted to an input's shape: cropped, stretched, or letterboxed."""
 
 Region = tuple[int, int, int, int]
-"""Left, top, right and bottom in pixels of a picture; right and bottom are outside."""
+"""Left, top, right and bottom in pixels of a picture; right and bottom are exclusive."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What an input shows of a picture: a rectangle, which reaches beyond a letterboxed one."""
+    """The rectangle of a picture that an input shows; with letterboxing it exceeds the picture."""
 
     box: Region
     picture: tuple[int, int]
@@ -34,13 +34,13 @@ class Frame:
 
     @property
     def visible(self) -> Region:
-        """The part of the rectangle that lies on the picture."""
+        """The part of the rectangle that is inside the picture."""
         left, top, right, bottom = self.box
         width, height = self.picture
         return max(left, 0), max(top, 0), min(right, width), min(bottom, height)
 
     def positions(self, points: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the pixels of the picture, `[..., 2]` of x and y, where points of the input are.
+        """Return the pixels of the picture, `[..., 2]` of x and y, at points of the input.
 
         Points are `[..., 2]` of x and y, from 0 at its left and top to 1 at its right and bottom.
         """
@@ -70,10 +70,9 @@ def framed(
 
 
 def parse_region(text: str | None, picture: tuple[int, int]) -> Region | None:
-    """Return the part of a picture of that size that `LEFT,TOP,RIGHT,BOTTOM` names.
+    """Return the part of a picture of that size given as `LEFT,TOP,RIGHT,BOTTOM`.
 
-    Raises:
-        OptionsError: these are not four whole numbers, or not a part of the picture.
+    Raises: OptionsError: these are not four integers, or not a part of the picture.
     """
     if text is None:
         return None

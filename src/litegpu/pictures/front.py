@@ -1,4 +1,4 @@
-"""The operations that make the value of an input of a picture's bytes."""
+"""The operations that compute a model's input from a picture's bytes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from litegpu.pictures.formats import Colors, Format, Resize
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
 OPEN = -1
-"""A size that only a run tells."""
+"""A size that is known only at run time."""
 _BYTES = {"uint8": 0, "int8": 128}
-"""What is subtracted from a picture's byte that is stored as it is, by the input's type."""
+"""Offset subtracted from bytes that are stored directly, by the input's type."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,18 @@ class Input:
     quantization: Quantization | None = None
 
     def has_size_of(self, picture: tuple[int, int]) -> bool:
-        """Whether pictures of a size need no resizing; one that is open takes any."""
+        """Whether pictures of this size need no resizing; an open size accepts any."""
         size = self.shape[1:3]
         return OPEN in size or size == picture
 
     @property
     def colors(self) -> int:
-        """How many channels are of a picture; a fourth one is a mask, which is empty."""
+        """The number of color channels; a fourth channel is a mask, which is empty."""
         return min(self.shape[3], 3)
 
     @property
     def stored(self) -> Quantization | None:
-        """What a picture's bytes mean where they are stored as they are."""
+        """The mean and std with which a picture's bytes are stored directly."""
         if self.quantization is None:
             return None
         (scale,), (zero,) = self.quantization.scale, self.quantization.zero_point
@@ -47,7 +47,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Picture:
-    """What is given in place of an input: float32 `(pixel - mean) / std` is what it stands for.
+    """The picture that replaces an input, whose value is float32 `(pixel - mean) / std`.
 
     `mean` and `std` have one entry or one per channel; `colors` are those of YUV formats.
     """
@@ -61,9 +61,9 @@ class Picture:
 
 
 def front_of(target: Input, picture: Picture) -> bytes | None:
-    """Return the model that makes the value of an input; None if the picture's bytes are that.
+    """Return the model that computes an input; None if the picture's bytes are the input.
 
-    Bytes stay bytes wherever what is stored would be the byte itself.
+    Bytes stay bytes wherever the stored value would be the byte itself.
     """
     writer = ModelWriter("picture")
     height, width = picture.size
@@ -95,7 +95,7 @@ def front_of(target: Input, picture: Picture) -> bytes | None:
 
 
 def _is_stored(target: Input, picture: Picture) -> bool:
-    """Whether each byte of the picture is what the input stores, as bytes or as bytes - 128."""
+    """Whether the input stores each byte of the picture directly, as bytes or as bytes - 128."""
     parameters, stored = target.quantization, target.stored
     if parameters is None or stored is None or picture.colors is not None:
         return False
@@ -110,7 +110,7 @@ def _is_stored(target: Input, picture: Picture) -> bool:
 def _picked(
     writer: ModelWriter, x: TensorRef, picks: tuple[int, ...], q: Quantization | None
 ) -> TensorRef:
-    """Return R, G and B of pixels, or the grey that all of them are."""
+    """Return the R, G and B channels of pixels, or the gray channel."""
     if picks == tuple(range(x.shape[3])):
         return x
     shape = (*x.shape[:3], len(picks))
@@ -122,7 +122,7 @@ def _picked(
         )
     step = picks[1] - picks[0] if len(picks) > 1 else 1
     begin, end = picks[0], picks[-1] + step
-    # Before the first channel there is no index: a mask says that the slice goes on to the end.
+    # No index precedes the first channel: a mask lets the slice start at the end.
     masks = {"begin_mask": 0b0111, "end_mask": 0b0111 | (0b1000 if end < 0 else 0)}
     bounds = ((0, 0, 0, begin), (0, 0, 0, max(end, 0)), (1, 1, 1, step))
     operands = [writer.constant(each, np.int32, name="slice") for each in bounds]
@@ -146,7 +146,7 @@ def _decoded(writer: ModelWriter, x: TensorRef, picture: Picture, colors: Colors
         )
     yuv = writer.op("CONCATENATION", parts, [shape], options={"axis": 3}, dtype=np.uint8)
     weights, bias = colors.matrix()
-    # Bytes of which there is no colour are cut off, as all decoders do.
+    # Odd rows and columns without color are cut off, as by all decoders.
     rgb = writer.op(
         "CONV_2D",
         [
@@ -189,7 +189,7 @@ def _resized(
     picture: Picture,
     quantization: Quantization | None = None,
 ) -> TensorRef:
-    """Return the picture with the size of the input, where that has one of its own."""
+    """Return the picture resized to the input's size, if that is fixed."""
     if target.has_size_of((x.shape[1], x.shape[2])):
         return x
     size = target.shape[1:3]
@@ -204,7 +204,7 @@ def _resized(
 
 
 def _scaled(writer: ModelWriter, x: TensorRef, picture: Picture) -> TensorRef:
-    """Return `(x - mean) / std`, with a product for the quotient."""
+    """Return `(x - mean) / std`, by multiplying with the reciprocal."""
     if np.any(picture.mean):
         x = writer.op("SUB", [x, writer.constant(picture.mean, name="mean")], [x.shape])
     if np.any(picture.std != 1):
@@ -214,7 +214,7 @@ def _scaled(writer: ModelWriter, x: TensorRef, picture: Picture) -> TensorRef:
 
 
 def _with_mask(writer: ModelWriter, x: TensorRef, target: Input) -> TensorRef:
-    """Return the picture with an empty mask behind its colours, where the input has one."""
+    """Return the picture with an empty mask channel, if the input has one."""
     missing = target.shape[3] - target.colors
     if not missing:
         return x

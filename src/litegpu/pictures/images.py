@@ -1,4 +1,4 @@
-"""Pictures as model inputs: read, crop, resize, normalise, quantise."""
+"""Pictures as model inputs: read, crop, resize, normalize, quantize."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Scale = float | tuple[float, ...]
-"""A number for all channels of a picture, or one for each."""
+"""A number for all channels of a picture, or one per channel."""
 
-# By the number of channels of the input; four-channel inputs expect an empty mask in the last one.
+# By the number of channels of the input; four-channel inputs expect an empty mask as the last one.
 MODES = {1: "L", 3: "RGB", 4: "RGB"}
 
 
@@ -69,19 +69,19 @@ def decode_picture(file: str | IO[bytes], name: str) -> Image.Image:
         _require_heif(name)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of pictures that it reads nevertheless
+            warnings.simplefilter("ignore")  # Pillow also warns about pictures that it can read
             with Image.open(file) as picture:
                 picture.load()
                 return _as_rgb(_upright(picture))
     except Image.DecompressionBombError as error:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         raise unreadable(name, f"it has more than {most} pixels", "Make it smaller.") from error
-    except Exception as error:  # Pillow's readers have no type of errors of their own
+    except Exception as error:  # Pillow's readers raise all kinds of errors
         raise unreadable(name, str(error) or type(error).__name__) from error
 
 
 def require_pillow() -> None:
-    """Raise MissingDependencyError where pillow is not installed."""
+    """Raise MissingDependencyError if pillow is not installed."""
     try:
         import PIL  # noqa: F401
     except ImportError as error:
@@ -89,12 +89,12 @@ def require_pillow() -> None:
 
 
 def _is_heif(file: str | IO[bytes]) -> bool:
-    """Return whether a file begins as those of phones do (HEIC), which Pillow does not read."""
+    """Return whether a file is HEIC, as phones write it, which Pillow does not read."""
     try:
         with open(file, "rb") if isinstance(file, str) else contextlib.nullcontext(file) as opened:
             beginning = opened.read(_MOST_BRANDS)
             opened.seek(0)
-    except OSError:  # Pillow says what is wrong with it
+    except OSError:  # Pillow reports the error
         return False
     if beginning[4:8] != b"ftyp":
         return False
@@ -105,10 +105,10 @@ def _is_heif(file: str | IO[bytes]) -> bool:
 
 
 _MOST_BRANDS = 256
-"""Bytes in which a file tells its brands."""
+"""Number of bytes that contain a file's brands."""
 _HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 _AVIF_BRANDS = {b"avif", b"avis"}
-"""Of files in the same container that Pillow reads."""
+"""Brands of files in the same container format that Pillow reads."""
 
 
 def _require_heif(name: str) -> None:
@@ -128,7 +128,7 @@ def unreadable(path: str, why: str, remedy: str = "Give a JPEG, PNG or BMP file.
 def _upright(picture: Image.Image) -> Image.Image:
     from PIL import ImageOps
 
-    # damaged metadata do not spoil the picture
+    # damaged metadata do not matter
     with contextlib.suppress(Exception):
         ImageOps.exif_transpose(picture, in_place=True)
     return picture
@@ -146,29 +146,29 @@ def _as_rgb(picture: Image.Image) -> Image.Image:
 
 
 def _eight_bits(picture: Image.Image) -> Image.Image:
-    """Return a grey picture of wide numbers with 8 bits: those of 16 bits by their upper half."""
+    """Return a gray picture of wide numbers with 8 bits: the upper half of 16-bit numbers."""
     from PIL import Image
 
     values = np.asarray(picture, np.float64)
     low, high = float(values.min()), float(values.max())
     full = 1.0 if picture.mode == "F" and high <= 1 else _FULL_SCALE
-    if not (low >= 0 and high <= full):  # NaN, too, is neither
+    if not (low >= 0 and high <= full):  # false for NaN, too
         raise ValueError(f"its values, {low:g} to {high:g}, are no shades from 0 to {full:g}")
     return Image.fromarray((values * (255 / full)).round().astype(np.uint8))
 
 
 _FULL_SCALE = 65535.0
-"""White in a picture of 16 bits a channel."""
+"""White in a picture of 16 bits per channel."""
 
 
 def is_image_input(detail: dict[str, Any]) -> bool:
-    """Say whether an input of the interpreter, `[N, H, W, C]`, can take a picture."""
+    """Return whether an input of the interpreter, `[N, H, W, C]`, can take a picture."""
     shape = detail["shape"]
     return len(shape) == 4 and int(shape[3]) in MODES and int(min(shape)) > 0
 
 
 def centre_crop(picture: Image.Image, width: int, height: int) -> Image.Image:
-    """Return the largest part around the centre with the aspect ratio of `width` to `height`."""
+    """Return the largest centered part with the aspect ratio of `width` to `height`."""
     return picture.crop(framed(picture.size, (width, height), CROP).box)
 
 
@@ -194,7 +194,7 @@ def to_tensor(
     batch, height, width, channels = (int(size) for size in detail["shape"])
     shown = frame or framed(picture.size, (width, height), CROP)
     cropped, mode = picture.crop(shown.box), MODES[channels]
-    if cropped.mode != mode:  # or it would be copied
+    if cropped.mode != mode:  # otherwise it would be copied
         cropped = cropped.convert(mode)
     resized = cropped.resize((width, height), Image.Resampling.BILINEAR)
     pixels = np.asarray(resized, np.float32).reshape(height, width, -1)

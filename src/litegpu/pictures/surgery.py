@@ -1,4 +1,4 @@
-"""Models whose picture comes as bytes: what prepares it goes into the model itself."""
+"""Adds preprocessing to a model: its new input takes a picture's bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from litegpu.zoo.prepend import prepended
 
 ANY = "any"
 Scale = float | Sequence[float]
-"""A number for all channels of a picture, or one for each."""
+"""A number for all channels of a picture, or one per channel."""
 Size = tuple[int, int] | str | None
 """Height and width, "any", or None for those of the model's input."""
 
@@ -76,14 +76,16 @@ def with_picture_input(
     target = _target(parsed, position)
     given_format = _known(FORMATS, input_format, "input_format")
     if colors is not None and input_format != NV12:
-        raise OptionsError(f"colors='{colors}' is for nv12 only, not {input_format}. Leave it out.")
+        raise OptionsError(
+            f"colors='{colors}' applies only to nv12, not to {input_format}. Leave it out."
+        )
     known_colors = _known(COLORS, colors or "bt601", "colors")
     known_resize = _known(RESIZES, resize or "bilinear", "resize")
     picture_size = _size(size, target, input_format)
     if resize is not None and target.has_size_of(picture_size):
         raise OptionsError(
-            f"resize='{resize}' has nothing to do: the input, {_text(target)}, takes pictures as "
-            "they are. Give another size= or leave resize out."
+            f"resize='{resize}' has no effect: the input, {_text(target)}, takes pictures "
+            "without resizing. Give another size= or leave resize out."
         )
     if target.shape[3] == 1 and input_format != "gray8":
         raise ModelError(
