@@ -98,7 +98,7 @@ def test_outputs_are_declined(kind: str) -> None:
     builder = GraphBuilder()
     graph = builder.graph(UNCHANGED[kind](builder, builder.input(*SHAPE)))
     result = untouched(remove_identity, graph)
-    assert result.declined == (f"{graph.nodes[0].op} 0 makes an output of the partition",)
+    assert result.declined == (f"{graph.nodes[0].op} 0 computes an output of the partition",)
 
 
 def _flipped(builder: GraphBuilder, v: int) -> int:

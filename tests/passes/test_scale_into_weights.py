@@ -195,7 +195,7 @@ def _many_weights(builder: GraphBuilder) -> Graph:
 
 _NOT_HALF = "half storage could not hold the new weights"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
-    (_activation, "an epilogue op lies between"),
+    (_activation, "an epilogue op is in between"),
     (_two_readers, "others read its result too"),
     (_output, "others read its result too"),
     (_broadcast, "the epilogue op broadcasts its result"),

@@ -170,7 +170,7 @@ def test_operands_that_are_not_moved_alike_are_declined(
     write: Callable[[GraphBuilder], Graph], text: str
 ) -> None:
     result = untouched(sink_permutations, write(GraphBuilder()))
-    assert result.declined == (f"{text}: an operand is moved otherwise",)
+    assert result.declined == (f"{text}: an operand has another order",)
 
 
 def _nothing_behind(builder: GraphBuilder) -> Graph:

@@ -41,7 +41,7 @@ BEFORE_NORMALIZE: tuple[Pass, ...] = (
 """Passes on the model's own operations."""
 
 PASSES: tuple[Pass, ...] = (
-    # First: no other pass needs to look at what is gone.
+    # First: no other pass then visits the removed nodes.
     remove_identity,
     # Before their ops are fused with others.
     recognize_activations,
@@ -71,23 +71,23 @@ PASSES: tuple[Pass, ...] = (
     # Both need casts fused into one kernel.
     bytes_into_resize,
     matrix_into_channels,
-    # After fuse_elementwise: ops that no producer has taken.
+    # After fuse_elementwise: the remaining ops without a producer to fuse with.
     scale_before_weights,
 )
 """Passes after normalization, when element-wise operations are the epilogue of COPY nodes."""
 
 FUSIONS: tuple[FusionPass, ...] = (
-    # Takes along the epilogues that fuse_elementwise made.
+    # Includes the epilogues from fuse_elementwise.
     depthwise_into_pointwise,
     # After depthwise_into_pointwise, whose result it extends.
     expand_into_depthwise,
-    # After the two above: convolutions that compute their own operand take no pool.
+    # After the two above: a convolution that computes its own operand cannot include a pool.
     pool_into_convolution,
     # Needs scales and masks fused into the products.
     fuse_attention,
-    # Last: splits what the passes above left too large for one kernel.
+    # Last: splits kernels that the passes above made too large.
     split_epilogues,
 )
-"""Passes whose results some kernel of the device must accept."""
+"""Passes whose results must be accepted by a kernel of the device."""
 
 __all__ = ["BEFORE_NORMALIZE", "FUSIONS", "PASSES", "FusionPass", "Pass", "PassResult"]

@@ -1,4 +1,4 @@
-"""What a pass is: a function from graph to graph that says what it did."""
+"""The interface of passes: a function from graph to graph that reports what it changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from litegpu.ops.common import affine
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """The new graph, and one line for each thing that was applied or declined (with the reason)."""
+    """The new graph, and one line for each applied or declined rewrite (with the reason)."""
 
     graph: Graph
     applied: tuple[str, ...] = ()
@@ -30,16 +30,16 @@ FusionPass = Callable[[Graph, Fusions], PassResult]
 
 
 class NodePositions:
-    """The nodes of a graph by their places (None: gone), and the places that read each value."""
+    """The nodes of a graph by position (None: removed), and the positions that read each value."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        """Take the nodes in order."""
+        """Start with the nodes in order."""
         self._nodes: list[Node | None] = list(nodes)
         self._names: dict[int, int] = {}
         self._outdated: set[int] = set()
-        """Places whose nodes still read values by former names."""
+        """Positions of nodes with renamed inputs that are not updated yet."""
         self.changed = False
-        """Whether any place has another node now."""
+        """Whether any node was changed."""
 
     def __getitem__(self, position: int) -> Node | None:
         node = self._nodes[position]
@@ -52,7 +52,7 @@ class NodePositions:
     def __setitem__(self, position: int, node: Node | None) -> None:
         before, self.changed = self[position], True
         self._nodes[position] = node
-        if "_readers" in self.__dict__:  # few passes ask
+        if "_readers" in self.__dict__:  # few passes need it
             for v in before.operands if before else ():
                 self._readers[v].discard(position)
             for v in node.operands if node else ():
@@ -62,21 +62,21 @@ class NodePositions:
         return (self[position] for position in range(len(self._nodes)))
 
     def readers(self, value: int) -> list[int]:
-        """Return the places of the nodes that read a value, in order."""
+        """Return the positions of the nodes that read a value, in order."""
         return sorted(self._readers.get(value, ()))
 
     def reader_count(self, value: int) -> int:
-        """Return how many nodes read a value."""
+        """Return the number of nodes that read a value."""
         return len(self._readers.get(value, ()))
 
     def rename(self, old: int, new: int) -> None:
         """Let every node read value `new` where it read `old`.
 
-        The nodes change when they are next asked for: one may read thousands of such values.
+        The nodes are updated when they are next accessed: one may read thousands of such values.
         """
         if old == new:
             return
-        if new in self._names:  # who read `new` before reads something else now, and goes on to
+        if new in self._names:  # earlier readers of `new` were themselves renamed
             for position in [*self._outdated]:
                 self[position]
             self._names.clear()
@@ -102,7 +102,7 @@ class NodePositions:
 
 @dataclass
 class Editor:
-    """Collects the changes of a pass to a graph, then builds the new graph."""
+    """Collects a pass's changes to a graph, then builds the new graph."""
 
     graph: Graph
     applied: list[str] = field(default_factory=list)
@@ -125,7 +125,7 @@ class Editor:
         return self._positions[id(node)]
 
     def new_value(self, like: Value, **changes: object) -> int:
-        """Add a value that resembles another and return its id."""
+        """Add a value with another's properties and return its id."""
         fresh = next(self._fresh)
         self.values[fresh] = replace(like, id=fresh, **changes)  # type: ignore[arg-type]
         return fresh
@@ -137,12 +137,12 @@ class Editor:
         return fresh
 
     def insert_before(self, position: int, node: Node) -> None:
-        """Add a node right before the one at `position`, after those that are there already."""
+        """Add a node directly before the one at `position`, after those inserted there already."""
         self._inserted.setdefault(position, []).append(node)
         self._read_ahead.update(node.operands)
 
     def drop_unread(self, nodes: Iterable[Node]) -> None:
-        """Drop those of the graph's nodes, given last first, that nothing reads any more."""
+        """Remove those of the nodes, given last first, whose results have no reader left."""
         for node in nodes:
             if not any(
                 v in self._read_ahead or v in self.graph.outputs or self.nodes.reader_count(v)
@@ -161,7 +161,7 @@ class Editor:
         self.nodes.rename(old, new)
 
     def result(self, nodes: Iterable[Node] | None = None) -> PassResult:
-        """Build the result, dropping values that nothing refers to any more."""
+        """Build the result without unused values."""
         graph = self.graph
         if nodes is not None or self.nodes.changed or self._inserted:
             graph = replace(
@@ -172,7 +172,7 @@ class Editor:
 
 
 def without_unused(graph: Graph) -> Graph:
-    """Return a graph without the values that nothing refers to."""
+    """Return a graph without unused values."""
     used = {v for node in graph.nodes for v in (*node.operands, *node.outputs, *_constants(node))}
     used.update(graph.inputs, graph.outputs)
     values = {v: value for v, value in graph.values.items() if v in used}
@@ -180,7 +180,7 @@ def without_unused(graph: Graph) -> Graph:
 
 
 _MOST_WEIGHTS = 1 << 22
-"""More would take long to change, and twice the memory of those in the file."""
+"""Maximum size of the weights to change: changing larger ones is slow and doubles their memory."""
 
 Fold = Callable[[Node, affine.Operands, affine.Affine], affine.Operands]
 
@@ -192,11 +192,11 @@ class Weighted:
     edit: Editor
 
     def __post_init__(self) -> None:
-        """Count who reads which constants."""
+        """Count the readers of each constant."""
         self._readers = Counter(v for node in self.edit.graph.nodes for v in _constants(node))
 
     def fold(self, node: Node, scaling: affine.Affine, fold: Fold) -> Node | str:
-        """Return the node with scales and shifts folded into its weights, or why that cannot be."""
+        """Return the node with scales and shifts folded into its weights, or the reason why not."""
         graph = replace(self.edit.graph, values=self.edit.values)
         like, bias = graph.values[node.attributes.weights], node.attributes.bias
         if self._readers[like.id] > 1:
@@ -223,13 +223,13 @@ class Weighted:
 def only_consumer(
     value: int, consumers: Mapping[int, list[Node]], outputs: Collection[int]
 ) -> Node | None:
-    """Return the single node that reads a value which nobody outside needs, else None."""
+    """Return the only node that reads a value that is no output; None if there is none."""
     readers = consumers.get(value, [])
     return readers[0] if len(readers) == 1 and value not in outputs else None
 
 
 def label(node: Node) -> str:
-    """Name a node in a pass's report."""
+    """Return a node's name for the report of a pass."""
     return f"{node.op} {node.index}"
 
 

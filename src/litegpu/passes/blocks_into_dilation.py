@@ -1,7 +1,7 @@
-"""Makes SPACE_TO_BATCH_ND, a convolution and BATCH_TO_SPACE_ND one dilated convolution.
+"""Rewrites SPACE_TO_BATCH_ND, a convolution and BATCH_TO_SPACE_ND as one dilated convolution.
 
-So older converters write dilation. Two kernels go, each of which reads and writes the whole image:
-what cuts it into batches, and what joins it again.
+Older converters express dilation like that. This saves two kernels that each read and write the
+whole image: the one that cuts it into blocks and the one that joins them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A convolution between blocks; `view` and `back` are there for images of one dimension."""
+    """A convolution between blocks; images of one dimension also have `view` and `back`."""
 
     cut: Node
     view: Node | None
@@ -32,7 +32,7 @@ class _Chain:
 
 
 def blocks_into_dilation(graph: Graph) -> PassResult:
-    """Rewrite each such convolution; what cuts the image stays if others read its batches."""
+    """Rewrite each such convolution; the first operation remains if it has other readers."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     unused: dict[int, Node] = {}
@@ -59,7 +59,7 @@ def blocks_into_dilation(graph: Graph) -> PassResult:
 def _chain(
     graph: Graph, consumers: Mapping[int, list[Node]], cut: Node, view: Node | None, node: Node
 ) -> _Chain | None:
-    """Follow the result of a convolution to what joins its batches."""
+    """Follow the result of a convolution to the operation that joins the blocks."""
     elementwise: list[Node] = []
     back = None
     value = node.outputs[0]
@@ -104,7 +104,7 @@ def _obstacle(graph: Graph, chain: _Chain) -> str:
 
 
 def _along(graph: Graph, chain: _Chain) -> int | None:
-    """Return which of H and W the views give to images of one dimension, None if neither."""
+    """Return which of H and W the views add to images of one dimension; None for images of two."""
     if chain.view is None or chain.back is None:
         return None
     flat = (chain.cut.outputs[0], chain.back.outputs[0])
@@ -117,12 +117,12 @@ def _along(graph: Graph, chain: _Chain) -> int | None:
 
 
 def _with_axis(shape: Shape, missing: int) -> Shape:
-    """Return a shape [N, length, C] with H (0) or W (1) of size 1."""
+    """Return a shape [N, length, C] with H (0) or W (1) of size 1 inserted."""
     return (*shape[: 1 + missing], 1, *shape[1 + missing :])
 
 
 def _blocks(graph: Graph, chain: _Chain) -> tuple[Blocks, Blocks]:
-    """Return the blocks along H and W of both sides."""
+    """Return the block sizes along H and W before and after the convolution."""
     along = _along(graph, chain)
     found = []
     for blocks in (batch_blocks(graph, chain.cut), space_blocks(graph, chain.join)):
@@ -135,7 +135,7 @@ def _blocks(graph: Graph, chain: _Chain) -> tuple[Blocks, Blocks]:
 
 
 def _rewrite(edit: Editor, chain: _Chain) -> None:
-    """Let the convolution read the whole image, and its epilogue ops go over the whole result."""
+    """Let the convolution read the whole image, and apply its epilogue ops to the whole result."""
     graph, node, along = edit.graph, chain.convolution, _along(edit.graph, chain)
     output, result = chain.cut.inputs[0], chain.join.outputs[0]
     shape = graph.values[result].shape
@@ -162,7 +162,7 @@ def _rewrite(edit: Editor, chain: _Chain) -> None:
 
 
 def _window(graph: Graph, chain: _Chain) -> Window:
-    """Return the window over the whole image; what it leaves out there are negative pads."""
+    """Return the window over the whole image; pixels that it omits there are negative padding."""
     window: Window = chain.convolution.attributes.window
     cut, join = _blocks(graph, chain)
     pads = [

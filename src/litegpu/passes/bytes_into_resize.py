@@ -1,6 +1,7 @@
-"""Lets RESIZE_BILINEAR read the integers of a picture: no one needs all of them as floats.
+"""Lets RESIZE_BILINEAR read a picture's integers, so that they are not all cast to floats.
 
-What picks or reorders up to four channels before goes, too: each pixel of the result reads four.
+An operation before it that selects or reorders up to four channels is merged, too: each pixel of
+the result reads four.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LANES = 4
 
 
 def bytes_into_resize(graph: Graph) -> PassResult:
-    """Merge each cast to floats that a bilinear resize alone reads."""
+    """Merge each cast to float that only a bilinear resize reads."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     for position, node in enumerate(graph.nodes):
@@ -46,14 +47,14 @@ def bytes_into_resize(graph: Graph) -> PassResult:
 
 
 def _is_cast(graph: Graph, node: Node) -> bool:
-    """Whether integers become floats, and nothing else is computed."""
+    """Whether a node only casts integers to float."""
     names = [epilogue_op.function for epilogue_op in node.epilogue]
     source = register_of(graph.values[node.inputs[0]].dtype)
     return source is INT and names == [cast_name(INT, DType.FLOAT32)]
 
 
 def _lanes(graph: Graph, node: Node) -> tuple[int, ...] | str:
-    """Return the channels that a node picks (none: all as they are), or why that is not all."""
+    """Return the channels that a node selects (none: all in order), or why it does more."""
     source, result = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
     if node.op == COPY and node.attributes is None and source == result:
         return ()

@@ -1,6 +1,6 @@
-"""Computes a depthwise convolution, or a mean, inside the pointwise convolution that reads it.
+"""Fuses a depthwise convolution, or a mean, into the pointwise convolution that reads it.
 
-What would feed it then never leaves the chip, and a launch is saved.
+The value between them then never leaves the chip, and a launch is saved.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 def depthwise_into_pointwise(graph: Graph, fusions: Fusions) -> PassResult:
     """Merge each depthwise convolution or mean that only one pointwise convolution reads.
 
-    Whether a kernel computes both, and pays, is for their implementations to say.
+    The implementations decide whether a kernel can compute both and is faster.
     """
     edit = Editor(graph)
     consumers = graph.consumers()
@@ -61,7 +61,7 @@ def _merged(graph: Graph, node: Node, attributes: DepthwiseAttributes, reader: N
 def _seen_through_views(
     graph: Graph, value: int, consumers: Mapping[int, list[Node]]
 ) -> tuple[int, list[Node]]:
-    """Return the value that has the same rows of channels as another, and the RESHAPEs between."""
+    """Return the value with the same rows of channels as another, and the RESHAPEs between them."""
     views: list[Node] = []
     while True:
         view = only_consumer(value, consumers, graph.outputs)
@@ -74,7 +74,7 @@ def _seen_through_views(
 
 
 def _depthwise(graph: Graph, node: Node) -> DepthwiseAttributes | None:
-    """Return a node as a depthwise convolution; that of a mean has no weights."""
+    """Return a node as a depthwise convolution; a mean becomes one without weights."""
     if node.op == "DEPTHWISE_CONV_2D":
         attributes: DepthwiseAttributes = node.attributes
         return attributes

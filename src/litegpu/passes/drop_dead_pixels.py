@@ -1,8 +1,9 @@
-"""Computes only the pixels that somebody reads.
+"""Computes only the pixels that are read.
 
-Where all readers of a value take every second pixel, as the strided 1x1 convolutions at the end of
-a residual stage do, its producer makes just these; so do the producers before it, through epilogues
-and convolutions, up to values that are needed whole. Of those a slice is read, where they lie.
+If all readers of a value read every second pixel, as the strided 1x1 convolutions at the end of a
+residual stage do, its producer computes only these. This continues to the producers before it,
+through epilogues and convolutions, up to values that are needed completely. Of those, a slice is
+read in place.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _ALL = (1, 1)
 
 
 def drop_dead_pixels(graph: Graph) -> PassResult:
-    """Walk against execution order, so that what nobody reads is known when a value is made."""
+    """Walk backwards, so that a value's readers are visited before its producer."""
     edit = Editor(graph)
     thinner = _Thinner(edit)
     for position in reversed(range(len(graph.nodes))):
@@ -38,18 +39,18 @@ def drop_dead_pixels(graph: Graph) -> PassResult:
 class _Thinner:
     edit: Editor
     wanted: dict[int, dict[Pair, int]] = field(default_factory=dict)
-    """What thinned nodes read: of which value which stride, and the value with these pixels."""
+    """The strided values that rewritten nodes read: by source value and stride."""
 
     def __post_init__(self) -> None:
-        """Note where each value is read."""
-        self.graph = replace(self.edit.graph, values=self.edit.values)  # with those added since
+        """Record where each value is read."""
+        self.graph = replace(self.edit.graph, values=self.edit.values)  # including added nodes
         self.positions: dict[int, list[int]] = {}
         for position, node in enumerate(self.graph.nodes):
             for v in dict.fromkeys(node.operands):
                 self.positions.setdefault(v, []).append(position)
 
     def visit(self, position: int) -> None:
-        """Let a node make fewer pixels, or cut what is wanted out of those that it makes."""
+        """Let a node compute fewer pixels, or slice the requested pixels from its result."""
         node = self.graph.nodes[position]
         output = node.outputs[0]
         readers = [p for p in self.positions.get(output, ()) if self._reads(p, output)]
@@ -64,7 +65,7 @@ class _Thinner:
             self.cut(v, position + 1)
 
     def cut(self, value: int, position: int) -> None:
-        """Put the slices that are wanted of a value ahead of a position."""
+        """Insert the requested slices of a value before a position."""
         for (rows, columns), part in self.wanted.pop(value, {}).items():
             attributes = CopyAttributes(step=(1, rows, columns, 1))
             slice_ = Node(-1, STRIDED_SLICE, 1, (value,), (part,), attributes=attributes)
@@ -89,7 +90,7 @@ class _Thinner:
         self.edit.applied.append(f"{label(node)}: only pixels {stride} apart are read")
 
     def _let_read(self, position: int, part: int) -> None:
-        """Let a reader of pixels that lie apart have a value of just these."""
+        """Let a strided reader read a value that has only its pixels."""
         node = self._now(position)
         if node.op == STRIDED_SLICE:
             plain = replace(node, op=COPY, inputs=(part,), attributes=None)
@@ -106,7 +107,7 @@ class _Thinner:
         return replace(epilogue_op, operands=operands)
 
     def _part(self, value: int, stride: Pair) -> int:
-        """Return the value that holds the pixels of another that lie `stride` apart."""
+        """Return the value that consists of another value's pixels, `stride` apart."""
         value_ = self.graph.values[value]
         own_strides = _operand_strides(value_.shape, stride)
         if all(step == 1 for step in own_strides):
@@ -140,11 +141,11 @@ class _Thinner:
 
     def _reads(self, position: int, value: int) -> bool:
         node = self._now(position)
-        # What was not replaced still reads what it did: a node may have thousands of operands.
+        # Operands that were not replaced are unchanged: a node may have thousands.
         return node is self.graph.nodes[position] or value in node.operands
 
     def _stride(self, position: int, value: int) -> Pair:
-        """Return how far apart the pixels lie that a node reads of a value; _ALL if it may be 1."""
+        """Return the stride with which a node reads a value's pixels; _ALL if it may be 1."""
         node = self._now(position)
         if node.inputs[0] != value or node.operands.count(value) > 1:
             return _ALL
@@ -168,7 +169,7 @@ class _Thinner:
 
 
 def _operand_strides(shape: tuple[int, ...], stride: Pair) -> list[int]:
-    """Return the stride along each dimension of an operand of images; sizes of 1 are broadcast."""
+    """Return the stride along each dimension of an image operand; sizes of 1 are broadcast."""
     along = [1] * len(shape) + [*stride, 1]
     own_strides = along[-len(shape) :] if shape else []
     return [step if size > 1 else 1 for size, step in zip(shape, own_strides, strict=True)]

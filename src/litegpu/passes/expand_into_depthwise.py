@@ -1,7 +1,7 @@
-"""Computes the convolution before a depthwise one inside the kernel of the latter.
+"""Fuses the convolution before a depthwise convolution into the depthwise kernel.
 
-A block of MobileNet v2 is one kernel then, and its widest value never leaves the chip; so is what
-MobileNets begin with.
+A block of MobileNet v2 then is one kernel, and its widest value never leaves the chip; so is the
+beginning of MobileNets.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
 def expand_into_depthwise(graph: Graph, fusions: Fusions) -> PassResult:
-    """Merge each convolution that only a merged depthwise and pointwise one reads.
+    """Merge each convolution that only a fused depthwise and pointwise convolution reads.
 
-    Whether a kernel computes all three, and pays, is for its implementation to say.
+    The implementation decides whether a kernel can compute all three and is faster.
     """
     edit = Editor(graph)
     consumers = graph.consumers()

@@ -1,8 +1,8 @@
-"""Finds normalizations, which models spell with a dozen operations, and makes each one operation.
+"""Finds normalizations, which models express in a dozen operations, and makes each one operation.
 
-(x - mean) / sqrt(variance + e), perhaps times factors, perhaps plus a shift: instance norm, layer
-norm, RMS norm. Exporters spell them in many ways, so none of these is looked for. Instead, what
-each value is made of is worked out symbolically: one that comes to such a sum is a normalization.
+(x - mean) / sqrt(variance + e), optionally with factors and a shift: instance norm, layer norm, RMS
+norm. Exporters express them in many ways, so the pass does not match patterns. Instead, it computes
+symbolically what each value consists of: a value that amounts to such a sum is a normalization.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_TERMS, _MOST_FACTORS, _MOST_OPERATIONS = 3, 8, 64
 
 @dataclass(frozen=True, slots=True)
 class _Of:
-    """The value that statistics are of, and the axes of its own shape."""
+    """The value that statistics are taken of, and the axes in its own shape."""
 
     source: int
     axes: tuple[int, ...]
@@ -36,7 +36,7 @@ class _Of:
 
 @dataclass(frozen=True, slots=True)
 class _Square:
-    """The square of a value (`of.source`), of its mean, or of the difference of the two."""
+    """The square of a value (`of.source`), of its mean, or of their difference."""
 
     of: _Of
     base: str
@@ -44,7 +44,7 @@ class _Square:
 
 @dataclass(frozen=True, slots=True)
 class _Deviation:
-    """(the mean square + epsilon) to a power: of the differences from the mean, or of the value."""
+    """A power of (mean square + epsilon), of the value or of its distance from the mean."""
 
     of: _Of
     centred: bool
@@ -54,7 +54,7 @@ class _Deviation:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Term:
-    """The value ("x"), its mean ("mean") or 1 ("one"), times factors and perhaps 1 / deviation."""
+    """The value ("x"), its mean ("mean") or 1 ("one"), times factors and possibly 1 / deviation."""
 
     base: str
     sign: int = 1
@@ -64,7 +64,7 @@ class _Term:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """A sum of terms; `deviation` is that of the deviation which some of them are divided by."""
+    """A sum of terms; `deviation` is the value that some of them are divided by."""
 
     of: _Of
     terms: tuple[_Term, ...]
@@ -84,7 +84,7 @@ def find_normalization(graph: Graph) -> PassResult:
         form = finder.follow(node)
         if not isinstance(form, _Sum) or not _is_normalization(form):
             continue
-        del finder.forms[node.outputs[0]]  # what follows may be normalized again
+        del finder.forms[node.outputs[0]]  # the result may be normalized again
         explained.add(form.of)
         absorbed = sorted(finder.absorbed(node, form.of), key=edit.position)
         reason = _obstacle(graph, node, form, absorbed)
@@ -105,7 +105,7 @@ def find_normalization(graph: Graph) -> PassResult:
 
 
 def _is_normalization(form: _Sum) -> bool:
-    """Whether a sum is x / deviation less mean / deviation, all times factors, and one shift."""
+    """Whether a sum is (x - mean) / deviation times factors, plus at most one shift."""
     if form.deviation is None:
         return False
     terms = {term.base: term for term in form.terms}
@@ -137,7 +137,7 @@ def _obstacle(graph: Graph, node: Node, form: _Sum, absorbed: list[Node]) -> str
 
 
 def _spelled_out(edit: Editor, node: Node, form: _Sum, merged: tuple[int, ...]) -> list[Node]:
-    """Return the nodes that replace the last one of a normalization."""
+    """Return the nodes that replace the last node of a normalization."""
     value, deviation = edit.graph.values[form.of.source], form.deviation
     assert deviation is not None
     axes = tuple(axis + 4 - len(value.shape) for axis in form.of.axes)
@@ -171,23 +171,23 @@ def _spelled_out(edit: Editor, node: Node, form: _Sum, merged: tuple[int, ...]) 
 
 @dataclass
 class _Finder:
-    """Works out what values are made of, node by node."""
+    """Computes symbolically what values consist of, node by node."""
 
     graph: Graph
     forms: dict[int, _Form] = field(default_factory=dict)
     deviations: list[tuple[Node, _Deviation]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Start without knowing anything."""
+        """Start without any known value."""
         self._producers = self.graph.producers()
 
     def follow(self, node: Node) -> _Form | None:
-        """Return (and keep) what a node's output is made of, None if nothing of interest."""
+        """Return (and store) the symbolic form of a node's output; None if it is not relevant."""
         rule = _RULES.get(node.op)
         form = rule(self, node) if rule and not is_quantized(self.graph, node) else None
         if isinstance(form, _Deviation) and form.power == 1.0 and node.op != "ADD":
             self.deviations.append((node, form))
-        # An activation may follow a whole normalization, but is none of its parts.
+        # An activation may follow a whole normalization, but is not a part of it.
         whole = isinstance(form, _Sum) and _is_normalization(form)
         if form is None or not (whole or node.params.get("activation", "none") == "none"):
             return None
@@ -195,7 +195,7 @@ class _Finder:
         return form
 
     def absorbed(self, node: Node, of: _Of) -> list[Node]:
-        """Return the nodes before the last one that make up a normalization, in any order."""
+        """Return the nodes of a normalization before its last one, in any order."""
         found: dict[int, Node] = {}
         waiting = [node]
         while waiting and len(found) <= _MOST_OPERATIONS:
@@ -209,14 +209,14 @@ class _Finder:
         return list(found.values())
 
     def _number(self, v: int) -> float | None:
-        """Return the value of a constant that is one number."""
+        """Return the number that a constant of one element holds."""
         value = self.graph.values[v]
         if not value.is_constant or value.elements != 1:
             return None
         return float(as_float32(value).ravel()[0])
 
     def _as_sum(self, v: int, of: _Of) -> _Sum | None:
-        """Return a value as terms around the value that statistics are of."""
+        """Return a value as terms of the value that statistics are taken of."""
         if v == of.source:
             return _Sum(of, (_Term("x"),))
         form = self.forms.get(v)
@@ -228,13 +228,13 @@ class _Finder:
         return form if not pure or self._lines_up(self.graph.values[v], of) else None
 
     def _lines_up(self, value: Value, of: _Of) -> bool:
-        """Whether a statistic is broadcast along just the axes that it is of."""
+        """Whether a statistic is broadcast along exactly the axes that it was reduced over."""
         whole = self.graph.values[of.source].shape
         reduced = tuple(1 if axis in of.axes else size for axis, size in enumerate(whole))
         return (1,) * (len(whole) - len(value.shape)) + value.shape == reduced
 
     def _both(self, node: Node) -> tuple[_Sum, _Sum] | None:
-        """Return both inputs as sums around the same value, if one of them has to do with it."""
+        """Return both inputs as sums of the same value, if one of them depends on it."""
         known = [self.forms[v] for v in node.inputs if isinstance(self.forms.get(v), _Sum)]
         if not known:
             return None
@@ -254,7 +254,7 @@ class _Finder:
         return _Sum(_Of(source, axes), (_Term("mean"),))
 
     def view(self, node: Node) -> _Form | None:
-        """Take dimensions of size 1 away, or add some, without moving elements."""
+        """Return a view that adds or removes dimensions of size 1."""
         form = self.forms.get(node.inputs[0])
         before, after = (self.graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
         same = [n for n in before if n != 1] == [n for n in after if n != 1]
@@ -291,7 +291,7 @@ class _Finder:
     def subtract(self, node: Node) -> _Form | None:
         first, second = (self.forms.get(v) for v in node.inputs)
         if isinstance(first, _Deviation) and isinstance(second, _Square):
-            # The mean square less the squared mean, as some spell the variance.
+            # The mean square minus the squared mean, another formula of the variance.
             plain = not first.centred and first == _Deviation(first.of, centred=False)
             if plain and second == _Square(first.of, "mean"):
                 return replace(first, centred=True)
@@ -348,7 +348,7 @@ class _Finder:
 
 
 def _joined(left: _Sum, right: _Sum, terms: list[_Term]) -> _Sum | None:
-    """Return a sum of terms that both operands agree about."""
+    """Return a sum of terms if both operands have the same deviation."""
     deviations = {form.deviation for form in (left, right)} - {None}
     if len(deviations) > 1 or len(terms) > _MOST_TERMS:
         return None
@@ -363,7 +363,7 @@ def _added(left: _Sum, right: _Sum, sign: int) -> _Sum | None:
 
 
 def _product(left: _Sum, right: _Sum) -> _Sum | None:
-    """Return a product, one side of which must be nothing but factors and the deviation."""
+    """Return a product; one side must consist only of factors and the deviation."""
     if len(left.terms) > 1 or left.terms[0].base != "one":
         left, right = right, left
     (factor, *others) = left.terms
@@ -398,4 +398,4 @@ _RULES: Mapping[str, Callable[[_Finder, Node], _Form | None]] = {
     "SQUEEZE": _Finder.view,
     "SUB": _Finder.subtract,
 }
-"""What each operation makes of what is known about its inputs."""
+"""How each operation combines the symbolic forms of its inputs."""

@@ -1,4 +1,4 @@
-"""Drops nodes whose results are constants, such as DEQUANTIZE of float16 weights."""
+"""Folds nodes whose results are constants, such as DEQUANTIZE of float16 weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from litegpu.passes.base import Editor, PassResult, label
 
 
 def fold_constants(graph: Graph) -> PassResult:
-    """Give the outputs of such nodes their data and drop the nodes."""
+    """Replace the outputs of such nodes by constants, and remove the nodes."""
     edit, budget = Editor(graph), fold.Budget.of(graph)
     for position, node in enumerate(graph.nodes):
         if fold.is_folded(node, edit.values):

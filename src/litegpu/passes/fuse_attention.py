@@ -1,7 +1,7 @@
-"""Makes one kernel of attention: products of queries and keys, softmax, products with the values.
+"""Fuses attention into one kernel: query-key products, softmax, and products with the values.
 
-The scores, as many as queries times keys, are then never stored, and heads are read and written
-where they lie: they need not be brought before the tokens, nor back behind them.
+The scores (queries × keys) are then never stored, and heads are read and written in place, without
+the transposes before and after.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MATMUL = "BATCH_MATMUL"
 
 
 def fuse_attention(graph: Graph, fusions: Fusions) -> PassResult:
-    """Merge each softmax with the two products around it, and with the order of heads."""
+    """Merge each softmax with the two products around it, and with the transposes of heads."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     for node in graph.nodes:
@@ -74,7 +74,7 @@ def _obstacle(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A value that holds heads: before the tokens, or across them."""
+    """A value with attention heads: before the tokens' axis, or in their channels (`across`)."""
 
     value: int
     across: bool
@@ -88,7 +88,7 @@ def _merged(
     producers: Mapping[int, Node],
     consumers: Mapping[int, list[Node]],
 ) -> tuple[Node | str, tuple[Node, ...]]:
-    """Return the one node, or why there is none, and the permutations behind it that it makes."""
+    """Return the fused node, or the reason why not, and the transposes that it includes."""
     scores = graph.values[first.outputs[0]].shape4
     tokens = (scores[2], scores[3], scores[3])
     operands = (*first.inputs, last.inputs[1])
@@ -123,7 +123,7 @@ def _merged(
 def _numbered(
     epilogue: tuple[EpilogueOp, ...], inputs: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[EpilogueOp, ...]]:
-    """Return inputs with those of an epilogue, and this with operands that are numbers of them."""
+    """Return inputs and an epilogue, whose operands become indices of additional inputs."""
     read = [v for each in epilogue for v in each.operands if v != SELF]
     numbers = {v: len(inputs) + i for i, v in enumerate(dict.fromkeys(read))}
     ops = (
@@ -136,7 +136,7 @@ def _numbered(
 def _source(
     graph: Graph, producers: Mapping[int, Node], value: int, tokens: int, turned: bool
 ) -> _Found | None:
-    """Return where a product's operand may be read from: the value that is furthest back.
+    """Return the earliest value from which a product's operand can be read.
 
     `turned`: its matrices are [depth, tokens].
     """
@@ -166,7 +166,7 @@ def _source(
 def _order(
     shape: tuple[int, int, int, int], tokens: int, depth: int, across: bool
 ) -> tuple[list[tuple[int, int]], tuple[int, int], tuple[int, int]] | None:
-    """Return the digits (size, step) of heads, tokens and channels in a value, if it holds them."""
+    """Return the digits (size, step) of heads, tokens and channels in a value, if it has them."""
     outer, middle, inner, channels = shape
     if channels != depth or (middle if across else inner) != tokens:
         return None
@@ -179,9 +179,9 @@ def _order(
 def _target(
     graph: Graph, consumers: Mapping[int, list[Node]], last: Node
 ) -> tuple[int, bool, tuple[Node, ...]]:
-    """Return what value may be made in place of a product, whether heads lie across its tokens.
+    """Return the value that can be written in place of a product, and whether heads are across.
 
-    The permutations between them come last.
+    The transposes between them come last.
     """
     value = last.outputs[0]
     outer, heads, tokens, depth = graph.values[value].shape4

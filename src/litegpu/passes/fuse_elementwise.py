@@ -1,4 +1,4 @@
-"""Fuses element-wise ops, residual additions among them, into the kernel before them."""
+"""Fuses element-wise ops, including residual additions, into the kernel before them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from litegpu.ops.common.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 MAX_OPERANDS = 8
-"""Buffers that the epilogue ops of one kernel may read: devices limit how many a kernel may use."""
+"""Number of buffers that the epilogue ops of a kernel may read: devices limit the total."""
 _MOST_OPS = 64
-"""Epilogue ops of one kernel: compilers take long for many thousand."""
+"""Number of epilogue ops of a kernel: compilers are slow for thousands of them."""
 
 
 def fuse_elementwise(graph: Graph) -> PassResult:
@@ -35,10 +35,9 @@ def fuse_elementwise(graph: Graph) -> PassResult:
         if not found:
             edit.declined.append(f"{label(node)} ({_names(node)}): no kernel before it is free")
             continue
-        # The later of two producers: the earlier one then is not put off.
+        # The later of two producers, so that the earlier one is not delayed.
         source, producer, reader = max(found, key=lambda each: each[0])
-        # The fused node stands where the epilogue op stood: its other operands are ready only
-        # there.
+        # The fused node takes the epilogue op's position, where its other operands are available.
         edit.nodes[position] = replace(
             producer,
             outputs=reader.outputs,
@@ -51,12 +50,12 @@ def fuse_elementwise(graph: Graph) -> PassResult:
 
 
 def _fits(graph: Graph, producer: Node, reader: Node, consumers: Mapping[int, list[Node]]) -> bool:
-    """Whether the producer of the running value can take an epilogue op."""
+    """Whether the kernel that computes the running value can include an epilogue op."""
     value = reader.inputs[0]
     if has(producer, Trait.HOLDS_INPUTS) or len(producer.outputs) > 1:
         return False
     if has(producer, Trait.TRANSPOSED) and depends_on_position(reader.epilogue):
-        return False  # its kernels see their own share of the result alone
+        return False  # its kernels each see only a part of the result
     if only_consumer(value, consumers, graph.outputs) is None or reader.operands.count(value) > 1:
         return False
     if graph.values[value].shape != graph.values[reader.outputs[0]].shape:
@@ -67,7 +66,7 @@ def _fits(graph: Graph, producer: Node, reader: Node, consumers: Mapping[int, li
 
 
 def _buffers(graph: Graph, node: Node) -> int:
-    """Return how many buffers the ops of a node read; scalars are part of the kernel's text."""
+    """Return the number of buffers that a node's ops read; scalars are kernel text."""
     values = [
         graph.values[v] for epilogue_op in node.epilogue for v in epilogue_op.operands if v != SELF
     ]
@@ -75,7 +74,7 @@ def _buffers(graph: Graph, node: Node) -> int:
 
 
 def _orientations(graph: Graph, node: Node) -> list[Node]:
-    """Return the node, and the node with running value and first operand exchanged."""
+    """Return the node, and the node with its running value and first operand exchanged."""
     first = node.epilogue[0]
     if len(first.operands) != 1 or first.operands[0] == SELF or first.extend:
         return [node]

@@ -1,4 +1,4 @@
-"""Moves element-wise ops above RESHAPE and CONCATENATION, to the kernels that can fuse them."""
+"""Moves element-wise ops above RESHAPE and CONCATENATION, to kernels that can fuse them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from litegpu.ops.reshape import RESHAPE
 from litegpu.passes.base import Editor, PassResult, label
 
 _MOST_COPIES = 1 << 12
-"""Nodes that may be added in all: an op above a CONCATENATION is one for each of its inputs."""
+"""Maximum number of added nodes: an op above a CONCATENATION becomes one for each input."""
 
 
 def hoist_elementwise(graph: Graph) -> PassResult:
-    """Move each epilogue op as far up as it can rise."""
+    """Move each epilogue op up as far as possible."""
     hoister = _Hoister(Editor(graph))
     waiting = list(reversed(graph.nodes))
     while waiting:
@@ -26,19 +26,19 @@ def hoist_elementwise(graph: Graph) -> PassResult:
 
 
 class _Hoister:
-    """Keeps the order of the nodes, and who makes and reads values, while ops rise."""
+    """Tracks the order of nodes, and producers and readers of values, while ops move up."""
 
     def __init__(self, edit: Editor) -> None:
         self._edit = edit
-        self._graph = replace(edit.graph, values=edit.values)  # with those added since
+        self._graph = replace(edit.graph, values=edit.values)  # including added ones
         self._copies = 0
         self._replaced: dict[int, list[Node]] = {}
-        """What stands in the place of a node, by its identity; each of these may be replaced."""
+        """The replacements of each node, by its identity; these may be replaced in turn."""
         self._producers = dict(edit.graph.producers())
         self._readers = {v: len(nodes) for v, nodes in edit.graph.consumers().items()}
 
     def visit(self, node: Node) -> list[Node]:
-        """Move the epilogue ops of a node above the view before it; return what has them then."""
+        """Move a node's epilogue ops above the view before it; return their new nodes."""
         if node.op != COPY or not node.epilogue:
             return []
         view = self._producers.get(node.inputs[0])
@@ -97,7 +97,7 @@ class _Hoister:
 
 
 def _obstacle(graph: Graph, node: Node, view: Node) -> str:
-    """Return why epilogue ops depend on where an element stands, or an empty text."""
+    """Return why epilogue ops depend on an element's position; an empty text if they do not."""
     shape = graph.values[node.inputs[0]].shape
     if shape != graph.values[node.outputs[0]].shape:
         return "they broadcast their input"

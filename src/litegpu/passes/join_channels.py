@@ -1,6 +1,6 @@
-"""Makes one kernel of a CONCATENATION of few channels that are cut, or enlarged, from one value.
+"""Fuses a CONCATENATION of a few channels, each sliced or enlarged from one value, into one kernel.
 
-Each of these would have been a kernel that writes a value of one channel.
+Otherwise each part would be a kernel that writes a value of one channel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHANNELS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Channels of a CONCATENATION: what they are looked up in, what follows, and by which nodes."""
+    """Channels of a CONCATENATION: their source value, index maps, epilogue and nodes."""
 
     source: int
     maps: tuple[ChannelMap, ...]
@@ -29,7 +29,7 @@ class _Part:
 
 
 def join_channels(graph: Graph) -> PassResult:
-    """Look at each CONCATENATION along the channels, whose parts are too small to lie in it."""
+    """Visit each CONCATENATION of channels whose parts are too small to be written in place."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     for position, node in enumerate(graph.nodes):
@@ -66,10 +66,10 @@ def _part(
     producers: Mapping[int, Node],
     consumers: Mapping[int, list[Node]],
 ) -> _Part | str:
-    """Return how a part comes to be, or why no kernel can look its channels up."""
+    """Return how a part is computed, or why a kernel cannot look its channels up."""
     nodes: list[Node] = []
     node = producers.get(value)
-    # What was after the CONCATENATION has been moved before it: it is done to all parts alike.
+    # Ops after the CONCATENATION were moved before it: all parts have the same ones.
     if node is not None and _is_element_wise(graph, node):
         nodes.append(node)
         node = producers.get(node.inputs[0])
@@ -86,14 +86,14 @@ def _part(
 
 
 def _is_element_wise(graph: Graph, node: Node) -> bool:
-    """Whether a node does the same to each element, wherever it stands, and has no operands."""
+    """Whether a node applies the same function to each element, without operands."""
     plain = node.op == COPY and node.attributes is None and not depends_on_position(node.epilogue)
     same = graph.values[node.inputs[0]].shape == graph.values[node.outputs[0]].shape
     return plain and same and not any(each.operands for each in node.epilogue)
 
 
 def _maps(graph: Graph, node: Node) -> tuple[ChannelMap, ...]:
-    """Return the map of each channel that a node makes; none if it does anything else."""
+    """Return the index map of each channel that a node computes; none if it does anything else."""
     shape = graph.values[node.outputs[0]].shape
     found = lookups(graph, node)
     if found is None or len(found) != 4 or len(shape) != 4:

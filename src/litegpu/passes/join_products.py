@@ -1,7 +1,7 @@
-"""Makes one product of two whose results are added, as at the beginning of a residual stage.
+"""Replaces the sum of two products by one product, as at the start of a residual stage.
 
-The inputs lie side by side, where their producers write them, and so do the weights: neither of
-the two results passes through memory, and one launch is saved.
+Producers write the two inputs as one concatenated value, and the weights are concatenated, too:
+neither result is written to memory, and one launch is saved.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _VIEWS = (Trait.HOLDS_INPUTS, Trait.LIES_IN_INPUT)
 _WIDTH = 8
-"""The first input's channels must be a multiple of this to be joined with the other."""
+"""The first input's channels must be a multiple of this to be joined with the other's."""
 
 
 def join_products(graph: Graph) -> PassResult:
-    """Let an ADD of two pointwise products become one product of their inputs side by side."""
+    """Let an ADD of two pointwise products become one product of their concatenated inputs."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
-    # The values that have a place already: others write them side by side, or read a part of them.
+    # Values with a fixed storage: they are written into a larger value, or a part of them is read.
     views = [each for each in graph.nodes if any(has(each, view) for view in _VIEWS)]
     placed = {v for each in views for v in (*each.operands, *each.outputs)}
     for position, node in enumerate(graph.nodes):

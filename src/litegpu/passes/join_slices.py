@@ -1,6 +1,6 @@
-"""Joins slices that lie side by side in a CONCATENATION as they did before they were cut.
+"""Joins slices that are adjacent in a CONCATENATION as they were in their source.
 
-Each slice is a kernel that copies. One slice of all of them remains, or none where it is the whole.
+Each slice is a copying kernel. One slice remains, or none if it covers the whole source.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class _Part:
     begin: int
     end: int
     slices: tuple[Node, ...]
-    """Those that the part consists of; none where an input is no slice."""
+    """The slices that the part consists of; none if an input is not a slice."""
 
     def and_then(self, other: _Part) -> _Part | None:
-        """Return both parts as one, if the other one begins where this one ends."""
+        """Return both parts as one, if the other one starts where this one ends."""
         adjacent = self.slices and other.slices and self.end == other.begin
         if not adjacent or self.source != other.source:
             return None
@@ -33,7 +33,7 @@ class _Part:
 
 
 def join_slices(graph: Graph) -> PassResult:
-    """Let a CONCATENATION read what its slices were cut from."""
+    """Let a CONCATENATION read its slices' source."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     for position, original in enumerate(graph.nodes):
@@ -57,15 +57,13 @@ def join_slices(graph: Graph) -> PassResult:
 
 
 def _part(edit: Editor, producer: Node | None, node: Node, value: int) -> _Part:
-    """Return an input of a CONCATENATION as a part of what it was cut from along the axis."""
+    """Return an input of a CONCATENATION as a part of its source along the axis."""
     graph, axis = edit.graph, node.attributes.axis
     shape = graph.values[value].shape4
     whole = _Part(value, 0, shape[axis], ())
     if producer is None or producer.op != STRIDED_SLICE or producer.epilogue:
         return whole
-    current = (
-        edit.nodes[edit.position(producer)] or producer
-    )  # what it cuts may have another name by now
+    current = edit.nodes[edit.position(producer)] or producer  # the source may have been renamed
     attributes: CopyAttributes = producer.attributes
     source = graph.values[current.inputs[0]].shape4
     others = [i for i in range(4) if i != axis]
@@ -84,7 +82,7 @@ def _joined(parts: list[_Part]) -> list[_Part]:
 
 
 def _rewrite(edit: Editor, position: int, node: Node, parts: list[_Part]) -> None:
-    """Replace a CONCATENATION by one of fewer parts, by one slice, or by nothing."""
+    """Replace a CONCATENATION by one with fewer parts, by one slice, or by its source."""
     target = node.outputs[0]
     inputs, added = [], []
     for part in parts:
@@ -107,7 +105,7 @@ def _rewrite(edit: Editor, position: int, node: Node, parts: list[_Part]) -> Non
 
 
 def _slice(edit: Editor, node: Node, part: _Part) -> Node | None:
-    """Return the node that cuts a part, None where it is all there is."""
+    """Return the node that slices a part; None if it is the whole source."""
     source, axis = edit.graph.values[part.source], node.attributes.axis
     if part.begin == 0 and part.end == source.shape4[axis]:
         return None

@@ -1,6 +1,6 @@
-"""Multiplies channels that a kernel looks up with the matrix of the pointwise convolution after it.
+"""Fuses a pointwise convolution into the kernel that looks its input channels up.
 
-So bytes of Y, U and V become R, G and B where they are read.
+Bytes of Y, U and V then become R, G and B when they are read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
 def matrix_into_channels(graph: Graph) -> PassResult:
-    """Merge each pointwise convolution of few channels that alone reads what is looked up."""
+    """Merge each pointwise convolution of a few channels that alone reads looked-up channels."""
     edit = Editor(graph)
     consumers = graph.consumers()
     for position, node in enumerate(graph.nodes):
@@ -43,7 +43,7 @@ def matrix_into_channels(graph: Graph) -> PassResult:
 
 
 def _matrix(graph: Graph, node: Node, reader: Node | None) -> tuple[tuple[float, ...], ...] | str:
-    """Return the rows of a convolution's matrix, each with its bias, or why it cannot go."""
+    """Return the rows of a convolution's matrix, each with its bias, or why it cannot be merged."""
     if reader is None or reader.op != "CONV_2D" or reader.operands.count(node.outputs[0]) > 1:
         return "not read by one convolution alone"
     attributes = reader.attributes

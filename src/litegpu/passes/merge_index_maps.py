@@ -1,6 +1,6 @@
-"""Merges two maps that treat each axis by itself: they cut, resize, mirror, reverse, exchange axes.
+"""Merges two maps that treat each axis separately: slices, resizes, mirrors, reversals, transposes.
 
-The kernel that goes would have written a whole value, often one larger than what it read.
+This saves a kernel that writes a whole value, often one larger than its input.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
 def merge_index_maps(graph: Graph) -> PassResult:
-    """Let the second of two such index maps look its elements up in the input of the first.
+    """Let the second of two such index maps read the input of the first.
 
-    The first may be a slice, which would be a kernel of its own, or a view of the input.
+    The first may be a slice, which would be a separate kernel, or a view of the input.
     """
     edit = Editor(graph)
     consumers = graph.consumers()
@@ -50,7 +50,7 @@ def merge_index_maps(graph: Graph) -> PassResult:
 
 
 def _then(first: Lookup, second: Sequence[Lookup]) -> Lookup:
-    """Return where the index along an axis comes from over two index maps."""
+    """Return the index map of an axis through two index maps."""
     if first.axis is None:
         return first
     further = second[first.axis]
@@ -58,7 +58,7 @@ def _then(first: Lookup, second: Sequence[Lookup]) -> Lookup:
 
 
 def _node(graph: Graph, node: Node, lookups: Sequence[Lookup], producer: Node) -> Node:
-    """Return the index map of these lookups: steps of one size where they are, else a table."""
+    """Return the index map of these lookups: with a constant step if possible, else as a table."""
     sources = []
     for each in lookups:
         start, *rest = each.indices

@@ -1,6 +1,6 @@
-"""Merges chains of TRANSPOSE, RESHAPE and other permutations; inverse pairs vanish.
+"""Merges chains of TRANSPOSE, RESHAPE and other permutations; inverse pairs cancel.
 
-Each kernel that goes would have read and written a whole value.
+Each saved kernel would read and write a whole value.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from litegpu.ops.reshape import RESHAPE
 from litegpu.passes.base import Editor, PassResult, label
 
 _FURTHEST = 32
-"""Permutations before one that are looked through for where it may read from."""
+"""Maximum number of permutations before one that are searched for its new source."""
 
 
 def merge_permutations(graph: Graph) -> PassResult:
-    """Let the last permutation of each chain read from where most kernels are saved."""
+    """Let the last permutation of each chain read the source that saves most kernels."""
     edit = Editor(graph)
     merger = _Merger(edit)
     for position, node in enumerate(graph.nodes):
@@ -30,26 +30,26 @@ def merge_permutations(graph: Graph) -> PassResult:
 
 @dataclass(frozen=True, slots=True)
 class _Merge:
-    """The last permutation of a chain as it would read from the chain's start."""
+    """The last permutation of a chain, reading from the chain's start."""
 
     node: Node
     in_order: bool
     saved: int
-    """Kernels that are saved."""
+    """The number of kernels saved."""
     alone: bool
-    """Whether nothing else reads the values in between."""
+    """Whether the values in between have no other reader."""
     passed: tuple[Node, ...]
-    """The permutations before, the last first, as the graph has them."""
+    """The permutations that it replaces, the last first, as in the graph."""
 
 
 @dataclass
 class _Merger:
     edit: Editor
     producers: dict[int, int] = field(default_factory=dict)
-    """The place of the node that makes each value."""
+    """The position of the node that computes each value."""
 
     def visit(self, position: int, node: Node) -> None:
-        """Merge what ends in a node, if that saves a kernel or a view."""
+        """Merge the chain that ends in a node, if that saves a kernel or a view."""
         choices, end = self._choices(node)
         best = max(choices, key=lambda each: (each.saved, len(each.passed)), default=None)
         if best is None or best.saved < 0 or (best.saved == 0 and not best.in_order):
@@ -67,7 +67,7 @@ class _Merger:
         self.edit.drop_unread(best.passed)
 
     def _choices(self, node: Node) -> tuple[list[_Merge], str]:
-        """Return where the chain may start, and why it may not start further back."""
+        """Return the possible starts of the chain, and why it cannot start earlier."""
         graph = self.edit.graph
         permutation: Permutation | None = permutation_of(graph, node) or ()
         found: list[_Merge] = []
@@ -103,7 +103,7 @@ class _Merger:
         return node.op == RESHAPE and same
 
     def _cost(self, node: Node) -> int:
-        """Return how many kernels it takes: a RESHAPE is free where its rows stay whole."""
+        """Return the number of kernels of a node: a RESHAPE is free if its rows stay whole."""
         if node.op != RESHAPE:
             return 1
         graph = self.edit.graph

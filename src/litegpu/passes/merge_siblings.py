@@ -1,7 +1,7 @@
-"""Merges convolutions that read the same value the same way; each result is a part.
+"""Merges convolutions that read the same value in the same way; each result is a part.
 
-Launches are saved, and the value is read once. A part of whole channel blocks costs nothing. What
-may be rounded does not change: sizes that decide about it are those of one of them.
+This saves launches, and the value is read once. Parts of whole channel blocks cost nothing. What
+may be rounded does not change: the sizes that determine it are still those of one convolution.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.passes.base import Editor, PassResult, label
 
 _MOST_WEIGHTS = 1 << 22
-"""Weights of one convolution: to read more takes longer than a launch, and their copy is memory."""
+"""Maximum number of weights of a convolution: with more, a launch matters little, and merging
+copies them.
+"""
 _OPEN = 16
-"""Groups of a kind that may take one more; earlier ones are full."""
+"""Maximum number of open groups of a kind; earlier ones are full."""
 _UNIT = 8
-"""Channels of which a part is whole units wherever halves are read in place."""
+"""A multiple of this many channels is a whole number of units for in-place reads of halves."""
 
 
 @dataclass
 class _Group:
-    """Convolutions that can be one; at most the last has channels that are no whole units."""
+    """Convolutions that can be merged; only the last may have a partial unit of channels."""
 
     unit: int
     whole: list[Node] = field(default_factory=list)
@@ -58,7 +60,7 @@ class _Group:
 
 
 def merge_siblings(graph: Graph) -> PassResult:
-    """Let one convolution make what several made, where that saves launches."""
+    """Replace several convolutions by one, if that saves launches."""
     edit = Editor(graph)
     consumers = graph.consumers()
     contractions = [node for node in graph.nodes if has(node, Trait.CONTRACTION)]
@@ -87,9 +89,9 @@ def merge_siblings(graph: Graph) -> PassResult:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What convolutions must have in common: what they do, and what may be rounded for them.
+    """What merged convolutions must have in common: their attributes, and what may be rounded.
 
-    `halves` tells that the result may be stored as half.
+    `halves`: the result may be stored as half.
     """
 
     does: Hashable
@@ -129,7 +131,7 @@ def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> 
 
 
 def _part(value: Value) -> Storage:
-    """Return how a value would lie between others."""
+    """Return the storage of a value as a part of a larger one."""
     n, height, width, channels = value.shape4
     whole = Storage.create(value.id, value.dtype, (n, height, width, 3 * channels), _UNIT)
     units = round_up(channels, _UNIT)
@@ -137,7 +139,7 @@ def _part(value: Value) -> Storage:
 
 
 def _takes_over(graph: Graph, reader: Node, value: int) -> bool:
-    """Whether an element-wise node could be fused into the kernel that makes one of its inputs."""
+    """Whether an element-wise node could be fused into the producer of one of its inputs."""
     if reader.op != COPY or not reader.epilogue:
         return False
     same = graph.values[value].shape == graph.values[reader.outputs[0]].shape

@@ -1,4 +1,4 @@
-"""Merges a PAD of H and W with zeros (or zero points) into convolutions and pools after it."""
+"""Merges a PAD of H and W with zeros (or zero points) into the convolutions and pools after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from litegpu.passes.base import Editor, PassResult, label
 
 
 def pad_into_window(graph: Graph) -> PassResult:
-    """Let each reader have the unpadded image, and treat what is outside as zero."""
+    """Let each reader read the unpadded image, with zeros outside."""
     edit = Editor(graph)
     consumers = graph.consumers()
     for position, node in enumerate(graph.nodes):
@@ -60,14 +60,14 @@ def _obstacle(graph: Graph, node: Node, readers: list[Node]) -> str:
 
 
 def _zero(reader: Node, fill: float) -> float:
-    """Return what a reader sees outside of the image: stored integers have a zero point."""
+    """Return the value that a reader assumes outside the image: integers have a zero point."""
     if isinstance(reader.attributes, PoolAttributes):
-        return fill  # any value: pools are told
+        return fill  # any value: pools get it as an attribute
     return getattr(reader.attributes, "input_zero", 0)
 
 
 def _leaves_out(reader: Node, image: tuple[int, ...], output: tuple[int, ...]) -> bool:
-    """Whether a pool has ignored positions in addition to those that count as zero."""
+    """Whether a pool ignores further positions in addition to those that count as zero."""
     pool = isinstance(reader.attributes, PoolAttributes)
     return pool and reader.attributes.window.leaves(image[1:3], output[1:3])
 

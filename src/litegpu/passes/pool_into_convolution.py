@@ -1,6 +1,6 @@
-"""Takes the maxima over windows of a convolution's result where that result is made.
+"""Fuses a maximum pool into the convolution before it.
 
-The result, which is larger than the maxima, then never leaves the chip, and a launch is saved.
+The convolution's result, larger than the pool's, then never leaves the chip, and a launch is saved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 def pool_into_convolution(graph: Graph, fusions: Fusions) -> PassResult:
     """Merge each convolution with the maximum pool that alone reads it.
 
-    Whether a kernel computes both, and pays, is for their implementations to say.
+    The implementations decide whether a kernel can compute both and is faster.
     """
     edit = Editor(graph)
     consumers = graph.consumers()

@@ -1,10 +1,10 @@
-"""Finds activations that a model spells out: one op then stands for HARD_SWISH, GELU or swish.
+"""Finds activations that a model expresses in several ops: HARD_SWISH, GELU or swish.
 
-Spelled out, x is read at least twice, so that it must be written to memory in between and its own
-kernel can take no epilogue op. The one epilogue op reads x once and fuses with what makes it.
+In that form, x is read at least twice: it must be stored in between, and its kernel can have no
+epilogue. The single epilogue op reads x once and can be fused with the producer of x.
 
-A spelling is multiplied out as a polynomial of x and of one inner function of x. So the order of
-factors, powers as POW or MUL, and DIV in place of MUL make no difference.
+The pass expands an expression as a polynomial of x and one inner function of x. So the order of
+factors, POW or MUL, and DIV in place of MUL make no difference.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from litegpu.ops.base import COPY, as_float32
 from litegpu.passes.base import Editor, PassResult, label
 
 Polynomial = Mapping[tuple[int, ...], float]
-"""The factor of each product of atoms; () is the constant. Atom 0 is x, others are functions."""
+"""The coefficient of each product of atoms; () is the constant. Atom 0 is x, others are functions.
+"""
 
 TOLERANCE = 1e-6
-"""How far constants may lie from those of the function, relative to them."""
+"""Maximum relative difference of constants from those of the function."""
 _CLOSE = 0.05
-"""From here to the tolerance, the report says that the constants differ."""
+"""Up to this relative difference, a declined match is reported."""
 
 _X: Polynomial = {(0,): 1.0}
 _MOST_TERMS, _MOST_FACTORS, _MOST_NODES = 8, 6, 12
 _LAST = ("ADD", "DIV", "MUL", "SUB")
-"""Functions that a spelling may end with."""
+"""The last functions of the supported expressions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,13 @@ class Atom:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """What the result and the argument of the inner function (atom 1) are, multiplied out."""
+    """The result and the argument of the inner function (atom 1), as polynomials."""
 
     name: str
     result: Polynomial
     inner: Atom
     scaled: bool = False
-    """Whether the argument may be any multiple of x, which then is the epilogue op's `scale`."""
+    """Whether the argument may be any multiple of x, which becomes the epilogue op's `scale`."""
 
 
 _GELU_SCALE = 0.7978845608028654  # the square root of 2 / pi
@@ -66,7 +67,7 @@ SPELLINGS = (
 
 
 def recognize_activations(graph: Graph) -> PassResult:
-    """Replace each spelling by its op; the nodes in between go, unless others read them too."""
+    """Replace each such expression by its op; nodes without other readers are removed."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     for position, node in enumerate(graph.nodes):
@@ -107,7 +108,7 @@ class _Found:
 
 
 def _find(graph: Graph, producers: Mapping[int, Node], node: Node) -> _Found | None:
-    """Return the activation that a node is the last op of; one that does not quite fit last."""
+    """Return the activation that ends in a node; an inexact match only if there is no exact one."""
     close = None
     for x in _ancestors(graph, producers, node):
         reader = _Reader(graph, producers, x)
@@ -124,7 +125,7 @@ def _find(graph: Graph, producers: Mapping[int, Node], node: Node) -> _Found | N
 
 
 def _ancestors(graph: Graph, producers: Mapping[int, Node], node: Node) -> list[int]:
-    """Return the computed values that a chain of epilogue ops comes from, the nearest first."""
+    """Return the computed values that a chain of epilogue ops starts from, the nearest first."""
     found: dict[int, None] = {}
     waiting = [node]
     for _ in range(_MOST_NODES):
@@ -141,7 +142,7 @@ def _ancestors(graph: Graph, producers: Mapping[int, Node], node: Node) -> list[
 
 
 def _named(result: Polynomial, atoms: Sequence[Atom]) -> tuple[EpilogueOp, str] | None:
-    """Return the epilogue op that a polynomial means, and what is wrong with it, if anything."""
+    """Return the epilogue op that equals a polynomial, and why it does not quite match."""
     used = {atom for key in result for atom in key if atom > 0}
     if len(used) != 1:
         return None
@@ -166,7 +167,7 @@ def _named(result: Polynomial, atoms: Sequence[Atom]) -> tuple[EpilogueOp, str] 
 
 
 def _to_one(atom: Atom) -> tuple[Atom, float]:
-    """Return a clamp from 0 as one to the range 0 to 1, and what to multiply that with."""
+    """Return a clamp from 0 as one to the range 0 to 1, and the factor for it."""
     high = atom.high
     if atom.low != 0 or not 0 < high < math.inf:
         return atom, 1.0
@@ -181,7 +182,7 @@ def _alike(found: Polynomial, wanted: Polynomial, tolerance: float) -> bool:
 
 @dataclass
 class _Reader:
-    """Multiplies out what ops make of the value `x`; notes the nodes and functions it meets."""
+    """Expands ops as polynomials of the value `x`; records the nodes and functions on the way."""
 
     graph: Graph
     producers: Mapping[int, Node]
@@ -191,7 +192,7 @@ class _Reader:
     known: dict[int, Polynomial | None] = field(default_factory=dict)
 
     def value(self, v: int) -> Polynomial | None:
-        """Return what a value is, or None where it depends on more than x."""
+        """Return a value's polynomial; None if it depends on more than x."""
         if v == self.x:
             return _X
         if v not in self.known:
@@ -207,7 +208,7 @@ class _Reader:
             return None
         if len(self.nodes) >= _MOST_NODES:
             return None
-        self.nodes[v] = node  # before what it reads: that must come to an end, too
+        self.nodes[v] = node  # before its operands: also limits the recursion
         running = self.value(node.inputs[0])
         for epilogue_op in node.epilogue:
             running = self._applied(epilogue_op, running)
@@ -242,7 +243,7 @@ class _Reader:
         (key, factor), *more = argument.items() or [((), 0.0)]
         if not more and len(key) == 1 and key[0] > 0 and factor == 1:
             inner = self.atoms[key[0] - 1]
-            if inner.function == "CLAMP":  # of a clamp: MINIMUM(MAXIMUM(x, 0), 6) and the like
+            if inner.function == "CLAMP":  # of a clamp: MINIMUM(MAXIMUM(x, 0), 6) and similar
                 argument, low, high = inner.argument, max(low, inner.low), min(high, inner.high)
         return self._atom(Atom("CLAMP", argument, low, high))
 

@@ -1,4 +1,4 @@
-"""Drops nodes that change nothing: same-shape RESHAPE and RESIZE, empty PAD, whole slices."""
+"""Removes nodes that change nothing: same-shape RESHAPE and RESIZE, empty PAD, whole slices."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from litegpu.passes.base import Editor, PassResult, label
 
 
 def remove_identity(graph: Graph) -> PassResult:
-    """Let consumers read the input instead; outputs of the graph are kept as they are."""
+    """Let consumers read the input instead; outputs of the graph remain."""
     edit = Editor(graph)
     for position, node in enumerate(graph.nodes):
         if not _is_identity(graph, node):
             continue
         if node.outputs[0] in graph.outputs:
-            edit.declined.append(f"{label(node)} makes an output of the partition")
+            edit.declined.append(f"{label(node)} computes an output of the partition")
             continue
         current = edit.nodes[position]
         source = current.inputs[0] if current else node.inputs[0]

@@ -1,4 +1,4 @@
-"""Lets ARG_MAX and ARG_MIN resize the channels that they compare: no one needs the large image."""
+"""Lets ARG_MAX and ARG_MIN resize the channels that they compare: the large image is not stored."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Folds scales and shifts by constants before convolutions into their weights.
 
-What goes is a kernel of its own: epilogue ops that no kernel before them could take, as those of an
-input.
+This saves a kernel for epilogue ops without a kernel before them, such as those on an input.
 """
 
 from __future__ import annotations
@@ -17,11 +16,13 @@ from litegpu.ops.common.traits import Trait
 from litegpu.passes.base import Editor, PassResult, Weighted, label
 
 _LARGEST_SHIFT = 16.0
-"""Where a larger shift cancels out, so do digits of the sums, which then lie apart from zero."""
+"""Maximum shift. With a larger one, cancellation costs digits of the sums, whose mean is far from
+zero.
+"""
 
 
 def scale_before_weights(graph: Graph) -> PassResult:
-    """Let each convolution that reads such ops read their input instead, if all that do can."""
+    """Let each convolution that reads such ops read their input instead, if all readers can."""
     edit = Editor(graph)
     weighted = Weighted(edit)
     consumers = graph.consumers()
@@ -71,7 +72,7 @@ def _obstacle(graph: Graph, node: Node, count: int, readers: list[Node]) -> str:
 
 
 def _shifted(graph: Graph, reader: Node, scaling: affine.Affine) -> str:
-    """Return why a convolution cannot take the shift, or an empty text."""
+    """Return why a convolution cannot include the shift; an empty text if it can."""
     if not np.any(scaling.shift):
         return ""
     if affine.leaves_image(graph, reader):

@@ -1,6 +1,6 @@
-"""Folds scales and shifts by constants behind a convolution into its weights and its bias.
+"""Folds scales and shifts by constants after a convolution into its weights and bias.
 
-What goes are element-wise ops, and the constants that the kernel would read for them.
+This saves element-wise ops, and the constants that the kernel would read for them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def scale_into_weights(graph: Graph) -> PassResult:
 
 def _obstacle(graph: Graph, producer: Node, node: Node) -> str:
     if producer.epilogue:
-        return "an epilogue op lies between"
+        return "an epilogue op is in between"
     if graph.values[node.inputs[0]].shape != graph.values[node.outputs[0]].shape:
         return "the epilogue op broadcasts its result"
     return ""

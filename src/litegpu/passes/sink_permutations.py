@@ -1,7 +1,7 @@
-"""Moves TRANSPOSE and its kin below element-wise ops, towards a permutation that undoes them.
+"""Moves permutations such as TRANSPOSE below element-wise ops, towards one that undoes them.
 
-So a network whose channels come first, with each convolution between two TRANSPOSEs, keeps only
-those at its ends: `merge_permutations` takes the pairs away, and the epilogue ops fuse with the
+In a channels-first network with each convolution between two TRANSPOSEs, only the first and the
+last remain: `merge_permutations` removes the pairs, and the epilogue ops fuse with the
 convolutions.
 """
 
@@ -19,7 +19,7 @@ from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes
 from litegpu.passes.base import Editor, PassResult, label
 
 _FURTHEST = 64
-"""Epilogue ops that are looked through for a permutation that undoes another."""
+"""Maximum number of epilogue ops that are searched for a permutation that undoes another."""
 
 
 def sink_permutations(graph: Graph) -> PassResult:
@@ -37,15 +37,15 @@ def sink_permutations(graph: Graph) -> PassResult:
 class _Sinker:
     edit: Editor
     producers: dict[int, int] = field(default_factory=dict)
-    """The place of the node that makes each value."""
+    """The position of the node that computes each value."""
 
     def __post_init__(self) -> None:
         self.consumers = self.edit.graph.consumers()
-        # Values that are added belong to it as well.
+        # Added values belong to it as well.
         self.graph = replace(self.edit.graph, values=self.edit.values)
 
     def visit(self, position: int, node: Node) -> None:
-        """Exchange epilogue ops and the permutation before them, if something behind undoes it."""
+        """Exchange epilogue ops and the permutation before them, if a later one undoes it."""
         mover, values = self._mover(node.inputs[0]), self.graph.values
         if mover is None or not self._undone(node, mover):
             return
@@ -58,7 +58,7 @@ class _Sinker:
         found = [epilogue_op for epilogue_op in epilogue if epilogue_op is not None]
         if len(found) < len(epilogue):
             self.edit.declined.append(
-                f"{label(mover)} below {label(node)}: an operand is moved otherwise"
+                f"{label(mover)} below {label(node)}: an operand has another order"
             )
             return
         shape = values[mover.inputs[0]].shape
@@ -71,7 +71,7 @@ class _Sinker:
         self.edit.applied.append(f"{label(mover)} below {label(node)}")
 
     def _mover(self, value: int) -> Node | None:
-        """Return the permutation that makes a value, if it only reorders."""
+        """Return the permutation that computes a value, if it only reorders."""
         position = self.producers.get(value)
         node = None if position is None else self.edit.nodes[position]
         if node is None or node.op != INDEX_MAP or permutation_of(self.graph, node) is None:
@@ -79,7 +79,7 @@ class _Sinker:
         return node
 
     def _undone(self, node: Node, mover: Node) -> bool:
-        """Whether ops lead from a node's result to a permutation that brings back the order."""
+        """Whether ops lead from a node's result to a permutation that restores the order."""
         order = permutation_of(self.graph, mover) or ()
         waiting, seen = [node], 0
         while waiting and seen < _FURTHEST:
@@ -100,7 +100,7 @@ class _Sinker:
         return both is not None and keeps_order(both)
 
     def _moved_back(self, epilogue_op: EpilogueOp, mover: Node) -> EpilogueOp | None:
-        """Return an op with its operands as they are before the permutation, if there are such."""
+        """Return an op with its operands in the order before the permutation, if possible."""
         elements = element_operands(epilogue_op)
         operands = [
             *(self._operand(v, mover) for v in elements),
@@ -132,7 +132,7 @@ class _Sinker:
 
 
 def _axes(attributes: IndexMapAttributes) -> list[int] | None:
-    """Return the output's axis for each of the input's, where a permutation just exchanges axes."""
+    """Return the output axis of each input axis, if a permutation just exchanges axes."""
     if any(len(axis.sizes) != 1 for axis in attributes.digits):
         return None
     axes = [digit for source in attributes.sources for digit, _ in source.terms]

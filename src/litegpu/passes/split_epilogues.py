@@ -1,7 +1,7 @@
-"""Gives the last epilogue ops kernels of their own where one kernel may not read so many buffers.
+"""Moves the last epilogue ops to separate kernels if one kernel cannot read that many buffers.
 
-Lowering does that in place, in what the node makes. That cannot hold what comes before the last of
-these ops where they change its type: sums in int32 before they become bytes, say.
+Lowering does that in place, in the node's output. This is impossible if the last ops change the
+type of what precedes them: for example, int32 sums that become bytes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _OWN = 4
 """Buffers of a kernel that sums products: the result, the input, weights and a bias."""
 _OWN_OF_COPY = 2
 _WIDE = {FLOAT: DType.FLOAT32, INT: DType.INT32, LONG: DType.INT64}
-"""The types that hold all that their registers do."""
+"""Types that can store everything that their registers hold."""
 
 
 def split_epilogues(graph: Graph, fusions: Fusions) -> PassResult:
-    """Split the epilogues that change the type of what they are applied to."""
+    """Split epilogues that change the type of their running value."""
     edit = Editor(graph)
     most = fusions.target.max_arguments
     for position, node in enumerate(graph.nodes):
@@ -49,7 +49,7 @@ def split_epilogues(graph: Graph, fusions: Fusions) -> PassResult:
 
 
 def _split(graph: Graph, node: Node, room: int) -> int | None:
-    """Return after how many epilogue ops to split, None if there is room or in place will do."""
+    """Return the number of epilogue ops before the split; None if none is needed."""
     ends = accumulate(_buffers(graph, each) for each in node.epilogue)
     count = sum(end <= room for end in ends)
     if count == len(node.epilogue):
@@ -60,13 +60,13 @@ def _split(graph: Graph, node: Node, room: int) -> int | None:
 
 
 def _buffers(graph: Graph, epilogue_op: EpilogueOp) -> int:
-    """Return how many buffers an epilogue op reads; scalars are part of the kernel's text."""
+    """Return the number of buffers that an epilogue op reads; scalars are kernel text."""
     values = (graph.values[v] for v in epilogue_op.operands if v != SELF)
     return sum(not (value.is_constant and value.elements == 1) for value in values)
 
 
 def _registers(graph: Graph, node: Node) -> list[Register]:
-    """Return what holds the running result before each epilogue op, and after the last."""
+    """Return the register type of the running value before each epilogue op, and after the last."""
 
     def of(v: int) -> Register:
         return register_of(graph.values[v].dtype)
