@@ -203,7 +203,7 @@ def test_no_change_of_a_file_is_overlooked(tmp_path: Path) -> None:
             file.write(whole[position : position + 1])
         for end in reversed(section_ends(whole)):
             file.truncate(end - 1)
-            with pytest.raises(DamagedError, match=r"it (is|was) cut"):
+            with pytest.raises(DamagedError, match=r"it (is|was) truncated"):
                 read(path)
 
 

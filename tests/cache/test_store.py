@@ -96,7 +96,7 @@ def test_every_byte_counts(tmp_path: Path) -> None:
             read(path, KEY)
     for length in (0, 1, 8, 40, 79, 80, 87, 88, 89, len(whole) - 1):
         path.write_bytes(whole[:length])
-        with pytest.raises(DamagedError, match=r"it (is|was) cut"):
+        with pytest.raises(DamagedError, match=r"it (is|was) truncated"):
             read(path, KEY)
     path.write_bytes(whole + b"\0")
     with pytest.raises(DamagedError, match="its checksum is wrong"):
@@ -109,7 +109,7 @@ def test_every_byte_counts(tmp_path: Path) -> None:
         (0, b"GGUF", "it is not an artifact of litegpu"),
         (8, struct.pack("<I", 2), "it has format 2, not 1"),
         (16, b"\x07", "it belongs to another model, device, version or options"),
-        (2000, b"no such", "its checksum is wrong: it was cut or changed"),
+        (2000, b"no such", "its checksum is wrong: it was truncated or changed"),
     ],
 )
 def test_what_is_wrong_is_told_once_and_replaced(
@@ -140,7 +140,7 @@ def test_links_and_foreign_files_are_not_followed(
     elsewhere = tmp_path / "elsewhere"
     os.rename(path, elsewhere)
     path.symlink_to(elsewhere)
-    assert loaded(store) is None and "no regular file" in caplog.text
+    assert loaded(store) is None and "not a regular file" in caplog.text
     assert entries(path.parent) == []
     store.store(KEY, [b"new"])
     assert loaded(store) == b"new" and not path.is_symlink()
@@ -283,7 +283,7 @@ def test_a_file_that_was_lengthened_takes_no_memory(
     tracemalloc.start()
     assert loaded(store) is None and tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
-    assert "its checksum is wrong: it was cut or changed" in caplog.text
+    assert "its checksum is wrong: it was truncated or changed" in caplog.text
     path.write_bytes(whole)
 
     def full(*_: object) -> None:

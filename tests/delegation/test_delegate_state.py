@@ -119,6 +119,6 @@ def test_a_runtime_that_replaces_nothing(caplog: pytest.LogCaptureFixture) -> No
         assert struct.Prepare(ctypes.addressof(context), native.address) == 1
     assert isinstance(eager.error, InterpreterError)
     assert (
-        b"TfLiteGpuDelegate Prepare: The runtime refuses to replace nodes (status 7)" in reported[0]
+        b"TfLiteGpuDelegate Prepare: The runtime does not replace nodes (status 7)" in reported[0]
     )
     assert not caplog.records, "the model does not run on the CPU"

@@ -78,7 +78,7 @@ def test_the_runtimes_own_words(tmp_path: Path, capsys: pytest.CaptureFixture[st
     path.write_bytes(hostile(custom=True))
     assert cli.main(["run", str(path)]) == 1
     text = capsys.readouterr().err
-    assert "The runtime refuses this model" in text and r"\x1b[2J" in text
+    assert "The runtime rejects this model" in text and r"\x1b[2J" in text
     assert_harmless(text)
 
 

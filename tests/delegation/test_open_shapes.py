@@ -86,8 +86,8 @@ def test_all_that_runs_at_sizes_of_pictures_is_taken_and_follows_each_resize() -
 @pytest.mark.parametrize(
     ("shape", "text"),
     [
-        ((1, 1, 1, 3), r"cannot prepare node 9 \(CONCATENATION\) for the present shapes"),
-        ((2, 8, 6, 3), r"cannot run node 8 \(TRANSPOSE_CONV\) for the present shapes"),
+        ((1, 1, 1, 3), r"cannot prepare node 9 \(CONCATENATION\) for the current shapes"),
+        ((2, 8, 6, 3), r"cannot run node 8 \(TRANSPOSE_CONV\) for the current shapes"),
     ],
 )
 def test_what_the_runtime_rejects_in_a_run_it_rejects_here(

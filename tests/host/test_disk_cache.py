@@ -80,7 +80,7 @@ def test_a_folder_that_cannot_be_written_is_one_warning(
     assert files(tmp_path / "file").load("source") is None
     expected = f"Compiled kernels cannot be cached in '{tmp_path / 'file'}'"
     assert caplog.text.count(expected) == 1 and "check serialization_dir" in caplog.text
-    assert f"('{tmp_path / 'file'}' is no folder)" in caplog.text
+    assert f"('{tmp_path / 'file'}' is not a folder)" in caplog.text
 
 
 def test_a_folder_that_is_only_read_is_one_warning(
@@ -149,13 +149,13 @@ def nothing(_: bytes) -> bytes:
 
 DAMAGES: dict[Callable[[bytes], bytes], str] = {
     cut: "checksum and length",
-    cut_in_the_header: "was cut",
+    cut_in_the_header: "was truncated",
     longer: "checksum and length",
     flipped: "another checksum than",
     of_the_future: "another format than",
     huge_length: "another length than",
-    rubbish: "no file of litegpu",
-    nothing: "was cut",
+    rubbish: "not a file of litegpu",
+    nothing: "was truncated",
 }
 
 
@@ -207,7 +207,7 @@ def test_more_than_the_most_is_neither_read_nor_kept(
     assert f"more than {disk_cache_module._HEADER.size + len(DATA) - 1}" in caplog.text
     path.unlink()
     small.store(DATA, "source")
-    assert f"is not kept: it would have {len(DATA)} bytes" in caplog.text
+    assert f"is not cached: it would have {len(DATA)} bytes" in caplog.text
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from litegpu.host import disk_cache, private_files
 from litegpu.host.disk_cache import DiskCache
-from litegpu.host.private_files import Folder, RefusedFileError, UnsafeFolderError
+from litegpu.host.private_files import Folder, RejectedFileError, UnsafeFolderError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such owners")
 
@@ -68,8 +68,8 @@ def test_all_else_is_refused_there_too(kind: str, shared: Path, tmp_path: Path) 
         os.mkfifo(path)
     elif kind == "folder":
         path.mkdir()
-    expected = "more than 10" if kind == "large" else "it is no regular file"
-    with pytest.raises(RefusedFileError, match=expected):
+    expected = "more than 10" if kind == "large" else "it is not a regular file"
+    with pytest.raises(RejectedFileError, match=expected):
         private_files.read(path, 10, trusted=True)
     if kind != "folder":
         private_files.replace(path, [b"new"], trusted=True)

@@ -35,7 +35,7 @@ def test_a_path_may_begin_with_a_home(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(tmp_path))
     assert Path(with_home("~/kept")) == tmp_path / "kept"
     assert with_home("kept/~") == "kept/~" and with_home("") == ""
-    with pytest.raises(OptionsError, match="'~nobody-of-that-name/kept' is in no folder"):
+    with pytest.raises(OptionsError, match="'~nobody-of-that-name/kept' cannot be resolved"):
         with_home("~nobody-of-that-name/kept")
     assert user_cache("part", "It").name == "part"
 
@@ -67,4 +67,4 @@ def test_without_a_home_the_tools_say_so(
         cache_folder()
     monkeypatch.setenv("LITEGPU_CACHE", "~/kept")
     assert cli.main(["cache"]) == 2
-    assert "'~/kept' is in no folder" in capsys.readouterr().err
+    assert "'~/kept' cannot be resolved" in capsys.readouterr().err

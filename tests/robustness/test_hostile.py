@@ -34,10 +34,10 @@ LEFT_TO_THE_CPU = {
     "sparse": "",
     "same_weights": "far more memory than the model",
     "one_hots": "far more memory than the model",
-    "long_shapes": "more operands, dimensions and scales than litegpu examines",
-    "long_names": "more operands, dimensions and scales than litegpu examines",
-    "many_operands": "more operands, dimensions and scales than litegpu examines",
-    "custom_options": "more operands, dimensions and scales than litegpu examines",
+    "long_shapes": "more operands, dimensions and scales than litegpu supports",
+    "long_names": "more operands, dimensions and scales than litegpu supports",
+    "many_operands": "more operands, dimensions and scales than litegpu supports",
+    "custom_options": "more operands, dimensions and scales than litegpu supports",
 }
 """What the delegate says; nothing where each node has its own reason."""
 ON_THE_DEVICE = {
@@ -100,7 +100,7 @@ def test_operations_have_an_end() -> None:
     budget = ReadBudget(operations=2)
     budget.operation()
     budget.operation()
-    with pytest.raises(ModelError, match="more operations than litegpu examines"):
+    with pytest.raises(ModelError, match="more operations than litegpu supports"):
         budget.operation()
 
 

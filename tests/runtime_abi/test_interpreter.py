@@ -29,7 +29,7 @@ def test_a_model_runs_on_the_cpu_with_both_kernel_sets() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"not a model at all", b"\x1c\x00\x00\x00TFL3"])
 def test_a_damaged_model_is_an_error_with_a_remedy(content: bytes) -> None:
-    with pytest.raises(ModelError, match=r"refuses this model: .* complete \.tflite model"):
+    with pytest.raises(ModelError, match=r"rejects this model: .* complete \.tflite model"):
         runtime.interpreter(content)
 
 

@@ -231,7 +231,7 @@ def test_without_a_model_there_is_an_example(capsys: pytest.CaptureFixture[str])
 
 def test_a_model_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert benchmark(saved(tmp_path, b"nothing"), *GPU) == 1
-    assert "ERROR: The runtime refuses this model" in capsys.readouterr().err
+    assert "ERROR: The runtime rejects this model" in capsys.readouterr().err
 
 
 def test_a_delegate_that_fails(

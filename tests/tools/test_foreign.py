@@ -73,7 +73,7 @@ CRASHES = {
     "invoke": "The library (crashes|ends the process)",
     "destroy": "The library (crashes|ends the process)",
     "exit": r"ends the process with status 0x5\. .* Its last output: 'the licence is over'\. Use",
-    "apply": r"It is loaded, but this model does not run with it \(The runtime refuses .*another",
+    "apply": r"It is loaded, but this model does not run with it \(The runtime rejects .*another",
 }
 
 

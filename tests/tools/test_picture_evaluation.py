@@ -309,7 +309,7 @@ def test_flags_that_nobody_knows(images: Path, capsys: pytest.CaptureFixture[str
     [
         ({"model_file": "none"}, 1, "No model 'none'"),
         ({"model_file": "images"}, 1, "No model 'images'"),
-        ({"model_file": "truth.txt"}, 1, "The runtime refuses this model: "),
+        ({"model_file": "truth.txt"}, 1, "The runtime rejects this model: "),
         ({"ground_truth_images_path": "none"}, 1, "folder of pictures 'none' cannot be read: No "),
         ({"ground_truth_images_path": "truth.txt"}, 1, "'truth.txt' cannot be read: Not a direct"),
         ({"ground_truth_images_path": None}, 2, "--ground_truth_images_path is needed: folder wi"),

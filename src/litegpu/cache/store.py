@@ -42,7 +42,7 @@ _ARTIFACTS = re.compile(r"[A-Za-z0-9._-]+-[0-9a-f]{40}" + re.escape(SUFFIX))
 """File names of `ArtifactStore`."""
 _KERNELS = re.compile(r"[0-9a-f]{64}\.(cubin|glbin|tuning)")
 """File names of `DiskCache`."""
-_CHANGED = "its checksum is wrong: it was cut or changed"
+_CHANGED = "its checksum is wrong: it was truncated or changed"
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_-]+")
 """Characters that become _ in names; for example, "nul.txt-1.artifact" is a device on Windows."""
 

@@ -1,1 +1,1 @@
-"""The machine litegpu runs on, without anything of a GPU: files, threads, processes, packages."""
+"""The host system, independent of GPUs: files, threads, processes, packages."""

@@ -1,4 +1,4 @@
-"""Whether the CPU of this machine rounds quantized operations as exact results do."""
+"""Whether this machine's CPU rounds quantized operations like the exact results."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from importlib import import_module
 
 _X86 = ("x86_64", "amd64", "i386", "i686", "x86")
 _OF_NUMPY = ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath")
-"""Where NumPy 2 and NumPy 1 keep what they found out about the CPU, on every system alike."""
+"""The NumPy 2 and NumPy 1 modules with the detected CPU features, on every system."""
 
 
 @cache
 def other_rounding() -> str:
-    """Return why the runtime's own kernels may round otherwise on this CPU, or an empty text.
+    """Return why the runtime's own kernels may round differently on this CPU, or an empty text.
 
-    An x86 CPU of which nothing is known is taken for one with AVX, as nearly all are.
+    An x86 CPU with unknown features is assumed to have AVX, as nearly all do.
     """
     machine = platform.machine()
     if machine and machine.lower() not in _X86:

@@ -1,4 +1,4 @@
-"""Threads that keep no program from ending."""
+"""A pool of threads that do not delay the exit of a program."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ _Call = tuple["Future[Any]", Callable[[], Any]]
 class DaemonPool:
     """A pool of daemon threads.
 
-    At exit a program waits for all calls of a `ThreadPoolExecutor`. The threads of this pool just
-    stop, so only calls that need not complete may be submitted, and they must not run code of other
-    libraries.
+    At exit, Python waits for all calls of a `ThreadPoolExecutor`. The threads of this pool just
+    stop, so submitted calls must be dispensable, and must not run code of other libraries.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -35,7 +34,7 @@ class DaemonPool:
         return future
 
     def shutdown(self, cancel_futures: bool = False) -> None:
-        """End the threads after the calls that were submitted, or with these cancelled."""
+        """End the threads after the submitted calls, or cancel these."""
         with contextlib.suppress(Empty):
             while cancel_futures and (call := self._calls.get_nowait()) is not None:
                 call[0].cancel()

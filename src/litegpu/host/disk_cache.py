@@ -27,7 +27,7 @@ _HEADER = struct.Struct("<8sI32s32s32sQ")
 _MOST_BYTES = 1 << 28
 
 _reported: set[tuple[str, str]] = set()
-"""Files and folders with what was said about them in this process already."""
+"""Files and folders with the messages about them that this process has logged."""
 
 
 class DiskCache:
@@ -87,13 +87,13 @@ class DiskCache:
         return None
 
     def store(self, data: bytes, *key: object) -> None:
-        """Keep data under a key; where that fails, a warning says so."""
+        """Store data under a key; logs a warning if that fails."""
         if self._folder is None:
             return
         digest = self._digest(key)
         path = self._path(self._folder, digest)
         if len(data) > self._most_bytes:
-            self._report(logging.WARNING, path, f"is not kept: it would have {len(data)} bytes")
+            self._report(logging.WARNING, path, f"is not cached: it would have {len(data)} bytes")
             return
         header = _HEADER.pack(*_header(digest, data))
         try:
@@ -105,11 +105,11 @@ class DiskCache:
                 self._warn(error)
 
     def discard(self, reason: str, *key: object) -> None:
-        """Drop an unusable entry; the next store replaces it."""
+        """Remove an unusable entry; the next store replaces it."""
         if self._folder is None:
             return
         path = self._path(self._folder, self._digest(key))
-        self._report(logging.INFO, path, f"proved unusable and will be replaced: {reason}")
+        self._report(logging.INFO, path, f"is unusable and will be replaced: {reason}")
         with contextlib.suppress(OSError):
             os.unlink(path)
 
@@ -127,7 +127,7 @@ class DiskCache:
 
 
 class _DamagedError(Exception):
-    """A file is not what litegpu would have written there; says why."""
+    """The file was not written by litegpu, or is damaged; the message has the reason."""
 
 
 def _header(digest: bytes, data: bytes) -> tuple[object, ...]:
@@ -138,7 +138,7 @@ def _header(digest: bytes, data: bytes) -> tuple[object, ...]:
 def _verified(found: bytes, digest: bytes) -> bytes:
     """Return the data of a file whose header matches. Raises _DamagedError."""
     if len(found) < _HEADER.size or not found.startswith(_MAGIC):
-        raise _DamagedError("it is no file of litegpu, or was cut")
+        raise _DamagedError("it is not a file of litegpu, or was truncated")
     fields, data = _HEADER.unpack_from(found), found[_HEADER.size :]
     wanted = _header(digest, data)
     names = ("magic", "format", "version", "key", "checksum", "length")

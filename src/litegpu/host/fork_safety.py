@@ -1,7 +1,7 @@
 """Records the process in which each GPU API was opened: forked children cannot use it.
 
-The threads of a driver do not exist in a forked child, and its locks keep their state, so that the
-first call there may block forever. The error is raised before that call.
+A driver's threads do not exist in a forked child, and its locks keep their state, so that the first
+call there may block forever. The error is raised before that call.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Living(Generic[_Thing]):
 
 
 _openers: dict[str, int] = {}
-"""The process that opened an API first, by the API's title."""
+"""The process that first opened an API, by the API's title."""
 _natives = Living[object]()
-"""Objects whose resources are released by calls of a driver."""
+"""Objects whose resources are released by driver calls."""
 
 
 def touch(title: str) -> None:
-    """Note that this process opens an API now.
+    """Record that this process opens an API now.
 
-    Raises ForkedProcessError if a parent had opened it before it was forked.
+    Raises ForkedProcessError if a parent had opened it before the fork.
     """
     _openers.setdefault(title, os.getpid())
     if is_inherited(title):
@@ -86,7 +86,7 @@ def keep_in_children(native: object) -> None:
 
 def immortal(thing: object) -> None:
     """Never destroy an object, nor the objects that it references now."""
-    # More than a reference in a list, which the end of the interpreter would drop.
+    # A reference in a list is not sufficient: the exit of the interpreter would drop it.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
@@ -94,8 +94,8 @@ def _in_child() -> None:
     for native in tuple(_natives):
         immortal(native)
     if _openers and _on_exit is not None:
-        # What drivers do at exit waits for, or reads of, threads that a child does not have. This
-        # is done before, after all of Python: it ends the process with the same exit code.
+        # A driver's exit handlers wait for threads, or read their memory, which a child does not
+        # have. This runs before them, after all of Python, and exits with the same code.
         _on_exit(_exit, None)
 
 

@@ -1,4 +1,4 @@
-"""Calls of C functions that cost little because their arguments are ready."""
+"""Calls of C functions with little overhead, because their arguments are prepared."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def together(calls: Iterable[partial[Any]]) -> list[Any]:
 
 
 _call: Callable[[partial[Any]], Any] = getattr(operator, "call", partial.__call__)
-"""Calls what it gets, in C; `operator.call` is the faster one, from Python 3.11 on."""
+"""Calls its arguments, in C; `operator.call` is the faster one, from Python 3.11 on."""
 
 
 def wait_until(done: Callable[[], bool], seconds: float) -> bool:

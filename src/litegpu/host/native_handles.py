@@ -1,4 +1,4 @@
-"""Native handles that are neither lost nor released twice, also after an interrupt.
+"""Owns native handles that are neither leaked nor released twice, even after an interrupt.
 
 The exception of a signal may be raised wherever Python code runs, also between a call and storing
 its result. So one call of C code creates and stores a handle, and one removes and releases it.
@@ -18,22 +18,22 @@ class Handle:
     def __init__(
         self, release: Callable[[Any], Any], pick: Callable[[Any], Any] | None = None
     ) -> None:
-        """Take what releases the handle, and what picks it from the result of what makes it.
+        """Take the release function, and a function that picks the handle from a creation's result.
 
         Both must be C code. Without `pick` the result is the handle.
         """
         self.function = release
-        """What releases the handle."""
+        """The function that releases the handle."""
         self._pick = pick
         self._results: list[Any] = []
 
     def creation(self, create: Callable[..., Any], *arguments: Any) -> Callable[[], None]:
-        """Return a call, of C code alone, that makes the handle by `create` and keeps it."""
+        """Return a call, of C code only, that creates the handle by `create` and stores it."""
         return partial(self._results.extend, starmap(create, [arguments]))
 
     @property
     def result(self) -> Any:
-        """What `create` returned."""
+        """The return value of `create`."""
         return self._results[0]
 
     def forget(self) -> None:
@@ -41,7 +41,7 @@ class Handle:
         self._results.clear()
 
     def release(self) -> Any:
-        """Release the handle; return what that returned, None if there is none or it is null."""
+        """Release the handle; return the result, None if there is no handle or it is null."""
         done: list[Any] = []
         if self._results:
             released = map(list.pop, [self._results])
@@ -54,18 +54,18 @@ class Owner:
     """Handles that are released together, the last one first."""
 
     def __init__(self, check: Callable[[Callable[..., Any], Any], object]) -> None:
-        """Take what raises the error that a release function's result tells, if it tells one."""
+        """Take a function that raises the error in a release function's result, if there is one."""
         self._check = check
         self._handles: list[Handle] = []
 
     def __bool__(self) -> bool:
-        """Whether anything may be held."""
+        """Whether there may be handles."""
         return bool(self._handles)
 
     def hold(
         self, release: Callable[[Any], Any], pick: Callable[[Any], Any] | None = None
     ) -> Handle:
-        """Return a place for a handle. See Held."""
+        """Return a place for a handle. See Handle."""
         handle = Handle(release, pick)
         self._handles.append(handle)
         return handle

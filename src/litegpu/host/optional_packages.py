@@ -1,4 +1,4 @@
-"""The Python packages behind the backends: loaded, or a typed error that says what to type."""
+"""Loads the Python packages of the backends, or raises a typed error with the remedy."""
 
 from __future__ import annotations
 

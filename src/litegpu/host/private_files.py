@@ -1,6 +1,6 @@
-"""Files that only this user may have written: read without trust in them, replaced as a whole.
+"""Files that only this user can have written; untrusted files are rejected, writes are atomic.
 
-A folder may be trusted explicitly: then any user who may write there counts as this user.
+A folder may be trusted explicitly: then every user who may write there counts as this user.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 _BEGIN, _END = ".litegpu-", ".tmp"
-"""How the names of unfinished files begin and end."""
-_TRUST = ". If you trust all who may write there: unsafe_cache=True, or LITEGPU_CACHE_UNSAFE=1"
+"""Prefix and suffix of unfinished files."""
+_TRUST = (
+    ". If you trust all users who may write there: unsafe_cache=True, or LITEGPU_CACHE_UNSAFE=1"
+)
 _STALE_S = 3600.0
-"""Unfinished files that old belong to nobody any more, where locks do not tell."""
+"""Age in seconds after which unfinished files are abandoned, without file locks."""
 _HEAD_BYTES = 4096
 _READ_FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_BINARY", 0)
     | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_NOFOLLOW", 0)  # a link is no kept file
+    | getattr(os, "O_NOFOLLOW", 0)  # does not follow links
     | getattr(os, "O_NONBLOCK", 0)  # a FIFO must not wait for a writer
 )
 
@@ -37,7 +39,7 @@ _OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 
 
 class Folder(NamedTuple):
-    """A folder of kept files, by its path."""
+    """A folder of cached files."""
 
     path: str
     trusted: bool = False
@@ -47,15 +49,15 @@ class Folder(NamedTuple):
 
 
 class UnsafeFolderError(OSError):
-    """A folder into which other users may put files; says what to do."""
+    """Other users may put files into a folder; the message has the remedy."""
 
 
-class RefusedFileError(OSError):
-    """What lies under a name is not to be trusted or no file at all; says why."""
+class RejectedFileError(OSError):
+    """A path is not a regular file or not trustworthy; the message has the reason."""
 
 
 def read(path: Path, most_bytes: int, trusted: bool = False) -> bytes | None:
-    """Return what a file holds, None if there is none. Raises what `read_array` does."""
+    """Return the contents of a file, None if there is none. Raises what `read_array` does."""
     found = read_array(path, most_bytes, trusted)
     return None if found is None else found.tobytes()
 
@@ -67,25 +69,25 @@ def read_array(
     first: int | None = None,
     check: Callable[[bytes, int], None] | None = None,
 ) -> npt.NDArray[np.uint8] | None:
-    """Return the bytes of a file, or so many `first` ones; None if there is no file.
+    """Return the bytes of a file, or its `first` ones; None if there is no file.
 
-    `check` is called with the beginning of the file and with its size before there is memory for
-    all of it, and may raise.
+    `check` is called with the beginning of the file and its size before memory for all of it is
+    allocated, and may raise.
 
-    Raises RefusedFileError for what is no regular file or longer than `most_bytes`, for what could
-    have been written by another user unless its folder is `trusted`, UnsafeFolderError, and OSError
-    when it cannot be read.
+    Raises RejectedFileError for a file that is not regular or is longer than `most_bytes`, and for
+    one that another user could have written unless its folder is `trusted`; UnsafeFolderError; and
+    OSError when it cannot be read.
     """
     try:
         check_folder(path.parent, trusted)
-        # Opening a device might do something already.
+        # Opening a device could already have effects.
         _check_file(os.lstat(path), most_bytes, trusted)
         handle = os.open(path, _READ_FLAGS)
     except (FileNotFoundError, NotADirectoryError):
         return None
     with os.fdopen(handle, "rb", buffering=0) as file:
         found = os.fstat(handle)
-        _check_file(found, most_bytes, trusted)  # it might have been replaced meanwhile
+        _check_file(found, most_bytes, trusted)  # it might have been replaced in the meantime
         wanted = min(found.st_size, first or found.st_size)
         head = file.read(min(wanted, _HEAD_BYTES))
         if check is not None:
@@ -100,14 +102,14 @@ def read_array(
 def replace(
     path: Path, parts: Sequence[bytes | memoryview], durable: bool = True, trusted: bool = False
 ) -> None:
-    """Give a file its whole new content: readers see all of it or what was there before.
+    """Replace the contents of a file: readers see either all of the new contents or the old ones.
 
     A missing folder is created, private to this user, as is the file; in a `trusted` folder, any
     user who may read the folder may read the file. A file that is not `durable` may be lost or
     incomplete after a power failure. Raises UnsafeFolderError, and OSError if the file cannot be
     written; no incomplete file remains then.
     """
-    with contextlib.suppress(FileExistsError):  # what that is, `check_folder` tells
+    with contextlib.suppress(FileExistsError):  # `check_folder` decides whether it is usable
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = check_folder(path.parent, trusted)
     with contextlib.ExitStack() as claim:
@@ -121,7 +123,7 @@ def replace(
                     file.flush()
                     os.fsync(handle)
             os.replace(temporary, path)
-        except BaseException:  # an interrupt, too, leaves nothing behind
+        except BaseException:  # not even an interrupt leaves a temporary file
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
@@ -130,13 +132,13 @@ def replace(
 
 
 def touch(path: Path) -> None:
-    """Say that a file is used now, where this user may."""
-    with contextlib.suppress(OSError):  # a folder that is only read, say
+    """Update a file's time of last use, if this user may."""
+    with contextlib.suppress(OSError):  # for example in a read-only folder
         os.utime(path)
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove what processes left unfinished that were killed while they wrote."""
+    """Remove the unfinished files of processes that were killed while writing."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(_BEGIN) and entry.name.endswith(_END):
@@ -145,7 +147,7 @@ def remove_stale(folder: Path) -> None:
 
 
 def _begin(folder: Path, claim: contextlib.ExitStack) -> tuple[int, str]:
-    """Make an unfinished file, which is locked until `claim` ends: so others see it is in work."""
+    """Create an unfinished file, locked until `claim` ends to show others that it is in use."""
     while True:
         handle, temporary = tempfile.mkstemp(_END, _BEGIN, folder)
         locked = _lock(handle)
@@ -153,7 +155,7 @@ def _begin(folder: Path, claim: contextlib.ExitStack) -> tuple[int, str]:
             claim.callback(os.close, os.dup(handle))
         if locked is None or (locked and os.fstat(handle).st_nlink):
             return handle, temporary
-        os.close(handle)  # another process found it before it was locked
+        os.close(handle)  # another process removed it before it was locked
 
 
 def _remove_abandoned(path: str) -> None:
@@ -169,9 +171,9 @@ def _remove_abandoned(path: str) -> None:
 
 
 def _lock(handle: int) -> bool | None:
-    """Lock an open file, if no process that lives has it; None where there are no locks.
+    """Lock an open file that no living process has locked; None if locks are not supported.
 
-    The system ends a lock with the process, however that ends.
+    The system releases a lock when the process ends, for whatever reason.
     """
     try:
         import fcntl
@@ -187,12 +189,12 @@ def _lock(handle: int) -> bool | None:
 def check_folder(folder: Path, trusted: bool = False) -> os.stat_result:
     """Raise UnsafeFolderError if other users may put files into a folder in this user's name.
 
-    In a sticky folder, such as /tmp, they may not: there, the owner of each file tells. Returns
-    what the system says of the folder; a `trusted` one only has to be one.
+    In a sticky folder, such as /tmp, they cannot: there, the owner of each file is decisive.
+    Returns the status of the folder; a `trusted` one only has to be a folder.
     """
     found = os.stat(folder)
     if not stat.S_ISDIR(found.st_mode):
-        raise NotADirectoryError(f"'{folder}' is no folder")
+        raise NotADirectoryError(f"'{folder}' is not a folder")
     if trusted or found.st_mode & stat.S_ISVTX:
         return found
     if not _is_own(found):
@@ -204,27 +206,27 @@ def check_folder(folder: Path, trusted: bool = False) -> os.stat_result:
 
 def _check_file(found: os.stat_result, most_bytes: int, trusted: bool) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise RefusedFileError("it is no regular file")
+        raise RejectedFileError("it is not a regular file")
     if not trusted and not _is_own(found):
-        raise RefusedFileError("it belongs to another user")
+        raise RejectedFileError("it belongs to another user")
     if not trusted and _others_may_write(found):
-        raise RefusedFileError("other users may write to it")
+        raise RejectedFileError("other users may write to it")
     if found.st_size > most_bytes:
-        raise RefusedFileError(f"it has {found.st_size} bytes, more than {most_bytes}")
+        raise RejectedFileError(f"it has {found.st_size} bytes, more than {most_bytes}")
 
 
 def _others_may_write(found: os.stat_result) -> bool:
-    """Whether the group or all may; Windows tells nothing by these bits."""
+    """Whether the group or all may write; on Windows these bits mean nothing."""
     return hasattr(os, "geteuid") and bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _is_own(found: os.stat_result) -> bool:
-    """Whether it belongs to this user, or to root, who may do anything; Windows does not tell."""
+    """Whether the owner is this user, or root, who may do anything; unknown on Windows."""
     return not hasattr(os, "geteuid") or found.st_uid in (os.geteuid(), 0)
 
 
 def _flush_names(folder: Path) -> None:
-    """Let the new name outlive a power cut, where a folder can be told so."""
+    """Make the new name survive a power failure, if the system supports that."""
     if hasattr(os, "O_DIRECTORY"):
         with contextlib.suppress(OSError):
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

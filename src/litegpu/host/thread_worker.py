@@ -1,8 +1,8 @@
 """A thread for objects that only one thread may use; other threads submit calls to it.
 
-Only the main thread is interrupted by signals, so a call on a worker is made as a whole. A waiting
-caller may be interrupted at any moment: `Worker.call` then either cancels the call before it has
-started, or waits for its end and raises afterwards.
+Only the main thread is interrupted by signals, so a call on a worker always completes. A waiting
+caller may be interrupted at any moment: `Worker.call` then either cancels the call before it
+starts, or waits for its end and raises afterwards.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from litegpu.errors import ExecutionError, without_threads
 _Result = TypeVar("_Result")
 
 _LOOK_SECONDS = 0.1
-"""How often somebody who waits looks whether the thread can still answer."""
+"""Interval at which a waiting caller checks whether the thread still runs."""
 _LEVELS = 8
-"""How many interrupts, each just after the one before, a call withstands at least."""
+"""Minimum number of consecutive interrupts that a call withstands."""
 _EXIT_SECONDS = 0.5
 """Seconds that the exit of the program waits for running calls."""
 
 
 class WorkerEndedError(ExecutionError):
-    """A worker makes no calls any more; what it owned is released, or goes with the process."""
+    """The worker accepts no calls any more; its resources are released, or end with the process."""
 
 
 class UnwantedError(Exception):
-    """Nobody waits for a call any more; raised on the worker, seen by nobody else."""
+    """The caller does not wait for the call any more; raised and handled on the worker."""
 
 
 class Worker:
-    """One thread that makes calls in the order in which they are asked for.
+    """One thread that makes calls in the order in which they are submitted.
 
-    The thread is a daemon: a program that ends waits for it a moment only.
+    The thread is a daemon: the exit of a program waits for it only for a moment.
     """
 
     def __init__(self, name: str) -> None:
-        """Start the thread. Raises UnsupportedDeviceError where the system starts no more."""
+        """Start the thread. Raises UnsupportedDeviceError if the system cannot start one."""
         self.ended = False
-        """Whether it was told to stop, was given up, or belongs to the parent of this process."""
+        """Whether it was stopped, abandoned, or belongs to this process's parent."""
         self._gone = False
         self._calls: queue.SimpleQueue[_Call[Any] | None] = queue.SimpleQueue()
         self._current: _Call[Any] | None = None
@@ -60,10 +60,10 @@ class Worker:
         _workers.add(self)
 
     def call(self, function: Callable[[], _Result], timeout: float | None = None) -> _Result:
-        """Make a call on the thread and return what it returns, or raise what it raises.
+        """Make a call on the thread and return its result, or raise its exception.
 
-        Raises TimeoutError after `timeout` seconds and makes no further call: see `commit`.
-        Raises WorkerEndedError when the thread cannot answer.
+        Raises TimeoutError after `timeout` seconds and makes no further call: see `commit`. Raises
+        WorkerEndedError when the thread cannot answer.
         """
         if threading.current_thread() is self._thread:
             return function()
@@ -74,14 +74,14 @@ class Worker:
         try:
             raise call.error
         finally:
-            call.error = None  # held by what its traceback holds, it would outlive its handler
+            call.error = None  # its traceback references it: it would outlive its handler
 
     def _call(self, call: _Call[Any], levels: int) -> None:
-        """Make a call; return or raise when it is over, given up or will never begin.
+        """Make a call; return or raise when it is over, abandoned or will never start.
 
-        An interrupt may leave `_settle` too, in the few steps between two of its rounds: then the
-        next level goes on. Each makes that as much less likely again, also where a machine is so
-        busy that the next interrupt comes while one is handled.
+        An interrupt may also leave `_settle`, in the few steps between two of its rounds: then the
+        next level continues. Each level makes that far less likely, even on a machine so busy that
+        the next interrupt arrives while one is handled.
         """
         try:
             if levels:
@@ -99,26 +99,26 @@ class Worker:
                 pass
         if not call.over:
             raise WorkerEndedError(
-                f"The thread '{self._thread.name}' has ended, as the program or its device does. "
+                f"The thread '{self._thread.name}' has ended, like the program or its device. "
                 "Create a new delegate and interpreter, unless the program is ending."
             )
 
     def _wait(self, call: _Call[Any]) -> bool:
-        """Wait a while for a call; return whether to go on waiting. Raises TimeoutError."""
+        """Wait a while for a call; return whether to continue waiting. Raises TimeoutError."""
         call.wait()
         if call.given_up():
-            self.stop()  # after what it may be stuck in
+            self.stop()  # after the call that may hang
             raise TimeoutError(f"no answer from {self._thread.name}")
         return not call.over and self._answers()
 
     def _wait_for_end(self, call: _Call[Any]) -> None:
-        """Return when a call is over, given up or will never begin."""
+        """Return when a call is over, abandoned or will never start."""
         done = call.over
         while not done:
             try:  # noqa: SIM105 - contextlib.suppress has steps of its own
                 done = self._wait_out(call)
             except BaseException:
-                pass  # what was raised first is raised in the end
+                pass  # the first exception is raised at the end
 
     def _wait_out(self, call: _Call[Any]) -> bool:
         while not (call.over or call.withdrawn()) and self._wait(call):
@@ -126,46 +126,47 @@ class Worker:
         return True
 
     def _answers(self) -> bool:
-        """Return whether the thread can still end a call that it has begun.
+        """Return whether the thread can still end a call that it has started.
 
-        Thread.is_alive is of no use: interrupted, it may take the thread for dead (Python 3.11).
+        Thread.is_alive is not reliable: when interrupted, it may consider the thread dead (Python
+        3.11).
         """
         return not (self._gone or sys.is_finalizing())
 
     def post(self, function: Callable[[], object]) -> None:
-        """Have a call made some time, without waiting: safe while objects are collected."""
+        """Submit a call without waiting: safe during garbage collection."""
         if not self.ended:
             self._calls.put(_Call(function))
 
     def check(self) -> None:
-        """Within a call: raise UnwantedError if its caller was interrupted, and waits to go on."""
+        """Within a call: raise UnwantedError if its caller was interrupted."""
         if self._current is not None and self._current.unwanted:
             raise UnwantedError
 
     def commit(self) -> None:
-        """Within a call: from here on its caller waits for its end, whatever time that takes.
+        """Within a call: from here on its caller waits for its end, without a timeout.
 
-        Raises UnwantedError if the time was up before: then the caller's memory is not to be
-        touched any more.
+        Raises UnwantedError if the time was already up: then the caller's memory must not be
+        accessed any more.
         """
         if self._current is not None and not self._current.claims(_RESULTS, _WORKER):
             raise UnwantedError
 
     def at_end(self, function: Callable[[], object]) -> None:
-        """Choose the last call, which releases what the thread owns."""
+        """Set the last call, which releases the thread's resources."""
         self._last = function
 
     def stop(self) -> None:
-        """End the thread after the calls that were asked for before."""
+        """End the thread after the calls submitted so far."""
         self.ended = True
         self._calls.put(None)
 
     def join(self, seconds: float) -> None:
-        """Wait for the thread's end for so long."""
+        """Wait at most this long for the thread's end."""
         self._thread.join(seconds)
 
     def forget(self) -> None:
-        """In a forked child: the thread stayed in the parent."""
+        """In a forked child: the thread exists only in the parent."""
         self.ended = self._gone = True
 
     def _work(self) -> None:
@@ -174,7 +175,7 @@ class Worker:
                 self._current = call
                 call.make()
                 self._current = None
-                del call  # it holds what it returned
+                del call  # it references its result
             if self._last is not None:
                 with contextlib.suppress(Exception):
                     self._last()
@@ -187,7 +188,7 @@ _CALLER, _WORKER = "caller", "worker"
 
 
 class _Call(Generic[_Result]):
-    """A call on its way, and what came of it."""
+    """A submitted call and its result."""
 
     __slots__ = ("_claimed", "_done", "_until", "error", "function", "over", "result", "unwanted")
 
@@ -204,11 +205,11 @@ class _Call(Generic[_Result]):
         self._done.acquire()
 
     def claims(self, what: str, who: str) -> bool:
-        """Return whether a step is this side's; the first to ask gets it, and may ask again."""
+        """Return whether a step belongs to this side: the first one to claim it keeps it."""
         return self._claimed.setdefault(what, who) == who
 
     def make(self) -> None:
-        """Make the call, unless it was taken back. On the worker."""
+        """Make the call, unless it was withdrawn. Runs on the worker."""
         if not self.claims(_BEGIN, _WORKER):
             return
         try:
@@ -225,13 +226,13 @@ class _Call(Generic[_Result]):
         self._done.acquire(timeout=min(left, _LOOK_SECONDS) if left > 0 else _LOOK_SECONDS)
 
     def given_up(self) -> bool:
-        """Give the call up if its time is up and its results are not on their way."""
+        """Abandon the call if its time is up and it has not committed its results."""
         if self.over or self._until is None or time.monotonic() < self._until:
             return False
         return self.withdrawn() or self.claims(_RESULTS, _CALLER)
 
     def withdrawn(self) -> bool:
-        """Take the call back if it has not begun, else tell it so; return whether nothing runs."""
+        """Withdraw the call if it has not started, else notify it; return whether nothing runs."""
         self.unwanted = True
         return self._claimed.get(_RESULTS) == _CALLER or self.claims(_BEGIN, _CALLER)
 
@@ -241,7 +242,7 @@ _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """Let all workers release what they own while threads still run."""
+    """Let all workers release their resources while threads still run."""
     ending = [worker for worker in _workers if not worker.ended]
     for worker in ending:
         worker.stop()

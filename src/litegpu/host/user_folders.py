@@ -1,4 +1,4 @@
-"""Folders of this user, on machines where users have any."""
+"""This user's folders, on machines where users have any."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from litegpu.errors import OptionsError
 
 
 def with_home(path: str) -> str:
-    """Return a path with the user's home where it begins with ~, or another's where with ~name.
+    """Return a path with a leading ~ or ~name replaced by that user's home folder.
 
-    Raises OptionsError where there is no such home: containers have users without one.
+    Raises OptionsError if there is none: users in containers may have no home.
     """
     found = os.path.expanduser(path)
     if found.startswith("~"):
         home = found.partition("/")[0]
         raise OptionsError(
-            f"'{path}' is in no folder: {home} stands for a home folder that nobody knows. Set "
+            f"'{path}' cannot be resolved: {home} stands for an unknown home folder. Set "
             "HOME, or name the folder without ~."
         )
     return found
 
 
 def user_cache(part: str, needed_for: str) -> Path:
-    """Return where a part of what litegpu keeps for this user lies; it need not exist yet.
+    """Return the folder of a part of this user's cache; it may not exist yet.
 
     Raises OptionsError, in which `needed_for` is what cannot be done, where the user has no home
     folder.

@@ -72,7 +72,8 @@ def framed(
 def parse_region(text: str | None, picture: tuple[int, int]) -> Region | None:
     """Return the part of a picture of that size given as `LEFT,TOP,RIGHT,BOTTOM`.
 
-    Raises: OptionsError: these are not four integers, or not a part of the picture.
+    Raises:
+        OptionsError: these are not four integers, or not a part of the picture.
     """
     if text is None:
         return None

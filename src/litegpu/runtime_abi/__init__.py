@@ -1,1 +1,1 @@
-"""The C interface of the TensorFlow Lite runtime that litegpu plugs into."""
+"""The C interface between the TensorFlow Lite runtime and its delegates."""

@@ -1,7 +1,7 @@
-"""The delegate as the runtime sees it: a C struct, and callbacks that let no exception into C.
+"""The delegate's C struct, and the callbacks by which the runtime applies it.
 
-What happens in a callback is in `callbacks.py`, what becomes of the nodes that replace partitions
-in `kernel_slots.py`; here is how a delegate is applied.
+`callbacks.py` keeps exceptions out of C code; `kernel_slots.py` manages the kernels of the nodes
+that replace partitions.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ _CUSTOM_NAME = b"TfLiteGpuDelegateV2"
 
 
 class Applicant(Protocol):
-    """What a delegate does when an interpreter applies it."""
+    """The object that decides what a delegate does when an interpreter applies it."""
 
     def _apply(self, context: int, preview: Callable[[Sequence[int]], list[Subset]]) -> list[int]:
-        """Return the nodes to replace; nothing may fail for them afterwards."""
+        """Return the nodes to replace; replacing them must not fail afterwards."""
 
     def _take_kernel(self, context: int, subset: Subset) -> kernel_slots.SlotKernel:
         """Return the kernel for a subset that the runtime has replaced."""
 
     def _release_untaken(self, context: int) -> None:
-        """Release the kernels of an interpreter that were not taken."""
+        """Release the kernels of an interpreter that no node received."""
 
     def _fail(self, error: BaseException) -> None:
-        """Remember an error that could not be raised through C."""
+        """Store an error that could not be raised through C."""
 
     def _prepared(self, kernel: kernel_slots.SlotKernel, error: BaseException | None) -> None:
-        """Take note of a kernel's new shapes, and that it got over an error."""
+        """Record a kernel's new shapes, and that it has recovered from an error."""
 
 
 class NativeDelegate:
     """Owns the C structs of one delegate: one for each thread that applies it."""
 
     def __init__(self, applicant: Applicant, api: str = "") -> None:
-        """Serve an applicant, which must own this object and has opened a device of `api`."""
-        # Not a strong reference: partitions keep this object alive, and through the applicant
-        # they might keep the interpreter alive that should release them.
+        """Create the structs for an applicant, which owns this object and has opened an `api`."""
+        # Not a strong reference: partitions keep this object alive; through the applicant they
+        # might keep the interpreter alive that should release them.
         self._applicant = weakref.ref(applicant)
         self._applications: dict[int, _Application] = {}
         kernel_slots.close_at_exit(api)
@@ -63,35 +63,35 @@ class NativeDelegate:
 
     @property
     def applicant(self) -> Applicant:
-        """The delegate. Raises InterpreterError when it is gone."""
+        """The delegate. Raises InterpreterError after its deletion."""
         found = self._applicant()
         if found is None:
             raise InterpreterError(
-                "The delegate is gone, but an interpreter still uses it. "
+                "The delegate was deleted, but an interpreter still uses it. "
                 "Keep the GpuDelegate for as long as the interpreter."
             )
         return found
 
     def failed(self, error: BaseException) -> None:
-        """Tell the applicant of an error of a kernel."""
+        """Report a kernel's error to the applicant."""
         self.applicant._fail(error)
 
     def prepared(self, kernel: kernel_slots.SlotKernel, error: BaseException | None) -> None:
-        """Tell the applicant, if there still is one, of a kernel's new shapes."""
+        """Report a kernel's new shapes to the applicant, if it still exists."""
         found = self._applicant()
         if found is not None:
             found._prepared(kernel, error)
 
     def close(self, error: Callable[[], LitegpuError]) -> None:
-        """Release all kernels; interpreters that ask for them are told `error`.
+        """Release all kernels; later calls of interpreters raise `error`.
 
-        Raises InterpreterError when this thread is in one of them.
+        Raises InterpreterError when this thread is inside one of them.
         """
         kernel_slots.retire_all(self, kernel_slots.Gone(error))
 
 
 class _Application:
-    """The struct by which one thread applies a delegate, one interpreter after the other."""
+    """The struct with which one thread applies a delegate, to one interpreter after the other."""
 
     def __init__(self, native: NativeDelegate) -> None:
         self._native = native
@@ -99,8 +99,8 @@ class _Application:
         self._callback = Callback(self._apply, self._failed)
         self._struct = structs.TfLiteDelegate()
         self._struct.Prepare = structs.DELEGATE_PREPARE(self._callback.address)
-        # With this flag the runtime asks before it prepares nodes (so that custom ops without a
-        # CPU kernel can be taken), and graphs with dynamic tensors are not refused as a whole.
+        # With this flag the runtime applies the delegate before it prepares nodes (so that it can
+        # take custom ops without a CPU kernel), and accepts graphs with dynamic tensors.
         self._struct.flags = DelegateFlags.ALLOW_DYNAMIC_TENSORS
 
     @property
@@ -109,11 +109,11 @@ class _Application:
         return ctypes.addressof(self._struct)
 
     def _apply(self, context: int) -> None:
-        """Replace what the applicant takes."""
+        """Replace the nodes that the applicant returns."""
         self._replaced = False
         applicant = self._native.applicant
         nodes = structs.make_int_array(applicant._apply(context, _preview(context)))
-        if len(nodes) > 1:  # more than the count
+        if len(nodes) > 1:  # exceeds the count
             struct = structs.TfLiteContext.from_address(context)
             self._replaced = True
             status = struct.ReplaceNodeSubsetsWithDelegateKernels(
@@ -121,13 +121,13 @@ class _Application:
             )
             if status:
                 raise InterpreterError(
-                    f"The runtime refuses to replace nodes (status {status}). {UPGRADE}"
+                    f"The runtime does not replace nodes (status {status}). {UPGRADE}"
                 )
             self._assign_kernels(context, applicant)
         applicant._release_untaken(context)
 
     def _assign_kernels(self, context: int, applicant: Applicant) -> None:
-        """Give each node that has replaced a partition its kernel."""
+        """Assign a kernel to each node that has replaced a partition."""
         for index in execution_plan(context):
             node, registration = node_at(context, index)
             if node.delegate == self.address and not node.user_data:
@@ -138,7 +138,7 @@ class _Application:
                 slot.assign(kernel, self._native, context)
 
     def _failed(self, context: int, error: BaseException) -> int:
-        """Let the model stay on the CPU, unless nodes were replaced already."""
+        """Let the model stay on the CPU, unless nodes were already replaced."""
         with contextlib.suppress(Exception):
             self._native.applicant._release_untaken(context)
         if not isinstance(error, Exception):
@@ -179,7 +179,7 @@ def _subset(address: int) -> Subset:
 
 
 def _raise_unassigned(context: int) -> None:
-    # In words that users of TensorFlow Lite know; the cause was reported before.
+    # A text that users of TensorFlow Lite know; the cause was reported before.
     raise InterpreterError("delegate is not initialized")
 
 
@@ -189,7 +189,7 @@ def _report_unassigned(context: int, error: BaseException) -> int:
 
 
 def _make_registration() -> structs.TfLiteRegistration:
-    """Return what a node has before its kernel is seated: it has no user data to free."""
+    """Return the registration of a node without a kernel: it has no user data to free."""
     registration = structs.TfLiteRegistration()
     registration.prepare = structs.NODE(_unassigned.address)
     registration.invoke = structs.NODE(_unassigned.address)
@@ -201,28 +201,28 @@ def _make_registration() -> structs.TfLiteRegistration:
 _unassigned = Callback(_raise_unassigned, _report_unassigned)
 _registration = _make_registration()
 
-# The runtime keeps their addresses: they must survive the teardown of this module.
+# The runtime stores their addresses: they must outlive this module.
 for _immortal in (_unassigned, _registration, _CUSTOM_NAME):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_immortal))
 
 
 def live_kernels() -> int:
-    """Return how many partitions interpreters hold at present."""
+    """Return the number of partitions that interpreters currently own."""
     return len(kernel_slots.kernels())
 
 
 def tensor_shape(tensors: int, index: int) -> tuple[int, ...]:
-    """Return the present shape of a tensor."""
+    """Return the current shape of a tensor."""
     return structs.int_array(tensor_at(tensors, index).dims)
 
 
 def resize_tensor(context: int, index: int, shape: Sequence[int]) -> None:
-    """Give a tensor another shape. Raises InterpreterError when the runtime refuses."""
+    """Set the shape of a tensor. Raises InterpreterError when the runtime rejects it."""
     struct = structs.TfLiteContext.from_address(context)
     address = (struct.tensors or 0) + index * ctypes.sizeof(structs.TfLiteTensor)
     status = struct.ResizeTensor(context, address, structs.malloc_int_array(shape))
     if status:
         raise InterpreterError(
-            f"The runtime refuses to resize tensor {index} to {list(shape)} (status {status}). "
+            f"The runtime cannot resize tensor {index} to {list(shape)} (status {status}). "
             "Use a smaller input."
         )

@@ -1,4 +1,4 @@
-"""How much litegpu reads of one model: parts of a small file may be named again and again in it."""
+"""Limits what litegpu reads of a model: a small file may refer to the same data many times."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from litegpu.wording import printable
 _MOST_CUSTOM_BYTES = 1 << 16
 _MOST_NAME_BYTES = 1 << 12
 _SPREAD_FACTOR = 8
-"""A constant that takes more than so much of the file when it is made dense counts as large."""
+"""Sparse constants whose dense form exceeds this multiple of the file's data count as large."""
 _MOST_OVERLAPPING = 1 << 20
 
 
 @dataclass
 class ReadBudget:
-    """What may still be read of all graphs of a model, and what its constants may grow to.
+    """What may still be read of all graphs of a model, and the maximum size of its constants.
 
-    A file shares its parts: each further operation that names the same list, name or options costs
-    it a few bytes. Reading goes by what the model says, so it must have an end.
+    Parts of a file can be shared: each additional operation that refers to the same list, name or
+    options needs only a few bytes. So the amount that is read must be limited.
     """
 
     operations: int = 1 << 14
     numbers: int = 1 << 21
-    """Operands, dimensions, scales and the like; bytes of options count, too."""
+    """Operands, dimensions, scales and the like, and bytes of options."""
     spread_bytes: int = 1 << 24
-    """Dense forms of sparse constants, beyond a multiple of what the file stores of them."""
+    """Bytes of dense forms of sparse constants, beyond a multiple of the stored bytes."""
 
     def operation(self) -> None:
         """Count an operation. Raises ModelError when there are too many."""
         self.operations -= 1
         if self.operations < 0:
             raise ModelError(
-                "The model has more operations than litegpu examines. Cut it into several models, "
+                "The model has more operations than litegpu supports. Split it into several ones, "
                 "or run it without the delegate."
             )
 
     def integers(self, address: int | None) -> tuple[int, ...]:
-        """Return a copy of a `TfLiteIntArray`. Raises ModelError when the numbers are too many."""
+        """Return a copy of a `TfLiteIntArray`. Raises ModelError if there are too many numbers."""
         self._count(_length(address))
         return int_array(address)
 
@@ -51,24 +51,24 @@ class ReadBudget:
         return float_array(address)
 
     def custom(self, address: int | None, size: int) -> bytes:
-        """Return an operation's own options; none if they are longer than any that are known."""
+        """Return an operation's custom options; none if they are longer than any known ones."""
         if not address or not 0 < size <= _MOST_CUSTOM_BYTES:
             return b""
         self._count(size // 4)
         return ctypes.string_at(address, size)
 
     def name(self, raw: bytes | None) -> str:
-        """Return the beginning of a name."""
+        """Return the first characters of a name."""
         found = (raw or b"")[:_MOST_NAME_BYTES]
         self._count(len(found) // 4)
         return found.decode("utf-8", "replace")
 
     def shown_name(self, raw: bytes | None) -> str:
-        """Return the name of an operation of the model's own, which is shown everywhere."""
+        """Return the name of a custom operation, which is shown everywhere."""
         return printable(self.name(raw))
 
     def spread(self, stored: int, dense: int) -> bool:
-        """Whether a sparse constant of so many bytes may become one of `dense` bytes."""
+        """Whether a sparse constant with this many stored bytes may become one of `dense` bytes."""
         beyond = max(dense - _SPREAD_FACTOR * stored, 0)
         if beyond > self.spread_bytes:
             return False
@@ -76,10 +76,10 @@ class ReadBudget:
         return True
 
     def ranges(self, constants: Iterable[tuple[int, int]]) -> None:
-        """Take the addresses and sizes of constants; the same bytes may be a constant twice.
+        """Check the addresses and sizes of constants; the same bytes may be a constant twice.
 
-        Raises ModelError when they overlap in other ways: then their sizes are no measure of what
-        the file holds.
+        Raises ModelError if they overlap in another way: then their sizes do not limit the size of
+        the file.
         """
         end = overlapping = 0
         for start, size in sorted(set(constants)):
@@ -87,8 +87,8 @@ class ReadBudget:
             end = max(end, start + size)
         if overlapping > _MOST_OVERLAPPING:
             raise ModelError(
-                f"Constants of the model share {overlapping} bytes with others: the file is made "
-                "to look small. Run it without the delegate."
+                f"Constants of the model share {overlapping} bytes with others, so that the file "
+                "is smaller than its constants. Run it without the delegate."
             )
 
     def _count(self, numbers: int) -> None:
@@ -96,7 +96,7 @@ class ReadBudget:
         if self.numbers < 0:
             raise ModelError(
                 "The operations and tensors of the model have more operands, dimensions and scales "
-                "than litegpu examines. Run it without the delegate."
+                "than litegpu supports. Run it without the delegate."
             )
 
 

@@ -1,12 +1,12 @@
-"""C callbacks that let no exception into C, and lose none.
+"""C callbacks that keep exceptions out of C code without losing any.
 
-Python runs signal handlers where a function begins, before the first `try` in it: an exception
-raised there would be printed and dropped by ctypes, which then returns any status. A generator
-that waits inside a `try` has no such place, so each callback here is one, resumed by each call.
+Python runs signal handlers at the start of a function, before its first `try`: ctypes would print
+and drop an exception raised there, and return an arbitrary status. A generator that waits inside a
+`try` has no such point, so each callback is a generator that is resumed by each call.
 
-An error becomes a status of the runtime, which raises RuntimeError. An exception that is no error,
-such as KeyboardInterrupt, and whatever a signal handler raises, is none of the runtime's business:
-the call ends as if all were well, and the thread raises it as soon as it is back in Python.
+An error becomes a status of the runtime, which raises RuntimeError. An exception that is not an
+error, such as KeyboardInterrupt, and everything that a signal handler raises, bypasses the runtime:
+the call returns success, and the thread raises the exception as soon as it is back in Python.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ _add_pending_call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.py_o
 )
 _IS_TRUE = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
 _MARK = "_raised_by_a_signal_handler"
-"""An attribute of exceptions that are on their way to the program."""
+"""Attribute of exceptions that are being delivered to the program."""
 _ATTEMPTS = 3
-"""How often the handling of an error is begun again when it is interrupted itself."""
+"""Number of times that error handling is restarted when it is itself interrupted."""
 
 
 class HandlerError(BaseException):
-    """Stands for an error that a signal handler raised: not litegpu's, but the program's own."""
+    """Represents an error raised by a signal handler, which belongs to the program."""
 
 
 class Callback:
-    """A C function of an interpreter's context; `work` is what it does, and may be replaced.
+    """A C function for an interpreter's context; `work` implements it, and may be replaced.
 
-    `failed` is called with the context and what `work` raised, and returns the status of an error.
-    It may be called again with what interrupted it. An Exception of a signal handler it is given
+    `failed` is called with the context and the exception of `work`, and returns a status. It may be
+    called again with an exception that interrupted it. It receives an Exception of a signal handler
     as HandlerError.
     """
 
     def __init__(
         self, work: Callable[[int], None], failed: Callable[[int, BaseException], int]
     ) -> None:
-        """Be ready to be called, by one thread at a time."""
+        """Create a callback for calls from one thread at a time."""
         self.work = work
         self._failed = failed
         self._answers = _begun(self, failed)
         self._entry: Any = partial(self._answers.send)
-        # The runtime passes a second argument, which a C function may ignore.
+        # The runtime passes a second argument, which the C function ignores.
         self.function = structs.CONTEXT_CALLBACK(self._entry)
 
     @property
@@ -67,19 +67,19 @@ class Callback:
 
     @property
     def running(self) -> bool:
-        """Whether a thread is in it now."""
+        """Whether a thread is inside it."""
         return self._answers.gi_running
 
     @property
     def running_here(self) -> bool:
-        """Whether it is this thread that is in it, in a log or signal handler say."""
+        """Whether this thread is inside it, for example in a log or signal handler."""
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame is not self._answers.gi_frame:
             frame = frame.f_back
         return frame is not None
 
     def renew(self) -> None:
-        """Let go of a call that will never end, because its thread is not in this process."""
+        """Drop a call that will never end, because its thread is not in this process."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._answers))
         self._answers = _begun(self, self._failed)
         self._entry.__setstate__((self._answers.send, (), {}, None))
@@ -88,7 +88,7 @@ class Callback:
 def _begun(
     callback: Callback, failed: Callable[[int, BaseException], int]
 ) -> GeneratorType[int, int, None]:
-    """Return the generator of a callback, where it waits for the first call."""
+    """Return the generator of a callback, waiting for the first call."""
     answers = cast("GeneratorType[int, int, None]", _answers(callback, failed))
     next(answers)
     return answers
@@ -97,10 +97,10 @@ def _begun(
 def _answers(
     callback: Callback, failed: Callable[[int, BaseException], int]
 ) -> Generator[int, int, None]:
-    """Yield the status of each call, and be sent the context of the next.
+    """Yield the status of each call, and receive the context of the next.
 
-    Nothing is called, and so nothing can interrupt, outside of the inner `try`, but for the jumps
-    between the two loops: these the outer one guards.
+    Nothing is called outside the inner `try`, so nothing can interrupt there, except for the jumps
+    between the two loops, which the outer `try` covers.
     """
     ok = status = int(TfLiteStatus.OK)
     context = attempts = 0
@@ -127,7 +127,7 @@ def _answers(
                         if interrupt is not None:
                             status, delivery = ok, _delivery(interrupt)
                         del error, interrupt
-                    # Where it ends it takes effect: no bytecode that could raise it follows here.
+                    # Its end takes effect here: no later bytecode could raise the exception.
                     delivery = None  # noqa: F841
                     attempts = 0
                     context = yield status
@@ -135,7 +135,7 @@ def _answers(
                     callback.work(context)
                 except GeneratorExit as raised:
                     if raised.__traceback__ is None or raised.__traceback__.tb_next is None:
-                        return  # the callback's owner is gone
+                        return  # the callback's owner was deleted
                     caught = raised
                 except BaseException as raised:
                     caught = raised
@@ -144,10 +144,10 @@ def _answers(
 
 
 def _interrupt_in(error: BaseException, outside: BaseException | None) -> BaseException | None:
-    """Return what is to reach the program as itself, if an error is or follows from such a thing.
+    """Return the exception to deliver to the program unchanged, if `error` is or follows from one.
 
-    That is what is no Exception, and what a signal handler raised. `outside` is what the program
-    was handling when it called: errors say that they follow from this, too.
+    That is an exception that is no Exception, and one raised by a signal handler. `outside` is the
+    exception that the program was handling when it called; errors have it as context, too.
     """
     if not isinstance(error, Exception):
         return error
@@ -160,17 +160,17 @@ def _interrupt_in(error: BaseException, outside: BaseException | None) -> BaseEx
 
 
 def _is_of_handler(trace: TracebackType | None) -> bool:
-    """Whether a function raised it, or let it pass, that was given the frame that it interrupted.
+    """Whether a signal handler raised it, or passed it on.
 
-    Python calls signal handlers so, and them alone.
+    A signal handler is a function that received the interrupted frame: Python calls only those so.
     """
     while trace is not None and trace.tb_next is not None:
         interrupted, trace = trace.tb_frame, trace.tb_next
-        # Asking a frame for its locals lets it keep them: litegpu's hold memory of the device.
+        # Accessing the locals of a frame keeps them alive: litegpu's own hold device memory.
         if str(trace.tb_frame.f_globals.get("__name__")).startswith("litegpu."):
             continue
         code, values = trace.tb_frame.f_code, trace.tb_frame.f_locals
-        # Arguments alone: some look who calls them.
+        # Arguments only: some functions inspect their caller.
         count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & CO_VARARGS)
         for value in map(values.get, code.co_varnames[:count]):
             if value is interrupted:
@@ -181,16 +181,16 @@ def _is_of_handler(trace: TracebackType | None) -> bool:
 
 
 def _delivery(error: BaseException) -> object:
-    """Return an object whose end makes this thread raise `error` when it next runs bytecode.
+    """Return an object whose deletion makes this thread raise `error` at its next bytecode.
 
-    Its end is a call of C by C, for bytecode would be interrupted by what it arranges.
+    It is deleted by a call from C to C, since bytecode would be interrupted by its effect.
     """
-    error.__traceback__ = None  # frames of litegpu that hold memory of the device
+    error.__traceback__ = None  # frames of litegpu that hold device memory
     setattr(error, _MARK, True)
     in_main = threading.current_thread() is threading.main_thread()
     end: Callable[[], Any]
     if sys.version_info < (3, 12) and in_main:
-        # A class would become the exception too late: Python ends with another exit code.
+        # A class would be instantiated too late: Python would exit with another code.
         _raiser.error = error
         end = partial(_add_pending_call, _IS_TRUE, _raiser)
     else:
@@ -199,14 +199,14 @@ def _delivery(error: BaseException) -> object:
 
 
 def _type_of(error: BaseException) -> type[BaseException]:
-    """Return the class that stands for an exception: a thread can be told to raise classes."""
+    """Return a class that represents an exception: threads can only be made to raise classes."""
     original = type(error)
     names = {"__module__": original.__module__, "__qualname__": original.__qualname__}
     return type(original.__name__, (original,), {**names, "__new__": lambda *_: error})
 
 
 class _Raiser:
-    """Raises an exception of the main thread when Python asks whether it is true."""
+    """Raises an exception of the main thread when Python evaluates it as a bool."""
 
     error: BaseException | None = None
 
@@ -218,4 +218,4 @@ class _Raiser:
 
 
 _raiser = _Raiser()
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(_raiser))  # Python is told where it lies
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_raiser))  # Python gets its address

@@ -1,9 +1,8 @@
-"""Runs nodes by the runtime's own kernels, on tensors apart from the interpreter's.
+"""Runs nodes by the runtime's own kernels, on copies of the interpreter's tensors.
 
-What the CPU's kernels make of shapes is known before the model runs; and what a delegate has taken
-can still run where the GPU cannot compute it for the present shapes. The kernels get a copy of the
-context with a copy of the tensor table. In there, the results and temporaries of the nodes have
-memory of their own.
+It infers shapes like the CPU's kernels before the model runs, and runs delegated nodes for shapes
+that the GPU does not support. The kernels get a copy of the context with a copy of the tensor
+table, in which the results and temporaries of the nodes have separate memory.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from litegpu.runtime_abi.opcodes import CUSTOM
 from litegpu.runtime_abi.reader import node_at, tensor_at
 
 _SPARE = 256
-"""Tensors that the kernel of one node may add: more than any does."""
+"""Number of tensors that the kernel of one node may add: more than any kernel does."""
 _ALIGNMENT = 64
 _TENSOR_SIZE = ctypes.sizeof(structs.TfLiteTensor)
 _ARENA = (AllocationType.ARENA_RW, AllocationType.ARENA_RW_PERSISTENT)
@@ -33,12 +32,12 @@ Shape = tuple[int, ...]
 
 
 class CpuNodes:
-    """Some nodes of an interpreter's graph, with kernels and tensors apart from it."""
+    """Some nodes of an interpreter's graph, with separate kernels and tensors."""
 
     def __init__(self, context: int, nodes: Sequence[Node]) -> None:
-        """Copy nodes while a delegate is applied; their kernels begin when they are first needed.
+        """Copy nodes while a delegate is applied; their kernels are created when first used.
 
-        Raises InterpreterError when the runtime refuses.
+        Raises InterpreterError when the runtime fails.
         """
         self._context = context
         self._kernels = {node.index: _Kernel(context, node) for node in nodes}
@@ -54,7 +53,7 @@ class CpuNodes:
         return ctypes.addressof(self._table)
 
     def close(self) -> None:
-        """Release the kernels, and what they have allocated."""
+        """Release the kernels and their memory."""
         for kernel in self._kernels.values():
             kernel.close(ctypes.addressof(self._copy))
         for v in self._own:
@@ -62,13 +61,13 @@ class CpuNodes:
         self._own.clear()
         self._memory.clear()
 
-    # Shapes, while a delegate is applied
+    # Shape inference, while a delegate is applied
 
     def shapes(self, node: Node, values: Mapping[int, Value]) -> Sequence[Shape | None] | None:
-        """Return the shapes that the runtime gives to the results of a node.
+        """Return the shapes that the runtime computes for the results of a node.
 
-        `values` are what is known of its inputs. The shape is None of a result whose size only the
-        data tell, and all is None where the runtime refuses the inputs, or has no kernel.
+        `values` have the known properties of its inputs. The shape of a result is None if its size
+        depends on data; all shapes are None if the runtime rejects the inputs, or has no kernel.
         """
         kernel = self._kernels.get(node.index)
         if kernel is None or not kernel.is_complete:
@@ -89,7 +88,7 @@ class CpuNodes:
         return [None if self._is_dynamic(v) else self._shape(v) for v in node.outputs]
 
     def _state(self, v: int, value: Value) -> None:
-        """Give an input the shape, and if it is a constant the data, that is known of it."""
+        """Set the known shape of an input, and its data if it is a constant."""
         row = tensor_at(self.tensors, v)
         if row.allocation_type == AllocationType.MMAP_RO and v not in self._own:
             return
@@ -103,9 +102,9 @@ class CpuNodes:
     # Runs, when the interpreter prepares and invokes
 
     def prepare(self, inputs: Iterable[int], outputs: Sequence[int]) -> list[Shape] | None:
-        """Prepare all nodes, in order, for the present inputs; return the shapes of the outputs.
+        """Prepare all nodes, in order, for the current inputs; return the shapes of the outputs.
 
-        None if only a run can tell them. Raises ModelError where the runtime refuses a shape.
+        None if they are known only after a run. Raises ModelError if the runtime rejects a shape.
         """
         self._enter(inputs)
         self._ready = 0
@@ -121,7 +120,7 @@ class CpuNodes:
         return [self._shape(v) for v in outputs]
 
     def invoke(self, inputs: Iterable[int]) -> None:
-        """Run all nodes on the present inputs. Raises ModelError where the runtime refuses."""
+        """Run all nodes on the current inputs. Raises ModelError if the runtime rejects them."""
         self._enter(inputs)
         for number, kernel in enumerate(self._kernels.values()):
             if number >= self._ready:
@@ -134,7 +133,7 @@ class CpuNodes:
         return self._shape(v), row.data or 0, row.bytes
 
     def _enter(self, inputs: Iterable[int]) -> None:
-        """Follow the interpreter's context, and the tensors that come from it."""
+        """Update the copies of the interpreter's context and of the input tensors."""
         self._follow()
         for v in inputs:
             self._copy_rows(v, 1)
@@ -148,7 +147,7 @@ class CpuNodes:
     # Both
 
     def _follow(self) -> None:
-        """Copy the context, and see that kernels find room for tensors that they add."""
+        """Copy the context, with room for tensors that kernels add."""
         struct = structs.TfLiteContext.from_address(self._context)
         ctypes.memmove(ctypes.addressof(self._copy), self._context, ctypes.sizeof(self._copy))
         count = len(self._table) // _TENSOR_SIZE
@@ -171,7 +170,7 @@ class CpuNodes:
         ctypes.memmove(self.tensors + start, tensors + start, count * _TENSOR_SIZE)
 
     def _make_own(self, v: int, shape: Shape) -> None:
-        """Give a tensor dimensions of its own, and no data yet."""
+        """Give a tensor separate dimensions, and no data yet."""
         row = tensor_at(self.tensors, v)
         if v in self._own:
             self._release(row)
@@ -186,7 +185,7 @@ class CpuNodes:
         row.dims = row.data = None
 
     def _prepare(self, kernel: _Kernel) -> None:
-        """Prepare a node, and allocate its results. Raises ModelError when it refuses."""
+        """Prepare a node, and allocate its results. Raises ModelError if it rejects its inputs."""
         known = kernel.prepare(ctypes.addressof(self._copy))
         for v in () if known else kernel.node_outputs:
             row = tensor_at(self.tensors, v)
@@ -202,10 +201,10 @@ class CpuNodes:
 
 
 class _Kernel:
-    """The runtime's kernel of a node, with a state of its own."""
+    """The runtime's kernel of a node, with separate state."""
 
     def __init__(self, context: int, node: Node) -> None:
-        """Copy a node of a context. Raises InterpreterError when the runtime refuses."""
+        """Copy a node of a context. Raises InterpreterError when the runtime fails."""
         struct, registration = node_at(context, node.index)
         self._title = f"node {node.index} ({node.op})"
         self.node_outputs = tuple(v for v in node.outputs if v != ABSENT)
@@ -234,13 +233,13 @@ class _Kernel:
         return structs.int_array(self._node.temporaries)
 
     def prepare(self, context: int) -> bool:
-        """Begin, if it has not, and prepare; return whether the shapes of the results are known.
+        """Initialize if necessary, and prepare; return whether the shapes of the results are known.
 
-        Raises ModelError where the kernel refuses the present shapes.
+        Raises ModelError if the kernel rejects the current shapes.
         """
         if not self.is_complete:
             raise ModelError(
-                f"The runtime has no kernel that can run {self._title} apart from the interpreter. "
+                f"The runtime has no kernel that can run {self._title} outside the interpreter. "
                 "Use other shapes, or the interpreter without the delegate."
             )
         if not self._started:
@@ -261,12 +260,12 @@ class _Kernel:
     def _check(self, status: int, what: str) -> None:
         if status:
             raise ModelError(
-                f"The runtime cannot {what} {self._title} for the present shapes (status {status})."
+                f"The runtime cannot {what} {self._title} for the current shapes (status {status})."
                 " Use other shapes."
             )
 
     def close(self, context: int) -> None:
-        """End the kernel."""
+        """Free the kernel."""
         if self._started and self._free and self._node.user_data:
             self._free(context, self._node.user_data)
         structs.free_array(self._node.temporaries)
@@ -279,7 +278,7 @@ def _address(function: Callable[..., Any]) -> int:
 
 
 def _aligned(size: int) -> npt.NDArray[np.uint8]:
-    """Return memory whose address the kernels of any machine may use."""
+    """Return memory with an alignment that is sufficient for the kernels of any machine."""
     memory = np.zeros(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     return memory[start : start + size]

@@ -9,7 +9,7 @@ from litegpu.graph.ir import DType
 
 
 class TfLiteStatus(enum.IntEnum):
-    """What every callback returns."""
+    """The return value of every callback."""
 
     OK = 0
     ERROR = 1
@@ -24,7 +24,7 @@ class TfLiteStatus(enum.IntEnum):
 
 
 class TfLiteType(enum.IntEnum):
-    """Element type codes of tensors; the names are the runtime's printed type names."""
+    """Element types of tensors by code; the names are the type names that the runtime prints."""
 
     NOTYPE = 0
     FLOAT32 = 1
@@ -55,11 +55,11 @@ class TfLiteType(enum.IntEnum):
 DTYPES: Mapping[int, DType] = {
     code: DType.__members__.get(code.name, DType.OTHER) for code in TfLiteType
 }
-"""The graph's element type for each code; codes it has no type for are `DType.OTHER`."""
+"""The graph's element type for each code; `DType.OTHER` for unsupported codes."""
 
 
 class AllocationType(enum.IntEnum):
-    """Where a tensor's data lives; `MMAP_RO` marks the constants of the model file."""
+    """How a tensor's data are allocated; `MMAP_RO` marks the constants of the model file."""
 
     MEM_NONE = 0
     MMAP_RO = 1
@@ -73,7 +73,7 @@ class AllocationType(enum.IntEnum):
 
 
 class QuantizationType(enum.IntEnum):
-    """What `TfLiteQuantization.params` points to."""
+    """The type of `TfLiteQuantization.params`."""
 
     NONE = 0
     AFFINE = 1

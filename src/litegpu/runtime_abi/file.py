@@ -1,7 +1,7 @@
-"""What only a model's file says of its graphs: in which order they take inputs and give outputs.
+"""Reads the inputs and outputs of a model's graphs, in order, from its file.
 
 The C interface gives a delegate the nodes of the graphs that a WHILE runs, but not which of their
-tensors are inputs and outputs, nor in which order. The file is found in memory through the
+tensors are inputs and outputs, nor their order. The file is found in memory through the
 runtime's constants, or opened.
 """
 
@@ -49,7 +49,7 @@ class _Allocation(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A flatbuffer of the schema's; nothing is read of it before it is asked."""
+    """A flatbuffer of the schema's; it is read on demand."""
 
     data: bytes | mmap.mmap | memoryview
 
@@ -85,9 +85,9 @@ class ModelFile:
         return cls(data) if bytes(data[4:8]) == _IDENTIFIER else None
 
     def graph_io(self, index: int, nodes: Sequence[Node]) -> GraphIo | None:
-        """Return the inputs and outputs of graph `index`, which has these nodes.
+        """Return the inputs and outputs of graph `index`, which consists of these nodes.
 
-        None where the file has no such graph: it is of another model.
+        None if the file has no such graph, which means that it is another model.
         """
         try:
             graph = self._entry(self._field(self._at(0), _SUBGRAPHS), index)
@@ -113,11 +113,11 @@ class ModelFile:
         return number
 
     def _at(self, place: int) -> int:
-        """Return what an offset at a place points to."""
+        """Return the target of an offset at a place."""
         return place + self._number(place)
 
     def _field(self, table: int, number: int) -> int:
-        """Return where the vector lies that a field of a table points to, 0 without one."""
+        """Return the address of the vector in a table's field, 0 without one."""
         layout = table - self._number(table, "<i")
         if 4 + 2 * number >= self._number(layout, "<H"):
             return 0
@@ -125,7 +125,7 @@ class ModelFile:
         return self._at(table + distance) if distance else 0
 
     def _at_most(self, vector: int) -> int:
-        """Return the entries of a vector of 4 bytes each, which must lie in the file."""
+        """Return the entries of a vector of 4-byte numbers, which must be inside the file."""
         count = self._number(vector) if vector else 0
         if count > len(self.data) // 4:
             raise IndexError(count)

@@ -15,7 +15,7 @@ from litegpu.runtime_abi.kernels import RUNTIMES
 
 @runtime_checkable
 class ReadsModel(Protocol):
-    """A delegate that reads more in the model's bytes than the runtime tells of them."""
+    """A delegate that reads more from the model's bytes than the runtime provides."""
 
     model: bytes | None
 
@@ -28,10 +28,10 @@ class Output(NamedTuple):
 
 
 def load() -> Any:
-    """Return the module with the interpreter of the runtime that is installed.
+    """Return the module with the interpreter of the installed runtime.
 
     Raises:
-        MissingDependencyError: none of them is.
+        MissingDependencyError: none is installed.
     """
     for name in RUNTIMES:
         try:
@@ -42,17 +42,17 @@ def load() -> Any:
 
 
 def environment() -> Any:
-    """Return an environment as LiteRT makes one for its own models, None where it has none."""
+    """Return an environment like LiteRT's own for its models; None if it has none."""
     try:
         module = importlib.import_module("ai_edge_litert.environment")
-    except ImportError:  # it is not installed, or older
+    except ImportError:  # not installed, or an older version
         return None
     folder = os.path.dirname(str(module.__file__))
     return module.Environment.create(options=module.EnvironmentOptions(runtime_path=folder))
 
 
 def default_threads() -> int:
-    """Return how many threads the CPU's kernels get unless told otherwise: all this process has."""
+    """Return the default number of threads for CPU kernels: all cores available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -81,7 +81,7 @@ def interpreter(
         clustering: False keeps the order of operations, which gives delegates smaller parts.
 
     Raises:
-        ModelError: the runtime refuses the model.
+        ModelError: the runtime rejects the model.
         InterpreterError: it is too old for `clustering`.
     """
     runtime = load()
@@ -115,7 +115,7 @@ def interpreter(
         ) from error
     except (RuntimeError, ValueError) as error:
         raise ModelError(
-            f"The runtime refuses this model: {_sentence(error)} "
+            f"The runtime rejects this model: {_sentence(error)} "
             "Check that the file is a complete .tflite model, made of operations that the runtime "
             "has."
         ) from error
@@ -127,7 +127,7 @@ def _sentence(error: Exception) -> str:
 
 
 def set_batch(target: Any, batch: int) -> None:
-    """Give every input of the interpreter another first dimension.
+    """Set the first dimension of every input of the interpreter.
 
     Raises:
         ModelError: the model has inputs without dimensions, or cannot run such a batch.
@@ -152,7 +152,7 @@ def set_batch(target: Any, batch: int) -> None:
 
 
 def set_inputs(target: Any, values: list[NDArray[Any]]) -> None:
-    """Give each input of the interpreter its value, in the order of `get_input_details()`.
+    """Set the value of each input of the interpreter, in the order of `get_input_details()`.
 
     Inputs of other shapes are resized.
 
@@ -185,7 +185,7 @@ def invoke(target: Any) -> None:
     """Run an interpreter once.
 
     Raises:
-        ModelError: the runtime refuses what the inputs hold.
+        ModelError: the runtime rejects the inputs' values.
     """
     try:
         target.invoke()
@@ -199,7 +199,7 @@ def invoke(target: Any) -> None:
 
 
 def outputs(source: Any) -> list[Output]:
-    """Return all outputs of the interpreter; quantised ones become real numbers."""
+    """Return all outputs of the interpreter; quantized ones are converted to real numbers."""
     return [
         Output(detail["name"], dequantised(source.get_tensor(detail["index"]), detail))
         for detail in source.get_output_details()
@@ -207,9 +207,9 @@ def outputs(source: Any) -> list[Output]:
 
 
 def quantised(values: NDArray[Any], detail: dict[str, Any]) -> NDArray[Any]:
-    """Return real numbers as a quantised tensor stores them; NaN for NaN.
+    """Return real numbers as a quantized tensor stores them; NaN for NaN.
 
-    Rounded half away from zero as QUANTIZE rounds, and clipped to the tensor's type: float64.
+    Rounded half away from zero, as by QUANTIZE, and clipped to the tensor's type: float64.
     """
     scale, zero_point = detail["quantization"]
     limits = np.iinfo(detail["dtype"])
@@ -220,7 +220,7 @@ def quantised(values: NDArray[Any], detail: dict[str, Any]) -> NDArray[Any]:
 
 
 def dequantised(values: NDArray[Any], detail: dict[str, Any]) -> NDArray[Any]:
-    """Return the real numbers of a tensor; those that are not quantised stay what they are."""
+    """Return the real numbers of a tensor; values that are not quantized are returned unchanged."""
     scale, zero_point = detail["quantization"]
     if not scale:
         return values

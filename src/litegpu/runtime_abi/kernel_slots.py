@@ -87,7 +87,7 @@ class _Ended(Gone):
 
 
 def stay_if_ending() -> None:
-    """Block a daemon thread forever while Python exits: its errors are due to the exit."""
+    """Block a daemon thread forever while Python exits, because its errors are due to the exit."""
     if threading.current_thread().daemon and not threading.main_thread().is_alive():
         _stay()
 
@@ -114,8 +114,8 @@ _IN_A_CHILD = Gone(
 
 
 def report(context: int, moment: str, error: BaseException) -> None:
-    """Pass the text of an error to the runtime, whose RuntimeError contains it."""
-    with contextlib.suppress(Exception):  # no second error may cross into C
+    """Pass the text of an error to the runtime, which includes it in its RuntimeError."""
+    with contextlib.suppress(Exception):  # a second error must not cross into C
         text = str(error) or type(error).__name__
         structs.report_error(context, f"TfLiteGpuDelegate {moment}: {text}")
 
@@ -168,7 +168,7 @@ class KernelSlot:
         self._works()
 
     def _works(self) -> None:
-        """Record that the kernel is prepared, or has run, after any earlier error."""
+        """Record that the kernel was prepared, or has run, after any earlier error."""
         self._invoke.work = self.kernel.invoke
         error, self._error = self._error, None
         if self.owner is not None:
@@ -231,7 +231,7 @@ class KernelSlot:
 
     @property
     def running_here(self) -> bool:
-        """Whether this thread does."""
+        """Whether this thread runs one of them."""
         return self._prepare.running_here or self._invoke.running_here
 
     def retire(self, instead: SlotKernel, seconds: float) -> None:
@@ -265,9 +265,9 @@ _apis: set[str] = set()
 
 
 def take_slot() -> KernelSlot:
-    """Return a free slot; its number becomes the node's `user_data`."""
+    """Return a free slot; its index becomes the node's `user_data`."""
     slot = _idle.pop() if _idle else KernelSlot()
-    if slot.running:  # a thread has not returned from it yet
+    if slot.running:  # a thread has not yet returned from it
         _idle.insert(0, slot)
         slot = KernelSlot()
     _occupied[slot.number] = slot

@@ -1,4 +1,4 @@
-"""The CPU's own kernels on constants: one operation in an interpreter of its own."""
+"""Runs one operation on constants with the CPU's own kernel, in a separate interpreter."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ OPTIONS = {
     "stride_height": "stride_h",
     "stride_width": "stride_w",
 }
-"""Options of the file by the names of parameters, where these differ."""
+"""File options by the names of parameters, if these differ."""
 _TYPES = frozenset({"idx_out_type", "in_data_type", "out_data_type", "out_type", "output_type"})
 NO_PARAMETERS = frozenset({"quant_spec", "quantized_bias_type"})
-"""Options that the runtime's parameters lack: see `params`."""
+"""Options that the runtime's parameter structs lack: see `params`."""
 
 
 def compute(
     node: Node, values: Mapping[int, Value], most_bytes: int
 ) -> list[npt.NDArray[Any]] | None:
-    """Return what the CPU's kernel makes of a node's inputs, all of them constants.
+    """Return what the CPU's kernel computes from a node's constant inputs.
 
-    None where the kernel is not deterministic or runs other graphs, where the runtime rejects the
-    node or its results have more than `most_bytes`, and where this process has loaded no runtime,
-    or one that cannot write such a model.
+    None if the kernel is not deterministic or runs other graphs, if the runtime rejects the node or
+    its results have more than `most_bytes`, and if this process has loaded no runtime, or one that
+    cannot write such a model.
     """
     runtime = next(filter(None, map(sys.modules.get, RUNTIMES)), None)
     resolvers = getattr(runtime, "OpResolverType", None)
@@ -80,7 +80,7 @@ def _bytes_of(interpreter: Any) -> int:
 
 
 def _written(node: Node, values: Mapping[int, Value]) -> bytes | None:
-    """Return a model of one node, None where not all of its options are known."""
+    """Return a model of one node, None if not all of its options are known."""
     from litegpu.zoo.writer import ModelWriter
 
     options = options_of(node)
@@ -108,7 +108,7 @@ def _constant(writer: ModelWriter, value: Value) -> TensorRef:
 
 
 def options_of(node: Node) -> dict[str, Any] | None:
-    """Return a node's options as a file has them; None where a parameter is not known."""
+    """Return a node's options as in a file; None if a parameter is not known."""
     from litegpu.zoo import schema
 
     names = schema.option_names(node.op) - NO_PARAMETERS

@@ -218,9 +218,9 @@ BUILTIN_OPS: Mapping[int, str] = {
 }
 
 CUSTOM = 32
-"""Code of an op that is known by its custom name only."""
+"""Code of an op that is identified only by its custom name."""
 DELEGATE = 51
-"""Code of a node that stands for a delegated partition."""
+"""Code of a node that replaces a delegated partition."""
 
 _CODES = {name: code for code, name in BUILTIN_OPS.items()}
 _UNNAMED = "BUILTIN_"
@@ -232,12 +232,12 @@ def name_of(code: int) -> str:
 
 
 def code_of(name: str) -> int:
-    """Return the code of a builtin operator by its name; other names are of custom operators."""
+    """Return the code of a builtin operator by its name, or the code of custom operators."""
     if name.startswith(_UNNAMED) and name[len(_UNNAMED) :].isdecimal():
         return int(name[len(_UNNAMED) :])
     return _CODES.get(name, CUSTOM)
 
 
 def known_name(name: str) -> str:
-    """Return an operator's name as users of TensorFlow Lite know it."""
+    """Return the name that users of TensorFlow Lite know an operator by."""
     return f"CUSTOM {name}" if code_of(name) == CUSTOM else name

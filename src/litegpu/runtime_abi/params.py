@@ -1,8 +1,8 @@
-"""The builtin parameter structs of the runtime's ops: one table, read into plain dictionaries.
+"""The builtin parameter structs of the runtime's ops, as one table, read into dictionaries.
 
-Left out on purpose: `quantized_bias_type` (CONV_2D, TRANSPOSE_CONV, FULLY_CONNECTED), which
-runtimes of the tflite-runtime 2.14 generation do not allocate, so that reading it would run past
-the end of their structs; and the padding that pools keep for their own CPU kernels.
+Intentionally omitted: `quantized_bias_type` (CONV_2D, TRANSPOSE_CONV, FULLY_CONNECTED), which
+runtimes of the tflite-runtime 2.14 generation do not allocate, so that reading it would exceed
+their structs; and the padding that pools store for their own CPU kernels.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ENUMS: Mapping[str, type[enum.IntEnum]] = {
     "activation": FusedActivation,
 }
 _COUNTS: Mapping[str, str] = {"shape": "num_dimensions", "squeeze_dims": "num_squeeze_dims"}
-"""For each fixed-size array field: the field that says how many of its elements are used."""
+"""The field with the number of used elements, for each fixed-size array field."""
 
 
 def _fields(kind: str, *names: str) -> tuple[Field, ...]:
@@ -184,9 +184,9 @@ STRUCTURES: Mapping[str, type[ctypes.Structure]] = {
 def read_params(op_name: str, address: int | None) -> dict[str, ParamValue]:
     """Return the parameters of builtin op `op_name` from its struct at `address`.
 
-    Paddings, activations and mirror modes come as lower-case names ("same", "relu6",
-    "reflect"; a number without a name stays an int), arrays as tuples of their used elements.
-    Addresses are left out.
+    Paddings, activations and mirror modes are lower-case names ("same", "relu6", "reflect"; an
+    unknown number remains an int), arrays are tuples of their used elements. Addresses are omitted.
+
     Empty when `address` is null or the op has no parameters.
     """
     if not address or op_name not in PARAMS:

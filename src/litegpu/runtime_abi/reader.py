@@ -1,4 +1,4 @@
-"""Reads the runtime's graph, through its C structs, into plain data."""
+"""Reads the runtime's graph from its C structs into plain data."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from litegpu.runtime_abi.structs import (
 )
 
 UPGRADE = "Known to work are ai-edge-litert 1.0 and newer, and tflite-runtime 2.14."
-"""What a user can do when the runtime refuses."""
+"""The remedy when the runtime does not support an interface."""
 
 _MOST_ELEMENTS = 1 << 40
 _TENSOR_SIZE = ctypes.sizeof(TfLiteTensor)
 
 
 def tensor_at(tensors: int, index: int) -> TfLiteTensor:
-    """Return tensor number `index` of the array at address `tensors`."""
+    """Return the tensor at `index` of the array at address `tensors`."""
     return TfLiteTensor.from_address(tensors + index * _TENSOR_SIZE)
 
 
 def execution_plan(context: int) -> tuple[int, ...]:
-    """Return the node indices in execution order. Raises InterpreterError when refused."""
+    """Return the node indices in execution order. Raises InterpreterError if that fails."""
     address = ctypes.c_void_p()
     status = TfLiteContext.from_address(context).GetExecutionPlan(context, ctypes.byref(address))
     if status:
@@ -48,18 +48,17 @@ def execution_plan(context: int) -> tuple[int, ...]:
 
 
 def thread_count(context: int) -> int:
-    """Return how many threads the CPU's kernels get; 1 unless the interpreter was told."""
+    """Return the number of threads for CPU kernels; 1 by default."""
     return max(TfLiteContext.from_address(context).recommended_num_threads, 1)
 
 
 def read_graph(context: int, budget: ReadBudget | None = None) -> Graph:
-    """Read all nodes of the execution plan and all tensors they touch.
+    """Read all nodes of the execution plan and all tensors that they use.
 
-    `budget` is what may be read of the whole model; this graph has one of its own if there is none.
-    Raises InterpreterError when the runtime refuses, ModelError when the budget is used up.
-
-    Constants are views of the runtime's memory: they must not outlive the interpreter. Inputs
-    and outputs of the graph are left empty, for a delegate does not see them.
+    `budget` limits what is read of the whole model; by default this graph has a separate one.
+    Raises InterpreterError when the runtime fails, ModelError when the budget is exceeded.
+    Constants are views of the runtime's memory: they must not outlive the interpreter. Inputs and
+    outputs of the graph are left empty, because delegates do not get them.
     """
     budget = budget or ReadBudget()
     nodes = tuple(_read_node(context, index, budget) for index in execution_plan(context))
@@ -71,7 +70,7 @@ def read_graph(context: int, budget: ReadBudget | None = None) -> Graph:
 
 
 def read_values(context: int, indices: Iterable[int], budget: ReadBudget) -> dict[int, Value]:
-    """Read tensors by index; those that the model does not have are left out."""
+    """Read tensors by index; missing ones are skipped."""
     struct = TfLiteContext.from_address(context)
     present = sorted(index for index in set(indices) if 0 <= index < struct.tensors_size)
     tensors = struct.tensors or 0
@@ -79,7 +78,7 @@ def read_values(context: int, indices: Iterable[int], budget: ReadBudget) -> dic
 
 
 def node_at(context: int, index: int) -> tuple[TfLiteNode, TfLiteRegistration]:
-    """Return a node and its registration. Raises InterpreterError when refused."""
+    """Return a node and its registration. Raises InterpreterError if that fails."""
     node_address, registration_address = ctypes.c_void_p(), ctypes.c_void_p()
     status = TfLiteContext.from_address(context).GetNodeAndRegistration(
         context, index, ctypes.byref(node_address), ctypes.byref(registration_address)
@@ -136,7 +135,7 @@ def _read_value(index: int, tensor: TfLiteTensor, budget: ReadBudget) -> Value:
 
 
 def _signature(tensor: TfLiteTensor, shape: tuple[int, ...], budget: ReadBudget) -> tuple[int, ...]:
-    """Return the shape as the file states it, where sizes are left open there."""
+    """Return the shape in the file, with -1 for open sizes; () if none is open."""
     found = budget.integers(tensor.dims_signature)
     return found if len(found) == len(shape) and -1 in found else ()
 
@@ -144,7 +143,7 @@ def _signature(tensor: TfLiteTensor, shape: tuple[int, ...], budget: ReadBudget)
 def _read_constant(
     tensor: TfLiteTensor, dtype: DType, shape: tuple[int, ...], budget: ReadBudget
 ) -> npt.NDArray[Any] | None:
-    """Return a constant's elements; None if they are not all there, or too many when made dense."""
+    """Return a constant's elements; None if some are missing, or its dense form is too large."""
     if not _is_shape(shape):
         return None
     count = tensor.bytes // dtype.size if tensor.sparsity else math.prod(shape)
@@ -162,19 +161,19 @@ def _read_constant(
 def _read_halves_of_bytes(
     tensor: TfLiteTensor, shape: tuple[int, ...]
 ) -> npt.NDArray[np.int8] | None:
-    """Return a constant's elements of 4 bits as bytes; None if they are not all there."""
+    """Return a constant's 4-bit elements as bytes; None if some are missing."""
     count = math.prod(shape)
     if not _is_shape(shape) or tensor.sparsity or (count + 1) // 2 > tensor.bytes:
         return None
     buffer = (ctypes.c_uint8 * ((count + 1) // 2)).from_address(tensor.data or 0)
     pairs = np.frombuffer(memoryview(buffer), dtype=np.int8)
-    # The first element of a pair has the low bits; shifts to the right keep the sign.
+    # The first element of a pair has the low bits; right shifts extend the sign.
     elements = np.stack([np.left_shift(pairs, 4) >> 4, pairs >> 4], axis=-1)
     return elements.reshape(-1)[:count].reshape(shape)
 
 
 def _is_shape(shape: tuple[int, ...]) -> bool:
-    """Whether an array can have a shape, even if it has no elements."""
+    """Whether an array can have a shape, even without elements."""
     sizes = (max(size, 1) for size in shape)
     return all(size >= 0 for size in shape) and math.prod(sizes) <= _MOST_ELEMENTS
 

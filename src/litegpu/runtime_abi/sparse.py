@@ -1,4 +1,4 @@
-"""Reads sparse constants, whose elements lie packed, as the dense arrays that they stand for."""
+"""Expands sparse constants, whose elements are packed, to dense arrays."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from litegpu.runtime_abi.structs import (
 
 _Ints = npt.NDArray[np.int64]
 _SPARSE = 1
-"""The format of a dimension of which only some entries are stored."""
+"""The format of a dimension that stores only some entries."""
 _METADATA_SIZE = ctypes.sizeof(TfLiteDimensionMetadata)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One dimension, in the order in which elements lie: all `size` entries, or some of them.
+    """One dimension, in storage order: all `size` entries, or some of them.
 
-    Of entry number i of the level before, entries segments[i] to segments[i + 1] are stored; their
-    places are those of `indices`.
+    For entry i of the previous level, the entries segments[i] to segments[i + 1] are stored;
+    `indices` are their positions.
     """
 
     size: int
@@ -39,10 +39,10 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Sparsity:
-    """How the elements of a tensor of some shape lie.
+    """The storage order of a tensor's elements.
 
-    `order` has the number of the dimension of each level; those from the rank on are the insides
-    of blocks, which cut the dimensions that `blocked` names.
+    `order` has the dimension of each level; numbers from the rank on are dimensions inside blocks,
+    which divide the dimensions in `blocked`.
     """
 
     order: tuple[int, ...]
@@ -72,7 +72,7 @@ def _integers(address: int | None) -> _Ints:
 def densify(
     stored: npt.NDArray[Any], shape: Sequence[int], sparsity: Sparsity
 ) -> npt.NDArray[Any] | None:
-    """Return the dense array, zero where nothing is stored; None if the description is damaged."""
+    """Return the dense array, zero where nothing is stored; None if the description is invalid."""
     if any(size < 0 for size in shape):
         return None
     offsets = _offsets(shape, sparsity, len(stored))
@@ -84,10 +84,10 @@ def densify(
 
 
 def _offsets(shape: Sequence[int], sparsity: Sparsity, stored: int) -> _Ints | None:
-    """Return where each of at most `stored` elements belongs in the flat array."""
+    """Return the position of each of at most `stored` elements in the flat array."""
     rank, order, blocked = len(shape), sparsity.order, sparsity.blocked
     known = sorted(order) == list(range(rank + len(blocked))) and len(order) == len(sparsity.levels)
-    # Blocks in another order are read wrongly by the CPU's own kernel.
+    # The CPU's own kernel reads blocks in another order incorrectly.
     if not known or list(blocked) != sorted(set(blocked) & set(range(rank))):
         return None
     # Levels before the last may have more entries than are stored, but each has a segment.
@@ -113,9 +113,9 @@ def _offsets(shape: Sequence[int], sparsity: Sparsity, stored: int) -> _Ints | N
 
 
 def _enter(entries: _Ints, level: Level, most: int) -> tuple[_Ints, _Ints, _Ints] | None:
-    """Return which entry before, number and place each entry of a level has.
+    """Return the previous level's entry, the number and the position of each entry of a level.
 
-    None if the description is damaged, or there would be more than `most` of them.
+    None if the description is invalid, or if there are more than `most` entries.
     """
     if level.segments is None or level.indices is None:
         size = max(level.size, 0)

@@ -22,9 +22,9 @@ from litegpu.errors import DeviceMemoryError
 NO_BUFFER_HANDLE = -1
 """`TfLiteTensor.buffer_handle` of a tensor that no delegate owns."""
 REPORT_LIMIT = 1023
-"""Bytes that the Python interpreter's error reporter takes per call.
+"""Number of bytes that the Python interpreter's error reporter accepts per call.
 
-It cuts longer texts, and one cut inside a character makes it raise UnicodeDecodeError.
+It truncates longer texts; a text truncated inside a character raises UnicodeDecodeError.
 """
 
 Int32 = Annotated[int, c_int32]
@@ -48,7 +48,7 @@ def _c_struct(cls: _S) -> _S:
 
 
 CONTEXT_CALLBACK = CFUNCTYPE(c_int, c_size_t)
-"""The runtime's callbacks with all arguments left out but the first, the context."""
+"""The runtime's callbacks, declared with their first argument only, the context."""
 INIT = CFUNCTYPE(c_void_p, c_void_p, c_void_p, c_size_t)
 """`init(context, buffer, length) -> user_data`."""
 FREE = CFUNCTYPE(None, c_void_p, c_void_p)
@@ -59,8 +59,8 @@ DELEGATE_PREPARE = CFUNCTYPE(c_int, c_void_p, c_void_p)
 """`Prepare(context, delegate) -> status`."""
 GET_EXECUTION_PLAN = CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p))
 RESIZE_TENSOR = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)
-# The C function is variadic. Called with the format alone, its arguments travel like those of an
-# ordinary function on every platform, Apple's arm64 included.
+# The C function is variadic. Called with the format alone, its arguments are passed like those of
+# an ordinary function on every platform, including Apple's arm64.
 REPORT_ERROR = CFUNCTYPE(None, c_void_p, c_char_p)
 ADD_TENSORS = CFUNCTYPE(c_int, c_void_p, c_int, POINTER(c_int))
 GET_NODE_AND_REGISTRATION = CFUNCTYPE(c_int, c_void_p, c_int, POINTER(c_void_p), POINTER(c_void_p))
@@ -73,7 +73,7 @@ RELEASE_SUBGRAPH_CONTEXT = CFUNCTYPE(c_int, c_void_p, c_int)
 
 @_c_struct
 class TfLiteQuantizationParams(ctypes.Structure):
-    """Per-tensor scale and zero point of a tensor (the older of the two records)."""
+    """Per-tensor scale and zero point of a tensor (the older of the two structs)."""
 
     scale: Float
     zero_point: Int32
@@ -215,7 +215,7 @@ class TfLiteContext(ctypes.Structure):
 
 @_c_struct
 class TfLiteDelegate(ctypes.Structure):
-    """A delegate as the runtime sees it; `opaque_delegate_builder` must stay null."""
+    """The runtime's struct of a delegate; `opaque_delegate_builder` must stay null."""
 
     data_: Address
     Prepare: Annotated[Callable[..., int], DELEGATE_PREPARE]
@@ -228,7 +228,7 @@ class TfLiteDelegate(ctypes.Structure):
 
 @_c_struct
 class TfLiteDelegateParams(ctypes.Structure):
-    """One partition: int arrays of its nodes and of the tensors that enter and leave it."""
+    """One partition: int arrays of its nodes, and of its input and output tensors."""
 
     delegate: Address
     nodes_to_replace: Address
@@ -258,7 +258,7 @@ def float_array(address: int | None) -> tuple[float, ...]:
 
 
 def _elements(address: int | None, kind: str) -> tuple[Any, ...]:
-    """Return the elements of an array of 4 bytes each: a thousand scales are no rare thing."""
+    """Return the elements of an array of 4-byte elements; a thousand scales are common."""
     if not address:
         return ()
     count = c_int32.from_address(address).value
@@ -267,7 +267,7 @@ def _elements(address: int | None, kind: str) -> tuple[Any, ...]:
 
 
 def make_int_array(values: Iterable[int]) -> ctypes.Array[c_int32]:
-    """Return a `TfLiteIntArray` of `values` that lives as long as the returned object.
+    """Return a `TfLiteIntArray` of `values`, valid as long as the returned object exists.
 
     Pass `ctypes.addressof(array)` to the runtime.
     """
@@ -276,7 +276,7 @@ def make_int_array(values: Iterable[int]) -> ctypes.Array[c_int32]:
 
 
 def malloc_int_array(values: Iterable[int]) -> int:
-    """Return the address of a `TfLiteIntArray` that the runtime may take over and free.
+    """Return the address of a `TfLiteIntArray` that the runtime may own and free.
 
     Raises DeviceMemoryError when the C library has no memory left.
     """
@@ -299,7 +299,7 @@ def free_array(address: int | None) -> None:
 @functools.cache
 def _c_library() -> ctypes.CDLL:
     # The runtime on Windows may link its C library statically; both copies allocate from the
-    # process heap, so what one allocates the other can free.
+    # process heap, so one can free what the other allocates.
     library = ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None)
     library.malloc.argtypes = (c_size_t,)
     library.malloc.restype = c_void_p
@@ -309,9 +309,9 @@ def _c_library() -> ctypes.CDLL:
 
 
 def report_error(context: int, text: str) -> None:
-    """Hand `text` to the error reporter of the `TfLiteContext` at address `context`.
+    """Pass `text` to the error reporter of the `TfLiteContext` at address `context`.
 
-    Long texts go in several calls, which the Python interpreter's reporter joins again.
+    Long texts are passed in several calls; the Python interpreter's reporter joins them.
     """
     for piece in _pieces(text.encode("utf-8", "replace")):
         message = piece.replace(b"%", b"%%")
@@ -320,7 +320,7 @@ def report_error(context: int, text: str) -> None:
 
 def _pieces(data: bytes) -> Iterator[bytes]:
     while data:
-        # Decoding drops a character that the limit cut in two; it opens the next piece.
+        # Decoding drops a character that the limit splits; it starts the next piece.
         piece = data[:REPORT_LIMIT].decode("utf-8", "ignore").encode("utf-8")
         yield piece
         data = data[len(piece) :]

@@ -1,4 +1,4 @@
-"""Binds the runtime's tensors to a device's pinned memory, which saves a copy of their data."""
+"""Binds the runtime's tensors to a device's pinned memory, to save a copy of their data."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _read_size = ctypes.c_size_t.from_address
 
 
 class ZeroCopyBinding:
-    """The tensors of one interpreter whose data lies in memory that the runtime does not own.
+    """The tensors of one interpreter whose data are in memory that the runtime does not own.
 
-    Only the address changes: to the runtime they stay tensors of its arena, and whenever it plans
-    the arena again, it gives all of them an address there. That may happen in the middle of a
-    run, when an operation on the CPU sizes a dynamic tensor, so only partitions that are alone in
-    their graph may be bound so.
+    Only the address changes: for the runtime they remain tensors of its arena, and whenever it
+    plans the arena again, it assigns an address there to all of them. That can happen during a run,
+    when a CPU operation resizes a dynamic tensor, so only a partition that is alone in its graph
+    may be bound so.
     """
 
     def __init__(self) -> None:
-        """Bind nothing yet."""
+        """Start without bound tensors."""
         self._bound: list[tuple[int, int, int, int]] = []
         self._tensors = 0
 
     def bind(
         self, context: int, indices: Sequence[int], memory: Sequence[int], sizes: Sequence[int]
     ) -> None:
-        """Move tensors into `memory` (an address each), with the data that they have now."""
+        """Move tensors to `memory` (an address each), with their current data."""
         self._tensors = _read_size(context + _TENSORS).value
         for index, ours, size in zip(indices, memory, sizes, strict=True):
             tensor = tensor_at(self._tensors, index)
@@ -44,12 +44,12 @@ class ZeroCopyBinding:
                 self._bound.append((index, theirs, ours, size))
 
     def unbind(self, context: int, keep: bool = False) -> None:
-        """Give the tensors that still lie in the device's memory their old addresses.
+        """Restore the old addresses of tensors that are still in the device's memory.
 
-        With `keep`, what they hold goes with them.
+        With `keep`, their data are moved, too.
         """
         bound, self._bound = self._bound, []
-        # If the runtime has reallocated its table, it has given every tensor a new address.
+        # If the runtime has reallocated its table, it has assigned a new address to every tensor.
         if bound and _read_size(context + _TENSORS).value == self._tensors:
             for index, theirs, ours, size in reversed(bound):
                 data = _read_size(self._tensors + index * _TENSOR_SIZE + _DATA)
