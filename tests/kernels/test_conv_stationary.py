@@ -84,7 +84,7 @@ def test_tiles_make_everything_once(inputs: int, outputs: int) -> None:
         ((64, 56, 56, 64), 256, 1, ""),
         ((1, 256, 256, 32), 40, 1, ""),
         ((64, 56, 56, 64), 256, 3, "its output has other pixels than its input"),
-        ((1, 56, 56, 64), 256, 1, "too few pixels pass by weights that stay in registers"),
+        ((1, 56, 56, 64), 256, 1, "too few pixels reuse the weights in registers"),
         ((64, 28, 28, 264), 128, 1, "its weights do not fit into registers"),
         ((64, 28, 28, 8), 8, 1, "its sums are too short for tensor cores"),
     ],

@@ -92,15 +92,15 @@ def test_which_it_computes() -> None:
     spec = spec_of((64, 56, 56, 64))
     assert not reason(spec)
     assert select(spec, TARGET).name == "cuda/depthwise_mma"
-    assert reason(spec_of((64, 56, 56, 8))) == "too many products would be those of padding"
-    assert reason(spec_of((64, 4, 4, 64))) == "too many products would be those of padding"
-    assert reason(spec_of((64, 56, 56, 60))) == "its input's channels do not lie in eights"
+    assert reason(spec_of((64, 56, 56, 8))) == "too many products would be padding"
+    assert reason(spec_of((64, 4, 4, 64))) == "too many products would be padding"
+    assert reason(spec_of((64, 56, 56, 60))) == "its input's channels are not a multiple of eight"
     assert reason(spec_of((64, 56, 56, 64), 5)) == "its weights do not fit into registers"
-    assert reason(replace(spec, taps=None)) == "its weights or its input are no bytes"
+    assert reason(replace(spec, taps=None)) == "its weights or its input are not bytes"
     centred = replace(spec, src=replace(spec.src, dtype=DType.INT32))
-    assert reason(centred) == "its weights or its input are no bytes"
+    assert reason(centred) == "its weights or its input are not bytes"
     wide = replace(spec, taps=np.full((3, 3, 64), 255, np.int16))
-    assert reason(wide) == "its weights are no sums of two bytes"
+    assert reason(wide) == "its weights are not sums of two bytes"
     twice = replace(spec, dst=replace(spec.dst, shape=(64, 56, 56, 128)))
     assert reason(twice) == "it multiplies channels"
     old = DeviceTarget(replace(INFO, compute_capability=(7, 5)), FP16)

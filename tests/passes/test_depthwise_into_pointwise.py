@@ -280,7 +280,7 @@ def test_their_kernel_reads_channels_in_fours(channels: int, merged: bool) -> No
     graph = builder.graph(builder.conv(builder.depthwise(builder.input(8, 98, 98, channels)), 32))
     found = on_hopper(graph)
     assert (len(found.graph.nodes) == 1) is merged
-    assert merged or "its input's channels do not lie in fours" in found.declined[0]
+    assert merged or "its input's channels are not a multiple of four" in found.declined[0]
 
 
 def test_what_was_undone_is_not_tried_again() -> None:
@@ -289,4 +289,4 @@ def test_what_was_undone_is_not_tried_again() -> None:
     (first, _) = graph.nodes
     apart = replace(AMPERE, apart={first.outputs[0]})
     found = untouched(lambda given: merge(given, apart), graph)
-    assert found.declined == ("DEPTHWISE_CONV_2D 0: no kernel takes its input from where it lies",)
+    assert found.declined == ("DEPTHWISE_CONV_2D 0: no kernel reads its input from its storage",)

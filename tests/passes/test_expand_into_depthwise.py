@@ -104,17 +104,17 @@ def _two_scales(builder: GraphBuilder) -> None:
     builder.values[weights] = replace(value, data=np.asarray(value.data) * np.float32(1e6))
 
 
-_UNBOUNDED = "what it would compute in between is not bounded by RELU6 or its kin"
+_UNBOUNDED = "its intermediate values are not bounded by RELU6 or a similar activation"
 
 
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        (lambda: block(kernel=3), "what expands is not pointwise, or pads its image"),
+        (lambda: block(kernel=3), "the expansion is not pointwise, or pads its image"),
         (lambda: block(_grouped), "it is no convolution of one group"),
         (lambda: block(_gated), "its epilogue does computed values"),
         (lambda: block(_read_twice), "others read it, too"),
-        (lambda: block(_two_scales), "half does not hold its weights"),
+        (lambda: block(_two_scales), "half cannot represent its weights"),
         (lambda: block(activation=RELU), _UNBOUNDED),
         (lambda: block(inputs=72), "its input or its output has too many channels"),
         # Its image has fewer bytes than is stored as half
@@ -137,4 +137,4 @@ def test_what_was_undone_is_not_tried_again() -> None:
     graph = block()
     apart = replace(HOPPER, apart=set(graph.nodes[1].outputs))
     found = untouched(lambda given: expand_into_depthwise(given, apart), graph)
-    assert found.declined == ("CONV_2D 1: no kernel takes its input from where it lies",)
+    assert found.declined == ("CONV_2D 1: no kernel reads its input from its storage",)

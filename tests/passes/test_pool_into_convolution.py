@@ -96,7 +96,7 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_two_readers, _ALONE),
     (_twice, _ALONE),
     (_computed_operand, "it reads computed weights, or its epilogue does computed values"),
-    (lambda builder: _both(builder, channels=5), "its windows are no runs of few channels"),
+    (lambda builder: _both(builder, channels=5), "its windows are not runs of few channels"),
     (lambda builder: _both(builder, kernel=1), "its sums are too short for tensor cores"),
     (lambda builder: _both(builder, batch=1, size=17), "too few tiles to keep the device busy"),
 ]
@@ -132,7 +132,7 @@ def test_what_was_undone_is_not_tried_again() -> None:
     graph = _both(GraphBuilder())
     fusions = Fusions(DeviceTarget(CUDA, FP16_ALL), apart={graph.nodes[0].outputs[0]})
     found = untouched(lambda given: pool_into_convolution(given, fusions), graph)
-    assert found.declined == ("CONV_2D 0: no kernel takes its input from where it lies",)
+    assert found.declined == ("CONV_2D 0: no kernel reads its input from its storage",)
 
 
 def test_other_pools_and_readers_are_left_alone() -> None:

@@ -1,1 +1,1 @@
-"""Kernel templates (Jinja2), and the implementations that choose and launch them."""
+"""Kernel templates (Jinja2), and the implementations that select and launch them."""

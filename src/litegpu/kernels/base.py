@@ -1,4 +1,4 @@
-"""What every implementation of a spec provides: whether it computes it, how, and how fast."""
+"""The interface of implementations: whether they compute a spec, how, and how fast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from litegpu.ops.base import KernelRequest, LowerContext, Target
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Why an implementation does not compute a spec, or does not pay."""
+    """The reason why an implementation does not compute a spec, or would not be faster."""
 
     reason: str
 
@@ -27,11 +27,13 @@ class Plan(ABC):
     """How an implementation computes a spec on a device."""
 
     clocks: float = math.nan
-    """Estimated clocks of the device's busiest compute unit; NaN where nothing is compared."""
+    """Estimated clocks of the device's busiest compute unit; NaN if they are not compared."""
     max_clock_ratio: float = math.inf
-    """Which part of the clocks of a general implementation it may take; neither is exact."""
+    """Maximum ratio of its estimated clocks to those of a general implementation; both are
+    estimates.
+    """
     rounds_input: bool = False
-    """Whether it rounds float32 elements of its input to half: stored so, they lose no more."""
+    """Whether it rounds float32 inputs to half: storing them as half then loses nothing more."""
 
     @abstractmethod
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
@@ -39,28 +41,28 @@ class Plan(ABC):
 
 
 class Implementation(ABC):
-    """One way to compute specs of a kind. `name` is that of its kernel template, if not `also`.
+    """One way to compute specs of a kind. `name` is that of its kernel template, except for `also`.
 
-    What is named "cuda/..." is written in the language of that backend, and asked on its devices
-    only; all else is written for every backend.
+    "cuda/..." kernels are written in the language of that backend, and selected on its devices
+    only; all others are portable.
     """
 
     name: ClassVar[str]
     also: ClassVar[tuple[str, ...]] = ()
-    """Further templates, for tiles of which blocks work in another way."""
+    """Additional templates, for tiles that need another algorithm."""
     general: ClassVar[bool] = False
-    """Whether it takes what special ones leave, which come before it: see Plan.max_clock_ratio."""
+    """Whether it accepts what the special ones before it reject: see Plan.max_clock_ratio."""
     example: ClassVar[Example]
-    """What it is selected for, on an H100 if its kernel is CUDA's."""
+    """A spec for which it is selected, on an H100 if it is a CUDA kernel."""
     small: ClassVar[Example | None] = None
-    """What it computes on a device of one multiprocessor, soon enough for an emulator of it.
+    """A spec that it computes on a device of one multiprocessor, fast enough for an emulator.
 
-    None where `example` is that, or where no small thing is computed so.
+    None if `example` is such a spec, or if there is none.
     """
 
     @property
     def backend(self) -> str:
-        """The only backend whose devices have its kernel, or "" if all have it."""
+        """The only backend that has its kernel, or "" if all have it."""
         return self.name.rpartition("/")[0]
 
     @property
@@ -70,17 +72,17 @@ class Implementation(ABC):
 
     @abstractmethod
     def plan(self, spec: Any, target: Target) -> Plan | Rejected:
-        """Return how it computes a spec on a device, or why it does not."""
+        """Return how it computes a spec on a device, or the reason why not."""
 
     def rank(self, spec: Any) -> int:
-        """Return how late it comes among the others of its sort; equals in their own order."""
+        """Return its position among the others of its sort; equal ones keep their listed order."""
         return 0
 
 
 def outline(spec: Any) -> Hashable:
-    """Return what specs of different graphs have in common if kernels for them are alike.
+    """Return what specs of different graphs have in common if their kernels are equal.
 
-    That is all but the contents of arrays, and the numbers and places of values.
+    This is everything except the contents of arrays, and the numbers and storages of values.
     """
     if isinstance(spec, np.ndarray):
         return (spec.dtype.name, spec.shape)
@@ -95,4 +97,4 @@ def outline(spec: Any) -> Hashable:
 
 
 IN_MEMORY = Rejected("")
-"""It reads its operand from memory, whatever would compute it: nothing to tell anybody."""
+"""Not applicable: it reads its operand from memory; omitted from diagnostics."""

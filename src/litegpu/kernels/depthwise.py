@@ -1,4 +1,4 @@
-"""What all kernels of depthwise convolutions share: their tiles, and the launch of one."""
+"""Code shared by kernels of depthwise convolutions: their tiles, and the launch of one."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from litegpu.ops.common.window import Pair
 from litegpu.ops.common.work_groups import by_load
 
 _TILES = ((2, 4), (4, 4), (1, 4), (1, 2), (1, 1))
-"""Rows x columns that a work item makes.
+"""Rows x columns of a work item.
 
-More than two rows save a fifth of the loads but take twice the registers: they are there to be
-measured.
+More than two rows save a fifth of the loads but take twice the registers: they are candidates for
+measuring.
 """
 _MOST_TEXT = 512
-"""Multiplications that may be written out in a kernel; beyond, one row is made in a loop."""
+"""Maximum number of unrolled multiplications; beyond, one row is computed in a loop."""
 
 
 def tiles_of(spec: DepthwiseSpec, target: Target) -> tuple[Pair, ...]:
     """Return the tiles that are no larger than the result, whose kernels are not too long.
 
-    The largest comes first that still leaves the device enough work items.
+    The first is the largest that leaves the device enough work items.
     """
     _, height, width, _ = spec.dst.shape
     fitting = [tile for tile in _TILES if tile[0] <= max(height, 1) and tile[1] <= max(width, 1)]
@@ -52,17 +52,17 @@ def _parts(tile: Pair, spec: DepthwiseSpec) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DepthwisePlan(Plan):
-    """The tiles of a kernel, the best first; a work item makes one of them of one channel block."""
+    """The tiles of a kernel, the best first; a work item computes one of a channel block."""
 
     template: str
     spec: DepthwiseSpec
     tiles: Sequence[Pair]
     as_floats: bool = False
-    """Whether stored integers are multiplied as floats, which hold their sums."""
+    """Whether stored integers are multiplied as floats, which can represent their sums."""
 
     @property
     def _local(self) -> tuple[int, int, int]:
-        """Neighbours in memory side by side: of bytes, a cache line holds those of 32 threads."""
+        """Work-group shape: for bytes, a cache line holds the channel blocks of 32 threads."""
         blocks, most = self.spec.dst.channel_blocks, 32 if self.as_floats else 8
         x = next(n for n in (most, 16, 8) if n <= max(blocks, 8))
         return x, 64 // x, 1
@@ -105,7 +105,7 @@ class DepthwisePlan(Plan):
 
 
 def words_of(spec: DepthwiseSpec) -> dict[str, Any]:
-    """Return what stands for 0 in four bytes, and what makes signed ones unsigned."""
+    """Return four bytes of the zero point, and the word that makes signed bytes unsigned."""
     zeros = np.full(4, spec.input_zero & 0xFF, np.uint8)
     signed = spec.src.dtype is DType.INT8
     return {"OUTSIDE": int(zeros.view(np.uint32)[0]), "FLIP": 128 if signed else 0}
@@ -114,7 +114,7 @@ def words_of(spec: DepthwiseSpec) -> dict[str, Any]:
 def _constants(
     spec: DepthwiseSpec, ctx: LowerContext, as_floats: bool
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the bias and the taps [kh, kw, channel blocks * 4], as far as they are constant."""
+    """Return the bias and the taps [kh, kw, channel blocks * 4], if they are constant."""
     lanes = spec.dst.channel_blocks * 4
     found: dict[str, npt.NDArray[Any]] = {}
     if spec.bias is not None:

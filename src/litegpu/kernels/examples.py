@@ -1,4 +1,4 @@
-"""Small descriptions of what implementations compute, for docs/kernels.md and for their tests."""
+"""Small examples of what implementations compute, for docs/kernels.md and for their tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BATCH = (1, 1, 1)
 
 @dataclass
 class _Sketch:
-    """A graph of normalized nodes in the making; constants are seeded."""
+    """A graph of normalized nodes under construction; constants are seeded."""
 
     values: dict[int, Value] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Example(ABC):
 
     @abstractmethod
     def graph(self) -> Graph:
-        """Return a sound graph of normalized nodes, the last of which it computes."""
+        """Return a valid graph of normalized nodes; the implementation computes the last one."""
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -79,17 +79,17 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class ConvExample(Example):
-    """A convolution that keeps the size of its image, perhaps of what a depthwise one makes."""
+    """A convolution that preserves the size of its image, optionally after a depthwise one."""
 
     image: Shape4
     filters: int
     kernel: int = 1
     depthwise: bool = False
-    """Whether a depthwise convolution of 3x3 makes the image, for one kernel that does both."""
+    """Whether a 3x3 depthwise convolution precedes it, for one kernel that computes both."""
     pool: int = 0
-    """Size of the windows whose maxima alone are stored, in one kernel; 0: all is."""
+    """Size of the windows of a fused maximum pool; 0: none."""
     expand: int = 0
-    """Channels that a pointwise convolution makes of the image first; 0: there is none."""
+    """Channels of a pointwise convolution before it; 0: none."""
 
     def __str__(self) -> str:
         depthwise = f"{self.expand} filters of 1×1, " if self.expand else ""
@@ -190,7 +190,7 @@ class AttentionExample(Example):
 
 @dataclass(frozen=True)
 class QuantizedConvExample(Example):
-    """A convolution of bytes that keeps the size of its image, or enlarges it `times`."""
+    """A convolution of bytes that preserves the size of its image, or enlarges it `times`."""
 
     image: Shape4
     filters: int
@@ -223,7 +223,7 @@ def _window(kernel: int) -> Window:
 
 
 def _pooled(sketch: _Sketch, source: int, conv: ConvAttributes, shape: Shape4, size: int) -> int:
-    """Add a convolution with the maxima over windows that lie side by side."""
+    """Add a convolution and a maximum pool with adjacent windows."""
     pool = PoolAttributes(Window((size, size), (size, size)))
     attributes = PooledConvAttributes(conv, (), shape, sketch.value(shape), pool)
     n, height, width, channels = shape
@@ -232,7 +232,7 @@ def _pooled(sketch: _Sketch, source: int, conv: ConvAttributes, shape: Shape4, s
 
 
 def _inverted(sketch: _Sketch, source: int, channels: int, filters: int) -> int:
-    """Add an inverted residual block of 3x3, all of it one node, of what lies as half in memory."""
+    """Add an inverted residual block of 3x3 as one node, whose input is stored as half."""
     n, height, width, depth = sketch.values[source].shape
     source = sketch.node(COPY, (source,), (n, height, width, depth), None, DType.FLOAT32)
     sketch.nodes[0] = replace(sketch.nodes[0], epilogue=(EpilogueOp("RELU"),))

@@ -50,7 +50,7 @@ IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
         Inverted(),
         InvertedSplit(),
         Separable(),
-        # Few channels, large products, what remains on tensor cores.
+        # Few channels, large products, the remaining ones on tensor cores.
         ConvNarrow(),
         ConvTile(),
         ConvPatch(),
@@ -71,18 +71,18 @@ IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
     QuantizedMatmulSpec: (QuantizedMatmulPortable(),),
     QuantizedTransposeSpec: (QuantizedTransposePortable(),),
 }
-"""The implementations of each kind of spec in the order in which they are asked.
+"""The implementations of each kind of spec, in the order in which they are tried.
 
-Special ones come first, `general` ones take what is left.
+Special ones come first; `general` ones accept all others.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What computes a spec (None: nothing does), and why each preferred one does not.
+    """The implementation selected for a spec (None: none), and why each preferred one was not.
 
-    `name` is that of the implementation. `failed` are those that would, had they not failed on the
-    device before.
+    `name` is that of the implementation. `failed` are those that would be selected if they had not
+    failed on the device before.
     """
 
     name: str
@@ -138,18 +138,18 @@ def _if_faster(plan: Plan, general: Sequence[tuple[str, Plan | Rejected]]) -> Pl
 
 @dataclass
 class Fusions:
-    """Whether nodes that a pass would merge are computed together by some implementation."""
+    """Whether an implementation computes nodes that a pass would merge."""
 
     target: Target
     apart: set[int] = field(default_factory=set)
-    """Values that stay what nodes of their own make: where they came to lie, nothing accepted."""
+    """Values that must stay unfused: with their final storage no implementation accepted them."""
     failed: list[tuple[Node, Selection]] = field(default_factory=list)
-    """Nodes that are not merged because what would compute them has failed."""
+    """Nodes that are not merged because their implementation has failed."""
 
     def obstacle(self, graph: Graph, merged: Node, between: int) -> str:
-        """Return why `merged`, which computes the value `between` itself, does not pay, or ""."""
+        """Return why `merged`, which computes the value `between` itself, is not fused, or ""."""
         if between in self.apart:
-            return "no kernel takes its input from where it lies"
+            return "no kernel reads its input from its storage"
         (spec,) = get(merged.op).specs(merged, _Unplaced(graph, self.target))
         found = select(spec, self.target)
         if found.plan is not None:
@@ -161,7 +161,7 @@ class Fusions:
 
 @dataclass(frozen=True, slots=True)
 class _Unplaced:
-    """The values of a graph where they usually lie, before any has its place."""
+    """The values of a graph with their usual storage, before the layout is known."""
 
     graph: Graph
     target: Target

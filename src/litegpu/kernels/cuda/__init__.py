@@ -1,1 +1,1 @@
-"""Kernels for NVIDIA's GPUs, a folder for each family, with its Python and its template."""
+"""Kernels for NVIDIA GPUs: one folder per family, with its Python code and template."""

@@ -1,4 +1,4 @@
-"""What all convolutions on tensor cores share: which they compute, and the launch of a tile."""
+"""Code shared by convolutions on tensor cores: common restrictions, and the launch of a tile."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _NEEDS_HALVES = Rejected("it multiplies halves, where float32 is asked for")
 
 
 def obstacle(spec: ConvSpec, target: Target) -> Rejected | None:
-    """Return what keeps a convolution from all of these kernels."""
+    """Return the reason why none of these kernels computes a convolution."""
     reason = spec.obstacle(target)
     return Rejected(reason) if reason else None
 
 
 def obstacle_to_halves(spec: ConvSpec, target: Target) -> Rejected | None:
-    """Return what keeps a convolution from kernels that split values into halves on the chip."""
+    """Return the reason why kernels that split values into halves do not compute a convolution."""
     if spec.depthwise is not None:
         return IN_MEMORY
     needs_halves = None if target.policy.uses_fp16 else _NEEDS_HALVES
@@ -40,7 +40,7 @@ def obstacle_to_halves(spec: ConvSpec, target: Target) -> Rejected | None:
 
 @dataclass(frozen=True, slots=True)
 class SplitProblem:
-    """What decides about tiles: the convolution, and which of its operands are split in two."""
+    """What determines the tiles: the convolution, and which of its operands are split in two."""
 
     image: Pair
     output: Pair
@@ -53,15 +53,15 @@ class SplitProblem:
 
     @property
     def products(self) -> int:
-        """Products of halves that make one of values."""
+        """Number of half products per product of values."""
         return 1 + self.split_values + self.split_weights
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Weights and bias [O] as a kernel reads them; for `columns` output channels, with padding.
+    """Weights and bias [O] in a kernel's layout; for `columns` output channels, with padding.
 
-    `back` see Halves. `ones` make sums of values, where a zero point of weights asks for these.
+    `back`: see Halves. `ones` compute sums of values, if a zero point of weights needs them.
     """
 
     weights: npt.NDArray[np.uint32] | LazyArray
@@ -72,7 +72,7 @@ class Packed:
 
 
 _OF_FLOATS = {"BYTES": False, "UNSIGNED": False, "WEIGHT_ZERO": 0, "OUTSIDE": 0}
-"""Variables of templates that multiply bytes, too, as they are of all else."""
+"""Template variables of kernels that also multiply bytes, with their values for floats."""
 
 
 def conv_kernel(
@@ -86,9 +86,9 @@ def conv_kernel(
     unit: Unit = Unit.FP16_MATRIX,
     products: int = 1,
 ) -> KernelRequest:
-    """Return the launch of a tile; `variables` are those that the template does not share.
+    """Return the launch of a tile; `variables` are those specific to the template.
 
-    `products` on a `unit` make one of values.
+    Each product of values needs `products` on a `unit`.
     """
     dst, src = spec.dst, spec.src
     constants: dict[str, npt.NDArray[Any] | LazyArray] = {"weights": packed.weights}

@@ -1,4 +1,4 @@
-"""Weights as halves or as tf32, for the instructions that multiply these."""
+"""Weights as halves or tf32, for matrix instructions."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from litegpu.ops.common.halves import as_halves, holds, largest_of
 _FLOATS = npt.NDArray[np.float32]
 _Element = TypeVar("_Element", bound=np.generic)
 REST_SCALE = 2048.0
-"""What rests of weights are multiplied by, as those of values are in CUDA's `rest_of`.
+"""Factor of the remainders of weights; those of values have it in CUDA's `rest_of`.
 
-So half has 11 digits of them wherever it has some of the whole; `with_rests` takes the factor back.
+A half then has 11 bits of a remainder wherever it has some of the whole; `with_rests` divides by
+it.
 """
 _BEST = 15
-"""Scaled weights have their largest below 2 to this power, well inside of half's range."""
+"""The largest scaled weight is below 2 to this power, well inside half's range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Halves:
     """Weights [O, ...] for instructions that multiply halves.
 
-    `parts`, still to be rounded, are the weights and perhaps their rest, times REST_SCALE.
-    Where half would not hold a channel, `parts` are those of weights that are scaled by a power of
-    two, and sums must be multiplied by `back` [O]; it is None when nothing is scaled.
+    `parts`, still to be rounded, are the weights and optionally their remainders, times REST_SCALE.
+    Where half cannot represent a channel, `parts` are those of weights scaled by a power of two,
+    and sums must be multiplied by `back` [O]; it is None if nothing is scaled.
     """
 
     parts: list[_FLOATS]
@@ -36,9 +37,9 @@ class Halves:
 
 
 def halves_of(weights: _FLOATS, target: Target, exact: bool = True, siblings: int = 1) -> Halves:
-    """Return weights [O, ...] as halves, in two parts where the target wants them `exact`.
+    """Return weights [O, ...] as halves, in two parts if the target requires them `exact`.
 
-    `siblings` see Value.
+    `siblings`: see Value.
     """
     scaled, back = _scaled(weights)
     parts = [scaled]
@@ -49,9 +50,9 @@ def halves_of(weights: _FLOATS, target: Target, exact: bool = True, siblings: in
 
 
 def parts_of(weights: _FLOATS, target: Target, exact: bool = True, siblings: int = 1) -> int:
-    """Return how many parts `halves_of` would make, at far less cost.
+    """Return the number of parts that `halves_of` would return, at far less cost.
 
-    It mostly shows in the first channel.
+    The first channel is mostly sufficient to decide.
     """
     if not exact or not target.policy.keeps_fp32_weights(weights.nbytes // siblings):
         return 1
@@ -62,7 +63,7 @@ def parts_of(weights: _FLOATS, target: Target, exact: bool = True, siblings: int
 
 
 def _scaled(weights: _FLOATS) -> tuple[_FLOATS, _FLOATS | None]:
-    """Return weights of which half holds each channel [O, ...], and what takes the scale back."""
+    """Return weights [O, ...] scaled to half's range by channel, and the inverse factors."""
     largest = largest_of(weights, tuple(range(1, weights.ndim)))
     representable = holds(largest)
     if representable.all():
@@ -75,14 +76,14 @@ def _scaled(weights: _FLOATS) -> tuple[_FLOATS, _FLOATS | None]:
 
 
 def as_tf32_parts(weights: _FLOATS) -> list[_FLOATS]:
-    """Return two arrays that tf32 can hold, the high part first, whose sum are the weights."""
+    """Return two arrays of tf32 values, the high part first, whose sum is the weights."""
     high = _as_tf32(weights)
-    with np.errstate(invalid="ignore"):  # infinite weights have no rest
+    with np.errstate(invalid="ignore"):  # infinite weights have no remainder
         return [high, _as_tf32(weights - high)]
 
 
 def _as_tf32(weights: _FLOATS) -> _FLOATS:
-    """Round to the 11 leading bits that tf32 holds, or cut what would not be finite then."""
+    """Round to the 11 leading bits of tf32, or truncate what would not be finite then."""
     bits, leading = weights.view(np.uint32), np.uint32(0xFFFFE000)
     rounded = ((bits + np.uint32(0x1000)) & leading).view(np.float32)
     finite = np.isfinite(weights) & np.isfinite(rounded)
@@ -94,7 +95,7 @@ def spread_taps(
 ) -> npt.NDArray[_Element]:
     """Return [O, H, W, I] as [columns, length], with zeros around and between parts of channels.
 
-    Where there is no room for any, that is a view.
+    Without padding, that is a view.
     """
     outputs, height, width, depth = weights.shape
     taps, lanes = height * width, -(-depth // part) * part

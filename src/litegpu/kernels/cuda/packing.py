@@ -1,4 +1,4 @@
-"""Weights [O, H, W, I] in the order in which matrix instructions take them."""
+"""Weights [O, H, W, I] in the layout of matrix instructions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _BYTES = npt.NDArray[np.int8]
 _WORDS = npt.NDArray[np.uint32]
 _Element = TypeVar("_Element", bound=np.generic)
 _AT_ONCE = 1 << 15
-"""Words that are arranged at once, while they and what they are made of lie in a core's cache."""
+"""Words that are arranged at once, so that they and their sources fit a core's cache."""
 STEP = 16
-"""Inputs that one instruction sums up."""
+"""Inputs that one instruction sums."""
 CHUNKS = 4
 """Chunks of 16 bytes in a row of a k-tile."""
 PART = {False: 8, True: 4}
@@ -28,7 +28,7 @@ PART = {False: 8, True: 4}
 BYTE_PART = 16
 """Channels of a chunk of bytes."""
 BYTE_STEP = 32
-"""Inputs that one instruction sums up, of bytes: as long as a step of halves."""
+"""Inputs of bytes that one instruction sums: as many bytes as a step of halves."""
 
 
 def pack_halves(
@@ -36,8 +36,8 @@ def pack_halves(
 ) -> LazyArray:
     """Arrange [O, H, W, I] as mma.m16n8k16 has it: [step, part, pair of 8 columns, lane] of 4.
 
-    A lane holds inputs 2 * (lane % 4) + {0, 1} and those 8 further, of column lane / 4. `in_fours`:
-    of each 16 columns, those that meet in a lane are neighbours, see columns_in_fours.
+    A lane holds inputs 2 * (lane % 4) + {0, 1} and the same + 8, of column lane / 4. `in_fours`: of
+    each 16 columns, those of the same lane are adjacent, see columns_in_fours.
     """
 
     def words(weights: _FLOATS, columns: int) -> _WORDS:
@@ -51,7 +51,7 @@ def pack_bytes(
 ) -> LazyArray:
     """Arrange [O, H, W, I] as mma.m16n8k32 has it: as halves of two bytes each.
 
-    Each tap takes up whole parts of `part` channels. See pack_halves for `in_fours`.
+    Each tap takes whole parts of `part` channels. See pack_halves for `in_fours`.
     """
 
     def words(weights: _BYTES, columns: int) -> _WORDS:
@@ -81,7 +81,7 @@ def _in_lanes(
 ) -> LazyArray:
     """Arrange parts [O, ...] as [step, part, pair of 8 columns, lane] of 4 words.
 
-    `words` makes [columns, steps * 8] of some of the outputs, and zeros beyond them.
+    `words` returns [columns, steps * 8] of some of the outputs, and zeros beyond them.
     """
     at_once = max(16, _AT_ONCE // (steps * 8) // 16 * 16)
 
@@ -104,9 +104,9 @@ def _in_lanes(
 def pack_ones(
     weights: _BYTES, part: int, steps: int, grouped: bool = False
 ) -> npt.NDArray[np.uint32]:
-    """Return 8 like columns that hold 1 for each input there is: [step, lane % 4] of 2.
+    """Return 8 equal columns that hold 1 for each existing input: [step, lane % 4] of 2.
 
-    They lie as the inputs of `pack_byte_tiles` do, if those are `grouped`.
+    They are ordered as the inputs of `pack_byte_tiles`, if those are `grouped`.
     """
     inputs = np.ones_like(weights[:1])
     ordered = group_taps(inputs, part) if grouped else inputs
@@ -116,10 +116,10 @@ def pack_ones(
 
 
 def group_taps(weights: npt.NDArray[_Element], part: int) -> npt.NDArray[_Element]:
-    """Return [O, H, W, I] as [O, 1, 1, inputs]: each k-tile of channels with all taps, one by one.
+    """Return [O, H, W, I] as [O, 1, 1, inputs]: each k-tile of channels with all taps in turn.
 
-    What neighbouring taps read of a k-tile is mostly the same. Channels must fill k-tiles, the last
-    part with zeros if need be.
+    Adjacent taps read mostly the same part of a k-tile. Channels must fill k-tiles, padded with
+    zeros if necessary.
     """
     outputs, height, width, depth = weights.shape
     lanes = CHUNKS * part
@@ -138,11 +138,11 @@ def pack_tiles(
     grouped: bool = False,
     in_fours: bool = False,
 ) -> LazyArray:
-    """Arrange [O, H, W, I] as k-tiles lie in shared memory: [block, k-tile, column, 16-byte chunk].
+    """Arrange [O, H, W, I] as k-tiles in shared memory: [block, k-tile, column, 16-byte chunk].
 
-    The chunks of a column are shuffled by its number, as the kernel expects them. Of `floats`
-    that are `split`, the high parts come first in each k-tile. See group_taps for `grouped`.
-    `in_fours`: of each 16 columns, those that meet in a lane are neighbours, see columns_in_fours.
+    The chunks of a column are permuted by its index, as the kernel expects them. For `floats` that
+    are `split`, the high parts come first in each k-tile. See group_taps for `grouped`. `in_fours`:
+    of each 16 columns, those of the same lane are adjacent, see columns_in_fours.
     """
     part, total = PART[floats], round_up(weights.shape[0], columns)
 
@@ -156,7 +156,7 @@ def pack_tiles(
 
 
 def columns_in_fours(columns: int) -> npt.NDArray[np.intp]:
-    """Return which output each column of a tile makes, so that a lane's sums are of neighbours.
+    """Return the output of each column of a tile, so that a lane's sums are adjacent.
 
     Lane q of four has the sums of columns 2 * q and 2 * q + 1 of an instruction of 8. Of two of
     these together, they are outputs 4 * q to 4 * q + 3.
@@ -184,12 +184,12 @@ def _in_tiles(
     order: npt.NDArray[np.intp],
     total: int,
 ) -> LazyArray:
-    """Arrange so many parts [total columns, inputs] in tiles of columns in some `order`."""
+    """Arrange `parts` parts [total columns, inputs] in tiles of columns in some `order`."""
     columns, rows = len(order), order[:, None]
     from_chunk = np.arange(CHUNKS)[None, :] ^ (np.arange(columns)[:, None] >> 1 & 3)
 
     def fill(out: npt.NDArray[Any]) -> None:
-        # Chunks are copied as pairs of words of 8 bytes.
+        # Chunks are copied as pairs of 8-byte words.
         ordered = out.view(np.uint64).reshape(-1, k_tiles, parts, columns, CHUNKS, 2)
         for number, flat in enumerate(make_parts()):
             tiles = flat.view(np.uint64).reshape(-1, columns, k_tiles, CHUNKS, 2)

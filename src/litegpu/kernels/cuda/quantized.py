@@ -1,4 +1,4 @@
-"""What convolutions of bytes on tensor cores share: which they compute, and what templates need."""
+"""Code shared by convolutions of bytes on tensor cores: restrictions and template variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from litegpu.ops.quantized_conv import QuantizedConvSpec
 
 
 def obstacle(spec: QuantizedConvSpec, target: Target) -> Rejected | None:
-    """Return what keeps a convolution of bytes from tensor cores, whichever kernel it is."""
+    """Return the reason why no kernel computes a convolution of bytes on tensor cores."""
     outputs = len(spec.weights)
     if not target.model.tensor_cores:
         return Rejected("the device has no tensor cores")
@@ -31,7 +31,7 @@ def obstacle(spec: QuantizedConvSpec, target: Target) -> Rejected | None:
 
 
 def variables_of(spec: QuantizedConvSpec) -> dict[str, Any]:
-    """Return how templates multiply the bytes of a convolution."""
+    """Return the template variables for multiplying the bytes of a convolution."""
     return {
         "BYTES": True,
         "UNSIGNED": spec.src.dtype is DType.UINT8,
@@ -48,6 +48,6 @@ def packed(
     steps: int,
     grouped: bool = False,
 ) -> Packed:
-    """Return packed weights with what belongs to them; a tap takes up whole parts of channels."""
+    """Return packed weights with bias and factors; a tap takes whole parts of channels."""
     ones = pack_ones(spec.weights, part, steps, grouped) if spec.weight_zero else None
     return Packed(weights, None, spec.as_stored.folded_bias, columns, ones)

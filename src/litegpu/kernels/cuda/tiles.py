@@ -1,4 +1,4 @@
-"""Tiles: what a block of a kernel makes, what that takes of a multiprocessor, and how long."""
+"""Tiles: what a block of a kernel computes, its resources, and its estimated time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from litegpu.kernels.base import Plan, Rejected
 from litegpu.ops.base import KernelRequest, LowerContext
 
 _CANDIDATES = 6
-"""Tiles that are worth a measurement."""
+"""Number of tiles that should be measured."""
 
 _CLUSTER_UNITS = 18
-"""Multiprocessors of a group of them (GPC). A cluster lies in one; what it leaves over is idle."""
+"""Multiprocessors per GPC. A cluster runs in one GPC; the remaining multiprocessors are idle."""
 
 TOO_LARGE = Rejected("its operands do not fit on the chip")
 
@@ -31,9 +31,9 @@ _BYTES = {
 
 
 class Region(NamedTuple):
-    """A part of the shared memory of a block: so many `elements` of a type of CUDA C++.
+    """A part of a block's shared memory: `elements` elements of a type of CUDA C++.
 
-    It begins at `start`, in units of 16 bytes.
+    It starts at `start`, in units of 16 bytes.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Region(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Return where the next region may begin, in units of 16 bytes."""
+        """Return where the next region may start, in units of 16 bytes."""
         return self.start + -(-self.elements * _BYTES[self.type] // 16)
 
 
 def consecutive(*parts: tuple[str, str, int], start: int = 0) -> tuple[Region, ...]:
-    """Return regions, each (name, type, elements), that lie one after the other from `start` on."""
+    """Return regions, each (name, type, elements), one after the other from `start` on."""
     regions: list[Region] = []
     for part in parts:
         regions.append(Region(*part, regions[-1].end if regions else start))
@@ -57,24 +57,24 @@ def consecutive(*parts: tuple[str, str, int], start: int = 0) -> tuple[Region, .
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """The shared memory of a block. Regions may overlap: those that are used at different times."""
+    """The shared memory of a block. Regions that are used at different times may overlap."""
 
     regions: tuple[Region, ...]
 
     @property
     def nbytes(self) -> int:
-        """Return the size of the whole, a multiple of 16."""
+        """Return the total size, a multiple of 16."""
         return 16 * max((region.end for region in self.regions), default=0)
 
     @property
     def arrays(self) -> tuple[tuple[str, str, int], ...]:
-        """Return the array that a kernel declares for all of it, if there is any."""
+        """Return the array that a kernel declares for it, if it is not empty."""
         return (("uint4", "scratch", self.nbytes // 16),) if self.nbytes else ()
 
     def pointer(self, name: str, type_name: str, count: int) -> str:
         """Return the text of a pointer to a region in which a template uses `count` elements.
 
-        Raises ValueError where the region has no room for these.
+        Raises ValueError if the region is smaller.
         """
         found = next((region for region in self.regions if region.name == name), None)
         room = 0 if found is None else found.elements * _BYTES[found.type]
@@ -87,7 +87,7 @@ class SharedMemory:
 
 
 class TileTarget(Protocol):
-    """What of a Target decides about tiles, and nothing else."""
+    """The part of a Target that determines tiles."""
 
     @property
     def max_work_group_size(self) -> int: ...
@@ -104,7 +104,7 @@ class TileTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TileFacts:
-    """A TileTarget by its values: equal ones have the same tiles."""
+    """A TileTarget as plain data: equal ones have the same tiles."""
 
     max_work_group_size: int
     local_memory_bytes: int
@@ -119,7 +119,7 @@ class TileFacts:
 
 
 class Tile(ABC):
-    """What one block of a launch makes of a problem."""
+    """What one block of a launch computes of a problem."""
 
     @property
     @abstractmethod
@@ -133,7 +133,7 @@ class Tile(ABC):
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """What lies in the shared memory of a block."""
+        """The regions of a block's shared memory."""
         return ()
 
     @property
@@ -148,53 +148,53 @@ class Tile(ABC):
 
     @property
     def cluster_size(self) -> int:
-        """Blocks, neighbours on the x axis, that reach each other's shared memory."""
+        """Number of blocks, adjacent on the x axis, that access each other's shared memory."""
         return 1
 
     def min_blocks(self, target: TileTarget) -> int:
-        """Return for how many blocks a multiprocessor must have registers at a time; 0: any."""
+        """Return for how many blocks a multiprocessor must have registers; 0: unspecified."""
         return 0
 
     @abstractmethod
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks of the multiprocessor that is busy longest.
+        """Estimate the clocks of the busiest multiprocessor.
 
-        Where a family compares its tiles with no other family's, any unit will do.
+        A family whose tiles are not compared with others may use any unit.
         """
 
     def fits(self, target: TileTarget) -> bool:
-        """Whether a block of the device may have so many threads, and so much shared memory."""
+        """Whether the device permits this many threads and this much shared memory per block."""
         small = self.shared_bytes <= target.local_memory_bytes
         return small and self.threads <= target.max_work_group_size
 
     def attributes(self, target: TileTarget) -> LaunchAttributes:
-        """Return how the blocks are launched."""
+        """Return the launch attributes."""
         return LaunchAttributes(self.cluster_size, self.min_blocks(target))
 
 
 class PersistentTile(Tile):
-    """A block whose warps take turns over `places`, with what they need of their channels kept.
+    """A block whose warps iterate over `places`, with persistent data of their channels.
 
-    Its `warps_n` warps make neighbouring channels of the places that its `warps_m` warps share out;
-    `column_blocks` such blocks make all channels, `workers` of each are on the device at a time.
+    Its `warps_n` warps compute adjacent channels of the places that its `warps_m` warps divide;
+    `column_blocks` such blocks compute all channels, `workers` of each are resident.
     """
 
     resident: int
     """Blocks that share a multiprocessor."""
     units: int
-    """Multiprocessors of the device, over which the blocks are spread."""
+    """Multiprocessors of the device among which the blocks are distributed."""
     most_warps: ClassVar[int]
-    """Warps that a block has at most."""
+    """Maximum number of warps per block."""
 
     @property
     @abstractmethod
     def warps_of_channels(self) -> int:
-        """Warps that make all channels of a place."""
+        """Warps that compute all channels of a place."""
 
     @property
     @abstractmethod
     def positions(self) -> int:
-        """What warps take turns over."""
+        """The places over which warps iterate."""
 
     @property
     def column_blocks(self) -> int:
@@ -214,7 +214,7 @@ class PersistentTile(Tile):
 
     @property
     def workers(self) -> int:
-        """Blocks that take turns over the places, each of them as often, or once less."""
+        """Blocks that iterate over the places; their numbers of places differ by at most one."""
         turns = -(-self.positions // self.warps_m)
         at_once = max(1, self.units * self.resident // self.column_blocks)
         return -(-turns // -(-turns // at_once))
@@ -228,7 +228,7 @@ class PersistentTile(Tile):
 
 
 def units_for(cluster: int, target: TileTarget) -> int:
-    """Return how many multiprocessors get blocks of clusters of that size."""
+    """Return the number of multiprocessors that get blocks of clusters of that size."""
     clustered = _CLUSTER_UNITS // cluster * cluster
     return max(target.compute_units * clustered // _CLUSTER_UNITS, 1)
 
@@ -242,10 +242,10 @@ def choose(
     rejected: Rejected = TOO_LARGE,
     error: float = 0.0,
 ) -> list[_Tile] | Rejected:
-    """Return the tiles that fit the device and are worth a measurement, the best first.
+    """Return the tiles that fit the device and should be measured, the best first.
 
-    That is the one of the least estimated clocks. What differs by less than a part `error` of these
-    counts as equal: candidates that come first are preferred then. If none fits, return `rejected`.
+    The best has the least estimated clocks. Estimates that differ by less than a part `error` of it
+    count as equal: then the first candidates are preferred. If none fits, return `rejected`.
     """
     fitting = [tile for tile in dict.fromkeys(candidates) if tile.fits(target)]
     if not fitting:
@@ -258,10 +258,10 @@ def choose(
 
 @dataclass(frozen=True, slots=True)
 class TilePlan(Plan):
-    """Tiles for a problem, the best first, and `kernel`, which makes the launch of one."""
+    """Tiles for a problem, the best first, and `kernel`, which returns the launch of one."""
 
     problem: Hashable
-    """Plain data that decides about the tiles, and the name of the implementation."""
+    """Plain data that determine the tiles, and the name of the implementation."""
     tiles: Sequence[Tile]
     kernel: Callable[[Node, LowerContext, Any], KernelRequest]
     clocks: float = Plan.clocks

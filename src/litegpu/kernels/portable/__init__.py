@@ -1,1 +1,1 @@
-"""Kernel templates in the portable dialect, and the families of kernels made of them."""
+"""Kernel templates in the portable dialect, and their families."""

@@ -14,13 +14,13 @@ from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.common.units import Unit
 
 _MOST_DEPTH = 128
-"""Channels that a warp can keep in registers, of its queries and of its result."""
+"""Number of channels of queries and results that a warp can hold in registers."""
 _FEWEST = 8
-"""Fewer queries or keys leave more than half of a tile empty."""
+"""Minimum number of queries and keys: fewer leave more than half of a tile empty."""
 
 
 class AttentionMma(Implementation):
-    """Warps make 16 or 8 rows each, by tf32, and keep them in registers through the softmax."""
+    """Each warp computes 16 or 8 rows in tf32, and holds them in registers during the softmax."""
 
     name = "cuda/attention_mma"
     example = AttentionExample(197, 197, 64)
@@ -44,7 +44,7 @@ class AttentionMma(Implementation):
 
 
 def problem_of(spec: AttentionSpec) -> AttentionProblem:
-    """Return what decides about the tiles of a spec."""
+    """Return what determines the tiles of a spec."""
     _, key, values, result = spec.values
     return AttentionProblem(
         spec.products,

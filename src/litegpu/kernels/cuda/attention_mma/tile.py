@@ -1,4 +1,4 @@
-"""Tiles of cuda/attention_mma: queries of a warp, and who has which keys."""
+"""Tiles of cuda/attention_mma: queries per warp, and the distribution of keys among warps."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from litegpu.device_model import DeviceModel
 from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 
 _KEYS = 16
-"""Keys of a block, by which a warp goes on."""
+"""Keys per block; a warp processes one block at a time."""
 _MOST_KEY_WARPS = 16
 _ROW_WARPS = 4
-"""Warps of a block where each has all keys of its queries, and there are many."""
+"""Warps per block if each processes all keys of its queries, and there are many queries."""
 _BUSY_WARPS = 8
-"""Warps of a multiprocessor that hide each other's loads."""
+"""Number of warps per multiprocessor that hides their loads."""
 _MOST_REGISTERS = 255
 _LANES = 32
 
-# Clocks and bytes, from a count of the instructions that NVRTC makes for compute capability 9.0,
-# and from what an H200 took for the layers of ViT-Ti and Whisper: docs/decisions/0032.
+# Clocks and bytes, from the instructions that NVRTC generates for compute capability 9.0, and from
+# the time that an H200 took for the layers of ViT-Ti and Whisper: docs/decisions/0032.
 _PRODUCT_CLOCKS = 6.0
-"""From a matrix instruction of a scheduler to the next."""
+"""Between two matrix instructions of a scheduler."""
 _PRODUCT_WAIT_CLOCKS = 33.0
-"""From a matrix instruction to the next that adds to its sums."""
+"""Between two matrix instructions that add to the same sums."""
 _ISSUE_CLOCKS = 1.2
-"""For an instruction of a warp, where others wait."""
+"""Per instruction of a warp, while other warps wait."""
 _ROW_INSTRUCTIONS = 50
 """For the softmax of four scores of a lane."""
 _TURN_INSTRUCTIONS = 60
 """For addresses and the loop."""
 _EXCHANGED_INSTRUCTIONS = 20
-"""For bringing the scores of a row into one lane, where rows were columns."""
+"""For moving the scores of a row to one lane, if rows were columns."""
 _SOFTMAX_WAIT_CLOCKS = 350.0
-"""What a warp waits for maxima, exponentials and sums."""
+"""Latency of maxima, exponentials and sums."""
 _BEGIN_CLOCKS = 700.0
-"""Until the first queries, keys and values are there."""
+"""Latency of the first queries, keys and values."""
 _JOIN_CLOCKS = 200.0
-"""For barriers, and for the way through shared memory."""
+"""For barriers, and for transfers through shared memory."""
 _CACHED_BYTES = 80.0
-"""Bytes per clock from the cache that all share, twice what it gives: half of that is hidden."""
+"""Bytes per clock from the L2 cache, twice its bandwidth: half of the time is hidden."""
 _BLOCK_CLOCKS = 0.53
-"""From the begin of a block to that of the next, anywhere on the device."""
+"""Between the starts of two blocks, anywhere on the device."""
 _EVEN_CLOCKS = 1e-3
-"""So that of tiles that take as long, that with the fewest warps is preferred."""
+"""Penalty per warp, so that the fewest warps win among equally fast tiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionProblem:
-    """What decides about tiles: sizes, and whether floats are `split` into two parts of tf32."""
+    """What determines the tiles: sizes, and whether floats are `split` into two parts of tf32."""
 
     products: int
     rows: int
@@ -59,7 +59,7 @@ class AttentionProblem:
     width: int
     """Channels of a value, and of the result."""
     key_bytes: int
-    """Of a key and a value together."""
+    """Bytes of a key and a value together."""
     split: bool
 
     @property
@@ -68,20 +68,20 @@ class AttentionProblem:
 
     @property
     def depths(self) -> int:
-        """Groups of channels of a query, each of 4 a lane."""
+        """Groups of a query's channels, 4 per lane."""
         return -(-self.depth // 16)
 
     @property
     def widths(self) -> int:
-        """Groups of channels of a value, each of 4 a lane."""
+        """Groups of a value's channels, 4 per lane."""
         return -(-self.width // 32)
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionTile(Tile):
-    """`queries` of a warp, which takes `turn` blocks of keys at a time.
+    """A warp has `queries` and processes `turn` blocks of keys at a time.
 
-    Either `key_warps` share out the keys of the same queries, or a block has the queries of
+    Either `key_warps` divide the keys of the same queries, or a block has the queries of
     `row_warps`.
     """
 
@@ -91,11 +91,11 @@ class AttentionTile(Tile):
     key_warps: int = 1
     row_warps: int = 1
     crowded: bool = False
-    """Whether other warps of a multiprocessor hide what a warp waits for."""
+    """Whether other warps of a multiprocessor hide the latency of a warp."""
 
     @property
     def once(self) -> bool:
-        """Whether a warp needs one turn, and holds all scores that it makes."""
+        """Whether a warp needs one turn, and holds all of its scores."""
         return self.key_warps * self.turn >= self.problem.key_blocks
 
     @property
@@ -117,12 +117,12 @@ class AttentionTile(Tile):
 
     @property
     def pitch(self) -> int:
-        """Blocks of 4 sums from a query to the next, in shared memory."""
+        """Blocks of 4 sums from one query to the next, in shared memory."""
         return 8 * self.problem.widths + 1
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return what warps tell each other: parts of sums, and of each query two numbers."""
+        """Return the regions for exchange between warps: partial sums, two numbers per query."""
         if self.key_warps == 1:
             return ()
         count = self.key_warps * self.queries
@@ -134,19 +134,19 @@ class AttentionTile(Tile):
 
     @property
     def registers(self) -> int:
-        """Estimate the registers of a thread."""
+        """Estimate the registers per thread."""
         return min(math.ceil(self._wanted_registers), _MOST_REGISTERS)
 
     @property
     def _wanted_registers(self) -> float:
-        """Those that would hold all that is on its way: from 60 kernels for sm_90, by NVRTC 13.
+        """Registers that would hold all loads in flight: from 60 kernels for sm_90, by NVRTC 13.
 
-        What was more than there are is held in memory of the thread's own.
+        Those beyond the limit are spilled to local memory.
         """
         problem, rows = self.problem, self.queries // 8
         query, scores = 4 * problem.depths * rows, 4 * rows * self.turn
         loaded = (8 * problem.depths + 16 * problem.widths) * self.turn
-        if self.once:  # keys are no longer needed when there are sums
+        if self.once:  # keys are no longer needed after the sums
             return query + loaded + scores + 24
         parts = 2 if problem.split else 1
         found = parts * query + loaded + scores + 8 * problem.widths * rows + 16
@@ -154,22 +154,22 @@ class AttentionTile(Tile):
 
     @property
     def ahead(self) -> bool:
-        """Whether the keys of the next turn are asked for while one goes on.
+        """Whether the keys of the next turn are prefetched during a turn.
 
-        In a crowd that costs more, by its registers, than others have not hidden yet: 64 pictures
-        took ViT-Ti 9 % longer with it on an H200, where two blocks were resident in place of three.
+        With many warps, the registers for it cost more than it hides: 64 pictures took ViT-Ti 9 %
+        longer with it on an H200, where two blocks were resident instead of three.
         """
         enough = self._wanted_registers <= _MOST_REGISTERS
         return not self.once and not self.crowded and enough
 
     def has_registers(self, model: DeviceModel) -> bool:
-        """Whether the threads of a block can have what they want, or as many as any can have."""
-        warps = round_up(self.threads // _LANES, 4)  # as many for each scheduler
+        """Whether the threads of a block can have the registers that they need, or the maximum."""
+        warps = round_up(self.threads // _LANES, 4)  # the same number for each scheduler
         limit = min(model.registers // (warps * _LANES) // 8 * 8, _MOST_REGISTERS)
         return self._wanted_registers <= limit or (limit == _MOST_REGISTERS and self.turn == 1)
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks: what a multiprocessor is busy with, or what its warps wait for."""
+        """Estimate the clocks: the multiprocessor's busy time, or the latency of its warps."""
         problem = self.problem
         per_unit = -(-self.blocks[1] // target.compute_units)
         room = target.model.resident_blocks(self.threads, self.registers, self.shared_bytes)
@@ -181,16 +181,16 @@ class AttentionTile(Tile):
         products = parts * rows * (2 * problem.depths + 4 * problem.widths)
         busy = max(products * _PRODUCT_CLOCKS, self._instructions(products) * _ISSUE_CLOCKS)
         waits = 4 * parts * _PRODUCT_WAIT_CLOCKS + _SOFTMAX_WAIT_CLOCKS
-        # Few warps wait for their own instructions, too.
+        # Few warps also wait for their own instructions.
         turns = self.turns * max(at_once * busy * self.turn, busy * self.turn + waits)
         once = _BEGIN_CLOCKS + (self._joining() if self.key_warps > 1 else 0.0)
-        # Warps with other queries of a product find its keys in the cache of the multiprocessor.
+        # Warps with other queries of a product find its keys in the L1 cache.
         loads = per_unit * problem.keys * problem.key_bytes / _CACHED_BYTES
         begin = self.blocks[1] * _BLOCK_CLOCKS + warps * _EVEN_CLOCKS
         return waves * (once + turns) + loads + begin
 
     def _instructions(self, products: int) -> float:
-        """Return those of a warp for a block of keys."""
+        """Return the instructions of a warp for a block of keys."""
         problem, rows = self.problem, self.queries // 8
         loaded = 8 * problem.depths + 16 * problem.widths
         converted = (3 if problem.split else 1) * (loaded + 4 * rows)
@@ -199,16 +199,16 @@ class AttentionTile(Tile):
         return products + converted + added + softmax + loaded / 4 + _TURN_INSTRUCTIONS
 
     def _joining(self) -> float:
-        """Return the clocks for adding up what the warps of a block have."""
+        """Return the clocks for adding the results of a block's warps."""
         items = self.queries * 8 * self.problem.widths
         rounds = -(-items // (4 * _LANES))
         return _JOIN_CLOCKS + 7.0 * self.key_warps * rounds
 
 
 def candidates(problem: AttentionProblem, target: TileTarget) -> Iterator[AttentionTile]:
-    """Yield the tiles for a problem whose threads have registers enough.
+    """Yield the tiles for a problem whose threads have enough registers.
 
-    Where there are many queries, it is that with just enough warps, of which others are resident.
+    For many queries, it is the tile with just enough warps, of which others are resident.
     """
     tile, busy = AttentionTile(problem, 16, 1, crowded=True), target.compute_units * _BUSY_WARPS
     warps = tile.tiles * problem.products
@@ -229,10 +229,10 @@ def candidates(problem: AttentionProblem, target: TileTarget) -> Iterator[Attent
 def _shared_out(
     problem: AttentionProblem, queries: int, turn: int, groups: int
 ) -> Iterator[AttentionTile]:
-    """Yield the ways to share out the keys of a product, in `groups`."""
+    """Yield the ways to divide the keys of a product, in `groups`."""
     for row_warps in (1, _ROW_WARPS):
         yield AttentionTile(problem, queries, turn, row_warps=row_warps)
-    # As many as need the same number of turns, or powers of 2 where these are many.
+    # As many as need the same number of turns, or powers of 2 if there are many.
     evenly = {-(-groups // turns) for turns in (1, 2, 3)}
     for key_warps in sorted(evenly | {2, 4, 8, 16}):
         if 1 < key_warps <= min(groups, _MOST_KEY_WARPS):

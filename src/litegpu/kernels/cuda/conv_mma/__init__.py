@@ -21,14 +21,15 @@ from litegpu.ops.common.conv_spec import ConvSpec, Depthwise, pixels_of
 from litegpu.ops.common.units import Unit
 
 _TOO_MANY = 1 << 20
-"""Elements of a depthwise result from which launches and latency matter less than work.
+"""Elements of a depthwise result from which on work matters more than launches and latency.
 
-Computed here, each block of output channels recomputes the result. Where the pointwise
-convolution is large, there are many, and large tiles, which only multiply, are several times as
-fast.
+If the result is computed here, each block of output channels recomputes it. A large pointwise
+convolution has many blocks, and large tiles that only multiply are several times as fast.
 """
 _MOST_TAPS, _MOST_MEANS = 64, 16
-"""Pixels of a mean, which are written out in the kernel, and means, which each block computes."""
+"""Maximum number of pixels of a mean, which the kernel unrolls, and of means, which each block
+computes.
+"""
 
 
 class ConvMma(Implementation):
@@ -94,7 +95,7 @@ def _kernel(node: Node, ctx: LowerContext, tile: MmaTile, spec: ConvSpec) -> Ker
         "pointwise": spec.keeps_rows,
         "depthwise": depthwise is not None,
     }
-    # A product of tf32 takes as long as two of halves.
+    # A tf32 product takes as long as two half products.
     unit, each = (Unit.TF32_MATRIX, 2) if tf32 else (Unit.FP16_MATRIX, 1)
     target, name, products = ctx.target, ConvMma.name, problem.products // each
     kernel = conv_kernel(name, node, spec, tile, target, packed, variables, unit, products)
@@ -102,7 +103,7 @@ def _kernel(node: Node, ctx: LowerContext, tile: MmaTile, spec: ConvSpec) -> Ker
 
 
 def tile_variables(tile: MmaTile) -> dict[str, Any]:
-    """Return what the template needs to know of a tile."""
+    """Return the template variables of a tile."""
     return {
         "BM": tile.pixels,
         "WM": tile.warps_m,
@@ -123,7 +124,7 @@ def tile_variables(tile: MmaTile) -> dict[str, Any]:
 
 
 def _with_operand(kernel: KernelRequest, spec: ConvSpec, depthwise: Depthwise) -> KernelRequest:
-    """Return a launch that makes its operand by a depthwise convolution, or a mean."""
+    """Return a launch that computes its operand by a depthwise convolution, or a mean."""
     dst, src, window = spec.dst, spec.src, depthwise.window
     lanes, area = round_up(spec.weights.shape[3], 4), math.prod(window.kernel)
     constants = dict(kernel.constants)
@@ -149,7 +150,7 @@ def _with_operand(kernel: KernelRequest, spec: ConvSpec, depthwise: Depthwise) -
 
 
 def problem_of(spec: ConvSpec, target: Target) -> MmaProblem:
-    """Return what decides about the tiles of a convolution."""
+    """Return what determines the tiles of a convolution."""
     src, dst, weights, depthwise = spec.src, spec.dst, spec.array, spec.depthwise
     channel_blocks = -(-weights.shape[3] // 4)
     taps = weights.shape[1] * weights.shape[2]

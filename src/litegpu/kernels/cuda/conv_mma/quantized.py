@@ -40,7 +40,7 @@ class QuantizedConvMma(Implementation):
 
 
 def _part(spec: QuantizedConvSpec) -> int:
-    """Return how many channels a thread moves at a time."""
+    """Return the number of channels that a thread moves at a time."""
     return BYTE_PART if spec.src.aligned(BYTE_PART) else 4
 
 

@@ -1,4 +1,4 @@
-"""Tiles of cuda/conv_mma: what a block gathers, and who multiplies it."""
+"""Tiles of cuda/conv_mma: what a block gathers, and how its warps multiply it."""
 
 from __future__ import annotations
 
@@ -25,89 +25,91 @@ _OPERAND_BYTES = 100 << 10
 _NOTES = 12
 """Words by which up to 8 blocks exchange the range of values, in addition to one per warp."""
 _OTHER_BYTES = 384
-"""Maximum shared memory apart from operand and sums."""
+"""Maximum shared memory in addition to operand and sums."""
 _LOADS_OF_FLOATS = 4
-"""Loads of a piece that is no whole vector in memory."""
+"""Loads per piece that is not a whole vector in memory."""
 
-# Clocks and bytes in addition to device_model.Clocks, fitted to what an H100 took for 855 kernels
-# (44 layers, all kinds of tiles; benchmarks/conv_tiles.py, 1755 MHz), the fast ones above all: they
-# are 9 % off in the mean; what is chosen takes 2 % longer than the best of a layer. A launch takes
-# some 700 clocks more, in a chain of launches: no estimate counts them.
+# Clocks and bytes in addition to device_model.Clocks, fitted to the times of 855 kernels on an H100
+# (44 layers, all kinds of tiles; benchmarks/conv_tiles.py, 1755 MHz), mainly the fast ones: the
+# mean error is 9 %, and the selected tile takes 2 % longer than the best one of a layer. In a chain
+# of launches, each takes some 700 clocks more, which no estimate includes.
 _INSTRUCTION_CLOCKS = 2.0
-"""From an instruction of a thread to the next, with those of its other items between."""
+"""Between two instructions of a thread, with those of its other items between them."""
 _PRODUCT_CLOCKS = 1.4
-"""For a warp's product of 16 x 16 halves by 16 x 8, with other warps active."""
+"""Per warp product of 16 x 16 halves by 16 x 8, with other warps active."""
 _STEP_CLOCKS = 60.0
-"""What the warp that makes a k-step waits for its values, and for the products before."""
+"""Latency of values and previous products for the warp that computes a k-step."""
 _SUM_CLOCKS = 0.085
-"""For a sum that a warp leaves in shared memory, and a thread adds up."""
+"""Per sum that a warp stores in shared memory and a thread adds."""
 _SUM_WAIT_CLOCKS = 22.0
-"""What a thread waits for a sum that it adds up."""
+"""Latency of a sum that a thread adds."""
 _BLOCK_CLOCKS = 830.0
-"""What blocks that are on a multiprocessor at a time wait for as they begin, load and end."""
+"""Latency of the blocks of a multiprocessor when they start, load and end."""
 _BEGIN_CLOCKS = 0.3
-"""From the begin of a block to that of the next, anywhere on the device."""
+"""Between the starts of two blocks, anywhere on the device."""
 _SHARE_CLOCKS_EACH = 215.0
-"""What blocks that share an operand lose for each of them, by waiting for each other."""
+"""Synchronization overhead per block of those that share an operand."""
 _SPLIT_CLOCKS = 420.0
-"""What blocks that share out the k-steps lose by waiting for each other and adding up."""
+"""Overhead of blocks that divide the k-steps, for synchronization and addition."""
 _LATE_BYTES = 85.0
-"""Bytes per clock of weights that a block loads as it multiplies, not before."""
+"""Bytes per clock of weights that a block loads during multiplication, not before."""
 _CACHED_BYTES = 64.0
-"""Bytes per clock that a multiprocessor gets from the cache that all share, at most."""
+"""Maximum bytes per clock that a multiprocessor reads from the L2 cache."""
 
-# Registers of a thread, from those of 758 of these kernels as NVRTC 13.5 compiles them for
-# compute capability 9.0: of 93 % of them, as many blocks are resident as these figures say.
+# Registers per thread, from 758 of these kernels compiled by NVRTC 13.5 for compute capability 9.0:
+# for 93 % of them, the number of resident blocks is as estimated.
 _REGISTERS = 16
-"""Those apart from weights and sums."""
+"""In addition to weights and sums."""
 _LOAD_REGISTERS = 9.5
-"""Those for each load of a piece, its address, and (of a depthwise convolution) its tap."""
+"""Per load of a piece: the value, its address, and (for a depthwise convolution) its tap."""
 _MOST_REGISTERS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class MmaProblem:
-    """What decides about tiles: sizes, and what one piece of the operand costs."""
+    """What determines the tiles: sizes, and the cost of a piece of the operand."""
 
     rows: int
     channels: int
     steps: int
     parts: int
-    """Halves that a value is split into, or as many as a float takes up."""
+    """Number of halves per value: its split parts, or the size of a float."""
     weight_parts: int
     products: int
-    """Instructions that multiply 16 pixels by 16 inputs by 8 columns, in those of halves."""
+    """Instructions that multiply 16 pixels by 16 inputs by 8 columns, in units of half
+    instructions.
+    """
     loads: float
-    """Loads for one piece of the operand, such as a channel block."""
+    """Loads per piece of the operand, such as a channel block."""
     instructions: float
-    """Instructions for one piece of the operand."""
+    """Instructions per piece of the operand."""
     pieces: int = 4
-    """Parts of channels in which a k-step of the operand is loaded: blocks of 4 halves."""
+    """Pieces of channels in which a k-step of the operand is loaded: blocks of 4 halves."""
     ranged: bool = False
-    """Whether blocks look for the range of their values, and tell the others of a cluster."""
+    """Whether blocks determine the range of their values, and share it in a cluster."""
     neighbours: bool = False
     """Whether pieces of adjacent pixels share their loads."""
 
     @property
     def most_turns(self) -> int:
-        """Turns of the loop that gathers, of which the template writes out no more.
+        """Maximum number of unrolled turns of the gathering loop.
 
-        They are fewer where the operand is that of a depthwise convolution.
+        It is smaller if the operand is computed by a depthwise convolution.
         """
         return 8 if self.loads <= _LOADS_OF_FLOATS else 4
 
     @property
     def splits_here(self) -> bool:
-        """Whether weights are split in registers, as for tf32, each of whose products counts twice.
+        """Whether weights are split in registers, as for tf32, whose products count twice.
 
-        Halves are split ahead: two values by two weights, of which three products matter.
+        Halves are split in advance: of two values by two weights, three products matter.
         """
         return self.products > 3
 
 
 @dataclass(frozen=True, slots=True)
 class MmaTile(Tile):
-    """`pixels` x `columns` outputs of a block, and how its warps share out the work."""
+    """A block computes `pixels` x `columns` outputs, divided among its warps."""
 
     problem: MmaProblem
     pixels: int
@@ -115,20 +117,20 @@ class MmaTile(Tile):
     warps_n: int
     warps_k: int
     n_tiles: int
-    """Columns that a warp makes, in eights: those of an instruction."""
+    """Columns of a warp, in units of 8: those of an instruction."""
     chunk: int
-    """k-steps of 16 halves, or 32 bytes, that lie in shared memory at a time."""
+    """k-steps of 16 halves, or 32 bytes, in shared memory at a time."""
     steps: int
     """The k-steps of a block, padded to whole chunks."""
     cluster: int
-    """Blocks that share out the operand, or the k-steps."""
+    """Blocks that share the operand, or divide the k-steps."""
     prefetch: int
-    """k-steps whose weights wait in registers."""
+    """k-steps whose weights are prefetched to registers."""
     split_k: bool = False
 
     @property
     def depth(self) -> int:
-        """Blocks that share out the k-steps."""
+        """Blocks that divide the k-steps."""
         return self.cluster if self.split_k else 1
 
     @property
@@ -145,7 +147,7 @@ class MmaTile(Tile):
 
     @property
     def sharing(self) -> int:
-        """Blocks that share out the operand."""
+        """Blocks that share the operand."""
         return 1 if self.split_k else self.cluster
 
     @property
@@ -155,7 +157,7 @@ class MmaTile(Tile):
 
     @property
     def all_columns(self) -> int:
-        """Columns of all blocks side by side; the last ones only fill up a cluster."""
+        """Columns of all blocks; the last ones may only pad a cluster."""
         return round_up(self.problem.channels, self.columns * self.sharing)
 
     @property
@@ -164,19 +166,19 @@ class MmaTile(Tile):
 
     @property
     def pitch(self) -> int:
-        """Sums from one row to the next, so that half of the banks lie between two."""
+        """Sums from one row to the next, half of the banks apart."""
         return self.columns + (16 - self.columns) % 32
 
     @property
     def each_sums(self) -> int:
-        """Blocks of 4 sums that each block of a cluster adds up."""
+        """Blocks of 4 sums that each block of a cluster adds."""
         return -(-min(self.pixels, self.problem.rows) * self.columns // 4 // self.depth)
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return the operand, sums in its place or (of all blocks) after it, notes, and an inbox.
+        """Return regions: the operand, sums (over it, or of all blocks after it), notes, an inbox.
 
-        Notes are of the range of values; the inbox tells what has come from other blocks.
+        Notes hold the range of values; the inbox signals what has arrived from other blocks.
         """
         halves = self.pixels * (self.chunk * STEP + 8) * self.problem.parts
         operand = Region("operand", "unsigned short", halves)
@@ -196,23 +198,23 @@ class MmaTile(Tile):
 
     @property
     def registers(self) -> int:
-        """Estimate the registers of a thread.
+        """Estimate the registers per thread.
 
         Weights are in flight from the start, during gathering as well as the sums.
         """
         problem = self.problem
         weights = self.prefetch * self.n_tiles * 2 * problem.weight_parts
         weights += weights // 2 * problem.splits_here
-        # Products of what was split off have sums of their own.
+        # Products of the split-off parts have separate sums.
         kinds = 1 + (problem.products > 1)
         sums = self.pixels // 16 // self.warps_m * self.n_tiles * 4 * kinds
         others = max(sums + _REGISTERS, math.ceil(problem.loads * _LOAD_REGISTERS))
         return min(round_up(weights + others, 8), _MOST_REGISTERS)
 
     def min_blocks(self, target: TileTarget) -> int:
-        """As many as come to a multiprocessor, if there are registers for them.
+        """The number of blocks per multiprocessor, if there are registers for them.
 
-        Where that is one, its threads may have as many as they want: fewer would leave them idle.
+        If it is one, its threads may use as many as they need: fewer would leave registers idle.
         """
         share = -(-math.prod(self.blocks) // target.compute_units)
         room = target.model.registers // (self.threads * self.registers)
@@ -226,14 +228,14 @@ class MmaTile(Tile):
 
     @property
     def run(self) -> int:
-        """Adjacent pixels that a thread gathers together: two, if all threads have such work."""
+        """Adjacent pixels that a thread gathers together: two, if that leaves no thread idle."""
         rows = min(self.pixels, self.problem.rows)
         pieces = rows * self.chunk * self.problem.pieces // self.sharing
         return 2 if self.problem.neighbours and pieces >= 2 * self.threads else 1
 
     @property
     def turns(self) -> int:
-        """Pieces that a thread gathers, with those that only fill up what is done side by side."""
+        """Pieces that a thread gathers, including padding of the last turn."""
         chunks = self.steps // self.chunk
         pieces = math.ceil(self.gathered / chunks / self.threads)
         rounds = -(-pieces // self.problem.most_turns)
@@ -241,23 +243,23 @@ class MmaTile(Tile):
 
     @property
     def busy_turns(self) -> float:
-        """Turns that keep a multiprocessor busy: warps with nothing to gather do nothing."""
+        """Turns that keep a multiprocessor busy: warps without pieces to gather are idle."""
         chunks = self.steps // self.chunk
         lanes = round_up(math.ceil(self.gathered / chunks), 32)
         return chunks * lanes / self.threads if lanes < self.threads else self.turns
 
     @property
     def prefetched(self) -> float:
-        """The part of a block's weights that is on its way before the kernel waits."""
+        """The part of a block's weights that is loaded before the kernel waits."""
         return min(self.prefetch * self.warps_k / self.steps, 1.0)
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
+        """Estimate the clocks: the multiprocessor's busy time, and its latency."""
         problem, clocks = self.problem, target.model.clocks
         blocks = math.prod(self.blocks)
         per_unit = -(-blocks // units_for(self.cluster, target))
         room = target.model.resident_blocks(self.threads, self.registers, self.shared_bytes)
-        # Blocks that lie on one multiprocessor wait at the same time.
+        # Blocks of one multiprocessor wait at the same time.
         waves = -(-per_unit // max(1, min(per_unit, room)))
         rows, shared = min(self.pixels, problem.rows), self.sharing
         weights = self.columns * self.steps * STEP * 2 * problem.weight_parts
@@ -285,15 +287,15 @@ class MmaTile(Tile):
 
 
 _IDLE = 0.05
-"""The part of all blocks that may only fill up clusters."""
+"""Maximum part of all blocks that only pads clusters."""
 _WEIGHT_REGISTERS = 64
-"""Registers of a thread for weights on their way."""
+"""Registers per thread for weights in flight."""
 
 
 def best_tiles(problem: MmaProblem, target: TileTarget) -> list[MmaTile] | Rejected:
-    """Return the tiles for a problem that are worth a measurement; see tiles.choose.
+    """Return the tiles for a problem that should be measured; see tiles.choose.
 
-    Models repeat their layers, and ask for each several times: all answers are remembered.
+    Models repeat their layers, and query each several times: results are cached.
     """
     found = _best_tiles(problem, TileFacts.of(target))
     return found if isinstance(found, Rejected) else list(found)
@@ -326,7 +328,7 @@ def candidates(problem: MmaProblem, target: TileTarget) -> Iterator[MmaTile]:
 def _deep_tiles(
     problem: MmaProblem, target: TileTarget, pixels: int, warps_m: int, warps_n: int, n_tiles: int
 ) -> Iterator[MmaTile]:
-    """Yield the ways to share out the k-steps of a tile among 2, 4 or 8 blocks."""
+    """Yield the ways to divide the k-steps of a tile among 2, 4 or 8 blocks."""
     for depth in (2, 4, 8):
         steps = -(-problem.steps // depth)
         shape = (pixels, warps_m, warps_n, n_tiles)
@@ -337,9 +339,9 @@ def _deep_tiles(
 
 
 def _largest_cluster(problem: MmaProblem, tile: MmaTile) -> int:
-    """Return how many blocks can share out an operand: all of them are of one row of tiles.
+    """Return how many blocks can share an operand: all belong to one row of tiles.
 
-    Hardly any of them have nothing to make.
+    Hardly any of them is idle.
     """
     blocks, pieces = -(-problem.channels // tile.columns), tile.chunk * problem.pieces
     most_blocks = blocks * (1 + _IDLE)
@@ -358,9 +360,9 @@ def _fill_in(
     n_tiles: int,
     depth: int = 1,
 ) -> MmaTile | None:
-    """Complete a tile of a block that makes `steps` k-steps, as `depth` blocks do together.
+    """Complete a tile whose block computes `steps` k-steps, as one of `depth` blocks.
 
-    None when not even one chunk of its operand fits shared memory.
+    None if not even one chunk of its operand fits shared memory.
     """
     warps_k = max(8 // (warps_m * warps_n), 1)
     while warps_k > 1 and steps < 2 * warps_k:
@@ -371,7 +373,7 @@ def _fill_in(
     limit = max((most // (pixels * 2 * problem.parts) - 8) // STEP, 0)
     chunk = whole
     if whole > limit:
-        # Chunks must hold whole rounds of the weights that wait in registers.
+        # Chunks must hold whole rounds of the weights prefetched to registers.
         prefetch = min(prefetch, limit // warps_k)
         chunk = limit // (warps_k * prefetch) * warps_k * prefetch if prefetch else 0
     if not chunk:

@@ -28,16 +28,16 @@ _FLOATS = npt.NDArray[np.float32]
 _Element = TypeVar("_Element", bound=np.generic)
 _Tile = TypeVar("_Tile", bound=NarrowTile)
 _MOST_CHANNELS = 4
-"""Channels of an image, with its padding; more of them are chunks that other kernels take."""
+"""Maximum number of channels of an image with its padding; other kernels handle more."""
 _MOST_STEPS = 48
-"""Steps of a sum, all of which are written out."""
+"""Maximum number of steps of a sum, all of which are unrolled."""
 _MAX_CLOCK_RATIO = 0.8
-"""How much less time than the other kernel's the estimate must promise; neither is exact."""
+"""Maximum ratio of its estimated time to the other kernel's; both are estimates."""
 _TOO_FEW = Rejected("too few tiles to keep the device busy")
 
 
 class ConvNarrow(Implementation):
-    """Keeps whole rows of an image with few channels on the chip."""
+    """Holds whole rows of an image with few channels in shared memory."""
 
     name = "cuda/conv_narrow"
     example = ConvExample((1, 384, 384, 3), 8, kernel=9)
@@ -47,18 +47,19 @@ class ConvNarrow(Implementation):
         problem = narrow_problem(spec, target)
         if isinstance(problem, Rejected):
             return problem
-        # What it rounds is better left in float32: half would put padding between the pixels.
+        # It is better to keep its rounded input in float32: half would put padding between the
+        # pixels.
         return plan_tiles("conv_narrow", problem, target, partial(narrow_kernel, spec=spec))
 
 
 def narrow_problem(spec: ConvSpec, target: Target) -> NarrowProblem | Rejected:
-    """Return what is to be computed, or why not by these kernels."""
+    """Return the problem, or why these kernels do not compute it."""
     found = obstacle_to_halves(spec, target)
     if found is not None:
         return found
     src, dst = spec.src, spec.dst
     if not _is_narrow(src, spec.window):
-        return Rejected("its windows are no runs of few channels")
+        return Rejected("its windows are not runs of few channels")
     rounded = spec.may_round(target)
     return NarrowProblem(
         image=(src.shape[1], src.shape[2]),
@@ -80,7 +81,7 @@ def plan_tiles(
     target: Target,
     kernel: Callable[[Node, LowerContext, NarrowTile], KernelRequest],
 ) -> Plan | Rejected:
-    """Return the tiles that are worth a measurement, if this kernel is to compute a problem."""
+    """Return the tiles that should be measured, if this kernel is to compute a problem."""
     tiles = choose_tiles(problem, candidates(problem, target), target)
     if isinstance(tiles, Rejected):
         return tiles
@@ -90,7 +91,7 @@ def plan_tiles(
 def choose_tiles(
     problem: NarrowProblem, tiles: Iterable[_Tile], target: Target
 ) -> list[_Tile] | Rejected:
-    """Return the tiles that are worth a measurement, the best first."""
+    """Return the tiles that should be measured, the best first."""
     if problem.steps > _MOST_STEPS:
         return TOO_LARGE
     return choose(tiles, target, _TOO_FEW)
@@ -119,7 +120,7 @@ def narrow_kernel(node: Node, ctx: LowerContext, tile: NarrowTile, spec: ConvSpe
 
 
 def tile_variables(tile: NarrowTile) -> dict[str, Any]:
-    """Return what the template needs to know of a tile."""
+    """Return the template variables of a tile."""
     problem, patch = tile.problem, tile.patch
     return {
         "SPLIT_A": problem.split_values,
@@ -143,7 +144,7 @@ def tile_variables(tile: NarrowTile) -> dict[str, Any]:
 
 
 def pack_quads(parts: list[_FLOATS], problem: NarrowProblem, columns: int, pairs: int) -> LazyArray:
-    """Arrange [O, H, W, I] as the kernel multiplies it: see arrange_quads, pack_halves."""
+    """Arrange [O, H, W, I] in the kernel's layout: see arrange_quads, pack_halves."""
     arranged = [arrange_quads(weights, problem, columns, pairs) for weights in parts]
     return pack_halves([each[:, None, None] for each in arranged], problem.steps, columns)
 
@@ -151,10 +152,10 @@ def pack_quads(parts: list[_FLOATS], problem: NarrowProblem, columns: int, pairs
 def arrange_quads(
     weights: npt.NDArray[_Element], problem: NarrowProblem, columns: int, pairs: int
 ) -> npt.NDArray[_Element]:
-    """Arrange [O, H, W, I] as [columns, inputs], as NarrowProblem.quads has the inputs.
+    """Arrange [O, H, W, I] as [columns, inputs], with inputs in the order of NarrowProblem.quads.
 
-    The columns of so many `pairs` are ordered so that each lane gets sums of 4 neighbouring
-    channels of each, side by side.
+    The columns of this many `pairs` are ordered so that each lane gets sums of 4 adjacent channels
+    of each.
     """
     run, seen = problem.run, set[Pair]()
     index = []
@@ -165,7 +166,7 @@ def arrange_quads(
         seen.add(tap)
     lanes = np.pad(weights, [(0, 0)] * 3 + [(0, problem.channels - weights.shape[3])])
     flat = lanes.reshape(lanes.shape[0], -1)
-    # What the index -1 takes is a column of zeros.
+    # Index -1 selects a column of zeros.
     matrix = np.pad(flat, ((0, columns - flat.shape[0]), (0, 1)))[:, index]
     # [pairs, lane of a pixel, column of an instruction, two channels]
     split = matrix.reshape(-1, 4, 2 * pairs, 2, len(index)).transpose(0, 2, 1, 3, 4)

@@ -1,4 +1,4 @@
-"""What cuda/conv_narrow computes, and the part of the image that a block keeps in shared memory."""
+"""The problem of cuda/conv_narrow, and the part of the image that a block holds on chip."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from litegpu.kernels.cuda.conv import SplitProblem
 from litegpu.ops.common.window import Pair
 
 WIDE = 16
-"""Pixels of a row that a matrix instruction takes."""
+"""Pixels of a row per matrix instruction."""
 COLUMNS = 16
-"""Channels of two matrix instructions: four of them lie in each lane of a pixel."""
+"""Channels of two matrix instructions, four per lane of a pixel."""
 _LANES = 4
 """Lanes that hold the inputs of a pixel, two each, in one half of a step."""
 _BANKS = 32
-"""Words of shared memory that lie side by side in banks of their own."""
+"""Consecutive words of shared memory in distinct banks."""
 BYTES_OF_PIXEL = 4
-"""Bytes of a pixel on the chip, whatever channels it has: a word, which lies as two halves do."""
+"""Bytes of a pixel in shared memory, whatever its channels: one word, stored like two halves."""
 
 
 Quads = tuple[tuple[Pair, ...], ...]
@@ -29,10 +29,10 @@ Quads = tuple[tuple[Pair, ...], ...]
 
 @lru_cache(maxsize=64)
 def _quads(rows: int, pairs: int) -> Quads:
-    """Return fours that hold each of `pairs` pairs of each row.
+    """Return quads that hold each of `pairs` pairs of each row.
 
-    The pairs of a four lie side by side, or where runs end below each other. What fills it up
-    repeats a pair; so does what fills up a step, which takes two fours.
+    The pairs of a quad are adjacent, or at the ends of consecutive runs. Padding repeats a pair,
+    also to complete a step, which takes two quads.
     """
     ends, lanes = pairs // _LANES * _LANES, range(_LANES)
     starts = [(y, x) for y in range(rows) for x in range(0, ends, _LANES)]
@@ -51,7 +51,7 @@ def _quads(rows: int, pairs: int) -> Quads:
 class NarrowProblem(SplitProblem):
     """A convolution whose windows are runs of values; `channels` include the image's padding.
 
-    Two bytes count as one value: those of a pixel, whatever its channels, as two.
+    Two bytes count as one value; the bytes of a pixel count as two values, whatever its channels.
     """
 
     stored: str
@@ -74,13 +74,13 @@ class NarrowProblem(SplitProblem):
 
     @property
     def quads(self) -> Quads:
-        """Return what the k axis consists of."""
+        """Return the elements of the k axis."""
         return _quads(self.view.kernel[0], -(-self.run // 2))
 
     def tap_offsets(self, pitch: int) -> list[tuple[tuple[int, ...], int]]:
-        """Return for each four how far its pairs lie from its first, and where that lies.
+        """Return for each quad the offsets of its pairs from its first, and the offset of that.
 
-        Rows of the image lie `pitch` halves apart.
+        Rows of the image are `pitch` halves apart.
         """
         line = self.view.dilation[0] * pitch
         tap_offsets = [[y * line + 2 * x for y, x in quad] for quad in self.quads]
@@ -95,7 +95,7 @@ class NarrowProblem(SplitProblem):
 
     @property
     def parts(self) -> int:
-        """Halves that a weight is split into."""
+        """Number of halves that a weight is split into."""
         return 1 + self.split_weights
 
     @property
@@ -106,7 +106,7 @@ class NarrowProblem(SplitProblem):
 
 @lru_cache(maxsize=64)
 def _pitch(problem: NarrowProblem, least: int, unit: int) -> int:
-    """Return a pitch with which most lanes read from banks of their own."""
+    """Return a pitch with which most lanes read from different banks."""
 
     def conflicts(pitch: int) -> int:
         total = 0
@@ -122,33 +122,33 @@ def _pitch(problem: NarrowProblem, least: int, unit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """How the rows of the image that a tile needs lie in shared memory.
+    """The layout of the image rows of a tile in shared memory.
 
-    The k axis is read in pairs of halves. Where windows begin at odd places, a second copy lies
+    The k axis is read in pairs of halves. If windows start at odd offsets, a second copy is stored
     one half further.
     """
 
     problem: NarrowProblem
     rows: int
     width: int
-    """Values of a row, from the first window's begin to the last one's end."""
+    """Values of a row, from the first window's start to the last one's end."""
 
     @property
     def unit(self) -> int:
-        """Values that a thread reads and stores together: as whole words, or each by itself."""
+        """Values that a thread reads and stores together: whole words, or single values."""
         if not self.problem.whole:
             return 2
         return 2 * BYTES_OF_PIXEL if self.problem.of_bytes else 4
 
     @property
     def skipped(self) -> int:
-        """Values before the first window, so that loads begin where they may."""
+        """Values before the first window, for aligned loads."""
         before = self.problem.view.pads[1] * self.problem.channels
         return -before % self.unit if self.problem.whole else 0
 
     @property
     def lead(self) -> int:
-        """Halves left free, so that windows begin at even places."""
+        """Unused halves at the start, so that windows start at even offsets."""
         return self.skipped % 2
 
     @property
@@ -176,11 +176,11 @@ class Patch:
         return self.halves * self.copies * (1 + self.problem.split_values)
 
     def words(self) -> dict[str, Any]:
-        """Return what the template needs to know."""
+        """Return the template variables."""
         tap_offsets = self.problem.tap_offsets(self.pitch)
         patterns = list(dict.fromkeys(pattern for pattern, _ in tap_offsets))
         last = self.problem.run // 2
-        # Half of a pair belongs to the next pixel where a run is odd.
+        # If a run is odd, half of a pair belongs to the next pixel.
         odd = self.problem.run % 2 > 0
         cut = [tuple(odd and x == last for _, x in quad) for quad in self.problem.quads]
         masks = [mask for mask in dict.fromkeys(cut) if any(mask)]

@@ -1,4 +1,4 @@
-"""Convolutions of images with few channels, and maxima of their results: cuda/conv_narrow."""
+"""Convolutions of images with few channels and maximum pools of their results: cuda/conv_narrow."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.pooled_conv import PooledConvSpec
 
 _MAX_CLOCK_RATIO = 0.85
-"""Which part of the time of two kernels the estimate may promise; none of them is exact."""
+"""Maximum ratio of the estimated time to that of two kernels; all are estimates."""
 
 
 class PooledConvNarrow(Implementation):
-    """Keeps whole rows of an image with few channels on the chip, and what it makes of them."""
+    """Holds whole rows of an image with few channels, and of its own results, in shared memory."""
 
     name = "cuda/conv_narrow"
     example = ConvExample((64, 224, 224, 3), 64, kernel=5, pool=3)
@@ -39,7 +39,7 @@ class PooledConvNarrow(Implementation):
         size = 2 if dst.dtype is DType.FLOAT16 else 4
         problem = PooledProblem.of(conv, spec.pool, (dst.shape[1], dst.shape[2]), size)
         if problem.strip < 1:
-            return Rejected("the pool's windows are wider than what a warp makes at a time")
+            return Rejected("the pool's windows are wider than what a warp computes at a time")
         tiles = choose_tiles(conv, candidates(problem, target), target)
         if isinstance(tiles, Rejected):
             return tiles
@@ -54,9 +54,9 @@ class PooledConvNarrow(Implementation):
 
 
 def _separate_clocks(spec: PooledConvSpec, target: Target) -> float:
-    """Return the clocks of the convolution by itself, and of a pool that waits for memory."""
+    """Return the clocks of the separate convolution, and of a pool that is limited by memory."""
     plans = (each.plan(spec.conv, target) for each in (ConvNarrow(), ConvMma()))
-    # Where nothing is known of the convolution, it counts as nothing: the two stay apart.
+    # A convolution without an estimate counts as free: then the two are not fused.
     conv = min((plan.clocks for plan in plans if isinstance(plan, Plan)), default=0.0)
     moved = spec.conv.dst.nbytes + spec.dst.nbytes
     return conv + moved / (target.compute_units * target.model.clocks.memory_bytes)
@@ -64,7 +64,7 @@ def _separate_clocks(spec: PooledConvSpec, target: Target) -> float:
 
 def _kernel(node: Node, ctx: LowerContext, tile: PooledTile, spec: PooledConvSpec) -> KernelRequest:
     conv, window = spec.conv, spec.pool.window
-    # The image is seen from where the first window of the pool begins.
+    # The image is addressed from the first window of the pool.
     kernel = narrow_kernel(node, ctx, tile, replace(conv, window=tile.problem.view))
     taps = window.kernel[0] * window.kernel[1]
     return replace(

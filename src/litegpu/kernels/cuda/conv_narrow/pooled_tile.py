@@ -1,4 +1,4 @@
-"""Tiles of cuda/conv_narrow where only maxima over windows of its result are stored."""
+"""Tiles of cuda/conv_narrow that store only maxima over windows of its result."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from litegpu.ops.base import Target
 from litegpu.ops.common.window import Pair, PoolAttributes
 
 _HEIGHTS = (1, 2, 4, 7, 8, 14)
-"""Rows of pooled pixels that a block may make."""
+"""Maximum number of rows of pooled pixels per block."""
 _PADDING = 4
-"""Blocks of 4 numbers between the columns that a warp keeps: neighbours have their own banks."""
+"""Blocks of 4 numbers between a warp's columns, so that adjacent ones use different banks."""
 _KEEP_INSTRUCTIONS = 17.0
-"""For 4 channels of a pixel, from sums to maxima of halves."""
+"""Per 4 channels of a pixel, from sums to maxima of halves."""
 _FIND_INSTRUCTIONS = 40.0
-"""For 4 channels of a pooled pixel of a warp's lanes, from the columns to what is stored."""
+"""Per 4 channels of a pooled pixel of a warp's lanes, from the columns to the stored value."""
 
 
 @dataclass(frozen=True, slots=True)
 class PooledProblem:
-    """A convolution that sees its image as if its result had the pool's padding, and the pool."""
+    """A convolution whose image has the pool's padding added to its own, and the pool."""
 
     conv: NarrowProblem
     pool: PoolAttributes
     pooled: Pair
-    """Height and width of what is stored."""
+    """Height and width of the pooled result."""
     size: int
-    """Bytes of a number whose maxima are kept: half where these are stored, else float."""
+    """Bytes per pooled number: half if these are stored, else float."""
 
     @classmethod
     def of(
         cls, conv: NarrowProblem, pool: PoolAttributes, pooled: Pair, size: int
     ) -> PooledProblem:
-        """Return the problem of a convolution and a pool by themselves."""
+        """Return the problem of a separate convolution and pool."""
         view, (y, x) = conv.view, pool.window.pads
         pads = (view.pads[0] + y * view.stride[0], view.pads[1] + x * view.stride[1])
         return cls(replace(conv, view=replace(view, pads=pads)), pool, pooled, size)
 
     @property
     def strip(self) -> int:
-        """Pooled pixels side by side whose windows lie in the pixels of a matrix instruction.
+        """Adjacent pooled pixels whose windows are inside the pixels of a matrix instruction.
 
-        0 where not even one does. The next ones begin at an even value: see Patch.copies.
+        0 if there is none. The next ones start at an even value: see Patch.copies.
         """
         size, stride = self.pool.window.kernel[1], self.pool.window.stride[1]
         found = (WIDE - size) // stride + 1
@@ -56,9 +56,9 @@ class PooledProblem:
 
 @dataclass(frozen=True, slots=True)
 class PooledTile(NarrowTile):
-    """A block makes `rows` rows of pooled pixels, `across` strips wide.
+    """A block computes `rows` rows of pooled pixels, `across` strips wide.
 
-    Each warp walks down strips, and keeps the maxima of windows that are not finished.
+    Each warp walks down strips, and holds the maxima of incomplete windows.
     """
 
     pooled: PooledProblem
@@ -72,7 +72,7 @@ class PooledTile(NarrowTile):
 
     @property
     def live(self) -> int:
-        """Windows that a row may leave unfinished."""
+        """Number of windows that a row may leave incomplete."""
         window = self.pooled.pool.window
         return max(1, -(-(window.kernel[0] - 1) // window.stride[0]))
 
@@ -110,7 +110,7 @@ class PooledTile(NarrowTile):
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return also the columns that warps look for maxima of."""
+        """Also return the columns in which warps search maxima."""
         before = super(PooledTile, self).regions
         columns = self.warps_m * self.warps_n * WIDE * (self.pairs * 4 + _PADDING)
         kind = "unsigned short" if self.pooled.size == 2 else "float"
@@ -127,7 +127,7 @@ class PooledTile(NarrowTile):
         return self.pooled.strip * self.pairs * 16 * self.pooled.size * self.rows / self.lines
 
     def together(self, dst: Storage) -> int:
-        """Return 0: what a lane has is not what it stores."""
+        """Return 0: a lane does not store its own sums."""
         return 0
 
     @property
@@ -152,7 +152,7 @@ def candidates(problem: PooledProblem, target: Target) -> Iterator[PooledTile]:
     strips = -(-problem.pooled[1] // problem.strip)
     for shape in shapes(problem.conv, strips, _HEIGHTS):
         tile = PooledTile(problem.conv, *shape, problem)
-        # Rows are read in whole units only if those of each block begin with one.
+        # Rows are read in whole units only if those of each block start with one.
         if tile.tiles[1] > 1 and tile.extent[1] * problem.conv.step % 4:
             tile = replace(tile, problem=replace(problem.conv, whole=False))
         if is_possible(tile, target):

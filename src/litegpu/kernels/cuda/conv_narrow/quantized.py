@@ -24,7 +24,7 @@ from litegpu.ops.quantized_conv import Bytes, QuantizedConvSpec
 
 
 class QuantizedConvNarrow(Implementation):
-    """Keeps whole rows of an image with few channels on the chip: a word for each pixel."""
+    """Holds whole rows of an image with few channels in shared memory: a word per pixel."""
 
     name = "cuda/conv_narrow"
     example = QuantizedConvExample((1, 1024, 1024, 3), 32, kernel=7)
@@ -37,7 +37,7 @@ class QuantizedConvNarrow(Implementation):
         src, dst, view = spec.src, spec.dst, spec.window
         few = spec.weights.shape[3] <= BYTES_OF_PIXEL and view.kernel[1] > 1
         if not few or view.dilation[1] > 1 or not view.plain:
-            return Rejected("its windows are no runs of few channels")
+            return Rejected("its windows are not runs of few channels")
         problem = NarrowProblem(
             image=(src.shape[1], src.shape[2]),
             output=(dst.shape[1], dst.shape[2]),
@@ -78,7 +78,7 @@ def _kernel(
 
 
 def _pack(weights: Bytes, problem: NarrowProblem, columns: int, pairs: int) -> LazyArray:
-    """Arrange [O, H, W, I] as the kernel multiplies it: see arrange_quads, pack_bytes."""
+    """Arrange [O, H, W, I] in the kernel's layout: see arrange_quads, pack_bytes."""
     missing = BYTES_OF_PIXEL - weights.shape[3]
     words = np.pad(weights, [(0, 0)] * 3 + [(0, missing)]).view(np.uint16)
     arranged = arrange_quads(words, problem, columns, pairs).view(np.int8)[:, None, None]
@@ -86,7 +86,7 @@ def _pack(weights: Bytes, problem: NarrowProblem, columns: int, pairs: int) -> L
 
 
 def _ones(weights: Bytes, problem: NarrowProblem) -> npt.NDArray[np.uint32]:
-    """Return 8 like columns that hold 1 for each input there is: [step, lane % 4] of 2."""
+    """Return 8 equal columns that hold 1 for each existing input: [step, lane % 4] of 2."""
     rows = np.ones_like(weights[:1]).repeat(COLUMNS, axis=0)
     packed_ones = _pack(rows, problem, COLUMNS, 1).make()
     return np.ascontiguousarray(packed_ones.reshape(problem.steps, 32, 4)[:, :4, :2]).reshape(-1)

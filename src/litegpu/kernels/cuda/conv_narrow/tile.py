@@ -1,4 +1,4 @@
-"""Tiles of cuda/conv_narrow: rows of pixels, and where their weights lie."""
+"""Tiles of cuda/conv_narrow: rows of pixels, and the placement of their weights."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from litegpu.ops.base import Target
 from litegpu.ops.common.window import Pair
 
 _WEIGHT_REGISTERS = 80
-"""Registers of a thread that weights may take up; more of them lie in shared memory."""
+"""Maximum number of registers per thread for weights; otherwise they are in shared memory."""
 _OTHER_REGISTERS = 32
-"""Registers of a thread apart from sums and weights."""
+"""Registers per thread in addition to sums and weights."""
 _MOST_SUMS = 64
-"""Sums of a thread, in registers."""
+"""Maximum number of sums per thread, in registers."""
 _SHARED_BYTES = 72 << 10
-"""Shared memory that a block may take: on large GPUs, three blocks fit a multiprocessor."""
+"""Maximum shared memory per block: on large GPUs, three blocks fit a multiprocessor."""
 _BLOCKS_PER_UNIT = 2
-"""Blocks that each multiprocessor should get: while one reads its patch, another multiplies."""
+"""Minimum number of blocks per multiprocessor: while one reads its patch, another multiplies."""
 _STORED_TOGETHER = {False: (DType.FLOAT16,), True: (DType.INT8, DType.UINT8)}
 """Types of results that a lane stores as whole words: of floats, of bytes."""
 _TURNS = 2
-"""Turns of a warp that make up for the patch and the weights that a block reads first."""
+"""Turns of a warp that amortize the patch and the weights that a block reads first."""
 
-# Clocks of a multiprocessor, by what the compiled kernels consist of.
+# Clocks of a multiprocessor, by the instructions of the compiled kernels.
 _WAIT_CLOCKS = 900.0
-"""From the first load of a patch to the last one's arrival, from the device's memory."""
+"""Latency from the first load of a patch to the last one, from device memory."""
 _ISSUED_PER_CLOCK = 4.0
-"""Instructions of a warp."""
+"""Instructions per warp."""
 _BLOCK_INSTRUCTIONS = 120.0
-"""Of a warp, for places and weights."""
+"""Per warp, for addresses and weights."""
 _FILL_INSTRUCTIONS = 45.0
-"""For one unit of the patch, from its place to its halves; a split takes half as many more."""
+"""Per unit of the patch, from its address to its halves; splitting takes half as many more."""
 _STORE_INSTRUCTIONS = 35.0
 _STORE_BYTES_INSTRUCTIONS = 24.0
-"""For 4 channels of a pixel, from sums to what is stored: floats or halves, or bytes."""
+"""Per 4 channels of a pixel, from sums to the stored value: floats or halves, or bytes."""
 _PRODUCT_CLOCKS = 2.0
-"""Of instructions whose operands are there already: Clocks.product counts waiting for them, too."""
+"""Instructions whose operands are available; Clocks.product includes waiting for them."""
 _SHARED_CLOCKS = 1.0
-"""For each word of shared memory that a lane loads."""
+"""Per word of shared memory that a lane loads."""
 _TURN_INSTRUCTIONS = 40.0
 _STEP_CLOCKS = 40.0
-"""Of a warp that waits for its values and for the sums of the step before."""
+"""Latency per warp of its values and the sums of the previous step."""
 _TURN_CLOCKS = 200.0
-"""Of a warp, from one turn to the next, in addition to its steps."""
+"""Per turn of a warp, in addition to its steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class NarrowTile(Tile):
-    """A block makes `rows` rows of `across` * 16 pixels with `warps_m` x `warps_n` warps.
+    """A block computes `rows` rows of `across` * 16 pixels with `warps_m` x `warps_n` warps.
 
-    Each warp makes 16 pixels of `pairs` * 16 channels, several times.
+    Each warp computes 16 pixels of `pairs` * 16 channels, several times.
     """
 
     problem: NarrowProblem
@@ -74,12 +74,12 @@ class NarrowTile(Tile):
 
     @property
     def turns(self) -> int:
-        """Return how often a warp makes its pixels."""
+        """Return how often a warp computes its pixels."""
         return -(-self.rows * self.across // self.warps_m)
 
     @property
     def patch(self) -> Patch:
-        """Return what a block keeps of the image."""
+        """Return the part of the image that a block holds."""
         view = self.problem.view
         rows = (self.rows - 1) * view.stride[0] + (view.kernel[0] - 1) * view.dilation[0] + 1
         width = (self.across * WIDE - 1) * self.problem.step + self.problem.run
@@ -92,7 +92,7 @@ class NarrowTile(Tile):
 
     @property
     def tiles(self) -> Pair:
-        """Return how many tiles lie below each other, and side by side."""
+        """Return the number of tiles vertically and horizontally."""
         (height, width), (down, across) = self.problem.output, self.extent
         return -(-height // down), -(-width // across)
 
@@ -108,30 +108,30 @@ class NarrowTile(Tile):
 
     @property
     def in_registers(self) -> bool:
-        """Whether each thread keeps its weights in registers."""
+        """Whether each thread holds its weights in registers."""
         return self.problem.steps * self.problem.parts * self.pairs * 4 <= _WEIGHT_REGISTERS
 
     @property
     def sums(self) -> int:
-        """Return the sums of a thread for 16 pixels: those of the rests are kept apart."""
+        """Return the sums of a thread for 16 pixels; those of the remainders are separate."""
         return self.pairs * 8 * (1 + (self.problem.products > 1))
 
     @property
     def m_tiles(self) -> int:
-        """Return for how many rows of 16 pixels weights are read from shared memory once."""
-        # Of bytes, there are also the bias and the factors that bring sums to another scale.
+        """Return the number of rows of 16 pixels for which weights are read once."""
+        # For bytes, there are also the bias and the requantization factors.
         room = _MOST_SUMS // (1 + self.problem.of_bytes)
         most = max(1, min(room // self.sums, self.turns))
         return 1 if self.in_registers else most
 
     @property
     def retained(self) -> int:
-        """Return the registers of a thread for what it keeps from one turn to the next."""
+        """Return the registers per thread for values that persist from one turn to the next."""
         return 0
 
     @property
     def registers(self) -> int:
-        """Return the registers of a thread."""
+        """Return the registers per thread."""
         steps = self.problem.steps if self.in_registers else 2
         weights = steps * self.problem.parts * self.pairs * 4
         sums = self.sums * self.m_tiles + self.sums * self.problem.of_bytes
@@ -146,7 +146,7 @@ class NarrowTile(Tile):
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return what a block keeps of the image, and its weights."""
+        """Return the shared memory of a block: its part of the image, and its weights."""
         return consecutive(
             ("patch", "unsigned short", self.patch.all_halves),
             ("weights", "uint4", self.weight_units),
@@ -154,20 +154,20 @@ class NarrowTile(Tile):
 
     @property
     def finishing(self) -> float:
-        """Instructions of a turn that make what is stored of its sums."""
+        """Instructions of a turn that convert its sums to the stored value."""
         each = _STORE_BYTES_INSTRUCTIONS if self.problem.of_bytes else _STORE_INSTRUCTIONS
         return self.pairs * 2 * each
 
     @property
     def stored(self) -> float:
-        """Bytes that a turn stores, which are counted as half, or bytes."""
+        """Bytes that a turn stores, counted as halves or bytes."""
         return self.pairs * (512 >> self.problem.of_bytes)
 
     def together(self, dst: Storage) -> int:
-        """Return how many blocks of 4 channels, bytes or halves, a lane stores as whole words.
+        """Return the number of blocks of 4 channels that a lane stores as whole words.
 
-        They lie side by side and are up to 16 bytes. 0 where even one is no whole words, or where
-        the epilogue makes other types.
+        They are bytes or halves, adjacent, up to 16 bytes. 0 if not even one is whole words, or if
+        the epilogue returns other types.
         """
         if dst.dtype not in _STORED_TOGETHER[self.problem.of_bytes]:
             return 0
@@ -181,14 +181,14 @@ class NarrowTile(Tile):
 
     @property
     def pool_words(self) -> Mapping[str, Any] | None:
-        """Return what the template needs to know of a pool of what is made, if there is one."""
+        """Return the template variables of a fused pool, if there is one."""
         return None
 
     def min_blocks(self, target: TileTarget) -> int:
         return target.model.resident_blocks(self.threads, self.registers, 0)
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
+        """Estimate the clocks: the multiprocessor's busy time, and its latency."""
         problem, clocks = self.problem, target.model.clocks
         per_unit = -(-math.prod(self.blocks) // target.compute_units)
         patch, steps = self.patch, problem.steps
@@ -216,9 +216,9 @@ class NarrowTile(Tile):
         # Weights are copied from the cache.
         moved = read + turns * self.stored / clocks.memory_bytes
         moved += 16 * self.weight_units / clocks.cached_bytes
-        # The more blocks there are, the more often one works while another waits for memory.
+        # The more blocks there are, the more often one computes while another waits for memory.
         busy = max(worked, moved) + min(worked, moved) / resident
-        # The first blocks read at once, with nothing to do meanwhile; the last go on alone.
+        # The first blocks load at the same time, with nothing to overlap; the last ones run alone.
         last = self.turns * (steps * _STEP_CLOCKS + _TURN_CLOCKS) / 2
         waits = _WAIT_CLOCKS * -(-per_unit // resident)
         return per_unit * busy + resident * read + last + waits
@@ -236,7 +236,7 @@ def candidates(problem: NarrowProblem, target: Target) -> Iterator[NarrowTile]:
 def shapes(
     problem: NarrowProblem, tiles_across: int, heights: Iterable[int]
 ) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield what tiles may be: rows, tiles across, warps_m, warps_n, pairs."""
+    """Yield the possible tiles: rows, tiles across, warps_m, warps_n, pairs."""
     widths = sorted({-(-tiles_across // parts) for parts in (1, 2, 3, 4, 8)})
     for warps_n, pairs in ((1, 1), (1, 2), (2, 2), (1, 4), (2, 1)):
         if warps_n * pairs >= 2 * problem.pairs:
@@ -246,6 +246,6 @@ def shapes(
 
 
 def is_possible(tile: NarrowTile, target: Target) -> bool:
-    """Whether there are blocks enough, and room for them."""
+    """Whether there are enough blocks, and enough resources for them."""
     busy = math.prod(tile.blocks) >= _BLOCKS_PER_UNIT * target.compute_units
     return busy and tile.turns >= _TURNS and tile.shared_bytes <= _SHARED_BYTES

@@ -11,28 +11,28 @@ from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 from litegpu.ops.common.window import Pair, Window
 
 PART = 8
-"""Channels of a chunk; a step of the instruction takes two chunks."""
+"""Channels per chunk; a step of the instruction takes two chunks."""
 _WIDE = 16
-"""Pixels of a row that a matrix instruction takes."""
+"""Pixels of a row per matrix instruction."""
 _SHARED_BYTES = 72 << 10
-"""Shared memory that a block may take: on large GPUs, three blocks fit a multiprocessor."""
+"""Maximum shared memory per block: on large GPUs, three blocks fit a multiprocessor."""
 _MOST_SUMS = 64
-"""Sums of a thread, in registers."""
+"""Maximum number of sums per thread, in registers."""
 _REGISTERS = 128
-"""Registers of a thread."""
+"""Maximum number of registers per thread."""
 
 # Clocks of a multiprocessor, in addition to device_model.Clocks.
 _MATRIX_CLOCKS = 4.0
 """A matrix load moves 512 bytes of shared memory, 128 per clock; weights of 8 columns are 256."""
 _FILL_INSTRUCTIONS = 60
-"""For one channel block of the patch, from its place to its halves."""
+"""Per channel block of the patch, from its address to its halves."""
 _STEP_CLOCKS = 40.0
-"""What one step of a warp waits for its operands."""
+"""Latency of the operands of a step of a warp."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatchProblem(SplitProblem):
-    """A convolution whose pixels are chunks of channels."""
+    """A convolution whose pixels consist of chunks of channels."""
 
     @property
     def chunks(self) -> int:
@@ -50,7 +50,7 @@ class PatchProblem(SplitProblem):
 
 @dataclass(frozen=True, slots=True)
 class PatchTile(Tile):
-    """A block makes `rows` rows of 16 pixels x `n_tiles` * 8 channels with `warps` warps."""
+    """A block computes `rows` rows of 16 pixels x `n_tiles` * 8 channels with `warps` warps."""
 
     problem: PatchProblem
     rows: int
@@ -75,7 +75,7 @@ class PatchTile(Tile):
 
     @property
     def tiles(self) -> Pair:
-        """Return how many tiles lie below each other, and side by side."""
+        """Return the number of tiles vertically and horizontally."""
         height, width = self.problem.output
         return -(-height // self.rows), -(-width // _WIDE)
 
@@ -91,12 +91,12 @@ class PatchTile(Tile):
 
     @property
     def sums(self) -> int:
-        """Sums of a thread: those of the rests are kept apart."""
+        """Sums of a thread; those of the remainders are separate."""
         return self.rows // self.warps * self.n_tiles * 4 * (1 + (self.problem.products > 1))
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return the patch, the sums that take its place, the weights, and places in windows."""
+        """Return the patch, the sums that replace it, the weights, and offsets in windows."""
         steps, halves = self.problem.steps, math.prod(self.patch) * self.problem.pitch
         patch = Region("patch", "unsigned short", halves * (1 + self.problem.split_values))
         sums = Region("sums", "float", self.rows * _WIDE * (self.n_tiles * PART + 4))
@@ -108,7 +108,7 @@ class PatchTile(Tile):
         return patch, sums, *others
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
+        """Estimate the clocks: the multiprocessor's busy time, and its latency."""
         problem, clocks = self.problem, target.model.clocks
         per_unit = -(-math.prod(self.blocks) // target.compute_units)
         channel_blocks = math.prod(self.patch) * problem.chunks * 2

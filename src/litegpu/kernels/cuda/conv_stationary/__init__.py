@@ -25,15 +25,15 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.quantized_conv import Bytes, QuantizedConvSpec
 
 _FEWEST_ROWS = 64
-"""Pixels a multiprocessor must have for weights in registers to be read often enough."""
-_TOO_FEW = Rejected("too few pixels pass by weights that stay in registers")
+"""Minimum number of pixels per multiprocessor, so that weights in registers are reused enough."""
+_TOO_FEW = Rejected("too few pixels reuse the weights in registers")
 _MOST_INPUTS = 256
-"""Beyond, weights leave no registers for enough pixels: large tiles are as fast."""
+"""Beyond this, weights leave too few registers for pixels: large tiles are as fast."""
 _TOO_LONG = Rejected("its weights do not fit into registers")
 
 
 class QuantizedConvStationary(Implementation):
-    """Keeps weights in registers while pixels pass by: for many pixels, and short sums."""
+    """Holds weights in registers while it processes pixels: for many pixels, and short sums."""
 
     name = "cuda/conv_stationary"
     example = QuantizedConvExample((1, 256, 256, 64), 64)
@@ -100,7 +100,7 @@ def _pack(
 
 
 def _ones(problem: StationaryProblem) -> npt.NDArray[np.uint32]:
-    """Return a row that holds 1 for each input there is: [step, lane % 4] of 2."""
+    """Return a row that holds 1 for each existing input: [step, lane % 4] of 2."""
     flat = np.zeros((1, problem.steps * BYTE_STEP), np.int8)
     flat[:, : problem.inputs] = 1
     return np.ascontiguousarray(_in_steps(flat, problem)[0].transpose(0, 2, 1)).reshape(-1)
@@ -109,7 +109,7 @@ def _ones(problem: StationaryProblem) -> npt.NDArray[np.uint32]:
 def _in_steps(flat: Bytes, problem: StationaryProblem) -> npt.NDArray[np.uint32]:
     """Arrange bytes [rows, inputs] as words [row, step, half, lane % 4], as lanes read pixels.
 
-    A lane reads `words` neighbouring words at a time, two for each step.
+    A lane reads `words` adjacent words at a time, two for each step.
     """
     # [row, chunk, lane % 4, step of the chunk, half]
     split = flat.view(np.uint32).reshape(len(flat), -1, 4, problem.words // 2, 2)

@@ -1,4 +1,4 @@
-"""Tiles of cuda/conv_stationary: how many warps make the channels of how many pixels."""
+"""Tiles of cuda/conv_stationary: warps, channels and pixels."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from litegpu.kernels.cuda.tiles import PersistentTile, TileTarget
 from litegpu.ops.base import Target
 
 CHANNELS = 32
-"""Output channels of two matrices of 16 rows, with which each lane makes a word."""
+"""Output channels of two matrices of 16 rows, of which each lane computes a word."""
 _TILE = 8
-"""Pixels that one instruction multiplies."""
+"""Pixels per instruction."""
 _MOST_VALUES = 32
-"""Registers for the values of pixels that are on their way."""
+"""Registers for values of pixels in flight."""
 _MOST_SUMS = 32
-"""Pixels, or pairs of words of half as many, beyond which more at a time are no faster."""
+"""Number of pixels, or pairs of words of half as many, beyond which more are no faster."""
 _OTHER_REGISTERS = 44
-"""What a thread needs in addition to weights, values, sums, bias and multipliers."""
+"""Registers per thread in addition to weights, values, sums, bias and multipliers."""
 
 
 @dataclass(frozen=True, slots=True)
 class StationaryProblem:
-    """What decides about tiles: pixels, and weights [outputs, inputs]."""
+    """What determines the tiles: pixels, and weights [outputs, inputs]."""
 
     rows: int
     inputs: int
     outputs: int
     widest: int
-    """Words of the output that may be stored together."""
+    """Words of the output that can be stored together."""
     zeros: bool
-    """Whether weights have a zero point, so that values are summed up, too."""
+    """Whether weights have a zero point, so that values are summed, too."""
 
     @property
     def words(self) -> int:
@@ -41,19 +41,19 @@ class StationaryProblem:
 
     @property
     def steps(self) -> int:
-        """Instructions that make a sum."""
+        """Instructions per sum."""
         chunk = self.words // 2
         return -(-self.inputs // (BYTE_STEP * chunk)) * chunk
 
     @property
     def parts(self) -> int:
-        """Groups of `words` that a pixel has."""
+        """Groups of `words` per pixel."""
         return -(-self.inputs // (4 * self.words))
 
 
 @dataclass(frozen=True, slots=True)
 class StationaryTile(PersistentTile):
-    """A warp makes 32 * `groups` channels of `pixels` at a time."""
+    """A warp computes 32 * `groups` channels of `pixels` at a time."""
 
     problem: StationaryProblem
     pixels: int
@@ -68,12 +68,12 @@ class StationaryTile(PersistentTile):
 
     @property
     def positions(self) -> int:
-        """How often so many pixels are made."""
+        """Number of times that this many pixels are computed."""
         return -(-self.problem.rows // self.pixels)
 
     @property
     def registers(self) -> int:
-        """Estimate the registers of a thread."""
+        """Estimate the registers per thread."""
         problem, tiles = self.problem, self.pixels // _TILE
         matrices = 2 * self.groups + problem.zeros
         weights = problem.steps * matrices * 4
@@ -81,18 +81,18 @@ class StationaryTile(PersistentTile):
         return weights + values + tiles * matrices * 4 + self.groups * 12 + _OTHER_REGISTERS
 
     def clocks(self, target: TileTarget) -> float:
-        """Prefer two blocks at a time, each with many sums under way: see _MOST_SUMS.
+        """Prefer two resident blocks, each with many sums in flight: see _MOST_SUMS.
 
         On an H200 that puts the best of all tiles first, or one that is 5 % slower.
         """
         sums, blocks = min(self.pixels * self.groups, _MOST_SUMS), min(self.resident, 2)
-        # A block that is alone rather saves loads, by two words a lane.
+        # A single block should rather save loads, by two words per lane.
         preferred = self.groups == 2 if blocks == 1 else self.groups == 1
         return 1 / (blocks * (sums + preferred))
 
 
 def candidates(problem: StationaryProblem, target: Target) -> Iterator[StationaryTile]:
-    """Yield the tiles whose threads have registers enough."""
+    """Yield the tiles whose threads have enough registers."""
     for groups, pixels in itertools.product((2, 1), (32, 16, 8)):
         if groups > problem.widest:
             continue

@@ -1,4 +1,4 @@
-"""Convolutions of many pixels on tensor cores, by large tiles: cuda/conv_tile."""
+"""Convolutions of many pixels on tensor cores, with large tiles: cuda/conv_tile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from litegpu.ops.common.window import Window
 
 TOO_FEW = Rejected("too few tiles to keep the device busy")
 _LEAST_BUSY = 0.75
-"""The part of the multiprocessors that must have a tile of their own, where halves are multiplied.
+"""The part of the multiprocessors that must have a tile, if halves are multiplied.
 
 On an H200, cuda/conv_mma took 1.2 to 2.8 times as long for 22 convolutions of halves with tiles for
 three quarters to all of the multiprocessors. With tiles for half of them it was better for some;
@@ -44,15 +44,15 @@ def plan_tiles(
     warp_groups: bool = True,
     rounds_input: bool = False,
 ) -> Plan | Rejected:
-    """Return the tiles of a problem, `kernel` makes the launch of one; or why there are none.
+    """Return the tiles of a problem, or why there are none; `kernel` returns the launch of a tile.
 
-    Those of `warp_groups` are left out if these cannot multiply what there is.
+    Tiles of `warp_groups` are omitted if these cannot multiply the operands.
     """
     narrowest, halves = WideTile(problem, NARROWEST, 4, 1), problem.part == PART[False]
     if math.prod(narrowest.blocks) < (_LEAST_BUSY if halves else 1) * target.compute_units:
         return TOO_FEW
     groups = target.model.warp_groups and warp_groups
-    # Groups of warps multiply whole k-tiles: of less, single warps were 1.1 to 1.2 times as fast.
+    # Warp groups multiply whole k-tiles: with less, single warps were 1.1 to 1.2 times as fast.
     of_less = halves and problem.k_chunks < CHUNKS
     both = (False, True) if of_less else (True, False)
     sorts = both if groups else (False,)
@@ -80,7 +80,7 @@ class ConvTile(Implementation):
         return plan_tiles(problem, target, partial(_kernel, spec=spec), rounds_input=rounds)
 
     def rank(self, spec: ConvSpec) -> int:
-        """Come last where most products would be those of padding."""
+        """Come last if most products would be padding."""
         outputs, *_, inputs = spec.weights.shape
         wide = round_up(outputs, NARROWEST) * round_up(inputs, PART[False])
         return 2 * outputs * inputs < wide
@@ -123,14 +123,14 @@ def _kernel(node: Node, ctx: LowerContext, tile: WideTile, spec: ConvSpec) -> Ke
 
 
 def _adds(node: Node, ctx: LowerContext) -> bool:
-    """Whether the epilogue reads a tensor as large as the result."""
+    """Whether the epilogue reads a tensor of the size of the result."""
     size = ctx.value(node.outputs[0]).elements
     operands = (v for each in node.epilogue for v in each.operands if v != SELF)
     return any(ctx.value(v).elements == size for v in operands)
 
 
 def tile_variables(tile: WideTile, window: Window, src: Storage, dst: Storage) -> dict[str, Any]:
-    """Return what the template needs to know of a tile; of halves, where nothing else is said."""
+    """Return the template variables of a tile; by default for halves."""
     problem = tile.problem
     return {
         "BM": tile.pixels,

@@ -30,9 +30,9 @@ class QuantizedConvTile(Implementation):
             return found
         outputs, *_, inputs = spec.weights.shape
         if 2 * outputs * inputs < round_up(outputs, NARROWEST) * round_up(inputs, BYTE_PART):
-            return Rejected("most products would be those of padding")
+            return Rejected("most products would be padding")
         problem = WideProblem.of(spec, False)
-        # Groups of warps multiply from shared memory: no code there sums up values.
+        # Warp groups multiply from shared memory: there, no code sums the values.
         return plan_tiles(problem, target, partial(_kernel, spec=spec), not spec.weight_zero)
 
 

@@ -1,4 +1,4 @@
-"""Tiles of cuda/conv_tile: pixels and columns that pass through shared memory."""
+"""Tiles of cuda/conv_tile: pixels and columns that are multiplied from shared memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from litegpu.ops.quantized_conv import QuantizedConvSpec
 NARROWEST = 32
 """Columns of the smallest tile."""
 PREFETCH = 3
-"""Steps that are on their way while one is multiplied."""
+"""Steps in flight while one is multiplied."""
 _DEEP = 2
-"""k-tiles of a step where no other block works while one waits for its threads."""
+"""k-tiles per step if no other block can run while one waits for its threads."""
 _COLUMNS_PER_BLOCK = 24
 """The fixed cost of a k-tile in a block, in columns."""
 _ENDS = 600
-"""What first loads and last stores cost where no other block fills that time: columns of a k-tile.
+"""Cost of first loads and last stores if no other block overlaps them: columns of a k-tile.
 
 On an H200 these figures put the best tile of 128, 64 or 32 columns first for 27 of 31 convolutions
 of floats; it was 10, 9, 1 and 1 % faster for the others.
@@ -31,46 +31,46 @@ of floats; it was 10, 9, 1 and 1 % faster for the others.
 
 @dataclass(frozen=True, slots=True)
 class _GroupCosts:
-    """What groups of warps take for halves and bytes, in columns of a k-tile.
+    """Costs of warp groups for halves and bytes, in columns of a k-tile.
 
     Fitted to benchmarks/results/h200_wide_tiles.json.
     """
 
     fixed: float
-    """A k-tile, without its columns."""
+    """Per k-tile, without its columns."""
     chain: float
-    """The minimum for a k-tile, without its columns, from one copy to the next."""
+    """The minimum per k-tile, without its columns, from one copy to the next."""
     ends: float
-    """First loads and last stores, for each column."""
+    """First loads and last stores, per column."""
 
 
 _SHARED = _GroupCosts(80, 108, 4)
 _ALONE = {128: _GroupCosts(85, 0, 14), 192: _GroupCosts(165, 0, 14)}
 """Costs of tiles that are alone on a multiprocessor, by pixels."""
 _SHORT = _GroupCosts(85, 0, 1)
-"""Costs of such tiles with few columns where sums are short: memory is left for other blocks then.
+"""Costs of such tiles with few columns and short sums, which leave memory for other blocks.
 
-Of the tiles of groups of warps they were the best, by up to 28 %, for all 13 pointwise convolutions
-of halves with two or four k-tiles in benchmarks/results/h200_short_sums.json.
+Of the tiles of warp groups they were the best, by up to 28 %, for all 13 pointwise convolutions of
+halves with two or four k-tiles in benchmarks/results/h200_short_sums.json.
 """
 _SHORT_SUM = 4
-"""Most k-tiles of a short sum."""
+"""Maximum number of k-tiles of a short sum."""
 _SHORT_BLOCKS = 4
-"""Blocks of short sums and few columns that share a multiprocessor, which has memory for them."""
+"""Blocks of short sums and few columns per multiprocessor, which has memory for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class WideProblem:
-    """What decides about tiles: an image, weights [O, H, W, I] and the result."""
+    """What determines the tiles: an image, weights [O, H, W, I] and the result."""
 
     image: Shape4
     stored: str
     result: Shape4
     weights: Shape4
     split: bool
-    """Whether floats are split into two parts, so that nothing is lost; otherwise rounded."""
+    """Whether floats are split into two parts without loss; otherwise they are rounded."""
     copied: bool = True
-    """Whether parts of the image are copied to shared memory as they lie; otherwise converted."""
+    """Whether parts of the image are copied to shared memory unchanged; otherwise converted."""
 
     @classmethod
     def of(cls, spec: ConvSpec | QuantizedConvSpec, split: bool) -> WideProblem:
@@ -91,7 +91,7 @@ class WideProblem:
 
     @property
     def of_bytes(self) -> bool:
-        """Whether bytes are multiplied, and summed up as integers."""
+        """Whether bytes are multiplied, with integer sums."""
         return self.stored in (DType.INT8.value, DType.UINT8.value)
 
     @property
@@ -101,7 +101,7 @@ class WideProblem:
 
     @property
     def parts(self) -> int:
-        """Return how many of these an input pixel has."""
+        """Return the number of these parts per input pixel."""
         return -(-self.weights[3] // self.part)
 
     @property
@@ -110,10 +110,10 @@ class WideProblem:
 
     @property
     def grouped(self) -> bool:
-        """Whether each k-tile of channels meets all taps before the next one does.
+        """Whether each k-tile of channels is multiplied by all taps before the next one.
 
-        On an H200 that makes 3 x 3 convolutions of ResNet-50 1 to 14 % faster; copies by way of the
-        multiprocessor's cache, which would have most of what they read, make them slower.
+        On an H200 that makes 3 x 3 convolutions of ResNet-50 1 to 14 % faster; copies through the
+        L1 cache, which would hold most of what they read, make them slower.
         """
         return self.taps > 1 and self.parts % CHUNKS == 0
 
@@ -123,12 +123,12 @@ class WideProblem:
 
     @property
     def products(self) -> int:
-        """Products on the unit that make one of values."""
+        """Products on the unit per product of values."""
         return 3 if self.split and self.floats else 1
 
     @property
     def unit(self) -> Unit:
-        """What multiplies bytes, floats, rounded or split, or halves."""
+        """What multiplies bytes, floats (rounded or split), or halves."""
         if self.of_bytes:
             return Unit.INT8_MATRIX
         return Unit.TF32_MATRIX if self.floats else Unit.FP16_MATRIX
@@ -136,10 +136,10 @@ class WideProblem:
 
 @dataclass(frozen=True, slots=True)
 class WideTile(Tile):
-    """A block makes `pixels` x `columns` outputs with `warps_m` x `warps_n` warps.
+    """A block computes `pixels` x `columns` outputs with `warps_m` x `warps_n` warps.
 
     With `warp_groups`, four warps together multiply from shared memory. Then, a block that is
-    `alone` on its multiprocessor makes longer steps.
+    `alone` on its multiprocessor takes longer steps.
     """
 
     problem: WideProblem
@@ -166,7 +166,7 @@ class WideTile(Tile):
         return 1, -(-n * height * width // self.pixels) * self.column_blocks
 
     def min_blocks(self, target: TileTarget) -> int:
-        """One block waits while others work."""
+        """One block waits while others run."""
         if self._is_short:
             return _SHORT_BLOCKS
         if not self.warp_groups or self.alone:
@@ -175,14 +175,14 @@ class WideTile(Tile):
 
     @property
     def depth(self) -> int:
-        """k-tiles of a step, after which all threads wait for each other."""
+        """k-tiles per step, after which all threads synchronize."""
         return _DEEP if self.alone else 1
 
     @property
     def stages(self) -> int:
-        """Steps that lie in shared memory.
+        """Steps in shared memory.
 
-        Groups multiply halves while their threads go on: the step before is still in use then.
+        Warp groups multiply halves asynchronously: the previous step is still in use then.
         """
         busy = 2 if self.warp_groups and not self.problem.floats else 1
         return min(PREFETCH + busy, self.problem.k_tiles // self.depth)
@@ -191,9 +191,9 @@ class WideTile(Tile):
     def rows_at_once(self) -> int:
         """Pixels whose sums pass through shared memory together; 0 if lanes store their own.
 
-        Four lanes store 32 bytes of a pixel, of bytes only 16. What is added they read in the same
-        pieces: of four times as many lines at once as whole rows of channels. Where a block does
-        little else, that took up to a fifth longer on an H200; else nothing, or less
+        Four lanes store 32 bytes of a pixel, of bytes only 16. They read added operands in the same
+        pieces, from four times as many lines at once as whole rows of channels. If a block does
+        little else, that took up to a fifth longer on an H200; otherwise the difference was small
         (benchmarks/results/h200_register_stores.json).
         """
         if not self.problem.of_bytes and not (self.adds and self._is_short):
@@ -202,7 +202,7 @@ class WideTile(Tile):
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return values and weights of all steps, and the sums that take their place."""
+        """Return values and weights of all steps, and the sums that replace them."""
         chunks = self.stages * self.depth * CHUNKS
         steps = consecutive(
             ("values", "uint4", chunks * self.pixels),
@@ -211,7 +211,7 @@ class WideTile(Tile):
         return *steps, Region("sums", "float", self.rows_at_once * (self.columns + 4))
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the time of the multiprocessor that gets most blocks, in columns of a k-tile."""
+        """Estimate the time of the multiprocessor with most blocks, in columns of a k-tile."""
         most = -(-self.blocks[1] // target.compute_units)
         resident = self.min_blocks(target)
         if not self.warp_groups or self.problem.floats:
@@ -224,7 +224,7 @@ class WideTile(Tile):
 
     @property
     def _costs(self) -> _GroupCosts:
-        """What groups of warps take for a k-tile of this tile."""
+        """The costs of warp groups per k-tile of this tile."""
         if not self.alone:
             return _SHARED
         return _SHORT if self._is_short else _ALONE[self.pixels]
@@ -244,15 +244,15 @@ _WARPS = {
 """Warps of tiles by their columns: with warp groups or without, of floats or of halves."""
 
 _ALONE_ON_A_MULTIPROCESSOR = {192: (128,), 128: (128, 64)}
-"""Columns of tiles of halves and bytes by pixels, of which a multiprocessor has one at a time."""
+"""Columns of tiles of halves and bytes by pixels; a multiprocessor has one at a time."""
 
 
 def candidates(problem: WideProblem, warp_groups: bool) -> Iterator[WideTile]:
-    """Yield the tiles of a sort that are not too wide; the narrowest always is one of them."""
+    """Yield the tiles of a sort that are not too wide, and always the narrowest one."""
     for columns, warps in _WARPS[warp_groups, problem.floats].items():
         if columns < 2 * problem.result[3] or columns == NARROWEST:
             yield WideTile(problem, columns, *warps, warp_groups)
-    # What is converted fills one k-tile at a time.
+    # Converted values fill one k-tile at a time.
     deep = problem.copied and problem.k_tiles % _DEEP == 0
     if warp_groups and not problem.floats and deep:
         for pixels, widths in _ALONE_ON_A_MULTIPROCESSOR.items():

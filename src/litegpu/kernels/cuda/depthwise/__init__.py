@@ -1,4 +1,4 @@
-"""Depthwise convolutions whose loads are predicated, as CUDA has it: cuda/depthwise."""
+"""Depthwise convolutions with predicated loads, for CUDA: cuda/depthwise."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from litegpu.ops.base import Target
 from litegpu.ops.common.depthwise_spec import DepthwiseSpec
 
 _WHOLE = 1 << 22
-"""What whole numbers must stay below so that kernels make integers of floats."""
+"""Upper bound of integers that kernels can compute as floats."""
 
 
 class DepthwiseCuda(Implementation):
-    """Leaves loads out that fall outside of the image, and counts them as zeros."""
+    """Skips loads outside the image, and counts them as zeros."""
 
     name = "cuda/depthwise"
     example = DepthwiseExample((16, 64, 64, 64))
@@ -26,27 +26,27 @@ class DepthwiseCuda(Implementation):
 
     def plan(self, spec: DepthwiseSpec, target: Target) -> Plan | Rejected:
         if not target.model.tensor_cores:
-            return Rejected("the architecture came before Ampere")
+            return Rejected("the architecture is older than Ampere")
         if spec.taps is None:
             return Rejected("its weights are computed")
         if spec.multiplier > 1:
             return Rejected("it multiplies channels")
         if not spec.src.vector:
-            return Rejected("its input's channels do not lie in fours")
+            return Rejected("its input's channels are not a multiple of four")
         if not np.isfinite(spec.taps).all():
-            # What lies outside of the image is multiplied, too.
+            # Pixels outside the image are multiplied, too.
             return Rejected("its weights are not all finite")
         if spec.of_integers and not spec.of_bytes:
-            return Rejected("its input is no bytes")
+            return Rejected("its input is not bytes")
         if spec.of_integers and _largest_sum(spec.taps) >= _WHOLE:
-            return Rejected("floats do not hold its sums of integers")
+            return Rejected("floats cannot represent its sums of integers")
         tiles = tiles_of(spec, target)
         if tiles[0][0] == 1:
-            return Rejected("tiles of several rows would be too few, or their text too long")
+            return Rejected("tiles of several rows would be too few, or their code too long")
         tiles = tuple(tile for tile in tiles if tile[0] > 1)
         return DepthwisePlan(self.name, spec, tiles, spec.of_integers)
 
 
 def _largest_sum(taps: npt.NDArray[Any]) -> int:
-    """Return what sums of bytes, less a zero point that is one, times the taps stay below."""
+    """Return an upper bound of sums of bytes, minus a zero point of bytes, times the taps."""
     return 256 * int(np.abs(taps.astype(np.int64)).sum(axis=(0, 1)).max())

@@ -21,22 +21,22 @@ from litegpu.ops.common.weights import pad_channels
 from litegpu.ops.common.window import Window, readers
 
 _CHANNELS = 32
-"""Channels of a warp."""
+"""Channels per warp."""
 _PART = 8
-"""Channels that a lane reads of a pixel, and pixels of a row that a warp makes."""
+"""Channels that a lane reads of a pixel, and pixels of a row per warp."""
 _MOST_TAPS = 18
-"""Beyond, weights do not fit into registers."""
+"""Maximum number of instructions per sum: with more, weights do not fit into registers."""
 _LARGEST = 254
-"""The largest weight that two terms hold."""
+"""The largest weight that two terms can represent."""
 _OTHER_REGISTERS = 20
-"""What a thread needs in addition to weights, values and sums: addresses, bias and multipliers."""
+"""Registers per thread in addition to weights, values and sums: addresses, bias and multipliers."""
 _MOST_RESIDENT = 4
-"""Blocks that share a multiprocessor; more would have too few registers."""
+"""Blocks per multiprocessor; more would have too few registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseProblem:
-    """What decides about tiles: the window and the result [N, H, W, C].
+    """What determines the tiles: the window and the result [N, H, W, C].
 
     Weights without their zero point may have 9 bits: these are the sums of two `terms`.
     """
@@ -47,18 +47,18 @@ class DepthwiseProblem:
 
     @property
     def taps(self) -> int:
-        """Products that make a sum."""
+        """Products per sum."""
         return self.window.kernel[0] * self.window.kernel[1] * self.terms
 
     @property
     def pairs(self) -> int:
-        """Instructions that make a sum: two products each."""
+        """Instructions per sum: two products each."""
         return -(-self.taps // 2)
 
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseTile(PersistentTile):
-    """A warp makes 32 channels of 8 neighbours of `rows` rows at a time."""
+    """A warp computes 32 channels of 8 adjacent pixels of `rows` rows at a time."""
 
     problem: DepthwiseProblem
     rows: int
@@ -72,26 +72,26 @@ class DepthwiseTile(PersistentTile):
 
     @property
     def positions(self) -> int:
-        """How often so many pixels are made."""
+        """Number of times that this many pixels are computed."""
         n, height, width, _ = self.problem.result
         return n * -(-height // self.rows) * -(-width // _PART)
 
     @property
     def registers(self) -> int:
-        """Estimate the registers of a thread."""
+        """Estimate the registers per thread."""
         window = self.problem.window
         read = len(readers(window, 0, self.rows)) * window.kernel[1] * 2
         return 8 * self.problem.pairs + read + 8 * self.rows + _OTHER_REGISTERS
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate what the busiest multiprocessor reads, in rows of places."""
+        """Estimate what the busiest multiprocessor reads, in rows of pixels."""
         read = len(readers(self.problem.window, 0, self.rows)) + self.rows
         turns = -(-self.positions // (self.workers * self.warps_m))
         return turns * read * self.resident
 
 
 def candidates(problem: DepthwiseProblem, target: Target) -> list[DepthwiseTile]:
-    """Return the tiles whose threads have registers enough."""
+    """Return the tiles whose threads have enough registers."""
     found = []
     for rows in (4, 2, 1):
         if rows > 1 and rows // 2 >= problem.result[1]:
@@ -105,7 +105,7 @@ def candidates(problem: DepthwiseProblem, target: Target) -> list[DepthwiseTile]
 
 
 class DepthwiseMma(Implementation):
-    """Multiplies bytes on tensor cores, by matrices that are zero but on their diagonals."""
+    """Multiplies bytes on tensor cores, with diagonal matrices."""
 
     name = "cuda/depthwise_mma"
     example = DepthwiseExample((16, 64, 64, 64), quantized=True)
@@ -115,13 +115,13 @@ class DepthwiseMma(Implementation):
         if not target.model.tensor_cores:
             return Rejected("the device has no tensor cores")
         if spec.taps is None or not spec.of_bytes:
-            return Rejected("its weights or its input are no bytes")
+            return Rejected("its weights or its input are not bytes")
         if np.abs(spec.taps.astype(np.int16)).max() > _LARGEST:
-            return Rejected("its weights are no sums of two bytes")
+            return Rejected("its weights are not sums of two bytes")
         if spec.multiplier > 1:
             return Rejected("it multiplies channels")
         if not spec.src.aligned(_PART):
-            return Rejected("its input's channels do not lie in eights")
+            return Rejected("its input's channels are not a multiple of eight")
         terms = 1 if spec.taps.dtype == np.int8 else 2
         problem = DepthwiseProblem(spec.window, spec.dst.shape, terms)
         if problem.taps > _MOST_TAPS:
@@ -129,7 +129,7 @@ class DepthwiseMma(Implementation):
         _, _, width, channels = spec.dst.shape
         whole = round_up(width, _PART) * round_up(channels, _CHANNELS)
         if 2 * whole > 3 * width * channels:
-            return Rejected("too many products would be those of padding")
+            return Rejected("too many products would be padding")
         tiles = choose(candidates(problem, target), target)
         if isinstance(tiles, Rejected):
             return tiles
@@ -178,7 +178,7 @@ def _kernel(
 
 
 def _folded_bias(spec: DepthwiseSpec) -> npt.NDArray[np.int32]:
-    """Return the bias with what the zero point of the input takes off, which wraps."""
+    """Return the bias minus the contribution of the input's zero point; it wraps."""
     assert spec.taps is not None
     known = -spec.input_zero * spec.taps.astype(np.int64).sum(axis=(0, 1))
     if spec.bias is not None:

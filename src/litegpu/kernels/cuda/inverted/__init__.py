@@ -29,17 +29,17 @@ from litegpu.ops.common.units import Unit
 
 _FLOATS = npt.NDArray[np.float32]
 _LIMITS = {"RELU6": 6.0, "RELU_0_TO_1": 1.0}
-"""Between zero and what the activations bound their results."""
+"""Activations that bound their results between zero and a limit."""
 _MOST_TAPS = 25
-"""Taps whose weights a thread has registers for."""
+"""Maximum number of taps: weights are in registers."""
 _MOST_INPUTS, _MOST_OUTPUTS = 64, 128
-"""Channels whose weights and sums a thread has registers for."""
+"""Maximum number of channels: weights and sums are in registers."""
 _MARGIN = 1.3
-"""How much faster than two kernels it should be, for both are estimates."""
+"""Minimum speedup over two kernels; both times are estimates."""
 
 
 class Inverted(Implementation):
-    """Expands pixels, makes depthwise convolutions and multiplies them on the chip: many pixels."""
+    """Expands pixels and computes the depthwise and pointwise convolutions: many pixels."""
 
     name = "cuda/inverted"
     example = ConvExample((16, 112, 112, 16), 24, depthwise=True, expand=96)
@@ -65,25 +65,25 @@ class Inverted(Implementation):
 def _obstacle(spec: ConvSpec, middle: Depthwise, expand: Expand, target: Target) -> Rejected | None:
     values = (expand.shape, middle.shape)
     if not expand.window.pointwise or spec.src.shape[:3] != expand.shape[:3]:
-        return Rejected("what expands is not pointwise, or pads its image")
+        return Rejected("the expansion is not pointwise, or pads its image")
     if not target.model.warp_groups:
-        return Rejected("only for devices with groups of warps is it known to pay")
+        return Rejected("only on devices with warp groups is it known to be faster")
     if middle.taps is None:
         return Rejected("it is a mean")
     if not all(target.policy.stores_half(4 * math.prod(shape)) for shape in values):
-        return Rejected("what it would compute in between would not be stored as half")
+        return Rejected("its intermediate values would not be stored as half")
     if spec.src.dtype is not DType.FLOAT16 or not spec.src.aligned(8):
-        return Rejected("its input is not stored as halves whose channels lie in eights")
+        return Rejected("its input is not stored as halves with a multiple of eight channels")
     if _limit(middle.epilogue) is None or _limit(expand.epilogue) is None:
-        return Rejected("what it would compute in between is not bounded by RELU6 or its kin")
+        return Rejected("its intermediate values are not bounded by RELU6 or a similar activation")
     if not middle.window.plain or math.prod(middle.window.kernel) > _MOST_TAPS:
-        return Rejected("its window has too many taps, or sees its image enlarged or mirrored")
+        return Rejected("its window has too many taps, or reads an enlarged or mirrored image")
     if spec.src.channels > _MOST_INPUTS or spec.dst.channels > _MOST_OUTPUTS:
         return Rejected("its input or its output has too many channels")
     largest = (largest_of(expand.weights, (1, 2, 3)), largest_of(middle.taps, (0, 1)))
     finite = all(np.isfinite(each).all() for each in (expand.weights, middle.taps))
     if not finite or not all(holds(each).all() for each in largest):
-        return Rejected("half does not hold its weights")
+        return Rejected("half cannot represent its weights")
     return None
 
 
@@ -133,7 +133,7 @@ def _kernel(
         spec.weights.bias,
         columns,
     )
-    # Further channels are like the last one, and not multiplied: zeros times infinity would be NaN.
+    # Padding channels are like the last one, and not multiplied: zeros times infinity would be NaN.
     extra = (0, channels - middle.shape[3])
     rows = np.pad(expand.weights, [extra, (0, 0), (0, 0), (0, 0)], mode="edge")
     rows = _in_order(rows, 0, order, channels)
@@ -188,7 +188,7 @@ def _words_of_limit(epilogue: tuple[EpilogueOp, ...]) -> tuple[str, int]:
 
 
 def _in_order(weights: _FLOATS, axis: int, order: npt.NDArray[np.intp], length: int) -> _FLOATS:
-    """Return weights with zeros up to a length along an axis, each 16 of it in some order."""
+    """Return weights padded with zeros to a length along an axis, each 16 of it in some order."""
     widths = [(0, length - weights.shape[axis] if each == axis else 0) for each in range(4)]
     places = np.arange(length).reshape(-1, ROWS)[:, order].reshape(-1)
     return np.take(np.pad(weights, widths), places, axis)
@@ -197,7 +197,8 @@ def _in_order(weights: _FLOATS, axis: int, order: npt.NDArray[np.intp], length: 
 def _in_lanes(bias: _FLOATS) -> _FLOATS:
     """Arrange a bias as sums of lanes: [16 channels, the first or last 8, lane % 4] of 2 columns.
 
-    They are there twice, for two rows: the compiler would make four numbers of two time and again.
+    They are stored twice, for two rows: otherwise the compiler repeatedly forms four numbers from
+    two.
     """
     found = bias.reshape(-1, 4, 2, 2).swapaxes(1, 2)
     return np.concatenate([found, found], axis=-1).reshape(-1)

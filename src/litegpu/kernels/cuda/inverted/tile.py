@@ -1,4 +1,4 @@
-"""Tiles of cuda/inverted: patches of pixels, strips of them for warps, chunks of channels."""
+"""Tiles of cuda/inverted: patches of pixels, their strips per warp, and chunks of channels."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 from litegpu.ops.common.window import Pair, Window
 
 ACROSS = 8
-"""Neighbours in a line that a warp multiplies at a time: rows of a matrix of 8 x 8."""
+"""Adjacent pixels of a line that a warp multiplies at a time: rows of an 8 x 8 matrix."""
 ROWS = 16
-"""Pixels, and channels, of a product."""
+"""Pixels, and channels, per product."""
 _MOST_SUMS = 64
-"""Sums of a thread, in registers."""
+"""Maximum number of sums per thread, in registers."""
 _MOST_WEIGHTS = 6
-"""Products whose weights a thread holds while pixels are expanded."""
+"""Maximum number of products whose weights a thread holds while pixels are expanded."""
 _MOST_GROUPS = 4
 """Groups of channels that are expanded at a time."""
 REGISTERS = 128
-"""Registers of a thread."""
+"""Maximum number of registers per thread."""
 _LINES, _COLUMNS, _STRIPS = (4, 8, 14, 16), (8, 16, 24, 32), (2, 4, 8)
 _WARPS = range(2, 9)
 
-# Clocks of a multiprocessor: not measured yet, but taken over from cuda/separable_stream.
-# Instructions are those of the machine's code.
+# Clocks of a multiprocessor: not measured, but those of cuda/separable_stream. Instructions are
+# those of the machine code.
 _ISSUE_CLOCKS = 0.5
-"""An instruction of a warp, with other warps active."""
+"""Per instruction of a warp, with other warps active."""
 _WARP_CLOCKS = 8.0
-"""From one instruction of a warp to its next: where there are few warps, nothing fills that."""
+"""Between two instructions of a warp, if there are few warps."""
 _START_CLOCKS = 2000
-"""Until the first pixels have come, and what is stored at the end."""
+"""Latency of the first pixels, and of the final stores."""
 _CHUNK_CLOCKS = 500
-"""What warps wait for each other in a chunk."""
+"""Synchronization of warps per chunk."""
 _OF_PRODUCT = 20
-"""Instructions for 16 x 16 expanded values, apart from the products."""
+"""Instructions per 16 x 16 expanded values, in addition to the products."""
 _OF_TAPS = 9
-"""Instructions for two products of two taps, whose operands must lie in neighbouring registers."""
+"""Instructions for two products of two taps, whose operands must be in adjacent registers."""
 _OF_STORE = 25
-"""Instructions for 4 sums of a lane."""
+"""Instructions per 4 sums of a lane."""
 _OF_COPY = 36
-"""Instructions for a copy of 8 channels."""
+"""Instructions per copy of 8 channels."""
 
 
 @dataclass(frozen=True, slots=True)
 class InvertedProblem:
-    """What decides about tiles: the images [N, H, W, C] and the window between two of them."""
+    """What determines the tiles: the images [N, H, W, C] and the window between two of them."""
 
     image: Shape4
     middle: Shape4
-    """What the depthwise convolution makes; it reads an image with as many channels."""
+    """The depthwise convolution's result; its input has as many channels."""
     outputs: int
     window: Window
 
     @property
     def steps(self) -> int:
-        """Products that sum up the channels of a pixel."""
+        """Products per sum of a pixel's channels."""
         return -(-self.image[3] // STEP)
 
     @property
@@ -68,15 +68,15 @@ class InvertedProblem:
 
     @property
     def tap_pairs(self) -> int:
-        """Products that sum up the taps of a window: two taps each."""
+        """Products per sum of a window's taps: two taps each."""
         return -(-self.taps // 2)
 
 
 @dataclass(frozen=True, slots=True)
 class InvertedTile(Tile):
-    """A block makes `patch` lines x pixels; a warp a strip of it, `strip` lines of 8 pixels.
+    """A block computes `patch` lines x pixels; a warp a strip of it, `strip` lines of 8 pixels.
 
-    `groups` of 16 channels lie in shared memory at a time.
+    Shared memory holds `groups` of 16 channels at a time.
     """
 
     problem: InvertedProblem
@@ -86,7 +86,7 @@ class InvertedTile(Tile):
 
     @property
     def strips(self) -> Pair:
-        """Return how many strips lie below each other, and side by side."""
+        """Return the number of strips vertically and horizontally."""
         return self.patch[0] // self.strip, self.patch[1] // ACROSS
 
     @property
@@ -95,7 +95,7 @@ class InvertedTile(Tile):
 
     @property
     def tiles(self) -> Pair:
-        """Return how many patches an image has below each other, and side by side."""
+        """Return the number of patches of an image vertically and horizontally."""
         _, height, width, _ = self.problem.middle
         return -(-height // self.patch[0]), -(-width // self.patch[1])
 
@@ -105,27 +105,27 @@ class InvertedTile(Tile):
 
     @property
     def seen(self) -> Pair:
-        """Return the lines x pixels that the windows of a patch see."""
+        """Return the lines x pixels that the windows of a patch read."""
         return self.problem.window.seen_by(self.patch)
 
     @property
     def strip_lines(self) -> int:
-        """Return how many lines the windows of a strip see."""
+        """Return the number of lines that the windows of a strip read."""
         return self.problem.window.seen_by((self.strip, 1))[0]
 
     @property
     def plane(self) -> int:
-        """Every so many pixels of a line lie together: those that neighbours read by one tap."""
+        """Pixels of a line at this distance are stored together: adjacent lanes read them."""
         return -(-self.seen[1] // self.problem.window.stride[1])
 
     @property
     def line(self) -> int:
-        """Places of a line in shared memory."""
+        """Pixels per line in shared memory."""
         return self.plane * self.problem.window.stride[1]
 
     @property
     def m_tiles(self) -> int:
-        """Products that expand all pixels that are seen."""
+        """Products that expand all input pixels."""
         return -(-self.seen[0] * self.line // ROWS)
 
     @property
@@ -135,17 +135,17 @@ class InvertedTile(Tile):
 
     @property
     def pairs(self) -> int:
-        """Pairs of instructions, 8 columns each, that make all outputs."""
+        """Pairs of instructions, 8 columns each, that compute all outputs."""
         return -(-self.problem.outputs // ROWS)
 
     @property
     def pitches(self) -> Pair:
-        """Chunks of 16 bytes between pixels, of the input and expanded: odd, for all banks."""
+        """Chunks of 16 bytes between pixels, of the input and expanded: odd, to use all banks."""
         return 2 * self.problem.steps + 1, 2 * self.groups + 1
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return expanded channels of the pixels that are seen, these pixels, and their limits."""
+        """Return expanded channels of the input pixels, these pixels, and their limits."""
         pixels = self.m_tiles * ROWS
         return consecutive(
             ("expanded", "uint4", pixels * self.pitches[1]),
@@ -160,7 +160,7 @@ class InvertedTile(Tile):
         return super(InvertedTile, self).fits(target) and self.min_blocks(target) > 0
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks: instructions that are issued, and what all warps wait for."""
+        """Estimate the clocks: issued instructions, and the latency of all warps."""
         resident = self.min_blocks(target)
         rounds = max(1.0, self.blocks[1] / (target.compute_units * resident))
         warps = resident * math.prod(self.strips)
@@ -170,7 +170,7 @@ class InvertedTile(Tile):
 
     @property
     def _instructions(self) -> float:
-        """Instructions of the warps of a block."""
+        """Instructions of a block's warps."""
         problem, warps = self.problem, math.prod(self.strips)
         copies = self.m_tiles * ROWS * 2 * problem.steps / 32 * _OF_COPY
         expanded = 2 * problem.steps + _OF_PRODUCT + (problem.steps + 4) / self.groups
@@ -191,6 +191,6 @@ def candidates(problem: InvertedProblem) -> Iterator[InvertedTile]:
             continue
         for each in range(most, 0, -1):
             tile = InvertedTile(problem, (lines, pixels), strip, each)
-            # Channels that there are not would be computed, too.
+            # Padding channels would be computed, too.
             if strip * tile.pairs * 4 <= _MOST_SUMS and (groups % each == 0 or each == most):
                 yield tile

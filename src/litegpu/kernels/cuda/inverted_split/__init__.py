@@ -28,24 +28,24 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.common.weights import Weights
 
 _MOST_TAPS = 25
-"""Taps whose weights a thread has registers for."""
+"""Maximum number of taps: weights are in registers."""
 _MOST_INPUTS = 320
-"""Channels whose weights a thread has registers for."""
+"""Maximum number of channels: weights are in registers."""
 _TOO_MANY = 1 << 21
 """Expanded values from which on work matters more than launches and latency."""
 _LAUNCH_CLOCKS = 850.0
-"""What a launch takes in a chain of them, of which estimates of cuda/conv_mma know nothing."""
+"""Cost of a launch in a chain of launches, which the estimates of cuda/conv_mma do not include."""
 _MARGIN = 1.04
-"""How much faster than two kernels it should be, for both are estimates."""
+"""Minimum speedup over two kernels; both times are estimates."""
 _MARGIN_OF_WINDOWS = 1.4
-"""The same where a window expands: of four networks these took 1.2 to 1.5 times the estimate.
+"""The same if a window expands: in four networks these took 1.2 to 1.5 times the estimate.
 
 Those of 1.5 made their networks slower (h100_neighbours.json in benchmarks/results).
 """
 
 
 class InvertedSplit(Implementation):
-    """Expands pixels, makes depthwise convolutions and multiplies them on the chip: few pixels."""
+    """Expands pixels and computes the depthwise and pointwise convolutions: few pixels."""
 
     name = "cuda/inverted_split"
     example = ConvExample((1, 14, 14, 64), 64, depthwise=True, expand=384)
@@ -77,13 +77,13 @@ def _obstacle(middle: Depthwise, expand: Expand, target: Target) -> Rejected | N
     if middle.taps is None:
         return Rejected("it is a mean")
     if math.prod(expand.shape) >= _TOO_MANY:
-        return Rejected("so many values are better expanded by themselves")
+        return Rejected("separate kernels expand that many values faster")
     if not middle.window.plain or math.prod(middle.window.kernel) > _MOST_TAPS:
-        return Rejected("its window has too many taps, or sees its image enlarged or mirrored")
+        return Rejected("its window has too many taps, or reads an enlarged or mirrored image")
     if not expand.window.plain or math.prod(expand.weights.shape[1:]) > _MOST_INPUTS:
-        return Rejected("what expands has too many inputs, or sees its image enlarged or mirrored")
+        return Rejected("the expansion has too many inputs, or reads an enlarged or mirrored image")
     if not holds(largest_of(expand.weights, (1, 2, 3))).all():
-        return Rejected("half does not hold its weights")
+        return Rejected("half cannot represent its weights")
     return None
 
 

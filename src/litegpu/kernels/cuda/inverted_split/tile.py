@@ -1,4 +1,4 @@
-"""Tiles of cuda/inverted_split: patches of pixels, and shares of the expanded channels."""
+"""Tiles of cuda/inverted_split: patches of pixels, and parts of the expanded channels."""
 
 from __future__ import annotations
 
@@ -25,60 +25,61 @@ from litegpu.ops.common.window import Pair, Window
 _LINES, _COLUMNS = (1, 2, 4, 7, 8), (4, 7, 8, 14, 16, 28)
 """Lines and pixels of a patch."""
 _DEPTHS = range(1, 9)
-"""Blocks that share out the channels."""
+"""Blocks that divide the channels."""
 _WARPS, _KINDS_OF_WARPS = (6, 12, 8, 10, 14), 2
-"""Warps of a block, the preferred first: threads keep to channels, so these must divide them."""
+"""Warps per block, the preferred first: threads have fixed channels, so these must divide them."""
 _MOST_PIXELS = 128
 _MOST_WEIGHTS = 96
-"""Registers of a thread for weights of one of the convolutions."""
+"""Registers per thread for the weights of one of the convolutions."""
 _MOST_SUMS = 96
 _OTHER_REGISTERS = 64
-"""Registers of a thread apart from weights, taps and sums."""
+"""Registers per thread in addition to weights, taps and sums."""
 _REGISTERS, _MOST_REGISTERS = 64 << 10, 255
-"""Those of a multiprocessor, of every one that has tensor cores, and of a thread."""
+"""Registers of every multiprocessor that has tensor cores, and the maximum of a thread."""
 
-# Clocks in addition to device_model.Clocks, fitted to what an H100 took for 179 kernels of 12
-# blocks (benchmarks/split_tiles.py, times at 1755 MHz, a launch included): they are 6 %
-# off in the mean, and what is chosen takes 2 % longer than the best tile of a block.
+# Clocks in addition to device_model.Clocks, fitted to the times of 179 kernels of 12 blocks on an
+# H100 (benchmarks/split_tiles.py, at 1755 MHz, including a launch): the mean error is 6 %, and the
+# selected tile takes 2 % longer than the best one of a block.
 _INSTRUCTION_CLOCKS = 2.0
-"""From an instruction of a thread to the next, with others of its warp between."""
+"""Between two instructions of a thread, with others of its warp between them."""
 _PRODUCT_CLOCKS = 2.7
-"""For a warp's product of 16 x 16 halves by 16 x 8, with other warps active."""
+"""Per warp product of 16 x 16 halves by 16 x 8, with other warps active."""
 _PRODUCT_WAIT_CLOCKS = 3.0
-"""For each product of a warp: it has no others to go on with."""
+"""Latency per product of a warp: it has no others to overlap."""
 _BLOCK_CLOCKS = 600.0
-"""What blocks that are on a multiprocessor at a time wait for as they begin and end."""
+"""Latency of the blocks of a multiprocessor when they start and end."""
 _SPLIT_CLOCKS, _SPLIT_CLOCKS_EACH = 285.0, 151.0
-"""What blocks lose by waiting for each other and adding up."""
+"""Overhead of blocks for synchronization and addition."""
 _BEGIN_CLOCKS = 12.0
-"""From the begin of a block to that of the next, anywhere on the device."""
+"""Between the starts of two blocks, anywhere on the device."""
 _OF_PIECE, _OF_EXPANDED, _OF_MADE, _OF_SEEN = 10, 35, 7, 19
-"""Instructions of a thread for 4 channels of a pixel: loaded, expanded, made by the depthwise
-convolution, and seen for that."""
+"""Instructions per 4 channels of a pixel in a thread: loaded, expanded, convolved depthwise, and
+read for that.
+"""
 _LOADS_AT_ONCE = 10
-"""Loads of a thread that are on their way together."""
+"""Loads of a thread in flight at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitProblem:
-    """What decides about tiles: sizes, and what is split into two halves."""
+    """What determines the tiles: sizes, and what is split into two halves."""
 
     inputs: int
-    """Channels of a pixel, whole fours of each tap, from which one is expanded."""
+    """Inputs of an expanded channel: a pixel's channels in fours, for each tap."""
     middle: Shape4
-    """What the depthwise convolution makes [N, H, W, C]; it reads as many channels."""
+    """The depthwise convolution's result [N, H, W, C]; its input has as many channels."""
     outputs: int
-    """Channels that are stored, zero padding included."""
+    """Stored channels, including zero padding."""
     window: Window
     parts: int
-    """Halves that a value of the image is split into."""
+    """Number of halves that a value of the image is split into."""
     weight_parts: Pair
-    """Those of the weights that expand, and of those that are multiplied last."""
+    """Number of halves of the expanding weights, and of the last weights."""
     ranged: bool
 
     @property
     def steps(self) -> int:
-        """Products that sum up what a pixel is expanded from."""
+        """Products per sum of an expanded pixel."""
         return -(-self.inputs // STEP)
 
     @property
@@ -93,7 +94,7 @@ class SplitProblem:
 
 @dataclass(frozen=True, slots=True)
 class SplitTile(Tile):
-    """A cluster of `depth` blocks makes `patch` lines x pixels, each from `groups` of channels."""
+    """A cluster of `depth` blocks computes `patch` lines x pixels, each `groups` of channels."""
 
     problem: SplitProblem
     patch: Pair
@@ -101,7 +102,7 @@ class SplitTile(Tile):
     groups: int
     warps: int
     units: int
-    """Multiprocessors of the device, over which the blocks are spread."""
+    """Multiprocessors of the device among which the blocks are distributed."""
 
     @property
     def threads(self) -> int:
@@ -113,7 +114,7 @@ class SplitTile(Tile):
 
     @property
     def patches(self) -> Pair:
-        """Return how many patches an image has below each other, and side by side."""
+        """Return the number of patches of an image vertically and horizontally."""
         _, height, width, _ = self.problem.middle
         return -(-height // self.patch[0]), -(-width // self.patch[1])
 
@@ -123,12 +124,12 @@ class SplitTile(Tile):
 
     @property
     def seen(self) -> Pair:
-        """Return the lines x pixels that the windows of a patch see."""
+        """Return the lines x pixels that the windows of a patch read."""
         return self.problem.window.seen_by(self.patch)
 
     @property
     def seen_tiles(self) -> int:
-        """Products of 16 pixels that expand what is seen."""
+        """Products of 16 pixels that expand the input pixels."""
         return -(-math.prod(self.seen) // STEP)
 
     @property
@@ -137,17 +138,17 @@ class SplitTile(Tile):
 
     @property
     def run(self) -> int:
-        """Neighbours that a thread makes by the depthwise convolution."""
+        """Adjacent pixels that a thread computes by the depthwise convolution."""
         return 2 if self.patch[1] % 2 == 0 else 1
 
     @property
     def warps_first(self) -> int:
-        """Warps that share out the channels that are expanded; others take other pixels."""
+        """Warps that divide the expanded channels; the others process other pixels."""
         return math.gcd(self.groups, self.warps)
 
     @property
     def warps_n(self) -> int:
-        """Warps that share out the outputs; others take other pixels."""
+        """Warps that divide the outputs; the others process other pixels."""
 
         def busy(across: int) -> tuple[int, int]:
             tiles = -(-self.m_tiles // (self.warps // across))
@@ -157,12 +158,12 @@ class SplitTile(Tile):
 
     @property
     def output_pairs(self) -> int:
-        """Pairs of instructions, 8 columns each, that make all outputs."""
+        """Pairs of instructions, 8 columns each, that compute all outputs."""
         return -(-self.problem.outputs // STEP)
 
     @property
     def pairs(self) -> int:
-        """Those of a warp."""
+        """Pairs per warp."""
         return -(-self.output_pairs // self.warps_n)
 
     @property
@@ -171,29 +172,29 @@ class SplitTile(Tile):
 
     @property
     def weights_first(self) -> int:
-        """Registers of a thread for the weights that expand."""
+        """Registers per thread for the expanding weights."""
         problem = self.problem
         return 4 * problem.steps * problem.weight_parts[0] * self.groups // self.warps_first
 
     @property
     def weights(self) -> int:
-        """Registers of a thread for the weights that are multiplied last."""
+        """Registers per thread for the last weights."""
         return 4 * self.groups * self.problem.weight_parts[1] * self.pairs
 
     @property
     def sums(self) -> int:
-        """Registers of a thread for the last sums of one kind."""
+        """Registers per thread for the last sums of one kind."""
         return 8 * self.pairs * -(-self.m_tiles // (self.warps // self.warps_n))
 
     @property
     def _room(self) -> int:
-        """Registers of a thread for weights and sums, without taps and others."""
+        """Registers per thread for weights and sums, without taps and others."""
         most = min(_REGISTERS // (self.threads * self.resident) // 8 * 8, _MOST_REGISTERS)
         return most - 4 * self.problem.taps - _OTHER_REGISTERS
 
     @property
     def resident(self) -> int:
-        """Blocks of a multiprocessor: as many as come to it, if there are registers for them."""
+        """Blocks per multiprocessor: as many as are launched, if there are registers for them."""
         share = -(-math.prod(self.blocks) // self.units)
         wanted = (
             self.weights_first + 2 * self._sums_first + 4 * self.problem.taps + _OTHER_REGISTERS
@@ -207,19 +208,19 @@ class SplitTile(Tile):
 
     @property
     def _sums_first(self) -> int:
-        """Registers of a thread for one kind of the sums of 16 pixels that it expands."""
+        """Registers per thread for one kind of the sums of 16 expanded pixels."""
         return 8 * self.groups // self.warps_first
 
     @property
     def kinds(self) -> Pair:
-        """Kinds of sums, at most: those of products of rests wait for each other otherwise."""
+        """Maximum number of kinds of sums: fewer would serialize products of remainders."""
         weights = self.weights_first + self.weights * self.early
         first = 3 if weights + 3 * self._sums_first <= self._room else 2
         return first, 3 if self.weights + 3 * self.sums <= self._room else 2
 
     @property
     def tiles_first(self) -> int:
-        """Products of 16 pixels that a warp expands side by side."""
+        """Products of 16 pixels that a warp expands at a time."""
         left = self._room - self.weights_first - self.weights * self.early
         turns = -(-self.seen_tiles // (self.warps // self.warps_first))
         return max(min(turns, left // (self.kinds[0] * self._sums_first)), 1)
@@ -236,12 +237,12 @@ class SplitTile(Tile):
 
     @property
     def each_sums(self) -> int:
-        """Those that each block of a cluster adds up."""
+        """Blocks of 4 sums that each block of a cluster adds."""
         return -(-self.all_sums // self.depth)
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return the pixels that are seen, expanded ones, the last operand, all blocks' sums."""
+        """Return the input pixels, expanded ones, the last operand, and all blocks' sums."""
         seen = self.seen_tiles * STEP * (self.problem.steps * STEP + 8)
         operand = self.m_tiles * STEP * (self.groups * STEP + 8)
         return consecutive(
@@ -264,7 +265,7 @@ class SplitTile(Tile):
         )
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
+        """Estimate the clocks: the multiprocessor's busy time, and its latency."""
         problem, clocks = self.problem, target.model.clocks
         blocks = math.prod(self.blocks)
         per_unit = -(-blocks // units_for(self.depth, target))
@@ -309,7 +310,7 @@ class SplitTile(Tile):
 
 
 def best_tiles(problem: SplitProblem, target: TileTarget) -> list[SplitTile] | Rejected:
-    """Return the tiles for a problem that are worth a measurement; see tiles.choose."""
+    """Return the tiles for a problem that should be measured; see tiles.choose."""
     found = _best_tiles(problem, TileFacts.of(target))
     return found if isinstance(found, Rejected) else list(found)
 

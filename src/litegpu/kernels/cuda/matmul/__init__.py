@@ -13,7 +13,7 @@ from litegpu.ops.common.matmul_spec import MatmulSpec
 from litegpu.ops.common.units import Unit
 
 _TILE = 64
-"""Rows and columns that a block makes."""
+"""Rows and columns of a block."""
 _THREADS = 128
 _SHARED = SharedMemory(
     (
@@ -21,13 +21,13 @@ _SHARED = SharedMemory(
         Region("sums", "float", _TILE * (_TILE + 4)),
     )
 )
-"""Both operands, 16 places of the inner dimension of each, and the sums that take their place."""
+"""Both operands, 16 elements of the inner dimension of each, and the sums that replace them."""
 _SMALLEST = 16
 """Smaller matrices leave most of a tile of 64 x 64 x 16 empty."""
 
 
 class Matmul(Implementation):
-    """Makes tiles of 64 x 64, by tf32."""
+    """Computes tiles of 64 x 64 in tf32."""
 
     name = "cuda/matmul"
     example = MatmulExample(33, 17, 40)
@@ -42,7 +42,7 @@ class Matmul(Implementation):
 
 @dataclass(frozen=True, slots=True)
 class _MatmulPlan(Plan):
-    """All tiles are alike."""
+    """All tiles are equal."""
 
     spec: MatmulSpec
 

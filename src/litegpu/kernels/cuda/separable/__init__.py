@@ -32,26 +32,26 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.common.window import Window, readers
 
 _STREAM = "cuda/separable_stream"
-"""The template of blocks that stay."""
+"""The template of persistent blocks."""
 _FILLED = 0.6
-"""The part of the patches' pixels that must be there for them to pay."""
+"""Minimum part of the patches' pixels that must be inside the image."""
 _FEWEST_ELEMENTS = 1 << 21
-"""Values that at fp16 would be stored as half, were they stored."""
+"""Minimum number of values that fp16 would store as half, if they were stored."""
 _FEWEST_PIXELS = 1 << 15
 """Pixels that keep a large GPU busy with two patches for each multiprocessor."""
 _MOST_CHANNELS = 256
-"""Channels of a patch that leave room for two blocks in a multiprocessor's shared memory."""
+"""Maximum number of channels of a patch with two blocks in a multiprocessor's shared memory."""
 _MOST_TAPS = 25
-"""Multiplications for each result that may be written out in the kernel."""
+"""Maximum number of multiplications per result, which the kernel unrolls."""
 _ERROR = 0.02
-"""What estimates are off by: of tiles that differ by less, small blocks come first."""
+"""Error of the estimates: of tiles that differ by less, small blocks come first."""
 
 _MARGIN = 1.3
-"""What estimates of both kinds of tiles are off by: blocks that stay must be faster by that."""
+"""Error of the estimates for both kinds of tiles: persistent blocks must be faster by that."""
 
 
 class Separable(Implementation):
-    """Makes all outputs of a patch of pixels, so that nothing is computed twice: warp groups."""
+    """Computes all outputs of a patch of pixels, so that nothing is computed twice: warp groups."""
 
     name = "cuda/separable"
     also = (_STREAM,)
@@ -77,7 +77,7 @@ class Separable(Implementation):
 def tiles_for(
     problem: SeparableProblem, target: TileTarget
 ) -> Sequence[SeparableTile | StreamTile] | Rejected:
-    """Return the tiles for a problem, the best first: blocks that stay are so where they pay."""
+    """Return the tiles for a problem, the best first; persistent blocks come first if faster."""
     others = choose(candidates(problem, target.model), target, error=_ERROR)
     if not pays(problem):
         return others
@@ -93,7 +93,7 @@ def tiles_for(
 
 def _obstacle(middle: Depthwise, spec: ConvSpec, target: Target) -> Rejected | None:
     if not target.model.warp_groups:
-        return Rejected("")  # what the general one says of it tells more
+        return Rejected("")  # the general implementation gives a better reason
     if middle.taps is None:
         return Rejected("it is a mean")
     if not _is_half(middle.shape, target):
@@ -101,9 +101,9 @@ def _obstacle(middle: Depthwise, spec: ConvSpec, target: Target) -> Rejected | N
     if not _suits(middle.shape, middle.window):
         return Rejected("its result is small, or its patches would be mostly padding")
     if not spec.src.vector:
-        return Rejected("its input's channels do not lie in fours")
+        return Rejected("its input's channels are not a multiple of four")
     if not np.isfinite(middle.taps).all():
-        # What lies outside of the image would be multiplied, too.
+        # Pixels outside the image would be multiplied, too.
         return Rejected("its weights are not all finite")
     return None
 
@@ -121,7 +121,7 @@ def _suits(middle: Shape4, window: Window) -> bool:
 
 
 def _is_half(middle: Shape4, target: Target) -> bool:
-    """Whether the depthwise convolution's result would be stored as half, were it stored."""
+    """Whether the depthwise convolution's result would be stored as half, if it was stored."""
     return target.policy.stores_half(4 * math.prod(middle))
 
 

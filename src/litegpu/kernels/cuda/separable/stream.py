@@ -1,4 +1,4 @@
-"""Tiles of cuda/separable_stream: blocks that stay and make one patch after the other."""
+"""Tiles of cuda/separable_stream: persistent blocks that compute one patch after the other."""
 
 from __future__ import annotations
 
@@ -26,41 +26,42 @@ from litegpu.ops.common.window import LOADS_AT_ONCE, Pair, readers
 GROUP_ROWS = 64
 """Pixels that four warps multiply together."""
 _FEWEST_TURNS = 3
-"""Patches of a block that pay for its beginning, in which there is nothing to overlap."""
+"""Minimum number of patches per block to amortize its start, in which nothing overlaps."""
 _MOST_TAPS = 9
-"""Taps whose weights stay in registers."""
+"""Maximum number of taps whose weights are in registers."""
 _FEWEST_BYTES = 32 << 20
-"""Bytes of image and result that the cache of all multiprocessors does not hold from one kernel to
-the next: loads of fewer wait too little for this to pay."""
+"""Minimum bytes of image and result, so that they exceed the L2 cache between two kernels: with
+less, loads wait too little for this to be faster.
+"""
 _MOST_RING = 6
 _WARPS = ((12, 4, ITEM), (8, 8, ITEM), (4, 4, ITEM), (8, 4, (4, 4)))
-"""Warps that make, those that multiply, and items: larger ones have fewer loads for each pixel."""
+"""Producing warps, multiplying warps, and items: larger items need fewer loads per pixel."""
 _FEW_LOADS = 12
 """Loads that a thread has registers for in addition to the sums of a larger item."""
 
-# Instructions of a warp, counted in what the compiler makes.
+# Instructions of a warp, counted in the compiled code.
 _ITEM_INSTRUCTIONS = 132
-"""For an item, in addition to loads and products."""
+"""Per item, in addition to loads and products."""
 _OF_LOAD = 5
 _UNIT_INSTRUCTIONS = 90
-"""For 64 pixels x `columns`, in addition to sums and k-tiles: positions and the bias."""
+"""Per 64 pixels x `columns`, in addition to sums and k-tiles: positions and the bias."""
 _OF_K_TILE = 12
 _SUM_INSTRUCTIONS = 19
-"""For 4 sums of a thread, from shared memory to where they are stored."""
+"""Per 4 sums of a thread, from shared memory to memory."""
 
-# Clocks of a multiprocessor, fitted to 58 kernels on an H200 (14 layers, 12 % off in the mean).
+# Clocks of a multiprocessor, fitted to 58 kernels on an H200 (14 layers, mean error 12 %).
 _ISSUE_CLOCKS = 0.5
-"""For an instruction of a warp: others' waits are not all filled."""
+"""Per instruction of a warp: other warps do not fill all waits."""
 _LOAD_CLOCKS = 1180
-"""What a warp waits for the loads that are on their way at once."""
+"""Latency of a warp's loads in flight."""
 _MULTIPLIER_CLOCKS = 4.2
-"""For an instruction of a warp that multiplies: most wait for the one before."""
+"""Per instruction of a multiplying warp: most wait for the previous one."""
 _START_CLOCKS = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class StreamTile(Tile):
-    """A block makes patches of `patch` lines x pixels, `columns` outputs at a time."""
+    """A block computes patches of `patch` lines x pixels, `columns` outputs at a time."""
 
     problem: SeparableProblem
     patch: Pair
@@ -70,11 +71,11 @@ class StreamTile(Tile):
     multipliers: int
     """Warps that multiply and store."""
     ring: int
-    """Patches that are in shared memory at a time."""
+    """Patches in shared memory at a time."""
     units: int
     """Multiprocessors of the device."""
     item: Pair = ITEM
-    """Lines x pixels of the depthwise convolution that a thread makes at a time."""
+    """Lines x pixels of the depthwise convolution that a thread computes at a time."""
     resident: int = 1
     """Blocks that share a multiprocessor."""
 
@@ -93,23 +94,23 @@ class StreamTile(Tile):
 
     @property
     def tiles(self) -> Pair:
-        """Return how many patches lie below each other, and side by side."""
+        """Return the number of patches vertically and horizontally."""
         return tiles_of(self.patch, self.problem.middle, self.item[0])
 
     @property
     def loads_at_once(self) -> int:
-        """Return the loads of a thread that are on their way together."""
+        """Return the loads of a thread that are in flight at the same time."""
         return LOADS_AT_ONCE if self.item == ITEM else _FEW_LOADS
 
     @property
     def chunks(self) -> int:
-        """Return how often a warp makes a part of a patch with each lane."""
+        """Return how often a warp computes a part of a patch with each lane."""
         items = self.pixels // math.prod(self.item) * self.k_tiles * (CHANNELS // 4)
         return -(-items // 32)
 
     @property
     def turns(self) -> int:
-        """Return the most patches that a block makes."""
+        """Return the maximum number of patches per block."""
         return -(-math.prod(self.tiles) // (self.units * self.resident))
 
     @property
@@ -126,7 +127,7 @@ class StreamTile(Tile):
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return patches, weights, sums on their way, the bias, gates, and producers' words."""
+        """Return patches, weights, sums being stored, the bias, gates, and producers' words."""
         columns = self.column_blocks * self.columns
         return consecutive(
             ("ring", "uint4", self.ring * self.k_tiles * self.rows * CHUNKS),
@@ -148,7 +149,7 @@ class StreamTile(Tile):
         return fits and self.turns >= _FEWEST_TURNS
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks of a multiprocessor: its phases side by side, more or less."""
+        """Estimate the clocks of a multiprocessor, whose phases overlap to some degree."""
         window = self.problem.window
         loads = loads_of(window, self.item)
         products = 4 * math.prod((*self.item, *window.kernel))
@@ -161,12 +162,12 @@ class StreamTile(Tile):
         lines = max(self.loads_at_once // across, 1) * across
         produced = self.chunks / self.producers * -(-loads // lines) * _LOAD_CLOCKS
         multiplied = units / self.multipliers * unit * _MULTIPLIER_CLOCKS
-        # None of them is hidden altogether by the longest.
+        # The longest phase does not hide any of them completely.
         return self.turns * math.hypot(issued, produced, multiplied) + _START_CLOCKS
 
 
 def streams(problem: SeparableProblem, model: DeviceModel, units: int) -> Iterator[StreamTile]:
-    """Yield the tiles for a problem on a device of so many multiprocessors."""
+    """Yield the tiles for a problem on a device with this many multiprocessors."""
     outputs = problem.outputs
     columns = [32] if outputs <= 32 else [64, 128] if outputs > 64 else [64]
     plain = problem.window.stride == (1, 1)
@@ -178,14 +179,14 @@ def streams(problem: SeparableProblem, model: DeviceModel, units: int) -> Iterat
 
 
 def pays(problem: SeparableProblem) -> bool:
-    """Whether blocks that stay may be faster than others."""
+    """Whether persistent blocks may be faster."""
     moved = math.prod(problem.image) + pixels_of(problem.middle) * problem.outputs
     return math.prod(problem.window.kernel) <= _MOST_TAPS and 2 * moved >= _FEWEST_BYTES
 
 
 def _with_room(tile: StreamTile, model: DeviceModel) -> Iterator[StreamTile]:
-    """Yield a tile with as many blocks on a multiprocessor, then patches of a block, as fit."""
-    # One to multiply, one to begin with, and those of which all producers have a chunk.
+    """Yield a tile with the maximum of blocks per multiprocessor, then of patches per block."""
+    # One to multiply, one to start with, and those of which all producers have a chunk.
     most = min(max(2 + -(-tile.producers // tile.chunks), 3), _MOST_RING)
     for resident in range(model.registers // (REGISTERS * tile.threads), 0, -1):
         for ring in range(most, 1, -1):
@@ -197,12 +198,12 @@ def _with_room(tile: StreamTile, model: DeviceModel) -> Iterator[StreamTile]:
 
 
 def _patches(rows: int, item: Pair) -> Iterator[Pair]:
-    """Yield the lines x pixels of patches of such items that fill most of so many rows."""
+    """Yield the lines x pixels of patches of such items that fill most of this many rows."""
     for width in range(8, rows // item[0] + 1, item[1]):
         yield rows // width // item[0] * item[0], width
 
 
 def _cost(patch: Pair, problem: SeparableProblem) -> tuple[int, int, int]:
-    """Return what patches are ranked by: how many, what is made, and what is read twice."""
+    """Return the ranking of patches: their number, the computed pixels, and those read twice."""
     count = math.prod(tiles_of(patch, problem.middle))
     return count, count * math.prod(patch), sum(patch)

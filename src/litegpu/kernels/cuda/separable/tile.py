@@ -16,44 +16,44 @@ from litegpu.ops.common.conv_spec import pixels_of
 from litegpu.ops.common.window import LOADS_AT_ONCE, Pair, Window, readers
 
 ITEM = (2, 4)
-"""Lines x pixels of the depthwise convolution that a thread makes at a time."""
+"""Lines x pixels of the depthwise convolution that a thread computes at a time."""
 CHANNELS = 32
 """Channels of a k-tile."""
 SUMS = 16 * 40
-"""Floats of a warp that its sums pass through: it stores 16 rows, 40 floats apart."""
+"""Floats per warp through which its sums pass: it stores 16 rows, 40 floats apart."""
 _MOST_SUMS = 64
-"""Sums of a thread, in registers."""
+"""Maximum number of sums per thread, in registers."""
 REGISTERS = 128
-"""Registers of a thread."""
+"""Maximum number of registers per thread."""
 
-# Clocks of a multiprocessor, fitted to 23 kernels on an H200 (5 layers, 5 % off in the mean). Sums
-# take fewer instructions since.
+# Clocks of a multiprocessor, fitted to 23 kernels on an H200 (5 layers, mean error 5 %). Sums have
+# become cheaper since.
 _INSTRUCTION_CLOCKS = 1.9 / 128
 _LOAD_CLOCKS = 1740
-"""What threads wait for the loads that are on their way at once."""
+"""Latency of a thread's loads in flight."""
 _STEP_CLOCKS = 325
-"""What groups wait for a tile of weights and for each other."""
+"""Latency of groups: a tile of weights, and synchronization."""
 _BLOCK_CLOCKS = 230
 _SUM_INSTRUCTIONS = 25
-"""For 4 sums, from shared memory to where they are stored."""
+"""Per 4 sums, from shared memory to memory."""
 _MANY_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class SeparableProblem:
-    """What decides about tiles: an image, what is made of it, and the window in between."""
+    """What determines the tiles: an image, the result, and the window in between."""
 
     image: Shape4
     stored: str
     middle: Shape4
-    """What the depthwise convolution makes."""
+    """The depthwise convolution's result."""
     outputs: int
     window: Window
 
 
 @dataclass(frozen=True, slots=True)
 class SeparableTile(Tile):
-    """A block makes `patch` lines x pixels, `columns` outputs at a time."""
+    """A block computes `patch` lines x pixels, `columns` outputs at a time."""
 
     problem: SeparableProblem
     patch: Pair
@@ -62,7 +62,7 @@ class SeparableTile(Tile):
     depth: int
     """k-tiles that are multiplied in one step."""
     prefetch: int
-    """Steps whose weights are on their way while those of one are multiplied."""
+    """Steps whose weights are in flight while those of one are multiplied."""
     item: ClassVar[Pair] = ITEM
     loads_at_once: ClassVar[int] = LOADS_AT_ONCE
 
@@ -76,7 +76,7 @@ class SeparableTile(Tile):
 
     @property
     def tiles(self) -> Pair:
-        """Return how many patches lie below each other, and side by side."""
+        """Return the number of patches vertically and horizontally."""
         return tiles_of(self.patch, self.problem.middle)
 
     @property
@@ -98,15 +98,15 @@ class SeparableTile(Tile):
 
     @property
     def stages(self) -> int:
-        """Steps whose weights lie in shared memory.
+        """Steps whose weights are in shared memory.
 
-        A stage is filled again one step late: the multiplication before may still read it.
+        A stage is refilled one step late: the previous multiplication may still read it.
         """
         return min(self.prefetch + 2, self.steps)
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return the patch, the weights, the sums on their way to memory, and the bias."""
+        """Return the patch, the weights, the sums being stored, and the bias."""
         return consecutive(
             ("patch", "uint4", self.k_tiles * self.pixels * CHUNKS),
             ("weights", "uint4", self.stages * self.depth * self.columns * CHUNKS),
@@ -115,7 +115,7 @@ class SeparableTile(Tile):
         )
 
     def room(self, model: DeviceModel) -> int:
-        """Return for how many blocks there is room, in memory and registers."""
+        """Return the number of blocks that fit memory and registers."""
         return model.resident_blocks(self.threads, REGISTERS, self.shared_bytes)
 
     def min_blocks(self, target: TileTarget) -> int:
@@ -125,7 +125,7 @@ class SeparableTile(Tile):
         return super(SeparableTile, self).fits(target) and self.min_blocks(target) > 0
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks: what a multiprocessor is busy with, and what its blocks wait for."""
+        """Estimate the clocks: the multiprocessor's busy time, and the latency of its blocks."""
         middle, window = self.problem.middle, self.problem.window
         resident = self.min_blocks(target)
         rounds = self.blocks[1] / (target.compute_units * resident)
@@ -136,34 +136,34 @@ class SeparableTile(Tile):
         waits = -(-items // self.threads) * -(-loads // LOADS_AT_ONCE) * _LOAD_CLOCKS
         waits += self.steps * _STEP_CLOCKS
         each = resident * busy * _INSTRUCTION_CLOCKS + waits + _BLOCK_CLOCKS
-        # Many rounds flow into each other; of few, the last is as long as a full one.
+        # Many rounds overlap; of few, the last takes as long as a full one.
         return (rounds if rounds > _MANY_ROUNDS else math.ceil(rounds)) * each
 
 
 def loads_of(window: Window, item: Pair = ITEM) -> int:
-    """Return the loads of a thread that makes an item."""
+    """Return the loads of a thread for an item."""
     return math.prod(len(readers(window, axis, item[axis])) for axis in (0, 1))
 
 
 def _item_instructions(window: Window) -> int:
-    """Return the instructions of a thread that makes an item."""
+    """Return the instructions of a thread for an item."""
     return 4 * math.prod((*ITEM, *window.kernel)) + 9 * loads_of(window) + 150
 
 
 def tiles_of(patch: Pair, middle: Shape4, of_item: int = ITEM[0]) -> Pair:
-    """Return how many patches lie below each other, and side by side; items have so many lines."""
+    """Return the number of patches vertically and horizontally, for items of this many lines."""
     n, height, width, _ = middle
     lines = n * round_up(height, of_item)
     return -(-lines // patch[0]), -(-width // patch[1])
 
 
 def wasted_pixels(patch: Pair, middle: Shape4) -> int:
-    """Return how many pixels of all patches lie outside of the images."""
+    """Return the number of pixels of all patches outside the images."""
     return math.prod(tiles_of(patch, middle)) * math.prod(patch) - pixels_of(middle)
 
 
 def patches(pixels: int) -> list[Pair]:
-    """Return the lines x pixels of patches of so many pixels."""
+    """Return the lines x pixels of patches with this many pixels."""
     return [(pixels // width, width) for width in (8, 16, 32, 64)]
 
 
@@ -171,7 +171,7 @@ def candidates(problem: SeparableProblem, model: DeviceModel) -> Iterator[Separa
     """Yield the tiles for a problem, those of small blocks first."""
     middle, outputs = problem.middle, problem.outputs
     for pixels, warps in ((128, 4), (128, 8), (256, 8)):
-        # The smaller the rim of a patch, the fewer pixels are read twice.
+        # The smaller the border of a patch, the fewer pixels are read twice.
         best = min(patches(pixels), key=lambda patch: (wasted_pixels(patch, middle), sum(patch)))
         for columns in (128, 64, 32):
             few = pixels * columns <= 32 * warps * _MOST_SUMS
@@ -180,7 +180,7 @@ def candidates(problem: SeparableProblem, model: DeviceModel) -> Iterator[Separa
 
 
 def _with_room(tile: SeparableTile, model: DeviceModel) -> SeparableTile:
-    """Return a tile with as many weights on their way as let most blocks lie side by side."""
+    """Return a tile with as many weights in flight as resident blocks leave room for."""
     depth = 1 if tile.k_tiles % 2 else 2
     found = [replace(tile, depth=depth, prefetch=prefetch) for prefetch in (3, 2, 1)]
     return max(found, key=lambda each: each.room(model))

@@ -1,4 +1,4 @@
-"""Attention in the dialect that every device understands."""
+"""Attention in the portable dialect."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.common.work_groups import by_load, shared_items
 
 _MOST_DEPTH = 128
-"""Channels of a head that a work item can keep in registers, of a query and of its result."""
+"""Maximum channels of a head, of a query and of its result, in a work item's registers."""
 _MOST_BLOCKS = 16
-"""Channel blocks of all rows of a work item; more rows share what is loaded of keys and values."""
+"""Channel blocks of all rows of a work item; more rows share the loads of keys and values."""
 _MOST_BLOCKS_OF_CORES = 32
-"""The same where a few cores do the work, which lose little by a value in memory of their own."""
+"""The same on devices with few cores, on which spilling registers costs little."""
 _FEW_ITEMS = 64
 _FLOAT4 = 16
 
 
 class AttentionPortable(Implementation):
-    """Work items go through the keys of a query once, with a running maximum: online softmax."""
+    """Work items read the keys of a query once, with a running maximum: online softmax."""
 
     name = "attention"
     general = True
@@ -40,7 +40,7 @@ class AttentionPortable(Implementation):
 
 @dataclass(frozen=True, slots=True)
 class _AttentionPlan(Plan):
-    """What decides about tiles."""
+    """What determines the tiles."""
 
     spec: AttentionSpec
 
@@ -48,7 +48,7 @@ class _AttentionPlan(Plan):
         spec = self.spec
         key_blocks, blocks = -(-spec.keys // 4), -(-max(spec.depths) // 4)
         items = shared_items(spec.products * spec.rows, key_blocks, ctx)
-        # The sum and the maximum of each item are as much as one block more.
+        # The sum and the maximum of each item need as much as another block.
         while items > 1 and items * (blocks + 1) * _FLOAT4 > ctx.target.local_memory_bytes:
             items //= 2
         rows = 1 if items > 1 else self._rows(blocks, ctx.target)
@@ -73,7 +73,7 @@ class _AttentionPlan(Plan):
         )
 
     def _rows(self, blocks: int, target: Target) -> int:
-        """Return how many queries a work item has, as long as that leaves the device busy."""
+        """Return the number of queries per work item that keeps the device busy."""
         spec, few = self.spec, target.parallel_items <= _FEW_ITEMS
         most = _MOST_BLOCKS_OF_CORES if few else _MOST_BLOCKS
         ways = [rows for rows in (4, 2, 1) if rows == 1 or rows * blocks <= most]

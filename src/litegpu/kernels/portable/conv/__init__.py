@@ -1,4 +1,4 @@
-"""Convolutions in the dialect that every device understands: conv_2d and conv_2d_split."""
+"""Convolutions in the portable dialect: conv_2d and conv_2d_split."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from litegpu.ops.common.weights import Weights
 from litegpu.ops.common.work_groups import can_share
 
 _SPLIT_K_ITEMS = (64, 32)
-"""Work items that may share out one sum; the first that the device allows."""
+"""Work items that divide a sum; the first number that the device permits."""
 
 
 class ConvSplit(Implementation):
-    """Work items share out each sum: for so few outputs that they would not keep a device busy."""
+    """Work items divide each sum: for so few outputs that they would not keep a device busy."""
 
     name = "conv_2d_split_k"
     general = True
@@ -33,18 +33,18 @@ class ConvSplit(Implementation):
             return IN_MEMORY
         items = next((items for items in _SPLIT_K_ITEMS if can_share(items, target)), 0)
         if not items:
-            return Rejected("the device lets too few work items share memory")
+            return Rejected("the device permits too few work items per group")
         (_, height, width, depth), _ = weights.spread_shape(spec.weights)
         if height * width * -(-depth // 4) < 2 * items:
-            return Rejected("its sums are too short to be shared out")
+            return Rejected("its sums are too short to be divided")
         if spec.dst.rows * spec.dst.channel_blocks * 4 > target.parallel_items:
-            return Rejected("it has outputs enough to keep the device busy")
+            return Rejected("it has enough outputs to keep the device busy")
         return _SplitKPlan(spec, items)
 
 
 @dataclass(frozen=True, slots=True)
 class _SplitKPlan(Plan):
-    """How many work items share out a sum."""
+    """The number of work items per sum."""
 
     spec: ConvSpec
     items: int
@@ -62,7 +62,7 @@ class _SplitKPlan(Plan):
 
 
 class ConvPortable(Implementation):
-    """Each work item makes a tile of pixels and channel blocks: for all that is left."""
+    """Each work item computes a tile of pixels and channel blocks: for all other convolutions."""
 
     name = "conv_2d"
     general = True
@@ -78,7 +78,7 @@ class ConvPortable(Implementation):
 
 @dataclass(frozen=True, slots=True)
 class _PortablePlan(Plan):
-    """What decides about tiles."""
+    """What determines the tiles."""
 
     spec: ConvSpec
     problem: TileProblem
@@ -97,7 +97,7 @@ class _PortablePlan(Plan):
 def _request(
     node: Node, ctx: LowerContext, spec: ConvSpec, template: str, channel_blocks: int
 ) -> KernelRequest:
-    """Return what both kernels ask for, but for the work items.
+    """Return the common part of both kernels' requests, without the work items.
 
     They write `channel_blocks` of outputs.
     """

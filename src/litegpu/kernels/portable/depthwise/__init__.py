@@ -1,4 +1,4 @@
-"""Depthwise convolutions in the dialect that every device understands: depthwise_conv_2d."""
+"""Depthwise convolutions in the portable dialect: depthwise_conv_2d."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from litegpu.ops.common.depthwise_spec import DepthwiseSpec
 
 
 class DepthwisePortable(Implementation):
-    """Loads at clamped places what several neighbours read: any weights, any multiplier."""
+    """Loads shared inputs of adjacent pixels at clamped positions: any weights, any multiplier."""
 
     name = "depthwise_conv_2d"
     general = True

@@ -1,4 +1,4 @@
-"""Products of two computed matrices in the dialect that every device understands."""
+"""Products of two computed matrices in the portable dialect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.ops.quantized_matmul import QuantizedMatmulSpec
 
 
 class MatmulPortable(Implementation):
-    """Each work item makes a tile of rows and blocks of 4 columns."""
+    """Each work item computes a tile of rows and blocks of 4 columns."""
 
     name = "batch_matmul"
     general = True
@@ -27,7 +27,7 @@ class MatmulPortable(Implementation):
 
 
 class QuantizedMatmulPortable(Implementation):
-    """The same of bytes, four products at a time."""
+    """The same for bytes, four products at a time."""
 
     name = "quantized_matmul"
     general = True
@@ -45,7 +45,7 @@ def _problem(template: str, spec: MatmulSpec) -> TileProblem:
 
 @dataclass(frozen=True, slots=True)
 class _MatmulPlan(Plan):
-    """What decides about tiles."""
+    """What determines the tiles."""
 
     spec: MatmulSpec
     problem: TileProblem

@@ -1,4 +1,4 @@
-"""Convolutions of bytes in the dialect that every device understands: four products at a time."""
+"""Convolutions of bytes in the portable dialect: four products at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FLIPS = 0x80808080 - (1 << 32)
 
 
 class QuantizedConvPortable(Implementation):
-    """Each work item makes a tile of pixels and blocks of 4 channels."""
+    """Each work item computes a tile of pixels and blocks of 4 channels."""
 
     name = "quantized_conv"
     general = True
@@ -37,7 +37,7 @@ class QuantizedConvPortable(Implementation):
 
 @dataclass(frozen=True, slots=True)
 class _QuantizedPlan(Plan):
-    """What decides about tiles."""
+    """What determines the tiles."""
 
     spec: QuantizedConvSpec
     problem: TileProblem
@@ -74,7 +74,7 @@ class _QuantizedPlan(Plan):
 
 
 def operand_words(spec: QuantizedConvSpec) -> dict[str, Any]:
-    """Return what templates need to know of the bytes that they multiply."""
+    """Return the template variables of the bytes that are multiplied."""
     depth = spec.weights.shape[3]
     inputs = -(-depth // 4)
     return {
@@ -88,7 +88,7 @@ def operand_words(spec: QuantizedConvSpec) -> dict[str, Any]:
 
 
 def _word(byte: int) -> int:
-    """Return four times the same signed byte as a signed word."""
+    """Return four copies of a signed byte as a signed word."""
     return int(np.full(4, byte, np.int8).view(np.int32)[0])
 
 
