@@ -144,5 +144,5 @@ def test_inputs_of_different_rows() -> None:
     writer = ModelWriter()
     a, b = writer.input((1, 4)), writer.input((2, 4))
     writer.output(writer.op("ADD", [a, b], [(2, 4)]))
-    with pytest.raises(ModelError, match=r"inputs have \[1, 2\] rows, and a batch needs one"):
+    with pytest.raises(ModelError, match=r"inputs have \[1, 2\] rows, and a batch needs the same"):
         with_batch(writer.build(), NEW)

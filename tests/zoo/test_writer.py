@@ -333,7 +333,7 @@ def test_a_tensor_of_another_writer() -> None:
     stranger = ModelWriter().input([1, 4], name="stranger")
     writer = ModelWriter()
     writer.input([1, 4])
-    with pytest.raises(ModelError, match="Tensor 'stranger' was made by another ModelWriter"):
+    with pytest.raises(ModelError, match="Tensor 'stranger' belongs to another ModelWriter"):
         writer.op("RELU", [stranger], [[1, 4]])
 
 

@@ -1,4 +1,4 @@
-"""Models for another number of rows than their file states, also where constants state shapes."""
+"""Changes the number of rows (batch size) of a model, including constants that hold shapes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from litegpu.graph.ir import ABSENT
 from litegpu.zoo import objects, schema
 
 _SHAPES = {"RESHAPE": 1, "BROADCAST_TO": 1, "TRANSPOSE_CONV": 0, "FILL": 0}
-"""Operations with the shape of what they make among their operands, and which one it is."""
+"""Operations with their output shape as an operand, and the operand's index."""
 _JOINS = ("CONCATENATION", "PACK", "UNPACK", "SPLIT", "SPLIT_V", "GATHER", "REVERSE_V2", "CUMSUM")
-"""Operations along an axis, which is not to be that of the rows."""
+"""Operations along an axis, which must not be the axis of the rows."""
 
 
 def with_batch(content: bytes, rows: int) -> bytes:
@@ -53,7 +53,7 @@ class _Rows:
         stated = {self._rows_of(int(t)) for t in graph.inputs}
         if len(stated) != 1 or not min(stated, default=0):
             raise ModelError(
-                f"The inputs have {sorted(stated)} rows, and a batch needs one number of them for "
+                f"The inputs have {sorted(stated)} rows, and a batch needs the same number for "
                 "all. Run the model without a batch."
             )
         (self._before,) = stated
@@ -72,7 +72,7 @@ class _Rows:
         return size * self._after // self._before
 
     def _widen(self, t: int) -> None:
-        """Give a tensor its rows."""
+        """Set a tensor's number of rows."""
         tensor = self._graph.tensors[t]
         for name in ("shape", "shapeSignature"):
             sizes = getattr(tensor, name)
@@ -80,7 +80,7 @@ class _Rows:
                 setattr(tensor, name, [self._scaled(int(sizes[0])), *map(int, sizes[1:])])
 
     def _change(self, number: int, node: Any) -> None:
-        """Let an operation work on all rows, if rows reach it."""
+        """Change an operation so that it processes all rows, if it depends on them."""
         inputs, outputs = _numbers(node.inputs), _numbers(node.outputs)
         reached = [t in self._carriers for t in inputs]
         if not any(reached):
@@ -88,10 +88,12 @@ class _Rows:
         op = self._codes[node.opcodeIndex]
         for t in outputs:
             if not self._rows_of(t) or self._rows_of(t) % self._before:
-                raise self._refused(number, op, f"makes {self._shape_of(t)}, where rows are lost")
+                raise self._refused(
+                    number, op, f"computes {self._shape_of(t)}, where rows are lost"
+                )
         for t in inputs:
             if t != ABSENT and self._graph.tensors[t].isVariable and t not in self._carriers:
-                self._carriers.add(t)  # a state of each row
+                self._carriers.add(t)  # one state per row
                 self._widen(t)
         self._check_axes(number, op, node)
         self._change_shapes(number, op, node)
@@ -118,7 +120,7 @@ class _Rows:
             raise self._refused(number, op, "works along them")
 
     def _change_shapes(self, number: int, op: str, node: Any) -> None:
-        """Change the constants that tell of shapes."""
+        """Change the constants that hold shapes."""
         operands, options = _numbers(node.inputs), node.builtinOptions
         if op == "RESHAPE" and options is not None and options.newShape is not None:
             shape = [int(size) for size in options.newShape]
@@ -140,7 +142,7 @@ class _Rows:
             self._scale_first(node, 2)
 
     def _scale_first(self, node: Any, place: int) -> None:
-        """Let an operand that is a constant shape begin with the new rows."""
+        """Let an operand that is a constant shape start with the new number of rows."""
         values = self._constant(int(node.inputs[place]))
         if values is not None and values.size and values.reshape(-1)[0] > 0:
             changed = values.copy()
@@ -148,7 +150,7 @@ class _Rows:
             self._replace(node, place, changed.tobytes(), None)
 
     def _repeat(self, number: int, node: Any, place: int) -> None:
-        """Give each row its own copy of a constant."""
+        """Repeat a constant for each row."""
         t = int(node.inputs[place])
         data = self._data(t)
         one = data[: len(data) // self._before]
@@ -159,7 +161,7 @@ class _Rows:
         self._replace(node, place, one * self._after, shape)
 
     def _replace(self, node: Any, place: int, data: bytes, shape: Sequence[int] | None) -> None:
-        """Give an operation a constant of its own: others may share the one that it has."""
+        """Give an operation a separate constant, because others may share the current one."""
         tables = schema.tables()
         old = self._graph.tensors[int(node.inputs[place])]
         new = tables.TensorT()
@@ -177,7 +179,7 @@ class _Rows:
         return objects.content(self.model.buffers[self._graph.tensors[t].buffer])
 
     def _constant(self, t: int) -> npt.NDArray[Any] | None:
-        """Return the integers of a constant, None for what is computed."""
+        """Return the integers of a constant, None for a computed tensor."""
         data = self._data(t)
         kinds = {number: name for name, number in schema.members("TensorType").items()}
         name = kinds[self._graph.tensors[t].type].lower()
@@ -194,5 +196,5 @@ class _Rows:
 
 
 def _numbers(found: Any) -> list[int]:
-    """Return a list of numbers; a file may have none."""
+    """Return a list of numbers, which a file may omit."""
     return [] if found is None else [int(each) for each in found]

@@ -1,4 +1,4 @@
-"""Models that are parts of a model: some of its nodes, whose inputs are what these read."""
+"""Extracts parts of a model as models: some nodes, with the tensors that they read as inputs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from litegpu.graph.ir import ABSENT
 from litegpu.zoo import objects, schema
 
 Values = Mapping[int, NDArray[Any]]
-"""What tensors of the model hold, by their numbers."""
+"""The values of the model's tensors, by index."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A part of a model as a file. Its tensors have the numbers that they have in the model."""
+    """A part of a model as a file. Its tensors have the same indices as in the model."""
 
     content: bytes
     inputs: tuple[int, ...]
@@ -27,10 +27,10 @@ class Cut:
 
 
 class CuttableModel:
-    """The main graph of a model, of which parts are cut out."""
+    """The main graph of a model, from which parts are extracted."""
 
     def __init__(self, content: bytes) -> None:
-        """Parse the file. Raises MissingDependencyError without the packages that it takes."""
+        """Parse the file. Raises MissingDependencyError without the required packages."""
         self._model = objects.parse(content)
         self._graph = self._model.subgraphs[0]
         self._has_data = [len(objects.content(buffer)) > 0 for buffer in self._model.buffers]
@@ -50,12 +50,12 @@ class CuttableModel:
         return _text(self._graph.tensors[tensor].name)
 
     def shape_of(self, tensor: int) -> tuple[int, ...]:
-        """Return the shape that the file gives a tensor."""
+        """Return the shape of a tensor in the file."""
         shape = self._graph.tensors[tensor].shape
         return tuple(map(int, () if shape is None else shape))
 
     def range_of(self, tensor: int) -> tuple[float, float] | None:
-        """Return the least and the largest value of a tensor of bytes; None of any other."""
+        """Return the lowest and highest value of a byte type; None for others."""
         found = self._graph.tensors[tensor]
         lowest = {_type("UINT8"): 0, _type("INT8"): -128}.get(found.type)
         quantized = found.quantization
@@ -68,24 +68,24 @@ class CuttableModel:
         return low * scale, (low + 255) * scale
 
     def custom_options(self, node: int) -> bytes:
-        """Return the options of a custom operation; none of a built-in one."""
+        """Return the options of a custom operation; none for a builtin one."""
         options = self._graph.operators[node].customOptions
         return b"" if options is None else bytes(options)
 
     def attached(self, name: str) -> bytes:
-        """Return what the file keeps as metadata under a name; nothing where it has none."""
+        """Return the metadata under a name in the file; empty if there are none."""
         for entry in self._model.metadata or ():
             if _text(entry.name) == name and 0 <= entry.buffer < len(self._model.buffers):
                 return objects.content(self._model.buffers[entry.buffer])
         return b""
 
     def is_constant(self, tensor: int) -> bool:
-        """Return whether the file holds what the tensor holds."""
+        """Return whether the file contains the tensor's data."""
         buffer: int = self._graph.tensors[tensor].buffer
         return self._has_data[buffer]
 
     def read_from_outside(self, nodes: Sequence[int]) -> list[int]:
-        """Return the tensors that nodes, in their order, read and neither make nor keep."""
+        """Return the tensors that nodes, in order, read but neither compute nor contain."""
         written: set[int] = set()
         found: dict[int, None] = {}
         for node in nodes:
@@ -97,7 +97,7 @@ class CuttableModel:
         return list(found)
 
     def read_by_others(self, nodes: Sequence[int]) -> list[int]:
-        """Return the tensors that nodes make for other nodes or for the user."""
+        """Return the tensors that nodes compute for other nodes or for the user."""
         own = set(nodes)
         others = (n for n in range(len(self.ops)) if n not in own)
         wanted = {tensor for node in others for tensor in self.node_inputs[node]}
@@ -105,13 +105,13 @@ class CuttableModel:
         return [tensor for tensor in self.written_by(nodes) if tensor in wanted]
 
     def written_by(self, nodes: Iterable[int]) -> list[int]:
-        """Return all tensors that nodes make."""
+        """Return all tensors that nodes compute."""
         return [tensor for node in nodes for tensor in self.node_outputs[node]]
 
     def cut(self, nodes: Sequence[int], outputs: Sequence[int], values: Values) -> Cut:
-        """Return the model of some nodes that makes some of their tensors its outputs.
+        """Return a model of some nodes with some of their tensors as outputs.
 
-        The shapes are those of `values`, so that what a part is given fits.
+        The shapes are those of `values`, so that these fit as inputs.
         """
         inputs = self.read_from_outside(nodes)
         graph = copy.copy(self._graph)

@@ -1,4 +1,4 @@
-"""Reads models from files, with the zoo's names taken where a path is."""
+"""Reads models from files, or builds zoo models by their names."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def resolve_model(
 ) -> bytes:
     """Return the bytes of a .tflite model given by its path or by the name of a zoo model.
 
-    `advice` is what the error for anything else ends with: what the caller takes.
+    `advice` ends the error for any other argument: it names what the caller accepts.
 
     Raises:
-        ModelError: The file is missing, cannot be read, or is not a .tflite model; or what is given
-            is no path.
+        ModelError: The file is missing, cannot be read, or is not a .tflite model; or the
+            argument is not a path.
         OptionsError: An unknown zoo model, see `load`.
     """
     if isinstance(model, str) and is_zoo_name(model):
@@ -48,7 +48,7 @@ def resolve_model(
 
 
 def model_bytes(model: str | os.PathLike[str] | bytes | bytearray | memoryview) -> bytes:
-    """Return the bytes of a model that may be given as such, too. Raises as `resolve_model`."""
+    """Return the bytes of a model, which may also be given as bytes. Raises as `resolve_model`."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         return bytes(model)
     return resolve_model(

@@ -1,4 +1,4 @@
-"""The kinds of models that guides about delegates speak of: float32, float16 and quantized ones."""
+"""The kinds of models in guides about delegates: float32, float16 and quantized ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WEIGHTS = {"FLOAT32", "FLOAT16", "INT4", "INT8", "UINT8"}
 _STORED = {DYNAMIC: "int8", INTEGER: "int8", TRAINED: "uint8"}
 _COMPUTED = {INTEGER: "int8", TRAINED: "uint8"}
 _HYBRID_VERSION = 4
-"""The version of FULLY_CONNECTED that takes quantized tensors of every kind here."""
+"""The version of FULLY_CONNECTED that supports all kinds of quantized tensors here."""
 
 
 def sample(kind: str) -> bytes:
@@ -75,7 +75,7 @@ def kind_of(content: bytes) -> str:
 def _kinds(model: Any, graph: Any, unpacks: list[bool]) -> Iterator[str]:
     """Yield the kind of each operation with weights: constants of two dimensions or more.
 
-    `unpacks` says of each operator code whether it turns weights into floats.
+    `unpacks` maps each operator code to whether it converts weights to floats.
     """
     types = {number: name for name, number in vars(schema.tables().TensorType).items()}
     stored = {
@@ -94,12 +94,12 @@ def _kinds(model: Any, graph: Any, unpacks: list[bool]) -> Iterator[str]:
 
 
 def _each(items: Any) -> Any:
-    """Return a list of the file, which is None there when it is empty."""
+    """Return a list of the file, where an empty list is None."""
     return () if items is None else items
 
 
 def _is_constant(buffer: Any) -> bool:
-    """Whether a buffer has contents: in the tables, or behind them in a large file."""
+    """Whether a buffer has contents: in the tables, or after them in a large file."""
     return buffer.offset > 1 or len(_each(buffer.data)) > 0
 
 

@@ -12,7 +12,7 @@ from litegpu.zoo.weights import ACTIVATIONS, Floats, Moments
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
 # What pooling leaves of a signal, measured on these networks: averaging over a whole map keeps the
-# differences between channels, the maximum of a window after RELU is larger and varies less.
+# differences between channels; the maximum of a window after RELU is larger and varies less.
 _AVERAGED_VARIANCE = 0.25
 _MAXIMUM_MEAN = 1.3
 _PROBABILITIES = Moments(0.5, 0.25)
@@ -20,12 +20,12 @@ _PROBABILITIES = Moments(0.5, 0.25)
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A tensor of the network and the moments that its elements are expected to have."""
+    """A tensor of the network and the expected moments of its elements."""
 
     ref: TensorRef
     moments: Moments
     quantization: Quantization | None = None
-    """What its stored integers mean, where it has any."""
+    """Its quantization, if it is quantized."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,7 +42,7 @@ class Net:
     """
 
     dtype: ClassVar[str] = "float32"
-    """Of the tensors between layers."""
+    """Element type of the tensors between layers."""
 
     def __init__(self, key: str, writer: ModelWriter) -> None:
         self.key = key
@@ -143,7 +143,7 @@ class Net:
         return self._op(x, "MEAN", [x.ref, axes], shape, name, _averaged(x), {"keep_dims": False})
 
     def max_pool(self, x: Signal, kernel: int, stride: int, name: str) -> Signal:
-        """Add MAX_POOL_2D without padding, of a signal that RELU made."""
+        """Add MAX_POOL_2D without padding, after a RELU."""
         options = {
             **_window(stride, "VALID"),
             "filter_height": kernel,
@@ -192,7 +192,7 @@ class Net:
         return self._op(x, "LOGISTIC", [x.ref], x.shape, name, _PROBABILITIES)
 
     def real(self, x: Signal) -> TensorRef:
-        """Return a signal as float32, as custom operations take it."""
+        """Return a signal as float32, the input type of custom operations."""
         return x.ref
 
     def _input(self, shape: tuple[int, ...], name: str, moments: Moments) -> Signal:
@@ -230,7 +230,7 @@ class Net:
     def _quantization(
         self, x: Signal, builtin: str, moments: Moments, options: Mapping[str, Any]
     ) -> Quantization | None:
-        """Return what the stored integers of the result of an operation on `x` mean."""
+        """Return the quantization of the result of an operation on `x`."""
         return None
 
     def _parameters(self, x: Signal, name: str, pair: tuple[Floats, Floats]) -> list[TensorRef]:

@@ -36,14 +36,14 @@ _V2_RUNS = ((16, 1, 1), (24, 2, 2), (32, 3, 2), (64, 4, 2), (96, 3, 1), (160, 3,
 
 @dataclass(slots=True)
 class Stride:
-    """Turns strides into dilation once a network has reached the output stride it may have."""
+    """Turns strides into dilation once a network has reached its maximum output stride."""
 
     limit: int
     reached: int = 1
     dilation: int = 1
 
     def step(self, stride: int) -> tuple[int, int]:
-        """Return the stride and the dilation to use for a layer that wants `stride`."""
+        """Return the stride and the dilation of a layer with the nominal `stride`."""
         dilation = self.dilation
         if self.reached * stride > self.limit:
             self.dilation *= stride
@@ -107,7 +107,7 @@ def _inverted_residual(
 
 
 def round_channels(channels: float, divisor: int) -> int:
-    """Round to a multiple of `divisor`, to no less than 8 and at most a tenth below `channels`."""
+    """Round to a multiple of `divisor`, at least 8 and at most a tenth below `channels`."""
     rounded = max(_MIN_CHANNELS, int(channels + divisor / 2) // divisor * divisor)
     return rounded + divisor if rounded < 0.9 * channels else rounded
 

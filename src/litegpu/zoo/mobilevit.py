@@ -53,7 +53,7 @@ def _inverted(net: TransformerNet, x: Signal, channels: int, stride: int, name: 
 
 
 def _block(net: TransformerNet, x: Signal, channels: int, layers: int, name: str) -> Signal:
-    """Add convolutions, a transformer over the pixels of equal place in all patches, and more."""
+    """Add convolutions and a transformer over the pixels at equal positions of all patches."""
     outer = x.shape[3]
     inner = net.conv(_conv(net, x, outer, f"{name}/local", 3), channels, f"{name}/into")
     shape = inner.shape
@@ -73,7 +73,7 @@ def _block(net: TransformerNet, x: Signal, channels: int, layers: int, name: str
 
 
 def _unfold(net: TransformerNet, x: Signal, name: str) -> Signal:
-    """Add what makes `[batch * 4, patches, channels]` of an image."""
+    """Add operations that rearrange an image as `[batch * 4, patches, channels]`."""
     batch, height, width, channels = x.shape
     down, across = height // _PATCH, width // _PATCH
     area = _PATCH * _PATCH
@@ -86,7 +86,7 @@ def _unfold(net: TransformerNet, x: Signal, name: str) -> Signal:
 
 
 def _fold(net: TransformerNet, x: Signal, shape: tuple[int, ...], name: str) -> Signal:
-    """Add what makes the image `shape` of patches again."""
+    """Add operations that rearrange patches as the image `shape`."""
     batch, height, width, channels = shape
     down, across = height // _PATCH, width // _PATCH
     area = _PATCH * _PATCH

@@ -1,4 +1,4 @@
-"""Models as the schema's objects: a file's bytes become them, and they become a file's bytes."""
+"""Converts .tflite files to the schema's objects and back."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def buffer_of(data: bytes) -> Any:
 
 
 class _AlignedBuffer:
-    """Packs one buffer table with its data aligned as the schema asks, which its code forgets."""
+    """Packs one buffer table with aligned data, which the generated code omits."""
 
     def __init__(self, table: Any) -> None:
         self._table = table

@@ -1,4 +1,4 @@
-"""Puts operations in front of a model: one of its inputs becomes what they make."""
+"""Prepends operations to a model: their result replaces one of its inputs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from litegpu.graph.ir import ABSENT
 from litegpu.zoo import objects
 
 _MAIN = 0
-"""The number of the graph that an interpreter runs."""
+"""The index of the graph that an interpreter runs."""
 _CONTROL_DEPENDENCIES = b"model_control_dependencies"
-"""Metadata that name operations by their numbers, which operations in front change."""
+"""Metadata that refer to operations by index, which prepended operations change."""
 
 
 def prepended(content: bytes, model: Any, position: int, front: bytes) -> bytes:
     """Return `content` with the model `front` before its input number `position`.
 
-    `model` is `content` as `objects.parse` gives it, and is changed. The first input of `front`
-    takes the place, the name and the part in signatures that the old input had; its first output
-    becomes that. All else stays: other graphs, constants, metadata, files attached to the model.
+    `model` is `content` parsed by `objects.parse`; it is changed. The first input of `front` takes
+    the position, the name and the role in signatures of the old input; its first output replaces
+    that input. Everything else remains: other graphs, constants, metadata, attached files.
 
     Raises:
-        ModelError: the model keeps data outside of its tables, or names operations by their
-            numbers.
+        ModelError: the model stores data outside its tables, or refers to operations by index.
     """
     _check(model)
     graph = model.subgraphs[_MAIN]
@@ -68,12 +67,12 @@ def _check(model: Any) -> None:
     )
     if outside:
         raise ModelError(
-            "The model keeps constants behind its tables, as files of more than 2 GB do; they "
+            "The model stores constants behind its tables, as files of more than 2 GB do; they "
             "cannot be rewritten. Prepare its images on the CPU."
         )
     if any(entry.name == _CONTROL_DEPENDENCIES for entry in model.metadata or ()):
         raise ModelError(
-            "The model's metadata give its operations an order by their numbers, which change with "
+            "The model's metadata refer to its operations by index, which changes with "
             "operations before them. Convert it without control dependencies."
         )
 
@@ -81,7 +80,7 @@ def _check(model: Any) -> None:
 def _with_attached(written: bytes, content: bytes) -> bytes:
     """Return the model with the files that are attached to `content`, such as labels.
 
-    They are a ZIP archive behind the model, with positions in it that count from the file's begin.
+    They are a ZIP archive after the model, whose offsets count from the start of the file.
     """
     if not zipfile.is_zipfile(io.BytesIO(content)):
         return written

@@ -1,7 +1,7 @@
-"""Networks of int8: the layers of `layers.Net`, quantized after training, so to say.
+"""Int8 networks: the layers of `layers.Net`, as if quantized after training.
 
-Ranges follow from the moments that the elements of each tensor are expected to have, not from
-running the network: so the same name gives the same bytes on every machine.
+Ranges follow from the expected moments of each tensor's elements, not from running the network: so
+the same name gives the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _LOWEST, _HIGHEST = -128, 127
 _LARGEST_WEIGHT = 127
 _IMAGE = (-1.0, 1.0)
 _PROBABILITY = Quantization((1 / 256,), (_LOWEST,))
-"""What SOFTMAX and LOGISTIC make: the CPU's kernels insist on it."""
+"""The output quantization of SOFTMAX and LOGISTIC, which the CPU's kernels require."""
 _OF_PROBABILITIES = frozenset({"LOGISTIC", "SOFTMAX"})
 _OF_THEIR_INPUT = frozenset(
     {"AVERAGE_POOL_2D", "CONCATENATION", "MAX_POOL_2D", "PAD", "RESHAPE", "RESIZE_BILINEAR"}
 )
 """Operations whose results have the quantization of the first input."""
 _VERSIONS = {"CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "RESHAPE": 1}
-"""Versions of operations on int8, where they are not the second."""
+"""Versions of operations on int8 that are not version 2."""
 
 
 class QuantizedNet(Net):
-    """Adds layers of int8, with a scale for each output channel of weights."""
+    """Adds int8 layers, with one weight scale per output channel."""
 
     dtype = "int8"
 
@@ -62,7 +62,7 @@ class QuantizedNet(Net):
 
     def _parameters(self, x: Signal, name: str, pair: tuple[Floats, Floats]) -> list[TensorRef]:
         weights, bias = pair
-        # Output channels come first, and last where there are as many filters as channels.
+        # Output channels come first, and last if there are as many filters as channels.
         axis = 3 if weights.ndim == 4 and weights.shape[0] == 1 != bias.size else 0
         others = tuple(each for each in range(weights.ndim) if each != axis)
         largest = np.abs(weights).max(axis=others, keepdims=True)
@@ -87,7 +87,7 @@ class QuantizedNet(Net):
 
 
 def _range(moments: Moments, activation: str | None) -> tuple[float, float]:
-    """Return the least and the greatest number that a result is expected to have."""
+    """Return the lowest and highest expected value of a result."""
     spread = _DEVIATIONS * math.sqrt(moments.variance)
     low, high = moments.mean - spread, moments.mean + spread
     if activation == "RELU6":
@@ -96,7 +96,7 @@ def _range(moments: Moments, activation: str | None) -> tuple[float, float]:
 
 
 def _quantization(low: float, high: float) -> Quantization:
-    """Return a scale and a zero point for a range that holds 0."""
+    """Return a scale and a zero point for a range that includes 0."""
     scale = float(np.float32((high - low) / (_HIGHEST - _LOWEST)))
     zero = min(max(round(_LOWEST - low / scale), _LOWEST), _HIGHEST)
     return Quantization((scale,), (zero,))

@@ -1,4 +1,4 @@
-"""The table of the zoo's models, and the names that people give for them."""
+"""The table of the zoo's models, and the parser of their names."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from litegpu.zoo.transformer import TransformerNet
 from litegpu.zoo.writer import ModelWriter
 
 PREFIX = "zoo:"
-"""What tells the name of a zoo model from a path."""
+"""The prefix of zoo names, which distinguishes them from paths."""
 _DESCRIPTION = f"litegpu {PREFIX}"
-"""How the description in a file of the zoo begins."""
+"""The start of the description in a file of the zoo."""
 
 Value = int | float | str
 
@@ -27,9 +27,9 @@ _TRANSFORMERS: Mapping[str, type[Net]] = {"float32": TransformerNet, "float16": 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """How to build a model: `build` takes a net and a value for each of `defaults`.
+    """How to build a model: `build` gets a net and a value for each of `defaults`.
 
-    `nets` has a kind of net for each variant of `weights` that the model may have.
+    `nets` has a kind of net for each supported variant of `weights`.
     """
 
     build: Callable[..., None]
@@ -60,7 +60,7 @@ _COMMON: Mapping[str, Value] = {"weights": "float32", "seed": 0}
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A parameter that is a number from `low` to `high`, written the plain way."""
+    """A parameter that is a number from `low` to `high`, in plain notation."""
 
     kind: type[int] | type[float]
     low: float
@@ -106,12 +106,12 @@ def names() -> list[str]:
 
 
 def is_zoo_name(text: str) -> bool:
-    """Return whether `text` is written like the name of a zoo model (it may still be unknown)."""
+    """Return whether `text` has the form of a zoo model's name, even of an unknown model."""
     return text.startswith(PREFIX)
 
 
 def has_random_weights(content: bytes) -> bool:
-    """Return whether the bytes of a .tflite file are a model of the zoo, by its description."""
+    """Return whether the bytes of a .tflite file are a zoo model, by its description."""
     return _DESCRIPTION.encode() in content
 
 

@@ -1,4 +1,4 @@
-"""ResNet-50 (v1) for ImageNet, laid out as the Keras model converts."""
+"""ResNet-50 (v1) for ImageNet, as converted from the Keras model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _STEM = 64
 _EXPANSION = 4
 # Inner channels, number of blocks and stride of each stage.
 _STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
-# A projection brings half of what the RELU after the sum wants, the bottleneck brings the rest.
+# A projection contributes half of the variance that the RELU after the sum expects, the bottleneck
+# the rest.
 _PROJECTED = Moments(0.5, 2.0)
 
 

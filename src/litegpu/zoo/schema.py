@@ -1,4 +1,4 @@
-"""The .tflite schema that ships with the runtime, looked up by the names people use."""
+"""The .tflite schema that is installed with the runtime, with lookup by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE_IDENTIFIER = b"TFL3"
 LAST_SMALL_OPCODE = 127
 """PLACEHOLDER_FOR_GREATER_OP_CODES: what the one-byte opcode field holds for codes above it."""
 
-# Operations whose options table is not simply called after them.
+# Operations whose options table is not named after them.
 _SHARED_OPTIONS = {
     "AVERAGE_POOL_2D": "Pool2DOptions",
     "MAX_POOL_2D": "Pool2DOptions",
@@ -41,7 +41,7 @@ _SHARED_OPTIONS = {
     "RANDOM_STANDARD_NORMAL": "RandomOptions",
 }
 
-# Options fields that hold a member of an enumeration, by snake_case name.
+# Options fields that are members of an enumeration, by snake_case name.
 _ENUM_FIELDS = {
     "combiner": "CombinerType",
     "fused_activation_function": "ActivationFunctionType",
@@ -139,9 +139,9 @@ def option_names(op: str) -> set[str]:
 
 
 def options_of(table: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the options that a filled table holds, as `builtin_options` takes them.
+    """Yield the options in a table, in the form that `builtin_options` takes.
 
-    Members of enumerations are their names; numbers that none has stay numbers.
+    Enumeration members are their names; numbers without a name remain numbers.
     """
     for attribute, value in vars(table).items() if table is not None else ():
         name = _snake_case(attribute)

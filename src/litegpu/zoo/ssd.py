@@ -76,7 +76,7 @@ def _extra_maps(net: Net, x: Signal, width: float) -> list[Signal]:
 def _predict(
     net: Net, x: Signal, number: int, kind: str, parts: tuple[int, ...], result: Moments
 ) -> Signal:
-    """Add one prediction of `parts` (boxes a cell first) for each cell of map `number`."""
+    """Add one prediction of `parts` (boxes of a cell first) for each cell of map `number`."""
     scope = f"BoxPredictor_{number}"
     cells = x.shape[1] * x.shape[2]
     x = net.conv(x, math.prod(parts), f"{scope}/{kind}Predictor", result=result)
@@ -88,7 +88,7 @@ def _boxes_per_cell(number: int) -> int:
 
 
 def _anchors(extents: Sequence[int]) -> Floats:
-    """Return the default boxes (y, x of the centre, height, width) of square maps, cell by cell."""
+    """Return the default boxes (y, x of the center, height, width) of square maps, cell by cell."""
     step = (_MAX_SCALE - _MIN_SCALE) / (len(extents) - 1)
     scales = [_MIN_SCALE + step * i for i in range(len(extents))] + [1.0]
     rows = []

@@ -1,4 +1,4 @@
-"""Layers of transformers, each spelled with the operations that converters write for it."""
+"""Transformer layers, expressed in the operations that converters write."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from litegpu.zoo.weights import Moments
 from litegpu.zoo.writer import TensorRef
 
 _STANDARD = Moments(0.0, 1.0)
-# What functions of a normal distribution leave of it.
+# Moments of functions of a normal distribution.
 _GELU = Moments(0.282, 0.346)
 _SWISH = Moments(0.207, 0.313)
 _BRANCH = Moments(0.0, 0.5)
-"""What a branch adds to the signal that passes it by."""
+"""The moments that a branch adds to the residual signal."""
 _CONCENTRATION = math.e
-"""How many times the mean square of softmax's weights is that of equal ones, for normal scores."""
+"""Ratio of the mean square of softmax's weights to that of equal weights, for normal scores."""
 
 
 class TransformerNet(Net):
@@ -38,7 +38,7 @@ class TransformerNet(Net):
         return self._op(x, "FULLY_CONNECTED", operands, shape, name, result, options, version=5)
 
     def embedding(self, shape: tuple[int, ...], name: str, variance: float = 0.1) -> TensorRef:
-        """Return a constant that training would have found."""
+        """Return a constant with the moments of a trained one."""
         pair = weights.dense(
             f"{self.key}/{name}", shape, _STANDARD, Moments(0.0, variance * math.prod(shape[1:]))
         )
@@ -47,8 +47,8 @@ class TransformerNet(Net):
     def layer_norm(self, x: Signal, name: str, epsilon: float, *, negated: bool) -> Signal:
         """Add a layer normalization.
 
-        `negated`: as Keras 3 spells it, with the mean negated; otherwise as `tf.nn` does, which
-        subtracts its product with the factors from the shift.
+        `negated`: as in Keras 3, with the mean negated; otherwise as in `tf.nn`, which subtracts
+        its product with the factors from the shift.
         """
         channels = x.shape[-1]
         factor, shift = self._norm_parameters(name, channels, (1, 1) if negated else ())
@@ -74,7 +74,7 @@ class TransformerNet(Net):
         return replace(last_sum, moments=_STANDARD)
 
     def gelu(self, x: Signal, name: str) -> Signal:
-        """Add GELU, for which converters take every spelling with erf or tanh."""
+        """Add GELU, for which converters support every variant with erf or tanh."""
         return self._op(x, "GELU", [x.ref], x.shape, f"{name}/Gelu", _GELU, {"approximate": False})
 
     def swish(self, x: Signal, name: str) -> Signal:
@@ -107,7 +107,7 @@ class TransformerNet(Net):
         return self._on(x, builtin, [x.ref, other], x.shape, name)
 
     def product(self, a: Signal, b: Signal, name: str, *, transposed: bool = False) -> Signal:
-        """Add BATCH_MATMUL, whose second operand may lie the other way round (`adj_y`)."""
+        """Add BATCH_MATMUL, whose second operand may be transposed (`adj_y`)."""
         columns = b.shape[-2] if transposed else b.shape[-1]
         options = {"adj_x": False, "adj_y": transposed}
         variance = a.shape[-1] * a.moments.variance * b.moments.variance
@@ -167,7 +167,7 @@ class TransformerNet(Net):
         return self.dense(activated, x.shape[-1], f"{name}/fc2", _BRANCH)
 
     def with_class_token(self, x: Signal, name: str) -> Signal:
-        """Add CONCATENATION with one token ahead, a constant with a copy for each of the batch."""
+        """Add CONCATENATION with a leading token, a constant repeated for each batch entry."""
         batch, tokens, channels = x.shape
         one = weights.dense(f"{self.key}/{name}", (channels, 1), _STANDARD, _STANDARD)[0]
         copies = np.tile(one.reshape(1, 1, channels), (batch, 1, 1))
@@ -180,7 +180,7 @@ class TransformerNet(Net):
         return self._input((batch, bins, frames), name, weights.IMAGE)
 
     def conv_1d(self, x: Signal, channels: int, kernel: int, stride: int, name: str) -> Signal:
-        """Add CONV_2D along the tokens between two RESHAPE, one before and one behind it."""
+        """Add CONV_2D along the tokens, between two RESHAPEs."""
         batch, tokens, depth = x.shape
         pair = weights.dense(
             f"{self.key}/{name}", (channels, 1, kernel, depth), x.moments, _STANDARD
@@ -201,7 +201,7 @@ class TransformerNet(Net):
         name: str,
         options: dict[str, bool] | dict[str, float] | None = None,
     ) -> Signal:
-        """Add an operation inside of a layer: nobody asks for its moments."""
+        """Add an operation inside a layer, whose moments are not needed."""
         return self._op(x, builtin, operands, shape, name, x.moments, options)
 
     def _norm_parameters(

@@ -1,4 +1,4 @@
-"""ViT-Ti/16 for ImageNet, as a Keras 3 model converts."""
+"""ViT-Ti/16 for ImageNet, as converted from a Keras 3 model."""
 
 from __future__ import annotations
 

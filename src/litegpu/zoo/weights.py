@@ -1,10 +1,10 @@
-"""Seeded random weights that keep the activations of an untrained network in a healthy range.
+"""Seeded random weights that keep the activations of an untrained network in a reasonable range.
 
-A trained network is kept in range by batch normalization, which a deployed model has folded into
-its weights. Random weights need the same: from the mean and variance that the elements of a layer's
-input are expected to have, its weights and biases are chosen so that its result has the moments
-that its activation wants. All of it is integers and correctly rounded arithmetic, no mathematics
-library and no distribution of NumPy's takes part: a key gives the same bytes on every machine.
+In a trained network, batch normalization, folded into the weights of a deployed model, controls the
+range. Random weights need the same: from the expected mean and variance of a layer's input, its
+weights and biases are chosen so that its result has the moments that its activation expects. All
+arithmetic is on integers or correctly rounded, without a math library or NumPy's distributions: a
+key gives the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Integers = npt.NDArray[np.int32]
 _FULL_SCALE = 1 << 15
 _UNIFORM_VARIANCE = 1 / 3
 _BIAS_SPREAD = 0.5
-# A depthwise filter is its centre tap plus noise on all taps: so channels keep what they carry, as
-# with trained filters (blurs, edges), instead of drowning it in their neighbours.
+# A depthwise filter is its center tap plus noise on all taps: like trained filters (blurs, edges),
+# it preserves each channel's signal instead of mixing it with adjacent pixels.
 _CENTRE_TAP = 0.8
 _NOISE_TAP = 0.5
 
@@ -44,9 +44,9 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """An activation function: what should go into it (normally distributed), what then comes out.
+    """An activation function: the moments of its normal input, and those of its result.
 
-    `suffix` ends the name of a tensor that it made.
+    `suffix` ends the name of its result.
     """
 
     before: Moments
@@ -61,7 +61,7 @@ ACTIVATIONS = {
 }
 
 IMAGE = Moments(0.0, 0.3)
-"""A picture scaled to [-1, 1]; uniform noise over that range has much the same moments."""
+"""A picture scaled to [-1, 1]; uniform noise over that range has similar moments."""
 
 
 def dense(
@@ -78,7 +78,7 @@ def dense(
     taps = _uniform(f"{key}/weights", shape)
     window = tuple(range(1, len(shape)))
     if source.mean:
-        # Else a channel would hold little but the mean of the input times the sum of its taps.
+        # Otherwise a channel would mainly hold the mean of the input times the sum of its taps.
         taps -= taps.sum(axis=window, keepdims=True) // taps[0].size
     power = taps[0].size * _UNIFORM_VARIANCE * source.variance
     weights = _scaled(taps, math.sqrt(result.variance / power))
@@ -99,7 +99,7 @@ def depthwise(key: str, channels: int, source: Moments, result: Moments) -> tupl
 
 
 def _uniform(key: str, shape: tuple[int, ...]) -> Integers:
-    """Return integers spread evenly over [-_FULL_SCALE, _FULL_SCALE)."""
+    """Return integers distributed uniformly over [-_FULL_SCALE, _FULL_SCALE)."""
     digest = hashlib.sha256(key.encode()).digest()
     stream = np.random.PCG64(int.from_bytes(digest[:16], "little"))
     count = math.prod(shape)

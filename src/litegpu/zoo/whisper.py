@@ -1,4 +1,4 @@
-"""The encoder of Whisper (tiny), as the TensorFlow model of Hugging Face converts."""
+"""The encoder of Whisper (tiny), as converted from Hugging Face's TensorFlow model."""
 
 from __future__ import annotations
 

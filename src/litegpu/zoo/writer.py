@@ -1,7 +1,7 @@
-"""Writes .tflite files: tensors and operations in, bytes out.
+"""Writes .tflite files from tensors and operations.
 
-The writer checks names, not meaning: shapes are written as they are given, so a wrong one is found
-by the runtime that loads the file and not hidden here.
+The writer checks names, not meaning: shapes are written as given, so that the runtime reports a
+wrong one when it loads the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from litegpu.graph.ir import ABSENT, Quantization
 from litegpu.zoo import objects, schema
 
 Shape = Sequence[int]
-"""Tensor dimensions; -1 stands for one that is only known when the model runs."""
+"""Tensor dimensions; -1 is an open one, known only when the model runs."""
 
 _SCHEMA_VERSION = 3
 _DEQUANTIZE_FLOAT16_VERSION = 2
@@ -57,7 +57,7 @@ class ModelWriter:
         self._signatures: list[Any] = []
         self._graphs: list[ModelWriter] = [self]
         self.number = 0
-        """By what operations of the model name this graph."""
+        """The index by which operations of the model refer to this graph."""
 
     def subgraph(self) -> ModelWriter:
         """Begin another graph of the same model, whose `build` writes it, too.
@@ -191,7 +191,7 @@ class ModelWriter:
 
         Raises:
             OptionsError: Unknown operation, option, enumeration member or type.
-            ModelError: A tensor that another writer made.
+            ModelError: A tensor of another writer.
         """
         outputs = self._results(builtin, shapes, dtypes, names, quantizations)
         self._operators.append(self._operator(builtin, inputs, outputs, options, version))
@@ -219,7 +219,7 @@ class ModelWriter:
         return outputs
 
     def output(self, *refs: TensorRef) -> None:
-        """Make tensors outputs of the model, in this order after those named before."""
+        """Append tensors to the model's outputs, in this order."""
         self._outputs.extend(self._index(ref) for ref in refs)
 
     def signature(
@@ -349,7 +349,7 @@ class ModelWriter:
     def _index(self, ref: TensorRef) -> int:
         if ref.index >= len(self._refs) or self._refs[ref.index] is not ref:
             raise ModelError(
-                f"Tensor '{ref.name}' was made by another ModelWriter. "
+                f"Tensor '{ref.name}' belongs to another ModelWriter. "
                 "Use only tensors of the writer that the operation is added to."
             )
         return ref.index
