@@ -130,7 +130,7 @@ def lost(w: ModelWriter, x: TensorRef) -> TensorRef:
         (computed, r"Node 1, CONCATENATION, .*: it joins them with others"),
         (first, r"Node 0, STRIDED_SLICE, .*: it takes some of them"),
         (second, r"Node 0, SLICE, .*: it takes some of them"),
-        (lost, r"Node 0, SHAPE, .*: it makes \[\], where rows are lost"),
+        (lost, r"Node 0, SHAPE, .*: it computes \[\], where rows are lost"),
     ],
 )
 def test_what_cannot_have_more_rows(build: Any, why: str) -> None:
