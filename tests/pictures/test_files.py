@@ -157,7 +157,11 @@ def _outside(model: Any) -> None:
         (of(dtype="int8"), {}, "without one scale and zero point"),
         (of((1, 4, 4, 1)), {"input_format": "rgb8"}, "takes one channel .* Use gray8"),
         (edited(of(), _outside), {}, "constants behind its tables"),
-        (edited(of(), note(b"model_control_dependencies", b"0")), {}, "refer to its operations by index"),
+        (
+            edited(of(), note(b"model_control_dependencies", b"0")),
+            {},
+            "refer to its operations by index",
+        ),
     ],
 )
 def test_models_that_take_no_picture(content: bytes, options: Any, text: str) -> None:

@@ -109,7 +109,7 @@ def test_pictures_become_rows_in_order(folder: Path, capsys: pytest.CaptureFixtu
         pixels = np.abs((np.array([50 * number, 10, 200], np.float32) - 127.5) / 127.5)
         np.testing.assert_allclose(values, np.broadcast_to(pixels, (8, 6, 3)), atol=1e-6)
     captured = capsys.readouterr()
-    assert "Left out, for they are no pictures or arrays: .txt (1)\n" in captured.err
+    assert "Skipped, because they are not pictures or arrays: .txt (1)\n" in captured.err
     masked = re.sub(r" +[\d.]+\b", " N", captured.out.replace(field.name, "OUTPUT"))
     masked = masked.replace("list<item: float>", "float[8, N, N]")  # of older versions of pyarrow
     assert (
@@ -210,7 +210,7 @@ def test_a_folder_of_tables_with_pictures_inside(folder: Path) -> None:
     assert found["name"].to_pylist() == [*(f"0.parquet:{i}" for i in range(3)), "1.parquet:0"]
     errors = found["error"].to_pylist()
     assert errors[0] is errors[3] is None
-    assert errors[1] == "The column 'image' has no value here."
+    assert errors[1] == "The column 'image' has no value in this row."
     assert "The picture '(10 bytes)' cannot be read" in errors[2]
     value = found[output_of(found)][0].as_py()
     for other in (
@@ -377,7 +377,7 @@ def refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tup
         ("array.tflite --input=pictures", 2, "--output is missing"),
         ("array.tflite --input=none --output=o.parquet", 1, "--input=none: there is no such"),
         ("array.tflite --input=pictures --output=o.parquet", 1, "the files are pictures, and the"),
-        ("two.tflite --input=empty --output=o.parquet", 1, "the folder holds no pictures (.avif"),
+        ("two.tflite --input=empty --output=o.parquet", 1, "the folder has no pictures (.avif"),
         ("picture.tflite --input=pictures --output=full", 1, "holds 'file', which is no part"),
         ("picture.tflite --input=pictures --output=full --overwrite", 1, "holds 'file', which"),
         ("picture.tflite --input=pictures --output=t.parquet", 2, "Replace it by --overwrite, or"),
@@ -402,8 +402,12 @@ def refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tup
         ("array.tflite --input=t.parquet --columns=left --output=o.parquet", 2, "not of the form"),
         ("array.tflite --input=t.parquet --keep=b --output=o.parquet", 1, "has no column 'b'"),
         ("array.tflite --input=t.parquet --name_column=b --output=o.parquet", 1, "no column 'b'"),
-        ("array.tflite --input=t.parquet --keep=name --output=o.parquet", 2, "of its own. Rename"),
-        ("array.tflite --input=s.parquet --output=o.parquet", 1, "is read as pictures, and the"),
+        (
+            "array.tflite --input=t.parquet --keep=name --output=o.parquet",
+            2,
+            "the output already has a column 'name'. Rename",
+        ),
+        ("array.tflite --input=s.parquet --output=o.parquet", 1, "is read as pictures, but the"),
         ("array.tflite --input=broken.parquet --output=o.parquet", 1, "cannot be read as Parquet"),
         ("array.tflite --input=uneven --output=uneven/o.parquet", 2, "one of its tables"),
         ("array.tflite --input=uneven --output=o.parquet", 1, "b.parquet has no column 'x'"),

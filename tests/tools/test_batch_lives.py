@@ -65,17 +65,15 @@ def test_what_was_interrupted_goes_on(
     assert sorted(each.name for each in partial.glob("*.parquet")) == [
         f"part-0000{number}.parquet" for number in range(3)
     ]
-    assert f"48 of {ROWS} samples are kept in {output}.partial; --resume goes on" in (
+    assert f"48 of {ROWS} samples are saved in {output}.partial; --resume continues" in (
         capsys.readouterr().err
     )
     assert batch(output=output) == 1
-    assert "holds 3 parts of a run that did not end. Continue it by --resume" in (
-        capsys.readouterr().err
-    )
+    assert "has 3 parts of an unfinished run. Continue it by --resume" in (capsys.readouterr().err)
     assert batch("--batch=8", "--resume", output=output) == 1
-    assert "is of another run: its batch is 16, now 8. Repeat" in capsys.readouterr().err
+    assert "belongs to another run: its batch is 16, now 8. Repeat" in capsys.readouterr().err
     assert batch("--resume", output=output) == 0
-    assert f"48 of {ROWS} samples are done; going on" in capsys.readouterr().err
+    assert f"48 of {ROWS} samples are done; continuing" in capsys.readouterr().err
     assert not partial.exists()
     assert batch(output="whole.parquet") == 0
     assert pq.read_table(output).equals(pq.read_table("whole.parquet"))
@@ -203,6 +201,6 @@ def test_ctrl_c_ends_at_once_and_keeps_what_is_done(
     assert time.monotonic() - start < 10
     assert process.returncode == 130, error
     assert "Traceback" not in error
-    assert "of 3000 samples are kept in out.parquet.partial" in error
+    assert "of 3000 samples are saved in out.parquet.partial" in error
     assert pq.read_table(first).num_rows == 60
     assert not Path("out.parquet").exists()

@@ -129,7 +129,7 @@ def test_the_model_may_stand_by_itself(model: str, capsys: pytest.CaptureFixture
     ]
     assert f"INFO: Graph: [{model}]" in lines and f"INFO: Loaded model {model}" in lines
     assert benchmark(model, "other.tflite") == 2
-    assert f"Two models are named: other.tflite and --graph={model}." in capsys.readouterr().err
+    assert f"Two models are given: other.tflite and --graph={model}." in capsys.readouterr().err
     assert benchmark(model, "--zzz=1") == 2
     assert "error: unknown flag '--zzz'." in capsys.readouterr().err
 
@@ -300,7 +300,7 @@ def test_settings_that_the_runtime_lacks_are_named(
         "WARN: --use_caching has no effect: the runtime's Python interface has no such setting."
     ) in lines
     assert (
-        "WARN: --max_profiling_buffer_entries has no effect: no buffer limits how much is profiled."
+        "WARN: --max_profiling_buffer_entries has no effect: the profile is not limited."
     ) in lines
 
 
@@ -389,7 +389,7 @@ def test_a_model_behind_a_descriptor(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert benchmark("fd:3:x:9") == 1
     error = capsys.readouterr().err
     assert error.startswith("ERROR: Failed to load model fd:3:x:9\n")
-    assert "--graph=fd:3:x:9 is not fd:DESCRIPTOR:OFFSET:SIZE. Write three whole" in error
+    assert "--graph=fd:3:x:9 is not fd:DESCRIPTOR:OFFSET:SIZE. Write three integers" in error
     assert benchmark("fd:987654:0:9") == 1
     assert "file descriptor 987654 cannot be read there (" in capsys.readouterr().err
 
@@ -493,7 +493,9 @@ def test_a_signature_is_run(
     np.testing.assert_allclose(np.fromfile(target, np.float32), function(values), atol=1e-5)
     assert f"INFO: Graph: [{signed}]\nINFO: Signature to run: [{key}]\n" in text
     assert f"INFO: Loaded model {signed}\nINFO: Using signature: {key}\nINFO: GPU del" in text
-    said = "WARN: Nodes are told apart in the model's first graph only, which is not what runs here"
+    said = (
+        "WARN: Single nodes are known in the model's first graph only, but another graph runs here"
+    )
     assert (said in text) == (key == "decode")
 
 
@@ -542,7 +544,7 @@ def test_a_profile_of_a_shared_graph(
     assert "node type, first, avg_ms, %, cdf%, mem KB, times called, name" in lines
     assert any(re.match(r"TfLiteGpuDelegateV2, [\d.]+, [\d.]+, [\d.]+%, ", line) for line in lines)
     rest = [line for line in lines if line.startswith("CPU, ")]
-    assert rest[0].endswith(", 1, 2 nodes, and the runtime, which does not tell them apart")
+    assert rest[0].endswith(", 1, 2 nodes, and the runtime, without times of single nodes")
     assert "Profiling Info" not in capsys.readouterr().out
 
 
@@ -560,9 +562,7 @@ def test_a_profile_of_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     large = saved(tmp_path, chain(["LOGISTIC"], (1, 64, 64, 16)))
     assert benchmark(large, "--enable_op_profiling") == 0
     text = capsys.readouterr().out
-    assert (
-        "WARN: The runtime's Python interface does not tell the times of nodes on the CPU" in text
-    )
+    assert "WARN: The runtime's Python interface does not report the times of single nodes" in text
     assert re.search(r"\n\t +CPU\t +[\d.]+\t +[\d.]+\t100.000%\t100.000%\t +0.000\t +1\tall ", text)
 
 

@@ -232,7 +232,10 @@ def test_flags_of_inputs(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse_layers("", "", "", "") == []
     found = parse_layers("a:0,b", "1,2:3", "b,1,2", "a::0:c::\\x,b:y")
     assert found == [Layer("a:0", (1, 2), None, "c:\\x"), Layer("b", (3,), (1, 2), "y")]
-    assert capsys.readouterr().out == "WARN: The file of input b wins over its value range.\n"
+    assert (
+        capsys.readouterr().out
+        == "WARN: The file of input b takes precedence over its value range.\n"
+    )
 
 
 COUNTS = (

@@ -33,7 +33,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_nothing_is_kept_yet(tmp_path: Path, capsys: Capture) -> None:
     assert in_folder(tmp_path / "none") == 0
-    assert f"Nothing is kept in '{tmp_path / 'none'}'." in capsys.readouterr().out
+    assert f"Nothing is cached in '{tmp_path / 'none'}'." in capsys.readouterr().out
     assert not (tmp_path / "none").exists()
 
 
@@ -55,7 +55,7 @@ def test_what_was_warmed_serves_a_delegate(tmp_path: Path, model: Path, capsys: 
     del target
     assert in_folder(folder, *flags, "--verify") == 0
     seen = capsys.readouterr()
-    assert ", which was kept already (" in seen.err
+    assert ", which was already cached (" in seen.err
     assert "1 file, " in seen.out and "none damaged" in seen.out and "opencl " in seen.out
 
 
@@ -213,7 +213,7 @@ def test_kernels_by_themselves_are_counted(tmp_path: Path, capsys: Capture) -> N
     assert in_folder(tmp_path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["kernels"] == {"files": 1, "bytes": 2 << 20}
     assert in_folder(tmp_path, "--limit=1") == 0
-    assert "Nothing is kept in" in shown(capsys)
+    assert "Nothing is cached in" in shown(capsys)
 
 
 def shown(capsys: Capture) -> str:
@@ -227,7 +227,9 @@ def test_models_that_make_room_for_later_ones_are_not_warm(
     other.write_bytes(chain(["ABS"]))
     monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "0")
     assert in_folder(tmp_path / "kept", f"--warm={model},{other}", "--backend=opencl") == 1
-    assert "1 file made room for later ones: all together may take 0 B." in capsys.readouterr().err
+    assert (
+        "1 file made room for later ones: the limit of all files is 0 B." in capsys.readouterr().err
+    )
     monkeypatch.delenv("LITEGPU_CACHE_LIMIT")
     assert in_folder(tmp_path / "kept", f"--warm={model},{other}", "--backend=opencl") == 0
     assert "made room" not in capsys.readouterr().err
@@ -255,7 +257,7 @@ def test_what_cannot_be_removed_is_an_error(
 
 def test_a_cache_that_keeps_nothing_is_a_mistake(tmp_path: Path, capsys: Capture) -> None:
     assert in_folder(tmp_path, "--cache=false") == 2
-    assert "--cache=false keeps nothing. Leave it out to see" in capsys.readouterr().err
+    assert "--cache=false caches nothing. Leave it out to list" in capsys.readouterr().err
 
 
 def test_a_file_is_no_folder(model: Path, capsys: Capture) -> None:

@@ -40,7 +40,7 @@ def test_both_ways_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     said = " ".join(capsys.readouterr().out.split())
     assert status == 0
     assert "quantized: integer" in said
-    assert 'quantized="exact": 1 of 1 nodes, in their integers, equal to the CPU\'s' in said
+    assert 'quantized="exact": 1 of 1 nodes, in integers, equal to the CPU\'s' in said
     assert 'quantized="float": 1 of 1 nodes, as real numbers' in said
     assert said.index('"exact"') < said.index('"float"')
 
@@ -50,7 +50,7 @@ def test_nothing_more_is_promised_of_floats(
 ) -> None:
     check(hybrid(), tmp_path)
     said = " ".join(capsys.readouterr().out.split())
-    assert "1 of 1 nodes, floats rounded to bytes where weights are" in said
+    assert "1 of 1 nodes, floats rounded to bytes for quantized weights" in said
     assert "1 of 1 nodes, weights as real numbers" in said
     assert "every bit" not in said
 

@@ -191,8 +191,11 @@ def test_sampled_power_follows_its_changes(clock: Clock, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        ("nvmlInit", r"NVML does not begin \(Driver Not Loaded\). Check that `nvidia-smi` works"),
-        ("nvmlDeviceGetHandleByPciBusId", r"NVML does not tell of it \(Driver Not Loaded\)"),
+        (
+            "nvmlInit",
+            r"NVML cannot be initialized \(Driver Not Loaded\). Check that `nvidia-smi` works",
+        ),
+        ("nvmlDeviceGetHandleByPciBusId", r"NVML does not report it \(Driver Not Loaded\)"),
     ],
 )
 def test_a_driver_that_fails(
@@ -221,7 +224,7 @@ def test_a_gpu_that_is_lost_meanwhile(
 
 def test_a_gpu_that_tells_nothing(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml(monkeypatch, clock, Board("NVIDIA H200", ADDRESS, has_counter=False, has_power=False))
-    with pytest.raises(MeterError, match=r"NVML does not tell of it \(Not Supported\)"):
+    with pytest.raises(MeterError, match=r"NVML does not report it \(Not Supported\)"):
         gpu_meter(H200)
 
 
@@ -236,7 +239,7 @@ def test_power_that_fails_at_once(clock: Clock, monkeypatch: pytest.MonkeyPatch)
 
 def test_gpus_that_nobody_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     radeon = replace(H200, name="AMD Radeon", platform="OpenCL")
-    with pytest.raises(MeterError, match="litegpu reads meters of NVIDIA's GPUs"):
+    with pytest.raises(MeterError, match="litegpu supports only NVIDIA's meters"):
         gpu_meter(radeon)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(MeterError, match=r"'nvidia-ml-py'.*pip install 'litegpu\[energy\]'"):
@@ -333,7 +336,7 @@ def test_why_a_cpu_is_not_measured(powercap: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(MeterError, match=r"has no package of intel-rapl\. Virtual machines"):
         cpu_meter()
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(MeterError, match=r"only Linux tells it \(RAPL\)"):
+    with pytest.raises(MeterError, match=r"only Linux reports it \(RAPL\)"):
         cpu_meter()
 
 
@@ -408,8 +411,7 @@ def test_a_machine_without_meters(
     assert benchmark(model, "--measure_energy", "--json") == 0
     captured = capsys.readouterr()
     assert captured.err.endswith(
-        "WARN: The CPU tells nothing.\n"
-        "WARN: No energy was measured: there is no meter that can be read here.\n"
+        "WARN: The CPU tells nothing.\nWARN: No energy was measured: no meter can be read here.\n"
     )
     energy_found = json.loads(captured.out)["energy"]
     assert (energy_found["joules"], energy_found["missing"]) == (None, ["The CPU tells nothing."])
@@ -468,8 +470,8 @@ def test_devices_of_other_makers_are_not_known(monkeypatch: pytest.MonkeyPatch) 
     found = Delegates((Applied("EXTERNAL", object()), Applied("XNNPACK")), None, False)
     _, missing = benchmark_energy.find_meters(found)
     assert missing == [
-        "The energy of what the EXTERNAL delegate runs on is not measured: nothing tells which "
-        "device that is."
+        "The energy of the device that runs the EXTERNAL delegate is not measured: nothing "
+        "reports which device that is."
     ]
 
 

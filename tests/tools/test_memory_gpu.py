@@ -59,7 +59,7 @@ def test_nvml_that_fails(function: str, nvml: FakeNvml) -> None:
     with GpuPeak(1) as peak:
         pass
     assert peak.missing == (
-        "NVML, which tells of NVIDIA's GPUs, failed (Driver Not Loaded). Check `nvidia-smi`."
+        "NVML, which reports on NVIDIA GPUs, failed (Driver Not Loaded). Check `nvidia-smi`."
     )
     assert nvml.opened == 0
 
@@ -108,7 +108,7 @@ def test_the_lines_about_memory(
     nvml.boards[0].users = {}
     assert benchmark(WATCHED)[1] == (
         "INFO: Peak GPU memory (MB), by NVML: 0 more than before, of all processes (it does not "
-        "tell of this one: in a container, say)"
+        "report this one, for example in a container)"
     )
     assert len(benchmark()) == 1, "nobody asked for it"
 
@@ -119,7 +119,7 @@ def test_without_nvml(
     monkeypatch.setitem(sys.modules, "pynvml", None)
     result = tmp_path / "result.json"
     assert benchmark(WATCHED, f"--json={result}")[1] == (
-        "WARN: The peak of the GPU's memory is not known: Measuring a GPU's memory needs the "
+        "WARN: The peak GPU memory is not known: Measuring a GPU's memory needs the "
         "Python package 'nvidia-ml-py', which is not installed. Install it with: pip install "
         "'litegpu[energy]'"
     )

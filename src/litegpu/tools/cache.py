@@ -1,4 +1,4 @@
-"""`litegpu cache`: what is kept for faster starts; checks it, clears it, fills it."""
+"""`litegpu cache`: lists, checks, clears and fills the cache of compiled partitions."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ EXAMPLES = (
     "litegpu cache --limit=512",
 )
 NOTES = (
-    "What is kept depends on the model, the options, the device and its driver: --warm takes the "
-    "flags that the delegate will be made with. --serialization_dir names another folder than the "
+    "What is cached depends on the model, the options, the device and its driver: give --warm the "
+    "flags of the delegate that will be used. --serialization_dir names another folder than the "
     "user's own.",
 )
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A file, what it says of itself, and what is wrong with it."""
+    """A file, its contents, and its fault, if there is one."""
 
     entry: Entry
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -96,13 +96,13 @@ class _Seen:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Do what is asked for, then list what there is; 1 if something is damaged or did not warm."""
+    """Do what is requested, then list the cache; 1 if something is damaged or did not warm."""
     if args.cache is False:
-        raise OptionsError("--cache=false keeps nothing. Leave it out to see what is kept.")
+        raise OptionsError("--cache=false caches nothing. Leave it out to list the cache.")
     try_to_write("json", args.json)
     options = {**given_options(args), "cache": args.cache or True}
     kept_in = GpuDelegateOptions(**options).cache_folder()
-    assert kept_in is not None  # cache=True says so
+    assert kept_in is not None  # cache=True reports that
     folder, trusted = Path(kept_in.folder), kept_in.trusted
     _require_readable(folder)
     removed = _clear(folder) if args.clear else []
@@ -128,7 +128,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _require_readable(folder: Path) -> None:
-    """Raise FileError where there is something that is no folder, or nobody may look into."""
+    """Raise FileError if it exists and is not a folder, or cannot be read."""
     try:
         entries(folder)
     except OSError as error:
@@ -138,10 +138,10 @@ def _require_readable(folder: Path) -> None:
 
 
 def _refused(folder: Path, trusted: bool) -> str:
-    """Return why nothing is read from a folder or kept in it, nothing if both is done."""
+    """Return why a folder is neither read nor written, an empty text if it is."""
     try:
         check_folder(folder, trusted)
-    except FileNotFoundError:  # it will be made
+    except FileNotFoundError:  # it will be created
         return ""
     except OSError as error:
         return error.strerror or str(error)
@@ -149,7 +149,7 @@ def _refused(folder: Path, trusted: bool) -> str:
 
 
 def _clear(folder: Path) -> list[Entry]:
-    """Remove everything of litegpu's. Raises FileError where something stays."""
+    """Remove all files of litegpu. Raises FileError if some remain."""
     removed = clear(folder)
     if left := [*entries(folder), *kernels(folder)]:
         raise FileError(f"'{left[0].path}' cannot be removed. Check who owns the folder.")
@@ -157,7 +157,7 @@ def _clear(folder: Path) -> list[Entry]:
 
 
 def _warm_all(models: Sequence[FoundModel], folder: Path, options: dict[str, Any]) -> bool:
-    """Warm models, one after the other; return whether all of all of them is kept in the end."""
+    """Warm models, one after the other; return whether everything is cached at the end."""
     warmed, used = True, set[Path]()
     for model in models:
         before = {*entries(folder)}
@@ -166,18 +166,18 @@ def _warm_all(models: Sequence[FoundModel], folder: Path, options: dict[str, Any
     if gone := used - {entry.path for entry in entries(folder)}:
         limit = shown_size(config.cache_limit())
         note(
-            f"{counted(len(gone), 'file')} made room for later ones: all together may take "
-            f"{limit}. A larger LITEGPU_CACHE_LIMIT (MiB) keeps them, here and where they serve."
+            f"{counted(len(gone), 'file')} made room for later ones: the limit of all files is "
+            f"{limit}. Set a larger LITEGPU_CACHE_LIMIT (MiB), here and where they are used."
         )
     return warmed and not gone
 
 
 def _warm(model: FoundModel, folder: Path, options: dict[str, Any]) -> bool:
-    """Compile a model, or find that it was; return whether all that was delegated is kept."""
+    """Compile a model, or find it in the cache; return whether all delegated nodes are cached."""
     before, began = {entry.path for entry in entries(folder)}, time.perf_counter()
     options = {"quick_start": False, **options}
     with GpuDelegate(**options, on_progress=start_bar()) as delegate, quietly() as warnings:
-        # The CPU's part of a model is of no interest.
+        # The CPU's part of a model does not matter.
         interpreter(model.content, delegate)
         delegate.wait_for_best_code()
         report = delegate.report
@@ -189,14 +189,14 @@ def _warm(model: FoundModel, folder: Path, options: dict[str, Any]) -> bool:
     elif warnings:
         outcome = ", which cannot be cached"
     else:
-        outcome = f", {counted(len(new), 'new file')}" if new else ", which was kept already"
+        outcome = f", {counted(len(new), 'new file')}" if new else ", which was already cached"
     what = f"{counted(count, 'partition')} on {delegate.device.title}"
     note(f"{model.source}: {what}{outcome} ({shown_time(seconds)})")
     return bool(count) and not warnings
 
 
 def _look(entry: Entry, whole: bool, trusted: bool = False) -> _Seen:
-    """Return what there is to say of a file; without `whole`, damage is not looked for."""
+    """Return the facts of a file; without `whole`, damage is not detected."""
     seen = _Seen(entry)
     try:
         data = read(entry.path, trusted=trusted) if whole else beginning(entry.path, trusted)
@@ -232,7 +232,7 @@ def _print(
     if removed:
         note(f"removed: {counted(len(removed), 'file')}, {shown_size(_size(removed))}")
     if not seen and not others:
-        print(f"Nothing is kept in '{folder}'.")
+        print(f"Nothing is cached in '{folder}'.")
         return
     damaged = sum(bool(each.fault) for each in seen)
     columns = (*_COLUMNS, "damage") if damaged else _COLUMNS

@@ -1,4 +1,4 @@
-"""Python programs of litegpu in processes of their own, which may crash or hang there."""
+"""Runs Python programs of litegpu in separate processes, which may crash or hang."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ hide its."""
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: its status, None where it was stopped for it took too long."""
+    """How a process ended: its status, None if it was stopped after a timeout."""
 
     status: int | None
     output: str
     errors: str
 
     def how(self) -> str:
-        """Say how it ended, in the middle of a sentence."""
+        """Return how it ended, as a part of a sentence."""
         if self.status is None:
             return "hangs"
-        if self.status < 0:  # POSIX tells a signal so
+        if self.status < 0:  # the status of a signal on POSIX
             return f"crashes: {signal.strsignal(-self.status)}"
         return f"ends the process with status {self.status:#x}"
 

@@ -1,4 +1,4 @@
-"""The command `litegpu TOOL …`: finds the tool, runs it, turns errors into one clean line."""
+"""The command `litegpu TOOL …`: finds the tool, runs it, prints errors as one line."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ _MODEL_FLAGS = ("--graph", "--model_file")
 
 
 def help_text() -> str:
-    """Return what `litegpu --help` prints."""
+    """Return the text of `litegpu --help`."""
     return HELP.format(tools="\n".join(_tool_lines(*each) for each in TOOLS.items()))
 
 
 def _tool_lines(name: str, text: str) -> str:
-    """Return a tool and what it does, below each other where the name is long."""
+    """Return a tool and its description, on two lines if the name is long."""
     gap = " " * (_NAMES - len(name)) if len(name) < _NAMES else "\n" + " " * (_NAMES + 2)
     return f"  {name}{gap}{text}"
 
 
 _NAMES = 16
-"""Columns that the help keeps for names of tools."""
+"""Number of columns for the names of tools in the help."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if config.debug_level():
             raise
         return _fail(f"error: {error}", 2 if isinstance(error, OptionsError) else 1)
-    except BrokenPipeError:  # the reader of our output, `head` say, has gone
+    except BrokenPipeError:  # the reader of the output, for example `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -151,7 +151,7 @@ def _fail(message: str, status: int) -> int:
 
 
 def _parser(name: str, tool: ModuleType) -> FlagParser:
-    # What a reader of the tool's figures must know, where there is something.
+    # what users of the tool should know about its figures
     notes = (f"litegpu {name}: {TOOLS[name]}.", *getattr(tool, "NOTES", ()))
     about = "\n\n".join(paragraph(text) for text in notes)
     optional = getattr(tool, "OPTIONAL", ())
@@ -167,7 +167,7 @@ def _parser(name: str, tool: ModuleType) -> FlagParser:
 
 
 def _use_forgiving_output() -> None:
-    """Never fail on a character that an old console cannot show."""
+    """Never fail on a character that an old console cannot print."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""`litegpu batch MODEL --input=… --output=…`: a model over any number of pictures or arrays."""
+"""`litegpu batch MODEL --input=… --output=…`: runs a model on any number of pictures or arrays."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ BATCH_FLAGS = (
     Flag("resume", bool, None, "continue an interrupted run; false restarts it"),
     Flag(
         *("on_error", one_of(ON_ERROR), "record"),
-        "of a sample that fails: record, skip, or fail (end the run)",
+        "for a sample that fails: record, skip, or fail (end the run)",
         metavar="TEXT",
     ),
     Flag("columns", pairs, None, "columns of the inputs: INPUT=COLUMN,...", metavar="TEXT"),
@@ -76,16 +76,16 @@ EXAMPLES = (
 )
 NOTES = (
     "Each sample is a row of the output: its name, the model's outputs, and in the column 'error' "
-    "why it has none. Rows are in the order of the input. OUTPUT appears when all is done; until "
-    "then finished parts lie in OUTPUT.partial.",
+    "the reason if it has none. Rows are in the order of the input. OUTPUT appears when all is "
+    "done; until then finished parts are in OUTPUT.partial.",
     "Pictures are prepared as by `litegpu run`. Samples are decoded ahead of the GPU, in "
-    "threads, or in processes where threads hold each other up; there is a process for each GPU "
-    "where there are several.",
+    "threads, or in processes if threads block each other; with several GPUs, each has its own "
+    "process.",
 )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the model over all samples; 0 unless none of them has outputs."""
+    """Run the model on all samples; returns 0 unless none of them has outputs."""
     parquet()
     steps = engines.Steps()
     _check(args)
@@ -129,14 +129,14 @@ def main(args: argparse.Namespace) -> int:
 
 
 class Opening:
-    """Opens a model with the delegate that flags ask for, in whatever process."""
+    """Opens a model with the delegate that the flags request, in any process."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         """Take the flags."""
         self._args = args
 
     def __call__(self, model: bytes, position: engines.Place) -> Any:
-        """Return an interpreter whose tensors have no memory yet, and its delegate."""
+        """Return an interpreter before the allocation of its tensors, and its delegate."""
         if self._args.cpu:
             return self.on_cpu(model)
         args = copy.copy(self._args)
@@ -153,7 +153,7 @@ class Opening:
 
 
 def outputs_alone(_: Any, outputs: engines.Arrays) -> engines.Arrays:
-    """Keep all outputs of a sample."""
+    """Return the outputs of a sample, all of them."""
     return outputs
 
 
@@ -178,7 +178,7 @@ def _source(args: argparse.Namespace, plan: engines.BatchPlan) -> FileSource | T
     if path.suffix.lower() == ".parquet" or (path.is_dir() and any(path.rglob("*.parquet"))):
         if path.is_dir() and path.resolve() in Path(args.output).resolve().parents:
             raise OptionsError(
-                f"--output={args.output}: it lies in --input={args.input}, and would be one of "
+                f"--output={args.output}: it is inside --input={args.input}, and would be one of "
                 "its tables the next time. Write it elsewhere."
             )
         return find_tables(args.input, plan, args.columns or {}, args.name_column)
@@ -199,7 +199,7 @@ def _tell(
     meter: engines.Meter,
     steps: engines.Steps,
 ) -> None:
-    """Print what was done, how fast, and where all the time went."""
+    """Print what was done, how fast, and where the time went."""
     if not prints_json(args):
         shape = ", ".join(f"{each.name} {_plain(each.type)}" for each in table.schema)
         print(f"{args.output}: {shape}")
@@ -230,6 +230,6 @@ def _tell(
 
 
 def _plain(kind: Any) -> str:
-    """Return a type as people read it: `float[10, 4]` for a tensor."""
+    """Return a type in readable form: `float[10, 4]` for a tensor."""
     shape = getattr(kind, "shape", None)
     return f"{kind.value_type}{list(shape)}" if shape else str(kind)

@@ -1,4 +1,4 @@
-"""Arrays and pictures as what an input of a model takes."""
+"""Converts arrays and pictures to values of a model's inputs."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def from_picture(picture: str | bytes, tensor: Tensor, mean: float, std: float) 
 def from_array(values: Any, tensor: Tensor) -> NDArray[Any]:
     """Return an array as the value of an input.
 
-    It may be flat, or have a batch of 1 before. Numbers change their type where that loses no
-    more than digits; real numbers for an integer input become its quantized ones.
+    It may be flat, or have a leading batch of 1. Numbers are converted if only precision is lost;
+    real numbers for an integer input are quantized.
 
     Raises:
-        ModelError: it has another size, or numbers that the input cannot hold.
+        ModelError: it has another size, or values that the input cannot represent.
     """
     array = np.asarray(values)
     fits = array.ndim <= 1 or _core(array.shape) == _core(tensor.shape)
@@ -52,7 +52,7 @@ def from_array(values: Any, tensor: Tensor) -> NDArray[Any]:
 
 
 def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape without the ones before it."""
+    """Return a shape without leading ones."""
     start = next((index for index, size in enumerate(shape) if size != 1), len(shape))
     return shape[start:]
 
@@ -67,7 +67,7 @@ def _typed(array: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
         limits = np.iinfo(kind)
         if array.size and not (limits.min <= array.min() and array.max() <= limits.max):
             raise ModelError(
-                f"The input '{tensor.name}' takes {kind}, and cannot hold "
+                f"The input '{tensor.name}' takes {kind}, and cannot represent "
                 f"{array.min()} to {array.max()}."
             )
         return array.astype(kind)
@@ -82,7 +82,7 @@ def _typed(array: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
 
 
 def real_numbers(values: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
-    """Return an output as real numbers where it is quantized, else as it is."""
+    """Return an output as real numbers if it is quantized, else unchanged."""
     return dequantised(values, {"quantization": tensor.quantization})
 
 
@@ -97,7 +97,7 @@ def read_array_file(path: str, inputs: tuple[Tensor, ...]) -> list[NDArray[Any]]
         with open(path, "rb") as file:
             found = np.load(file, allow_pickle=False)
             arrays = dict(found) if isinstance(found, np.lib.npyio.NpzFile) else {"": found}
-    except Exception as error:  # damaged archives raise what they like
+    except Exception as error:  # damaged archives raise all kinds of errors
         raise FileError(f"The array '{path}' cannot be read: {error}. Write it again.") from error
     if len(arrays) == len(inputs) == 1:
         return [from_array(next(iter(arrays.values())), inputs[0])]

@@ -1,4 +1,4 @@
-"""Outputs of a model as columns of a table, and their types."""
+"""Converts outputs of a model to columns of a table."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from litegpu.tools.engines import Arrays, BatchPlan, Tensor
 NAME, ERROR = "name", "error"
 _KINDS = "fiub"
 _FIRST_WITH_MISSING_TENSORS = 26
-"""The first pyarrow of that kind; Python 3.10 has none."""
+"""The first version of pyarrow with that type; Python 3.10 has none."""
 
 
 class OutputColumns:
-    """The columns that outputs become.
+    """The columns of the outputs.
 
     An output of a fixed shape is a column of tensors of that shape (Arrow's extension type
-    `arrow.fixed_shape_tensor`), of lists where pyarrow is too old for these, or of numbers where
-    it is one. An output whose shape a run decides
-    is a column of lists, and NAME_shape has the shapes. The metadata of a column holds
-    the tensor's name, shape, type and quantization as JSON, under the key `litegpu`.
+    `arrow.fixed_shape_tensor`), of lists if pyarrow is too old for these, or of numbers if it is a
+    single number. An output with a dynamic shape is a column of lists, and NAME_shape has the
+    shapes. The metadata of a column hold the tensor's name, shape, type and quantization as JSON,
+    under the key `litegpu`.
     """
 
     def __init__(
         self, plan: BatchPlan, names: Sequence[str], reserved: Iterable[str], real: bool
     ) -> None:
-        """Take what outputs are called; `real` stores quantized ones as real numbers.
+        """Set the names of the outputs; `real` stores quantized ones as real numbers.
 
         Raises:
-            ModelError: an output has a type that no table has.
+            ModelError: a table cannot have an output's type.
         """
         self._tensors, self._real = plan.outputs, real
         used = {NAME, ERROR, *reserved}
@@ -49,7 +49,7 @@ class OutputColumns:
 
     @property
     def row_bytes(self) -> int:
-        """About how many bytes a row takes."""
+        """Approximate number of bytes per row."""
         return sum(tensor.nbytes for tensor in self._tensors) + 64
 
     def fields(self) -> list[Any]:
@@ -102,7 +102,7 @@ class OutputColumns:
 
 
 def output_names(interpreter: Any) -> list[str]:
-    """Return what outputs are called: by the model's signature where it has one of all of them."""
+    """Return the names of the outputs: from a signature that has all of them, if there is one."""
     details = interpreter.get_output_details()
     for key in interpreter.get_signature_list():
         named = interpreter.get_signature_runner(key).get_output_details()
@@ -113,7 +113,7 @@ def output_names(interpreter: Any) -> list[str]:
 
 
 def _typed(kind: Any, tensor: Tensor) -> Any:
-    """Return the type of a column with an output of a fixed shape, of numbers of a kind."""
+    """Return the type of a column for an output of a fixed shape and a number type."""
     import pyarrow as pa
 
     if not _is_tensor(tensor):
@@ -124,7 +124,7 @@ def _typed(kind: Any, tensor: Tensor) -> Any:
 
 
 def _holds_missing_tensors() -> bool:
-    """Whether a table with rows without a tensor, which failed, can be written and read back."""
+    """Whether pyarrow can write and read rows without a tensor, which are those that failed."""
     import pyarrow as pa
 
     return int(pa.__version__.split(".")[0]) >= _FIRST_WITH_MISSING_TENSORS
@@ -135,7 +135,7 @@ def _is_tensor(tensor: Tensor) -> bool:
 
 
 def _free(name: str, used: set[str]) -> str:
-    """Return a name that nothing has: this one, else with a number after it."""
+    """Return a name that is not in use: this one, or with a number after it."""
     candidates = (name or "output", *(f"{name}_{number}" for number in range(1, len(used) + 2)))
     free = next(each for each in candidates if each not in used)
     used.add(free)

@@ -1,4 +1,4 @@
-"""Samples of `litegpu batch` from files: one picture or array file each."""
+"""Samples of `litegpu batch` from files: one picture or array per file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ARRAYS = frozenset((".npy", ".npz"))
 
 @dataclass(frozen=True)
 class FilePreparation:
-    """Turns a file's name, relative to `root`, into inputs; pixels get (value - mean) / std."""
+    """Converts a file, named relative to `root`, to inputs; pixels become (value - mean) / std."""
 
     root: str
     mean: float
@@ -38,18 +38,18 @@ class FilePreparation:
 
 @dataclass(frozen=True)
 class FileSource:
-    """Files below a folder in the order of their names, or a single one."""
+    """The files below a folder, in the order of their names, or a single file."""
 
     root: str
     names: tuple[str, ...]
 
     @property
     def count(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
         return len(self.names)
 
     def fingerprint(self) -> str:
-        """Return what changes when a file comes, goes, or changes its size or time."""
+        """Return a text that changes if a file is added, removed, or changes its size or time."""
         digest = hashlib.sha256()
         for name in self.names:
             found = os.stat(os.path.join(self.root, name))
@@ -57,15 +57,15 @@ class FileSource:
         return digest.hexdigest()
 
     def chunks(self, first: int, size: int) -> list[Sequence[str]]:
-        """Return the samples from number `first` on, in pieces."""
+        """Return the samples from number `first` on, in chunks."""
         return [self.names[start : start + size] for start in range(first, self.count, size)]
 
     def preparation(self, mean: float, std: float) -> FilePreparation:
-        """Return what turns a sample into inputs."""
+        """Return the conversion of a sample to inputs."""
         return FilePreparation(self.root, mean, std)
 
     def check(self, plan: BatchPlan) -> None:
-        """Raise FileError where the model can run on none of the files."""
+        """Raise FileError if the model cannot run on any of the files."""
         if len(plan.inputs) == 1 and takes_pictures(plan.inputs[0], plan.batched):
             return
         if not any(Path(name).suffix.lower() in ARRAYS for name in self.names):
@@ -95,10 +95,10 @@ def find_files(path: str) -> FileSource:
                 others[suffix or "no suffix"] += 1
     if not found:
         raise FileError(
-            f"--input={path}: the folder holds no pictures ({', '.join(sorted(PICTURES))}), "
-            "arrays (.npy, .npz) or tables (.parquet). Name a folder that does."
+            f"--input={path}: the folder has no pictures ({', '.join(sorted(PICTURES))}), "
+            "arrays (.npy, .npz) or tables (.parquet). Name a folder that has some."
         )
     if others:
         kinds = ", ".join(f"{suffix} ({number})" for suffix, number in sorted(others.items()))
-        note(f"Left out, for they are no pictures or arrays: {kinds}")
+        note(f"Skipped, because they are not pictures or arrays: {kinds}")
     return FileSource(path, tuple(sorted(found)))

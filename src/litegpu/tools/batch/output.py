@@ -1,4 +1,4 @@
-"""The output of `litegpu batch`: its rows, what of them is written, which samples failed."""
+"""The output of `litegpu batch`: its rows, the parts written so far, and the failed samples."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from litegpu.version import __version__
 
 _OPTIONS = tuple(flag.name for flag in DELEGATE_FLAGS)
 _SHOWN = 10
-"""Failing samples that are named on stderr."""
+"""Maximum number of failed samples that are named on stderr."""
 
 
 class OutputTable:
-    """The output: its columns, and what of it is written."""
+    """The output: its columns, and the parts written so far."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class OutputTable:
         source: FileSource | TableSource,
         names: list[str],
     ) -> None:
-        """Begin the table, or go on with it; `names` are those of the outputs.
+        """Start the table, or continue it; `names` are those of the outputs.
 
         Raises:
-            FileError: it cannot be written, or `--resume` does not fit what is there.
-            ModelError: an output has a type that no table has.
+            FileError: it cannot be written, or `--resume` does not match the existing parts.
+            ModelError: a table cannot have an output's type.
         """
         self._args, self._source = args, source
         self._copied_columns = _KeepColumns(source, args.keep)
@@ -50,7 +50,7 @@ class OutputTable:
         self.first = min(self._parts.done * self._rows, source.count)
         self.failed, self.failures = 0, list[tuple[str, str]]()
         if self.first:
-            note(f"{self.first} of {source.count} samples are done; going on with the next.")
+            note(f"{self.first} of {source.count} samples are done; continuing with the next one.")
 
     def _schema(self, about: dict[str, Any]) -> Any:
         import pyarrow as pa
@@ -64,7 +64,7 @@ class OutputTable:
         return pa.schema([*fields, pa.field(ERROR, pa.string())], metadata=described)
 
     def _about(self, model: FoundModel, plan: engines.BatchPlan) -> dict[str, Any]:
-        """Return what decides about rows: a run with something else cannot go on with them."""
+        """Return what determines the rows: a run with other settings cannot continue them."""
         flags = (*("keep", "dequantize", "on_error", "input_mean", "input_std", "cpu"), *_OPTIONS)
         return {
             "version": __version__,
@@ -78,7 +78,7 @@ class OutputTable:
     def write(
         self, results: Iterator[engines.Result[engines.Arrays]], meter: engines.Meter
     ) -> None:
-        """Write results as they come, a part each time there are enough; `meter` watches them."""
+        """Write results in parts, as soon as there are enough; `meter` counts them."""
         waiting: list[engines.Result[engines.Arrays]] = []
         for result in results:
             waiting.append(result)
@@ -119,22 +119,22 @@ class OutputTable:
         self._parts.add(part)
 
     def finish(self) -> None:
-        """Make the whole table appear."""
+        """Publish the whole table."""
         self._parts.finish(self.schema)
 
     def leave(self) -> None:
-        """Stop before the end: name the samples that need not be done again, if there are some."""
+        """Stop before the end, and report the samples that are already done, if there are any."""
         if not self._parts.leave():
             return
         done = min(self._parts.done * self._rows, self._source.count)
         note(
-            f"{done} of {self._source.count} samples are kept in {self._parts.folder}; "
-            "--resume goes on with the next."
+            f"{done} of {self._source.count} samples are saved in {self._parts.folder}; "
+            "--resume continues with the next one."
         )
 
 
 class _KeepColumns:
-    """Columns that go from a table of samples to the output as they are."""
+    """Columns that are copied from a table of samples to the output."""
 
     def __init__(self, source: FileSource | TableSource, requested: str | None) -> None:
         self.names = [each for each in (requested or "").split(",") if each]
@@ -142,7 +142,7 @@ class _KeepColumns:
         if self._source:
             for clash in {NAME, ERROR}.intersection(self.names):
                 raise OptionsError(
-                    f"--keep={requested}: the output has a column '{clash}' of its own. Rename the "
+                    f"--keep={requested}: the output already has a column '{clash}'. Rename the "
                     "input's column, or leave it out."
                 )
             self._source.require(self.names)

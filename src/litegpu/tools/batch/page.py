@@ -1,4 +1,4 @@
-"""The page of `litegpu batch`: how fast each stage was, where samples ran, which failed."""
+"""The report page of `litegpu batch`: the speed of each stage, where samples ran, which failed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def batch_page(
     meter: engines.Meter,
     steps: engines.Steps,
 ) -> Page:
-    """Return what was done and how fast as a page."""
+    """Return the statistics of a run as a page."""
     done = f"{counted(meter.samples, 'sample')} at {meter.rate:.1f} a second"
     verdict = f"{done}; {table.failed} failed." if table.failed else f"{done}."
     figures = [
@@ -31,7 +31,7 @@ def batch_page(
         ("samples a second", f"{meter.rate:.1f}"),
         ("seconds for samples", f"{meter.wall_s:.2f}"),
         ("seconds in all", f"{sum(steps.seconds.values()):.2f}"),
-        ("samples in an inference", str(plan.batch)),
+        ("samples per inference", str(plan.batch)),
         ("workers", str(meter.workers)),
         ("overlap of the stages", f"{meter.overlap:.0%}"),
         ("failed", str(table.failed)),
@@ -50,7 +50,7 @@ def batch_page(
 
 
 def stage_sections(meter: engines.Meter) -> list[Section]:
-    """Return how many samples a second each stage of a run could do by itself."""
+    """Return how many samples per second each stage could process alone."""
     stages = [each for each in meter.stages() if each.rate]
     return [
         bars(

@@ -1,4 +1,4 @@
-"""Samples of `litegpu batch` from Parquet: one row each, one column for each input."""
+"""Samples of `litegpu batch` from Parquet: one per row, with a column for each input."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from litegpu.tools.batch.arrays import from_array, from_picture, takes_pictures
 from litegpu.tools.engines import Arrays, BatchPlan, Tensor
 
 NAMES = ("name", "path", "file_name", "filename", "image_id", "id", "key")
-"""Columns that name a row, the first of them that there is."""
+"""Columns that name a row; the first existing one is used."""
 _ROWS = 64
-"""Rows that are read at once."""
+"""Number of rows that are read at once."""
 
 
 def parquet() -> ModuleType:
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Rows of one row group of a file; `number` is the first one's in the file."""
+    """Rows of one row group of a file; `number` is the first row's number in the file."""
 
     file: str
     group: int
@@ -52,7 +52,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class RowPreparation:
-    """Turns a row into inputs; pixels of pictures get (value - mean) / std."""
+    """Converts a row to inputs; pixels of pictures become (value - mean) / std."""
 
     columns: tuple[str, ...]
     root: str
@@ -68,11 +68,11 @@ class RowPreparation:
 
     def _input(self, column: str, value: Any, tensor: Tensor) -> Any:
         if isinstance(value, Mapping) and value.get("bytes") is not None:
-            value = value["bytes"]  # as data sets of Hugging Face hold pictures
+            value = value["bytes"]  # the format of pictures in data sets of Hugging Face
         elif isinstance(value, Mapping):
             value = value.get("path")
         if value is None:
-            raise FileError(f"The column '{column}' has no value here.")
+            raise FileError(f"The column '{column}' has no value in this row.")
         if isinstance(value, bytes):
             return from_picture(value, tensor, self.mean, self.std)
         if isinstance(value, str):
@@ -82,10 +82,10 @@ class RowPreparation:
 
 
 class TableSource:
-    """Rows of Parquet files, in the order of the files' names; memory holds a few at once."""
+    """Rows of Parquet files, in the order of the files' names; only a few are in memory at once."""
 
     def __init__(self, root: str, files: Sequence[str], columns: Sequence[str], name: str) -> None:
-        """Take the files, the column of each input, and the one that names rows, if any."""
+        """Open the files, with the column of each input, and the column of row names, if any."""
         self._root, self._files = root, list(files)
         self._columns, self._name = tuple(columns), name
         self._cursor: _Cursor | None = None
@@ -98,7 +98,7 @@ class TableSource:
 
     @property
     def count(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
         return sum(span.rows for span in self._spans)
 
     @property
@@ -107,18 +107,18 @@ class TableSource:
         return _opened(self._files[0]).schema_arrow
 
     def require(self, columns: Sequence[str]) -> None:
-        """Raise FileError where a file lacks one of these columns."""
+        """Raise FileError if a file lacks one of these columns."""
         for file in self._files:
             _require(columns, _opened(file).schema_arrow.names, file)
 
     def fingerprint(self) -> str:
-        """Return what changes when a file comes, goes, or changes its size or time."""
+        """Return a text that changes if a file is added, removed, or changes its size or time."""
         stats = [(file, os.stat(file)) for file in self._files]
         listing = [(file, each.st_size, each.st_mtime_ns) for file, each in stats]
         return hashlib.sha256(repr((listing, self._columns)).encode()).hexdigest()
 
     def chunks(self, first: int, size: int) -> list[tuple[Span, ...]]:
-        """Return the rows from number `first` on, in pieces that may span row groups."""
+        """Return the rows from number `first` on, in chunks that may span row groups."""
         pieces: list[tuple[Span, ...]] = []
         piece: list[Span] = []
         room, skip = size, first
@@ -135,7 +135,7 @@ class TableSource:
         return [*pieces, tuple(piece)] if piece else pieces
 
     def read(self, chunk: Sequence[Span]) -> Iterator[Row]:
-        """Yield the rows of a chunk; use it in one thread.
+        """Yield the rows of a chunk; for use in one thread.
 
         Raises:
             FileError: a file is damaged.
@@ -153,7 +153,7 @@ class TableSource:
                     number += 1
 
     def table(self, first: int, count: int, columns: Sequence[str]) -> Any:
-        """Return columns of rows as they are in the files, as a pyarrow.Table."""
+        """Return columns of rows unchanged, as a pyarrow.Table."""
         import pyarrow
 
         (chunk,) = self.chunks(first, count)[:1]
@@ -161,11 +161,11 @@ class TableSource:
         return pyarrow.Table.from_batches(batches)
 
     def preparation(self, mean: float, std: float) -> RowPreparation:
-        """Return what turns a row into inputs."""
+        """Return the conversion of a row to inputs."""
         return RowPreparation(self._columns, self._root, mean, std)
 
     def check(self, plan: BatchPlan) -> None:
-        """Raise FileError where a column can hold nothing that its input takes."""
+        """Raise FileError if a column's type does not fit its input."""
         import pyarrow
 
         schema = _opened(self._files[0]).schema_arrow
@@ -177,13 +177,13 @@ class TableSource:
                 tensor, plan.batched
             ):
                 raise FileError(
-                    f"The column '{column}' holds {kind}, which is read as pictures, and the input "
-                    f"'{tensor.name}' of shape {list(tensor.shape)} takes none. "
+                    f"The column '{column}' holds {kind}, which is read as pictures, but the input "
+                    f"'{tensor.name}' of shape {list(tensor.shape)} does not take pictures. "
                     "Give a column of numbers or lists of them."
                 )
 
     def _batches(self, span: Span, columns: list[str]) -> Iterator[Any]:
-        """Yield the rows of a span, going on where the last one ended if it follows."""
+        """Yield the rows of a span, continuing after the previous one if it follows."""
         cursor = self._cursor
         if cursor is None or not cursor.leads_to(span, columns):
             cursor = self._cursor = _Cursor(span, columns)
@@ -194,7 +194,7 @@ class TableSource:
 
 
 class _Cursor:
-    """Reads a row group from its beginning on."""
+    """Reads a row group from its start on."""
 
     def __init__(self, span: Span, columns: list[str]) -> None:
         self._file, self._group, self._columns = span.file, span.group, columns
@@ -205,7 +205,7 @@ class _Cursor:
         self._rest: Any = None
 
     def leads_to(self, span: Span, columns: list[str]) -> bool:
-        """Whether the span is yet to come."""
+        """Whether the span is still ahead."""
         position = (self._file, self._group, self._columns)
         return position == (span.file, span.group, columns) and self._row <= span.first
 
@@ -267,7 +267,7 @@ def _column_of(
     naming: str,
     file: str,
 ) -> str:
-    """Return the column of an input: as told, of its name, or the only one that there is."""
+    """Return the column of an input: the given one, the one with its name, or the only one."""
     plain = tensor.name.removeprefix("serving_default_").split(":")[0]
     column_name = columns.get(tensor.name) or columns.get(plain)
     if column_name:
@@ -285,7 +285,7 @@ def _column_of(
 
 
 def rows_of(column: Any) -> Sequence[Any]:
-    """Return a column of Arrow as one value a row: arrays, numbers, bytes, text or None."""
+    """Return a column of Arrow with one value per row: arrays, numbers, bytes, text or None."""
     import pyarrow as pa
 
     kind = column.type
@@ -331,11 +331,11 @@ def _group_sizes(file: str) -> list[int]:
 
 @contextlib.contextmanager
 def _reading(file: str) -> Iterator[None]:
-    """Raise FileError for what goes wrong with a file."""
+    """Raise FileError for any error while a file is read."""
     try:
         yield
     except FileError:
         raise
-    except (OSError, ValueError) as error:  # pyarrow's own are among these
+    except (OSError, ValueError) as error:  # pyarrow's own errors are subclasses
         why = " ".join(str(error).split()).rstrip(".")
         raise FileError(f"'{file}' cannot be read as Parquet: {why}. Write it again.") from error

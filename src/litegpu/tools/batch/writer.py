@@ -1,7 +1,7 @@
-"""The table that `litegpu batch` writes: in parts, which appear whole and are joined at the end.
+"""Writes the table of `litegpu batch` in parts that appear atomically and are joined at the end.
 
-Until then they lie in OUTPUT.partial, with a description of the run that made them: what was
-interrupted goes on there, if it is the same run.
+Until then they are in OUTPUT.partial, with a description of the run that wrote them: the same run
+can continue there after an interruption.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ _PART_ROWS = 4096
 
 
 def rows_of_part(row_bytes: int, batch: int) -> int:
-    """Return how many samples a part has: whole batches, in bounded memory."""
+    """Return the number of samples per part: whole batches, in bounded memory."""
     most = min(_PART_BYTES // row_bytes, _PART_ROWS)
     return max(most // batch, 1) * batch
 
 
 def check_output(output: str, overwrite: bool) -> None:
-    """Look at what is where a table is to appear.
+    """Check the path where a table is to appear.
 
     Raises:
-        FileError: it is something else than a table.
-        OptionsError: it is a table that was not to be replaced.
+        FileError: something else than a table exists there.
+        OptionsError: it is a table that must not be replaced.
     """
     path = Path(output)
     if _is_file(path) and path.is_dir():
         raise FileError(f"--output={path}: it is a folder. Give the name of a file.")
     if not _is_file(path) and path.is_file():
         raise FileError(
-            f"--output={path}: it is a file, and only names that end in .parquet are written as "
+            f"--output={path}: it is a file, but only names that end in .parquet are written as "
             "files. Give such a name, or that of a new folder."
         )
     others = sorted({*path.glob("*")} - {*path.glob(_PARTS)})
     if others:
         raise FileError(
-            f"--output={path}: the folder holds {others[0].name!r}, which is no part of a table. "
+            f"--output={path}: the folder has {others[0].name!r}, which is not a part of a table. "
             "Give the name of a new folder."
         )
     if not overwrite and (path.is_file() or any(path.glob("*"))):
@@ -63,18 +63,18 @@ def _is_file(output: Path) -> bool:
 
 
 class PartedTable:
-    """A Parquet file, or a folder of some where its name does not end in `.parquet`."""
+    """A Parquet file, or a folder of them if its name does not end in `.parquet`."""
 
     def __init__(self, output: str, about: dict[str, Any], resume: bool | None) -> None:
-        """Begin, or go on with what an earlier run left.
+        """Start a table, or continue the one of an earlier run.
 
         Args:
             output: where the whole table appears at the end.
-            about: what another run must have alike to go on with this one's parts.
-            resume: go on with parts that are there; False removes them, None refuses.
+            about: what another run must have in common to continue with this one's parts.
+            resume: continue existing parts; False removes them, None raises an error.
 
         Raises:
-            FileError: nothing can be written there, or what is there is in the way.
+            FileError: the path is not writable, or something else exists there.
         """
         self._output = Path(output)
         self._folder = Path(f"{output.rstrip('/' + os.sep)}.partial")
@@ -91,7 +91,7 @@ class PartedTable:
 
     @property
     def folder(self) -> Path:
-        """Where the parts lie until the end."""
+        """The folder of the parts until the end."""
         return self._folder
 
     def add(self, table: Any) -> None:
@@ -103,7 +103,7 @@ class PartedTable:
         self.done += 1
 
     def finish(self, schema: Any) -> None:
-        """Make the whole table appear. Raises FileError."""
+        """Publish the whole table. Raises FileError."""
         with self._writing():
             if self._is_file:
                 joined = self._folder / "joined.parquet.new"
@@ -119,12 +119,12 @@ class PartedTable:
                 self._replace()
 
     def _replace(self) -> None:
-        """Let the folder of parts appear: at each moment there is a whole table somewhere."""
+        """Replace the output by the folder of parts: a whole table exists at every moment."""
         before = Path(f"{self._folder.with_suffix('')}.replaced")
         if not self._output.is_dir():
             os.replace(self._folder, self._output)
             return
-        shutil.rmtree(before, ignore_errors=True)  # of a run that ended before it was removed
+        shutil.rmtree(before, ignore_errors=True)  # of a run that ended before removing it
         os.replace(self._output, before)
         try:
             os.replace(self._folder, self._output)
@@ -134,13 +134,13 @@ class PartedTable:
         shutil.rmtree(before, ignore_errors=True)
 
     def leave(self) -> bool:
-        """Return whether there are parts to go on with; without any nothing stays behind."""
+        """Return whether there are parts to continue; without any, remove everything."""
         if not self._parts():
             shutil.rmtree(self._folder, ignore_errors=True)
         return bool(self._parts())
 
     def _parts(self) -> list[Path]:
-        """Return the parts from the first on, as far as none is missing."""
+        """Return the consecutive parts from the first on."""
         found: list[Path] = []
         while (part := self._folder / _part(len(found))).is_file():
             found.append(part)
@@ -149,9 +149,9 @@ class PartedTable:
     def _check(self, about: dict[str, Any], resume: bool | None) -> None:
         if not resume:
             raise FileError(
-                f"{self._folder} holds {counted(len(self._parts()), 'part')} of a run that did not "
-                "end. Continue it by --resume, or restart it by --resume=false, which removes "
-                "what is there."
+                f"{self._folder} has {counted(len(self._parts()), 'part')} of an unfinished run. "
+                "Continue it by --resume, or restart it by --resume=false, which removes "
+                "these parts."
             )
         try:
             before = json.loads((self._folder / _ABOUT).read_text(encoding="utf-8"))
@@ -163,7 +163,7 @@ class PartedTable:
         if changed:
             was, now = (str(each.get(changed[0])) for each in (before, about))
             raise FileError(
-                f"{self._folder} is of another run: its {changed[0]} is {was[:200]}, now "
+                f"{self._folder} belongs to another run: its {changed[0]} is {was[:200]}, now "
                 f"{now[:200]}. Repeat the same run, or start a new one by --resume=false."
             )
 

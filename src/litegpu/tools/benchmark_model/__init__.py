@@ -1,4 +1,4 @@
-"""`litegpu benchmark_model`: latency and memory of a model, in TensorFlow Lite's own words."""
+"""`litegpu benchmark_model`: latency and memory of a model, printed as by TensorFlow Lite."""
 
 from __future__ import annotations
 
@@ -97,13 +97,14 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _take_model(args: argparse.Namespace) -> None:
-    """Have --graph name the model that stands by itself, and say what is left over.
+    """Use the positional model as --graph, and report remaining arguments.
 
-    Raises OptionsError for two models.
+    Raises:
+        OptionsError: two models are given.
     """
     if args.model and args.graph:
         raise OptionsError(
-            f"Two models are named: {args.model} and --graph={args.graph}. Leave one of them out."
+            f"Two models are given: {args.model} and --graph={args.graph}. Leave one of them out."
         )
     args.graph = args.model or args.graph
     warn_of_unconsumed(args)
@@ -161,7 +162,7 @@ def _benchmark(args: argparse.Namespace) -> Results:
 
 
 def _is_software(session: Session) -> bool:
-    """Return whether no GPU runs the model: the memory of a software device is the host's."""
+    """Return whether no GPU runs the model: a software device uses the host's memory."""
     gpu = session.delegates.gpu
     return gpu is None or gpu.device.software
 
@@ -195,7 +196,7 @@ def _run(args: argparse.Namespace, session: Session) -> tuple[Stats, Stats]:
 
 
 def _write_files(args: argparse.Namespace, found: Results) -> None:
-    """Write what files are asked for, and print or write the profile."""
+    """Write the requested files, and print or write the profile."""
     session, runs = found.session, found.runs
     if args.output_filepath or args.output_proto_filepath:
         _write_outputs(args, session)
@@ -211,7 +212,7 @@ def _write_files(args: argparse.Namespace, found: Results) -> None:
 
 
 def _write_outputs(args: argparse.Namespace, session: Session) -> None:
-    """Write what the last run left in the outputs."""
+    """Write the outputs of the last run."""
     outputs = [
         (detail["name"], session.target.get_tensor(detail["index"]))
         for detail in session.target.get_output_details()

@@ -1,4 +1,4 @@
-"""Energy of an inference: counters of joules, read while the machine rests and while it works."""
+"""Energy per inference: counters of joules, read while the machine is idle and while it is busy."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 LEAD_IN_SECS = 1.0
 """Seconds of each phase before its first reading.
 
-Meters lag: NVML's counter moves about ten times a second, its power is a mean over a second.
+Meters lag: NVML's counter changes about ten times per second, its power is an average over a
+second.
 """
 
 
 class Meter(AbstractContextManager["Meter"]):
-    """Something that counts joules while it is entered."""
+    """A counter of joules, active while it is entered."""
 
     kind: str
     """What it measures: `GPU` or `CPU`."""
@@ -34,14 +35,14 @@ class Meter(AbstractContextManager["Meter"]):
 
 
 class MeterError(Exception):
-    """There is no meter, or it cannot be read; the text says why and what to do."""
+    """There is no meter, or it cannot be read; the text has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class MeterEnergy:
-    """What one meter says. Watts are means over a phase, joules are of one inference.
+    """The result of one meter. Watts are averages over a phase, joules are per inference.
 
-    `above_idle_joules` are those beyond what the hardware takes at rest in the same time.
+    `above_idle_joules` exclude what the idle hardware uses in the same time.
     """
 
     kind: str
@@ -54,10 +55,10 @@ class MeterEnergy:
 
 @dataclass(frozen=True)
 class Energy:
-    """The energy of an inference, meter by meter; `missing` says which there are not, and why.
+    """The energy per inference, by meter; `missing` lists unavailable meters with the reasons.
 
-    `idle_seconds` and `busy_seconds` are how long the two phases were, `runs` how many inferences
-    the second had.
+    `idle_seconds` and `busy_seconds` are the lengths of the two phases, `runs` is the number of
+    inferences in the second.
     """
 
     runs: int
@@ -68,27 +69,27 @@ class Energy:
 
     @property
     def joules(self) -> float:
-        """Joules of one inference, by all meters together."""
+        """Joules per inference, of all meters together."""
         return sum(each.joules for each in self.meters)
 
     @property
     def above_idle_joules(self) -> float:
-        """The same beyond what is taken at rest."""
+        """The same without the idle energy."""
         return sum(each.above_idle_joules for each in self.meters)
 
 
 @dataclass(frozen=True)
 class Rest:
-    """How long the machine rested, and the watts that each meter saw."""
+    """The length of the idle phase, and the watts of each meter."""
 
     seconds: float
     watts: dict[Meter, float]
 
 
 class Meters(AbstractContextManager["Meters"]):
-    """Meters that are read together, at both ends of a phase only: nothing slows what is measured.
+    """Meters that are read together, only at both ends of a phase: nothing slows what is measured.
 
-    One that fails is left out from then on, and named in `missing`.
+    A meter that fails is excluded from then on, and listed in `missing`.
     """
 
     def __init__(self, meters: Sequence[Meter], missing: Sequence[str] = ()) -> None:
@@ -106,15 +107,15 @@ class Meters(AbstractContextManager["Meters"]):
         self._opened.close()
 
     def rest(self, seconds: float) -> Rest:
-        """Do nothing for so long, after a lead-in that does not count."""
+        """Stay idle for this long, after a lead-in that does not count."""
         time.sleep(LEAD_IN_SECS)
         _, spent, joules = self._phase(lambda: time.sleep(seconds), 0)
         return Rest(spent, {meter: each / spent for meter, each in joules.items()})
 
     def work(self, run: Callable[[], object], seconds: float, rest: Rest) -> Energy:
-        """Return the energy of one `run`, the copies that belong to it included.
+        """Return the energy of one `run`, including its copies.
 
-        It is called again and again for so long, once at least, after a lead-in.
+        It is repeated for this long, at least once, after a lead-in.
         """
         _repeat(run, LEAD_IN_SECS)
         runs, spent, joules = self._phase(run, seconds)
@@ -130,7 +131,7 @@ class Meters(AbstractContextManager["Meters"]):
     def _phase(
         self, run: Callable[[], object], least_secs: float
     ) -> tuple[int, float, dict[Meter, float]]:
-        """Return how often it ran, the seconds of all, and the joules by each meter."""
+        """Return the number of runs, their total seconds, and the joules of each meter."""
         before, start = self._read(), time.perf_counter()
         runs = _repeat(run, least_secs)
         seconds, after = time.perf_counter() - start, self._read()
@@ -153,7 +154,7 @@ class Meters(AbstractContextManager["Meters"]):
 
 
 def _repeat(run: Callable[[], object], least_secs: float) -> int:
-    """Run for so long, once at least; return how often."""
+    """Run for this long, at least once; return the number of runs."""
     count, end = 0, time.perf_counter() + least_secs
     while not count or time.perf_counter() < end:
         run()

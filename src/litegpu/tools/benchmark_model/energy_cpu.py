@@ -1,4 +1,4 @@
-"""The energy of CPUs, by RAPL: what Linux tells in /sys/class/powercap."""
+"""The energy of CPUs, by RAPL, which Linux reports in /sys/class/powercap."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from litegpu.tools.benchmark_model.energy import Meter, MeterError
 
 _POWERCAP = Path("/sys/class/powercap")
 _ZONE = re.compile(r"intel-rapl(:\d+)+")
-"""Names of RAPL's folders, AMD's too; `intel-rapl-mmio` counts the same packages once more."""
+"""Names of RAPL's folders, AMD's too; `intel-rapl-mmio` counts the same packages again."""
 
 
 @dataclass
 class _Zone:
-    """A counter of microjoules that begins at 0 again beyond `range`."""
+    """A counter of microjoules that wraps to 0 beyond `range`."""
 
     file: Path
     range: int
@@ -32,7 +32,7 @@ class _Zone:
 
 
 class RaplMeter(Meter):
-    """All packages of the CPU, and its memory where that is counted apart."""
+    """All packages of the CPU, and its memory if that is counted separately."""
 
     kind = "CPU"
 
@@ -59,13 +59,13 @@ def cpu_meter() -> RaplMeter:
         MeterError: this system, or this user, cannot read it.
     """
     if not sys.platform.startswith("linux"):
-        raise MeterError("The energy of the CPU is not measured: only Linux tells it (RAPL).")
+        raise MeterError("The energy of the CPU is not measured: only Linux reports it (RAPL).")
     folders = sorted(each for each in _POWERCAP.glob("*") if _ZONE.fullmatch(each.name))
     zones: list[_Zone] = []
     names = []
     for folder in folders:
         name = _text(folder / "name")
-        # Packages hold their cores; `psys` holds the packages.
+        # Packages include their cores; `psys` includes the packages.
         if name.startswith("package") or (name == "dram" and folder.name.count(":") == 2):
             zone = _Zone(folder / "energy_uj", _number(folder / "max_energy_range_uj"))
             zone.read()

@@ -1,4 +1,4 @@
-"""The energy of NVIDIA's GPUs, by NVML: a counter where the GPU has one, else its power."""
+"""The energy of NVIDIA GPUs, by NVML: its counter if the GPU has one, else its power."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from litegpu.errors import missing_dependency
 from litegpu.tools.benchmark_model.energy import Meter, MeterError
 
 _PERIOD_SECS = 0.02
-"""Seconds between two looks at the power, of GPUs without a counter."""
+"""Seconds between two samples of the power, on GPUs without a counter."""
 
 
 def gpu_meter(device: DeviceInfo) -> Meter:
-    """Return what measures the whole board that a device is on.
+    """Return the meter of the whole board of a device.
 
-    It is found by its PCI address: NVML counts GPUs in another order than CUDA, and sees those
-    that CUDA_VISIBLE_DEVICES hides. Where the GPU's API tells no address, its name must do.
+    It is found by its PCI address: NVML counts GPUs in another order than CUDA, and also lists
+    those that CUDA_VISIBLE_DEVICES hides. If the GPU's API reports no address, the name is used.
 
     Raises:
-        MeterError: it is none of NVIDIA's, NVML is missing, or it does not tell of this GPU.
+        MeterError: it is not an NVIDIA GPU, NVML is missing, or it does not support this GPU.
     """
     if "nvidia" not in f"{device.name} {device.platform} {device.driver}".lower():
         raise MeterError(
-            f"The energy of {device.title} is not measured: litegpu reads meters of NVIDIA's GPUs."
+            f"The energy of {device.title} is not measured: litegpu supports only NVIDIA's meters."
         )
     nvml = _nvml()
     with _opened(nvml, device) as handle:
@@ -43,18 +43,18 @@ def gpu_meter(device: DeviceInfo) -> Meter:
 
 @contextlib.contextmanager
 def _opened(nvml: Any, device: DeviceInfo) -> Iterator[Any]:
-    """Open NVML for a while and give its handle of the device; its errors become MeterError."""
+    """Open NVML and yield its handle of the device; its errors become MeterError."""
     failed = f"The energy of {device.title} is not measured: NVML"
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         raise MeterError(
-            f"{failed} does not begin ({error}). Check that `nvidia-smi` works."
+            f"{failed} cannot be initialized ({error}). Check that `nvidia-smi` works."
         ) from error
     try:
         yield _handle(nvml, device)
     except nvml.NVMLError as error:
-        raise MeterError(f"{failed} does not tell of it ({error}).") from error
+        raise MeterError(f"{failed} does not report it ({error}).") from error
     finally:
         nvml.nvmlShutdown()
 
@@ -76,7 +76,7 @@ def _handle(nvml: Any, device: DeviceInfo) -> Any:
     if len(alike) != 1:
         raise MeterError(
             f"The energy of {device.title} is not measured: {len(alike)} of NVML's GPUs have this "
-            "name, and its API does not tell which one it is. Use CUDA (--backend=cuda)."
+            "name, and its API does not report which one it is. Use CUDA (--backend=cuda)."
         )
     return alike[0]
 
@@ -87,7 +87,7 @@ def _name(nvml: Any, handle: Any) -> str:
 
 
 class _NvmlMeter(Meter):
-    """A board that NVML tells of while the meter is entered."""
+    """A board that NVML measures while the meter is entered."""
 
     kind = "GPU"
 
@@ -104,7 +104,7 @@ class _NvmlMeter(Meter):
         self._open.close()
 
     def _ask(self, function: str) -> float:
-        """Return what a function says of the board, in joules or watts."""
+        """Return the result of a function about the board, in joules or watts."""
         try:
             return int(getattr(self._nvml, function)(self._handle)) / 1e3
         except self._nvml.NVMLError as error:
@@ -114,15 +114,15 @@ class _NvmlMeter(Meter):
 
 
 class CounterMeter(_NvmlMeter):
-    """A GPU since Volta: the millijoules that it took since its driver was loaded."""
+    """A GPU since Volta: the millijoules used since its driver was loaded."""
 
     def read(self) -> float:
-        """Return what the counter says in joules. Raises MeterError when it cannot be read."""
+        """Return the counter in joules. Raises MeterError when it cannot be read."""
         return self._ask("nvmlDeviceGetTotalEnergyConsumption")
 
 
 class PowerMeter(_NvmlMeter):
-    """An older GPU: its power in milliwatts, looked at by a thread and summed over time."""
+    """An older GPU: its power in milliwatts, sampled by a thread and integrated over time."""
 
     def __init__(self, nvml: Any, device: DeviceInfo, name: str) -> None:
         super().__init__(nvml, device, name)
@@ -163,4 +163,4 @@ class PowerMeter(_NvmlMeter):
             try:
                 self.read()
             except MeterError:
-                return  # the next reading of the tool's own says it
+                return  # the next reading reports it

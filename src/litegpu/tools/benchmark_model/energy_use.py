@@ -1,4 +1,4 @@
-"""--measure_energy of benchmark_model: which meters this machine has, and a phase to read them."""
+"""--measure_energy of benchmark_model: this machine's meters, and the phase that reads them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ENERGY_PARAMETERS = (
 
 
 def energy_of(args: argparse.Namespace, session: Session) -> Energy:
-    """Return the energy of an inference, the copies of its inputs included."""
+    """Return the energy of an inference, including the copies of its inputs."""
     meters, missing = find_meters(session.delegates)
     if not meters:
         return Energy(0, 0.0, 0.0, (), tuple(missing))
@@ -49,14 +49,14 @@ def energy_of(args: argparse.Namespace, session: Session) -> Energy:
 
 
 def find_meters(delegates: Delegates) -> tuple[list[Meter], list[str]]:
-    """Return the meters of what a model runs on, and why others are missing.
+    """Return the meters of the devices that run a model, and why others are missing.
 
-    A software device is the CPU. What other makers' delegates run on is not known.
+    A software device is the CPU. The devices of other vendors' delegates are not known.
     """
     found: list[Meter] = []
     missing = [
-        f"The energy of what the {each.name} delegate runs on is not measured: nothing tells which "
-        "device that is."
+        f"The energy of the device that runs the {each.name} delegate is not measured: nothing "
+        "reports which device that is."
         for each in delegates.applied
         if each.delegate is not None and each.delegate is not delegates.gpu
     ]

@@ -12,7 +12,7 @@ from litegpu.errors import ModelError
 from litegpu.tools.wire import message, repeated, varints
 
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
-"""Numbers of the fields of a Feature."""
+"""Field numbers of a Feature."""
 
 
 def example(tensors: Mapping[str, NDArray[Any]]) -> bytes:

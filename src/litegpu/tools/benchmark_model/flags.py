@@ -29,7 +29,7 @@ PARAMETERS = (
         "Inter-run delay (seconds)",
     ),
     (
-        Flag("run_frequency", number, -1.0, "runs a second to begin; overrides run_delay"),
+        Flag("run_frequency", number, -1.0, "start this many runs per second; overrides run_delay"),
         "Number of prorated runs per second",
     ),
     (None, "Num threads"),
@@ -167,7 +167,7 @@ _BEYOND_PYTHON = (
     *("use_caching", "allow_fp16", "release_dynamic_tensors", "optimize_memory_for_large_tensors"),
     "enable_builtin_cast_constant_cache",
 )
-"""Settings of the runtime that its Python interface lacks."""
+"""Settings that the runtime's Python interface lacks."""
 _NO_BUFFER = ("max_profiling_buffer_entries", "allow_dynamic_profiling_buffer_increase")
 _NEEDS = {
     "memory_footprint_check_interval_ms": "report_peak_memory_footprint",
@@ -181,11 +181,11 @@ _NEEDS = {
     "energy_min_secs": "measure_energy",
     "energy_idle_secs": "measure_energy",
 }
-"""Flags that do something only together with another one."""
+"""Flags that have an effect only together with another one."""
 
 
 def print_parameters(args: argparse.Namespace) -> None:
-    """Print the flags that were given, or with --verbose all, in the original's order."""
+    """Print the given flags, or with --verbose all of them, in the original's order."""
     info(f"Log parameter values verbosely: [{int(args.verbose)}]")
     for flag, text in PARAMETERS:
         name = flag.name if flag else "num_threads"
@@ -196,7 +196,7 @@ def print_parameters(args: argparse.Namespace) -> None:
 
 
 def warn_of_unused(args: argparse.Namespace) -> None:
-    """Name what was given and changes nothing here."""
+    """Warn of given flags without effect."""
     for name in args.given:
         if name in _BEYOND_PYTHON and getattr(args, name):
             warn(f"--{name} has no effect: the runtime's Python interface has no such setting.")
@@ -206,4 +206,4 @@ def warn_of_unused(args: argparse.Namespace) -> None:
                 f"({shown_value(getattr(args, name))}) to be used."
             )
         if name in _NO_BUFFER:
-            warn(f"--{name} has no effect: no buffer limits how much is profiled.")
+            warn(f"--{name} has no effect: the profile is not limited.")

@@ -1,4 +1,4 @@
-"""The graphs of an interpreter as they are now: tensors, nodes, and which delegate runs which."""
+"""The current graphs of an interpreter: tensors, nodes, and the delegate of each node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONSTANT, PERSISTENT, ARENA, DYNAMIC = (
     *("kTfLiteMmapRo", "kTfLiteArenaRwPersistent", "kTfLiteArenaRw"),
     "kTfLiteDynamic",
 )
-"""Where tensors lie, by the runtime's names."""
+"""The allocation types of tensors, by the runtime's names."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class TensorState:
 
 @dataclass(frozen=True)
 class NodeState:
-    """A node. Of a delegate's kernel `code` is None and `replaces` are the nodes that it runs.
+    """A node. For a delegate's kernel, `code` is None and `replaces` lists the nodes that it runs.
 
-    `code` is the operation's number, 32 for custom ones; `delegated_to` the kernel that runs it.
+    `code` is the operation's number, 32 for custom ones; `delegated_to` is the kernel that runs it.
     """
 
     index: int
@@ -49,7 +49,7 @@ class NodeState:
 
 @dataclass(frozen=True)
 class GraphState:
-    """One graph of a model; `plan` are the nodes that run, in their order."""
+    """One graph of a model; `plan` lists the nodes that run, in order."""
 
     index: int
     name: str
@@ -60,7 +60,7 @@ class GraphState:
     plan: tuple[int, ...]
 
     def size(self, tensors: Iterable[int]) -> int:
-        """Return how many bytes some tensors have together; -1 is no tensor."""
+        """Return the total size of some tensors in bytes; -1 is not a tensor."""
         return sum(self.tensors[each].bytes for each in tensors if 0 <= each < len(self.tensors))
 
 
@@ -100,7 +100,7 @@ def _tensors(target: Any, root: Any, graph: Any, index: int) -> tuple[TensorStat
     for position, tensor in enumerate(graph.tensors):
         content = objects.content(root.buffers[tensor.buffer])
         shape = _ints(tensor.shape)
-        with contextlib.suppress(ValueError):  # the runtime has nothing to tell of it
+        with contextlib.suppress(ValueError):  # the runtime has no information on it
             shape = _ints(target._get_tensor_details(position, index)["shape"])
         kind = names[tensor.type]
         size = len(content) or _bytes(kind, shape)
@@ -125,7 +125,7 @@ _BITS = {"BOOL": 8, "INT4": 4, "UINT4": 4, "INT2": 2, "COMPLEX64": 64, "COMPLEX1
 
 
 def _bytes(kind: str, shape: Sequence[int]) -> int:
-    """Return the bytes of a tensor; 0 of one whose elements have no fixed size."""
+    """Return the bytes of a tensor; 0 if its elements have no fixed size."""
     digits = "".join(char for char in kind if char.isdigit())
     bits = _BITS.get(kind, int(digits or 0))
     return (int(np.prod([max(size, 0) for size in shape], dtype=np.int64)) * bits + 7) // 8
@@ -185,7 +185,7 @@ def _with_kernels(
     kernels: Mapping[tuple[int, ...], str],
     other: str,
 ) -> tuple[NodeState, ...]:
-    """Return the nodes of a file with those that delegates have added."""
+    """Return the nodes of a file and those that delegates have added."""
     found = {node.index: node for node in nodes}
     for op in ops[len(nodes) :]:
         index, replaced = int(op["index"]), tuple(sorted(covered_by(op, ops)))
@@ -198,7 +198,7 @@ def _with_kernels(
 
 
 def execution_plan(nodes: Sequence[NodeState]) -> tuple[int, ...]:
-    """Return the nodes that run, in the order of the file, each after what makes its inputs."""
+    """Return the nodes that run, in file order, each after the producers of its inputs."""
     running = {node.index: node for node in nodes if node.delegated_to is None}
     producer = {tensor: node.index for node in running.values() for tensor in node.outputs}
     waits = {

@@ -1,4 +1,4 @@
-"""What benchmark_model gives a model: the original's random values, ranges, or files."""
+"""The inputs of benchmark_model: the original's random values, ranges, or files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.tools.lines import warn
 
 _SENTENCE = b"a sentence of some words, the same for every string of the model"
 _SEED = 5489
-"""What the C++ standard gives a Mersenne Twister without a seed."""
+"""The C++ standard's default seed of a Mersenne Twister."""
 _RANGES = {
     **dict.fromkeys(("int32", "int64", "uint32", "uint64"), (0, 99)),
     **{"uint8": (0, 254), "int8": (-127, 127), "bool": (0, 1), "int16": (0, 0), "uint16": (0, 0)},
@@ -25,7 +25,7 @@ _RANGES = {
 
 @dataclass(frozen=True)
 class Layer:
-    """What the flags say of one input, in the order of the model's inputs."""
+    """The flags of one input, in the order of the model's inputs."""
 
     name: str
     shape: tuple[int, ...]
@@ -34,10 +34,10 @@ class Layer:
 
 
 def parse_layers(names: str, shapes: str, ranges: str, files: str) -> list[Layer]:
-    """Return what the four flags of inputs say; an empty list where they are empty.
+    """Return the parsed flags of inputs; an empty list if they are empty.
 
     Raises:
-        OptionsError: a flag is malformed, or they do not fit each other.
+        OptionsError: a flag is malformed, or the flags do not match each other.
     """
     known = [name for name in names.split(",") if name]
     sizes = [text for text in shapes.split(":") if text]
@@ -52,7 +52,7 @@ def parse_layers(names: str, shapes: str, ranges: str, files: str) -> list[Layer
         parts = item.split(",")
         layer = _known("input_layer_value_range", ranges, parts[0], layers)
         layers[layer.name] = replace(layer, low_high=_low_high(item, parts[1:]))
-    colon = "\0"  # "::" stands for one that is part of a name or a path
+    colon = "\0"  # "::" is a ":" in a name or a path
     for item in filter(None, files.replace("::", colon).split(",")):
         name, separator, path = (part.replace(colon, ":") for part in item.partition(":"))
         layer = _known("input_layer_value_files", files, name, layers)
@@ -62,7 +62,7 @@ def parse_layers(names: str, shapes: str, ranges: str, files: str) -> list[Layer
                 "Write name:path, with ',' between two of them and '::' for a ':' of a path."
             )
         if layer.low_high:
-            warn(f"The file of input {name} wins over its value range.")
+            warn(f"The file of input {name} takes precedence over its value range.")
         layers[name] = replace(layer, file=path)
     return list(layers.values())
 
@@ -103,10 +103,10 @@ def _known(flag: str, text: str, name: str, layers: dict[str, Layer]) -> Layer:
 
 
 def resize_inputs(target: Any, layers: Sequence[Layer]) -> None:
-    """Give the inputs of the interpreter the shapes of the flags, where there are some.
+    """Set the shapes of the interpreter's inputs from the flags, if there are any.
 
     Raises:
-        OptionsError: there are other inputs, or of other ranks, than the flags say.
+        OptionsError: the flags have other inputs or ranks than the model.
     """
     details = target.get_input_details()
     if layers and len(layers) != len(details):
@@ -128,7 +128,7 @@ def input_values(details: Sequence[dict[str, Any]], layers: Sequence[Layer]) -> 
     """Return a value for each input: from its file, or drawn from one stream of random numbers.
 
     Raises:
-        ModelError: an input has a type that no values can be made of.
+        ModelError: an input has an unsupported type.
         FileError: a file cannot be read, or has another size than its tensor.
     """
     stream = Stream()
@@ -193,13 +193,13 @@ def _size(path: str, has: str, detail: dict[str, Any], needs: str) -> FileError:
 
 
 class Stream:
-    """The random numbers of the C++ standard library's mt19937, as libstdc++ forms them."""
+    """The random numbers of the C++ standard library's mt19937, as libstdc++ derives them."""
 
     def __init__(self) -> None:
         self._random = np.random.RandomState(_SEED)
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """Return the next words of 32 bits."""
+        """Return the next 32-bit words."""
         return np.frombuffer(self._random.bytes(4 * count), "<u4").astype(np.uint64)
 
     def reals(self, count: int, wide: bool) -> NDArray[Any]:
@@ -214,10 +214,10 @@ class Stream:
         return result
 
     def integers(self, count: int, low: int, high: int) -> NDArray[np.int64]:
-        """Return whole numbers from `low` to `high`: the upper halves of products with words.
+        """Return integers from `low` to `high`: the upper halves of products with words.
 
-        A word whose product has a lower half below a threshold is passed over, so that all
-        numbers are equally likely.
+        A word whose product has a lower half below a threshold is skipped, so that all integers are
+        equally likely.
         """
         span = high - low + 1
         threshold = (2**32 - span) % span

@@ -1,4 +1,4 @@
-"""Memory of this process on the host: now, and the most so far."""
+"""Host memory of this process: currently, and at its peak."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ else:
 
 _STATUS = Path("/proc/self/status")
 _UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes in a unit of `ru_maxrss`."""
+"""Bytes per unit of `ru_maxrss`."""
 
 
 def peak_kb() -> int | None:
-    """Return the most KB that were resident at once, None where the system does not tell."""
+    """Return the peak resident memory in KB, None if the system does not report it."""
     if not _has_peak:
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT // 1024
 
 
 def resident_kb() -> dict[str, int]:
-    """Return the KB that are resident now by kind (VmRSS is all); empty except on Linux."""
+    """Return the resident memory in KB by kind (VmRSS is the total); empty except on Linux."""
     try:
         lines = _STATUS.read_text(encoding="ascii").splitlines()
     except OSError:
@@ -38,21 +38,21 @@ def resident_kb() -> dict[str, int]:
 
 
 def resident_mb() -> float:
-    """Return the MB that are resident now, the most so far where only that is told, or 0."""
+    """Return the resident memory in MB, the peak if only that is reported, or 0."""
     return resident_kb().get("VmRSS", peak_kb() or 0) / 1024
 
 
 class PeakMonitor:
-    """Looks at the memory every so often, in a thread, while the `with` block runs."""
+    """Samples the memory periodically, in a thread, while the `with` block runs."""
 
     def __init__(self, interval_ms: int, look: Callable[[], float] = resident_mb) -> None:
-        """Keep the most of what `look` returns, in MB; any thread calls it, one at a time."""
+        """Record the maximum of what `look` returns, in MB; any thread calls it, one at a time."""
         self._read = look
         self._interval = interval_ms / 1000
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.peak_mb = 0.0
-        """The most that was seen, in MB; 0 where the system does not tell."""
+        """The observed maximum, in MB; 0 if the system does not report it."""
 
     def __enter__(self) -> PeakMonitor:
         self._thread.start()

@@ -1,4 +1,4 @@
-"""Memory of NVIDIA's GPUs that this process takes, by NVML."""
+"""Memory of NVIDIA GPUs that this process uses, by NVML."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _OF_PROCESSES = (
     "nvmlDeviceGetComputeRunningProcesses",
     "nvmlDeviceGetGraphicsRunningProcesses",
 )
-"""CUDA's and OpenCL's users of a board, and those of OpenGL and Vulkan."""
+"""NVML's functions for processes on a board: those of CUDA and OpenCL, and of OpenGL and Vulkan."""
 
 
 class GpuPeak:
-    """Looks at the memory of the GPUs every so often, in a thread, while the `with` block runs.
+    """Samples the memory of the GPUs periodically, in a thread, while the `with` block runs.
 
-    NVML tells how much this process takes, its API's own state included. In a container, whose
-    numbers of processes are others, and on Windows it does not: then `grown_mb` must do.
+    NVML reports the memory of this process, including its API's own state. It does not in a
+    container, where process ids differ, nor on Windows: then only `grown_mb` is known.
     """
 
     def __init__(self, interval_ms: int) -> None:
         self.own_mb = 0.0
-        """The most that this process took of one board, in MB; 0 where NVML does not tell."""
+        """Peak memory of this process on one board, in MB; 0 if NVML does not report it."""
         self.grown_mb = 0.0
         """The maximum growth of the memory in use on one GPU, by all processes, in MB."""
         self.missing = ""
-        """Why nothing is known, empty if something is."""
+        """Why nothing is known; empty if something is."""
         self._monitor = PeakMonitor(interval_ms, self._look)
         self._nvml: Any = None
         self._before: list[tuple[Any, float]] = []
@@ -64,7 +64,7 @@ class GpuPeak:
         return float(self._nvml.nvmlDeviceGetMemoryInfo(board).used) / 2**20
 
     def _look(self) -> float:
-        """Return what the fullest board holds more than before, in MB; 0 after a failure."""
+        """Return the maximum growth of a board's used memory, in MB; 0 after a failure."""
         try:
             for board, before in self._before:
                 self.grown_mb = max(self.grown_mb, self._used(board) - before)
@@ -74,14 +74,14 @@ class GpuPeak:
         return self.own_mb or self.grown_mb
 
     def _own(self, board: Any) -> float:
-        """Return what NVML says that this process takes of a board, in MB."""
+        """Return the memory of this process on a board by NVML, in MB."""
         users: dict[int, int] = {}
         for function in _OF_PROCESSES:
-            with contextlib.suppress(self._nvml.NVMLError):  # a board that does not tell of those
+            with contextlib.suppress(self._nvml.NVMLError):  # a board without that information
                 for user in getattr(self._nvml, function)(board):
                     users[user.pid] = max(users.get(user.pid, 0), user.usedGpuMemory or 0)
         return float(users.get(os.getpid(), 0)) / 2**20
 
     def _fail(self, error: Exception) -> None:
-        self.missing = f"NVML, which tells of NVIDIA's GPUs, failed ({error}). Check `nvidia-smi`."
+        self.missing = f"NVML, which reports on NVIDIA GPUs, failed ({error}). Check `nvidia-smi`."
         self._before = []

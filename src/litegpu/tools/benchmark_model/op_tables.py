@@ -1,4 +1,4 @@
-"""Where the time of runs goes, operation by operation, in the tables of TensorFlow Lite's tools."""
+"""The time of each operation, in the tables of TensorFlow Lite's tools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Block:
-    """The operations of one graph, or inside one delegate, and the times of whole runs in µs."""
+    """The operations of one graph, or of one delegate, and the times of whole runs in µs."""
 
     rows: tuple[Row, ...]
     timings: Stats
@@ -30,12 +30,12 @@ class Block:
 
     @property
     def total_ms(self) -> float:
-        """The sum of all operations."""
+        """The total of all operations."""
         return sum(row.ms for row in self.rows)
 
 
 _TOP = 10
-"""Rows of the table of the slowest operations."""
+"""Number of rows of the table of the slowest operations."""
 _NODE_WIDTHS = (24, 9, 9, 8, 8, 10, 9)
 _NODES = ("node type", "first", "avg ms", "%", "cdf%", "mem KB", "times called", "Name")
 _NODES_CSV = ("node type", "first", "avg_ms", "%", "cdf%", "mem KB", "times called", "name")
@@ -130,7 +130,7 @@ def _model_message(blocks: Sequence[Block]) -> Proto:
 
 
 def _block_message(block: Block) -> Proto:
-    """Return a block as SubGraphProfilingData or, of a delegate, as DelegateProfilingData."""
+    """Return a block as SubGraphProfilingData or, for a delegate, as DelegateProfilingData."""
     ops = [
         Proto(
             (

@@ -1,4 +1,4 @@
-"""The page of benchmark_model: latencies, kernels, energy, memory, and what runs where."""
+"""The report page of benchmark_model: latencies, kernels, energy, memory, and where nodes run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _REPEATS = 20
 
 
 def benchmark_page(found: Results) -> Page:
-    """Return all that was measured as a page; where a GPU runs nodes, its kernels are timed now.
+    """Return all measurements as a page; the kernels of nodes on a GPU are timed now.
 
     Raises:
-        MissingDependencyError: a package for reading models or laying out graphs is not installed.
+        MissingDependencyError: a package for reading models or laying out graphs is not
+            installed.
     """
     session, runs = found.session, found.runs
     gpu = session.delegates.gpu

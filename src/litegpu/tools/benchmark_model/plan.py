@@ -1,4 +1,4 @@
-"""What each delegate that was asked for does of a model, in the original's sentences."""
+"""Reports which nodes each requested delegate runs, in the original tool's sentences."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from litegpu.tools.registrar import Delegates
 
 
 def delegate_nodes(target: Any) -> int:
-    """Return how many nodes of the graph are kernels of delegates."""
+    """Return the number of delegate kernels in the graph."""
     return sum(each["op_name"] == "DELEGATE" for each in target._get_ops_details())
 
 
 def say_what_runs_where(delegates: Delegates, nodes: int, target: Any, must_be_whole: bool) -> None:
-    """Print a line for each delegate that was asked for.
+    """Print a line for each requested delegate.
 
-    `nodes` is how many kernels the explicit ones have; XNNPACK's come with the allocation.
+    `nodes` is the number of kernels of explicit delegates; XNNPACK's are added by the allocation.
     """
     report = delegates.gpu.report if delegates.gpu else None
     on_gpu = len(report.partitions) if report else 0
@@ -49,7 +49,7 @@ def _applied_line(name: str, kernels: int, full: bool) -> str:
 
 
 def _covers_all(target: Any) -> bool:
-    """Return whether the only delegate node stands for all others: they lie behind its inputs."""
+    """Return whether the only delegate node replaces all others."""
     ops = target._get_ops_details()
     kernels = [each for each in ops if each["op_name"] == "DELEGATE"]
     if len(kernels) != 1:

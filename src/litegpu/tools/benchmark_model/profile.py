@@ -1,4 +1,4 @@
-"""Op profiles of benchmark_model: where the time of creation and of a run goes."""
+"""Op profiles of benchmark_model: the time of the creation and of runs, by operation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FILE = "op_profiling_output_file"
 
 
 def check_mode(mode: str) -> None:
-    """Raise OptionsError for a mode of output that there is not."""
+    """Raise OptionsError for an unknown output mode."""
     if mode not in MODES:
         raise OptionsError(
             f"Output mode{mode} is not supported. Supported values are: 'stdout', 'csv' and "
@@ -30,17 +30,17 @@ def check_mode(mode: str) -> None:
 
 
 def take_blocks(session: Session, runs: Stats) -> list[Block]:
-    """Return what is known of the runs: the nodes of the graph, then each delegate node's kernels.
+    """Return the profile: the nodes of the graph, then the kernels of each delegate node.
 
     Times are medians of a profile that is taken now.
     """
     gpu = session.delegates.gpu
     report = gpu.report if gpu else None
     if not session.primary:
-        warn("Nodes are told apart in the model's first graph only, which is not what runs here.")
+        warn("Single nodes are known in the model's first graph only, but another graph runs here.")
         return [Block((Row("CPU", "all nodes of the signature", runs.average / 1e3),), runs)]
     if gpu is None or report is None or not report.delegated_nodes:
-        warn("The runtime's Python interface does not tell the times of nodes on the CPU apart.")
+        warn("The runtime's Python interface does not report the times of single nodes on the CPU.")
         whole = Row("CPU", "all nodes", runs.average / 1e3)
         return [Block((whole,), runs)]
     profile = gpu.profile(session.interpreter, repeats=_REPEATS, peaks=False)
@@ -61,7 +61,7 @@ def _nodes(report: DelegationReport, profile: Profile) -> Iterator[Row]:
         yield Row(KERNEL, name, sum(times.host_seconds.values()) * 1e3)
     rest = report.total_nodes - len(report.delegated_nodes)
     if rest:
-        name = f"{rest} nodes, and the runtime, which does not tell them apart"
+        name = f"{rest} nodes, and the runtime, without times of single nodes"
         yield Row("CPU", name, (profile.outside_seconds or 0.0) * 1e3)
 
 
@@ -74,7 +74,7 @@ def _parts(
 
 
 def write_profile(mode: str, path: str, model: str, init: Block, runs: Sequence[Block]) -> None:
-    """Print the profile, or write it where the flag says.
+    """Print the profile, or write it to the file of the flag.
 
     Raises:
         FileError: the file cannot be written.

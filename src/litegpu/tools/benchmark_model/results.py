@@ -1,4 +1,4 @@
-"""What benchmark_model found: its last lines, the original's result file, and JSON."""
+"""The results of benchmark_model: its last lines, the original's result file, and JSON."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _PERCENTILES = (50, 90, 95, 99)
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of the host in KB since the start of the tool, None where nobody can tell."""
+    """Host memory in KB since the start of the tool, None if unknown."""
 
     init: int | None
     overall: int | None
     peak_mb: float
     gpu: GpuPeak | None = None
-    """What was seen of the GPU's, in MB; None where nobody looked or a software device ran it."""
+    """Observed GPU memory, in MB; None if not measured, or for a software device."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """A session and what its runs took; energy where that was asked for."""
+    """A session and the times of its runs; the energy if it was measured."""
 
     session: Session
     warm_up: Stats
@@ -50,7 +50,7 @@ def print_timings(found: Results) -> None:
 
 
 def print_memory(memory: Memory, monitored: bool) -> None:
-    """Print what is known of the host's memory, and what a monitor saw."""
+    """Print the host memory, and the peak of a monitor."""
     if memory.init is not None and memory.overall is not None:
         info(
             "Note: as the benchmark tool itself affects memory footprint, the following is only "
@@ -75,7 +75,7 @@ def print_memory(memory: Memory, monitored: bool) -> None:
 
 
 def result_message(name: str, found: Results) -> bytes:
-    """Return a BenchmarkResult; what this system cannot tell of memory is left out."""
+    """Return a BenchmarkResult; memory that this system does not report is omitted."""
     runs, memory = found.runs, found.memory
     times = (
         *(runs.average, *((min(runs.values), max(runs.values)) if runs.values else (0, 0))),
@@ -99,7 +99,7 @@ def result_message(name: str, found: Results) -> bytes:
 
 
 def print_more(found: Results) -> None:
-    """Print what the original does not: percentiles, throughput, the GPU's memory, energy."""
+    """Print what the original does not: percentiles, throughput, GPU memory, energy."""
     info(f"Computed by: {found.session.delegates.describe()}")
     if found.runs.values:
         figures = (f"p{percent}={found.runs.percentile(percent)}" for percent in _PERCENTILES)
@@ -117,13 +117,13 @@ def print_more(found: Results) -> None:
 
 def _print_gpu_peak(peak: GpuPeak) -> None:
     if peak.missing:
-        warn(f"The peak of the GPU's memory is not known: {peak.missing}")
+        warn(f"The peak GPU memory is not known: {peak.missing}")
     elif peak.own_mb:
         info(f"Peak GPU memory of this process (MB), by NVML: {figure(peak.own_mb)}")
     else:
         info(
             f"Peak GPU memory (MB), by NVML: {figure(peak.grown_mb)} more than before, of all "
-            "processes (it does not tell of this one: in a container, say)"
+            "processes (it does not report this one, for example in a container)"
         )
 
 
@@ -131,7 +131,7 @@ def _print_energy(energy: Energy) -> None:
     for reason in energy.missing:
         warn(reason)
     if not energy.meters:
-        warn("No energy was measured: there is no meter that can be read here.")
+        warn("No energy was measured: no meter can be read here.")
         return
     info(
         f"Energy: {energy.runs} runs in {figure(energy.busy_seconds)} seconds, after "
@@ -150,7 +150,7 @@ def _print_energy(energy: Energy) -> None:
 
 
 def result_json(name: str, found: Results) -> dict[str, Any]:
-    """Return everything as plain data; times in microseconds, energy in joules an inference."""
+    """Return everything as plain data; times in microseconds, energy in joules per inference."""
     session, energy = found.session, found.energy
     gpu = session.delegates.gpu
     device = gpu.device.to_dict() if gpu else None
@@ -181,7 +181,7 @@ def result_json(name: str, found: Results) -> dict[str, Any]:
 
 
 def _gpu_memory(session: Session, peak: GpuPeak | None) -> dict[str, float | None] | None:
-    """Return the MB of the delegate, and peaks by NVML where known; None without a GPU's part."""
+    """Return the MB of the delegate, and peaks by NVML if known; None without a GPU's part."""
     delegate = _delegate_mb(session)
     if delegate is None:
         return None
@@ -191,7 +191,7 @@ def _gpu_memory(session: Session, peak: GpuPeak | None) -> dict[str, float | Non
 
 
 def _delegate_mb(session: Session) -> dict[str, float] | None:
-    """Return what the delegate's tensors and weights take; None where it runs nothing."""
+    """Return the memory of the delegate's tensors and weights; None if it runs nothing."""
     report = session.delegates.gpu.report if session.delegates.gpu else None
     if report is None or not report.partitions:
         return None
@@ -202,7 +202,7 @@ def _delegate_mb(session: Session) -> dict[str, float] | None:
 
 
 def _nodes(session: Session) -> dict[str, int] | None:
-    """Return how many nodes of the model the GPU runs, of how many; None without a delegate."""
+    """Return the number of nodes on the GPU and in total; None without a delegate."""
     report = session.delegates.gpu.report if session.delegates.gpu else None
     if report is None:
         return None
@@ -222,7 +222,7 @@ def _tensors(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _figures(stats: Stats) -> dict[str, float]:
-    """Return the statistics by name; only a count where there is nothing else."""
+    """Return the statistics by name; only a count if there is nothing else."""
     if not stats.values:
         return {"count": 0}
     return {

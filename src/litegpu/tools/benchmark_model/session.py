@@ -1,4 +1,4 @@
-"""Gets a model ready for benchmark_model: found, given its delegates, its shapes and inputs."""
+"""Prepares a model for benchmark_model: finds it, applies delegates, sets shapes and inputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DESCRIPTOR = "fd:"
 
 @dataclass(frozen=True)
 class Session:
-    """An interpreter that is ready to run, and how it came to be."""
+    """An interpreter that is ready to run, with its model, delegates and inputs."""
 
     model: FoundModel
     target: Any
@@ -38,12 +38,12 @@ class Session:
 
     @property
     def interpreter(self) -> Any:
-        """The interpreter itself, of which `target` may be one signature."""
+        """The interpreter itself; `target` may be one of its signatures."""
         return getattr(self.target, "interpreter", self.target)
 
     @property
     def primary(self) -> bool:
-        """Whether the graph that runs is the model's first, which reports and profiles are of."""
+        """Whether the model's first graph runs, to which reports and profiles refer."""
         return not getattr(self.target, "subgraph", 0)
 
     def set_inputs(self) -> None:
@@ -52,10 +52,9 @@ class Session:
 
 
 def find_graph(graph: str) -> FoundModel:
-    """Return the model that --graph names, which others may have opened (`fd:…`).
+    """Return the model of --graph, which may be an inherited file descriptor (`fd:…`).
 
-    Raises:
-        ModelError, DownloadError: there is none.
+    Raises: ModelError, DownloadError: there is none.
     """
     if graph.startswith(_DESCRIPTOR):
         return FoundModel(graph, _read_descriptor(graph), graph)
@@ -63,11 +62,12 @@ def find_graph(graph: str) -> FoundModel:
 
 
 def load(args: argparse.Namespace) -> FoundModel:
-    """Return the model of --graph, and say so.
+    """Return the model of --graph, and print that.
 
     Raises:
-        OptionsError: none is named.
-        ModelError, DownloadError: there is none of that name.
+        OptionsError: none is given.
+
+    Raises: ModelError, DownloadError: there is none of that name.
     """
     if not args.graph:
         raise OptionsError("Please specify the name of your TF Lite input file with --graph")
@@ -81,11 +81,11 @@ def load(args: argparse.Namespace) -> FoundModel:
 
 
 def _read_descriptor(graph: str) -> bytes:
-    """Return a part of a file that the caller has opened: `fd:DESCRIPTOR:OFFSET:SIZE`."""
+    """Return a part of an inherited file: `fd:DESCRIPTOR:OFFSET:SIZE`."""
     parts = graph.removeprefix(_DESCRIPTOR).split(":")
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):
         raise ModelError(
-            f"--graph={graph} is not fd:DESCRIPTOR:OFFSET:SIZE. Write three whole numbers, such as "
+            f"--graph={graph} is not fd:DESCRIPTOR:OFFSET:SIZE. Write three integers, such as "
             "fd:3:0:1882264."
         )
     descriptor, offset, size = map(int, parts)
@@ -100,7 +100,7 @@ def _read_descriptor(graph: str) -> bytes:
         ) from failure
     if len(content) != size:
         raise ModelError(
-            f"--graph={graph}: there are {len(content)} bytes of {size} behind {offset}. Give the "
+            f"--graph={graph}: there are {len(content)} bytes of {size} after {offset}. Give the "
             "offset and the size of the model in that file."
         )
     return content
@@ -109,10 +109,10 @@ def _read_descriptor(graph: str) -> bytes:
 def open_session(
     args: argparse.Namespace, model: FoundModel, layers: list[Layer], start: float
 ) -> Session:
-    """Return the interpreter with its delegates and inputs; `start` is when the work began.
+    """Return the interpreter with its delegates and inputs; `start` is the time of the start.
 
     Raises:
-        LitegpuError: a flag does not fit the model, or the runtime or a delegate refuses it.
+        LitegpuError: a flag does not fit the model, or the runtime or a delegate rejects it.
     """
     if args.signature_to_run_for:
         looking = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What benchmark_model tells of the interpreter itself, before and after the runs."""
+"""The interpreter's state that benchmark_model prints and writes before and after the runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INFO_PARAMETERS = (
         "Enable Model Runtime Info Export",
     ),
     (
-        Flag("model_runtime_info_output_file", str, "", "write that there", metavar="FILE"),
+        Flag("model_runtime_info_output_file", str, "", "the file for it", metavar="FILE"),
         "Proto File to export model runtime info to",
     ),
     (
@@ -54,7 +54,7 @@ LENGTH_PARAMETERS = tuple(
 
 
 def tell_before(args: argparse.Namespace, session: Session) -> None:
-    """Print and write what is asked for before the runs."""
+    """Print and write what is requested before the runs."""
     if args.print_preinvoke_state:
         _print("pre-invoke", args, session)
     if not args.export_model_runtime_info:
@@ -69,7 +69,7 @@ def tell_before(args: argparse.Namespace, session: Session) -> None:
 
 
 def tell_after(args: argparse.Namespace, session: Session) -> None:
-    """Print what is asked for after the runs."""
+    """Print what is requested after the runs."""
     if args.print_postinvoke_state:
         _print("post-invoke", args, session)
 

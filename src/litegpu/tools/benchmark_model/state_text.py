@@ -1,4 +1,4 @@
-"""The state of an interpreter's graphs for people, and as ModelRuntimeDetails for programs."""
+"""The state of an interpreter's graphs as text, and as ModelRuntimeDetails for programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from litegpu.tools.proto import Field, Named, Proto
 
 @dataclass(frozen=True)
 class Lengths:
-    """How many characters names of tensors, of types and of allocations take."""
+    """The column widths of tensor names, types and allocation types."""
 
     name: int = 25
     kind: int = 15
@@ -19,9 +19,9 @@ class Lengths:
 
 
 def state_text(graphs: Sequence[GraphState], lengths: Lengths) -> str:
-    """Return all tensors and nodes, in the manner of TensorFlow Lite's tools.
+    """Return all tensors and nodes, in the format of TensorFlow Lite's tools.
 
-    Addresses of tensors are -1: the runtime does not tell Python.
+    Addresses of tensors are -1: the runtime does not report them to Python.
     """
     lines = [f"Interpreter has {len(graphs)} subgraphs.", ""]
     for graph in graphs:
@@ -89,7 +89,7 @@ def _node(graph: GraphState, node: NodeState) -> Iterator[str]:
 
 
 _CUSTOM = 32
-"""The code of operations that have a name of their own."""
+"""The code of custom operations."""
 
 
 def _size(count: int) -> str:
@@ -97,7 +97,7 @@ def _size(count: int) -> str:
 
 
 def _numbers(values: Iterable[int]) -> str:
-    """Return numbers with ranges for those that follow each other: `[0-3,7]`."""
+    """Return numbers with ranges for consecutive ones: `[0-3,7]`."""
     ranges: list[list[int]] = []
     for value in values:
         if ranges and value == ranges[-1][1] + 1:
@@ -114,7 +114,7 @@ def _numbers(values: Iterable[int]) -> str:
 
 
 def _cut(text: str, length: int, from_the_end: bool = False) -> str:
-    """Return text with so many characters, with `...` for what has no room."""
+    """Return text of at most this length, with `...` in place of the rest."""
     if len(text) > length:
         room = max(length - 3, 0)
         dots = "..."[:length]
@@ -142,7 +142,7 @@ _DATA_TYPES = (
     *("COMPLEX64", "INT8", "FLOAT16", "FLOAT64", "COMPLEX128", "UINT64", "RESOURCE", "VARIANT"),
     *("UINT32", "UINT16", "INT4", "BFLOAT16", "INT2", "UINT4"),
 )
-"""The data types of an Edge, by their numbers."""
+"""The data types of an Edge, by number."""
 
 
 def runtime_details(model: str, graphs: Sequence[GraphState]) -> Proto:

@@ -1,4 +1,4 @@
-"""`litegpu check MODEL`: what would run on the GPU, what not and why, memory, and advice."""
+"""`litegpu check MODEL`: which nodes would run on the GPU, why others not, memory, advice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLES = (
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the report; the exit status is 1 when nothing would run on the GPU."""
+    """Print the report; the exit status is 1 if nothing would run on the GPU."""
     try_to_write("json", args.json)
     prepare_export(args.export)
     prepare_report(args.report)

@@ -1,4 +1,4 @@
-"""What a delegate would do with a model, and what would help: `litegpu check` in Python."""
+"""`litegpu check` in Python: what a delegate would do with a model, and what would help."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ elif TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _MODES = {
-    "exact": "in their integers, equal to the CPU's kernels in every bit",
-    "float": "as real numbers, kept in the range of the stored integers and on their grid",
+    "exact": "in integers, equal to the CPU's kernels in every bit",
+    "float": "as real numbers, rounded to the grid and the range of the stored integers",
 }
 _WEIGHTS_ONLY = {
-    "exact": "floats rounded to bytes where weights are, summed up as the CPU's kernels do",
+    "exact": "floats rounded to bytes for quantized weights, with the sums of the CPU's kernels",
     "float": "weights as real numbers",
 }
-"""The same where floats are computed, and only weights are quantized."""
+"""The same if floats are computed and only weights are quantized."""
 _BROKEN = (
     "Check that the file is a complete .tflite model, made of operations that the runtime has."
 )
 _REASONS = 5
-"""Reasons that are shown of each way to compute quantized tensors; `to_dict` has all."""
+"""Number of reasons shown for each mode of quantized tensors; `to_dict` has all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """What `check` found. `str()` is what `litegpu check` prints, `to_dict()` is JSON-able."""
+    """The result of `check`. `str()` is what `litegpu check` prints, `to_dict()` is for JSON."""
 
     model: str
-    """Where the model is from: its path, its zoo name, or the size of its bytes."""
+    """The source of the model: its path, its zoo name, or the size of its bytes."""
     kind: str | None
-    """Such as "float32" or "dynamic range"; None where the extra `zoo` is not installed."""
+    """For example "float32" or "dynamic range"; None if the extra `zoo` is not installed."""
     report: DelegationReport | None
-    """What runs where, with reasons and advice; None where the delegate was not applied."""
+    """Where nodes run, with reasons and advice; None if the delegate was not applied."""
     runtime: str = ""
-    """Why the runtime cannot run the model without litegpu; an empty text where it can."""
+    """Why the runtime cannot run the model without litegpu; an empty text if it can."""
 
     @classmethod
     def of(cls, content: bytes, delegate: GpuDelegate, model: str) -> ModelCheck:
-        """Apply a delegate to the bytes of a .tflite file, which the runtime tries alone before.
+        """Apply a delegate to the bytes of a .tflite file, after trying the runtime alone.
 
-        Raises ModelError for other bytes, and where an interpreter of the model crashes.
+        Raises ModelError for other bytes, and if an interpreter of the model crashes.
         """
         trial = try_model(content)
         if trial.fatal:
@@ -75,7 +75,7 @@ class ModelCheck:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able data."""
+        """Return everything as JSON-serializable data."""
         report = self.report.to_dict() if self.report else None
         runtime = self.runtime or None
         return {"model": self.model, "type": self.kind, "report": report, "runtime": runtime}
@@ -120,7 +120,7 @@ def check(
     on_progress: OnProgress | None = None,
     **options: Unpack[GpuDelegateKeywords],
 ) -> ModelCheck:
-    """Return what would run of a model on the GPU, what not and why, memory, and advice.
+    """Return which nodes would run on the GPU, and why others not; memory, and advice.
 
         print(litegpu.check("model.tflite", precision="fp16"))
 
@@ -129,10 +129,10 @@ def check(
         on_progress: as for GpuDelegate.
         **options: as for GpuDelegate.
 
-    It is compiled for the device, and nothing is run for longer than that takes.
+    The model is compiled for the device. It is run only for as long as compiling takes.
 
     Raises:
-        ModelError: there is no such file, or the runtime refuses it.
+        ModelError: there is no such file, or the runtime rejects it.
         OptionsError, UnsupportedDeviceError, MissingDependencyError: as GpuDelegate.
     """
     content = model_bytes(model)
@@ -145,7 +145,7 @@ def check(
 
 
 def _kind_of(content: bytes) -> str | None:
-    """Return the kind of a model, None where what reads files is not installed."""
+    """Return the kind of a model, None without the package that reads files."""
     try:
         return kinds.kind_of(content)
     except MissingDependencyError:
@@ -157,7 +157,7 @@ def _how(support: QuantizedSupport, kind: str | None) -> str:
 
 
 def _quantization_lines(report: DelegationReport, kind: str | None) -> Iterator[str]:
-    """Yield how a model is quantized, and what the GPU could run of it in each way."""
+    """Yield how a model is quantized, and what the GPU could run in each mode."""
     if not report.quantized:
         return
     yield f"\nquantized: {kind or _UNKNOWN}"
@@ -177,7 +177,7 @@ _UNKNOWN = "(pip install 'litegpu[zoo]' to see how)"
 
 
 def _advice_lines(report: DelegationReport) -> Iterator[str]:
-    """Yield what would help each graph of the model, one numbered paragraph each."""
+    """Yield the advice for each graph of the model, one numbered paragraph each."""
     for number, each in enumerate((report, *report.subgraphs)):
         title = f"advice on subgraph {number}" if number else "advice"
         if not each.advice:

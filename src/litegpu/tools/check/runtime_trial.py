@@ -1,4 +1,4 @@
-"""Tries a model with the runtime alone, in a process of its own: it may reject it, or crash."""
+"""Tries a model with the runtime alone, in a separate process: it may be rejected, or crash."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.children import run_module
 
 _SECONDS = 60.0
-"""How long a trial may take; what is not over by then counts as neither rejected nor crashed."""
+"""Timeout of a trial in seconds; an unfinished one counts as neither rejected nor crashed."""
 _STEPS = ("loading it", "allocating its tensors", "running it on zeros")
 _REJECTED = 3
-"""The exit status where the runtime has said no."""
+"""The exit status if the runtime has rejected the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of a model in the runtime without a delegate, an empty text if all went well.
+    """The result of a model in the runtime without a delegate; an empty text on success.
 
-    `fatal` says that an interpreter of it ends this process, too.
+    `fatal`: an interpreter of it would end this process, too.
     """
 
     problem: str = ""
@@ -29,7 +29,7 @@ class Trial:
 
 
 def try_model(content: bytes) -> Trial:
-    """Load a model, allocate its tensors and run it on zeros, all by the runtime alone."""
+    """Load a model, allocate its tensors and run it on zeros, all with the runtime alone."""
     ended = run_module(__name__, [], _SECONDS, content)
     step = next((each for each in reversed(_STEPS) if each in ended.output), "")
     if ended.status in (0, None) or not step:
@@ -45,11 +45,11 @@ def try_model(content: bytes) -> Trial:
 
 _ALONE = "The runtime itself, without litegpu,"
 _LONGEST = 1000
-"""Characters of what the runtime says."""
+"""Maximum number of characters of the runtime's message."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try the model on stdin; the output has the steps that were begun, stderr what went wrong."""
+    """Try the model on stdin; prints the steps to stdout and errors to stderr."""
     content = sys.stdin.buffer.read()
     try:
         print(_STEPS[0], flush=True)
