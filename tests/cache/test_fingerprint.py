@@ -81,7 +81,7 @@ def test_parts_are_told_apart() -> None:
     parts: list[object] = [1, True, "1", b"1", 1.0, -0.0, 0.0, None, DType.INT8, (1,), {"a": 1}]
     parts += [frozenset((1, 2)), (), [[]]]
     assert len({fingerprint(part) for part in parts}) == len(parts)
-    with pytest.raises(TypeError, match="object is no part of a fingerprint"):
+    with pytest.raises(TypeError, match="object cannot be a part of a fingerprint"):
         fingerprint(object())
 
 

@@ -106,7 +106,7 @@ def test_without_a_part_nothing_stays_behind(
 ) -> None:
     interrupt_part(0, monkeypatch, KeyboardInterrupt())
     assert batch() == 130
-    assert "are kept" not in capsys.readouterr().err
+    assert "are saved" not in capsys.readouterr().err
     assert sorted(each.name for each in folder.iterdir()) == ["model.tflite", "x.parquet"]
 
 

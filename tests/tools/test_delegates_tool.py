@@ -83,7 +83,7 @@ def test_a_model_on_a_software_device(
     text = capsys.readouterr().out
     assert "float32 (this model)" in text
     assert "recommended: XNNPACK, on the CPU (--use_xnnpack=true)." in " ".join(text.split())
-    assert "is no GPU but the CPU behind a GPU's interface." in " ".join(text.split())
+    assert "is not a GPU but a GPU interface to the CPU." in " ".join(text.split())
 
 
 def test_a_gpu_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_a_machine_without_a_gpu(
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (found["delegates"][0]["here"], found["delegates"][0]["takes"]) == (False, [])
     reason = found["model"]["recommended"]["reason"]
-    assert reason == "There is no GPU to use: No backend has a device."
+    assert reason == "There is no usable GPU: No backend has a device."
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)

@@ -55,7 +55,7 @@ MACHINES = (
         about.environment,
         {},
         {"LITEGPU_BACKND": "cuda"},
-        "LITEGPU_BACKND is set, and means nothing to litegpu.",
+        "LITEGPU_BACKND is set, but litegpu does not use it.",
         "Did you mean 'LITEGPU_BACKEND'?",
     ),
     Ill(
@@ -98,8 +98,7 @@ MACHINES = (
         nodes.nvidia_in_containers,
         {**NVIDIA, ".dockerenv": "", "dev/nvidia0": ""},
         {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"},
-        "NVIDIA_DRIVER_CAPABILITIES=compute,utility: OpenGL and Vulkan of NVIDIA's driver is left "
-        "out.",
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility: OpenGL and Vulkan of the driver is missing.",
         "docker run -e NVIDIA_DRIVER_CAPABILITIES=all",
         "note",
     ),
@@ -159,7 +158,7 @@ MACHINES = (
         libraries.egl_drivers,
         {"usr/share/glvnd/egl_vendor.d/10.json": "{}"},
         {},
-        "{root}/usr/share/glvnd/egl_vendor.d/10.json names no library (KeyError: 'ICD').",
+        "{root}/usr/share/glvnd/egl_vendor.d/10.json does not name a library (KeyError: 'ICD').",
         "Reinstall the package",
     ),
 )
@@ -187,8 +186,8 @@ def test_a_healthy_machine(tmp_path: Path) -> None:
     found = run_checks(Machine("linux", tmp_path, {}), doctor.CHECKS[4:7])
     assert [(each.level, each.text) for each in found] == [
         ("ok", "NVIDIA: 1 on the PCI bus."),
-        ("ok", "/dev/nvidia0 may be used."),
-        ("ok", "/dev/dri/renderD128 may be used."),
+        ("ok", "/dev/nvidia0 is accessible."),
+        ("ok", "/dev/dri/renderD128 is accessible."),
     ]
 
 
@@ -198,7 +197,7 @@ def test_a_node_that_this_user_may_not_use(tmp_path: Path, monkeypatch: pytest.M
     node.touch()
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     (finding,) = nodes.render_nodes(Machine("linux", tmp_path, {}))
-    assert finding.text.startswith("This user may not use /dev/dri/renderD128 (group ")
+    assert finding.text.startswith("This user has no access to /dev/dri/renderD128 (group ")
     assert finding.remedy.startswith("sudo usermod -aG ")
 
 
@@ -260,7 +259,7 @@ def test_a_compiler_that_is_newer_than_the_driver(
     found = [each for each in nvidia.compiler(Machine()) if each.level == "problem"]
     assert len(found) == problems
     if found:
-        text = "The compiler (NVRTC) is of CUDA 13, newer than the driver's 12.4."
+        text = "The compiler (NVRTC) belongs to CUDA 13, newer than the driver's 12.4."
         assert (found[0].text, found[0].remedy) == (text, "pip install 'litegpu[cuda12]'")
 
 

@@ -85,7 +85,7 @@ def test_gpus_that_the_environment_hides(value: str) -> None:
 
 def test_a_backend_that_nobody_knows() -> None:
     (found,) = run_checks(Machine(environment={"LITEGPU_BACKEND": "vulcan"}), (environment,))
-    assert found.text == "LITEGPU_BACKEND=vulcan names no backend."
+    assert found.text == "LITEGPU_BACKEND=vulcan is not a backend."
     assert found.level == "problem" and found.remedy.startswith("Did you mean 'vulkan'?")
     (found,) = run_checks(Machine(environment={"LITEGPU_BACKEND": "Vulkan"}), (environment,))
     assert found.level == "note"

@@ -110,7 +110,7 @@ def test_a_picture_without_pixels(tmp_path: Path) -> None:
         ('{"images": [1], "annotations": []}', "not subscriptable"),
         (b"\x0a\x05abc", "it ends 2 bytes within field 1"),
         (b"\x0a\x02\x0a\x09", "it ends 9 bytes within field 1"),
-        (b"\x0a\x02\x10\x01", "1 stands where a message or a text belongs"),
+        (b"\x0a\x02\x10\x01", "1 in place of a message or a text"),
         (b"\xff\xfe\x00", "invalid start byte"),
         (b"\x0a\x01\x0b", "wire type 3 at byte 0"),
         (b"\x0a\x01\x00", "field number 0 at byte 0"),

@@ -225,7 +225,7 @@ def test_threads_come_from_the_tools_own_flag(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["inference_diff", model, "--num_threads=2", "--num_runs=1"]) == 0
-    warning = "WARN: --num_threads is not used here: --num_interpreter_threads is what counts.\n"
+    warning = "WARN: --num_threads is not used here: use --num_interpreter_threads.\n"
     assert capsys.readouterr().out.startswith(warning)
 
 

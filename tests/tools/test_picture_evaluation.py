@@ -53,7 +53,7 @@ LATENCIES = (
     "Preprocessing latency: avg=#(us), std_dev=#(us)",
     "Inference latency: avg=#(us), std_dev=#(us)",
 )
-THROUGHPUT = "Throughput: # images/s; each stage by itself: decode #, infer # images/s; overlap: #%"
+THROUGHPUT = "Throughput: # images/s; each stage alone: decode #, infer # images/s; overlap: #%"
 
 
 def flags(**values: Any) -> list[str]:
@@ -270,9 +270,9 @@ def test_unreadable_pictures_are_named_counted_and_left_out(
     out = capsys.readouterr().out
     reported = [line for line in out.splitlines() if line.startswith("WARN: ")]
     assert [re.search(r"images.(\d\.\w+)' cannot be read: ", line) for line in reported[:3]]
-    assert "images/1.jpg' cannot be read: it is no JPEG." in reported[0].replace(os.sep, "/")
+    assert "images/1.jpg' cannot be read: it is not a JPEG." in reported[0].replace(os.sep, "/")
     assert "Extension .png is not supported." in reported[2]
-    assert reported[3] == "WARN: 3 of 8 pictures are left out: the figures are of the others."
+    assert reported[3] == "WARN: 3 of 8 pictures are skipped: the figures are of the others."
     assert "Num evaluation runs: 5\n" in out
     assert "Top-1 Accuracy: 0.8\n" in out  # the sixth, black, is said to be white
     found = json.loads((spoilt / "found.json").read_text(encoding="utf-8"))
@@ -285,7 +285,7 @@ def test_an_unreadable_picture_is_fatal_when_told_so(
     assert classify("--strict", "--output_file_path=metrics.pb") == 1
     error = errors(capsys)
     assert "ERROR: Could not run the task evaluation!\n" in error
-    assert "1.jpg' cannot be read: it is no JPEG." in error and "with --strict=false" in error
+    assert "1.jpg' cannot be read: it is not a JPEG." in error and "with --strict=false" in error
     assert not (spoilt / "metrics.pb").exists()
 
 
@@ -322,7 +322,7 @@ def test_flags_that_nobody_knows(images: Path, capsys: pytest.CaptureFixture[str
         ({"denylist_file_path": "none"}, 1, "Could not read denylist file: 'none': No such file"),
         ({"denylist_file_path": "zero.txt"}, 1, "has the line '0', which is no number of a pict"),
         ({"denylist_file_path": "nine.txt"}, 1, "Give numbers from 1 to 8, one a line."),
-        ({"denylist_file_path": "all.txt"}, 1, "There is no picture to evaluate in 'images'."),
+        ({"denylist_file_path": "all.txt"}, 1, "There are no pictures to evaluate in 'images'."),
         ({"num_images": "-1"}, 2, "'-1' is not a whole number of at least 0"),
         ({"batch": "many"}, 2, "'many' is not a whole number of at least 0"),
         ({"engine": "spark"}, 2, "argument --engine: 'spark' is not one of local, ray"),

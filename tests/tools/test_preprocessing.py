@@ -130,8 +130,8 @@ def test_what_is_no_jpeg(photo: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(damaged)
     reasons = {
         "cut.jpg": "image file is truncated",
-        "text.jpg": "it is no JPEG. Replace it",
-        "empty.jpeg": "it is no JPEG. Replace it",
+        "text.jpg": "it is not a JPEG. Replace it",
+        "empty.jpeg": "it is not a JPEG. Replace it",
         "other.png": "Extension .png is not supported. Convert it to a .jpg or .jpeg file.",
         "missing.jpg": "No such file or directory. Replace it by a complete JPEG.",
     }
@@ -151,7 +151,7 @@ def test_inputs_that_take_no_picture() -> None:
     with pytest.raises(ModelError, match=r"Invalid input shape for model: 'x' is \[2, 9, 7, 3\]"):
         for_input(tensor((2, 9, 7, 3)), False)
     with pytest.raises(
-        ModelError, match=r"'x' is \[1, 1, 1, 3\], with sizes that only a run tells"
+        ModelError, match=r"'x' is \[1, 1, 1, 3\], with sizes that are known only at run time"
     ):
         for_input(Tensor("x", (1, 1, 3), np.dtype("float32"), dynamic=True), True)
     with pytest.raises(ModelError, match=r"Invalid input type for model: 'x' is float16\. Use a"):

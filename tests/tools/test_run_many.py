@@ -125,9 +125,9 @@ def test_strictly_one_unreadable_picture_ends_it(
 @pytest.mark.parametrize(
     ("flags", "status", "message"),
     [
-        (["--output=pictures"], 2, "--output=pictures: this is what --image names"),
+        (["--output=pictures"], 2, "--output=pictures: this is the file of --image"),
         (["--output=model.tflite"], 1, "--output=model.tflite: the drawings cannot be written"),
-        (["--output=model.tflite/x"], 1, "Name a folder that is writable or can be made."),
+        (["--output=model.tflite/x"], 1, "Name a folder that is writable or can be created."),
         (["--num_runs=3"], 2, "--num_runs=3: only one picture is timed again and again."),
         (["--max_secs=3"], 2, "--max_secs=3.0: only one picture is timed again and again."),
         (["--region=0,0,150,90"], 2, "this is no part of a picture of 100×200 pixels"),
@@ -374,7 +374,7 @@ def test_a_video_of_which_nothing_can_be_decoded(film: Path) -> None:
     ("output", "status", "message"),
     [
         ("drawn.png", 2, "--output=drawn.png: a video is drawn into .mp4, .mov, .mkv, .avi, .webm"),
-        ("clip.mp4", 2, "--output=clip.mp4: this is what --image names"),
+        ("clip.mp4", 2, "--output=clip.mp4: this is the file of --image"),
         ("nowhere/x.mp4", 1, "--output=nowhere/x.mp4: the file cannot be written: No such file"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`litegpu coco_object_detection MODEL`: the mean average precision of a detector, on pictures."""
+"""`litegpu coco_object_detection MODEL`: the mean average precision of a detector on pictures."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ EXAMPLES = (
     "    --ground_truth_proto=instances_val2017.json --model_output_labels=labels.txt",
 )
 NOTES = (
-    "Pictures are resized to the model's input without looking at half-pixel centres, as "
-    "TensorFlow Lite's tool does. The first line of the labels is the background; the model's "
+    "Pictures are resized to the model's input without half-pixel centers, as by "
+    "TensorFlow Lite's tool. The first line of the labels is the background; the model's "
     "class 0 is the second one. The tool's figure is followed by that of COCO's own rule, if "
     "pycocotools is installed.",
 )
 
 CLASS_OFFSET = 1
-"""What is added to the model's classes: it does not count the background."""
+"""Offset of the model's classes, which do not include the background."""
 _OUTPUTS = ("boxes [1, N, 4]", "classes [1, N]", "scores [1, N]", "count [1]")
 _RANKS = (3, 2, 2, 1)
 _AT, _OVERALL = "Average Precision [IOU Threshold={}]", "Overall mAP"
 
 
 def detections(_: str, outputs: Arrays) -> tuple[Detection, ...]:
-    """Return what the model has found, from the outputs of its post-processing.
+    """Return the detections in the outputs of the model's post-processing.
 
-    A class that is no number becomes -1, which no labels have.
+    A class that is not a number becomes -1, which no labels have.
     """
     boxes, classes, scores, count = (np.asarray(each) for each in outputs)
     boxes, classes, scores = boxes.reshape(-1, 4), classes.reshape(-1), scores.reshape(-1)
@@ -77,7 +77,7 @@ def detections(_: str, outputs: Arrays) -> tuple[Detection, ...]:
 
 @dataclass(frozen=True)
 class DetectionTask:
-    """The pictures that are evaluated, and what is on them, if anybody knows."""
+    """The pictures to evaluate, and the objects on them, if known."""
 
     paths: tuple[str, ...]
     truth: GroundTruth | None
@@ -101,10 +101,10 @@ class DetectionTask:
         return for_input(plan.inputs[0], plan.batched)
 
     def take(self, path: str, value: tuple[Detection, ...]) -> None:
-        """Print what was found, where that is asked for.
+        """Print the detections, if requested.
 
         Raises:
-            ModelError: a class is none of the labels'.
+            ModelError: a class is not in the labels.
         """
         name = Path(path).name
         self._check_classes(self._objects(name))
@@ -113,7 +113,7 @@ class DetectionTask:
             _print_objects(name, value)
 
     def result(self, values: Sequence[tuple[Detection, ...] | None]) -> evaluation.Figures:
-        """Return the precisions, as ObjectDetectionAveragePrecisionMetrics, too."""
+        """Return the precisions, also as ObjectDetectionAveragePrecisionMetrics."""
         if self.truth is None:
             warn("mAP metrics are meaningless w/o ground truth.")
             return evaluation.Figures([f"{_OVERALL}: 0"], None, {"overall_map": None}, [])
@@ -153,7 +153,7 @@ class DetectionTask:
         )
 
     def _objects(self, name: str) -> tuple[Detection, ...]:
-        """Return what is on a picture; nothing where nobody says."""
+        """Return the objects on a picture; none if unknown."""
         known = self.truth.pictures.get(name) if self.truth else None
         return known.objects if known else ()
 
@@ -200,7 +200,7 @@ def _metrics(precision: AveragePrecision) -> bytes:
 
 
 def detection_task(args: argparse.Namespace) -> DetectionTask:
-    """Return what the files of the flags say. Raises FileError where one cannot be read."""
+    """Return the task that the flags describe. Raises FileError if a file cannot be read."""
     folder = evaluation.needed(args, evaluation.PICTURES)
     labels_file = evaluation.needed(args, evaluation.LABELS)
     truth_file = args.ground_truth_proto

@@ -1,4 +1,4 @@
-"""`litegpu completion SHELL`: a script with which a shell completes tools, flags and models."""
+"""`litegpu completion SHELL`: prints a completion script for tools, flags and models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOTES = (
 
 @dataclass(frozen=True)
 class _Tool:
-    """What can be typed after the name of a tool."""
+    """The completions after the name of a tool."""
 
     name: str
     about: str
@@ -41,7 +41,7 @@ class _Tool:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name, and shorter ones."""
+        """Its name, and its aliases."""
         return (self.name, *(short for short, name in SHORT.items() if name == self.name))
 
 
@@ -76,7 +76,7 @@ def _choices(flag: Flag) -> tuple[str, ...]:
 
 
 def _is_bare(flag: Flag) -> bool:
-    """Whether it may come without a value: what follows it is something else."""
+    """Whether it may come without a value, so that the next word is not its value."""
     return flag.kind is bool or flag.bare is not None
 
 

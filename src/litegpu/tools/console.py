@@ -1,6 +1,6 @@
-"""Tables, paragraphs, status lines and progress: plain text that fits the terminal.
+"""Tables, paragraphs, status lines and progress as plain text that fits the terminal.
 
-Where there is no terminal nothing is wrapped or left out, so that files and pipes hold whole rows.
+Without a terminal, nothing is wrapped or omitted, so that files and pipes contain whole rows.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ Item = TypeVar("Item")
 
 _GAP, _NARROW_GAP = 3, 2
 _NARROWEST = 8
-"""Columns of characters that a column of a table keeps at least."""
+"""Minimum width of a table's column in characters."""
 _PARAGRAPH = 80
-"""The most characters in a line of a paragraph."""
+"""Maximum number of characters in a line of a paragraph."""
 UNBROKEN = "\N{NO-BREAK SPACE}"
-"""A space at which no line of a paragraph ends."""
+"""A space at which lines of a paragraph do not break."""
 _MOST = 4000
-"""Characters of a line that are printed: lists of operations are long, too."""
+"""Maximum number of characters of a printed line, since lists of operations can be long."""
 _REDRAWN_AFTER = 0.1
-"""Seconds between two states of a progress line."""
+"""Minimum seconds between two updates of a progress line."""
 _BAR = 20
 """Characters of a progress bar."""
 
 
 def terminal_width() -> int | None:
-    """Return how many characters fit in a line, by COLUMNS or the terminal; None without either."""
+    """Return the number of characters per line, by COLUMNS or the terminal; None without either."""
     if wanted := config.columns():
         return wanted
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -46,8 +46,8 @@ def terminal_width() -> int | None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a blank line and a table.
 
-    A '>' before a heading aligns the column right. A '?' before that lets the column be left out
-    where the terminal is narrow, the last such first. After them cells are folded.
+    A '>' before a heading aligns the column right. A '?' before that permits omitting the column on
+    a narrow terminal, the last such column first. If that is not enough, cells are wrapped.
     """
     cells = [[column.lstrip("?>") for column in columns], *([_clean(c) for c in r] for r in rows)]
     room = terminal_width() or sys.maxsize
@@ -66,28 +66,28 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def print_text(text: str, indent: str = "") -> None:
-    """Print a paragraph; all lines but the first begin with `indent`."""
+    """Print a paragraph; all lines but the first start with `indent`."""
     print(paragraph(text, indent))
 
 
 def paragraph(text: str, indent: str = "") -> str:
-    """Return text in lines that fit the terminal, and are read well without one."""
+    """Return text in lines that fit the terminal, with a readable default width without one."""
     lines = (printable(line, _MOST) for line in text.split("\n"))
     width = min(terminal_width() or _PARAGRAPH, _PARAGRAPH)
     return wrapped("\n".join(lines), width, indent).replace(UNBROKEN, " ")
 
 
 def note(message: str) -> None:
-    """Say on stderr what is going on, after all that stdout was given; results go to stdout."""
+    """Print a status message on stderr, after the output on stdout so far; results go to stdout."""
     wipe()
     sys.stdout.flush()
     print("\n".join(printable(line, _MOST) for line in message.split("\n")), file=sys.stderr)
 
 
 def progress(items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
-    """Yield `items`; where stderr is a terminal, draw there how far it is and how fast.
+    """Yield `items`; if stderr is a terminal, show the progress and the rate there.
 
-    `total` is how many items there are, where they do not know it themselves (by `len`).
+    `total` is the number of items, if `len` does not work for them.
     """
     if not sys.stderr.isatty():
         yield from items
@@ -106,9 +106,9 @@ def progress(items: Iterable[Item], label: str, total: int | None = None) -> Ite
 
 
 def start_bar() -> OnProgress | None:
-    """Return what draws how far the start with a model is; None where stderr is no terminal.
+    """Return a callback that shows the progress of a model's start; None without a terminal.
 
-    Of several processes only the first one draws.
+    If several processes start, only the first one shows its progress.
     """
     if not sys.stderr.isatty() or multiprocessing.parent_process() is not None:
         return None
@@ -135,14 +135,14 @@ _STAGES: Mapping[Stage, str] = {
 
 
 def _draw(line: str) -> None:
-    """Put a progress line in the place of the one that stands there."""
+    """Replace the current progress line."""
     global _drawn
     print("\r" + line.ljust(_drawn), end="", file=sys.stderr, flush=True)
     _drawn = len(line)
 
 
 def wipe() -> None:
-    """Clear the progress line, where there is one, so that other text may stand in its place."""
+    """Clear the progress line, if there is one, so that other text can be printed."""
     global _drawn
     if _drawn:
         print("\r" + " " * _drawn, end="\r", file=sys.stderr, flush=True)
@@ -150,11 +150,11 @@ def wipe() -> None:
 
 
 _drawn = 0
-"""Characters of the progress line that the terminal shows."""
+"""Number of characters of the progress line on the terminal."""
 
 
 def _pace(done: int, total: int, seconds: float) -> str:
-    """Return a bar, how much of it is done, how much that is a second, and the time left."""
+    """Return a bar, the part that is done, the rate, and the remaining time."""
     progress_text = f"{done} of {total}"
     if not done or not seconds:
         return progress_text
@@ -169,7 +169,7 @@ def _clean(cell: str) -> str:
 
 
 class _Table:
-    """The columns of a table that are kept, in the room that there is."""
+    """The columns of a table that are shown in the available width."""
 
     def __init__(
         self,
@@ -188,11 +188,11 @@ class _Table:
 
     @property
     def width(self) -> int:
-        """Characters of a row."""
+        """Number of characters per row."""
         return sum(self._widths.values()) + self._gap * (len(self._widths) - 1)
 
     def fold(self, room: int) -> None:
-        """Make columns of text narrower, the widest first."""
+        """Make text columns narrower, the widest first."""
         texts = [position for position in self._widths if position not in self._right]
         while self.width > room:
             widest = max(texts, key=self._widths.__getitem__, default=None)

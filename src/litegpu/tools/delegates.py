@@ -1,4 +1,4 @@
-"""`litegpu delegates [MODEL]`: the delegates of this machine, and which one a model should use."""
+"""`litegpu delegates [MODEL]`: this machine's delegates, and which one a model should use."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ EXAMPLES = (
     "litegpu delegates --json",
 )
 NOTES = (
-    "What GPU and XNNPACK take of each type is tried here, on models of one operation. What the "
-    "others take is what TensorFlow Lite's guide says of them.",
-    "A file of int8 does not tell whether it was trained quantized: it counts as integer.",
+    "The support of GPU and XNNPACK for each type is tested here, with models of one operation. "
+    "That of the others is stated in TensorFlow Lite's guide.",
+    "An int8 file does not show whether it was trained quantized: it counts as integer.",
 )
 
 _ELSEWHERE = {
@@ -41,13 +41,13 @@ _ELSEWHERE = {
     "Hexagon": (HEXAGON, "Android on Snapdragon", {kinds.INTEGER, kinds.TRAINED}),
     "Core ML": (COREML, "iOS, macOS", {kinds.FLOAT32, kinds.FLOAT16}),
 }
-"""Delegates for other platforms: where they run and, as the guide says, which models."""
+"""Delegates for other platforms: their platforms and, by the guide, their types of models."""
 _GPU, _XNNPACK = "GPU", "XNNPACK"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A delegate: its flag, where there is one, whether this machine has it and which or why."""
+    """A delegate: its flag, if any, and whether this machine has it; which one, or why not."""
 
     name: str
     flag: str
@@ -55,12 +55,12 @@ class Entry:
     here: bool
     details: str
     takes: tuple[str, ...]
-    """The types of models that it runs, of `kinds.KINDS`."""
+    """The types of models that it supports, of `kinds.KINDS`."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to use, as the tools' flag, and why."""
+    """The recommended delegate, as the tools' flag, with the reason."""
 
     name: str
     flag: str
@@ -69,7 +69,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Seen:
-    """A model, its type of `kinds.KINDS`, and what it should use."""
+    """A model, its type of `kinds.KINDS`, and the recommendation."""
 
     source: str
     type: str
@@ -77,7 +77,7 @@ class Seen:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print both tables, and for a model what it should use; the exit status is 0."""
+    """Print both tables, and the recommendation for a model; the exit status is 0."""
     try_to_write("json", args.json)
     prepare_report(args.report)
     model = find_model(args.model) if args.model else None
@@ -104,7 +104,7 @@ def _page(
     platforms, types = _tables(entries, found)
     sections: list[Section] = [
         Table("Delegates of this machine", *platforms),
-        Table("What each runs", *types),
+        Table("Supported types of models", *types),
     ]
     if model is None or found is None:
         return Page("delegates", "this machine", "", sections)
@@ -135,12 +135,12 @@ def recommend(model: bytes, gpu: GpuDelegate | None, refusal: str) -> Recommenda
         refusal: why it is None.
 
     Raises:
-        ModelError: the runtime refuses the model.
+        ModelError: the runtime rejects the model.
     """
     threads = runtime.default_threads()
     if gpu is None:
         runtime.interpreter(model)
-        return _cpu(f"There is no GPU to use: {refusal}")
+        return _cpu(f"There is no usable GPU: {refusal}")
     delegated = with_delegate(model, gpu, threads)
     report = gpu.report
     del delegated
@@ -148,13 +148,13 @@ def recommend(model: bytes, gpu: GpuDelegate | None, refusal: str) -> Recommenda
         first = [f"{each.op}: {each.reason}" for each in report.rejected[:1]] if report else []
         return _cpu(" ".join(["The GPU would run none of its operations.", *first]))
     if gpu.device.software:
-        return _cpu(f"{gpu.device.title} is no GPU but the CPU behind a GPU's interface.")
+        return _cpu(f"{gpu.device.title} is not a GPU but a GPU interface to the CPU.")
     share = f"{len(report.delegated_nodes)} of {report.total_nodes} operations run on it"
     estimates = [part.estimate for part in report.partitions if part.estimate]
     on_cpu = sum(each.cpu_seconds for each in estimates)
     on_gpu = sum(each.gpu_seconds for each in estimates)
     times = (
-        f"by estimate in {shown_time(on_gpu)} and what the arithmetic takes, against "
+        f"by estimate in {shown_time(on_gpu)} plus arithmetic, compared with "
         f"{shown_time(on_cpu)} on the CPU ({counted(threads, 'thread')})"
     )
     if estimates and on_cpu <= on_gpu:
@@ -167,7 +167,7 @@ def _cpu(reason: str) -> Recommendation:
 
 
 def _open_gpu() -> tuple[GpuDelegate | None, str]:
-    """Return the delegate, or None and why there is none."""
+    """Return the delegate, or None and the reason."""
     try:
         return GpuDelegate(), ""
     except (UnsupportedDeviceError, MissingDependencyError) as error:
@@ -195,7 +195,7 @@ def _xnnpack_entry() -> Entry:
 
 
 def _xnnpack_takes(model: bytes) -> bool:
-    """Whether the runtime's own delegate is in the plan: nothing else could be."""
+    """Whether the runtime's own delegate is in the plan, where no other one can be."""
     plan = runtime.interpreter(model)._get_ops_details()
     return any("DELEGATE" in each["op_name"].upper() for each in plan)
 
@@ -223,7 +223,7 @@ def _in_order(takes: Iterable[str]) -> tuple[str, ...]:
 def _tables(
     entries: list[Entry], found: Seen | None
 ) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-    """Yield the headings and rows of both tables: by platform, by type of model."""
+    """Yield the headings and rows of both tables: by platform, and by type of model."""
     yield (
         ("delegate", "platforms", "here", "which", "?flag"),
         [(each.name, each.platforms, _yes(each.here), each.details, each.flag) for each in entries],

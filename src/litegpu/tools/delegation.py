@@ -1,4 +1,4 @@
-"""What the tools share about the delegate: its flags, how it is made, how its report is shown."""
+"""Code shared by the tools: the delegate's flags, its creation, and its report."""
 
 from __future__ import annotations
 
@@ -88,14 +88,13 @@ DELEGATE_FLAGS = (
     Flag("serialization_dir", str, None, "folder of the cache"),
     Flag("model_token", str, None, "name of the model in the cache"),
 )
-"""One for each option of the delegate; what is not given is the option's own default."""
+"""One flag for each option of the delegate; flags that are not given leave the option's default."""
 
 
 def make_delegate(args: argparse.Namespace) -> GpuDelegate:
-    """Return the delegate that the flags ask for.
+    """Return the delegate that the flags describe.
 
-    Raises:
-        OptionsError, UnsupportedDeviceError: the flags cannot be met here.
+    Raises: OptionsError, UnsupportedDeviceError: this machine cannot satisfy the flags.
     """
     return GpuDelegate(**given_options(args), on_progress=start_bar())
 
@@ -103,7 +102,7 @@ def make_delegate(args: argparse.Namespace) -> GpuDelegate:
 def given_options(
     args: argparse.Namespace, flags: Sequence[Flag] = DELEGATE_FLAGS
 ) -> dict[str, Any]:
-    """Return the options of the delegate that flags were given for."""
+    """Return the delegate's options that were given as flags."""
     given = {flag.name: getattr(args, flag.name) for flag in flags}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -111,9 +110,10 @@ def given_options(
 def with_delegate(
     model: bytes, delegate: GpuDelegate, threads: int = 1, builtin_kernels: bool = False
 ) -> Any:
-    """Return an interpreter of `model` that `delegate` was applied to.
+    """Return an interpreter of `model` with `delegate` applied.
 
-    What the delegate logs meanwhile is all in its report, so only LITEGPU_DEBUG shows it twice.
+    The report contains everything that the delegate logs in the meantime, so it is logged only with
+    LITEGPU_DEBUG.
     """
     with quietly():
         return interpreter(model, delegate, threads, builtin_kernels)
@@ -121,7 +121,7 @@ def with_delegate(
 
 @contextlib.contextmanager
 def quietly() -> Iterator[list[str]]:
-    """Keep what delegates log to errors meanwhile, unless LITEGPU_DEBUG wants it all.
+    """Suppress logs of delegates below errors, unless LITEGPU_DEBUG is set.
 
     What cannot be cached is no part of a report, and so a note; the list has such warnings.
     """
@@ -142,7 +142,7 @@ def quietly() -> Iterator[list[str]]:
 
 
 class _Warnings(logging.Handler):
-    """Shows what the cache warns of where no other handler does, and remembers it."""
+    """Prints warnings of the cache that no other handler prints, and records them."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
@@ -155,7 +155,7 @@ class _Warnings(logging.Handler):
 
 
 def print_report(delegate: GpuDelegate) -> bool:
-    """Print what runs where; return False, and say so, when nothing runs on the GPU."""
+    """Print which nodes run where; return False, after a message, if none runs on the GPU."""
     report = delegate.report
     if report is None:
         note("The delegate was not applied: the whole model runs on the CPU.")

@@ -1,4 +1,4 @@
-"""`litegpu demo`: a picture is classified and segmented on the GPU, and the result drawn."""
+"""`litegpu demo`: classifies and segments a picture on the GPU, and draws the result."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ EXAMPLES = ("litegpu demo", "litegpu demo --image=picture.jpg --precision=fp16")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run both models; the exit status is 1 when either did not run on the GPU."""
+    """Run both models; the exit status is 1 if one of them did not run on the GPU."""
     path = args.image or default_picture()
     note(f"picture: {path}")
     picture = picture_of_flag(path)
@@ -99,10 +99,10 @@ def _announce(task: str, name: str) -> FoundModel:
 
 
 def _writable_output(args: argparse.Namespace) -> str | None:
-    """Return where the drawing goes; its folder is made. None: the usual place takes no files.
+    """Return the path of the drawing; creates its folder. None: the default folder is not writable.
 
     Raises:
-        FileError: the drawing cannot be written where --output says.
+        FileError: the drawing cannot be written to the path of --output.
     """
     output: str = args.output
     try:

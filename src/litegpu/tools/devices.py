@@ -1,4 +1,4 @@
-"""`litegpu devices`: what every backend offers here, or why it offers nothing."""
+"""`litegpu devices`: lists the devices of every backend, or why it has none."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ARGUMENTS: dict[str, str] = {}
 FLAGS = (JSON, REPORT)
 EXAMPLES = ("litegpu devices", "litegpu devices --json", "litegpu run model.tflite --device=0")
 NOTES = (
-    "The number of a device is what --device and GpuDelegate(device=...) take where no backend is "
-    "named. With a backend its own devices count: that number follows the backend's name.",
+    "The number of a device is the value of --device and GpuDelegate(device=...) without a "
+    "backend. With a backend only its own devices count: that number follows the backend's name.",
 )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print every backend; the exit status is 1 when no device is usable at all."""
+    """Print every backend; the exit status is 1 if no device is usable."""
     try_to_write("json", args.json)
     prepare_report(args.report)
     statuses = backends.status()
@@ -67,7 +67,7 @@ def _print_text(statuses: list[backends.BackendStatus]) -> None:
     for index, status in enumerate(each for each in statuses if not each.devices):
         if devices and not index:
             print()
-        # A command in one piece can be copied.
+        # A command on one line can be copied.
         reason = status.reason.replace(status.remedy, _in_one_piece(status.remedy))
         print_text(f"{status.name}: no usable device. {reason}", "  ")
 

@@ -1,4 +1,4 @@
-"""Files that tools write: tried before the work, and JSON, which goes to stdout or to a file."""
+"""Files that tools write: checked before the work starts; JSON goes to stdout or to a file."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ JSON = Flag(
 
 
 def prints_json(args: argparse.Namespace) -> bool:
-    """Return whether stdout holds JSON and nothing else."""
+    """Return whether stdout contains JSON and nothing else."""
     return bool(args.json == STDOUT)
 
 
 def try_to_write(flag: str, path: str | None) -> None:
-    """Raise FileError for a file that a flag names and that cannot be written.
+    """Raise FileError if the file of a flag cannot be written.
 
-    It is left as it is. Folders are not made.
+    The file remains unchanged. Folders are not created.
     """
     if path in (None, STDOUT):
         return
@@ -56,7 +56,7 @@ def try_to_write(flag: str, path: str | None) -> None:
 
 
 def cannot_write(flag: str, path: str | None, error: OSError) -> FileError:
-    """Return the error for a file that a flag names."""
+    """Return the error for a flag's file."""
     return FileError(
         f"--{flag}={path}: the file cannot be written: {error.strerror or error}. "
         "Name a file in a folder that exists and is writable."
@@ -64,7 +64,7 @@ def cannot_write(flag: str, path: str | None, error: OSError) -> FileError:
 
 
 def write_json(flag: str, path: str | None, content: Any) -> None:
-    """Print JSON or write it where a flag says. Raises FileError when that is impossible."""
+    """Print JSON or write it to the file of a flag. Raises FileError if that is impossible."""
     if path is None:
         return
     text = json.dumps(finite(content), indent=2, allow_nan=False)
@@ -75,7 +75,7 @@ def write_json(flag: str, path: str | None, content: Any) -> None:
 
 
 def write_bytes(flag: str, path: str, content: bytes) -> None:
-    """Write a file where a flag says. Raises FileError when that is impossible."""
+    """Write the file of a flag. Raises FileError if that is impossible."""
     with replacing(flag, path) as part:
         part.write_bytes(content)
     note(f"{flag}: {path}")
@@ -83,12 +83,12 @@ def write_bytes(flag: str, path: str, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(flag: str, path: str) -> Iterator[Path]:
-    """Give a file to write, which takes the place of `path` once all of it is written.
+    """Yield a file to write, which replaces `path` when it is complete.
 
-    Until then, and after an error or an interrupt, what was there stays as it was. It has the same
-    suffix and lies in the same folder, or, if that takes no new files, in one for temporary files
-    until it is copied. What is no file, such as a device, is written itself; where nothing was
-    written nothing changes.
+    Until then, and after an error or an interrupt, the old contents remain. The new file has the
+    same suffix and is in the same folder or, if that accepts no new files, in a temporary folder
+    until it is copied. A path that is not a file, such as a device, is written directly; if nothing
+    was written, nothing changes.
 
     Raises:
         FileError: it cannot be written.
@@ -136,7 +136,7 @@ def _can_write(part: Path, target: Path) -> bool:
 
 
 def finite(content: Any) -> Any:
-    """Return the content with null for numbers that JSON cannot hold."""
+    """Return the content with null for numbers that JSON cannot represent."""
     if isinstance(content, dict):
         return {name: finite(value) for name, value in content.items()}
     if isinstance(content, list | tuple):

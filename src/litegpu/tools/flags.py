@@ -1,4 +1,4 @@
-"""Flags in TensorFlow Lite's spelling: `--num_runs=50`, `--num_runs 50`, `--json=true`."""
+"""Flags in TensorFlow Lite's syntax: `--num_runs=50`, `--num_runs 50`, `--json=true`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 class Flag:
     """One flag as data; `kind` is bool, str or another function of the text.
 
-    A flag with `bare` may come without a value, and then has that one: only `=` gives it another.
-    `known` are values of a text, among others: shells complete them.
+    A flag with `bare` may come without a value, and then has that value: only `=` gives it another.
+    `known` are some values of a text, for completion in shells.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Flag:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The values that can be listed; none where there are any number of them."""
+        """The values, if they can be listed; otherwise none."""
         if self.kind is bool:
             return ("true", "false")
         return self.kind.values if isinstance(self.kind, _Kind) else self.known
@@ -42,7 +42,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of flags whose values are parsed and then must be allowed."""
+    """A kind of flags whose values are parsed and then checked."""
 
     parse: Callable[[str], Any]
     allowed: Callable[[Any], bool]
@@ -62,7 +62,7 @@ class _Kind:
 
 
 def at_least(least: int) -> Callable[[str], Any]:
-    """Return the kind of flags that take a whole number of at least `least`."""
+    """Return the kind of flags that take an integer of at least `least`."""
     return _Kind(int, lambda value: value >= least, f"a whole number of at least {least}")
 
 
@@ -78,7 +78,7 @@ _bool = _Kind(lambda text: _BOOLS[text.lower()], lambda _: True, "one of true, f
 
 
 def truth_or_text(text: str) -> bool | str:
-    """Return what a flag says that is switched on or off, or has a text."""
+    """Return the value of a flag that is a bool or a text."""
     return _BOOLS.get(text.lower(), text)
 
 
@@ -103,11 +103,11 @@ def listed(names: type[enum.IntEnum] | type[enum.IntFlag]) -> str:
 
 
 class FlagParser(argparse.ArgumentParser):
-    """A parser for `Flag` tables that says which known flag a misspelt one resembles.
+    """A parser for `Flag` tables that suggests the known flag for a misspelled one.
 
-    With `failed`, a tool's last words when it fails, it is one of TensorFlow Lite's own tools: of a
-    flag that comes twice the first counts, and the others are left, in `unconsumed` of the result,
-    to `lines.warn_of_unconsumed`.
+    With `failed`, a tool's last line after a failure, it behaves like TensorFlow Lite's own tools:
+    of repeated flags the first counts, and the others are left in `unconsumed` of the result, for
+    `lines.warn_of_unconsumed`.
     """
 
     def __init__(
@@ -146,8 +146,8 @@ class FlagParser(argparse.ArgumentParser):
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse `argv`; on bad usage print one line and exit with status 2.
 
-        `given` of the result has the names of the flags that `argv` sets, in its order, and
-        `unconsumed` the words of flags that came before.
+        `given` of the result has the names of the flags in `argv`, in order, and `unconsumed` the
+        words of repeated flags.
         """
         words = self._normalised(argv)
         left: list[str] = []
@@ -174,7 +174,7 @@ class FlagParser(argparse.ArgumentParser):
         return f"{hint} `{self.prog} --help` lists all flags."
 
     def _first_of_each(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the words that count, a flag and its value in one, and those that come again."""
+        """Return the words that count, a flag and its value as one word, and the repeated ones."""
         valid: dict[str, str] = {}
         left = []
         rest = iter(words)
@@ -190,7 +190,7 @@ class FlagParser(argparse.ArgumentParser):
         return [*valid.values()], left
 
     def _check(self, word: str) -> None:
-        """Say in the known words what value a flag cannot have."""
+        """Print in the original's words that a flag cannot have a value."""
         name, _, value = word.partition("=")
         flag = self._flags.get(name[2:]) if name.startswith("--") else None
         if flag is None:
@@ -207,16 +207,16 @@ class FlagParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print `message` as one clean line and exit with status 2."""
-        if message.startswith("the following arguments are required"):  # argparse's words
+        if message.startswith("the following arguments are required"):  # argparse's messages
             message += self._example
         self.exit(2, f"{self.prog}: error: {message}\n")
 
     def _normalised(self, argv: Sequence[str]) -> list[str]:
-        """Return `argv` with `--a-b` spelt `--a_b` and a bare flag spelt `--flag=true`, say."""
+        """Return `argv` with `--a-b` spelled `--a_b`, and bare flags with their value."""
         result = []
         for position, arg in enumerate(argv):
             name, equals, value = arg.partition("=")
-            if name == "--help" and value.lower() in _BOOLS:  # argparse's takes no value
+            if name == "--help" and value.lower() in _BOOLS:  # argparse's own flag takes no value
                 result += ["--help"] * _BOOLS[value.lower()]
                 continue
             if name.startswith("--"):

@@ -91,7 +91,7 @@ def test_a_first_line_may_stand_for_the_background(labels: list[str], first: str
 
 
 def test_labels_of_another_number_are_refused() -> None:
-    with pytest.raises(FileError, match=r"has 2 lines but the model tells 3 classes of objects"):
+    with pytest.raises(FileError, match=r"has 2 lines but the model has 3 classes of objects"):
         objects(detector(BOXES, SCORES), labels=["cat", "dog"])
 
 
@@ -217,13 +217,13 @@ def test_maps_are_found_behind_moves() -> None:
 
 def test_rows_that_no_maps_make_up_are_an_error() -> None:
     outputs, scene = seen(saying({"codes": np.zeros((1, 40, 16)), "scores": np.zeros((1, 40, 1))}))
-    with pytest.raises(ModelError, match=r"40 boxes .* relative to anchors.*those found make up 0"):
+    with pytest.raises(ModelError, match=r"40 boxes .* relative to anchors.*those found have 0"):
         anchors.read(outputs, scene)
 
 
 def test_boxes_of_unknown_sizes_are_an_error() -> None:
     outputs, scene = seen(raw_detector(values=4, classes=3))
-    with pytest.raises(ModelError, match=r"have 2, 2 anchors a cell; .* known only for 3, 6"):
+    with pytest.raises(ModelError, match=r"have 2, 2 anchors per cell; .* known only for 3, 6"):
         anchors.read(outputs, scene)
 
 

@@ -102,7 +102,7 @@ def test_what_is_no_vector_is_an_error() -> None:
     outputs, scene = seen(saying({"map": np.zeros((1, 8, 8, 32))}))
     with pytest.raises(ModelError, match=r"list of points; their shapes are \[1, 8, 8, 32\]"):
         landmarks.read(outputs, scene)
-    with pytest.raises(ModelError, match="are no maps of points: scores"):
+    with pytest.raises(ModelError, match="are not maps of points: scores"):
         poses.read(outputs, scene)
 
 

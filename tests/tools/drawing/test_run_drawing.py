@@ -100,7 +100,7 @@ def test_an_unclear_model_is_summarised_or_asked_about(
     assert "few      1×2" in capsys.readouterr().out
     assert run("--output=drawn.png") == 2
     error = capsys.readouterr().err
-    assert "What this model is for does not follow from its outputs, 'few' [1, 2]" in error
+    assert "The outputs of this model, 'few' [1, 2], do not show what it is for" in error
     assert "--task=classify (the best classes: 'few' is a vector of 2 numbers)" in error
     assert not Path("drawn.png").exists()
     assert run("--output=drawn.png", "--task=classify", "--labels=labels.txt") == 0
@@ -122,7 +122,7 @@ def test_other_possible_tasks_are_named(folder: Path, capsys: pytest.CaptureFixt
     ("flags", "status", "message"),
     [
         (["--output=drawn.bmp"], 2, "--output=drawn.bmp: a drawing is written as .png, .jpg"),
-        (["--output=picture.png"], 2, "--output=picture.png: this is what --image names"),
+        (["--output=picture.png"], 2, "--output=picture.png: this is the file of --image"),
         (["--output=nowhere/drawn.png"], 1, "--output=nowhere/drawn.png: the file cannot be"),
         (["--task=paint"], 2, "'paint' is not one of detect, pose, landmarks, segment, image"),
         (["--fit=squeeze"], 2, "'squeeze' is not one of crop, stretch, letterbox"),

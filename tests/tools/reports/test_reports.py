@@ -227,11 +227,11 @@ def test_delegates(split: str, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert cli.main(["delegates", split, f"--report={page}"]) == 0
     text, _ = read(page)
-    assert headings(text)[:3] == ["Delegates of this machine", "What each runs", "Graph"]
+    assert headings(text)[:3] == ["Delegates of this machine", "Supported types of models", "Graph"]
     assert "Recommended: " in text
     assert cli.main(["delegates", f"--report={page}"]) == 0
     text, _ = read(page)
-    assert headings(text) == ["Delegates of this machine", "What each runs", "Machine"]
+    assert headings(text) == ["Delegates of this machine", "Supported types of models", "Machine"]
 
 
 def test_devices(tmp_path: Path) -> None:

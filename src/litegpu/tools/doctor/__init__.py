@@ -1,4 +1,4 @@
-"""`litegpu doctor`: what of this machine keeps models from running on the GPU, and what helps."""
+"""`litegpu doctor`: finds out why models do not run on this machine's GPU, and what helps."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ARGUMENTS: dict[str, str] = {}
 FLAGS = (JSON,)
 EXAMPLES = ("litegpu doctor", "litegpu doctor > doctor.txt", "litegpu doctor --json=doctor.json")
 NOTES = (
-    "Drivers are loaded, and a small model is run on each device, in processes of their own, for "
-    "broken drivers crash or hang. What is printed names no user and is meant to be pasted into an "
-    "issue. The exit status is 1 when no device computes what the CPU does.",
+    "Drivers are loaded, and a small model is run on each device, in separate processes, because "
+    "broken drivers crash or hang. The output contains no user names and can be pasted into an "
+    "issue. The exit status is 1 if no device computes what the CPU does.",
 )
 CHECKS = (
     *(system, packages, environment, cache_folder),
@@ -33,13 +33,13 @@ CHECKS = (
 
 
 _HOMES = r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s'\":;,)]+"
-"""Where systems have the folders of users."""
+"""Parent folders of users' home folders."""
 _LEVEL, _TOPIC = 9, 13
-"""Columns of how it is, and of what it is about."""
+"""Headings of the state and the topic."""
 
 
 def main(args: argparse.Namespace) -> int:
-    """Look at everything, and print it with what would help."""
+    """Check everything, and print the findings with remedies."""
     try_to_write("json", args.json)
     note("litegpu doctor: trying every driver and device (up to a minute) ...")
     tried = devices()
@@ -73,7 +73,7 @@ def _print(found: Sequence[Finding], verdict: str) -> None:
 
 
 def _without_home(finding: Finding) -> Finding:
-    """Return a finding that does not tell who uses this machine, nor who else does."""
+    """Return a finding without the names of this machine's users."""
     try:
         home = str(Path.home())
     except RuntimeError:

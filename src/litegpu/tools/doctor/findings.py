@@ -1,4 +1,4 @@
-"""What the doctor finds, and what it looks at."""
+"""The doctor's findings, and the machine that it inspects."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, Literal
 from litegpu import config
 
 Level = Literal["ok", "note", "problem"]
-"""`note`: nothing is wrong, but it may be what somebody looks for."""
+"""`note`: not a problem, but possibly what a user looks for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about this machine; `remedy` is what to type or to do, where there is something."""
+    """A fact about this machine; `remedy` is a command or an instruction, if there is one."""
 
     topic: str
     level: Level
@@ -30,7 +30,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Machine:
-    """What is looked at: the system, its files from `root` on, and the environment."""
+    """The inspected system: the platform, its files from `root` on, and the environment."""
 
     platform: str = sys.platform
     root: Path = Path("/")
@@ -48,7 +48,7 @@ class Machine:
 
     @property
     def container(self) -> str:
-        """The kind of container that this is, empty if it is none."""
+        """The kind of container that runs this process, empty if none does."""
         if self.path("run/.containerenv").exists():
             return "Podman"
         if "KUBERNETES_SERVICE_HOST" in self.environment:
@@ -78,7 +78,7 @@ Check = Callable[[Machine], Iterable[Finding]]
 
 
 def run_checks(machine: Machine, checks: Iterable[Check]) -> list[Finding]:
-    """Return the findings of all checks. One that fails is a finding, too."""
+    """Return the findings of all checks. A failing check is a finding, too."""
     found: list[Finding] = []
     for check in checks:
         topic = check.__name__.replace("_", " ")

@@ -36,11 +36,11 @@ _OTHERS = (
 _FOR_NUMPY_1 = {"tflite-runtime": (99,), "ai-edge-litert": (1, 0)}
 """The last versions of runtimes that were built for NumPy 1."""
 _LITTLE = 256 << 20
-"""Bytes of free space below which a cache is soon full."""
+"""Free space in bytes below which the cache will soon be full."""
 
 
 def system(machine: Machine) -> Iterator[Finding]:
-    """Say what this is: litegpu, Python, the system, whatever stands between it and the GPU."""
+    """Report litegpu, Python, the system, and layers between it and the GPU."""
     yield Finding("litegpu", "ok", __version__)
     python = f"Python {platform.python_version()} ({platform.python_implementation()})"
     name = f"{platform.system()} {platform.release()} on {platform.machine()}"
@@ -72,7 +72,7 @@ def _wsl(machine: Machine) -> Iterator[Finding]:
 
 
 def packages(machine: Machine) -> Iterator[Finding]:
-    """Say which packages there are, and which of them do not fit each other."""
+    """Report the installed packages, and conflicts among them."""
     runtimes = {name: version for name in RUNTIMES for name, version in _runtime(name)}
     others = {name: version for name in _OTHERS if (version := _version(name))}
     listed = [f"{name} {version}" for name, version in {**runtimes, **others}.items()]
@@ -113,25 +113,25 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def environment(machine: Machine) -> Iterator[Finding]:
-    """Say which of litegpu's variables are set, and which are not litegpu's though they look so."""
+    """Report which of litegpu's variables are set, and unknown ones with its prefix."""
     for name, value in sorted(machine.environment.items()):
         if not name.startswith("LITEGPU_"):
             continue
         known = ("", *ANY, *BACKENDS, *ALIASES, *SHORT)
         if name == "LITEGPU_BACKEND" and value.strip().lower() not in known:
-            text = f"LITEGPU_BACKEND={value} names no backend."
+            text = f"LITEGPU_BACKEND={value} is not a backend."
             yield Finding("environment", "problem", text, did_you_mean(value, known[1:]).strip())
             continue
         if name in config.VARIABLES:
             yield Finding("environment", "note", f"{name}={value}: {config.VARIABLES[name]}")
             continue
         hint = did_you_mean(name, config.VARIABLES).strip()
-        text = f"{name} is set, and means nothing to litegpu."
+        text = f"{name} is set, but litegpu does not use it."
         yield Finding("environment", "problem", text, hint or f"unset {name}")
 
 
 def cache_folder(machine: Machine) -> Iterator[Finding]:
-    """Say whether what is compiled can be kept for the next start."""
+    """Report whether compiled partitions can be cached for the next start."""
     try:
         folder = default_folder()
     except LitegpuError as error:

@@ -1,4 +1,4 @@
-"""What loaders of GPU APIs are told of drivers: files that name libraries."""
+"""The driver libraries that are registered with the loaders of GPU APIs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PATIENCE_S = 30.0
 
 
 def opencl_drivers(machine: Machine) -> Iterator[Finding]:
-    """Say which OpenCL drivers are registered, and which of their libraries cannot be loaded."""
+    """Report the registered OpenCL drivers, and libraries that cannot be loaded."""
     if not machine.is_linux:
         return
     folder = machine.environment.get("OCL_ICD_VENDORS", "")
@@ -40,14 +40,14 @@ def _registered(folder: str, machine: Machine) -> list[Path]:
 
 
 def vulkan_drivers(machine: Machine) -> Iterator[Finding]:
-    """Say which Vulkan drivers are registered, as WebGPU needs one."""
+    """Report the registered Vulkan drivers; WebGPU needs one."""
     folders = ("etc/vulkan/icd.d", "usr/share/vulkan/icd.d", "usr/local/share/vulkan/icd.d")
     variables = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
     yield from _manifests(machine, "Vulkan", folders, variables, "mesa-vulkan-drivers")
 
 
 def egl_drivers(machine: Machine) -> Iterator[Finding]:
-    """Say which drivers EGL, and so OpenGL without a screen, can choose from."""
+    """Report the drivers available to EGL, and so to OpenGL without a screen."""
     folders = ("etc/glvnd/egl_vendor.d", "usr/share/glvnd/egl_vendor.d")
     variables = ("__EGL_VENDOR_LIBRARY_FILENAMES",)
     yield from _manifests(machine, "EGL", folders, variables, "libegl-mesa0")
@@ -60,7 +60,7 @@ def _manifests(
     variables: tuple[str, ...],
     package: str,
 ) -> Iterator[Finding]:
-    """Say what JSON files tell, in folders or in the files that a variable names instead."""
+    """Report the drivers in JSON files of folders, or in the files that a variable names."""
     if not machine.is_linux:
         return
     variable = next((name for name in variables if machine.environment.get(name)), "")
@@ -84,7 +84,7 @@ def _of_manifest(api: str, path: Path) -> Finding:
     try:
         library = str(json.loads(path.read_text(encoding="utf-8"))["ICD"]["library_path"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        text = f"{path} names no library ({type(error).__name__}: {error})."
+        text = f"{path} does not name a library ({type(error).__name__}: {error})."
         return Finding(api, "problem", text, "Reinstall the package of the file.")
     if "/" in library and not library.startswith("/"):
         library = str(path.parent / library)
@@ -92,7 +92,7 @@ def _of_manifest(api: str, path: Path) -> Finding:
 
 
 def _loaded(api: str, name: str, library: str) -> Finding:
-    """Load a driver's library in a process of its own, which it may crash."""
+    """Load a driver's library in a separate process, which may crash."""
     library = library.strip()
     ended = run_module(TRIAL, ["load", library], _PATIENCE_S)
     if ended.status == 0:

@@ -10,16 +10,16 @@ from litegpu.tools.doctor.findings import Finding, Machine
 
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 _DISPLAY = "0x03"
-"""How the class of a PCI device begins that draws, or computes."""
+"""Prefixes of the classes of PCI devices that draw or compute."""
 _NOTHING = ("", "void", "none")
 """Values of NVIDIA_VISIBLE_DEVICES that hide every GPU from a container."""
 _GIVE = "docker run --gpus all ..."
 _PARTS = {"compute": "CUDA and OpenCL", "graphics": "OpenGL and Vulkan"}
-"""What the parts of NVIDIA's driver are for, by NVIDIA_DRIVER_CAPABILITIES."""
+"""Purposes of the parts of NVIDIA's driver, by NVIDIA_DRIVER_CAPABILITIES."""
 
 
 def gpus(machine: Machine) -> Iterator[Finding]:
-    """Say which GPUs are built in, and of which the driver is missing."""
+    """Report the GPUs of the machine, and missing drivers."""
     if not machine.is_linux or machine.is_wsl:
         return
     vendors = [*_vendors(machine)]
@@ -48,7 +48,7 @@ def _vendors(machine: Machine) -> Iterator[str]:
 
 
 def nvidia_in_containers(machine: Machine) -> Iterator[Finding]:
-    """Say whether a container has been given the GPUs of its host."""
+    """Report whether a container has access to its host's GPUs."""
     if not machine.is_linux or machine.is_wsl:
         return
     loaded = machine.path("proc/driver/nvidia/version").exists()
@@ -66,13 +66,13 @@ def nvidia_in_containers(machine: Machine) -> Iterator[Finding]:
     if machine.container and parts and "all" not in parts.split(","):
         for part, use in _PARTS.items():
             if part not in parts.split(","):
-                text = f"NVIDIA_DRIVER_CAPABILITIES={parts}: {use} of NVIDIA's driver is left out."
+                text = f"NVIDIA_DRIVER_CAPABILITIES={parts}: {use} of the driver is missing."
                 remedy = "docker run -e NVIDIA_DRIVER_CAPABILITIES=all ..."
                 yield Finding("permissions", "note", text, remedy)
 
 
 def render_nodes(machine: Machine) -> Iterator[Finding]:
-    """Say whether this user may use the GPUs that have render nodes, and AMD's compute node."""
+    """Report whether this user has access to GPUs with render nodes, and to AMD's compute node."""
     if not machine.is_linux:
         return
     nodes = machine.names("dev/dri", "renderD*") + machine.names("dev", "kfd")
@@ -87,12 +87,12 @@ def render_nodes(machine: Machine) -> Iterator[Finding]:
 def _allowed(path: Path) -> Finding:
     shown = f"/dev/{path.name}" if path.parent.name == "dev" else f"/dev/dri/{path.name}"
     if os.access(path, os.R_OK | os.W_OK):
-        return Finding("permissions", "ok", f"{shown} may be used.")
+        return Finding("permissions", "ok", f"{shown} is accessible.")
     group = _group(path)
     return Finding(
         "permissions",
         "problem",
-        f"This user may not use {shown} (group {group}).",
+        f"This user has no access to {shown} (group {group}).",
         f"sudo usermod -aG {group} $USER, then log in again (docker run --group-add {group} ...)",
     )
 

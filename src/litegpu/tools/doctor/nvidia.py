@@ -1,4 +1,4 @@
-"""Whether NVIDIA's driver is as new as the compiler that litegpu would use."""
+"""Checks whether NVIDIA's driver is as new as the compiler that litegpu would use."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _NO_GPU = ("", "-1")
 
 
 def compiler(machine: Machine) -> Iterator[Finding]:
-    """Say which CUDA the driver knows, and whether NVRTC is of a newer one."""
+    """Report the driver's CUDA version, and whether NVRTC is newer."""
     known = supported_version()
     if known is None:
         return
     shown = f"{known // 1000}.{known % 1000 // 10}"
-    yield Finding("CUDA", "ok", f"NVIDIA's driver knows CUDA {shown}.")
+    yield Finding("CUDA", "ok", f"NVIDIA's driver supports CUDA {shown}.")
     majors = [major for name, major in _COMPILERS.items() if _is_installed(name)]
     if majors and min(majors) > known // 1000:
         yield Finding(
             "CUDA",
             "problem",
-            f"The compiler (NVRTC) is of CUDA {min(majors)}, newer than the driver's {shown}.",
+            f"The compiler (NVRTC) belongs to CUDA {min(majors)}, newer than the driver's {shown}.",
             "pip install 'litegpu[cuda12]'",
         )
 
 
 def hidden_gpus(machine: Machine) -> Iterator[Finding]:
-    """Say whether the environment hides every GPU from CUDA."""
+    """Report whether the environment hides every GPU from CUDA."""
     visible = machine.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in _NO_GPU:
         text = f"CUDA_VISIBLE_DEVICES={visible} hides every GPU from CUDA."

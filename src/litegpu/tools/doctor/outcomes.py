@@ -1,4 +1,4 @@
-"""The devices of each backend, and whether they compute what the CPU does."""
+"""Tries the devices of each backend, and compares their results with the CPU's."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from litegpu.tools.doctor.libraries import TRIAL
 from litegpu.wording import shown_size, shown_time
 
 _PATIENCE_S = 120.0
-"""Seconds that a trial may take; the first start on a slow machine compiles for some."""
+"""Timeout of a trial in seconds; on a slow machine the first start compiles for some seconds."""
 _FAR = 1e-4
-"""The most that results may differ, relative to the largest; kernels add in another order."""
+"""Maximum relative difference of results; kernels sum in another order."""
 _AT_ONCE = 4
 
 
 @dataclass(frozen=True)
 class Examined:
-    """What was found, and how many devices compute right; those that are `gpus` among them."""
+    """The findings, and the number of devices with correct results, and of GPUs among them."""
 
     findings: tuple[Finding, ...]
     usable: int
@@ -33,7 +33,7 @@ class Examined:
 
 
 def devices() -> Examined:
-    """Try every device of every backend, with each runtime that is installed."""
+    """Try every device of every backend, with each installed runtime."""
     runtimes = [name for name in RUNTIMES if _is_installed(name)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         listed = pool.map(_listed, BACKENDS)
@@ -47,7 +47,7 @@ def devices() -> Examined:
         for (name, info, _), outcome in zip(trials, outcomes, strict=True)
         if outcome.level == "ok"
     }
-    if not right:  # then each backend that is missing may be what is wrong
+    if not right:  # then each missing backend may be the problem
         found = [replace(each, level="problem") for each in found]
     return Examined((*found, *outcomes), len(right), sum(not each for each in right.values()))
 
@@ -60,7 +60,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _listed(name: str) -> tuple[Finding | None, Sequence[dict[str, Any]]]:
-    """Return a backend's devices, and what is to be said if there are none."""
+    """Return a backend's devices, and findings if there are none."""
     ended = run_module(TRIAL, ["list", name], _PATIENCE_S)
     status = _last_line(ended.output)
     if ended.status != 0 or status is None:
@@ -96,7 +96,7 @@ def _tried(trial: tuple[str, dict[str, Any], str]) -> Finding:
 
 
 def _last_line(output: str) -> dict[str, Any] | None:
-    """Return the JSON of the last line; drivers and runtimes print what they like before it."""
+    """Return the JSON of the last line; drivers and runtimes may print anything before it."""
     lines = output.strip().splitlines()
     try:
         found: dict[str, Any] = json.loads(lines[-1]) if lines else {}

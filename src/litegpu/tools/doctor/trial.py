@@ -1,4 +1,4 @@
-"""What a driver may crash: it is tried in a process of its own, which prints one line of JSON."""
+"""Tries what a driver may crash, in a separate process that prints one line of JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 MODEL = Path(__file__).with_name("small.tflite")
-"""A convolution and a LOGISTIC of 1 × 9 × 9 × 5 floats: writing one would take a package."""
+"""A convolution and a LOGISTIC of 1 × 9 × 9 × 5 floats: writing a model would need a package."""
 _ELEMENTS = 9 * 9 * 5
 
 
@@ -35,7 +35,7 @@ def _load(library: str) -> int:
 def _list(name: str) -> int:
     """Print the devices of one backend, or why it has none.
 
-    No other is asked: its driver might end this process.
+    Other backends are not queried: their drivers might end this process.
     """
     from litegpu import LitegpuError, backends
 
@@ -49,7 +49,7 @@ def _list(name: str) -> int:
 
 
 def _run(runtime: str, backend: str, index: str) -> int:
-    """Run a small model on a device and on the CPU; print how far they are from each other."""
+    """Run a small model on a device and on the CPU; print the difference of the results."""
     from litegpu import GpuDelegate, LitegpuError
 
     model, x = MODEL.read_bytes(), np.linspace(-1, 1, _ELEMENTS, dtype=np.float32)
@@ -73,7 +73,7 @@ def _run(runtime: str, backend: str, index: str) -> int:
     if delegate.error is not None:
         return _say(error=str(delegate.error), remedy=getattr(delegate.error, "remedy", ""))
     if delegate.report is None or not delegate.report.delegated_nodes:
-        return _say(error="the runtime gave the delegate nothing of a small model")
+        return _say(error="the runtime delegated no node of a small model")
     found, expected = results
     apart = np.abs(found - expected).max() / np.abs(expected).max()
     return _say(difference=float(apart), start_s=starts[0])

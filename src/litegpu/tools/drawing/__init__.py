@@ -1,1 +1,1 @@
-"""What a model says about a picture, drawn on it: boxes, points, masks, bars."""
+"""Draws a model's results on a picture: boxes, points, masks, bars."""

@@ -1,9 +1,8 @@
-"""Detectors without a last operation: each row of their outputs is relative to an anchor.
+"""Detectors without post-processing: each row of their outputs is relative to an anchor.
 
-Anchors follow from the maps of features that the rows were joined from. Two families are known:
-those of MediaPipe, whose anchors are points, with the centre, size and points of an object in
-pixels of the input; and those of TensorFlow's SSD, whose anchors are boxes of several aspect
-ratios.
+Anchors follow from the feature maps that the rows were joined from. Two families are supported:
+MediaPipe, whose anchors are points, with the center, size and points of an object in pixels of the
+input; and TensorFlow's SSD, whose anchors are boxes of several aspect ratios.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ from litegpu.tools.drawing.names import object_names
 
 Array = NDArray[Any]
 _FEWEST_ROWS = 32
-"""A list of fewer boxes is no map of anchors."""
+"""A list of fewer boxes is not a map of anchors."""
 _LEAST_IOU = 0.5
 """Boxes of a class that share more of their area are one object."""
 _MOST_BOXES = 1000
-"""So many of the surest boxes are looked at."""
+"""Number of boxes with the highest scores that are considered."""
 _LARGEST_LOGIT = 100.0
 
 _SSD_SCALES = (0.2, 0.95)
 _SSD_RATIOS = (1.0, 2.0, 0.5, 3.0, 1 / 3)
 _SSD_FIRST_MAP = ((0.1, 1.0), (_SSD_SCALES[0], 2.0), (_SSD_SCALES[0], 0.5))
 _SSD_SIZES = np.array((10.0, 10.0, 5.0, 5.0))
-"""What box codes are divided by: y, x, height, width."""
+"""Divisors of box codes: y, x, height, width."""
 
 
 class Raw(NamedTuple):
-    """Which outputs hold the codes of boxes and the scores, and the rows of both."""
+    """The outputs that hold codes of boxes and scores, and their number of rows."""
 
     codes: int
     scores: int
     rows: int
     values: int
-    """Numbers a row of the codes."""
+    """Numbers per row of the codes."""
     classes: int
 
 
@@ -57,7 +56,7 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
 
 
 def find(outputs: Outputs, facts: ModelFacts) -> Raw | None:
-    """Return the outputs with the codes and the scores, or None where these are not there."""
+    """Return the outputs with the codes and the scores, or None if there are none."""
     if len(outputs) != 2:
         return None
     shapes = [each.values.shape for each in outputs]
@@ -71,9 +70,10 @@ def find(outputs: Outputs, facts: ModelFacts) -> Raw | None:
 
 
 def _codes(widths: Sequence[int], facts: ModelFacts) -> int | None:
-    """Return which output has the codes of boxes: four numbers and pairs of points.
+    """Return the output with the codes of boxes: four numbers and pairs of points.
 
-    They are not probabilities; where both may be codes, the wider one is no list of classes.
+    They are not probabilities; if both outputs may be codes, the wider one is not a list of
+    classes.
     """
     may_be = [
         width >= 4 and width % 2 == 0 and not facts.is_probability(index)
@@ -87,10 +87,10 @@ def _codes(widths: Sequence[int], facts: ModelFacts) -> int | None:
 
 
 def read(outputs: Outputs, scene: Scene) -> Detections:
-    """Return the objects with at least the smallest score.
+    """Return the objects with at least the minimum score.
 
     Raises:
-        ModelError: there are no codes and scores, or what the anchors follow from is missing.
+        ModelError: there are no codes and scores, or the anchors cannot be derived.
     """
     raw = find(outputs, scene.facts)
     if raw is None:
@@ -109,18 +109,18 @@ def read(outputs: Outputs, scene: Scene) -> Detections:
 
 
 def anchors_in_cells(grids: Sequence[Grid], raw: Raw) -> list[int]:
-    """Return how many anchors a cell of each map has.
+    """Return the number of anchors per cell of each map.
 
     Raises:
-        ModelError: the maps are not known, or do not make up the rows.
+        ModelError: the maps are not known, or do not match the rows.
     """
     counts = [grid.channels // raw.values for grid in grids]
     cells = [grid.height * grid.width for grid in grids]
     total = sum(cell * count for cell, count in zip(cells, counts, strict=True))
     if total != raw.rows:
         raise ModelError(
-            f"The {raw.rows} boxes of this model are relative to anchors, and the maps of features "
-            f"that they come from are not known: those found make up {total}. The outputs must be "
+            f"The {raw.rows} boxes of this model are relative to anchors, but the feature maps "
+            f"that they come from are not known: those found have {total}. The outputs must be "
             "concatenations of reshaped maps. Use a model that ends in "
             "TFLite_Detection_PostProcess."
         )
@@ -132,7 +132,7 @@ def _point_boxes(
 ) -> tuple[Array, Array]:
     """Return corners `[N, 4]` and points `[N, K, 2]` of boxes whose anchors are points.
 
-    A row is x and y of the centre, width, height, and x and y of each point, in pixels.
+    A row is x and y of the center, width, height, and x and y of each point, in pixels.
     """
     anchors = np.concatenate(
         [np.repeat(_centres(grid), count, 0) for grid, count in zip(grids, counts, strict=True)]
@@ -145,7 +145,7 @@ def _point_boxes(
 
 
 def _centres(grid: Grid) -> Array:
-    """Return x and y of the middles of a map's cells, row by row, `[cells, 2]`."""
+    """Return x and y of the centers of a map's cells, row by row, `[cells, 2]`."""
     y, x = np.mgrid[: grid.height, : grid.width]
     return np.stack([(x + 0.5) / grid.width, (y + 0.5) / grid.height], -1).reshape(-1, 2)
 
@@ -154,12 +154,12 @@ def _ssd_boxes(codes: Array, grids: Sequence[Grid], counts: Sequence[int]) -> Ar
     """Return corners `[N, 4]` of boxes whose anchors are TensorFlow's default boxes.
 
     Raises:
-        ModelError: the number of anchors a cell is another than theirs.
+        ModelError: the number of anchors per cell differs from theirs.
     """
     expected = [len(_SSD_FIRST_MAP), *[len(_SSD_RATIOS) + 1] * (len(grids) - 1)]
     if list(counts) != expected or len(grids) < 2:
         raise ModelError(
-            f"The maps of this detector have {', '.join(map(str, counts))} anchors a cell; their "
+            f"The maps of this detector have {', '.join(map(str, counts))} anchors per cell; their "
             f"sizes are known only for {', '.join(map(str, expected))}. Use a model that ends in "
             "TFLite_Detection_PostProcess, which holds its anchors."
         )

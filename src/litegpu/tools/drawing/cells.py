@@ -1,7 +1,7 @@
-"""Detectors of the YOLO kind: one output with a box and scores for each cell of some maps.
+"""Detectors like YOLO: one output with a box and scores for each cell of some maps.
 
-A row is x and y of the centre, width and height, then the score of each class; detectors with
-three anchors a cell have the score that there is an object before these.
+A row is x and y of the center, width and height, then the score of each class; detectors with three
+anchors per cell have an objectness score before these.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from litegpu.tools.drawing.names import COCO_USED
 
 Array = NDArray[Any]
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64))
-"""Pixels of the input between two cells, of the maps of a detector."""
+"""Pixels of the input between two cells, for the maps of a detector."""
 _ANCHORS = 3
 _BOX, _OBJECT = 4, 1
 _PIXELS = 2.0
-"""Places beyond this are pixels of the input, not parts of it."""
+"""Larger coordinates are pixels of the input, not fractions."""
 
 
 class Layout(NamedTuple):
-    """How the output is laid out: which dimension has the rows, and whether objects are scored."""
+    """The layout of the output: which dimension has the rows, and whether there is objectness."""
 
     rows: int
     has_object: bool
@@ -40,11 +40,11 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
     if layout is None:
         return None
     rows = outputs[0].values.shape[layout.rows]
-    return Evidence(True, f"it has {rows} boxes, as many as the cells of maps of that input")
+    return Evidence(True, f"it has {rows} boxes, the number of cells of its maps for that input")
 
 
 def find(outputs: Outputs, facts: ModelFacts) -> Layout | None:
-    """Return the layout, or None of the output of another model."""
+    """Return the layout, or None for the output of another model."""
     shape = outputs[0].values.shape if len(outputs) == 1 else ()
     if len(shape) != 3 or shape[0] != 1:
         return None
@@ -53,7 +53,7 @@ def find(outputs: Outputs, facts: ModelFacts) -> Layout | None:
         cells = sum(-(-width // step) * -(-height // step) for step in strides)
         for rows, numbers in ((1, shape[2]), (2, shape[1])):
             if shape[rows] == cells and numbers > _BOX:
-                # Without anchors there mostly is no such score; the classes of COCO tell it.
+                # Without anchors there mostly is no such score; COCO's number of classes shows it.
                 return Layout(rows, numbers == _BOX + _OBJECT + len(COCO_USED))
             if shape[rows] == _ANCHORS * cells and numbers > _BOX + _OBJECT:
                 return Layout(rows, has_object=True)
@@ -61,7 +61,7 @@ def find(outputs: Outputs, facts: ModelFacts) -> Layout | None:
 
 
 def read(outputs: Outputs, scene: Scene) -> Detections:
-    """Return the objects with at least the smallest score.
+    """Return the objects with at least the minimum score.
 
     Raises:
         ModelError: the output is not one row for each cell.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _NAME_SHARE = 0.45
-"""Of the width, for the names."""
+"""Fraction of the width for the names."""
 _ROWS = 5
 
 
@@ -73,7 +73,7 @@ class Classes:
 
 
 def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
-    """Return why a model tells classes apart."""
+    """Return why a model is a classifier."""
     position = find(outputs)
     if position is None:
         return None
@@ -82,7 +82,7 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
 
 
 def find(outputs: Outputs) -> int | None:
-    """Return the output that is the longest vector, or None without one."""
+    """Return the output that is the longest vector, or None."""
     vectors = [
         index
         for index, each in enumerate(outputs)
@@ -96,7 +96,7 @@ def read(outputs: Outputs, scene: Scene) -> Classes:
 
     Raises:
         ModelError: no output is a vector of scores.
-        FileError: the labels file that the user named has another number of lines.
+        FileError: the user's labels file has another number of lines.
     """
     position = find(outputs)
     if position is None:

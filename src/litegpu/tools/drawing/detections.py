@@ -1,4 +1,4 @@
-"""Objects that a detector found: their boxes, classes and scores, and points of them."""
+"""Objects found by a detector: boxes, classes, scores, and optionally points."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 BOXES, CLASSES, SCORES, COUNT = range(4)
-"""The outputs of a detector, in the order in which its last operation has them."""
+"""The outputs of a detector, in the order of its last operation."""
 _ROLES = {
     BOXES: ("location", "box"),
     CLASSES: ("category", "class"),
@@ -31,12 +31,12 @@ _ROLES = {
 }
 """Words in the metadata's names of outputs."""
 _CORNERS = (1, 0, 3, 2)
-"""Where left, top, right and bottom are in a box, unless the metadata say it."""
+"""The positions of left, top, right and bottom in a box, unless in the metadata."""
 
 
 @dataclass(frozen=True)
 class Detection:
-    """One object; places are pixels of the picture."""
+    """One object; coordinates are pixels of the picture."""
 
     name: str
     number: int
@@ -48,7 +48,7 @@ class Detection:
 
 @dataclass(frozen=True)
 class Detections:
-    """The objects on a picture, the surest first."""
+    """The objects on a picture, the highest score first."""
 
     found: tuple[Detection, ...]
 
@@ -56,7 +56,7 @@ class Detections:
         """Return the picture with a box, a name and a score for each object."""
         drawn = picture.copy()
         ink = Ink(drawn)
-        for each in reversed(self.found):  # the surest lie above
+        for each in reversed(self.found):  # the highest scores are drawn on top
             ink.box(each.box, colour(each.number))
             for point in each.points:
                 ink.dot(point, colour(each.number))
@@ -89,7 +89,7 @@ class Detections:
         }
 
     def brief(self) -> str:
-        """Return how many objects of which names there are."""
+        """Return the number of objects and their names."""
         names = Counter(each.name or "object" for each in self.found)
         listed = ", ".join(
             f"{name} ×{count}" if count > 1 else name for name, count in names.items()
@@ -107,10 +107,10 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
 
 
 def read(outputs: Outputs, scene: Scene) -> Detections:
-    """Return the objects with at least the smallest score.
+    """Return the objects with at least the minimum score.
 
     Raises:
-        ModelError: the outputs are not boxes, classes and scores, or cannot be told apart.
+        ModelError: the outputs are not boxes, classes and scores, or are ambiguous.
     """
     positions = roles(outputs, scene.facts)
     boxes = outputs[positions[BOXES]].values.reshape(-1, 4).astype(np.float64)
@@ -132,7 +132,7 @@ def detections(
     scene: Scene,
     points: Array | None = None,
 ) -> Detections:
-    """Return the objects with at least the smallest score, the surest first.
+    """Return the objects with at least the minimum score, the highest first.
 
     Args:
         corners: `[N, 4]`: left, top, right and bottom, from 0 to 1 over the input.
@@ -158,10 +158,10 @@ def detections(
 
 
 def roles(outputs: Outputs, facts: ModelFacts) -> dict[int, int]:
-    """Return which output is what: by the operation, the metadata, or shapes and values.
+    """Return the role of each output: by the operation, the metadata, or shapes and values.
 
     Raises:
-        ModelError: that cannot be told.
+        ModelError: the roles are ambiguous.
     """
     by_operation = [facts.place_in_post_process(index) for index in range(len(outputs))]
     if None not in by_operation:
@@ -174,7 +174,7 @@ def roles(outputs: Outputs, facts: ModelFacts) -> dict[int, int]:
         shapes = ", ".join(str(list(each.values.shape)) for each in outputs)
         raise ModelError(
             f"The outputs of this model, of shapes {shapes}, are not the boxes, classes and scores "
-            "of a detector ([1, N, 4], [1, N], [1, N] and perhaps the number of them). Choose "
+            "of a detector ([1, N, 4], [1, N], [1, N] and optionally the number of them). Choose "
             "another --task."
         )
     return found
@@ -203,7 +203,7 @@ def _looks_like_boxes(outputs: Outputs) -> bool:
 
 
 def _by_values(outputs: Outputs) -> dict[int, int] | None:
-    """Return the roles by shapes; of two lists the classes are the one of whole numbers."""
+    """Return the roles by shapes; of two lists, the one of integers has the classes."""
     if not _looks_like_boxes(outputs):
         return None
     boxes = next(p for p, each in enumerate(outputs) if each.values.ndim == 3)
@@ -212,7 +212,7 @@ def _by_values(outputs: Outputs) -> dict[int, int] | None:
     lists = [p for p in lists if outputs[p].values.ndim == 2]
     whole = [bool(np.all(outputs[p].values % 1 == 0)) for p in lists]
     ranked = [bool(np.all(np.diff(outputs[p].values.reshape(-1)) <= 0)) for p in lists]
-    # Scores are sorted, and hardly ever whole; where all is, as without objects, they come last.
+    # Scores are sorted, and hardly ever integers; if both are, as without objects, they come last.
     classes = (
         1 if whole == [False, True] or (whole[0] == whole[1] and ranked == [True, False]) else 0
     )
@@ -227,8 +227,8 @@ def _corners(boxes: Array, facts: ModelFacts, output: int) -> Array:
     """Return left, top, right and bottom, from 0 to 1, of boxes as the metadata describe them."""
     note = facts.note(output)
     order = note.box_order if sorted(note.box_order) == [0, 1, 2, 3] else _CORNERS
-    # With two corners the metadata's order is that of left, top, right, bottom; else of the
-    # corner or centre's x and y, and width and height.
+    # With two corners the metadata's order is that of left, top, right, bottom; otherwise of the
+    # corner's or center's x and y, and width and height.
     ordered = boxes[:, order]
     if note.in_pixels:
         ordered = ordered / np.array([*facts.input_size, *facts.input_size])
@@ -244,7 +244,7 @@ _CORNER_AND_SIZE, _CENTRE_AND_SIZE = 2, 3
 
 
 def _within(box: tuple[float, ...], picture: tuple[int, int]) -> tuple[float, float, float, float]:
-    """Return a box cut at the edges of the picture, its corners in order."""
+    """Return a box clipped to the picture, its corners in order."""
     width, height = picture
     left, right = sorted(min(max(x, 0.0), float(width)) for x in (box[0], box[2]))
     top, bottom = sorted(min(max(y, 0.0), float(height)) for y in (box[1], box[3]))

@@ -1,4 +1,4 @@
-"""What a model's file says about its outputs: which operation makes them, from what, and names."""
+"""Facts about a model's outputs from its file: their operations, sources and names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROBABILITIES = {"LOGISTIC", "SOFTMAX"}
 
 
 class Grid(NamedTuple):
-    """A map of features that an output was joined from."""
+    """A feature map that is a part of an output."""
 
     height: int
     width: int
@@ -27,7 +27,7 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model's first graph, looked at from its outputs; tensors are named by their numbers."""
+    """A model's first graph, analyzed from its outputs; tensors are identified by index."""
 
     model: CuttableModel
     inputs: tuple[int, ...]
@@ -39,11 +39,11 @@ class ModelFacts:
 
     @cached_property
     def notes(self) -> metadata.Metadata:
-        """What the metadata say."""
+        """The metadata."""
         return metadata.read(self.model.attached(metadata.NAME))
 
     def note(self, output: int) -> metadata.TensorNotes:
-        """Return what the metadata say about an output, by its place."""
+        """Return the metadata of an output, by its position."""
         found = self.notes.outputs
         return found[output] if len(found) == len(self.outputs) else metadata.TensorNotes()
 
@@ -53,10 +53,10 @@ class ModelFacts:
         return tuple(name for note in self.notes.outputs for name in note.label_files)
 
     def scaling(self, position: int) -> tuple[metadata.Numbers, metadata.Numbers] | None:
-        """Return mean and deviation of the pixels that an input of floats wants, where known.
+        """Return mean and deviation of the pixels that a float input expects, if known.
 
-        The metadata say it, or the bytes that the model turns the input into, whose range is that
-        of all pixels.
+        They come from the metadata, or from the bytes to which the model quantizes the input, whose
+        range is that of all pixels.
         """
         notes = self.notes.inputs
         if position < len(notes) and notes[position].mean:
@@ -73,21 +73,21 @@ class ModelFacts:
         return (-found[0] * step,), (step,)
 
     def producer(self, tensor: int) -> int | None:
-        """Return the node that makes a tensor, past those that only move its values."""
+        """Return the node that computes a tensor, skipping those that only move its values."""
         node = self._producers.get(tensor)
         while node is not None and self.model.ops[node] in _KEEPS_VALUES:
             node = self._producers.get(self.model.node_inputs[node][0])
         return node
 
     def op_of(self, output: int) -> str:
-        """Return the operation whose values an output has; empty where there is none."""
+        """Return the operation that computes an output's values; empty if there is none."""
         node = self.producer(self.outputs[output])
         return "" if node is None else self.model.ops[node]
 
     def is_probability(self, output: int) -> bool:
         """Return whether an output holds probabilities: it ends in LOGISTIC or SOFTMAX.
 
-        Of a concatenation all parts must.
+        For a concatenation, all parts must.
         """
         return self._is_probability(self.outputs[output], 0)
 
@@ -101,19 +101,19 @@ class ModelFacts:
         return self.model.ops[node] in _PROBABILITIES
 
     def read_by(self, output: int) -> tuple[int, ...]:
-        """Return the shape of what the operation behind an output reads first."""
+        """Return the shape of the first input of an output's operation."""
         node = self.producer(self.outputs[output])
         return () if node is None else self.model.shape_of(self.model.node_inputs[node][0])
 
     def place_in_post_process(self, output: int) -> int | None:
-        """Return which output of a detector's last operation this is; None of any other model."""
+        """Return the index of the output in a detector's post-processing; None for other models."""
         node = self._producers.get(self.outputs[output])
         if node is None or self.model.ops[node] != POST_PROCESS:
             return None
         return self.model.node_outputs[node].index(self.outputs[output])
 
     def post_process_options(self) -> Mapping[str, Any]:
-        """Return the options of the detector's last operation; none where they are damaged."""
+        """Return the options of the detector's last operation; none if they are damaged."""
         for node, op in enumerate(self.model.ops):
             if op == POST_PROCESS:
                 try:
@@ -123,9 +123,9 @@ class ModelFacts:
         return {}
 
     def grids(self, output: int) -> list[Grid]:
-        """Return the maps of features that an output is made of, in the order of its rows.
+        """Return the feature maps that an output consists of, in the order of its rows.
 
-        They are found behind concatenations and moves; none where anything else is between.
+        Only concatenations and moves may be in between; otherwise none are returned.
         """
         return self._grids(self.outputs[output], 0)
 
@@ -151,4 +151,4 @@ class ModelFacts:
 
 
 _MOST_CONCATENATIONS = 32
-"""How many nodes may lie between an output and its maps of features."""
+"""Maximum number of nodes between an output and its feature maps."""

@@ -1,4 +1,4 @@
-"""What every kind of answer can do, and what reading one takes."""
+"""The interface of results of a model, and the input for reading them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Value = TypeVar("Value")
 
 
 class Finding(Protocol):
-    """What a model says about one picture."""
+    """A model's result for one picture."""
 
     def draw(self, picture: Image.Image) -> Image.Image:
-        """Return the image with the result on or next to it; the size follows from its size."""
+        """Return the picture with the result on or next to it, scaled to its size."""
         ...
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
@@ -30,30 +30,30 @@ class Finding(Protocol):
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the answer for JSON, with places in pixels of the picture."""
+        """Return the result for JSON, with coordinates in pixels of the picture."""
         ...
 
     def brief(self) -> str:
-        """Return the answer in a few words."""
+        """Return the result in a few words."""
         ...
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What the interpretation of a result requires, in addition to the outputs."""
+    """Everything besides the outputs that is needed to interpret a result."""
 
     facts: ModelFacts
     frame: Frame
     named: NamedLabels | None
-    """The labels file that the user named."""
+    """The labels file given by the user."""
     content: bytes
     """The model's file, which may hold labels."""
     min_score: float
     memory: dict[tuple[str, int], Any] = field(default_factory=dict)
-    """What was found out for one picture and holds for the next, too."""
+    """What was determined for one picture and is valid for the next ones."""
 
     def remembered(self, what: str, number: int, find: Callable[[], Value]) -> Value:
-        """Return what `find` returned for the first picture: names are read once."""
+        """Return the result of `find` for the first picture: for example, names are read once."""
         if (what, number) not in self.memory:
             self.memory[what, number] = find()
         found: Value = self.memory[what, number]

@@ -1,4 +1,4 @@
-"""Models whose answer is a picture: another style, more pixels, a map of depths."""
+"""Models whose output is a picture: another style, more pixels, a depth map."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 _SMALLEST = 8
-"""A map with fewer rows or columns is no picture."""
+"""A map with fewer rows or columns is not a picture."""
 _SLACK = 0.05
 _RANGES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0))
-"""What black and white may be, the first that all values are in."""
+"""Possible values of black and white; the first range that includes all values is used."""
 
 
 @dataclass(frozen=True)
 class Painting:
-    """A picture that a model made of what its input showed, `[H, W, 3]`."""
+    """A picture that a model computed from its input, `[H, W, 3]`."""
 
     pixels: NDArray[np.uint8]
     range: tuple[float, float]
@@ -36,9 +36,9 @@ class Painting:
     frame: Frame
 
     def draw(self, picture: Image.Image) -> Image.Image:
-        """Return the model's picture: the part that shows `picture`, in its proportions.
+        """Return the model's picture: the part that shows `picture`, with its aspect ratio.
 
-        It has the pixels of what it shows, or more where the model made more.
+        It has that part's number of pixels, or more if the model computed more.
         """
         from PIL import Image
 
@@ -69,7 +69,7 @@ class Painting:
 
 
 def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
-    """Return why a model's answer is a picture."""
+    """Return why a model's output is a picture."""
     position = find(outputs)
     if position is None:
         return None
@@ -83,7 +83,7 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
 
 
 def find(outputs: Outputs) -> int | None:
-    """Return the largest output that may be a picture, or None without one."""
+    """Return the largest output that may be a picture, or None."""
     maps = [
         index
         for index, each in enumerate(outputs)
@@ -97,7 +97,7 @@ def find(outputs: Outputs) -> int | None:
 
 
 def read(outputs: Outputs, scene: Scene) -> Painting:
-    """Return the picture. What is not finite is black.
+    """Return the picture. Values that are not finite become black.
 
     Raises:
         ModelError: no output may be a picture.
@@ -117,7 +117,7 @@ def read(outputs: Outputs, scene: Scene) -> Painting:
 
 
 def _range(values: Array) -> tuple[float, float]:
-    """Return which values are black and white: a usual range, else the least and the largest."""
+    """Return the values of black and white: a usual range, else the minimum and maximum."""
     least, largest = float(values.min()), float(values.max())
     for low, high in _RANGES:
         slack = (high - low) * _SLACK

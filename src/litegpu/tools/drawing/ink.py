@@ -1,4 +1,4 @@
-"""Lines, dots and words that are seen on any picture, in sizes that follow from its size."""
+"""Lines, dots and text that are visible on any picture, scaled to its size."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _COLOURS: tuple[Colour, ...] = (
     (213, 94, 0),
     (204, 121, 167),
 )
-"""Okabe and Ito's colours, which people with any kind of colour blindness tell apart."""
+"""Okabe and Ito's colors, which are distinguishable with any kind of color blindness."""
 _SHADES = ((1.0, 0.0), (0.55, 0.0), (0.5, 127.5))
-"""Factor and addend of further rounds through the colours: as they are, darker, lighter."""
+"""Factor and addend of the colors in further rounds: unchanged, darker, lighter."""
 _SMALLEST_TEXT, _TEXT_SHARE = 11, 30
 _THINNEST_LINE, _LINE_SHARE = 2, 150
 _PADDING = 0.25
-"""Of the size of a text, around it."""
+"""Padding around a text, relative to its size."""
 
 
 def colour(number: int) -> Colour:
-    """Return the colour of a class or an object by its number: 21 of them, then again."""
+    """Return the color of a class or an object by its number; they repeat after 21."""
     factor, addend = _SHADES[number // len(_COLOURS) % len(_SHADES)]
     red, green, blue = (round(part * factor + addend) for part in _COLOURS[number % len(_COLOURS)])
     return red, green, blue
@@ -50,7 +50,7 @@ def palette(numbers: Sequence[int]) -> NDArray[np.uint8]:
 
 
 def contrasting(background: Colour) -> Colour:
-    """Return black or white, whichever is read better on a background (WCAG's contrast)."""
+    """Return black or white, whichever is more readable on a background (WCAG's contrast)."""
     parts = [part / 255 for part in background]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -58,20 +58,20 @@ def contrasting(background: Colour) -> Colour:
 
 
 def text_size(size: tuple[int, int]) -> int:
-    """Return the height of the letters on a picture of that width and height."""
+    """Return the text height for a picture of that width and height."""
     return max(_SMALLEST_TEXT, round(min(size) / _TEXT_SHARE))
 
 
 def line_width(size: tuple[int, int]) -> int:
-    """Return how thick lines on a picture of that width and height are."""
+    """Return the line width for a picture of that width and height."""
     return max(_THINNEST_LINE, round(min(size) / _LINE_SHARE))
 
 
 class Ink:
-    """Draws on one picture, which it changes."""
+    """Draws on one picture, which it modifies."""
 
     def __init__(self, picture: Image.Image, like: tuple[int, int] | None = None) -> None:
-        """Take a picture in RGB; sizes follow from `like`, or from its own size."""
+        """Draw on an RGB picture; sizes follow from `like`, or from the picture's own size."""
         from PIL import ImageDraw, ImageFont
 
         self.size = picture.size
@@ -88,11 +88,11 @@ class Ink:
         return round(self.text_size * (1.2 + 2 * _PADDING))
 
     def length(self, text: str) -> float:
-        """Return how wide a text is."""
+        """Return the width of a text."""
         return float(self._draw.textlength(text, font=self._font))
 
     def shortened(self, text: str, room: float) -> str:
-        """Return a line of text, strange characters spelled, cut where it is wider than that."""
+        """Return a line of text with special characters escaped, cut to that width."""
         text = printable(text)
         if self.length(text) <= room:
             return text
@@ -101,7 +101,7 @@ class Ink:
         return text + "…"
 
     def text(self, position: Point, text: str, fill: Colour, anchor: str = "lm") -> None:
-        """Write without a background; the anchor is Pillow's: left or right, at the middle."""
+        """Write text without a background; the anchor is Pillow's: left or right, at the middle."""
         self._draw.text(position, text, fill=fill, font=self._font, anchor=anchor)
 
     def area(self, box: Box, fill: Colour, outline: Colour | None = None) -> None:
@@ -109,7 +109,7 @@ class Ink:
         self._draw.rectangle(box, fill=fill, outline=outline)
 
     def box(self, box: Box, fill: Colour) -> None:
-        """Draw a rectangle between lines in the opposite shade, seen on any picture."""
+        """Draw a rectangle between lines in the opposite shade, visible on any picture."""
         edge, width = contrasting(fill), self.width
         self._draw.rectangle(_grown(box, 1), outline=edge, width=width + 2)
         self._draw.rectangle(box, outline=fill, width=width)
@@ -127,9 +127,9 @@ class Ink:
         self._draw.ellipse(box, fill=fill)
 
     def label(self, box: Box, text: str, fill: Colour) -> None:
-        """Write a text on its own background over a box, where it hides no other text.
+        """Write a text with a background at a box, where it hides no other text.
 
-        The first place that is free is taken: above the box, inside at its top, below it.
+        The first free position is used: above the box, inside at its top, below it.
         """
         room = self.size[0] - 1
         text = self.shortened(text, room - self.text_size)

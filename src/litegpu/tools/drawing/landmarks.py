@@ -1,4 +1,4 @@
-"""Models that say where points are: a vector with two to five numbers for each of them."""
+"""Models that output points: a vector with two to five numbers per point."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from litegpu.tools.drawing.skeletons import SKELETONS
 
 Array = NDArray[Any]
 _NUMBERS = (3, 2, 5, 4)
-"""Numbers a point: x and y, mostly z, at times how visible it is and whether it is there."""
+"""Numbers per point: x and y, mostly z, optionally visibility and presence."""
 _PIXELS = 2.0
-"""Places beyond this are pixels of the input, not parts of its width."""
+"""Larger coordinates are pixels of the input, not fractions of its width."""
 _NEAR = (-0.5, 1.5)
-"""Points may be so far outside of what the input shows."""
+"""Maximum distance of points from the visible part."""
 _LEAST_SPREAD = 0.02
-"""Points whose deviation is less, as a part of the input's width, are not those of a figure."""
+"""Points with a smaller deviation, as a fraction of the input's width, are not those of a figure.
+"""
 _SCORED = 17
-"""Points of bodies of three numbers that are y, x and a score, not x, y and z."""
+"""Numbers of body points whose three numbers are y, x and a score, not x, y and z."""
 
 
 class Vector(NamedTuple):
@@ -38,7 +39,7 @@ class Vector(NamedTuple):
 
 
 def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
-    """Return why a model says where points are: so many as a known figure has, near the input."""
+    """Return why a model outputs points: their number is that of a known figure, near the input."""
     found = _known(outputs, facts)
     if found is None:
         return _weak_evidence(outputs, facts)
@@ -58,7 +59,7 @@ def _weak_evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
 
 
 def read(outputs: Outputs, scene: Scene) -> Figures:
-    """Return the points, on the picture, and what the outputs of one number say.
+    """Return the points on the picture, and the values of the outputs of one number.
 
     Raises:
         ModelError: no output is a list of points.
@@ -68,7 +69,7 @@ def read(outputs: Outputs, scene: Scene) -> Figures:
         shapes = ", ".join(str(list(each.values.shape)) for each in outputs)
         raise ModelError(
             f"No output of this model is a list of points; their shapes are {shapes}, and points "
-            "are vectors of two to five numbers a point. Choose another --task."
+            "are vectors of two to five numbers per point. Choose another --task."
         )
     values = _rows(outputs[found.output].values, found)
     positions, scores = _places_and_scores(values, found, scene.facts)
@@ -83,9 +84,9 @@ def read(outputs: Outputs, scene: Scene) -> Figures:
 
 
 def _known(outputs: Outputs, facts: ModelFacts) -> Vector | None:
-    """Return the output with as many points as a known figure has, on what the input shows.
+    """Return the output with the points of a known figure, inside the input.
 
-    Where several are, those in pixels come first: others are in metres around the figure.
+    If there are several, those in pixels come first: others are in meters around the figure.
     """
     found = [
         Vector(output, points, numbers, _in_pixels(each.values, points, numbers))
@@ -98,7 +99,7 @@ def _known(outputs: Outputs, facts: ModelFacts) -> Vector | None:
 
 
 def _any(outputs: Outputs, facts: ModelFacts) -> Vector | None:
-    """Return the longest vector that divides into points."""
+    """Return the longest vector that can be divided into points."""
     found = [
         Vector(output, points, numbers, _in_pixels(each.values, points, numbers))
         for output, each in enumerate(outputs)
@@ -108,7 +109,7 @@ def _any(outputs: Outputs, facts: ModelFacts) -> Vector | None:
 
 
 def _splits(values: Array) -> list[tuple[int, int]]:
-    """Return how a vector, or a list of short ones, divides into points and numbers a point."""
+    """Return the number of points and of numbers per point in a vector, or a list of short ones."""
     longest, size = max(values.shape, default=0), values.size
     if size < 4 or values.shape[:1] != (1,):
         return []
@@ -138,7 +139,7 @@ def _in_pixels(values: Array, points: int, numbers: int) -> bool:
 
 
 def _near(values: Array, found: Vector, facts: ModelFacts) -> bool:
-    """Return whether nearly all points lie on what the input shows, apart from each other."""
+    """Return whether nearly all points are inside the input, and distinct."""
     plane = _rows(values, found)[:, :2]
     if found.in_pixels:
         plane = plane / facts.input_size

@@ -1,4 +1,4 @@
-"""Segmentations: the class of each pixel, drawn over the image with a legend next to it."""
+"""Segmentations: the class of each pixel, drawn over the picture with a legend."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 OPACITY = 0.6
 LEGEND_LETTERS = 12
-"""How wide the legend is, in heights of its letters."""
+"""Width of the legend, relative to the height of its letters."""
 _SMALLEST_SHARE = 0.001
 _MOST_CLASSES = 512
 """A map of more channels holds features, not scores of classes."""
 _NOT_SEEN = 255
-"""Stands in a picture of classes for what the model saw nothing of."""
+"""Marks pixels outside the model's view in a picture of classes."""
 
 
 @dataclass(frozen=True)
 class Masks:
-    """The class of each cell of a map over what the model's input showed, `[H, W]`."""
+    """The class of each cell of a map of the model's input, `[H, W]`."""
 
     classes: NDArray[np.int32]
     names: tuple[str, ...]
     frame: Frame
 
     def draw(self, picture: Image.Image) -> Image.Image:
-        """Return `picture` under the colours of the classes, with a legend at its right."""
+        """Return `picture` with the colors of the classes, and a legend at its right."""
         from PIL import Image
 
         known = np.unique(self.classes)
@@ -61,7 +61,7 @@ class Masks:
         return canvas
 
     def _over_picture(self, values: NDArray[np.uint8], elsewhere: int) -> Image.Image:
-        """Return values of the map's cells where they are on the picture, in gray."""
+        """Return values of the map's cells at their positions on the picture, in gray."""
         from PIL import Image
 
         whole = Image.new("L", self.frame.picture, elsewhere)
@@ -70,9 +70,9 @@ class Masks:
         return whole
 
     def shares(self) -> list[tuple[int, float]]:
-        """Return (class, share of the pixels that the model saw), largest first.
+        """Return (class, fraction of the visible pixels), largest first.
 
-        Classes that hardly occur are left out.
+        Rare classes are omitted.
         """
         seen = self._seen()
         numbers, counts = np.unique(seen, return_counts=True)
@@ -100,16 +100,16 @@ class Masks:
         }
 
     def brief(self) -> str:
-        """Return the largest shares."""
+        """Return the largest classes with their fractions."""
         return ", ".join(f"{name_of(self.names, n)} {share:.0%}" for n, share in self.shares()[:3])
 
     @property
     def _background(self) -> int:
-        """The class that gets no colour; -1 is none."""
+        """The class without a color; -1 is none."""
         return 0 if has_background(self.names) else -1
 
     def _seen(self) -> NDArray[np.int32]:
-        """Return the cells that show the picture, without those of the bars next to it."""
+        """Return the cells that show the picture, without the letterbox bars."""
         height, width = self.classes.shape
         (left, top, _, _), size = self.frame.box, self.frame.size
         x0, y0, x1, y1 = self.frame.visible
@@ -133,7 +133,7 @@ class Masks:
 
 
 def _edges(over: Image.Image) -> Image.Image:
-    """Return where a class ends at the right or below, as a mask."""
+    """Return a mask of the right and lower borders of classes."""
     from PIL import Image
 
     numbers = np.asarray(over)
@@ -144,7 +144,7 @@ def _edges(over: Image.Image) -> Image.Image:
 
 
 def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
-    """Return why a model says of each pixel what it shows."""
+    """Return why a model outputs a class for each pixel."""
     position = find(outputs)
     if position is None:
         return None
@@ -168,7 +168,7 @@ def read(outputs: Outputs, scene: Scene) -> Masks:
 
     Raises:
         ModelError: no output is a map.
-        FileError: the labels file that the user named has another number of lines.
+        FileError: the user's labels file has another number of lines.
     """
     position = find(outputs)
     if position is None:
@@ -196,7 +196,7 @@ def read(outputs: Outputs, scene: Scene) -> Masks:
 
 
 def find(outputs: Outputs) -> int | None:
-    """Return the output that is the finest map of classes or scores, or None without one."""
+    """Return the output with the finest map of classes or scores, or None."""
     maps = [
         index
         for index, each in enumerate(outputs)
@@ -212,11 +212,11 @@ def _is_map(shape: tuple[int, ...]) -> bool:
 
 
 _NARROW = 18
-"""Lists `[1, N, numbers]` of fewer numbers a row are no maps."""
+"""Lists `[1, N, numbers]` with fewer numbers per row are not maps."""
 
 
 def _channels(values: Array) -> int:
-    """Return how many scores a cell has; 0 where it has the number of its class."""
+    """Return the number of scores per cell; 0 if it holds the class number."""
     channels = values.shape[3] if values.ndim == 4 else 1
     return 0 if channels == 1 and values.dtype.kind in "iu" else channels
 
@@ -231,5 +231,5 @@ _DISTRIBUTION_ERROR = 0.02
 
 
 def _bounded(values: Array) -> bool:
-    """Return whether all numbers may be those of pixels."""
+    """Return whether all numbers may be pixel values."""
     return bool(values.min() >= -1.05 and values.max() <= 255.5)

@@ -1,6 +1,6 @@
-"""The metadata that a .tflite file may carry: how pictures are scaled, what outputs are.
+"""The metadata in a .tflite file: scaling of pictures, and the meaning of outputs.
 
-They are a FlatBuffer of their own. Numbers below are those of its schema's fields.
+They are a separate FlatBuffer. The numbers below are field numbers of its schema.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from litegpu.zoo import schema
 
 NAME = "TFLITE_METADATA"
-"""Under which name a .tflite file keeps them."""
+"""Name of the metadata in a .tflite file."""
 
 Numbers = tuple[float, ...]
 """One number for each channel, or one for all."""
@@ -33,7 +33,7 @@ _LABEL_FILES = (2, 3)
 
 @dataclass(frozen=True)
 class TensorNotes:
-    """What the metadata say about an input or output; empty where they say nothing."""
+    """The metadata of an input or output; empty fields are not specified."""
 
     name: str = ""
     mean: Numbers = ()
@@ -41,15 +41,15 @@ class TensorNotes:
     label_files: tuple[str, ...] = ()
     is_boxes: bool = False
     box_order: tuple[int, ...] = ()
-    """Where left, top, right and bottom are in a box, where that is said."""
+    """Positions of left, top, right and bottom in a box, if specified."""
     box_form: int = 0
-    """1: left, top, right, bottom. 2: corner and size. 3: centre and size. 0: not said."""
+    """1: left, top, right, bottom. 2: corner and size. 3: center and size. 0: not specified."""
     in_pixels: bool = False
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """What the metadata say about a model's first graph."""
+    """The metadata of a model's first graph."""
 
     inputs: tuple[TensorNotes, ...] = ()
     outputs: tuple[TensorNotes, ...] = ()
@@ -63,12 +63,12 @@ class _Table:
     numbers: Any = field(repr=False)
 
     def at(self, number: int) -> int:
-        """Return where a field lies, 0 where it is left out."""
+        """Return the position of a field, 0 if it is missing."""
         offset = self.table.Offset(4 + 2 * number)
         return int(offset + self.table.Pos) if offset else 0
 
     def child(self, number: int) -> _Table | None:
-        """Return the table that a field holds."""
+        """Return the table in a field."""
         position = self.at(number)
         return self._table(self.table.Indirect(position)) if position else None
 
@@ -78,17 +78,17 @@ class _Table:
             yield self._table(self.table.Indirect(position))
 
     def text(self, number: int) -> str:
-        """Return a text, empty where there is none."""
+        """Return a text, empty if there is none."""
         position = self.at(number)
         return self.table.String(position).decode(errors="replace") if position else ""
 
     def byte(self, number: int) -> int:
-        """Return a number of one byte, 0 where there is none."""
+        """Return a one-byte number, 0 if there is none."""
         position = self.at(number)
         return int(self.table.Get(self.numbers.Uint8Flags, position)) if position else 0
 
     def vector(self, number: int, kind: str) -> tuple[Any, ...]:
-        """Return a vector of numbers of four bytes: "Float32Flags" or "Uint32Flags"."""
+        """Return a vector of four-byte numbers: "Float32Flags" or "Uint32Flags"."""
         flags = getattr(self.numbers, kind)
         return tuple(self.table.Get(flags, position) for position in self._elements(number, 4))
 
@@ -110,7 +110,7 @@ class _Table:
 
 
 def read(content: bytes) -> Metadata:
-    """Return what the metadata say; nothing where they are empty or damaged.
+    """Return the metadata; nothing if they are empty or damaged.
 
     Raises:
         MissingDependencyError: flatbuffers is not installed.
@@ -129,7 +129,7 @@ def read(content: bytes) -> Metadata:
             for number in (_INPUTS, _OUTPUTS)
         )
         return Metadata(inputs, outputs)
-    except Exception:  # whatever damaged bytes make the reader raise, they say nothing
+    except Exception:  # damaged bytes may raise anything; then there are no metadata
         return Metadata()
 
 
@@ -156,7 +156,7 @@ def _tensor(table: _Table) -> TensorNotes:
 
 
 def _scaling(table: _Table) -> tuple[Numbers, Numbers]:
-    """Return mean and standard deviation of pixels, a number a channel or one for all."""
+    """Return mean and standard deviation of pixels, one number per channel or one for all."""
     for unit in table.children(_UNITS):
         options = unit.child(_UNIT_OPTIONS)
         if unit.byte(_UNIT_KIND) == _NORMALIZATION and options:

@@ -1,4 +1,4 @@
-"""Names of classes that a model does not carry: those of the usual data sets."""
+"""Names of classes that a model does not include: those of common data sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COCO = (
     "sink", "refrigerator", "", "book", "clock", "vase", "scissors", "teddy bear", "hair drier",
     "toothbrush",
 )
-"""By the number in COCO's annotations, from 1; ten numbers are not used."""
+"""Names by the number in COCO's annotations, from 1; ten numbers are unused."""
 PASCAL_VOC = (
     "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair",
     "cow", "dining table", "dog", "horse", "motorbike", "person", "potted plant", "sheep", "sofa",
@@ -28,21 +28,21 @@ PASCAL_VOC = (
 )
 # fmt: on
 COCO_USED = tuple(name for name in COCO if name)
-"""Without the numbers that are not used."""
+"""Names without the unused numbers."""
 _KNOWN = {len(COCO): COCO, len(COCO_USED): COCO_USED}
 _NAMELESS = {"???", ""}
 _NO_OBJECT = {*_NAMELESS, "background", "__background__", "unlabeled", "unlabelled"}
-"""What the first line of a file with labels is called that is no class of objects."""
+"""Names of a first line in labels that is not a class of objects."""
 
 
 def object_names(scene: Scene, classes: int) -> tuple[str, ...]:
     """Return the names of a detector's classes, from 0: the first class of objects.
 
-    They come from the file that the user named, from the model's own, or from COCO where the
-    number of classes is that of COCO. `classes` may be 0 for a number that is not known.
+    They come from the user's file, the model's own file, or from COCO if the number of classes is
+    COCO's. `classes` is 0 if the number is not known.
 
     Raises:
-        FileError: the file that the user named has another number of lines.
+        FileError: the user's file has another number of lines.
     """
     return scene.remembered("object_names", classes, lambda: _object_names(scene, classes))
 
@@ -63,8 +63,8 @@ def _object_names(scene: Scene, classes: int) -> tuple[str, ...]:
         return lines[1:]
     if scene.named:
         raise FileError(
-            f"The labels file '{scene.named.file}' has {len(lines)} lines but the model tells "
-            f"{classes} classes of objects apart. Give a file with one class a line; a first "
+            f"The labels file '{scene.named.file}' has {len(lines)} lines but the model has "
+            f"{classes} classes of objects. Give a file with one class a line; a first "
             "line '???' stands for the background."
         )
     return _KNOWN.get(classes, ())
@@ -73,12 +73,12 @@ def _object_names(scene: Scene, classes: int) -> tuple[str, ...]:
 def pixel_names(scene: Scene, classes: int) -> tuple[str, ...]:
     """Return the names of a segmenter's classes, from 0: mostly the background.
 
-    They come from the file that the user named, from the model's own, or from PASCAL VOC where
-    there are as many; two classes are the background and what is looked for. `classes` may be 0
-    for a number that is not known.
+    They come from the user's file, the model's own file, or from PASCAL VOC if the number of
+    classes is equal; two classes are background and foreground. `classes` is 0 if the number is not
+    known.
 
     Raises:
-        FileError: the file that the user named has another number of lines.
+        FileError: the user's file has another number of lines.
     """
     return scene.remembered("pixel_names", classes, lambda: _pixel_names(scene, classes))
 
@@ -93,8 +93,8 @@ def _pixel_names(scene: Scene, classes: int) -> tuple[str, ...]:
         return lines
     if scene.named:
         raise FileError(
-            f"The labels file '{scene.named.file}' has {len(lines)} lines but the model tells "
-            f"{classes} classes of pixels apart. Give a file with one class a line, the "
+            f"The labels file '{scene.named.file}' has {len(lines)} lines but the model has "
+            f"{classes} classes of pixels. Give a file with one class a line, the "
             "background among them."
         )
     if classes in (1, 2):
@@ -103,11 +103,11 @@ def _pixel_names(scene: Scene, classes: int) -> tuple[str, ...]:
 
 
 def name_of(names: tuple[str, ...], number: int) -> str:
-    """Return the name of a class, or its number where it has none."""
+    """Return the name of a class, or its number if it has no name."""
     name = names[number] if 0 <= number < len(names) else ""
     return f"class {number}" if name in _NAMELESS else name
 
 
 def has_background(names: tuple[str, ...]) -> bool:
-    """Return whether class 0 is the background: by its name, or where nothing has a name."""
+    """Return whether class 0 is the background: by its name, or if there are no names."""
     return not names or names[0].strip().lower() in _NO_OBJECT

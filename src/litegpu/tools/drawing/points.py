@@ -1,4 +1,4 @@
-"""Points of bodies, hands and faces, drawn with the lines that join them."""
+"""Points of bodies, hands and faces, drawn with connecting lines."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 _MOST_ROWS = 50
-"""Of more points the table only says where they lie."""
+"""Maximum number of points in the table; otherwise it has only their range."""
 _MOST_DOTS = 150
-"""More points than that are drawn small."""
+"""More points than this are drawn small."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One body, hand or face: places are pixels of the picture, `[K, 2]`, with a score each."""
+    """One body, hand or face: pixel positions on the picture, `[K, 2]`, with a score each."""
 
     positions: Array
     scores: Array
@@ -33,7 +33,7 @@ class Figure:
     """Which points are drawn, `[K]`."""
 
     def box(self) -> tuple[float, float, float, float]:
-        """Return the rectangle around what is drawn, or around all where nothing is."""
+        """Return the bounding box of the drawn points, or of all if none are drawn."""
         used = self.positions[self.shown] if self.shown.any() else self.positions
         low, high = used.min(0), used.max(0)
         return float(low[0]), float(low[1]), float(high[0]), float(high[1])
@@ -41,12 +41,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """All that were found on a picture."""
+    """All figures found on a picture."""
 
     found: tuple[Figure, ...]
     skeleton: Skeleton
     confidences: dict[str, float] = field(default_factory=dict)
-    """What other outputs say, by their names: how sure the model is that there is one."""
+    """The values of further outputs, by name: the probability that there is a figure."""
 
     def draw(self, picture: Image.Image) -> Image.Image:
         """Return the picture with points and the lines between them."""
@@ -110,7 +110,7 @@ class Figures:
         }
 
     def brief(self) -> str:
-        """Return how many there are, and how sure the model is."""
+        """Return the number of figures, and their probability."""
         points = sum(int(figure.shown.sum()) for figure in self.found)
         sure = "".join(f", {name} {value:.2f}" for name, value in self.confidences.items())
         return f"{counted(len(self.found), 'figure')} with {counted(points, 'point')}{sure}"
@@ -121,12 +121,12 @@ class Figures:
 
 
 def skeleton_of(points: int) -> Skeleton:
-    """Return what so many points are of."""
+    """Return the skeleton with this number of points."""
     return SKELETONS.get(points, Skeleton("figure"))
 
 
 def figure(positions: Array, scores: Array, skeleton: Skeleton, min_score: float) -> Figure:
-    """Return a figure of which the points with that score are drawn; NaN is no score."""
+    """Return a figure whose points with at least that score are drawn; NaN is no score."""
     shown = ~(scores < min_score) & np.isfinite(positions).all(1)
     if skeleton.drawn is not None:
         shown[skeleton.drawn :] = False

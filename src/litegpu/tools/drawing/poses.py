@@ -1,8 +1,8 @@
-"""Models that say where points of bodies are by maps: a score a cell, and the way to the point.
+"""Models that output points of bodies as maps: a score per cell, and the offset of the point.
 
-The maps of a model of that kind are scores `[1, H, W, K]` and offsets `[1, H, W, 2 K]`, in pixels,
-y before x. Where it also has displacements `[1, H, W, 2 E]` along the edges of a tree, there may be
-several people: they are followed from the surest points on, along that tree in both directions.
+Such a model has scores `[1, H, W, K]` and offsets `[1, H, W, 2 K]`, in pixels, y before x. If it
+also has displacements `[1, H, W, 2 E]` along the edges of a tree, there may be several people: each
+is followed from a point with a high score along that tree in both directions.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ TREE = (
     *((0, 1), (1, 3), (0, 2), (2, 4), (0, 5), (5, 7), (7, 9), (5, 11), (11, 13), (13, 15)),
     *((0, 6), (6, 8), (8, 10), (6, 12), (12, 14), (14, 16)),
 )
-"""From which point of a body of 17 each displacement leads to which."""
+"""The start and end point of each displacement, for a body of 17 points."""
 _FEWEST_POINTS = 4
 _MOST_PEOPLE = 20
 _SAME_PERSON = 20.0 / 257
-"""Points of a kind that are nearer, as a part of the input's height, are one person's."""
+"""Points of a kind that are nearer, relative to the input's height, belong to one person."""
 _LEAST_VISIBLE = 3
-"""A person has so many points with a score at least."""
+"""Minimum number of points of a person with the minimum score."""
 
 
 class Maps(NamedTuple):
-    """Which outputs hold what."""
+    """The roles of outputs."""
 
     scores: int
     offsets: int
@@ -44,7 +44,7 @@ class Maps(NamedTuple):
 
 
 def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
-    """Return why a model marks points by maps."""
+    """Return why a model outputs points as maps."""
     found = find(outputs, facts)
     if found is None:
         return None
@@ -53,7 +53,7 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
 
 
 def find(outputs: Outputs, facts: ModelFacts) -> Maps | None:
-    """Return the maps, or None where there are none: small ones of which one is twice as deep."""
+    """Return the maps, or None: small ones, one of which has twice the channels of another."""
     maps = [p for p, each in enumerate(outputs) if _is_map(each.values.shape, facts)]
     for scores in maps:
         height, width, points = outputs[scores].values.shape[1:]
@@ -80,7 +80,7 @@ def _directions(positions: Sequence[int], outputs: Outputs) -> tuple[int, int]:
 
 
 def read(outputs: Outputs, scene: Scene) -> Figures:
-    """Return the bodies; one where there are no displacements.
+    """Return the bodies; only one if there are no displacements.
 
     Raises:
         ModelError: there are no such maps.
@@ -88,7 +88,7 @@ def read(outputs: Outputs, scene: Scene) -> Figures:
     maps = find(outputs, scene.facts)
     if maps is None:
         raise ModelError(
-            "The outputs of this model are no maps of points: scores [1, H, W, K] and offsets "
+            "The outputs of this model are not maps of points: scores [1, H, W, K] and offsets "
             "[1, H, W, 2 K], smaller than the input. For a vector of points use --task=landmarks."
         )
     values = [outputs[position].values[0].astype(np.float64) for position in maps[:2]]
@@ -124,7 +124,7 @@ class Decoder:
     """Width and height of the input."""
 
     def surest(self) -> tuple[Array, Array]:
-        """Return the place and the score of each point where it is surest."""
+        """Return the position and the score of each point at its highest score."""
         _, width, points = self.scores.shape
         cells = self.scores.reshape(-1, points).argmax(0)
         found = [self._place(int(c) // width, int(c) % width, k) for k, c in enumerate(cells)]
@@ -133,7 +133,7 @@ class Decoder:
     def people(
         self, forward: Array, backward: Array, min_score: float
     ) -> Iterator[tuple[Array, Array]]:
-        """Yield places `[K, 2]`, x and y in pixels of the input, and scores `[K]` of each body."""
+        """Yield positions `[K, 2]` (x, y in pixels of the input) and scores `[K]` of each body."""
         points = self.scores.shape[2]
         seen: list[Array] = []
         near = _SAME_PERSON * self.size[1]
@@ -162,7 +162,7 @@ class Decoder:
     def _follow(
         self, positions: Array, sure: Array, edge: tuple[int, int], along: Array, number: int
     ) -> None:
-        """Find the point at the end of an edge from the one at its start, where that is known."""
+        """Find the point at the end of an edge from its start, if that is known."""
         start, end = edge
         if np.isnan(positions[start, 0]) or not np.isnan(positions[end, 0]):
             return
@@ -173,7 +173,7 @@ class Decoder:
         sure[end] = self.scores[row, column, end]
 
     def _peaks(self, min_score: float) -> list[tuple[int, int, int]]:
-        """Return row, column and point of the cells that no neighbour is surer than."""
+        """Return row, column and point of the cells with a locally highest score."""
         padded = np.pad(self.scores, ((1, 1), (1, 1), (0, 0)))
         height, width, _ = self.scores.shape
         around = np.max(
@@ -184,7 +184,7 @@ class Decoder:
         return [(int(y), int(x), int(k)) for y, x, k in found[order]]
 
     def _strides(self) -> tuple[float, float]:
-        """Return how many pixels of the input are between the middles of two cells: x, y."""
+        """Return the distance in pixels between the centers of two cells: x, y."""
         height, width, _ = self.scores.shape
         return (self.size[0] - 1) / (width - 1), (self.size[1] - 1) / (height - 1)
 

@@ -1,4 +1,4 @@
-"""Drawings as files: what a name may be, and that none is written half."""
+"""Writes drawings to files atomically, and checks their names."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from PIL import Image
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
-"""What a drawing is written as, by the suffix of its name."""
+"""File formats of drawings by suffix."""
 
 
 _COMPRESSION = 3
-"""Of PNG files, from 1 to 9: more takes longer than the model and hardly makes them smaller."""
+"""Compression level of PNG files, from 1 to 9: more takes longer than the model, for little."""
 NEED_A_PICTURE = ("output", "task", "fit", "region", "min_score")
-"""Flags that mean nothing without one."""
+"""Flags that have no effect without a picture."""
 
 
 def check_output(args: argparse.Namespace) -> None:
-    """Check that a picture is there and its drawing can be written; nothing is left behind.
+    """Check that there is a picture and its drawing can be written; no file is left behind.
 
     Raises:
         OptionsError: there is no picture, it would be overwritten, or the suffix is unknown.
@@ -49,11 +49,11 @@ def check_output(args: argparse.Namespace) -> None:
 
 
 def check_folder(args: argparse.Namespace, paths: list[str]) -> dict[str, str | None]:
-    """Return where the drawing of each picture goes, None without --output; make that folder.
+    """Return the path of each picture's drawing, None without --output; creates the folder.
 
     Raises:
         OptionsError: it is the folder of the pictures.
-        FileError: it is a file, or cannot be made or written to.
+        FileError: it is a file, or cannot be created or written.
     """
     if args.output is None:
         return dict.fromkeys(paths)
@@ -65,7 +65,7 @@ def check_folder(args: argparse.Namespace, paths: list[str]) -> dict[str, str | 
     except OSError as error:
         raise FileError(
             f"--output={args.output}: the drawings cannot be written there: "
-            f"{error.strerror or error}. Name a folder that is writable or can be made."
+            f"{error.strerror or error}. Name a folder that is writable or can be created."
         ) from error
     stems = Counter(Path(path).stem.lower() for path in paths)
     return {
@@ -79,10 +79,10 @@ def _is_single(path: str, stems: Counter[str]) -> bool:
 
 
 def check_video(args: argparse.Namespace) -> None:
-    """Check that a drawn video can be written; nothing is left behind.
+    """Check that a drawn video can be written; no file is left behind.
 
     Raises:
-        OptionsError: it would overwrite the video that is read, or its suffix is unknown.
+        OptionsError: it would overwrite its source, or its suffix is unknown.
         FileError: it cannot be written.
     """
     if args.output is None:
@@ -97,15 +97,15 @@ def check_video(args: argparse.Namespace) -> None:
 
 
 def refuse_own_input(flag: str, output: str, image: str) -> None:
-    """Raise OptionsError where an output would be written over the input."""
+    """Raise OptionsError if an output would overwrite the input."""
     if os.path.exists(output) and os.path.exists(image) and os.path.samefile(output, image):
         raise OptionsError(
-            f"--{flag}={output}: this is what --image names, and would be overwritten. "
-            "Name another place."
+            f"--{flag}={output}: this is the file of --image, and would be overwritten. "
+            "Give another path."
         )
 
 
 def save_picture(flag: str, path: str, drawing: Image.Image) -> None:
-    """Write a drawing in the format of its suffix. Raises FileError when that is impossible."""
+    """Write a drawing in the format of its suffix. Raises FileError if that is impossible."""
     with replacing(flag, path) as part:
         drawing.save(part, FORMATS[Path(path).suffix.lower()], compress_level=_COMPRESSION)

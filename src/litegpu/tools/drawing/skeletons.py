@@ -1,4 +1,4 @@
-"""Which points of people, hands and faces are joined, by how many points there are."""
+"""The connections of the points of people, hands and faces, by the number of points."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Edges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Skeleton:
-    """Points in their order: what they are called, which of them are joined, how many are drawn."""
+    """Points in order: their names, their connections, and how many are drawn."""
 
     what: str
     names: tuple[str, ...] = ()
     edges: Edges = ()
     drawn: int | None = None
-    """How many points are drawn; None is all. Others only help to crop."""
+    """Number of drawn points; None is all. The others only help to crop."""
 
 
 def _chains(*chains: tuple[int, ...]) -> Edges:

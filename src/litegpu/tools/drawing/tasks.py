@@ -1,4 +1,4 @@
-"""What a model is for: found from its outputs, its operations and its metadata, or told."""
+"""The task of a model: from its outputs, operations and metadata, or given by the user."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from litegpu.tools.drawing.finding import Evidence, Finding, Outputs, Scene
 
 
 class Reader(NamedTuple):
-    """One way to read the outputs for a task."""
+    """One way to interpret the outputs for a task."""
 
     fit: str
-    """How the picture gets the input's shape, unless told."""
+    """How the picture is fitted to the input by default."""
     min_score: float
-    """Objects and points with less are left out, unless told."""
+    """Default minimum score of objects and points."""
     evidence: Callable[[Outputs, ModelFacts], Evidence | None]
     read: Callable[[Outputs, Scene], Finding]
     purpose: str
 
 
 class Task(NamedTuple):
-    """A task that was chosen for a model, and why."""
+    """A task chosen for a model, and why."""
 
     name: str
     reader: Reader
     why: str
     others: tuple[str, ...] = ()
-    """What else the model is for, as it seems."""
+    """Other possible tasks of the model."""
 
 
 TASKS: dict[str, tuple[Reader, ...]] = {
@@ -57,11 +57,11 @@ TASKS: dict[str, tuple[Reader, ...]] = {
     "image": (Reader(STRETCH, 0.5, images_out.evidence, images_out.read, "another picture"),),
     "classify": (Reader(CROP, 0.5, classes.evidence, classes.read, "the best classes"),),
 }
-"""The most telling first: where several tasks are certain, that one is taken."""
+"""The most specific first: of several certain tasks, the first one is chosen."""
 
 
 def candidates(outputs: Outputs, facts: ModelFacts) -> list[tuple[str, Reader, Evidence]]:
-    """Return the tasks that a model may be for, in the order of TASKS."""
+    """Return the possible tasks of a model, in the order of TASKS."""
     found = []
     for name, readers in TASKS.items():
         for reader in readers:
@@ -73,9 +73,9 @@ def candidates(outputs: Outputs, facts: ModelFacts) -> list[tuple[str, Reader, E
 
 
 def choose(outputs: Outputs, facts: ModelFacts, requested: str | None) -> Task | None:
-    """Return the task that was told, or the one that is certain; None where none is.
+    """Return the requested task, or the one that is certain; None if none is.
 
-    Where several readers serve a task that was told, the one with evidence does.
+    If several readers serve a requested task, the one with evidence is used.
     """
     possible = candidates(outputs, facts)
     if requested is not None:
@@ -91,7 +91,7 @@ def choose(outputs: Outputs, facts: ModelFacts, requested: str | None) -> Task |
 
 
 def unclear(outputs: Outputs, facts: ModelFacts) -> OptionsError:
-    """Return the error for a model whose task is not certain: what it could be, how to choose."""
+    """Return the error for a model with an uncertain task: the candidates, and how to choose."""
     shapes = ", ".join(f"'{each.name}' {list(each.values.shape)}" for each in outputs)
     possible = candidates(outputs, facts)
     guesses = [
@@ -99,7 +99,7 @@ def unclear(outputs: Outputs, facts: ModelFacts) -> OptionsError:
     ]
     could = f"It could be {'; '.join(guesses)}." if guesses else "Nothing fits them."
     return OptionsError(
-        f"What this model is for does not follow from its outputs, {shapes}. {could} "
+        f"The outputs of this model, {shapes}, do not show what it is for. {could} "
         f"Choose one with --task={_listed(TASKS)}."
     )
 

@@ -1,4 +1,4 @@
-"""Videos as upright pictures and back, by FFmpeg's libraries (PyAV)."""
+"""Reads videos as upright pictures and writes them, with FFmpeg's libraries (PyAV)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ CODECS = {
     ".avi": ("mpeg4",),
     ".webm": ("libvpx-vp9", "libvpx"),
 }
-"""What videos are written with, by suffix: the first that is there."""
+"""Codecs by suffix; the first available one is used."""
 _PIXELS = "yuv420p"
 _RATE = Fraction(25)
-"""Frames a second of a video that does not say it."""
+"""Default frame rate of a video that does not specify it."""
 _COARSE = "mpeg4"
 _QUALITY = {"libx264": {"crf": "20"}, "libvpx-vp9": {"crf": "30", "b:v": "0"}}
 
@@ -39,7 +39,7 @@ def is_video(path: str) -> bool:
 
 
 class Frame(NamedTuple):
-    """A picture of a video: its number, and when it is shown, in ticks and in seconds."""
+    """A picture of a video: its number, and its time in ticks and in seconds."""
 
     number: int
     ticks: int
@@ -48,7 +48,7 @@ class Frame(NamedTuple):
 
 
 class Film:
-    """A video that is read; `damaged` counts what could not be decoded so far."""
+    """A video being read; `damaged` counts the undecodable packets so far."""
 
     def __init__(self, path: str, strict: bool) -> None:
         self.damaged = self._decoded_frames = 0
@@ -69,22 +69,22 @@ class Film:
 
     @property
     def count(self) -> int:
-        """How many frames there are, as far as the file says it; else 0."""
+        """The number of frames in the file's header; 0 if unknown."""
         seconds = (self._container.duration or 0) / 1e6
         return int(self._stream.frames or seconds * self.rate)
 
     def frames(self) -> Iterator[Frame]:
-        """Yield the frames as a person sees them: upright, with square pixels.
+        """Yield the frames as displayed: upright, with square pixels.
 
-        What is damaged is left out and counted.
+        Damaged packets are skipped and counted.
 
         Raises:
-            FileError: no frame can be decoded; or one cannot, and that is not to be borne.
+            FileError: no frame can be decoded; or, if strict, one cannot.
         """
         number, last = 0, -1
         for found in self._decoded():
             ticks = found.pts if found.pts is not None else int(number / self.rate / self.tick)
-            last = max(ticks, last + 1)  # times go on, whatever a damaged file says
+            last = max(ticks, last + 1)  # times increase, even in a damaged file
             yield Frame(number, last, float(last * self.tick), self._upright(found))
             number += 1
         if not number:
@@ -120,7 +120,7 @@ class Film:
         ratio = self._stream.sample_aspect_ratio
         if ratio and ratio != 1:
             picture = picture.resize((max(round(picture.width * ratio), 1), picture.height))
-        turn = getattr(frame, "rotation", 0)  # older releases of PyAV do not tell it
+        turn = getattr(frame, "rotation", 0)  # older releases of PyAV do not report it
         return picture.rotate(turn, expand=True) if turn % 360 else picture
 
     def _unreadable(self, why: str) -> FileError:
@@ -131,11 +131,11 @@ class Film:
 
 
 _MOST_DAMAGED = 10_000
-"""After so many errors nothing more is expected of a file."""
+"""Number of errors after which reading stops."""
 
 
 class FilmWriter:
-    """A video that is written; its size is that of the first frame."""
+    """A video being written; its size is that of the first frame."""
 
     def __init__(self, path: Path, rate: Fraction, tick: Fraction) -> None:
         self.frames = 0
@@ -149,14 +149,14 @@ class FilmWriter:
                 f"of PyAV has none. Name a video of another kind: {', '.join(CODECS)}."
             )
         self._codec = there[0]
-        # MPEG-4 part 2 knows coarse ticks alone, and AVI fills each tick without a frame.
+        # MPEG-4 part 2 supports only coarse ticks, and AVI fills each tick without a frame.
         self._tick = 1 / rate if self._codec == _COARSE else tick
         with self._as_os_errors():
             self._container = self._av.open(str(path), "w")
         self._stream: Any = None
 
     def add(self, picture: Image.Image, ticks: int) -> None:
-        """Append a frame, with its time in ticks of the film. Raises OSError when it cannot be."""
+        """Append a frame, with its time in ticks of the film. Raises OSError if that fails."""
         with self._as_os_errors():
             if self._stream is None:
                 self._begin(picture)
@@ -170,7 +170,7 @@ class FilmWriter:
             self.frames += 1
 
     def close(self) -> None:
-        """Write what is left, so that the video can be played. Raises OSError when it cannot be."""
+        """Finish the file so that it can be played. Raises OSError if that fails."""
         with self._as_os_errors():
             try:
                 if self._stream is not None:
@@ -180,7 +180,7 @@ class FilmWriter:
 
     def _begin(self, picture: Image.Image) -> None:
         stream = self._container.add_stream(self._codec, rate=self._rate)
-        # The chroma of two by two pixels is one number.
+        # Two by two pixels share their chroma.
         stream.width, stream.height = (size + size % 2 for size in picture.size)
         stream.pix_fmt = _PIXELS
         stream.codec_context.time_base = self._tick
@@ -189,7 +189,7 @@ class FilmWriter:
 
     @contextlib.contextmanager
     def _as_os_errors(self) -> Iterator[None]:
-        """Let FFmpeg's errors be those of the system, of which they have the numbers."""
+        """Convert FFmpeg's errors to the system's errors with their numbers."""
         try:
             yield
         except self._av.error.FFmpegError as error:
@@ -197,7 +197,7 @@ class FilmWriter:
 
 
 def _library(purpose: str) -> Any:
-    """Return PyAV. Raises MissingDependencyError where it is not installed."""
+    """Return PyAV. Raises MissingDependencyError if it is not installed."""
     try:
         return importlib.import_module("av")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What the evaluation tasks of TensorFlow Lite share: their flags, delegates and ways to fail."""
+"""Code shared by TensorFlow Lite's evaluation tasks: their flags, delegates and failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from litegpu.tools.lines import error, info, warn, warn_of_unconsumed
 from litegpu.tools.registrar import Delegates, make_delegates
 
 DELEGATES = ("nnapi", "gpu", "hexagon", "xnnpack", "coreml")
-"""What --delegate may be."""
+"""The values of --delegate."""
 
 DELEGATE = Flag(
     *("delegate", one_of(DELEGATES), None),
@@ -26,14 +26,14 @@ METRICS_FILE = Flag(
 
 
 FAILED = "Could not run the task evaluation!"
-"""The last words of these tools."""
+"""The last line of these tools after a failure."""
 
 
 @contextlib.contextmanager
 def failing_task(args: argparse.Namespace) -> Iterator[None]:
-    """Say the original's words where the evaluation fails, and let the reason go on.
+    """Print the original's messages if the evaluation fails, and pass the error on.
 
-    It begins with those about words of the command line that nothing was made of.
+    First warns of repeated flags on the command line.
     """
     warn_of_unconsumed(args)
     try:
@@ -45,9 +45,9 @@ def failing_task(args: argparse.Namespace) -> Iterator[None]:
 
 
 def task_delegates(args: argparse.Namespace, model: bytes) -> Delegates:
-    """Return what is tested: what --delegate names, and what the registrar's flags ask for."""
+    """Return the tested delegates: that of --delegate, and those of the registrar's flags."""
     if "num_threads" in args.given:
-        warn("--num_threads is not used here: --num_interpreter_threads is what counts.")
+        warn("--num_threads is not used here: use --num_interpreter_threads.")
     return make_delegates(task_arguments(args), model)
 
 
@@ -60,7 +60,7 @@ def task_arguments(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def say_what_runs_where(delegates: Delegates) -> None:
-    """Print how much of the model the GPU delegate has taken, where there is one."""
+    """Print how many nodes the GPU delegate runs, if there is one."""
     gpu = delegates.gpu
     if gpu is None:
         return

@@ -1,4 +1,4 @@
-"""Mean average precision by the rule of TensorFlow Lite's evaluation of COCO detections."""
+"""Mean average precision by TensorFlow Lite's rule for COCO detections."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 IOU_THRESHOLDS = tuple(float(np.float32(0.5 + 0.05 * step)) for step in range(10))
-"""0.5 to 0.95, as float32 holds them: that is what an overlap is compared with."""
+"""0.5 to 0.95 as float32: thresholds of the overlap."""
 
 _RECALL_STEPS = 100
 RECALLS = tuple(step / _RECALL_STEPS for step in range(_RECALL_STEPS + 1))
-"""Where precision is sampled."""
+"""Recalls at which precision is sampled."""
 
 
 @dataclass(frozen=True)
 class Detection:
-    """An object in a picture; the box is (top, left, bottom, right) as parts of its sides."""
+    """An object in a picture; the box is (top, left, bottom, right) as fractions of its sides."""
 
     class_id: int
     box: tuple[float, float, float, float]
@@ -28,10 +28,10 @@ class Detection:
 
 @dataclass(frozen=True)
 class AveragePrecision:
-    """`at` has the mean over the classes for each threshold of the overlap, `overall` their mean.
+    """`at` has the mean over the classes for each overlap threshold, `overall` is their mean.
 
     `classes` has each class's mean over the thresholds. `precisions` has, for each threshold, the
-    classes' mean precision at RECALLS. Without any object all is empty or 0.
+    classes' mean precision at RECALLS. Without any object everything is empty or 0.
     """
 
     at: tuple[tuple[float, float], ...]
@@ -43,9 +43,9 @@ class AveragePrecision:
 def average_precision(
     pictures: Iterable[tuple[Sequence[Detection], Sequence[Detection]]],
 ) -> AveragePrecision:
-    """Return the figures of all pictures, (objects that are there, objects that were found) each.
+    """Return the figures of all pictures, each (true objects, detected objects).
 
-    A class counts where any picture has it or a model finds it: with 0 in the latter case alone.
+    A class counts if any picture has it or the model detects it: with 0 in the latter case.
     """
     truth, found = _by_class(pictures)
     table = {
@@ -86,7 +86,9 @@ def _class_precisions(truth: list[_Placed], found: list[_Placed]) -> NDArray[np.
     boxes: dict[int, list[Detection]] = {}
     for number, each in truth:
         boxes.setdefault(number, []).append(each)
-    ranked = sorted(found, key=lambda placed: _rank(placed[1]))  # stable: ties as they came
+    ranked = sorted(
+        found, key=lambda placed: _rank(placed[1])
+    )  # stable: ties in their original order
     overlaps = [(number, _overlaps(each, boxes.get(number, ()))) for number, each in ranked]
     return np.array(
         [_sampled(_hits(overlaps, threshold), len(truth)) for threshold in IOU_THRESHOLDS]
@@ -94,12 +96,12 @@ def _class_precisions(truth: list[_Placed], found: list[_Placed]) -> NDArray[np.
 
 
 def _rank(found: Detection) -> float:
-    """Return what sorts the best score first, and those that are no number last."""
+    """Return a sort key: the best score first, NaN last."""
     return math.inf if math.isnan(found.score) else -found.score
 
 
 def _overlaps(found: Detection, objects: Sequence[Detection]) -> list[float]:
-    """Return intersection over union with each object; float32 throughout, as in the original."""
+    """Return intersection over union with each object; all in float32, as in the original."""
     if not objects:
         return []
     box = np.asarray(found.box, np.float32)
@@ -119,9 +121,9 @@ def _area(low: NDArray[np.float32], high: NDArray[np.float32]) -> NDArray[np.flo
 
 
 def _hits(overlaps: Sequence[tuple[int, list[float]]], threshold: float) -> list[bool]:
-    """Say of each detection, best score first, whether it takes an object that was still free.
+    """Return for each detection, best score first, whether it matches a free object.
 
-    It takes the free object of its picture that it overlaps most, if it does so enough.
+    It matches the free object of its picture with the largest overlap, if that is sufficient.
     """
     matched: dict[int, set[int]] = {}
     result = []
@@ -141,7 +143,7 @@ def _sampled(hits: Sequence[bool], objects: int) -> NDArray[np.float64]:
     correct = np.cumsum(hits, dtype=np.int64)
     precision = correct / np.arange(1, len(hits) + 1)
     best = np.maximum.accumulate(precision[::-1])[::-1]
-    # whole numbers: correct / objects >= step / steps
+    # in integers: correct / objects >= step / steps
     first = np.searchsorted(
         correct * _RECALL_STEPS, np.arange(_RECALL_STEPS + 1) * objects, side="left"
     )

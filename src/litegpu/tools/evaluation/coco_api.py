@@ -1,4 +1,4 @@
-"""The figures of COCO's own evaluation, by pycocotools, where that is installed."""
+"""The figures of COCO's own evaluation, if pycocotools is installed."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class CocoFigures:
 def coco_figures(
     dataset: dict[str, Any], found: Mapping[str, Sequence[Detection]]
 ) -> CocoFigures | None:
-    """Return COCO's figures of what was found in pictures, by their names.
+    """Return COCO's figures for the detections in pictures, by file name.
 
-    None if none of them is in the dataset. Pictures that were not looked at do not count.
+    None if none of the pictures is in the dataset. Pictures that were not evaluated do not count.
 
     Raises:
         MissingDependencyError: pycocotools is not installed.
@@ -45,7 +45,7 @@ def coco_figures(
     if not images or not dataset["annotations"]:
         return None
     results = [_result(each, one) for each in images for one in found[_name(each)]]
-    with contextlib.redirect_stdout(io.StringIO()):  # it tells how long each step takes
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints the time of each step
         truth = COCO()
         truth.dataset = _complete(dataset)
         truth.createIndex()
@@ -61,7 +61,7 @@ def coco_figures(
 
 
 def _complete(dataset: dict[str, Any]) -> dict[str, Any]:
-    """Return a dataset with what pycocotools needs and files by other tools leave out."""
+    """Return a dataset with the fields that pycocotools needs and other tools omit."""
     annotations = [
         {"id": number, "area": each["bbox"][2] * each["bbox"][3], "iscrowd": 0, **each}
         for number, each in enumerate(dataset["annotations"], start=1)

@@ -1,4 +1,4 @@
-"""What is to be found in pictures: TensorFlow Lite's proto, COCO's JSON, or lines of text."""
+"""The ground truth of pictures: TensorFlow Lite's proto, COCO's JSON, or lines of text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from litegpu.tools.evaluation.average_precision import Detection
 from litegpu.tools.wire import fields, message, repeated
 
 _PROTO_START = b"\n"
-"""The tag of field 1, with which every file of the proto begins unless it is empty."""
+"""The tag of field 1, the first byte of every non-empty file of the proto."""
 _COLUMNS = ("image", "class", "top", "left", "bottom", "right")
 
 
@@ -32,10 +32,10 @@ class TruePicture:
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """All pictures by their names, and the same in the form of COCO's JSON.
+    """All pictures by name, and the same as COCO's JSON.
 
-    `dataset` also has what the evaluation's own rule leaves out: boxes beyond the picture, and
-    crowds as such. Where sizes are unknown, pictures are one by one there.
+    `dataset` also has what the evaluation's own rule omits: boxes beyond the picture, and crowds as
+    such. Pictures of unknown size are one by one there.
     """
 
     pictures: dict[str, TruePicture]
@@ -43,13 +43,13 @@ class GroundTruth:
 
 
 def read_ground_truth(path: str, labels: Sequence[str] = ()) -> GroundTruth:
-    """Return what a file says, in whichever of the three forms it is.
+    """Return the contents of a file in any of the three formats.
 
-    A line of text is `image,class,top,left,bottom,right`: the class a number or one of `labels`,
-    the edges as parts of the picture's sides.
+    A line of text is `image,class,top,left,bottom,right`: the class is a number or one of `labels`,
+    the edges are fractions of the picture's sides.
 
     Raises:
-        FileError: it cannot be read, or is in none of them.
+        FileError: it cannot be read, or has none of the formats.
     """
     try:
         content = Path(path).read_bytes()
@@ -86,12 +86,11 @@ def _by_name(pictures: Iterable[TruePicture]) -> dict[str, TruePicture]:
 
 
 def coco_pictures(data: Any, allowed: Collection[int] | None = None) -> list[TruePicture]:
-    """Return the pictures of COCO's instances, in its order, only the `allowed` ones if given.
+    """Return the pictures of COCO's instances, in order, only the `allowed` ones if given.
 
-    A box that reaches beyond its picture is left out. A crowd counts as one object.
+    A box that exceeds its picture is skipped. A crowd counts as one object.
 
-    Raises:
-        KeyError, TypeError, ValueError: these are no such instances.
+    Raises: KeyError, TypeError, ValueError: the data are not COCO's instances.
     """
     images = {
         int(each["id"]): each for each in data["images"] if allowed is None or each["id"] in allowed
@@ -111,7 +110,7 @@ def coco_pictures(data: Any, allowed: Collection[int] | None = None) -> list[Tru
 def _relative_box(
     box: Sequence[float], width: float, height: float
 ) -> tuple[float, float, float, float] | None:
-    """Return top, left, bottom and right, as parts of the sides; None where one is outside."""
+    """Return top, left, bottom and right, as fractions of the sides; None if one is outside."""
     if not (width > 0 and height > 0):
         raise ValueError(f"a picture is {width} x {height} pixels large")
     left, top, across, down = box
@@ -122,7 +121,7 @@ def _relative_box(
 
 
 def _as_dataset(pictures: Sequence[TruePicture]) -> dict[str, Any]:
-    """Return COCO's form of pictures; numbers of pictures are their places."""
+    """Return pictures in COCO's format; their numbers are their positions."""
     annotations: list[dict[str, Any]] = []
     for index, picture in enumerate(pictures):
         for each in picture.objects:
@@ -213,7 +212,7 @@ def _object(content: bytes) -> Detection:
 
 def _message(value: int | float | bytes) -> bytes:
     if not isinstance(value, bytes):
-        raise ValueError(f"{value} stands where a message or a text belongs")
+        raise ValueError(f"{value} in place of a message or a text")
     return value
 
 

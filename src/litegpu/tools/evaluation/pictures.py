@@ -1,4 +1,4 @@
-"""The evaluations on pictures: what they are given, how they run, and what both of them say."""
+"""The common part of both evaluations on pictures: flags, runs, and output."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ Predicted = TypeVar("Predicted", contravariant=True)
 
 LABELS = Flag(
     *("model_output_labels", str, ""),
-    "text file with the name of each class that the model tells apart, one a line, in its order",
+    "text file with the name of each class of the model, one a line, in order",
     metavar="FILE",
 )
 PICTURES = Flag(
     *("ground_truth_images_path", str, ""),
-    "folder with the pictures, JPEG files, which are taken in the order of their names",
+    "folder of JPEG files, which are evaluated in the order of their names",
     metavar="FOLDER",
 )
 _BATCH = Flag(
     *("batch", at_least(0), 1),
-    "pictures in one inference, if the model can be resized so; 0: 16 if it can",
+    "pictures per inference, if the model can be resized; 0: 16 if it can",
 )
 TASK_FLAGS = (
-    Flag("num_images", at_least(0), 0, "take so many pictures at most; 0: all"),
+    Flag("num_images", at_least(0), 0, "maximum number of pictures; 0: all"),
     Flag(
         *("strict", bool, False),
-        "fail at a picture that cannot be read, instead of leaving it out with a warning",
+        "fail at an unreadable picture, instead of skipping it with a warning",
     ),
     DELEGATE,
     THREADS,
@@ -76,32 +76,32 @@ TASK_FLAGS = (
     JSON,
     REPORT,
 )
-"""What both evaluations on pictures take."""
+"""The flags of both evaluations on pictures."""
 
 
 class Task(Protocol[Predicted]):
-    """One of the evaluations, with the pictures and the truth that its flags name."""
+    """One of the evaluations, with its pictures and ground truth."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The pictures, in the order in which they are evaluated."""
+        """The pictures, in the order of the evaluation."""
 
     def check(self, plan: BatchPlan) -> Preprocessing:
-        """Return how pictures are prepared. Raises ModelError for a model of another kind."""
+        """Return the preprocessing of pictures. Raises ModelError for an unsuitable model."""
 
     def take(self, path: str, value: Predicted) -> None:
-        """Look at the value of a picture as soon as it is its turn. Raises what spoils all."""
+        """Process the result of a picture, in order. Raises an error that ends the evaluation."""
 
     def result(self, values: Sequence[Predicted | None]) -> Figures:
-        """Return the figures of the values, None for each picture that was left out."""
+        """Return the figures of the results, None for each skipped picture."""
 
 
 @dataclass(frozen=True)
 class Figures:
     """The figures of an evaluation.
 
-    In lines, as its own metrics (None: it has none), for JSON, and for a page: the figures that
-    matter most, and the sections, which are made when they are wanted.
+    As lines, as its own metrics (None: it has none), for JSON, and for a page: the most important
+    figures, and the sections, which are created on demand.
     """
 
     lines: list[str]
@@ -113,11 +113,11 @@ class Figures:
 
 @dataclass(frozen=True)
 class Kind(Generic[Value]):
-    """What differs between the two evaluations.
+    """The differences between the two evaluations.
 
-    `tool` is its name, `word` begins the lines that say how far it is, `field` is the number of its
-    metrics, `make` reads what the flags name, and `finish` makes a value of a picture's outputs, in
-    any process.
+    `tool` is its name, `word` starts the progress lines, `field` is the field number of its
+    metrics, `make` reads the files of the flags, and `finish` computes the result of a picture's
+    outputs, in any process.
     """
 
     tool: str
@@ -139,7 +139,7 @@ class _Evaluated(Generic[Value]):
 
     @property
     def runs(self) -> int:
-        """How many pictures count."""
+        """The number of evaluated pictures."""
         return len(self.values) - len(self.skipped)
 
     def metrics(self, field: int, own: bytes | None) -> bytes:
@@ -164,7 +164,7 @@ def run(args: argparse.Namespace, kind: Kind[Value]) -> int:
         task = kind.make(args)
         if not task.paths:
             raise FileError(
-                f"There is no picture to evaluate in '{getattr(args, PICTURES.name)}'. "
+                f"There are no pictures to evaluate in '{getattr(args, PICTURES.name)}'. "
                 "Give a folder with JPEG files."
             )
         model = find_model(args.model)
@@ -237,16 +237,16 @@ def _evaluate(
     opening = _Opening(args)
     gpu = opening.make_ready(plan.model).gpu
     paths, elsewhere = task.paths, wanted.engine != "local"
-    if elsewhere:  # where the current folder is another one
+    if elsewhere:  # where the current folder differs
         paths = tuple(map(os.path.abspath, paths))
     elif gpu is None and not wanted.workers:
-        wanted = dataclasses.replace(wanted, workers=1)  # the CPU needs none for each GPU
+        wanted = dataclasses.replace(wanted, workers=1)  # the CPU does not need one per GPU
     job = Job(plan, opening, _Prepare(prepare), kind.finish)
     started = engines.start(
         job, engines.chunks(paths, plan), wanted, requested_backend(args), args.device
     )
     if elsewhere or started.meter.workers > 1:
-        opening.ready = None  # workers in other processes make their own
+        opening.ready = None  # workers in other processes open their own
     values: list[Value | None] = []
     skipped: list[str] = []
     times: tuple[list[int], list[int]] = ([], [])
@@ -265,15 +265,15 @@ def _evaluate(
             if args.strict:
                 raise FileError(f"{result.error} Or leave it out, with --strict=false.")
             skipped.append(result.name)
-            warn(f"{result.error} It is left out.")
+            warn(f"{result.error} It is skipped.")
     if skipped:
-        warn(f"{len(skipped)} of {total} pictures are left out: the figures are of the others.")
+        warn(f"{len(skipped)} of {total} pictures are skipped: the figures are of the others.")
     if not times[0]:
         raise FileError(
             f"None of the {total} files in '{getattr(args, PICTURES.name)}' could be evaluated; "
             "the warnings say why. Give a folder with JPEG files."
         )
-    # the original takes no deviation of this one
+    # the original computes no deviation of this one
     preprocessing = dataclasses.replace(LatencyStatistics.of(times[0]), std_deviation_us=0)
     return _Evaluated(
         *(values, skipped, preprocessing, LatencyStatistics.of(times[1]), times[1]),
@@ -283,7 +283,7 @@ def _evaluate(
 
 @dataclass(frozen=True)
 class _Prepare:
-    """Prepares a picture as an engine wants it: a list with the model's only input."""
+    """Prepares a picture for an engine: a list with the model's only input."""
 
     picture: Preprocessing
 
@@ -293,9 +293,9 @@ class _Prepare:
 
 @dataclass
 class _Opening:
-    """Makes interpreters with the delegates of the flags, in whatever process.
+    """Creates interpreters with the delegates of the flags, in any process.
 
-    `ready` is one that this process has made already, for the first that asks in it.
+    `ready` is one that this process has already created; its first caller gets it.
     """
 
     args: argparse.Namespace
@@ -305,29 +305,29 @@ class _Opening:
         return {"args": self.args, "ready": None}
 
     def __call__(self, model: bytes, place: Place) -> Any:
-        """Return an interpreter without memory. Raises what making its delegates does."""
+        """Return an interpreter without memory. Raises the errors of its delegates."""
         ready, self.ready = self.ready, None
         if ready is not None:
             return ready
         args = task_arguments(self.args)
         if place.backend is not None:
             args.backend, args.device = place.backend, place.device
-        with contextlib.redirect_stdout(io.StringIO()):  # said already, once for all workers
+        with contextlib.redirect_stdout(io.StringIO()):  # already printed, once for all workers
             return make_delegates(args, model).interpreter(model, allocate=False)
 
     def make_ready(self, model: bytes) -> Delegates:
-        """Make one now, say what runs where, and return its delegates."""
+        """Create one now, print what runs where, and return its delegates."""
         delegates = task_delegates(self.args, model)
         self.ready = delegates.interpreter(model, allocate=False)
         say_what_runs_where(delegates)
         return delegates
 
 
-WAITED = ", for most of the time went by while workers began"
+WAITED = ", because most of the time passed while workers started"
 
 
 def print_stages(meter: engines.Meter) -> None:
-    """Say how fast each stage is by itself, and how far they overlapped."""
+    """Print the rate of each stage alone, and how much they overlapped."""
     lines = [
         f"{each.name} {figure(round(each.rate, 1))}"
         for each in meter.stages()
@@ -335,13 +335,13 @@ def print_stages(meter: engines.Meter) -> None:
     ]
     rest = WAITED if meter.alone_s < meter.wall_s else ""
     info(
-        f"Throughput: {figure(round(meter.rate, 1))} images/s; each stage by itself: "
+        f"Throughput: {figure(round(meter.rate, 1))} images/s; each stage alone: "
         f"{', '.join(lines)} images/s; overlap: {meter.overlap:.0%}{rest}"
     )
 
 
 def needed(args: argparse.Namespace, flag: Flag) -> str:
-    """Return the value of a flag. Raises OptionsError where it was not given."""
+    """Return the value of a flag. Raises OptionsError if it is missing."""
     value = str(getattr(args, flag.name))
     if not value:
         raise OptionsError(f"--{flag.name} is needed: {flag.help}.")
@@ -349,7 +349,7 @@ def needed(args: argparse.Namespace, flag: Flag) -> str:
 
 
 def files_in(folder: str, others: Sequence[str]) -> list[str]:
-    """Return the paths of a folder's files, sorted; not those of its folders, nor `others`.
+    """Return the sorted paths of a folder's files, without subfolders and `others`.
 
     Raises:
         FileError: there is no such folder.
@@ -367,10 +367,10 @@ def files_in(folder: str, others: Sequence[str]) -> list[str]:
 
 
 def read_lines(path: str, what: str) -> list[str]:
-    """Return the lines of a text file, without their ends.
+    """Return the lines of a text file, without line ends.
 
     Raises:
-        FileError: it cannot be read; the message begins as the original's does.
+        FileError: it cannot be read; the message starts like the original's.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")

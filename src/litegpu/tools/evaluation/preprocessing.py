@@ -1,4 +1,4 @@
-"""Pictures as the evaluation tasks of TensorFlow Lite prepare them: decode, crop, resize, scale."""
+"""Prepares pictures like TensorFlow Lite's evaluation tasks: decode, crop, resize, scale."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from litegpu.pictures.images import unreadable
 from litegpu.tools.engines.jobs import Tensor
 
 CENTRAL_FRACTION = 0.875
-"""The part of a picture's sides that classification looks at."""
+"""The fraction of a picture's sides that classification uses."""
 
 _CHANNELS = 3
 _JPEG = (".jpg", ".jpeg")
@@ -25,15 +25,15 @@ _SCALING: dict[str, tuple[np.float32, np.float32]] = {
     "uint8": (np.float32(0), np.float32(1)),
     "int8": (np.float32(128), np.float32(1)),
 }
-"""By the input's type: what is subtracted from a pixel, and what the rest is multiplied with."""
+"""Offset and factor of pixels, by the input's type."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How the picture in a file becomes the value of an input, float32[height, width, 3] say.
+    """How a picture's file becomes the value of an input, such as float32[height, width, 3].
 
-    `fraction` is the part of both sides around the centre that is kept, as a square; None keeps
-    the whole picture. A file of raw bytes (.rgb8) has the size of the input already.
+    `fraction` is the part of the shorter side that is kept, as a centered square; None keeps the
+    whole picture. A file of raw bytes (.rgb8) already has the size of the input.
     """
 
     height: int
@@ -45,7 +45,7 @@ class Preprocessing:
         """Return the value.
 
         Raises:
-            FileError: the file is no picture that can be read.
+            FileError: the file is not a readable picture.
         """
         suffix = Path(path).suffix.lower()
         pixels: NDArray[Any]
@@ -88,7 +88,7 @@ def for_input(tensor: Tensor, batched: bool, fraction: float | None = None) -> P
     shape = [1, *tensor.shape] if batched else list(tensor.shape)
     fits = len(shape) == 4 and shape[0] == 1 and shape[3] == _CHANNELS and min(shape) > 0
     if not fits or tensor.dynamic:
-        open_sizes = ", with sizes that only a run tells" if tensor.dynamic else ""
+        open_sizes = ", with sizes that are known only at run time" if tensor.dynamic else ""
         raise ModelError(
             f"Invalid input shape for model: '{tensor.name}' is {shape}{open_sizes}. "
             "Use a model with an input of [1, height, width, 3]."
@@ -102,7 +102,7 @@ def for_input(tensor: Tensor, batched: bool, fraction: float | None = None) -> P
 
 
 def check_decoder() -> None:
-    """Raise MissingDependencyError where pictures cannot be decoded."""
+    """Raise MissingDependencyError if pictures cannot be decoded."""
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
@@ -110,12 +110,12 @@ def check_decoder() -> None:
 
 
 def decode_jpeg(path: str) -> NDArray[np.uint8]:
-    """Return the pixels of a JPEG file, [height, width, 3], as they are stored: never turned.
+    """Return the pixels of a JPEG file, [height, width, 3], as stored: never rotated.
 
     libjpeg's slow and exact integer transform decodes them, which is Pillow's default, too.
 
     Raises:
-        FileError: the file cannot be read, is damaged, or is no JPEG.
+        FileError: the file cannot be read, is damaged, or is not a JPEG.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -124,14 +124,14 @@ def decode_jpeg(path: str) -> NDArray[np.uint8]:
         with Image.open(path, formats=("JPEG",)) as picture:
             return np.asarray(picture if picture.mode == "RGB" else picture.convert("RGB"))
     except UnidentifiedImageError as error:
-        raise unreadable(path, "it is no JPEG", remedy) from error
-    except Exception as error:  # Pillow's readers have no type of errors of their own
+        raise unreadable(path, "it is not a JPEG", remedy) from error
+    except Exception as error:  # Pillow's readers raise all kinds of errors
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise unreadable(path, why, remedy) from error
 
 
 def square_crop(pixels: NDArray[Any], fraction: float) -> NDArray[Any]:
-    """Return the square around the centre whose side is that part of the shorter side."""
+    """Return the centered square whose side is that fraction of the shorter side."""
     height, width = pixels.shape[:2]
     side = min(_rounded(fraction * height), _rounded(fraction * width))
     top, left = _rounded((height - side) / 2), _rounded((width - side) / 2)
@@ -139,20 +139,20 @@ def square_crop(pixels: NDArray[Any], fraction: float) -> NDArray[Any]:
 
 
 def _rounded(value: float) -> int:
-    """Round to the nearest whole number, halves upwards (Python takes the even one)."""
+    """Round to the nearest integer, halves up (Python rounds them to even)."""
     return math.floor(value + 0.5)
 
 
 def resize_bilinear(pixels: NDArray[Any], height: int, width: int) -> NDArray[np.float32]:
     """Return a picture of that size, in float32.
 
-    Corners are not aligned and pixels have no half-pixel centres: pixel i of the result is at
-    i × (old size / new size), between its two neighbours there. Sums are in the order of
-    TensorFlow Lite's reference kernel, so that they round alike.
+    Corners are not aligned and pixels have no half-pixel centers: pixel i of the result is at i ×
+    (old size / new size), between its two neighbors there. Sums are in the order of TensorFlow
+    Lite's reference kernel, so that they round identically.
     """
     y0, y1, dy = _neighbours(pixels.shape[0], height)
     x0, x1, dx = _neighbours(pixels.shape[1], width)
-    # Rows are as long as can be, with the channels in them: NumPy is slow in short ones.
+    # Rows are as long as possible, including the channels: NumPy is slow for short ones.
     below, right = dy[:, np.newaxis], np.repeat(dx, pixels.shape[2])
     above, left = np.float32(1) - below, np.float32(1) - right
     used, position = np.unique(np.concatenate((y0, y1)), return_inverse=True)
@@ -177,7 +177,7 @@ def resize_bilinear(pixels: NDArray[Any], height: int, width: int) -> NDArray[np
 
 
 def _neighbours(old: int, new: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Any]:
-    """Return for each new pixel the old ones around it, and how far it is from the first."""
+    """Return the neighbors of each new pixel, and its distance from the first one."""
     position = np.arange(new, dtype=np.float32) * (np.float32(old) / np.float32(new))
     low = np.minimum(np.floor(position).astype(np.intp), old - 1)
     high = np.minimum(np.ceil(position).astype(np.intp), old - 1)
