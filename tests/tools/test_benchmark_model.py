@@ -124,7 +124,7 @@ def test_the_model_may_stand_by_itself(model: str, capsys: pytest.CaptureFixture
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
         "WARN: Unconsumed cmdline flags: --num_runs=9",
-        "WARN: They come twice. The first of each counts.",
+        "WARN: They are repeated. The first of each counts.",
         "INFO: STARTING!",
     ]
     assert f"INFO: Graph: [{model}]" in lines and f"INFO: Loaded model {model}" in lines

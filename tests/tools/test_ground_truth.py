@@ -211,7 +211,7 @@ def test_a_part_of_minival(
         (
             [*COMMAND, "--allowlist_file=bad.txt"],
             1,
-            "has the line 'x', which is no number of a pic",
+            "has the line 'x', which is not a picture's num",
         ),
         ([*COMMAND, "--output_folder=bad.txt/x"], 1, "--output_folder=bad.txt"),
     ],
@@ -267,7 +267,7 @@ def test_what_validation_labels_refuse(
     target = tmp_path / "truth.txt"
     written(devkit / "data" / "ILSVRC2012_validation_ground_truth.txt", "3\n4\n")
     assert generate(devkit, target) == 1
-    assert "has the line '4', which is no synset of meta.mat" in capsys.readouterr().err
+    assert "has the line '4', which is not a synset of meta.mat" in capsys.readouterr().err
     (devkit / "data" / "ILSVRC2012_validation_ground_truth.txt").unlink()
     assert generate(devkit, target) == 1
     assert "Could not read validation ground truth file: '" in capsys.readouterr().err

@@ -30,7 +30,7 @@ def test_a_labels_file_is_read(tmp_path: Path) -> None:
 def test_a_labels_file_must_fit_the_model(tmp_path: Path) -> None:
     file = tmp_path / "labels.txt"
     file.write_text("cat\n")
-    with pytest.raises(FileError, match=r"has 1 lines but the model tells 2 classes apart"):
+    with pytest.raises(FileError, match=r"has 1 lines but the model has 2 classes"):
         find_labels(read_labels(str(file)), b"", 2)
 
 

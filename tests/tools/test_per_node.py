@@ -174,7 +174,7 @@ def test_digits_that_half_loses(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert helping(found)[FP32]
     print_finding(as_finding(found), 0.02)
     words = " ".join(capsys.readouterr().out.split())
-    assert "where the result of each is read they agree" in words
+    assert "they agree if the result of each is read" in words
     assert "At float32 it agrees: float16 has steps of 2 at numbers such as 3001 in 'far'." in words
 
 
@@ -254,7 +254,7 @@ def test_errors_that_no_part_shows(capsys: pytest.CaptureFixture[str]) -> None:
     sides = PerNode(branched(), branched(), Delegates((), 1, builtin_kernels=True), inputs)
     assert sides.find(1e-9) is None
     print_finding(None, 1e-9)
-    assert "small errors add up over all of it" in " ".join(capsys.readouterr().out.split())
+    assert "small errors accumulate over all of it" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_reference_of_other_nodes(
@@ -268,7 +268,7 @@ def test_a_reference_of_other_nodes(
     command = ["inference_diff", model, "--delegate=gpu", "--num_runs=1", "--per_node"]
     assert cli.main([*command, f"--reference={other}"]) == 1
     error = capsys.readouterr().err
-    assert "the reference has 1 nodes, and they are not the 7 of the model, one by one" in error
+    assert "the reference has 1 nodes, which do not match the 7 of the model one by one" in error
     assert "Leave --per_node out" in error
 
 
@@ -279,8 +279,8 @@ def test_what_is_printed(model: str, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert cli.main([*command, f"--reference={model}"]) == 1
     text = capsys.readouterr().out
     words = " ".join(text.split())
-    assert "The first node that parts from the CPU is node 4, MUL, on the GPU: its" in words
-    assert "It does so by itself, given the CPU's values." in words
+    assert "The first node that differs from the CPU is node 4, MUL, on the GPU: its" in words
+    assert "It does so alone, given the CPU's values." in words
     lines = [line.split() for line in text.splitlines()]
     assert next(line[:6] for line in lines if line[:1] == ["factors"]) == [
         "factors",

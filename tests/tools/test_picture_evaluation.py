@@ -207,7 +207,7 @@ def test_truth_in_other_words_is_warned_of(
     (images / "truth.txt").write_text("red\n" * 7 + "rouge\n", encoding="utf-8")
     assert classify() == 0
     assert (
-        "WARN: 1 of 8 ground truth labels are none of the model's, such as 'rouge': these pictures "
+        "WARN: 1 of 8 ground truth labels are not the model's, such as 'rouge': these pictures "
         "count as wrong.\n"
     ) in capsys.readouterr().out
 
@@ -320,7 +320,7 @@ def test_flags_that_nobody_knows(images: Path, capsys: pytest.CaptureFixture[str
         ({"model_output_labels": "truth.txt"}, 1, "k is too large: there are 10 ranks, and 'trut"),
         ({"model_output_labels": "more.txt"}, 1, "Invalid model_output_shape_: 'scores0' is [1, "),
         ({"denylist_file_path": "none"}, 1, "Could not read denylist file: 'none': No such file"),
-        ({"denylist_file_path": "zero.txt"}, 1, "has the line '0', which is no number of a pict"),
+        ({"denylist_file_path": "zero.txt"}, 1, "has the line '0', which is not a picture's num"),
         ({"denylist_file_path": "nine.txt"}, 1, "Give numbers from 1 to 8, one a line."),
         ({"denylist_file_path": "all.txt"}, 1, "There are no pictures to evaluate in 'images'."),
         ({"num_images": "-1"}, 2, "'-1' is not a whole number of at least 0"),
@@ -361,7 +361,7 @@ def test_another_number_of_labels(images: Path, capsys: pytest.CaptureFixture[st
     assert "ERROR: Could not run the task evaluation!\n" in error
     assert (
         "Number of images and ground truth labels is not same: 'images' has 9 files, of which 1 "
-        "are no pictures, such as 'images/notes.txt', and 'truth.txt' 8 lines. Give a folder"
+        "are not pictures, such as 'images/notes.txt', and 'truth.txt' 8 lines. Give a folder"
     ) in error.replace(os.sep, "/")
     (images / "images" / "notes.txt").unlink()
     (images / "truth.txt").write_text("red\n" * 7, encoding="utf-8")

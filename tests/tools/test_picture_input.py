@@ -33,9 +33,9 @@ def test_any_size_and_numbers_of_inputs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ([], "Nothing says where to write the model. Give --output=FILE"),
+        ([], "The path of the new model is missing. Give --output=FILE"),
         (["--size=64"], "'64' is neither HEIGHTxWIDTH nor any"),
-        (["--mean=red"], "'red' is neither a number nor numbers with commas between them"),
+        (["--mean=red"], "'red' is neither a number nor numbers separated by commas"),
         (["--input_format=yuyv"], "'yuyv' is not one of rgb8"),
         (["--mean=1", "--output=x"], "mean and std belong together"),
     ],

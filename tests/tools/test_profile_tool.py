@@ -30,7 +30,7 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [re.sub(r" {2,}", "  ", line) for line in capsys.readouterr().out.splitlines()]
     assert lines[:3] == [
         "litegpu on A GPU (cuda, fp16)",
-        "measured ceilings: 5000 GFLOP/s, 60000 GFLOP/s on tensor cores, 700 GB/s over 2",
+        "measured limits: 5000 GFLOP/s, 60000 GFLOP/s on tensor cores, 700 GB/s over 2",
         "  MiB, 800 GB/s over 256 MiB",
     ]
     for line in (
@@ -106,7 +106,7 @@ def test_a_model_of_the_zoo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     kernels = profile["partitions"][0]["kernels"]
     assert (profile["model"], profile["repeats"], len(kernels)) == (SMALL, 2, 30)
     assert len(re.findall(r"^conv_2d(?:_split)? +CONV_2D ", captured.out, re.MULTILINE)) == 15
-    assert "measured ceilings: " in captured.out
+    assert "measured limits: " in captured.out
     assert profile["peaks"]["flops_per_second"] > 0
     events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
     assert [e["args"]["name"] for e in events if e.get("tid") == 1 and e["ph"] == "X"] == [
@@ -177,5 +177,5 @@ def test_nothing_on_the_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_the_help_says_what_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["profile", "--help"]) == 0
     text = capsys.readouterr().out
-    assert "by itself and warm in cache" in text
+    assert "measured alone with warm caches" in text
     assert "The floor of a kernel is" in text

@@ -112,7 +112,7 @@ def test_the_precision_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (
             ["--use_gpu=false", "--backend=gl"],
-            "--backend=gl is an option of the GPU delegate, and --use_gpu=false leaves that out",
+            "--backend=gl is an option of the GPU delegate, but --use_gpu=false excludes that",
         ),
         (
             ["--gpu_backend=cl", "--backend=gl"],

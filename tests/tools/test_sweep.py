@@ -245,7 +245,7 @@ def test_impossible_wishes(
 
 def test_a_sweep_needs_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["benchmark", "--sweep"]) == 2
-    assert "--sweep needs a model: name one with --graph=MODEL." in capsys.readouterr().err
+    assert "--sweep needs a model: give one with --graph=MODEL." in capsys.readouterr().err
     assert run("missing.tflite") == 1
     assert "No model 'missing.tflite'" in capsys.readouterr().err
 

@@ -236,7 +236,7 @@ def test_answers_of_random_weights_mean_nothing(
     small_stand_ins: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Those of a copy of a file of the zoo, too."""
-    said = "The weights are random: the times are real, the answers mean nothing."
+    said = "The weights are random: the times are real, the results mean nothing."
     (small_stand_ins / "copy.tflite").write_bytes(zoo.load("zoo:mobilenet_v1_0.25_128"))
     assert cli.main(["run", "copy.tflite", f"--image={default_picture()}", "--num_runs=1"]) == 0
     assert said in capsys.readouterr().out
@@ -283,4 +283,4 @@ def test_a_signature_is_run(
     if key == "decode":
         picture = [f"--image={default_picture()}", "--task=image"]
         assert cli.main([*command, *picture]) == 2
-        assert "found out of the model's first one only" in capsys.readouterr().err
+        assert "can be determined only for the model's first graph" in capsys.readouterr().err

@@ -53,7 +53,7 @@ class Profile:
 
     @property
     def floor_seconds(self) -> float | None:
-        """The sum of all kernels' floors, None without the ceilings."""
+        """The sum of all kernels' floors, None without the limits."""
         return _total([part.floor_seconds for part in self.partitions])
 
     @property
@@ -171,7 +171,7 @@ def take_profile(
     """Measure partitions, and the invokes of their interpreter. See GpuDelegate."""
     if repeats < 1:
         raise OptionsError(f"repeats={repeats}: a profile needs a whole number of at least 1.")
-    ceilings = measure(device) if peaks else None
+    limits = measure(device) if peaks else None
     whole = outside = None
     if interpreter is not None:
         whole = _median_seconds(interpreter.invoke, repeats)
@@ -184,8 +184,8 @@ def take_profile(
         device=device.info.name,
         precision=precision,
         repeats=repeats,
-        peaks=ceilings,
-        partitions=tuple(kernel.profile(repeats, ceilings) for kernel in kernels),
+        peaks=limits,
+        partitions=tuple(kernel.profile(repeats, limits) for kernel in kernels),
         invoke_seconds=whole,
         outside_seconds=outside,
     )

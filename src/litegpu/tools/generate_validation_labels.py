@@ -1,4 +1,4 @@
-"""`litegpu generate_validation_labels`: what is on ImageNet's validation pictures, in words."""
+"""`litegpu generate_validation_labels`: the labels of ImageNet's validation pictures, as text."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ EXAMPLES = (
     "    --validation_labels_output=truth.txt",
 )
 NOTES = (
-    "The kit numbers what is on each picture by synset; the labels are the first word of each "
-    "synset. They are right for imagenet_image_classification where the labels of the model are "
+    "The kit numbers the content of each picture by synset; the labels are the first word of each "
+    "synset. They are suitable for imagenet_image_classification if the labels of the model are "
     "such words, too.",
 )
 
@@ -33,7 +33,7 @@ _NUMBERS = Path("data", "ILSVRC2012_validation_ground_truth.txt")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the labels; raises FileError where the folder is no such kit."""
+    """Write the labels; raises FileError if the folder is not the kit."""
     folder, output = Path(needed(args, DEVKIT)), needed(args, OUTPUT)
     try_to_write(OUTPUT.name, output)
     words = synset_words(folder / _SYNSETS)
@@ -42,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
     for number in numbers:
         if not number.strip().isdecimal() or int(number) not in words:
             raise FileError(
-                f"'{folder / _NUMBERS}' has the line '{number}', which is no synset of "
+                f"'{folder / _NUMBERS}' has the line '{number}', which is not a synset of "
                 f"{_SYNSETS.name}. Give --{DEVKIT.name} the unchanged kit."
             )
         labels.append(words[int(number)])
@@ -63,9 +63,9 @@ def synset_words(path: Path) -> dict[int, str]:
         raise missing_dependency("scipy", "ilsvrc", "Reading ImageNet's synsets") from error
     try:
         synsets = loadmat(path, squeeze_me=True)["synsets"]
-        number, _, words, *_ = synsets.dtype.names  # by place, as the kit's readme lists them
+        number, _, words, *_ = synsets.dtype.names  # by position, as listed in the kit's readme
         return {int(each[number]): str(each[words]).split(",")[0] for each in synsets}
-    except Exception as error:  # scipy's reader has no type of errors of its own
+    except Exception as error:  # scipy's reader raises all kinds of errors
         raise FileError(
             f"The synsets '{path}' cannot be read: {getattr(error, 'strerror', None) or error}. "
             f"Give --{DEVKIT.name} the folder of the ILSVRC 2012 development kit."

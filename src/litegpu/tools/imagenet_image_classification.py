@@ -1,4 +1,4 @@
-"""`litegpu imagenet_image_classification MODEL`: how often a classifier is right, on pictures."""
+"""`litegpu imagenet_image_classification MODEL`: the accuracy of a classifier on pictures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from litegpu.tools.wire import message, repeated
 ARGUMENTS = {"model": "a .tflite file (also --model_file=FILE), a known name, or zoo:NAME"}
 GROUND_TRUTH = Flag(
     *("ground_truth_labels", str, ""),
-    "text file with the name of what is on each picture, one a line, in the order of the pictures",
+    "text file with the content of each picture, one a line, in the order of the pictures",
     metavar="FILE",
 )
 FLAGS = (
@@ -31,7 +31,7 @@ FLAGS = (
     evaluation.LABELS,
     Flag(
         *("denylist_file_path", str, ""),
-        "text file with the numbers of pictures to leave out, counted from 1, one a line",
+        "text file with the numbers of pictures to skip, counted from 1, one a line",
         metavar="FILE",
     ),
     *evaluation.TASK_FLAGS,
@@ -43,8 +43,8 @@ EXAMPLES = (
     "    --model_output_labels=labels.txt --num_images=1000",
 )
 NOTES = (
-    "Of each picture the central 87.5 % are taken, as a square, and resized to the model's input "
-    "without looking at half-pixel centres: as TensorFlow Lite's tool does, so that its figures "
+    "The central 87.5 % of each picture are cropped to a square, and resized to the model's input "
+    "without half-pixel centers: as by TensorFlow Lite's tool, so that its figures "
     "can be compared. A picture is right at rank k if its name is among the k best.",
 )
 
@@ -62,7 +62,7 @@ class Guess:
 def best_classes(_: str, outputs: Arrays) -> Guess:
     """Return the classes with the highest scores; of equal ones the first come first.
 
-    Scores are taken as the model gives them, by the type of its output.
+    Scores are those of the model, in the type of its output.
     """
     scores = outputs[0].reshape(-1).astype(np.float32)
     order = np.argsort(-scores, kind="stable")[:RANKS]
@@ -70,7 +70,7 @@ def best_classes(_: str, outputs: Arrays) -> Guess:
 
 
 def top_accuracies(ranks: Sequence[int | None]) -> list[float]:
-    """Return the parts of pictures that are right at rank 1, 2, … 10; a rank counts from 0."""
+    """Return the fractions of pictures that are right at rank 1, 2, … 10; a rank counts from 0."""
     hits = np.zeros(RANKS, np.int64)
     for rank in ranks:
         if rank is not None:
@@ -80,14 +80,14 @@ def top_accuracies(ranks: Sequence[int | None]) -> list[float]:
 
 @dataclass(frozen=True)
 class Classification:
-    """The pictures that are evaluated, what is on each, and the names of the model's classes."""
+    """The pictures to evaluate, their labels, and the names of the model's classes."""
 
     paths: tuple[str, ...]
     truth: tuple[str, ...]
     labels: tuple[str, ...]
 
     def check(self, plan: BatchPlan) -> Preprocessing:
-        """Return how pictures are prepared. Raises ModelError where the model is no classifier."""
+        """Return the preprocessing. Raises ModelError if the model is not a classifier."""
         if len(plan.inputs) != 1 or len(plan.outputs) != 1:
             raise ModelError(
                 f"Model must have 1 input & 1 output, not {len(plan.inputs)} and "
@@ -110,10 +110,10 @@ class Classification:
         return prepare
 
     def take(self, path: str, value: Guess) -> None:
-        """Nothing is said of single pictures."""
+        """Print nothing for single pictures."""
 
     def result(self, values: Sequence[Guess | None]) -> evaluation.Figures:
-        """Return the accuracies, as TopkAccuracyEvalMetrics, too."""
+        """Return the accuracies, also as TopkAccuracyEvalMetrics."""
         accuracies = top_accuracies(
             [
                 self._rank(guess, truth)
@@ -143,7 +143,7 @@ class Classification:
 
 
 def classification(args: argparse.Namespace) -> Classification:
-    """Return what the files of the flags say. Raises FileError where they do not fit together."""
+    """Return the task that the flags describe. Raises FileError if the files do not match."""
     folder, truth_file, labels_file = (
         evaluation.needed(args, flag)
         for flag in (evaluation.PICTURES, GROUND_TRUTH, evaluation.LABELS)
@@ -152,7 +152,7 @@ def classification(args: argparse.Namespace) -> Classification:
     truth = evaluation.read_lines(truth_file, "ground truth labels")
     if len(paths) != len(truth):
         others = [path for path in paths if not path.lower().endswith((".jpg", ".jpeg", ".rgb8"))]
-        note = f", of which {len(others)} are no pictures, such as '{others[0]}'" if others else ""
+        note = f", of which {len(others)} are not pictures, such as '{others[0]}'" if others else ""
         raise FileError(
             f"Number of images and ground truth labels is not same: '{folder}' has {len(paths)} "
             f"files{note}, and '{truth_file}' {len(truth)} lines. "
@@ -162,7 +162,7 @@ def classification(args: argparse.Namespace) -> Classification:
     if len(labels) < RANKS:
         raise FileError(
             f"k is too large: there are {RANKS} ranks, and '{labels_file}' has {len(labels)} "
-            "lines. Give the labels of a model that tells more classes apart."
+            "lines. Give the labels of a model with more classes."
         )
     denied = _denied(args.denylist_file_path, len(paths))
     chosen = [index for index in range(len(paths)) if index + 1 not in denied]
@@ -171,7 +171,7 @@ def classification(args: argparse.Namespace) -> Classification:
     unknown = [truth[index] for index in chosen if truth[index] not in names]
     if unknown:
         warn(
-            f"{len(unknown)} of {len(chosen)} ground truth labels are none of the model's, such as "
+            f"{len(unknown)} of {len(chosen)} ground truth labels are not the model's, such as "
             f"'{unknown[0]}': these pictures count as wrong."
         )
     return Classification(
@@ -182,7 +182,7 @@ def classification(args: argparse.Namespace) -> Classification:
 
 
 def _denied(path: str, count: int) -> set[int]:
-    """Return the numbers of pictures that are left out."""
+    """Return the numbers of excluded pictures."""
     if not path:
         return set()
     found = set()
@@ -191,7 +191,7 @@ def _denied(path: str, count: int) -> set[int]:
             continue
         if not line.strip().isdecimal() or not 1 <= int(line) <= count:
             raise FileError(
-                f"The denylist '{path}' has the line '{line}', which is no number of a picture. "
+                f"The denylist '{path}' has the line '{line}', which is not a picture's number. "
                 f"Give numbers from 1 to {count}, one a line."
             )
         found.add(int(line))

@@ -14,7 +14,7 @@ from litegpu.errors import FileError
 
 @dataclass(frozen=True)
 class NamedLabels:
-    """The lines of a text file that the user named."""
+    """The lines of the user's text file."""
 
     file: str
     lines: list[str]
@@ -53,9 +53,9 @@ def find_labels(
 
 
 def attached_labels(model: bytes, named: Sequence[str] = ()) -> list[str]:
-    """Return the lines of a text file zipped onto the end of a model.
+    """Return the lines of a text file in the ZIP archive at the end of a model.
 
-    It is the first of those that `named` has, such as what the metadata name; else the first.
+    It is the first of those that `named` has, such as those in the metadata; otherwise the first.
     """
     content = io.BytesIO(model)
     if not zipfile.is_zipfile(content):
@@ -67,16 +67,16 @@ def attached_labels(model: bytes, named: Sequence[str] = ()) -> list[str]:
             if not files or files[0].file_size > _MOST_BYTES:
                 return []
             return archive.read(files[0]).decode().splitlines()
-    except Exception:  # whatever a damaged archive makes zipfile raise, it has no labels
+    except Exception:  # a damaged archive may make zipfile raise anything; it has no labels
         return []
 
 
 _MOST_BYTES = 1 << 20
-"""More than any list of labels has: an archive may promise to unpack to gigabytes."""
+"""Maximum size of labels: an archive may unpack to gigabytes."""
 
 
 def imagenet_labels(classes: int) -> list[str]:
-    """Return ImageNet's names for a model of so many classes, empty where it has other classes."""
+    """Return ImageNet's names for a model with this many classes, empty for other numbers."""
     if classes not in _IMAGENET_FIRST:
         return []
     file = importlib.resources.files("litegpu.tools") / "data" / "imagenet_labels.txt"
@@ -100,7 +100,7 @@ def _read(file: str) -> list[str]:
 def _checked(named: NamedLabels, classes: int) -> list[str]:
     if len(named.lines) != classes:
         raise FileError(
-            f"The labels file '{named.file}' has {len(named.lines)} lines but the model tells "
-            f"{classes} classes apart. Give a file with one class a line."
+            f"The labels file '{named.file}' has {len(named.lines)} lines but the model has "
+            f"{classes} classes. Give a file with one class a line."
         )
     return named.lines

@@ -1,4 +1,4 @@
-"""Latencies in the words and messages of TensorFlow Lite's evaluation tasks."""
+"""Latencies in the format of TensorFlow Lite's evaluation tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from litegpu.tools.wire import message
 
 @dataclass(frozen=True)
 class LatencyStatistics:
-    """Times in microseconds; the deviation is a population's, cut to a whole number."""
+    """Times in microseconds; the standard deviation (of the population) is an integer."""
 
     last_us: int
     max_us: int
@@ -23,12 +23,12 @@ class LatencyStatistics:
 
     @classmethod
     def of(cls, times: Sequence[int]) -> LatencyStatistics:
-        """Return the figures of at least one time, in the order in which they were taken."""
+        """Return the statistics of at least one time, in the order of measurement."""
         average, deviation = sum(times) / len(times), int(np.std(times))
         return cls(times[-1], max(times), min(times), sum(times), average, deviation)
 
     def text(self) -> str:
-        """Return what stands behind `latency: `."""
+        """Return the text after `latency: `."""
         return f"avg={self.avg_us:g}(us), std_dev={self.std_deviation_us}(us)"
 
     def message(self) -> bytes:

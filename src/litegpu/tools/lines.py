@@ -1,4 +1,4 @@
-"""Lines in the manner of TensorFlow Lite's tools: `INFO: ` and `WARN: ` on stdout, else stderr."""
+"""Lines in the format of TensorFlow Lite's tools: `INFO: ` and `WARN: ` on stdout, else stderr."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from litegpu.tools.console import wipe
 
 
 def info(message: str) -> None:
-    """Print what people and scripts read."""
+    """Print information for people and scripts."""
     wipe()
     print(f"INFO: {message}", flush=True)
 
 
 def warn(message: str) -> None:
-    """Print what was asked for and cannot be had here."""
+    """Print a warning about a request that has no effect here."""
     wipe()
     print(f"WARN: {message}", flush=True)
 
 
 def warn_of_unconsumed(args: argparse.Namespace) -> None:
-    """Name the flags of the command line that came before; see `FlagParser`."""
+    """Warn of repeated flags on the command line; see `FlagParser`."""
     if args.unconsumed:
         warn(f"Unconsumed cmdline flags: {' '.join(args.unconsumed)}")
-        warn("They come twice. The first of each counts.")
+        warn("They are repeated. The first of each counts.")
 
 
 def error(message: str) -> None:
-    """Print on stderr, after all that stdout was given, what went wrong."""
+    """Print an error on stderr, after the output on stdout so far."""
     wipe()
     sys.stdout.flush()
     print(f"ERROR: {message}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Latency of an interpreter, and how far two runs of one model are apart."""
+"""Latency of an interpreter, and the difference of two runs of one model."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Latency:
     """Each run's time, in order."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON-able data, without each run's."""
+        """Return the figures as JSON-serializable data, without each run's."""
         return {name: value for name, value in asdict(self).items() if name != "times_ms"}
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far one output is from the reference; `relative_l2` is a norm over the reference's.
+    """The difference of one output from the reference; `relative_l2` is relative to its norm.
 
-    Where there is NaN on either side, nothing is called equal.
+    With NaN on either side, outputs are never equal.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A graph on the GPU and on the CPU; what the CPU could not do is None or empty.
+    """A graph on the GPU and on the CPU; None or empty if the CPU cannot run it.
 
-    `report` says what the delegate took of that graph.
+    `report` covers that graph.
     """
 
     outputs: list[Output]
@@ -64,7 +64,7 @@ class Comparison:
 
 
 def time_invokes(interpreter: Any, runs: int, max_secs: float, label: str) -> Latency:
-    """Invoke once to warm up, then `runs` times, or fewer when `max_secs` seconds have passed."""
+    """Invoke once to warm up, then `runs` times, or fewer after `max_secs` seconds."""
     interpreter.invoke()
     times: list[float] = []
     deadline = time.perf_counter() + max_secs

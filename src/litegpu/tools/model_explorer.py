@@ -1,7 +1,7 @@
-"""Node data for Google's Model Explorer, which lays it over its drawing of the model.
+"""Node data for Google's Model Explorer, which shows them in its drawing of the model.
 
 A file maps the names of graphs to `results`: a value for each node by the node's id, which for
-.tflite files is its number in the graph, as that program's own reader counts.
+.tflite files is its index in the graph.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Own = Callable[[ModelGraph, DelegationReport | None], Mapping[str, Any]]
 
 
 def prepare_export(path: str | None) -> None:
-    """Find out before the work whether node data can be written.
+    """Check before the work whether node data can be written.
 
     Raises:
         FileError: the file cannot be written.
@@ -43,7 +43,7 @@ def prepare_export(path: str | None) -> None:
 
 
 def export_places(path: str | None, content: bytes, report: DelegationReport | None) -> None:
-    """Write where each node runs, with the reason where that is the CPU.
+    """Write where each node runs, with the reason if that is the CPU.
 
     Raises:
         FileError: the file cannot be written.
@@ -66,7 +66,7 @@ def export_places(path: str | None, content: bytes, report: DelegationReport | N
 def export_times(
     path: str | None, content: bytes, report: DelegationReport | None, profile: Profile
 ) -> None:
-    """Write the microseconds of each node's kernels; what is fused into another has none.
+    """Write the microseconds of each node's kernels; fused nodes have none.
 
     Raises:
         FileError: the file cannot be written.
@@ -87,7 +87,7 @@ def export_errors(
     report: DelegationReport | None,
     errors: Mapping[int, float],
 ) -> None:
-    """Write how far each node of the main graph is from the CPU.
+    """Write the error of each node of the main graph relative to the CPU.
 
     Raises:
         FileError: the file cannot be written.
@@ -102,9 +102,11 @@ def export_errors(
 
 
 def needs_nodes(path: str | None, per_node: bool) -> None:
-    """Raise OptionsError where errors by node are to be written, and are not looked for."""
+    """Raise OptionsError if errors by node are to be written, but are not computed."""
     if path is not None and not per_node:
-        raise OptionsError(f"--export={path} is the error of each node: give --per_node as well.")
+        raise OptionsError(
+            f"--export={path} contains the error of each node: give --per_node as well."
+        )
 
 
 def _write(path: str | None, content: bytes, report: DelegationReport | None, own: _Own) -> None:

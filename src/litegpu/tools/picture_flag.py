@@ -1,4 +1,4 @@
-"""The picture of the flag `--image`, and the one that ships with litegpu."""
+"""The picture of the flag `--image`, and the bundled one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ STDIN = "-"
 
 
 def default_picture() -> str:
-    """Return the path of the photograph that ships with litegpu."""
+    """Return the path of the bundled photograph."""
     return str(importlib.resources.files("litegpu.tools") / "data" / "grace_hopper.jpg")
 
 
 def picture_of_flag(path: str) -> Image.Image:
-    """Return the picture that `--image` names as `open_picture` does; `-` is standard input."""
+    """Return the picture of `--image` like `open_picture`; `-` is standard input."""
     if path != STDIN:
         return open_picture(path)
     require_pillow()

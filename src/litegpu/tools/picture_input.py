@@ -1,4 +1,4 @@
-"""`litegpu picture_input MODEL`: writes a model that takes a picture's bytes, and prepares them."""
+"""`litegpu picture_input MODEL`: writes a model that preprocesses a picture's bytes itself."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from litegpu.tools.models import find_model
 
 
 def numbers(text: str) -> float | tuple[float, ...]:
-    """Return a number, or several that commas part. Raises ArgumentTypeError for other texts."""
+    """Return a number, or several separated by commas. Raises ArgumentTypeError for other texts."""
     try:
         found = tuple(map(float, text.split(",")))
     except ValueError as error:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is neither a number nor numbers with commas between them"
+            f"'{text}' is neither a number nor numbers separated by commas"
         ) from error
     return found if len(found) > 1 else found[0]
 
@@ -53,7 +53,7 @@ FLAGS = (
         "subtracted from pixels, 0 to 255: a number, or R,G,B; with --std (default: 127.5)",
         metavar="NUMBERS",
     ),
-    Flag("std", numbers, None, "what the rest is divided by (default: 127.5)", metavar="NUMBERS"),
+    Flag("std", numbers, None, "divisor after the subtraction (default: 127.5)", metavar="NUMBERS"),
     Flag("resize", one_of(RESIZES), None, ", ".join(RESIZES), metavar="HOW"),
     Flag("colors", one_of(COLORS), None, f"of nv12: {', '.join(COLORS)}", metavar="COLORS"),
     Flag("input", which, 0, "number or name of the input that takes the picture"),
@@ -74,7 +74,7 @@ NOTES = (
 def main(args: argparse.Namespace) -> int:
     """Write the model; raises OptionsError without --output."""
     if not args.output:
-        raise OptionsError("Nothing says where to write the model. Give --output=FILE.")
+        raise OptionsError("The path of the new model is missing. Give --output=FILE.")
     try_to_write(OUTPUT.name, args.output)
     content = with_picture_input(
         find_model(args.model).content,

@@ -1,4 +1,4 @@
-"""`litegpu preprocess_coco_minival`: COCO's pictures and instances, as the evaluation has them."""
+"""`litegpu preprocess_coco_minival`: prepares COCO's pictures and instances for the evaluation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INSTANCES = Flag(
 )
 OUTPUT = Flag(
     *("output_folder", str, ""),
-    "folder to make: images, and ground_truth.pb",
+    "folder to create: images, and ground_truth.pb",
     metavar="FOLDER",
 )
 FLAGS = (
@@ -32,10 +32,10 @@ FLAGS = (
     OUTPUT,
     Flag(
         *("allowlist_file", str, ""),
-        "text file with the numbers of the pictures to take, one a line (default: all)",
+        "text file with the numbers of the pictures to use, one a line (default: all)",
         metavar="FILE",
     ),
-    Flag("num_images", whole, 0, "take so many pictures at most, by their numbers; 0: all"),
+    Flag("num_images", whole, 0, "maximum number of pictures, by their numbers; 0: all"),
 )
 EXAMPLES = (
     "litegpu preprocess_coco_minival --images_folder=val2014 \\\n"
@@ -43,14 +43,14 @@ EXAMPLES = (
     "    --allowlist_file=mscoco_minival_ids.txt",
 )
 NOTES = (
-    "Pictures without any annotation are left out, and boxes that reach beyond their picture. "
+    "Pictures without any annotation are skipped, and boxes that exceed their picture. "
     "coco_object_detection takes ground_truth.pb as its --ground_truth_proto; COCO's own JSON "
-    "does as well.",
+    "works as well.",
 )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Copy the pictures and write the proto, last; raises FileError where a file is missing."""
+    """Copy the pictures, then write the proto; raises FileError if a file is missing."""
     folder, instances = Path(needed(args, IMAGES)), needed(args, INSTANCES)
     output = Path(needed(args, OUTPUT))
     pictures = _chosen(args, instances)
@@ -105,7 +105,7 @@ def _allowed(path: str) -> set[int] | None:
     for number in numbers:
         if number and not number.isdecimal():
             raise FileError(
-                f"The allowlist '{path}' has the line '{number}', which is no number of a picture. "
+                f"The allowlist '{path}' has the line '{number}', which is not a picture's number. "
                 "Give one number a line."
             )
     return {int(number) for number in numbers if number}

@@ -1,4 +1,4 @@
-"""`litegpu profile MODEL`: the time of each kernel and how near it is to a floor; a trace."""
+"""`litegpu profile MODEL`: the time of each kernel and its lower bound; a trace."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}
 FLAGS = (
     *DELEGATE_FLAGS,
     Flag("batch", positive_int, None, "first dimension of every input (default: the model's own)"),
-    Flag("repeats", positive_int, 20, "how often everything is measured; medians are shown"),
+    Flag("repeats", positive_int, 20, "number of measurements; medians are shown"),
     Flag(
         "top",
         positive_int,
         None,
         "print only the N slowest rows of kernels (default: all, in order)",
     ),
-    Flag("peaks", bool, True, "measure what the device can do at most, for the floors"),
+    Flag("peaks", bool, True, "measure the device's limits, for the lower bounds"),
     Flag("trace", str, None, "write a trace for ui.perfetto.dev to this file"),
     JSON,
     REPORT,
@@ -46,11 +46,11 @@ EXAMPLES = (
     "litegpu profile model.tflite --report=report.html --export=model_explorer.json",
 )
 NOTES = (
-    "A kernel is measured by itself and warm in cache: on CUDA as a batch of launches of this "
-    "kernel alone, elsewhere by the device's own times in a run. A chain of kernels takes less "
-    "than their sum where the device overlaps them, and more where it pauses in between.",
-    "The floor of a kernel is the time that its arithmetic takes, or moving its bytes once, "
-    "whichever is longer, at the rates that tiny kernels reach on the same device.",
+    "A kernel is measured alone with warm caches: on CUDA as a batch of launches of this "
+    "kernel, otherwise by the device's own times in a run. A chain of kernels takes less "
+    "than their sum if the device overlaps them, and more if it pauses in between.",
+    "The floor of a kernel is its lower bound: the time of its arithmetic, or of moving its bytes "
+    "once, whichever is longer, at the rates that tiny kernels reach on the same device.",
 )
 
 
@@ -91,7 +91,7 @@ def _page(model: FoundModel, delegate: GpuDelegate, profile: Profile) -> Page:
 
 
 def _headline(profile: Profile) -> Iterator[tuple[str, str]]:
-    """Yield the figures that stand on top of the page."""
+    """Yield the most important figures of the page."""
     if profile.invoke_seconds is not None:
         yield "interpreter.invoke()", shown_time(profile.invoke_seconds)
     yield "kernels, each measured alone", shown_time(profile.kernel_seconds)
@@ -101,14 +101,14 @@ def _headline(profile: Profile) -> Iterator[tuple[str, str]]:
 
 
 def print_profile(profile: Profile, top: int | None = None) -> None:
-    """Print the kernels of each partition, where the time goes, and the slowest operations.
+    """Print the kernels of each partition, where the time is spent, and the slowest operations.
 
-    Kernels of one node and shape are one row, as in the passes of a loop. With `top` only so many
+    Kernels of one node and shape are one row, as in the passes of a loop. With `top` only that many
     rows of all partitions are printed, the slowest first.
     """
     print_text(f"litegpu on {profile.device} ({profile.backend}, {profile.precision})")
     if profile.peaks:
-        print_text(_ceilings(profile), "  ")
+        print_text(_limits(profile), "  ")
     total = profile.kernel_seconds
     if top is None:
         for number, part in enumerate(profile.partitions):
@@ -126,15 +126,15 @@ def print_profile(profile: Profile, top: int | None = None) -> None:
     )
 
 
-def _ceilings(profile: Profile) -> str:
-    """Return the measured ceilings as a line."""
+def _limits(profile: Profile) -> str:
+    """Return the measured limits as a line."""
     peaks = profile.peaks
     assert peaks is not None
     rates = [f"{peaks.flops / 1e9:.0f} GFLOP/s"]
     if peaks.tensor_flops:
         rates.append(f"{peaks.tensor_flops / 1e9:.0f} GFLOP/s on tensor cores")
     rates += [f"{rate / 1e9:.0f} GB/s over {size >> 20} MiB" for size, rate in peaks.copies]
-    return f"measured ceilings: {', '.join(rates)}"
+    return f"measured limits: {', '.join(rates)}"
 
 
 def _print_slowest(profile: Profile, top: int) -> None:
@@ -146,7 +146,7 @@ def _print_slowest(profile: Profile, top: int) -> None:
 
 
 def _alike(kernels: Iterable[KernelProfile]) -> list[tuple[KernelProfile, int]]:
-    """Return kernels with how often they run: as one where a loop runs them in each pass, say."""
+    """Return kernels with their number of runs: those of a loop's passes are one kernel."""
     groups: dict[tuple[object, ...], list[KernelProfile]] = {}
     for number, each in enumerate(kernels):
         own = number if each.node < 0 else -1
@@ -193,7 +193,7 @@ def _kernel_row(kernel: KernelProfile, runs: Sequence[str], total: float) -> tup
 
 
 def _summary(profile: Profile) -> Iterator[tuple[str, str]]:
-    """Yield what takes how long; times that nobody can tell are left out."""
+    """Yield the parts of the time; unknown times are omitted."""
     count = sum(len(part.kernels) for part in profile.partitions)
     times = {
         f"{counted(count, 'kernel')}, each measured alone": profile.kernel_seconds,

@@ -1,4 +1,4 @@
-"""Messages of Protocol Buffers by names and numbers of their fields: as bytes, or as text."""
+"""Protocol Buffers messages by names and numbers of their fields: as bytes, or as text."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Field = Union[Value, Named, "Proto", tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Proto:
-    """A message: its fields in their order, (number, name, value) each; a repeated one again."""
+    """A message: its fields in order, each (number, name, value); fields may repeat."""
 
     fields: tuple[tuple[int, str, Field], ...]
 
     def encoded(self) -> bytes:
-        """Return it in the wire format; empty packed fields are left out."""
+        """Return it in the wire format; empty packed fields are omitted."""
         given = ((number, value) for number, _, value in self.fields if not _is_empty(value))
         return message(*((number, _plain(value)) for number, value in given))
 
     def text(self, indent: str = "") -> str:
-        """Return it in the text format, a line a value."""
+        """Return it in the text format, one line per value."""
         return "".join(f"{indent}{line}\n" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -78,7 +78,7 @@ _ESCAPES = dict(zip(b'\n\r\t"\\', ("\\n", "\\r", "\\t", '\\"', "\\\\"), strict=T
 
 
 def _escaped(byte: int) -> str:
-    """Return a byte as in a string of C."""
+    """Return a byte as in a C string."""
     if byte in _ESCAPES:
         return _ESCAPES[byte]
     return chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}"

@@ -1,4 +1,4 @@
-"""What a model said, for people: the best classes, or a summary of each output."""
+"""Prints a model's results: the best classes, or a summary of each output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOP_COLUMNS = (">top", ">score", ">class", "name")
 
 
 def class_count(outputs: list[Output]) -> int:
-    """Return how many classes the single output scores, or 0 when it holds something else."""
+    """Return the number of classes that the single output scores, or 0 for other outputs."""
     if len(outputs) != 1:
         return 0
     shape = outputs[0].values.shape
@@ -26,7 +26,7 @@ def class_count(outputs: list[Output]) -> int:
 
 
 def print_meaning(model: FoundModel) -> None:
-    """Print that answers mean nothing, where the model has random weights."""
+    """Print that results mean nothing, if the model has random weights."""
     if model.has_random_weights:
         print(f"\n{RANDOM_WEIGHTS}")
 

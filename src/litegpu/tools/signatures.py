@@ -1,4 +1,4 @@
-"""A model's signature as what an interpreter is: inputs, outputs and `invoke()` of its graph."""
+"""A model's signature with the interface of an interpreter: inputs, outputs and `invoke()`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from litegpu.errors import ModelError, did_you_mean
 
 
 def check_signature(flag: str, key: str, target: Any) -> None:
-    """Raise ModelError for a signature that the model of an interpreter has not."""
+    """Raise ModelError for a signature that the interpreter's model does not have."""
     keys = list(target.get_signature_list())
     if not keys:
         raise ModelError(f"--{flag}={key}: the model has no signatures. Leave the flag out.")
@@ -21,7 +21,7 @@ def check_signature(flag: str, key: str, target: Any) -> None:
 
 
 def of_signature(flag: str, key: str | None, target: Any) -> Any:
-    """Return an interpreter, or one of its signatures with memory for its tensors.
+    """Return an interpreter, or one of its signatures with allocated tensors.
 
     Raises:
         ModelError: there is no such signature.
@@ -35,7 +35,7 @@ def of_signature(flag: str, key: str | None, target: Any) -> Any:
 
 
 def graph_report(report: DelegationReport | None, target: Any) -> DelegationReport | None:
-    """Return what a report says of the graph that runs, which a signature may have of its own."""
+    """Return the report on the graph that runs, which may be a signature's."""
     number = getattr(target, "subgraph", 0)
     if report is None or not number:
         return report
@@ -45,23 +45,23 @@ def graph_report(report: DelegationReport | None, target: Any) -> DelegationRepo
 class SignatureTarget:
     """An interpreter whose inputs, outputs and runs are those of one signature.
 
-    Unlike a SignatureRunner it does not resize, allocate and copy with each run. Tensors are
-    numbered within the signature's graph; whatever else is asked of it the interpreter answers.
+    Unlike a SignatureRunner it does not resize, allocate and copy at each run. Tensors are numbered
+    within the signature's graph; all other attributes are the interpreter's.
     """
 
     def __init__(self, interpreter: Any, key: str) -> None:
-        """Take an interpreter of a model with that signature."""
+        """Wrap an interpreter of a model with that signature."""
         self.interpreter = interpreter
         self._key = key
         self.subgraph = int(self._calls.GetSubgraphIndexFromSignature(key))
-        """Which graph of the model it is."""
+        """The index of the graph in the model."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.interpreter, name)
 
     @property
     def _calls(self) -> Any:
-        """The runtime's own object: an interpreter refuses to run while others hold it."""
+        """The runtime's own object, which does not run while other references to it exist."""
         return self.interpreter._interpreter
 
     @property
@@ -69,23 +69,23 @@ class SignatureTarget:
         return self.interpreter.get_signature_runner(self._key)
 
     def get_input_details(self) -> list[dict[str, Any]]:
-        """Return what is known of each input, as an interpreter does."""
+        """Return the details of each input, like an interpreter."""
         return list(self._runner.get_input_details().values())
 
     def get_output_details(self) -> list[dict[str, Any]]:
-        """Return what is known of each output, as an interpreter does."""
+        """Return the details of each output, like an interpreter."""
         return list(self._runner.get_output_details().values())
 
     def resize_tensor_input(self, index: int, shape: Any) -> None:
-        """Give an input another shape."""
+        """Set the shape of an input."""
         self._calls.ResizeInputTensor(index, np.array(shape, np.int32), False, self.subgraph)
 
     def allocate_tensors(self) -> None:
-        """Get the graph ready to run."""
+        """Prepare the graph to run."""
         self._calls.AllocateTensors(self.subgraph)
 
     def set_tensor(self, index: int, value: NDArray[Any]) -> None:
-        """Give an input its value."""
+        """Set the value of an input."""
         self._calls.SetTensor(index, value, self.subgraph)
 
     def get_tensor(self, index: int) -> NDArray[Any]:

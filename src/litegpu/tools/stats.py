@@ -1,4 +1,4 @@
-"""Statistics of runs as TensorFlow Lite's tools print them, and the loop that takes them."""
+"""Statistics of runs as TensorFlow Lite's tools print them, and the measuring loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 def figure(value: float) -> str:
-    """Return a number in the format of a C++ stream: six digits, no zeros at the end."""
+    """Return a number in the format of a C++ stream: six digits, no trailing zeros."""
     return f"{value:.6g}"
 
 
@@ -23,7 +23,7 @@ def shown_value(value: object) -> str:
 
 @dataclass(frozen=True)
 class Stats:
-    """Whole numbers in the order in which they were measured: microseconds, or bytes."""
+    """Integers in the order of measurement: microseconds, or bytes."""
 
     values: tuple[int, ...] = ()
 
@@ -39,11 +39,11 @@ class Stats:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of all values, not of a sample's."""
+        """The standard deviation of the population, not of a sample."""
         return statistics.pstdev(self.values) if self.values else 0.0
 
     def percentile(self, percent: float) -> int:
-        """Return the value that stands that far along the sorted ones; 0 without any."""
+        """Return the percentile of the values; 0 without any."""
         ordered = sorted(self.values)
         return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)] if ordered else 0
 
@@ -66,10 +66,10 @@ class Stats:
 
 @dataclass(frozen=True)
 class Pace:
-    """How long runs go on, and what is between two of them; times in seconds.
+    """The number of runs, and the time between them; times in seconds.
 
-    There are at least `runs` and at least `min_secs` of them, but none begins after `max_secs`.
-    With a `frequency` above 0 they start so often a second; else there is a `delay` after each.
+    There are at least `runs` runs, for at least `min_secs`, but none starts after `max_secs`. With
+    a `frequency` above 0, that many start per second; otherwise there is a `delay` after each.
     """
 
     runs: int
@@ -80,7 +80,7 @@ class Pace:
 
 
 def timed_runs(pace: Pace, prepare: Callable[[], object], run: Callable[[], object]) -> Stats:
-    """Return how many microseconds each `run` took; what `prepare` takes does not count."""
+    """Return the microseconds of each `run`; the time of `prepare` does not count."""
     values: list[int] = []
     begin = now = time.perf_counter()
     while len(values) < pace.runs or now < begin + pace.min_secs:

@@ -1,4 +1,4 @@
-"""Shows pictures to a model as it wants them, and reads what it says for what it is for."""
+"""Fits pictures to a model's input, and interprets its outputs by its task."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ VIEW_FLAGS = (
     Flag("region", str, None, "the part of the image to use", metavar="LEFT,TOP,RIGHT,BOTTOM"),
     Flag(
         *("min_score", share, None),
-        "objects and points with less are left out (default: 0.5; points 0.3)",
+        "minimum score of objects and points (default: 0.5; points 0.3)",
     ),
 )
 
 
 class Shown(NamedTuple):
-    """A picture as the values of a model's inputs, and what they show of it."""
+    """The values of a model's inputs for a picture, and the part that they show."""
 
     values: list[NDArray[Any]]
     frame: Frame
 
 
 class Viewer:
-    """What a model's input wants to be shown, and how its outputs are read.
+    """How a model's input shows a picture, and how its outputs are interpreted.
 
-    `task` is None until `begin`, and stays so where what the model is for is not certain.
+    `task` is None until `begin`, and remains None if the task is uncertain.
     """
 
     def __init__(self, content: bytes, args: argparse.Namespace, named: NamedLabels | None) -> None:
@@ -66,12 +66,13 @@ class Viewer:
         self._memory: dict[tuple[str, int], Any] = {}
 
     def begin(self, target: Any, picture: Image.Image, needed: bool = False) -> None:
-        """Find out what the model is for: it is run once on the picture.
+        """Determine the task: the model is run once on the picture.
 
-        Where a drawing or a task is wanted, or the task is `needed`, it must be certain.
+        If a drawing or a task is requested, or the task is `needed`, it must be certain.
 
         Raises:
-            OptionsError: it takes no picture, or what it is for is not certain and must be.
+            OptionsError: the model takes no picture, or the task is uncertain but must be
+                certain.
             MissingDependencyError: the same, and a package is missing.
         """
         self._details = target.get_input_details()
@@ -84,8 +85,8 @@ class Viewer:
         if getattr(target, "subgraph", 0):
             if wanted:
                 raise OptionsError(
-                    f"--signature={self._args.signature}: what a graph is for is found out of the "
-                    "model's first one only, and this signature has another. Give one picture, "
+                    f"--signature={self._args.signature}: the task can be determined only for the "
+                    "model's first graph, and this signature has another. Give one picture, "
                     "without --output and --task."
                 )
             return
@@ -110,27 +111,27 @@ class Viewer:
 
     @property
     def fit(self) -> str:
-        """How pictures get the input's shape."""
+        """How pictures are fitted to the input's shape."""
         requested: str | None = self._args.fit
         return requested or (self.task.reader.fit if self.task else CROP)
 
     def inputs(self, picture: Image.Image) -> list[NDArray[Any]]:
-        """Return what `show` does for the inputs, and remember the frame for `read`.
+        """Return the inputs of `show`, and store the frame for `read`.
 
         Raises:
-            OptionsError: --region names no part of the picture.
+            OptionsError: --region is not a part of the picture.
         """
         shown = self.show(picture)
         self._frame = shown.frame
         return shown.values
 
     def show(self, picture: Image.Image) -> Shown:
-        """Return a value for each input: the picture for the first that takes one, noise elsewhere.
+        """Return a value per input: the picture for the first that takes one, noise for others.
 
-        It may be called in any thread once `begin` is over.
+        It may be called in any thread after `begin`.
 
         Raises:
-            OptionsError: --region names no part of the picture.
+            OptionsError: --region is not a part of the picture.
         """
         position = self._place()
         detail = self._details[position]
@@ -180,7 +181,7 @@ class Viewer:
         return picture_input(self._details, self._args.image)
 
     def _scaling(self, position: int) -> tuple[Scale, Scale]:
-        """Return mean and deviation of pixels: as told, else by the file, else the default."""
+        """Return mean and deviation of pixels: as given, else by the file, else the default."""
         if not self._scaling_is_given():
             known = self._facts.scaling(position) if self._facts else None
             if known:
@@ -205,7 +206,7 @@ _SCALING = (
 def make_inputs(
     details: list[dict[str, Any]], picture: Image.Image | None, args: argparse.Namespace
 ) -> list[NDArray[Any]]:
-    """Return a value for each input: the picture for the first that takes one, noise elsewhere."""
+    """Return a value for each input: the picture for the first that takes one, noise for others."""
     values = [random_tensor(detail) for detail in details]
     if picture:
         position = picture_input(details, args.image)
@@ -214,7 +215,7 @@ def make_inputs(
 
 
 def picture_input(details: list[dict[str, Any]], image: str) -> int:
-    """Return the first input that takes a picture. Raises OptionsError where none does."""
+    """Return the first input that takes a picture. Raises OptionsError if none does."""
     for index, detail in enumerate(details):
         if is_image_input(detail):
             return index
@@ -226,9 +227,9 @@ def picture_input(details: list[dict[str, Any]], image: str) -> int:
 
 
 def _sized(detail: dict[str, Any], picture: Image.Image) -> dict[str, Any]:
-    """Return an input with a size for one that takes pictures of any size: that of the first one.
+    """Return an input with a fixed size, that of the first picture, if any size is possible.
 
-    It is a multiple of what networks divide sizes by, and no more than what most are made for.
+    It is a multiple of the usual divisor of networks, and no larger than most are made for.
     """
     shape, signature = detail["shape"].copy(), detail["shape_signature"]
     shrunk = min(_LARGEST_SIDE / max(picture.size), 1.0)
@@ -242,6 +243,6 @@ _STEP, _LARGEST_SIDE = 32, 1024
 
 
 def _first(output: Output) -> Output:
-    """Return an output without all but the first of a batch."""
+    """Return the first entry of an output's batch."""
     values = output.values
     return Output(output.name, values[:1] if values.ndim > 1 else values)

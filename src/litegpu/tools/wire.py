@@ -1,4 +1,4 @@
-"""Messages in Protocol Buffers' wire format: written from field numbers and values, and read."""
+"""Protocol Buffers messages in the wire format: written from field numbers and values, and read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 Value = int | float | np.float32 | str | bytes
-"""What a field may hold: int is a varint, float a double, np.float32 a float."""
+"""Types of fields: int is a varint, float a double, np.float32 a float."""
 
 _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5
 
@@ -19,7 +19,7 @@ def message(*fields: tuple[int, Value]) -> bytes:
 
 
 def repeated(number: int, values: Iterable[Value]) -> list[tuple[int, Value]]:
-    """Return a field that comes once for each value, as proto2 writes repeated ones."""
+    """Return a field that occurs once for each value, as in proto2."""
     return [(number, value) for value in values]
 
 
@@ -40,7 +40,7 @@ def _field(number: int, value: Value) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Return seven bits a byte, the lowest first; negative numbers have 64 bits."""
+    """Return seven bits per byte, the lowest first; negative numbers have 64 bits."""
     rest, found = value % (1 << 64), bytearray()
     while rest > 127:
         found.append(rest & 127 | 128)
@@ -53,7 +53,7 @@ def fields(content: bytes) -> Iterator[tuple[int, int | float | bytes]]:
     """Yield the fields of a message, (number, value) each: strings and messages as their bytes.
 
     Raises:
-        ValueError: it is no message in this format.
+        ValueError: it is not a message in this format.
     """
     position = 0
     while position < len(content):
@@ -83,7 +83,7 @@ _LONGEST_VARINT = 10
 
 
 def _read_varint(content: bytes, position: int) -> tuple[int, int]:
-    """Return the number at a place, and the place behind it."""
+    """Return the number at a position, and the position after it."""
     found = 0
     for count, byte in enumerate(content[position : position + _LONGEST_VARINT]):
         found |= (byte & 127) << 7 * count

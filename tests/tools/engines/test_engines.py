@@ -102,7 +102,7 @@ def test_shapes_that_are_written_in_the_file_allow_batches(
 @pytest.mark.parametrize(
     ("build", "why"),
     [
-        (softmax_over_samples, "a sample then changes what others get"),
+        (softmax_over_samples, "a sample then changes the results of others"),
         (with_a_constant, "failed to prepare"),
     ],
 )
@@ -283,7 +283,7 @@ def test_one_sample_is_one(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_meter_says_where_the_rest_went(capsys: pytest.CaptureFixture[str]) -> None:
     engines.Meter(2, 1, 1.0, 1.0, 0.0, 0.0, 10, 10, 0, 10, wall_s=4.0).print()
     text = " ".join(capsys.readouterr().out.split())
-    assert "The stages would take 1.00 s one after the other: the rest went by" in text
+    assert "The stages would take 1.00 s one after the other: the rest passed" in text
 
 
 # Threads

@@ -150,5 +150,5 @@ def test_few_chunks_make_many_tasks() -> None:
 
 def test_results_out_of_their_turn_are_a_fault() -> None:
     row = {"done": pickle.dumps((3, []))}
-    with pytest.raises(WorkerError, match="Ray gave chunk 3 out of its turn"):
+    with pytest.raises(WorkerError, match="Ray returned chunk 3 out of order"):
         ray_data._opened(row, iter([2]))

@@ -97,7 +97,10 @@ def test_errors_by_node_must_be_asked_for(
 ) -> None:
     path = tmp_path / "data.json"
     assert cli.main(["inference_diff", model, f"--export={path}"]) == 2
-    assert f"--export={path} is the error of each node: give --per_node" in capsys.readouterr().err
+    assert (
+        f"--export={path} contains the error of each node: give --per_node"
+        in capsys.readouterr().err
+    )
     assert not path.exists()
 
 

@@ -192,7 +192,7 @@ def test_inference_diff(split: str, tmp_path: Path) -> None:
     command = ["inference_diff", split, "--delegate=gpu", "--num_runs=1", "--per_node"]
     assert cli.main([*command, f"--report={page}"]) == 0
     text, _ = read(page)
-    wanted = ["Outputs", "Largest error by output", "Error node by node", "Graph"]
+    wanted = ["Outputs", "Largest error by output", "Error by node", "Graph"]
     assert headings(text)[:4] == wanted
     assert "All outputs agree with the CPU" in text
     error, limit = figures(text)[1]["data"]
@@ -209,7 +209,7 @@ def test_inference_diff_marks_the_node_that_goes_wrong(tmp_path: Path) -> None:
     assert cli.main([*command, "--per_node", f"--report={page}"]) == 1
     text, reader = read(page)
     assert "1 of 1 outputs differ from the CPU&#39;s by more than 0.001" in text
-    assert headings(text)[2:5] == ["The node that goes wrong", "Tensors there", "What to try"]
+    assert headings(text)[2:5] == ["The wrong node", "Tensors there", "What to try"]
     marked = [a["data-key"] for t, a in reader.tags if t == "g" and "marked" in str(a.get("class"))]
     assert marked == ["1"]
     assert figures(text)[0]["data"][0]["marker"]["color"] == ["--hot"]

@@ -66,7 +66,7 @@ ENGINE_FLAGS = (
         *("engine", one_of(ENGINES), "local", "local: this machine; ray: a Ray cluster"),
         metavar="NAME",
     ),
-    Flag("batch", at_least(0), 0, "samples at once; 0: 16, or 1 where the model has no batch"),
+    Flag("batch", at_least(0), 0, "samples per inference; 0: 16, or 1 if the model has no batch"),
     Flag("workers", at_least(0), 0, "number of delegates that work in parallel; 0: one per GPU"),
     Flag(
         *("gpus_per_worker", positive, 1.0),
@@ -75,14 +75,14 @@ ENGINE_FLAGS = (
     Flag("decode_threads", at_least(0), 0, "samples that a worker decodes at once; 0: by its CPUs"),
     Flag(
         *("decode_in", one_of(DECODE_IN), AUTO),
-        "threads, processes, or auto: processes where threads hold each other up",
+        "threads, processes, or auto: processes if threads block each other",
         metavar="PLACE",
     ),
 )
 
 
 def settings(args: argparse.Namespace) -> Settings:
-    """Return what ENGINE_FLAGS ask for."""
+    """Return the settings in ENGINE_FLAGS."""
     return Settings(
         *(args.engine, args.workers, args.decode_threads, args.gpus_per_worker, args.decode_in)
     )

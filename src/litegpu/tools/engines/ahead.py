@@ -1,4 +1,4 @@
-"""An iterator that works in a thread of its own, some items ahead of who takes them."""
+"""An iterator that runs in a separate thread, some items ahead of its consumer."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 _LOOK_S = 0.1
-"""Between two looks for Ctrl-C, which does not end a wait on every system."""
+"""Interval between two checks for Ctrl-C, which does not end a wait on every system."""
 _PATIENCE_S = 10.0
-"""How long a thread may take to end what it is at."""
+"""Seconds that a thread may take to finish its current item."""
 
 
 @contextmanager
 def ahead(items: Iterable[Item], depth: int) -> Iterator[Iterator[Item]]:
-    """Take `items` in another thread, at most `depth` before they are wanted.
+    """Iterate over `items` in another thread, at most `depth` items ahead.
 
-    What they raise is raised to whom takes them. At the end of the context the thread ends after
-    the item that it is at; a generator is closed in its thread.
+    Their exceptions are raised in the consumer. At the end of the context the thread ends after its
+    current item; a generator is closed in its thread.
     """
     channel: _Channel[Item] = _Channel(depth)
     thread = threading.Thread(target=channel.fill, args=(items,), daemon=True)
@@ -44,7 +44,7 @@ class _Channel(Generic[Item]):
         self._error: BaseException | None = None
 
     def fill(self, items: Iterable[Item]) -> None:
-        """Put all items in, until the other side closes."""
+        """Put all items into the queue, until the consumer closes it."""
         iterator = iter(items)
         try:
             for item in iterator:
@@ -76,7 +76,7 @@ class _Channel(Generic[Item]):
             yield item
 
     def close(self) -> None:
-        """Want nothing more."""
+        """Request no more items."""
         with self._changed:
             self._closed = True
             self._items.clear()

@@ -1,7 +1,7 @@
-"""Models for other batches: sizes that a file writes down where the batch should decide them.
+"""Changes the batch of models whose files contain sizes that should follow from the batch.
 
-Most converters write RESHAPE to [1, 1001], say, which no batch but 1 fits. Here the first of such
-sizes is multiplied. Whether the model then does for each sample what it did is tried by `planning`.
+Most converters write RESHAPE to, for example, [1, 1001], which no batch but 1 fits. The first of
+such sizes is multiplied. `planning` then tries whether the model computes the same for each sample.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _SHAPE_OPERANDS = {
     "STRIDED_SLICE": 2,
     "TRANSPOSE_CONV": 0,
 }
-"""Which operand holds a shape, or the end of a range in each dimension."""
+"""The operand that holds a shape, or the end of a range in each dimension."""
 
 _DAMAGED = (ArithmeticError, AttributeError, LookupError, struct.error, TypeError, ValueError)
-"""What the schema's code raises of files that it cannot read."""
+"""The errors of the schema's code for files that it cannot read."""
 
 
 def rewritten(model: bytes, own: int, batch: int) -> bytes:
     """Return a model with `batch` in place of its own number of samples.
 
-    Changed are constants that hold shapes of what follows from the inputs, and the shapes of
-    inputs and states.
+    This changes constants that hold shapes of what depends on the inputs, and the shapes of inputs
+    and states.
 
     Raises:
         ModelError: the file has several graphs, or cannot be read without the runtime.
@@ -51,7 +51,7 @@ def rewritten(model: bytes, own: int, batch: int) -> bytes:
 
 
 class _Rewriting:
-    """One graph whose samples become `batch` where they were `own`."""
+    """One graph whose number of samples changes from `own` to `batch`."""
 
     def __init__(self, model: Any, own: int, batch: int) -> None:
         self._model, (self._graph,) = model, model.subgraphs
@@ -63,7 +63,7 @@ class _Rewriting:
         ]
 
     def run(self) -> None:
-        """Change all shapes that follow from the inputs."""
+        """Change all shapes that depend on the inputs."""
         tensors = self._graph.tensors
         reached = {int(each) for each in self._graph.inputs}
         states = {number for number, each in enumerate(tensors) if each.isVariable}
@@ -84,7 +84,7 @@ class _Rewriting:
                 reached.update(int(each) for each in operator.outputs)
 
     def _resized(self, number: int) -> int:
-        """Return the number of a tensor like this one for the batch: itself if it may stay."""
+        """Return the index of a tensor like this one for the batch: itself if it is unchanged."""
         tensor = self._graph.tensors[number]
         data = objects.content(self._model.buffers[tensor.buffer])
         type_names = {each: name for name, each in schema.members("TensorType").items()}

@@ -1,8 +1,8 @@
-"""Processes that prepare samples, and put them straight into the memory of their batches.
+"""Processes that prepare samples, and write them directly to the memory of their batches.
 
-Threads of one process hold each other up: Python runs one of them at a time, and the system lets
-one of them at a time have or return memory. Here a process has neither a delegate nor a runtime.
-What travels to it is a sample, by its name mostly, and back a few numbers; arrays do not.
+Threads of one process block each other: Python runs one of them at a time, and the system lets one
+at a time allocate or free memory. A process here has neither a delegate nor a runtime. Samples are
+sent to it, mostly by name, and a few numbers are returned; arrays are not sent.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from litegpu.tools.engines.jobs import Arrays, BatchPlan, Tensor
 _ALIGNMENT = 64
 _LOOK_S = 0.2
 _PATIENCE_S = 60.0
-"""How long a process may take to begin: it imports, as many others do at the same time."""
+"""Seconds that a process may take to start: it imports, together with many others."""
 
 Prepare = Callable[[Any, BatchPlan], Arrays]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Why a sample has no inputs, empty if it has; when that began, and the seconds it took.
+    """Why a sample has no inputs, empty if it has; the start and duration of its preparation.
 
-    `cpu_s` are those of them that its thread was at work and waited for nothing.
+    `cpu_s` is the part of the duration in which its thread was running.
     """
 
     error: str
@@ -52,13 +52,13 @@ class Shape(NamedTuple):
 
 
 class LostError(Exception):
-    """A process ended while it prepared samples; the text says how."""
+    """A process ended while it prepared samples; the text has the reason."""
 
 
 def prepared(prepare: Prepare, plan: BatchPlan, item: Any, slots: Arrays) -> Prepared:
-    """Put the inputs of a sample where its batch has them: nobody else copies them.
+    """Write the inputs of a sample to their position in the batch, without another copy.
 
-    One that fails leaves zeros there.
+    A failed sample leaves zeros there.
     """
     begun, start, cpu = time.time(), time.perf_counter(), time.thread_time()
     error = ""
@@ -66,7 +66,7 @@ def prepared(prepare: Prepare, plan: BatchPlan, item: Any, slots: Arrays) -> Pre
         arrays = list(map(_checked, prepare(item, plan), plan.inputs))
         for slot, array in zip(slots, arrays, strict=True):
             slot[...] = array
-    except Exception as problem:  # a sample may hold anything
+    except Exception as problem:  # a sample may raise anything
         error = reason(problem)
         clear(slots)
     return Prepared(error, begun, time.perf_counter() - start, time.thread_time() - cpu)
@@ -79,19 +79,19 @@ def clear(slots: Arrays) -> None:
 
 
 def slots(arrays: Arrays, position: int, batched: bool) -> Arrays:
-    """Return the part of inputs or outputs that belongs to the sample at a place, as views."""
-    # An item of a vector would be no view.
+    """Return the views of inputs or outputs that belong to the sample at a position."""
+    # An item of a vector would not be a view.
     return [array[position, ...] if batched else array for array in arrays]
 
 
 class SharedBatches:
-    """Inputs of several batches, in memory that processes share.
+    """Inputs of several batches, in memory shared between processes.
 
-    It has no name in the system, so nothing is left of it however they end.
+    It has no name in the system, so nothing remains when they end.
     """
 
     def __init__(self, shapes: tuple[Shape, ...], count: int) -> None:
-        """Take the memory. Raises OSError where there is too little."""
+        """Allocate the memory. Raises OSError if there is too little."""
         sizes = [int(np.prod(each.sizes)) * each.dtype.itemsize for each in shapes]
         self._shapes = shapes
         self._starts = [0, *np.cumsum([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes])]
@@ -115,30 +115,30 @@ class SharedBatches:
 
 
 class Decoder:
-    """A process that prepares samples, one call at a time; it is restarted if lost."""
+    """A process that prepares samples, one call at a time; it is restarted if it ends."""
 
     def __init__(self, prepare: Prepare, plan: BatchPlan, memory: SharedBatches) -> None:
-        """Take what the process is given; `start` begins it."""
+        """Store what the process needs; `start` starts it."""
         self._given = (prepare, replace(plan, model=b""), memory)
         self._process: Any = None
         self._connection: Connection | None = None
 
     def start(self) -> None:
-        """Begin the process, but do not wait until it is ready.
+        """Start the process without waiting until it is ready.
 
-        Raises what cannot be sent to a process, and RuntimeError in one that imports a script
-        which starts processes itself.
+        Raises what cannot be sent to a process, and RuntimeError in one that imports a script which
+        starts processes itself.
         """
-        context = multiprocessing.get_context("spawn")  # no GPU API survives a fork
+        context = multiprocessing.get_context("spawn")  # no GPU API works after a fork
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, *self._given), daemon=True)
-        # They are as many as the CPUs already.
+        # There are already as many processes as CPUs.
         with _without_interrupts(), config.placeholder("OPENBLAS_NUM_THREADS", "1"):
             self._process.start()
         theirs.close()
 
     def wait(self, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Wait until it is ready, or no longer wanted. Raises LostError if it will never be."""
+        """Wait until it is ready, or no longer needed. Raises LostError if it ended."""
         end = time.monotonic() + _PATIENCE_S
         try:
             while wanted() and self._connection is not None:
@@ -151,10 +151,10 @@ class Decoder:
             raise LostError(self.end()) from None
 
     def prepare(self, items: list[Any], batch: int, first: int) -> list[Prepared]:
-        """Prepare samples for their places in a batch, from the first one on.
+        """Prepare samples for consecutive positions in a batch, starting with `first`.
 
         Raises:
-            LostError: the process ended; the next call begins another one.
+            LostError: the process ended; the next call starts another one.
         """
         if self._connection is None:
             self.start()
@@ -168,17 +168,17 @@ class Decoder:
             raise LostError(self.end()) from None
 
     def leave(self) -> None:
-        """Tell the process to end after what it is at."""
+        """Tell the process to end after its current call."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def end(self) -> str:
-        """Wait for the end of the process, or make an end of it; return how it ended."""
+        """Wait for the end of the process, or kill it; return how it ended."""
         self.leave()
         process, self._process = self._process, None
         if process is None or process.pid is None:
-            return "it never began"
+            return "it never started"
         process.join(_LOOK_S * 10)
         for stop in (process.terminate, process.kill):
             if process.is_alive():
@@ -191,7 +191,7 @@ class Decoder:
 def _serve(
     connection: Connection, prepare: Prepare, plan: BatchPlan, memory: SharedBatches
 ) -> None:
-    """Be a process: prepare samples until the other side closes the connection."""
+    """Run the process: prepare samples until the other side closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its processes
     batches = memory.views()
     with contextlib.suppress(EOFError, OSError):
@@ -208,7 +208,7 @@ def _serve(
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Have a process that begins meanwhile take no Ctrl-C before it can say so itself."""
+    """Let processes that start in the meantime ignore Ctrl-C before they can do so themselves."""
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
@@ -231,13 +231,13 @@ def _checked(array: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
 
 
 def reason(error: BaseException) -> str:
-    """Return what people read of an error."""
+    """Return an error as a readable text."""
     text = str(error) or type(error).__name__
     return text if isinstance(error, LitegpuError) else f"{type(error).__name__}: {text}"
 
 
 def cannot(why: str) -> WorkerError:
-    """Return the error for processes that were asked for and are not to be had."""
+    """Return the error for requested processes that cannot be started."""
     return WorkerError(
         f"Processes that decode cannot be started: {why}. Decode with --decode_in=threads. A "
         "script of your own must start them below `if __name__ == '__main__':`."

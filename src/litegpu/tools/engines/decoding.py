@@ -1,4 +1,4 @@
-"""Where a worker prepares samples ahead of the model: in threads, or in a process for each."""
+"""Prepares samples ahead of the model: in threads, or in a separate process each."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from litegpu.tools.engines.decoders import (
 from litegpu.tools.engines.jobs import AUTO, PROCESSES, Arrays, BatchPlan, Decoding
 
 _TRIAL = 128
-"""Samples that threads prepare before processes may be begun, which takes about a second."""
+"""Samples that threads prepare before processes may be started, which takes about a second."""
 _FEW = 4
-"""Threads that are fewer hardly hold each other up."""
+"""Minimum number of threads: fewer hardly block each other."""
 _HELD_UP = 2.0
-"""How many times longer than it works a thread must take for processes to pay."""
+"""Minimum ratio of a thread's elapsed time to its CPU time for which processes are faster."""
 _PIECE = 8
-"""The most samples that are sent to a process at once."""
+"""Maximum number of samples that are sent to a process at once."""
 _TRIES = 3
-"""How many processes a sample may take with it before it counts as the cause."""
+"""Number of processes that end with a sample before it counts as the cause."""
 
 
 @dataclass
@@ -49,10 +49,10 @@ class Inputs:
 
 
 class Preparing:
-    """Prepares samples into batches, some at once; use it in one thread, but `done` in any.
+    """Prepares samples into batches, several at once; for use in one thread, except `done`.
 
-    Threads begin. If they turn out to wait for each other, as many processes are started
-    meanwhile, and take over when they are ready: a short run does not wait for them.
+    Threads start first. If they turn out to block each other, as many processes are started in the
+    background, and take over when they are ready: a short run does not wait for them.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Preparing:
         decoding: Decoding,
         most: int,
     ) -> None:
-        """Take what prepares; at most `most` batches of these shapes are under way at once."""
+        """Set the preparation; at most `most` batches of these shapes are in progress at once."""
         self._prepare, self._plan, self._shapes = prepare, plan, shapes
         self._decoding, self._most = decoding, most
         self._pool = ThreadPoolExecutor(decoding.threads, "litegpu-decode")
@@ -78,7 +78,7 @@ class Preparing:
         self._ready = self._closed = False
 
     def close(self) -> None:
-        """End threads and processes; what they have not begun they leave."""
+        """End threads and processes; work that has not started is dropped."""
         self._closed = True
         self._pool.shutdown(cancel_futures=True)
         if self._starter is not None:
@@ -89,7 +89,7 @@ class Preparing:
             decoder.end()
 
     def begin(self, items: list[Any]) -> tuple[Inputs, list[Future[list[Prepared]]]]:
-        """Begin to prepare a batch. Raises WorkerError where processes must be and cannot."""
+        """Start to prepare a batch. Raises WorkerError if required processes cannot start."""
         self._consider()
         inputs = self._inputs(len(items))
         if inputs.shared is None:
@@ -104,12 +104,12 @@ class Preparing:
         ]
 
     def done(self, inputs: Inputs) -> None:
-        """Take back the memory of a batch."""
+        """Reuse the memory of a batch."""
         if inputs.shared is not None:
             self._free.put(inputs.shared)
 
     def empty(self) -> Arrays:
-        """Return inputs of a batch that hold zeros."""
+        """Return zero-filled inputs of a batch."""
         return [np.zeros(each.sizes, each.dtype) for each in self._shapes]
 
     def _inputs(self, count: int) -> Inputs:
@@ -117,7 +117,7 @@ class Preparing:
             return Inputs(self.empty())
         try:
             number = self._free.get_nowait()
-        except queue.Empty:  # they are as many as are under way, but for a run that was left
+        except queue.Empty:  # one per batch in progress, except after an abandoned run
             return Inputs(self.empty())
         if count < self._plan.batch:
             clear(self._memory[number])
@@ -132,7 +132,7 @@ class Preparing:
         return [found]
 
     def _elsewhere(self, items: list[Any], inputs: Inputs, first: int) -> list[Prepared]:
-        """Prepare samples in a process; of those that take it with them only one may be to blame.
+        """Prepare samples in a process; of several that end it, only one may be the cause.
 
         Such a sample fails alone.
         """
@@ -159,12 +159,12 @@ class Preparing:
         return [Prepared(error, begun, time.time() - begun, 0.0)]
 
     def _consider(self) -> None:
-        """Start processes where they are wanted, by the flag or by what threads have shown."""
+        """Start processes if requested, by the flag or by the measured times of threads."""
         if self._failed is not None:
             failed, self._failed = self._failed, None
             ended = f"one ended before it was ready, with {failed}"
             error = cannot(ended if isinstance(failed, LostError) else reason(failed))
-            # A RuntimeError says that this process should not run all of this in the first place.
+            # A RuntimeError means that this process should not run all of this in the first place.
             if self._decoding.where == PROCESSES or isinstance(failed, RuntimeError):
                 raise error from failed
             note(f"Samples are decoded in threads. {error}")
@@ -176,7 +176,7 @@ class Preparing:
                 self._consider()
 
     def _pays(self) -> bool:
-        # Where threads are more than CPUs, they wait for these: processes would, too.
+        # If there are more threads than CPUs, they wait for these: so would processes.
         if self._decoding.where != AUTO or not _FEW <= self._decoding.threads <= default_threads():
             return False
         with self._lock:
@@ -198,7 +198,7 @@ class Preparing:
             for number in range(self._most):
                 self._free.put(number)
             self._ready = not self._closed
-        except Exception as error:  # what is sent may be anything
+        except Exception as error:  # what is sent may raise anything
             for decoder in self._decoders:
                 decoder.leave()
             self._failed = error

@@ -1,4 +1,4 @@
-"""What engines are given and what they give back; all of it can be sent to other processes."""
+"""The inputs and results of engines; all of them can be sent to other processes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 AUTO, THREADS, PROCESSES = "auto", "threads", "processes"
 DECODE_IN = (AUTO, THREADS, PROCESSES)
-"""Where samples are prepared: in threads of the worker, or each in a process of its own."""
+"""Where samples are prepared: in threads of the worker, or each in a separate process."""
 Arrays = list[NDArray[Any]]
-"""One array for each input or output of a model, in its order."""
+"""One array for each input or output of a model, in order."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output of a model as one sample has it.
+    """An input or output of a model for one sample.
 
-    `shape` is without the batch where the model has one. `dynamic` says that only a run tells it.
-    `quantization` is (scale, zero point); a scale of 0 says that there is none.
+    `shape` is without the batch if the model has one. `dynamic`: it is known only after a run.
+    `quantization` is (scale, zero point); a scale of 0 means none.
     """
 
     name: str
@@ -44,9 +44,9 @@ class Tensor:
 class BatchPlan:
     """How a model takes samples: `batch` of them at once.
 
-    `model` is its file, changed where shapes that are written in it would allow no such batch.
-    `batched` says that the first dimension of its inputs and outputs counts samples; else a
-    sample is all of each tensor. `why_single` says why no more than the model's own number go in.
+    `model` is its file, modified if its shapes would not permit that batch. `batched`: the first
+    dimension of its inputs and outputs counts samples; otherwise a sample is the whole of each
+    tensor. `why_single` is the reason why no more than the model's own number is possible.
     """
 
     inputs: tuple[Tensor, ...]
@@ -66,7 +66,7 @@ class Place:
 
 
 class Opened(NamedTuple):
-    """An interpreter whose tensors have no memory yet, and the delegate that it has."""
+    """An interpreter before the allocation of its tensors, and its delegate."""
 
     interpreter: Any
     delegate: GpuDelegate | None
@@ -101,10 +101,10 @@ class Job(Generic[Item, Value]):
 
 @dataclass(frozen=True)
 class Result(Generic[Value]):
-    """What became of a sample: its value, or None and why it has none; times in seconds.
+    """The result of a sample: its value, or None and an error; times in seconds.
 
-    `infer_s` is the sample's share of the time of its batch, `place` who ran it.
-    `begun` is when its preparation began, in seconds since the epoch.
+    `infer_s` is the sample's share of the time of its batch, `place` is where it ran. `begun` is
+    the start of its preparation, in seconds since the epoch.
     """
 
     name: str
@@ -119,9 +119,9 @@ class Result(Generic[Value]):
 
 @dataclass(frozen=True)
 class Settings:
-    """How an engine spreads work; 0 leaves a number to it.
+    """How an engine distributes work; 0 lets it choose a number.
 
-    `gpus_per_worker` below 1 has several workers share a GPU.
+    With `gpus_per_worker` below 1, several workers share a GPU.
     """
 
     engine: str = "local"
@@ -133,22 +133,22 @@ class Settings:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How many samples a worker prepares at once, and where: one of DECODE_IN."""
+    """The number of samples that a worker prepares at once, and where: one of DECODE_IN."""
 
     threads: int
     where: str = AUTO
 
 
 def chunks(items: Sequence[Item], plan: BatchPlan) -> list[Sequence[Item]]:
-    """Cut samples into pieces that workers take, each of whole batches."""
+    """Divide samples into chunks of whole batches for workers."""
     size = chunk_size(plan)
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def chunk_size(plan: BatchPlan) -> int:
-    """Return how many samples a chunk has: whole batches, of little memory when they are done.
+    """Return the number of samples per chunk: whole batches, with results of limited size.
 
-    It follows from the model alone, so every engine makes the same batches.
+    It depends only on the model, so every engine computes the same batches.
     """
     sample = sum(each.nbytes for each in (*plan.inputs, *plan.outputs)) or 1
     batches = min(_CHUNK_BYTES // (sample * plan.batch), -(-_CHUNK_SAMPLES // plan.batch))

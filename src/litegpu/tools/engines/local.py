@@ -1,4 +1,4 @@
-"""The engine of one machine: in this process where there is one worker, else a process each."""
+"""The engine of one machine: in this process with one worker, otherwise in a process each."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from litegpu.tools.engines.jobs import Decoding, Item, Job, Place, Result, Value
 from litegpu.tools.engines.worker import Done, Worker
 
 _WORKER_CHUNKS = 2
-"""Chunks that a worker has at once: while it ends one it begins the next."""
+"""Chunks that a worker has at once: it starts the next one while it finishes one."""
 _WINDOW = 4
-"""Chunks a worker that may be under way or wait for their turn."""
+"""Maximum number of chunks per worker that are in progress or waiting."""
 _TRIES = 3
-"""How many workers a chunk may take with it before it counts as the cause."""
+"""Number of workers that end with a chunk before it counts as the cause."""
 _LOOK_S = 0.2
 
 
 def run(
     job: Job[Item, Value], chunks: Sequence[Any], places: Sequence[Place], decoding: Decoding
 ) -> Generator[Result[Value], None, None]:
-    """Yield the results of all samples in their order.
+    """Yield the results of all samples in order.
 
     Raises:
-        WorkerError: workers that were given the same samples were lost again and again.
+        WorkerError: several workers ended while they processed the same samples.
     """
     if len(places) == 1:
         done = _in_this_process(job, chunks, places[0], decoding)
@@ -53,14 +53,14 @@ def _in_this_process(
 
 
 def _serve(connection: Connection, job: Job[Any, Any], place: Place, decoding: Decoding) -> None:
-    """Be a worker: take numbered chunks until None comes, send what is Done or an error."""
+    """Run a worker: process numbered chunks until None arrives, send Done objects or an error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     with ahead(iter(connection.recv, None), depth=_WORKER_CHUNKS + 1) as chunks:
         try:
             with contextlib.closing(Worker(job, place, decoding)) as worker:
                 for done in worker.run(chunks):
                     connection.send(done)
-        except (EOFError, OSError):  # the parent is gone
+        except (EOFError, OSError):  # the parent has ended
             return
         except LitegpuError as error:
             connection.send(error)
@@ -69,12 +69,12 @@ def _serve(connection: Connection, job: Job[Any, Any], place: Place, decoding: D
 
 
 class _Process(Generic[Value]):
-    """A worker's process, and the chunks that it was given."""
+    """A worker's process, and the chunks assigned to it."""
 
     def __init__(self, job: Job[Any, Value], place: Place, decoding: Decoding) -> None:
-        context = multiprocessing.get_context("spawn")  # no GPU API survives a fork
+        context = multiprocessing.get_context("spawn")  # no GPU API works after a fork
         self.connection, theirs = context.Pipe()
-        # No daemon, for these may have no processes of their own.
+        # Not a daemon: daemons may not have child processes.
         self._process = context.Process(target=_serve, args=(theirs, job, place, decoding))
         self._process.start()
         atexit.register(self._process.terminate)
@@ -83,7 +83,7 @@ class _Process(Generic[Value]):
         self.chunks: list[int] = []
 
     def give(self, number: int, chunk: Any) -> None:
-        """Hand over a chunk; a worker that is gone is noticed when it is listened to."""
+        """Send a chunk; the end of a worker is noticed when its connection is read."""
         self.chunks.append(number)
         with contextlib.suppress(OSError):
             self.connection.send((number, chunk))
@@ -107,7 +107,7 @@ class _Process(Generic[Value]):
 
 
 class _Crew(Generic[Value]):
-    """Several workers, and the order of what they have done."""
+    """Several workers, and the order of their results."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class _Crew(Generic[Value]):
             self._finished[found.chunk] = self._partial.pop(found.chunk)
 
     def _replace(self, worker: _Process[Value]) -> None:
-        """Give the chunks of a lost worker to others, and its place to a new one."""
+        """Assign the chunks of a lost worker to others, and replace it by a new one."""
         how = worker.how_it_died()
         for number in worker.chunks:
             self._partial.pop(number, None)
@@ -176,7 +176,7 @@ class _Crew(Generic[Value]):
             suspect = self._chunks[worker.chunks[0]]
             names = [self._job.name(item) for item in self._job.read(suspect)]
             raise WorkerError(
-                f"{_TRIES} workers were lost ({how}) while they were at the samples from "
+                f"{_TRIES} workers were lost ({how}) while they processed the samples from "
                 f"{names[0]} to {names[-1]}. Look for a crash in a decoder or driver, or for a "
                 "lack of memory; fewer --workers or --decode_threads need less. A script of your "
                 "own must start them below `if __name__ == '__main__':`."

@@ -1,4 +1,4 @@
-"""Which GPU a worker gets."""
+"""Assigns GPUs to workers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from litegpu.tools.engines.jobs import Place, Settings
 
 
 def places(wanted: Settings, backend: str | None, device: int | str | None) -> list[Place]:
-    """Return the GPU of each worker on this machine: all of the best API's, or what is asked for.
+    """Return the GPU of each worker on this machine: all of the best API, or the requested ones.
 
-    Without a GPU there is one worker, unless told otherwise, in the delegate's own place.
+    Without a GPU there is one worker by default, on the delegate's own device.
 
     Raises:
         OptionsError: a worker would need more than one GPU.
     """
     refuse_several_gpus(wanted)
     gpus = [] if device not in (None, "") or config.text("LITEGPU_DEVICE") else gpus_of(backend)
-    # The one GPU there is the delegate finds by itself, or another API if that one refuses.
+    # A single GPU is found by the delegate itself, or through another API if that one fails.
     here = [Place(each.backend, each.index) for each in gpus] if len(gpus) > 1 else [Place()]
     sharing = max(int(1 / wanted.gpus_per_worker), 1) if gpus else 1
     count = wanted.workers or len(here) * sharing
@@ -37,7 +37,7 @@ def gpus_of(backend: str | None) -> list[backends.DeviceInfo]:
 
 
 def refuse_several_gpus(wanted: Settings) -> None:
-    """Raise OptionsError where a worker is to have more than one GPU."""
+    """Raise OptionsError if a worker is to have more than one GPU."""
     if wanted.gpus_per_worker > 1:
         raise OptionsError(
             f"--gpus_per_worker={wanted.gpus_per_worker:g}: a delegate uses one GPU. "

@@ -1,4 +1,4 @@
-"""How a model takes samples: whether its first dimension counts them, and how many at once."""
+"""Finds out how a model takes samples: whether its first dimension counts them, and how many."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from litegpu.tools.engines.jobs import Arrays, BatchPlan, Opened, Place, Tensor
 Open = Callable[[bytes, Place], Any]
 
 AUTOMATIC_BATCH = 16
-"""Enough for most of what batches save; more takes memory and makes the first result late."""
+"""The default batch: larger ones save little, need more memory and delay the first result."""
 _TRIED_BATCH = 2
-"""Times the model's own batch."""
+"""Multiple of the model's own batch."""
 _TOLERANCE = 1e-3
-"""Of an output's largest magnitude: kernels of another batch may add in another order."""
+"""Tolerance relative to an output's magnitude: kernels of another batch may sum in another order.
+"""
 
 
 def plan(model: bytes, batch: int = 0, open_model: Open | None = None) -> BatchPlan:
@@ -36,7 +37,7 @@ def plan(model: bytes, batch: int = 0, open_model: Open | None = None) -> BatchP
         open_model: makes an interpreter where the CPU alone cannot run the model.
 
     Raises:
-        ModelError: the runtime refuses the model, or it cannot take such a batch.
+        ModelError: the runtime rejects the model, or it cannot take such a batch.
     """
     own = _Trial(model, open_model)
     refusal = "" if own.batched else "its inputs and outputs do not share a first dimension"
@@ -68,7 +69,7 @@ class _Trial:
         outputs = self._interpreter.get_output_details()
         first = {value.shape[:1] for value in values}
         first |= {tuple(int(size) for size in each["shape"][:1]) for each in inputs}
-        # A first dimension that a run decides, not the inputs', counts something else.
+        # A first dimension that depends on data counts something else.
         free = {_signature(each)[:1] == [-1] for each in inputs}
         decided = any(_signature(each)[:1] == [-1] for each in outputs) and True not in free
         self.batched = len(first) == 1 and () not in first and bool(inputs) and not decided
@@ -106,7 +107,7 @@ class _Trial:
         return found
 
     def _difference(self, resized: Any, batch: int) -> str:
-        """Return how samples that run together differ from each by itself, empty if they do not."""
+        """Return how samples in a batch differ from each sample alone; empty if they do not."""
         random = np.random.default_rng(0)
         details = resized.get_input_details()
         noise = [random_tensor(each, int(random.integers(1 << 30))) for each in details]
@@ -120,7 +121,7 @@ class _Trial:
             part = slice(start, start + self.batch)
             alone = self._run([values[part] for values in noise])
             if not all(map(_close, [values[part] for values in together], alone)):
-                return "a sample then changes what others get"
+                return "a sample then changes the results of others"
         return ""
 
     def _run(self, inputs: Arrays, interpreter: Any = None) -> Arrays:
@@ -132,7 +133,7 @@ class _Trial:
 
 
 def _open(model: bytes, open_model: Open | None) -> Any:
-    """Return an interpreter without memory: on the CPU where that has all operations."""
+    """Return an interpreter without memory: on the CPU if that has all operations."""
     threads = runtime.default_threads()
     if open_model is not None:
         try:
@@ -144,12 +145,12 @@ def _open(model: bytes, open_model: Open | None) -> Any:
 
 
 def _signature(detail: dict[str, Any]) -> list[int]:
-    """Return a shape as the file has it: -1 is a size that may be any."""
+    """Return a shape as in the file: -1 is an open size."""
     return [int(size) for size in detail.get("shape_signature", detail["shape"])]
 
 
 def _core(error: ModelError) -> str:
-    """Return what the runtime said, without what stands around it."""
+    """Return the runtime's message without the text around it."""
     text = " ".join(str(error).split())
     for remedy in (" Leave --batch out", " Use a model that can"):
         text = text.split(remedy)[0]
@@ -170,7 +171,7 @@ def _tensor(detail: dict[str, Any], shape: tuple[int, ...], skip: int) -> Tensor
 
 
 def _close(got: Any, want: Any) -> bool:
-    """Whether both agree but for the order of sums; NaN is NaN."""
+    """Whether both are equal except for the order of sums; NaN equals NaN."""
     if got.shape != want.shape:
         return False
     if got.dtype.kind not in "fc":

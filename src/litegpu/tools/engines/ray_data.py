@@ -1,6 +1,6 @@
-"""The engine of a cluster: Ray Data gives chunks to actors, each with a delegate of its own.
+"""The engine of a cluster: Ray Data sends chunks to actors, each with its own delegate.
 
-A lost actor or machine is replaced, and its chunks are done again, by Ray.
+Ray replaces a lost actor or machine, and repeats its chunks.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from litegpu.tools.engines.stages import Meter, Run
 from litegpu.tools.engines.worker import Worker
 
 _TASK_CHUNKS = 8
-"""The most chunks of a task: between two tasks of an actor nothing overlaps."""
+"""Maximum number of chunks per task: between two tasks of an actor nothing overlaps."""
 _TASKS = 4
-"""Tasks of an actor at least, where there are so many chunks: the last ones end together."""
+"""Minimum number of tasks per actor, if there are enough chunks: the last ones end together."""
 _THREADS = 4
-"""The most threads to decode that a worker gets by itself."""
+"""Default maximum number of decoding threads of a worker."""
 
 
 def start(
     job: Job[Item, Value], pieces: Sequence[Any], wanted: Settings, backend: str | None
 ) -> Run[Value]:
-    """Return the results of a cluster in order: RAY_ADDRESS's, or one of this machine alone.
+    """Return the results of a cluster in order: of RAY_ADDRESS, or of this machine alone.
 
     Raises:
         MissingDependencyError: Ray is not installed.
@@ -61,12 +61,12 @@ def start(
 
 def _connect(ray: Any) -> None:
     try:
-        # Nothing is sent home by a cluster that nobody started by hand, nor told about its insides.
+        # A cluster started automatically sends no usage statistics, and logs nothing about itself.
         with (
             config.placeholder("RAY_USAGE_STATS_ENABLED", "0"),
             config.placeholder("RAY_BACKEND_LOG_LEVEL", "fatal"),
         ):
-            # Not one that happens to run here, nor what is left of it, unless it was named.
+            # Ignore a cluster that happens to run here, or its remains, unless it was named.
             address = None if config.names_ray_cluster() else "local"
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -82,7 +82,7 @@ def _leave(ray: Any, ours: bool) -> None:
 
 
 def _sizes(nodes: list[dict[str, float]], wanted: Settings) -> tuple[int, int, float]:
-    """Return how many workers there are, the decoding threads of each, and its GPUs."""
+    """Return the number of workers, the decoding threads of each, and its GPUs."""
     has_gpus = any(node.get("GPU") for node in nodes)
     gpus = wanted.gpus_per_worker if has_gpus else 0.0
     most = int(max((node.get("CPU", 0) for node in nodes), default=0))
@@ -135,7 +135,7 @@ def _results(
 
 
 def _tasks(pieces: Sequence[Any], workers: int) -> list[dict[str, Any]]:
-    """Return runs of chunks: long ones where there are many."""
+    """Return runs of chunks: long ones if there are many."""
     length = min(max(len(pieces) // (workers * _TASKS), 1), _TASK_CHUNKS)
     numbered = list(enumerate(pieces))
     return [
@@ -150,21 +150,21 @@ def _opened(row: dict[str, Any], expected: Iterator[int]) -> list[Result[Any]]:
     if isinstance(found, LitegpuError):
         raise found
     if number != next(expected, None):
-        raise WorkerError(f"Ray gave chunk {number} out of its turn. Report this as a bug.")
+        raise WorkerError(f"Ray returned chunk {number} out of order. Report this as a bug.")
     results: list[Result[Any]] = found
     return results
 
 
 class _Actor:
-    """A worker in a process of Ray's. What goes wrong with it travels as a result.
+    """A worker in a process of Ray. Its errors are sent as results.
 
-    An exception would have Ray start the actor again, and hide its type.
+    After an exception, Ray would start the actor again, and hide the exception's type.
     """
 
     def __init__(self, job: Any, decoding: Decoding, backend: str | None, folder: str) -> None:
         import ray
 
-        with contextlib.suppress(OSError):  # paths may be relative, to where the run was started
+        with contextlib.suppress(OSError):  # paths may be relative to the folder of the run
             os.chdir(folder)
         self._error: LitegpuError | None = None
         job = ray.get(job) if isinstance(job, ray.ObjectRef) else job
@@ -195,9 +195,9 @@ class _Actor:
 
 
 def _place(ray: Any, backend: str | None) -> Place:
-    """Return the GPU that Ray gave this actor, where it did not hide the others from its API."""
+    """Return the GPU that Ray assigned to this actor, unless it is the only visible one."""
     gpus = gpus_of(backend)
-    with contextlib.suppress(ValueError):  # names of parts of a GPU are no numbers
+    with contextlib.suppress(ValueError):  # names of GPU partitions are not numbers
         given = [int(each) for each in ray.get_gpu_ids()]
         if len(gpus) > 1 and given:
             mine = gpus[given[0] % len(gpus)]

@@ -1,4 +1,4 @@
-"""What each stage of a run could do by itself, and how far the stages overlapped."""
+"""The throughput of each stage of a run, and the overlap of the stages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from litegpu.wording import counted
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage: how many workers it has, how long they were busy in all, with how many samples."""
+    """A stage: its number of workers, their total busy time, and the number of samples."""
 
     name: str
     workers: int
@@ -26,12 +26,12 @@ class Stage:
 
     @property
     def alone_s(self) -> float:
-        """Seconds that the run would take if there were only this stage."""
+        """Seconds that the run would take with this stage alone."""
         return self.busy_s / self.workers
 
     @property
     def rate(self) -> float:
-        """Samples a second that it could do by itself; 0 if it did nothing."""
+        """Samples per second that it could process alone; 0 if it did nothing."""
         return self.samples / self.alone_s if self.alone_s else 0.0
 
 
@@ -60,9 +60,9 @@ class Meter:
     _begun: float = field(default=math.inf, repr=False)
 
     def watch(self, results: Iterable[Result[Value]]) -> Iterator[Result[Value]]:
-        """Yield the results; what is done with each until the next is taken counts as writing.
+        """Yield the results; the processing of each until the next is requested counts as writing.
 
-        The run's time begins with the first preparation: until then workers open delegates.
+        The run's time starts with the first preparation: before that, workers open delegates.
         """
         for result in results:
             self._add(result)
@@ -90,7 +90,7 @@ class Meter:
         self.finish_s += result.finish_s
 
     def stages(self) -> list[Stage]:
-        """Return the stages in their order."""
+        """Return the stages in order."""
         threads = self.workers * self.decode_threads
         return [
             Stage("decode", threads, self.prepare_s, self.decoded),
@@ -100,19 +100,19 @@ class Meter:
 
     @property
     def begun(self) -> float:
-        """When the first preparation began, in seconds since the epoch; infinite before that."""
+        """The start of the first preparation, in seconds since the epoch; infinite before it."""
         return self._begun
 
     @property
     def rate(self) -> float:
-        """Samples a second of the whole run."""
+        """Samples per second of the whole run."""
         return self.samples / self.wall_s if self.wall_s else 0.0
 
     @property
     def overlap(self) -> float:
-        """How much of what could be done in parallel was: 1 where the slowest stage never waits.
+        """The used part of the possible parallelism: 1 if the slowest stage never waits.
 
-        0 is the time of one stage after the other.
+        0 means that one stage ran after the other.
         """
         alone = [stage.alone_s for stage in self.stages()]
         saved, most = sum(alone) - self.wall_s, sum(alone) - max(alone)
@@ -120,11 +120,11 @@ class Meter:
 
     @property
     def alone_s(self) -> float:
-        """Seconds of one stage after the other; more than `wall_s` where they overlap."""
+        """Seconds of the stages in sequence; more than `wall_s` if they overlap."""
         return sum(stage.alone_s for stage in self.stages())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all figures for JSON; seconds, and samples a second."""
+        """Return all figures for JSON; seconds, and samples per second."""
         return {
             "samples": self.samples,
             "failed": self.failed,
@@ -143,7 +143,7 @@ class Meter:
         }
 
     def print(self, unit: str = "sample") -> None:
-        """Print a table of the stages, and how far they overlapped."""
+        """Print a table of the stages, and how much they overlapped."""
         print_table(
             ("stage", ">workers", ">busy s", f">{unit}s/s by itself"),
             [
@@ -159,27 +159,27 @@ class Meter:
                 f"{self.overlap:.0%} of what is possible."
                 if self.alone_s > self.wall_s
                 else f"The stages would take {self.alone_s:.2f} s one after the other: the rest "
-                "went by while workers began, or waited for each other."
+                "passed while workers started, or waited for each other."
             )
         )
 
 
 class Steps:
-    """How long each step of a tool took, one after the other, from when this was made."""
+    """The time of each step of a tool, one after the other, from its creation."""
 
     def __init__(self) -> None:
-        """Begin the first step."""
+        """Start the first step."""
         self._begun = time.time()
         self.seconds: dict[str, float] = {}
 
     def end(self, name: str, at: float = math.inf) -> None:
-        """End a step now, or earlier: at some seconds since the epoch."""
+        """End a step now, or at an earlier time in seconds since the epoch."""
         end = max(min(at, time.time()), self._begun)
         self.seconds[name] = end - self._begun
         self._begun = end
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the seconds of all steps, and of each, for JSON."""
+        """Return the total time, and that of each step, for JSON."""
         return {"total_seconds": sum(self.seconds.values()), "steps": self.seconds}
 
     def print(self) -> None:
@@ -190,7 +190,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Run(Generic[Value]):
-    """Samples under way: their results in order, and the meter that may watch them.
+    """A running job: the results in order, and the meter that may watch them.
 
     `results` is a generator; closing it ends all workers.
     """

@@ -1,4 +1,4 @@
-"""One delegate and the threads that decode for it: what every engine has in each of its places."""
+"""One delegate and its decoding threads: the worker of every engine."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from litegpu.tools.engines.jobs import (
 )
 
 _BATCHES_AHEAD = 2
-"""Batches that wait for the GPU, decoded; those that are being decoded come on top."""
+"""Decoded batches that wait for the GPU, in addition to those being decoded."""
 
 
 @dataclass(frozen=True)
 class Done(Generic[Value]):
-    """Results of a batch of chunk number `chunk`, the last of which is `final`."""
+    """Results of a batch of chunk number `chunk`; `final` marks the last batch."""
 
     chunk: int
     results: list[Result[Value]]
@@ -46,7 +46,7 @@ class Done(Generic[Value]):
 
 @dataclass
 class _Batch(Generic[Item]):
-    """A batch on its way: its samples, and the inputs that they are prepared into."""
+    """A batch in progress: its samples, and the inputs that they are prepared into."""
 
     chunk: int
     items: list[Item]
@@ -56,19 +56,19 @@ class _Batch(Generic[Item]):
 
 
 class Worker(Generic[Item, Value]):
-    """Runs chunks of samples in order; use it in one thread."""
+    """Runs chunks of samples in order; for use in one thread."""
 
     def __init__(self, job: Job[Item, Value], place: Place, decoding: Decoding) -> None:
         """Open the job's interpreter. Raises what `job.open` does, and ModelError."""
         self._job = job
         self._session = Session(job, place)
         self._depth = max(_BATCHES_AHEAD, -(-2 * decoding.threads // job.plan.batch))
-        # one more is being made, and one the model's
+        # plus one being prepared, and one in the model
         most, shapes = self._depth + 2, self._session.shapes
         self._preparing = Preparing(job.prepare, job.plan, shapes, decoding, most)
 
     def close(self) -> None:
-        """End threads and processes; what they have not begun they leave."""
+        """End threads and processes; work that has not started is dropped."""
         self._preparing.close()
 
     def run(self, chunks: Iterable[tuple[int, Any]]) -> Iterator[Done[Value]]:
@@ -78,7 +78,7 @@ class Worker(Generic[Item, Value]):
                 yield Done(batch.chunk, self._infer(batch), batch.final)
 
     def _batches(self, chunks: Iterable[tuple[int, Any]]) -> Iterator[_Batch[Item]]:
-        """Yield batches that are being decoded; none has samples of two chunks."""
+        """Yield batches that are being decoded; no batch has samples of two chunks."""
         for number, chunk in chunks:
             items = iter(self._job.read(chunk))
             batch = list(itertools.islice(items, self._job.plan.batch))
@@ -102,14 +102,14 @@ class Worker(Generic[Item, Value]):
         ]
 
     def _outputs(self, inputs: Arrays, positions: list[int]) -> dict[int, Arrays | str]:
-        """Return the outputs of the samples at these places of a batch, or why one has none."""
+        """Return the outputs of the samples at these positions of a batch, or why one has none."""
         if not positions:
             return {}
         batched = self._job.plan.batched
         try:
             outputs = self._session.run(inputs)
             return {position: slots(outputs, position, batched) for position in positions}
-        except ModelError as error:  # of what the inputs hold: find out whose
+        except ModelError as error:  # caused by the inputs: find out by which sample
             if len(positions) == 1:
                 return {positions[0]: reason(error)}
         found: dict[int, Arrays | str] = {}
@@ -132,7 +132,7 @@ class Worker(Generic[Item, Value]):
         else:
             try:
                 value = self._job.finish(item, found)
-            except Exception as problem:  # as of preparing
+            except Exception as problem:  # as for preparing
                 error = reason(problem)
         return Result(
             self._job.name(item),
@@ -147,13 +147,13 @@ class Worker(Generic[Item, Value]):
 
 
 class Session:
-    """An interpreter for a job's batches. A batch that is not full has zeros at its end.
+    """An interpreter for a job's batches. A partial batch is padded with zeros.
 
-    So has one of whose samples some have no inputs: what a sample gets does not depend on others.
+    So are samples without inputs in a batch: the result of a sample does not depend on others.
     """
 
     def __init__(self, job: Job[Any, Any], place: Place) -> None:
-        """Open the interpreter and give it the batch of the job's plan."""
+        """Open the interpreter and set the batch of the job's plan."""
         with quietly():
             opened = job.open(job.plan.model, place)
             if not isinstance(opened, Opened):
@@ -172,11 +172,11 @@ class Session:
         """Return the outputs of a batch.
 
         Raises:
-            ModelError: the model refuses what it holds.
+            ModelError: the model rejects its inputs.
         """
         for index, values in zip(self._inputs, inputs, strict=True):
             self._interpreter.set_tensor(index, values)
-        self._interpreter.reset_all_variables()  # samples do not follow from one another
+        self._interpreter.reset_all_variables()  # samples do not depend on each other
         runtime.invoke(self._interpreter)
         return [self._read(index) for index in self._outputs]
 
@@ -184,7 +184,7 @@ class Session:
         try:
             values: NDArray[Any] = self._interpreter.get_tensor(index)
             return values
-        except ValueError:  # what the runtime says of tensors without elements
+        except ValueError:  # the runtime's error for tensors without elements
             for detail in self._interpreter.get_output_details():
                 if detail["index"] == index and 0 in detail["shape"]:
                     return np.zeros(tuple(detail["shape"]), detail["dtype"])
@@ -192,7 +192,7 @@ class Session:
 
 
 def allocate(interpreter: Any, plan: BatchPlan) -> None:
-    """Give an interpreter's tensors memory, for the batch of the plan."""
+    """Allocate an interpreter's tensors, for the batch of the plan."""
     if plan.batched and plan.batch != _own_batch(interpreter):
         runtime.set_batch(interpreter, plan.batch)
     else:
@@ -200,7 +200,7 @@ def allocate(interpreter: Any, plan: BatchPlan) -> None:
 
 
 def _name(delegate: GpuDelegate | None) -> str:
-    """Return where a model runs."""
+    """Return a description of where a model runs."""
     report = delegate.report if delegate else None
     if report is None or not report.delegated_nodes:
         return "CPU"

@@ -1,4 +1,4 @@
-"""`litegpu inference_diff MODEL`: how far the delegate is from the CPU, on Gaussian data."""
+"""`litegpu inference_diff MODEL`: compares the delegate with the CPU on Gaussian data."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ from litegpu.tools.wire import message, repeated
 ARGUMENTS = {"model": "a .tflite file (also --model_file=FILE), a known name, or zoo:NAME"}
 FLAGS = (
     DELEGATE,
-    Flag("num_runs", positive_int, 50, "how many inputs are drawn"),
+    Flag("num_runs", positive_int, 50, "number of random inputs"),
     THREADS,
     METRICS_FILE,
-    Flag("reference", str, "", "have the CPU run this model instead", metavar="MODEL"),
+    Flag("reference", str, "", "use this model on the CPU instead", metavar="MODEL"),
     Flag(
         *("tolerance", positive, None),
-        "the part of an output's largest magnitude that an element may be off; beyond it the exit "
-        "status is 1 (default: 0.001, or 0.02 where the GPU computes in half precision)",
+        "maximum error relative to an output's largest magnitude; beyond it the exit "
+        "status is 1 (default: 0.001, or 0.02 if the GPU computes in half precision)",
     ),
     Flag(
         *("per_node", bool, False),
-        "where an output is beyond the tolerance: say which node goes wrong first, and what helps",
+        "if an output is beyond the tolerance: find the first wrong node, and what helps",
     ),
     *REGISTRAR_FLAGS,
     JSON,
@@ -85,7 +85,7 @@ TOLERANCES = {"fp32": 1e-3, "fp16": 2e-2}
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """What was found: with --per_node the node that goes wrong, and each node's error."""
+    """The result: the comparison and, with --per_node, the wrong node and each node's error."""
 
     comparison: Comparison
     tolerance: float
@@ -95,7 +95,7 @@ class _Evaluation:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run both sides, print how far they are apart; 1 where an output is beyond the tolerance.
+    """Run both sides, print the differences; 1 if an output is beyond the tolerance.
 
     Files are written last.
     """
@@ -144,7 +144,7 @@ def _page(model: FoundModel, found: _Evaluation) -> Page:
 
 
 def _verdict(found: _Evaluation) -> str:
-    """Return in a sentence whether the two sides agree."""
+    """Return a sentence: whether the two sides agree."""
     outputs = found.comparison.outputs
     bad = sum(each.first_bad is not None for each in outputs)
     if not bad:
@@ -162,12 +162,12 @@ def _headline(found: _Evaluation) -> list[tuple[str, str]]:
         ("runs", str(compared.num_runs)),
         ("tolerance", f"{found.tolerance:g}"),
         ("latency of the CPU, 1 thread", f"{compared.reference.avg_us / 1e3:.3f} ms"),
-        ("latency of what is tested", f"{compared.test.avg_us / 1e3:.3f} ms"),
+        ("latency of the test", f"{compared.test.avg_us / 1e3:.3f} ms"),
     ]
 
 
 def _evaluate(args: argparse.Namespace, model: FoundModel) -> _Evaluation:
-    """Compare, and look for the node that goes wrong where that is asked for."""
+    """Compare, and search for the wrong node if requested."""
     reference = find_model(args.reference) if args.reference else model
     delegates = task_delegates(args, model.content)
     test = delegates.interpreter(model.content)
@@ -202,7 +202,7 @@ def _evaluate(args: argparse.Namespace, model: FoundModel) -> _Evaluation:
 
 
 def _check_alike(model: FoundModel, reference: FoundModel, test: Any, against: Any) -> None:
-    """Raise ModelError for two models that do not take or make the same tensors."""
+    """Raise ModelError for two models with different inputs or outputs."""
     for what in ("input", "output"):
         sides = [_kinds(getattr(each, f"get_{what}_details")()) for each in (test, against)]
         if sides[0] != sides[1]:
@@ -218,7 +218,7 @@ def _kinds(details: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def comparison_lines(found: Comparison, tolerance: float) -> list[str]:
-    """Return the documented lines, and below each output's one what is worst in it."""
+    """Return the documented lines, and below each output's one its largest error."""
     lines = [
         f"Num evaluation runs: {found.num_runs}",
         f"Reference run latency: {found.reference.text()}",
@@ -233,7 +233,7 @@ def comparison_lines(found: Comparison, tolerance: float) -> list[str]:
 
 
 def beyond_lines(found: Comparison, tolerance: float) -> list[str]:
-    """Return a line for each output that is beyond the tolerance: where first, and by how much."""
+    """Return a line for each output beyond the tolerance: the first element, and its error."""
     return [
         f"Output {index}, '{each.name}', is beyond the tolerance of {tolerance:g} of its largest "
         f"magnitude: element {list(bad.index)} is {bad.test:g} instead of {bad.reference:g} in run "

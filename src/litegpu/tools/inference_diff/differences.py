@@ -1,4 +1,4 @@
-"""Two interpreters on the same Gaussian inputs: how long each takes, how far they are apart."""
+"""Compares two interpreters on the same Gaussian inputs: latencies and differences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from litegpu.runtime_abi.interpreter import invoke, set_inputs
 from litegpu.tools.latencies import LatencyStatistics
 
 INVOKES = 3
-"""How often each side is timed in a run, as in TensorFlow Lite's tool."""
+"""Number of timed invokes of each side per run, as in TensorFlow Lite's tool."""
 
 _SEED = 5489
 _MEAN, _DEVIATION = 0.5, 1 / 3
@@ -24,10 +24,10 @@ _OUTPUTS = ("float32", "int8", "uint8", "int32", "bool")
 
 
 class GaussianInputs:
-    """Inputs that are drawn alike every time, normally distributed over the range of their type."""
+    """Reproducible inputs, normally distributed over the range of their type."""
 
     def __init__(self, details: Sequence[dict[str, Any]]) -> None:
-        """Take the inputs' details. Raises ModelError for a type that the tool does not draw."""
+        """Set the inputs' details. Raises ModelError for an unsupported type."""
         self._details = details
         self._random = np.random.Generator(np.random.MT19937(_SEED))
         _check_types("inputs", details, _INPUTS)
@@ -47,7 +47,7 @@ class GaussianInputs:
         return (low + unit * (float(high) - low)).astype(kind)
 
     def _unit(self, count: int) -> NDArray[np.float64]:
-        """Return normally distributed numbers, those outside of [0, 1) drawn again."""
+        """Return normally distributed numbers; those outside [0, 1) are drawn again."""
         values = self._random.normal(_MEAN, _DEVIATION, count)
         while (outside := (values < 0) | (values >= 1)).any():
             values[outside] = self._random.normal(_MEAN, _DEVIATION, int(outside.sum()))
@@ -56,7 +56,7 @@ class GaussianInputs:
 
 @dataclass(frozen=True)
 class BadElement:
-    """An element that is further away than allowed."""
+    """An element beyond the tolerance."""
 
     run: int
     index: tuple[int, ...]
@@ -66,10 +66,10 @@ class BadElement:
 
 @dataclass(frozen=True)
 class OutputDiff:
-    """How far an output is from the reference over all runs.
+    """The differences of an output from the reference over all runs.
 
     `avg_error` to `std_deviation` are of the runs' mean absolute errors, in the output's own
-    numbers: quantised ones are not made real.
+    numbers: quantized ones are not dequantized.
     """
 
     name: str
@@ -86,7 +86,7 @@ class OutputDiff:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What all runs together say."""
+    """The results of all runs together."""
 
     num_runs: int
     reference: LatencyStatistics
@@ -95,7 +95,7 @@ class Comparison:
 
 
 def distances(test: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float64]:
-    """Return |test - reference|: 0 where both are the same infinity or NaN, else infinite there."""
+    """Return |test - reference|: 0 for equal infinities or two NaN, infinite for unequal ones."""
     got, want = test.astype(np.float64), reference.astype(np.float64)
     with np.errstate(invalid="ignore"):
         found = np.abs(got - want)
@@ -104,14 +104,14 @@ def distances(test: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float64
 
 
 def magnitude(reference: NDArray[Any]) -> float:
-    """Return the largest finite magnitude, by which distances are judged; 1 where all is 0."""
+    """Return the largest finite magnitude, to which errors are relative; 1 if all is 0."""
     finite = np.abs(reference[np.isfinite(reference)].astype(np.float64))
     return float(finite.max(initial=0.0)) or 1.0
 
 
 @dataclass
 class _OutputErrors:
-    """What is gathered of an output, run by run."""
+    """The errors of an output, collected run by run."""
 
     name: str
     means: list[float] = field(default_factory=list)
@@ -119,7 +119,7 @@ class _OutputErrors:
     bad: BadElement | None = None
 
     def add(self, run: int, test: NDArray[Any], reference: NDArray[Any], tolerance: float) -> None:
-        """Take the results of a run."""
+        """Add the results of a run."""
         found = distances(test, reference)
         self.means.append(float(found.mean()) if found.size else 0.0)
         if not found.size:
@@ -201,7 +201,7 @@ def _timed(target: Any) -> int:
 
 
 def index_of(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the index of an element by its place among all."""
+    """Return the index of an element by its position in the flattened array."""
     return tuple(map(int, np.unravel_index(position, shape)))
 
 

@@ -1,4 +1,4 @@
-"""Finds the first nodes at which a delegate and the CPU part, by cutting the graph."""
+"""Finds the first nodes at which a delegate differs from the CPU, by running parts of the graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OpenModel = Callable[[bytes], Any]
 
 @dataclass(frozen=True)
 class Segment:
-    """Nodes that run in one place, in order, and how a model of some of them is opened there."""
+    """Nodes that run in one place, in order, and a function that opens a model of some of them."""
 
     nodes: tuple[int, ...]
     place: str
@@ -28,11 +28,11 @@ class Segment:
 
 @dataclass(frozen=True)
 class Parting:
-    """The shortest run of nodes that parts from the CPU when it is given the CPU's values.
+    """The shortest run of nodes that differs from the CPU when it gets the CPU's values.
 
-    The last of `nodes` is the first at which a difference shows. `exposed` says that it shows even
-    where each node's result is read, so that none is fused with the next. `results` is what these
-    nodes made of the CPU's values, by tensor.
+    The last of `nodes` is the first at which a difference appears. `exposed`: it appears even if
+    each node's result is read, so that no node is fused with the next. `results` is what these
+    nodes computed from the CPU's values, by tensor.
     """
 
     nodes: tuple[int, ...]
@@ -42,21 +42,21 @@ class Parting:
 
 
 def relative_error(test: NDArray[Any], reference: NDArray[Any]) -> float:
-    """Return the largest distance as a part of the reference's largest magnitude."""
+    """Return the largest difference relative to the reference's largest magnitude."""
     return float(distances(test, reference).max(initial=0.0)) / magnitude(reference)
 
 
 class Search:
-    """Cuts a model, runs the cuts on what the CPU computed, and compares with that."""
+    """Extracts parts of a model, runs them on the CPU's values, and compares the results."""
 
     def __init__(self, model: CuttableModel, values: Values, tolerance: float) -> None:
-        """Take the CPU's values of all tensors that can be read."""
+        """Store the CPU's values of all tensors that can be read."""
         self.model = model
         self.values = values
         self.tolerance = tolerance
 
     def first(self, segments: Sequence[Segment]) -> Parting | None:
-        """Return the first parting within any of the segments, in their order."""
+        """Return the first parting within any of the segments, in order."""
         for segment in segments:
             found = self._within(segment)
             if found is not None:
@@ -64,7 +64,7 @@ class Search:
         return None
 
     def node_errors(self, segment: Segment) -> dict[int, float]:
-        """Return how far each node's result is away within a segment; none that cannot be read."""
+        """Return each node's error within a segment; nodes that cannot be read are omitted."""
         errors = self._errors(segment, segment.nodes, exposed=True)
         found = {}
         for node in segment.nodes:
@@ -85,7 +85,7 @@ class Search:
             end = _first(ends, lambda index: self._parts(segment, nodes[: index + 1], exposed))
         else:
             return None
-        # Mostly it is one node, which a single cut shows.
+        # Mostly it is one node, which a single part shows.
         start = end
         if end and not self._parts(segment, nodes[end : end + 1], exposed):
             starts = range(end - 1, -1, -1)
@@ -111,7 +111,7 @@ class Search:
     def _run(
         self, segment: Segment, nodes: Sequence[int], exposed: bool
     ) -> dict[int, NDArray[Any]]:
-        """Return what nodes make of the CPU's values; nothing where these cannot be read."""
+        """Return what nodes compute from the CPU's values; nothing if these cannot be read."""
         model, values = self.model, self.values
         written_by = model.written_by(nodes) if exposed else model.read_by_others(nodes)
         outputs = [tensor for tensor in written_by if tensor in values]
@@ -126,7 +126,7 @@ class Search:
 
 
 def _first(positions: Sequence[int], holds: Callable[[int], bool]) -> int:
-    """Return the first place where something holds that holds at all later ones, and the last."""
+    """Return the first position from which on a condition holds, and the last one."""
     low, high = 0, len(positions) - 1
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Which node of a model goes wrong with a delegate, what it was given, and what would help."""
+"""Finds the node of a model that is wrong with a delegate, its inputs, and what would help."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _ALL_NODES = {"first_delegate_node_index": 0, "last_delegate_node_index": 2**31 
 
 @dataclass(frozen=True)
 class TensorRange:
-    """What the CPU has in a tensor, and for what a node made, what the other side has.
+    """The CPU's values of a tensor and, for computed ones, those of the other side.
 
-    `role` is "input" (of all the nodes together), "constant", "between" or "result".
-    `float16_step` is the distance of the halves next to the largest magnitude: infinite beyond
-    half's range. `difference` and `index` are of the largest error; for a constant, of the largest
-    change from the reference's. None: there is nothing to tell.
+    `role` is "input" (of all the nodes together), "constant", "between" or "result". `float16_step`
+    is the distance of the halves next to the largest magnitude: infinite beyond half's range.
+    `difference` and `index` are those of the largest error; for a constant, of the largest change
+    from the reference's. None: not applicable.
     """
 
     name: str
@@ -52,9 +52,9 @@ class TensorRange:
 
 @dataclass(frozen=True)
 class Trial:
-    """Something to try, and the largest relative error of the model's outputs with it.
+    """A change to try, and the largest relative error of the model's outputs with it.
 
-    Where it could not be tried, `failure` says why.
+    `failure` is the reason if it could not be tried.
     """
 
     flag: str
@@ -65,7 +65,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class KernelRecord:
-    """A kernel of the delegate, and the nodes that it is for."""
+    """A kernel of the delegate, and its nodes."""
 
     name: str
     template: str
@@ -74,10 +74,10 @@ class KernelRecord:
 
 @dataclass(frozen=True)
 class Finding:
-    """The first node at which the two sides part, and the nodes before it that it takes.
+    """The first node at which the two sides differ, and the preceding nodes that are involved.
 
-    `alone` says that the difference is there even where every node's result is read. `error` is
-    the node's largest distance over its output's largest magnitude.
+    `alone`: the difference exists even if every node's result is read. `error` is the node's
+    largest difference relative to its output's largest magnitude.
     """
 
     node: int
@@ -98,10 +98,10 @@ class PerNode:
     def __init__(
         self, model: bytes, reference: bytes, delegates: Delegates, inputs: list[Array]
     ) -> None:
-        """Run the reference once, and keep all its tensors.
+        """Run the reference once, and store all its tensors.
 
         Raises:
-            ModelError: the reference is a model of other nodes.
+            ModelError: the reference has other nodes.
             MissingDependencyError: a package for reading or writing models is not installed.
         """
         self._content = model
@@ -115,15 +115,15 @@ class PerNode:
             self._constants = _all_tensors(model, inputs)
 
     def _as_numbered(self, other: CuttableModel, values: dict[int, Array]) -> dict[int, Array]:
-        """Return values of another model's tensors by the numbers that they have in this one."""
+        """Return values of another model's tensors by their indices in this one."""
         sides = [
             (each.ops, *([len(some) for some in side] for side in _operands(each)))
             for each in (self._model, other)
         ]
         if sides[0] != sides[1]:
             raise ModelError(
-                f"--reference: the reference has {len(other.ops)} nodes, and they are not the "
-                f"{len(self._model.ops)} of the model, one by one. Leave --per_node out, or give a "
+                f"--reference: the reference has {len(other.ops)} nodes, which do not match the "
+                f"{len(self._model.ops)} of the model one by one. Leave --per_node out, or give a "
                 "model that differs in constants and options only."
             )
         own, others = (itertools.chain(*_operands(each)) for each in (self._model, other))
@@ -143,10 +143,10 @@ class PerNode:
             return None if found is None else self._describe(found, tolerance, whole)
 
     def errors(self) -> dict[int, float]:
-        """Return how far each node is from the CPU, as a part of its largest magnitude.
+        """Return each node's error relative to its largest magnitude.
 
-        Each part of the graph is given the CPU's values: errors add up within it only. Nodes whose
-        results cannot be read are left out.
+        Each part of the graph gets the CPU's values: errors accumulate only within it. Nodes whose
+        results cannot be read are omitted.
         """
         with quietly():
             delegated = self._delegates.interpreter(self._content)
@@ -177,7 +177,7 @@ class PerNode:
                 yield Segment(part, _GPU, _changed(self._delegates, **_ALL_NODES).interpreter)
 
     def _everything(self) -> Segment:
-        """Return the whole graph as it runs, for what no part of it shows."""
+        """Return the whole graph as it runs, for errors that no part of it shows."""
         return Segment(
             tuple(range(len(self._model.ops))),
             self._delegates.describe(),
@@ -247,7 +247,7 @@ class PerNode:
     def _remedies(
         self, gpu: GpuDelegate, nodes: tuple[int, ...]
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield flags that may help with the options that they stand for."""
+        """Yield flags that may help, with their options."""
         if gpu.precision == "fp16":
             yield FP32, {"precision": "fp32"}
         for backend in dict.fromkeys(device.backend for device in list_devices()):
@@ -261,7 +261,7 @@ class PerNode:
             yield f"--first_delegate_node_index={first}", {"first_delegate_node_index": first}
 
     def _try(self, flag: str, delegates: Delegates, tolerance: float) -> Trial:
-        """Run the whole model in another way."""
+        """Run the whole model with changed options."""
         target = delegates.interpreter(self._content)
         set_inputs(target, self._inputs)
         invoke(target)
@@ -278,7 +278,7 @@ class PerNode:
 
 
 def _changed(delegates: Delegates, **options: Any) -> Delegates:
-    """Return delegates like these, with a GPU delegate of its own that has other options."""
+    """Return copies of delegates, with a separate GPU delegate that has other options."""
     gpu = delegates.gpu
     return replace(
         delegates,
@@ -294,7 +294,7 @@ def _changed(delegates: Delegates, **options: Any) -> Delegates:
 
 
 def _all_tensors(model: bytes, inputs: list[Array]) -> dict[int, Array]:
-    """Return what the CPU's built-in kernels leave in each tensor that can be read."""
+    """Return the results of the CPU's built-in kernels for each tensor that can be read."""
     target = interpreter(model, builtin_kernels=True, keep_tensors=True)
     set_inputs(target, inputs)
     invoke(target)
@@ -302,13 +302,13 @@ def _all_tensors(model: bytes, inputs: list[Array]) -> dict[int, Array]:
     for detail in target.get_tensor_details():
         try:
             found[detail["index"]] = np.asarray(target.get_tensor(detail["index"]))
-        except ValueError:  # a tensor without memory, or one that holds no numbers
+        except ValueError:  # a tensor without memory, or one that has no numbers
             continue
     return {tensor: values for tensor, values in found.items() if values.dtype.kind in "biufc"}
 
 
 def _operands(model: CuttableModel) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the tensors that each node reads, and those that each makes."""
+    """Return the tensors that each node reads, and those that it computes."""
     return model.node_inputs, model.node_outputs
 
 
@@ -335,7 +335,7 @@ def _range(name: str, role: str, values: Array, test: Array | None) -> TensorRan
 
 
 def _limits(values: Array) -> tuple[float, float] | tuple[None, None]:
-    """Return the least and the largest number; NaN where one is in it."""
+    """Return the lowest and highest number; NaN if there is one."""
     if not values.size or values.dtype.kind == "c":
         return None, None
     return float(values.min()), float(values.max())

@@ -1,4 +1,4 @@
-"""How the node that goes wrong is shown: a paragraph and three tables."""
+"""Prints the wrong node: a paragraph and three tables."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MOST_ROWS = 20
 
 
 def print_finding(found: Finding | None, tolerance: float) -> None:
-    """Print where the two sides part, the tensors there, the kernels, and what would help."""
+    """Print the first difference of the two sides, its tensors and kernels, and what would help."""
     print()
     if found is None:
         print_text(
             "An output is beyond the tolerance, but no part of the graph is when it is given the "
-            "CPU's values: small errors add up over all of it. A smaller --tolerance finds the "
+            "CPU's values: small errors accumulate over all of it. A smaller --tolerance finds the "
             "nodes with the largest."
         )
         return
@@ -50,28 +50,28 @@ def print_finding(found: Finding | None, tolerance: float) -> None:
 
 
 def verdict(found: Finding, tolerance: float) -> str:
-    """Return in words which node goes wrong, and how."""
+    """Return a text: which node is wrong, and how."""
     where = f"on the {found.place}" if found.place in ("GPU", "CPU") else f"with {found.place}"
     first = (
-        f"The first node that parts from the CPU is node {found.node}, {found.op}, {where}: its "
+        f"The first node that differs from the CPU is node {found.node}, {found.op}, {where}: its "
         f"result is off by {found.error:.3g} of its largest magnitude ({tolerance:g} allowed)."
     )
     if len(found.nodes) == 1:
-        return f"{first} It does so by itself, given the CPU's values.{_lost_digits(found)}"
+        return f"{first} It does so alone, given the CPU's values.{_lost_digits(found)}"
     nodes = f"{shown_nodes(found.nodes)} ({shown_ops(found.ops)})"
     if found.alone:
         return (
-            f"{first} By itself it does not, given the CPU's values: it takes {nodes} together, "
-            f"whose errors add up.{_lost_digits(found)}"
+            f"{first} Alone it does not, given the CPU's values: {nodes} together cause it, "
+            f"because their errors accumulate.{_lost_digits(found)}"
         )
     return (
-        f"{first} It takes {nodes} together, and where the result of each is read they agree: look "
-        f"at what is stored between them, and at how they are fused.{_lost_digits(found)}"
+        f"{first} {nodes} together cause it, but they agree if the result of each is read: check "
+        f"what is stored between them, and how they are fused.{_lost_digits(found)}"
     )
 
 
 def _lost_digits(found: Finding) -> str:
-    """Say that float32 helps, and name a tensor whose rounding to half explains the error."""
+    """Return that float32 helps, and the tensor whose rounding to half explains the error."""
     if not any(each.flag == FP32 and each.helps for each in found.trials):
         return ""
     error = max(each.difference or 0.0 for each in found.tensors if each.role == "result")

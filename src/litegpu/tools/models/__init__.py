@@ -1,4 +1,4 @@
-"""Finds models: a path, a zoo name, or a well-known name that is looked up or fetched."""
+"""Finds models: a path, a zoo name, or a well-known name that is looked up or downloaded."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TENSORFLOW = "https://storage.googleapis.com/download.tensorflow.org/"
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A trained model that everyone can have.
+    """A trained model that can be downloaded.
 
-    `local_names` are further file stems that serve the same purpose; `stand_in` is the zoo model
-    of the same architecture with random weights.
+    `local_names` are other file stems with the same purpose; `stand_in` is the zoo model of the
+    same architecture with random weights.
     """
 
     url: str
@@ -69,7 +69,7 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model's bytes and where they came from."""
+    """A model's bytes and their source."""
 
     name: str
     content: bytes
@@ -77,16 +77,16 @@ class FoundModel:
 
     @property
     def has_random_weights(self) -> bool:
-        """Whether it is a model of the zoo, or a file with one: what it answers means nothing."""
+        """Whether it is a zoo model, or a file with one: its results mean nothing."""
         return zoo.has_random_weights(self.content)
 
 
-RANDOM_WEIGHTS = "The weights are random: the times are real, the answers mean nothing."
-"""What is said next to answers of such a model."""
+RANDOM_WEIGHTS = "The weights are random: the times are real, the results mean nothing."
+"""A note next to the results of such a model."""
 
 
 def model_folders() -> list[Path]:
-    """Return the folder with local models that LITEGPU_MODELS names, if it does.
+    """Return the folder in LITEGPU_MODELS, if it is set.
 
     No other folder is searched: files near the current folder may belong to others.
     """
@@ -104,17 +104,20 @@ def model_folders() -> list[Path]:
 def find_model(name: str) -> FoundModel:
     """Return the model called `name`: a path, `zoo:NAME`, or a name with or without `.tflite`.
 
-    A name is looked for in `model_folders()`, then among earlier downloads, then at its official
-    place; when that cannot be reached, its architecture with random weights takes its place.
+    A name is searched in `model_folders()`, then among earlier downloads, then at its official URL;
+    if that is not reachable, a model of its architecture with random weights is used.
 
     Raises:
-        ModelError: there is no such model; the message says where it was looked for.
-        DownloadError: the model is known, is not here, and could not be fetched or replaced.
+        ModelError: there is no such model; the message has the searched places.
+        DownloadError: the model is known, but not here, and could not be downloaded or
+            replaced.
     """
     if zoo.is_zoo_name(name):
         return FoundModel(name, zoo.load(name), name)
     path = Path(name)
-    if os.path.isfile(path):  # unlike Path.is_file, of names too long for a file, too
+    if os.path.isfile(
+        path
+    ):  # unlike Path.is_file, also works for names that are too long for a file
         return FoundModel(path.stem, _read(path), str(path))
     stem = name.removesuffix(".tflite")
     local = _local_file(stem)
@@ -133,7 +136,7 @@ def _read(path: Path) -> bytes:
             f"The model file '{path}' cannot be read: {error.strerror}. Check its permissions."
         ) from error
     if not content:
-        raise ModelError(f"The model file '{path}' is empty. Fetch or convert the model again.")
+        raise ModelError(f"The model file '{path}' is empty. Download or convert the model again.")
     return content
 
 
@@ -164,7 +167,7 @@ def _not_found(name: str) -> str:
     names |= {*zoo.names(), *(path.name for path in Path().glob("*.tflite"))}
     positions = ", ".join(["the current folder", *map(str, folders)])
     return (
-        f"No model '{name}' in {positions}, nor at a place to download it from. "
+        f"No model '{name}' in {positions}, nor a known URL to download it from. "
         f"Give the path of a .tflite file, a zoo model (zoo:NAME) or a known name."
         f"{did_you_mean(name, sorted(names))}"
     )

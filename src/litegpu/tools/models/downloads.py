@@ -1,4 +1,4 @@
-"""Files from their official places, checked by SHA-256 and kept in the cache of the user."""
+"""Downloads files from their official URLs, checks their SHA-256, and caches them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 20
 
 @dataclass(frozen=True)
 class Asset:
-    """A file on the network, known by its content."""
+    """A file on the network, identified by its content."""
 
     file_name: str
     url: str
@@ -28,20 +28,20 @@ class Asset:
 
 
 def cache_folder() -> Path:
-    """Return the folder that downloaded files are kept in (it may not exist yet)."""
+    """Return the cache folder of downloads (it may not exist yet)."""
     return user_cache("downloads", "Downloading a model")
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """The content of an asset, and its path in the cache, or its URL where it is not cached."""
+    """The content of an asset, and its path in the cache, or its URL if it is not cached."""
 
     content: bytes
     source: str
 
 
 def _cached(asset: Asset, folder: Path | None = None) -> Fetched | None:
-    """Return an intact earlier download of `asset`, if there is one that can be read."""
+    """Return an intact earlier download of `asset`, if there is a readable one."""
     path = (folder or cache_folder()) / asset.file_name
     with contextlib.suppress(OSError):
         content = path.read_bytes()
@@ -51,13 +51,13 @@ def _cached(asset: Asset, folder: Path | None = None) -> Fetched | None:
 
 
 def fetch(asset: Asset, folder: Path | None = None) -> Fetched:
-    """Return `asset` from `folder` (default: the cache), downloading it when needed.
+    """Return `asset` from `folder` (default: the cache), downloading it if necessary.
 
-    Where the folder cannot be written to, or the user has none, the download is used and not
-    cached, with a note.
+    If the folder is not writable, or the user has none, the download is not cached, and a note says
+    so.
 
     Raises:
-        DownloadError: the file cannot be had, or is not the one that was expected.
+        DownloadError: the file is not available, or is not the expected one.
         MissingDependencyError: the package that knows the cache folder is not installed.
     """
     unusable = ""
@@ -89,14 +89,14 @@ def _download(asset: Asset) -> bytes:
         ) from error
     if (actual := _sha256(content)) != asset.sha256:
         raise DownloadError(
-            f"{asset.url} gave a file with SHA-256 {actual}, not the expected {asset.sha256}. "
-            "Nothing was kept; a proxy or a damaged transfer may be the cause, so try again."
+            f"{asset.url} returned a file with SHA-256 {actual}, not the expected {asset.sha256}. "
+            "Nothing was saved; a proxy or a damaged transfer may be the cause, so try again."
         )
     return content
 
 
 def _store(asset: Asset, folder: Path, content: bytes) -> Path:
-    """Write a file that appears as a whole. Raises OSError when that is impossible."""
+    """Write a file atomically. Raises OSError if that is impossible."""
     folder.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=folder, prefix=asset.file_name)
     part = Path(name)

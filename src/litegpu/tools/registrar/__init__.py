@@ -1,6 +1,6 @@
 """The delegates that TensorFlow Lite's tools offer, by their flags: `--use_gpu=true` and others.
 
-Each provider is one row of a table: its flags, how its delegate is made, and what is said where
+Each provider is one row of a table: its flags, how its delegate is created, and the message if
 there is none.
 """
 
@@ -40,7 +40,12 @@ _LAST = 2**31 - 1
 
 DEFAULT_FLAGS = (
     Flag("num_threads", at_least(-1), -1, "CPU threads; -1 leaves their number to the runtime"),
-    Flag("max_delegated_partitions", whole, 0, "most parts to run on a delegate; 0: it decides"),
+    Flag(
+        "max_delegated_partitions",
+        whole,
+        0,
+        "maximum number of partitions on a delegate; 0: the minimum, 1",
+    ),
     Flag(
         *("min_nodes_per_partition", whole, 0),
         "minimum nodes of a partition (default, or below 0: the delegate's rule)",
@@ -110,7 +115,7 @@ COREML_FLAGS = (
 OPTION_FLAGS = tuple(
     each for each in DELEGATE_FLAGS if each.name not in {flag.name for flag in DEFAULT_FLAGS}
 )
-"""Options of litegpu's delegate by their own names, but those that other delegates have, too."""
+"""Options of litegpu's delegate by their own names, except those that other delegates have, too."""
 _SAME_AS = {
     "gpu_backend": ("backend",),
     "gpu_quantized": ("quantized",),
@@ -124,9 +129,9 @@ _SAME_AS = {
     "delegate_serialize_dir": ("serialization_dir",),
     "delegate_serialize_token": ("model_token",),
 }
-"""Which options the original's flags set."""
+"""The options that the original's flags set."""
 _UNKNOWN_HERE = ("gpu_invoke_loop_times", "gpu_wait_type")
-"""Flags of builds of the original for other platforms; everywhere else it does not know them."""
+"""Flags that the original has only in builds for other platforms."""
 
 LOG_NAMES = {
     "num_threads": "#threads used for CPU inference",
@@ -163,7 +168,7 @@ LOG_NAMES = {
     "xnnpack_force_fp16": "xnnpack_force_fp16",
     **{flag.name: f"GPU option {flag.name}" for flag in OPTION_FLAGS},
 }
-"""What the original calls each flag where it prints its value; litegpu's own are called alike."""
+"""The original's labels of flags when it prints their values; litegpu's own have the same form."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +178,7 @@ class Applied:
     name: str
     delegate: Any = None
     trial_seconds: float = 0.0
-    """How long another process tried its library, which is no part of its creation."""
+    """Seconds that another process tried its library, which do not count as its creation."""
 
 
 def _of_library(name: str, loaded: foreign.Loaded) -> Applied:
@@ -182,10 +187,10 @@ def _of_library(name: str, loaded: foreign.Loaded) -> Applied:
 
 @dataclass(frozen=True)
 class Delegates:
-    """What the flags ask for and this machine has.
+    """The delegates that the flags request and this machine has.
 
-    `applied` is in the order of application. `builtin_kernels` says that the CPU works without
-    XNNPACK, `threads` how many threads it has (None: the runtime decides).
+    `applied` is in the order of application. `builtin_kernels`: the CPU runs without XNNPACK;
+    `threads` is its number of threads (None: the runtime decides).
     """
 
     applied: tuple[Applied, ...]
@@ -200,18 +205,18 @@ class Delegates:
 
     @property
     def items(self) -> tuple[Any, ...]:
-        """The objects that the runtime's interpreter is given."""
+        """The objects that are passed to the runtime's interpreter."""
         return tuple(each.delegate for each in self.applied if each.delegate is not None)
 
     def interpreter(self, model: bytes, allocate: bool = True, clustering: bool = True) -> Any:
-        """Return an interpreter of `model` with all of it; see `runtime.interpreter`."""
+        """Return an interpreter of `model` with all of them; see `runtime.interpreter`."""
         return runtime.interpreter(
             *(model, self.items, self.threads, self.builtin_kernels, allocate),
             clustering=clustering,
         )
 
     def describe(self) -> str:
-        """Return who computes, in their order, such as `GPU, CPU (XNNPACK, threads: 4)`."""
+        """Return what computes, in order, such as `GPU, CPU (XNNPACK, threads: 4)`."""
         kernels = "built-in kernels" if self.builtin_kernels else "XNNPACK"
         threads = "the runtime's choice" if self.threads is None else self.threads
         names = [each.name for each in self.applied if each.delegate is not None]
@@ -251,10 +256,10 @@ def make_delegates(args: argparse.Namespace, model: bytes | None = None) -> Dele
 
 
 def ask_for_gpu(args: argparse.Namespace) -> None:
-    """Set `use_gpu` where a flag is an option of the GPU delegate and none says who computes.
+    """Set `use_gpu` if an option of the GPU delegate is given and no other delegate is requested.
 
     Raises:
-        OptionsError: an option is given and the delegate is not wanted, or it is given twice.
+        OptionsError: an option is given but the delegate is excluded, or it is given twice.
     """
     for name, options in _SAME_AS.items():
         for option in options:
@@ -272,8 +277,8 @@ def ask_for_gpu(args: argparse.Namespace) -> None:
     own = [flag.name for flag in OPTION_FLAGS if flag.name in args.given]
     if own and refused:
         raise OptionsError(
-            f"--{own[0]}={getattr(args, own[0])} is an option of the GPU delegate, and {refused} "
-            "leaves that out. Leave one of them out."
+            f"--{own[0]}={getattr(args, own[0])} is an option of the GPU delegate, but {refused} "
+            "excludes that. Leave one of them out."
         )
     chosen = any(getattr(args, provider.flag) for provider in PROVIDERS) or delegate
     if not own and not refused and not chosen:
@@ -284,12 +289,12 @@ def ask_for_gpu(args: argparse.Namespace) -> None:
 
 
 def requested_backend(args: argparse.Namespace) -> str | None:
-    """Return the GPU API that the flags name, None for any."""
+    """Return the GPU API in the flags, None for any."""
     return args.backend or args.gpu_backend or None
 
 
 def _device_line(args: argparse.Namespace, gpu: GpuDelegate) -> str:
-    """Return where the delegate computes and how, and how to have it otherwise."""
+    """Return the delegate's device and precision, and how to change them."""
     chosen = {"precision", *_SAME_AS["gpu_precision_loss_allowed"], "gpu_precision_loss_allowed"}
     other = "" if chosen & {*args.given} else " (the default; --precision=fp16 stores half)"
     software = " (software)" if gpu.device.software else ""
@@ -297,7 +302,7 @@ def _device_line(args: argparse.Namespace, gpu: GpuDelegate) -> str:
 
 
 def _in_order(pairs: list[tuple[int, Applied]]) -> tuple[Applied, ...]:
-    """Return the delegates by the place of their flags, but XNNPACK last."""
+    """Return the delegates in the order of their flags, but XNNPACK last."""
     wanted = [each for _, each in sorted(pairs, key=lambda pair: pair[0])]
     possible = sorted(wanted, key=lambda each: each.delegate is None)
     if possible != wanted:
@@ -306,7 +311,7 @@ def _in_order(pairs: list[tuple[int, Applied]]) -> tuple[Applied, ...]:
 
 
 def parameter_lines(args: argparse.Namespace, verbose: bool = False) -> list[str]:
-    """Return `Use gpu: [1]` and so on, of each flag that was given, or of all of them."""
+    """Return `Use gpu: [1]` and so on, for each given flag, or for all of them."""
     return [
         f"{LOG_NAMES[flag.name]}: [{shown_value(getattr(args, flag.name))}]"
         for flag in REGISTRAR_FLAGS
@@ -315,12 +320,12 @@ def parameter_lines(args: argparse.Namespace, verbose: bool = False) -> list[str
 
 
 def _position(args: argparse.Namespace, flag: str) -> int:
-    """Return where the flag stands on the command line, 0 if a tool set it by itself."""
+    """Return the position of the flag on the command line, 0 if a tool set it."""
     return args.given.index(flag) + 1 if flag in args.given else 0
 
 
 def _warn_of_unused(args: argparse.Namespace) -> None:
-    """Name what was given and changes nothing."""
+    """Warn of given flags without effect."""
     unknown = [f"--{name}={getattr(args, name)}" for name in args.given if name in _UNKNOWN_HERE]
     if unknown:
         warn(f"Unconsumed cmdline flags: {' '.join(unknown)}")
@@ -348,7 +353,7 @@ _Make = Callable[[argparse.Namespace, bytes | None], Applied | None]
 
 @dataclass(frozen=True)
 class Provider:
-    """One kind of delegates: `flag`, with a value such as `example`, asks for it."""
+    """One kind of delegates: `flag`, with a value such as `example`, requests it."""
 
     flag: str
     example: str
@@ -386,9 +391,9 @@ def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
         "min_nodes_per_partition": least if given and least >= 0 else None,
         "backend": args.gpu_backend or None,
         "quantized": args.gpu_quantized or None,
-        "quick_start": False,  # all of a measurement, and of an evaluation, runs the same code
+        "quick_start": False,  # a measurement or an evaluation runs the same code throughout
     }
-    if "gpu_unsafe_cache" in args.given:  # else LITEGPU_CACHE_UNSAFE tells
+    if "gpu_unsafe_cache" in args.given:  # otherwise LITEGPU_CACHE_UNSAFE decides
         options["unsafe_cache"] = args.gpu_unsafe_cache
     if serialized or config.cache_setting():
         options["serialization_dir"] = args.delegate_serialize_dir or None
@@ -405,7 +410,7 @@ def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def changed_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the GPU delegate to which flags give other values than its own."""
+    """Return the options of the GPU delegate that flags set to other values than its own."""
     own = asdict(GpuDelegateOptions())
     measuring = {"cache", "quick_start"} - set(args.given)
     return {
@@ -423,7 +428,7 @@ def _xnnpack(args: argparse.Namespace, _: bytes | None) -> Applied | None:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A delegate that no Python runtime has: a library has it, on its platforms."""
+    """A delegate that no Python runtime has: a library provides it, on its platforms."""
 
     name: str
     library: str
@@ -432,11 +437,11 @@ class Elsewhere:
 
     @property
     def flag(self) -> str:
-        """The flag that asks for it."""
+        """The flag that requests it."""
         return f"use_{self.name.lower()}"
 
     def make(self, args: argparse.Namespace, model: bytes | None) -> Applied | None:
-        """Return it, or None with the original's warning; the library is told its flags."""
+        """Return it, or None with the original's warning; the library gets its flags."""
         where = f"{self.name.lower()}_lib_path"
         options = {
             each: shown_value(getattr(args, each))
@@ -455,7 +460,7 @@ class Elsewhere:
 
 
 def platform() -> str:
-    """Return `sys.platform`, but `android` where Python calls that `linux`, as it did once."""
+    """Return `sys.platform`, but `android` where older versions of Python call that `linux`."""
     return "android" if hasattr(sys, "getandroidapilevel") else sys.platform
 
 
@@ -481,14 +486,14 @@ PROVIDERS = (
     Provider(NNAPI.flag, "true", NNAPI_FLAGS, NNAPI.make),
     Provider("use_xnnpack", "true", XNNPACK_FLAGS, _xnnpack),
 )
-"""All kinds of delegates, in the order in which they are created."""
+"""All kinds of delegates, in the order of creation."""
 
 _OF_GPU = {
     *(flag.name for flag in (*DEFAULT_FLAGS, *GPU_FLAGS)),
 } - {"num_threads", "use_gpu", *_UNKNOWN_HERE}
-"""Flags that ask for the GPU delegate where no other one is named."""
+"""Flags that imply the GPU delegate if no other one is given."""
 FLAGS_OF = {each.flag: tuple(flag.name for flag in each.flags) for each in PROVIDERS}
-"""The names of the flags of each provider, by the one that asks for it."""
+"""The names of the flags of each provider, by the flag that requests it."""
 
 REGISTRAR_FLAGS = (
     *DEFAULT_FLAGS,

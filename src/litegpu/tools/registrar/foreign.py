@@ -1,7 +1,8 @@
-"""Delegates in shared libraries of others: tried in a process of its own, then loaded here.
+"""Delegates in other shared libraries: tried in a separate process, then loaded here.
 
-What a library does to a process cannot be caught in it. So another process loads it first, with
-the same options, and runs the model once where there is one. Only what ends well there is loaded.
+A process cannot recover from everything that a library may do. So another process loads it first,
+with the same options, and runs the model once if there is one. Only a library that succeeds there
+is loaded.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools.children import run_module
 
 PATIENCE_SECS = 120.0
-"""How long a library may take to begin and to run the model once."""
+"""Seconds that a library may take to start and to run the model once."""
 _REFUSED = 87
-"""Exit status of the process that tries a library where nothing worse happens than a refusal."""
+"""Exit status of the process that tries a library, if the library reports an error."""
 
 
 def parse_options(flag: str, text: str) -> dict[str, str]:
-    """Return the options in `key:value;key:value`, in their order.
+    """Return the options in `key:value;key:value`, in order.
 
     Raises:
-        OptionsError: a pair has not exactly one colon, or a key comes twice.
+        OptionsError: a pair does not have exactly one colon, or a key is repeated.
     """
     found: dict[str, str] = {}
     for pair in filter(None, text.split(";")):
@@ -86,7 +87,7 @@ def load(
 
 
 def _tells(line: str) -> bool:
-    """Whether a line is more than the runtime's news."""
+    """Whether a line is more than the runtime's usual output."""
     return bool(line.strip()) and not line.startswith("INFO:")
 
 
@@ -94,7 +95,7 @@ def _create(path: str, options: Mapping[str, str]) -> Any:
     """Return the delegate of a library.
 
     Raises:
-        DelegateLibraryError: the loader or the library says what is wrong.
+        DelegateLibraryError: the loader or the library reports an error.
     """
     try:
         return runtime.load().load_delegate(path, dict(options))
@@ -118,7 +119,7 @@ def _run(delegate: Any, model: bytes) -> None:
     """Run a model once on zeros.
 
     Raises:
-        DelegateLibraryError: the runtime refuses it with this delegate.
+        DelegateLibraryError: the runtime rejects it with this delegate.
     """
     try:
         runtime.interpreter(model, delegate).invoke()
@@ -145,5 +146,5 @@ def main(arguments: Sequence[str]) -> int:
             _run(delegate, model)
     except DelegateLibraryError as error:
         print(error, file=sys.stderr, flush=True)
-        os._exit(_REFUSED)  # the runtime would destroy the delegate that it did not get
+        os._exit(_REFUSED)  # the runtime would destroy the delegate although it has none
     return 0

@@ -1,5 +1,5 @@
-"""Reports for people: one page of HTML with everything that a tool found, in one file.
+"""HTML reports: one page per tool run, in a single file.
 
-A page is a list of sections (`sections.py`); tools make them of their results (`delegation.py`,
+A page is a list of sections (`sections.py`); tools create them from their results (`delegation.py`,
 `timing.py`, `accuracy.py`), `page.py` renders them.
 """

@@ -1,4 +1,4 @@
-"""Sections on results: errors by output and by node, metrics as curves, the worst pictures."""
+"""Report sections on results: errors by output and node, metrics as curves, the worst pictures."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from litegpu.tools.reports.words import shape_text, short
 from litegpu.wording import shown_nodes
 
 _LEAST = 1e-9
-"""What an error of 0 is on a logarithmic axis."""
+"""Position of an error of 0 on a logarithmic axis."""
 
 
 def comparison_sections(found: Comparison) -> Iterator[Section]:
-    """Yield how far the outputs of two sides are apart."""
+    """Yield the differences of the outputs of two sides."""
     yield Table(
         "Outputs",
         (
@@ -55,7 +55,7 @@ def comparison_sections(found: Comparison) -> Iterator[Section]:
 
 
 def _drawable(errors: Sequence[float]) -> list[float]:
-    """Return errors as a logarithmic axis shows them: infinite ones beyond all others."""
+    """Return errors for a logarithmic axis: infinite ones beyond all others."""
     most = max((error for error in errors if math.isfinite(error)), default=0.0)
     beyond = 10 * max(most, 1.0)
     return [max(error, _LEAST) if math.isfinite(error) else beyond for error in errors]
@@ -76,18 +76,18 @@ def node_error_section(errors: Mapping[int, float], ops: Mapping[int, str], limi
     note = "" if worst is None else f"The largest is that of node {worst}, {ops.get(worst, '')}: "
     note += "" if worst is None else f"{errors[worst]:.3g}. "
     return lines(
-        *("Error node by node", series, "node", "part of the largest magnitude"),
+        *("Error by node", series, "node", "part of the largest magnitude"),
         log=True,
         points=len(errors) < 100,
         limit=limit,
-        note=f"{note}Each part of the graph was given the CPU's values; errors add up within it. "
-        f"The dashed line is what is allowed, {limit:g}.",
+        note=f"{note}Each part of the graph gets the CPU's values; errors accumulate within it. "
+        f"The dashed line is the tolerance, {limit:g}.",
     )
 
 
 def finding_sections(found: Finding, tolerance: float) -> Iterator[Section]:
-    """Yield which node goes wrong, the tensors there, the kernels, and what helps."""
-    yield Text("The node that goes wrong", [verdict(found, tolerance)])
+    """Yield the wrong node, its tensors, its kernels, and what helps."""
+    yield Text("The wrong node", [verdict(found, tolerance)])
     yield Table(
         "Tensors there",
         (
@@ -135,7 +135,7 @@ def curve(
     y_title: str,
     note: str = "",
 ) -> Chart:
-    """Return a metric as curves: top-k accuracy over k, say, or AP over the IoU threshold."""
+    """Return a metric as curves, such as top-k accuracy over k, or AP over the IoU threshold."""
     return lines(title, series, x_title, y_title, note=note, points=True)
 
 

@@ -1,4 +1,4 @@
-"""Charts of a page: bars, histograms and lines, as figures of plotly."""
+"""Charts of a page as plotly figures: bars, histograms and lines."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from litegpu.tools.reports.sections import Chart
 from litegpu.tools.reports.words import for_plotly
 
 PALETTE = ("--gpu0", "--cpu", "--gpu1", "--gpu2", "--gpu3", "--gpu5", "--gpu4")
-"""The colours of several sets of values, which people who see few colours can tell apart."""
+"""The colors of several sets of values, distinguishable with color blindness."""
 
 _CLEAR = "rgba(0,0,0,0)"
 _ROW, _FRAME = 24, 90
 """Heights of a bar with its gap, and of everything around the bars."""
 _NAME = 42
-"""Characters of a bar's name that are shown."""
+"""Maximum number of characters of a bar's name."""
 
 
 def bars(
@@ -45,7 +45,7 @@ def bars(
         half: whether it takes half of the page's width, where that is wide.
         log: whether the axis is logarithmic.
     """
-    # Names may be equal; the places of bars must not.
+    # Names may be equal; the positions of bars must not.
     positions = list(range(len(names)))
     shown = [for_plotly(name if len(name) <= _NAME else name[: _NAME - 1] + "…") for name in names]
     texts = [for_plotly(hint) for hint in hints or names]
@@ -85,7 +85,7 @@ def histogram(
     marks: Mapping[str, float] | None = None,
     note: str = "",
 ) -> Chart:
-    """Return how often which values were seen, of one or more sides, with `marks` as lines."""
+    """Return the distribution of values of one or more sides, with `marks` as lines."""
     several = len(samples) > 1
     data = [
         {

@@ -1,4 +1,4 @@
-"""Sections on what runs where: the graph's drawing, partitions, reasons, advice."""
+"""Report sections on where nodes run: the graph's drawing, partitions, reasons, advice."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def matched(
 ) -> list[DelegationReport | None]:
     """Return the report on each graph of a model.
 
-    Reports do not say which graph they are on, but come in the order of these, and name every node.
+    Reports do not name their graph, but are in the order of the graphs, and name every node.
     """
     waiting = [] if report is None else [report, *report.subgraphs]
     found: list[DelegationReport | None] = []
@@ -68,7 +68,7 @@ def matched(
 
 
 def device_facts(report: DelegationReport | None) -> list[tuple[str, str]]:
-    """Return what a page says first: device, precision, how many nodes run where, memory."""
+    """Return the first figures of a page: device, precision, nodes on each side, memory."""
     if report is None:
         return [("runs on", "the CPU alone")]
     on_gpu = len(report.delegated_nodes)
@@ -109,7 +109,7 @@ def _report_sections(report: DelegationReport) -> Iterator[Section]:
 
 
 def _nodes(graph: ModelGraph, facts: NodeFacts, title: str) -> Table:
-    """Return all nodes as a table; columns of which nothing is known are left out."""
+    """Return all nodes as a table; columns without values are omitted."""
     timed, compared = bool(facts.kernels), bool(facts.errors)
     rows = []
     for node in graph.nodes:
@@ -145,5 +145,5 @@ def _floor(floors: Sequence[float], seconds: float | None) -> str:
 
 
 def overview(items: Sequence[tuple[str, str]], note: str = "") -> Facts:
-    """Return the figures that stand on top of a page."""
+    """Return the most important figures of a page."""
     return Facts("", items, note)

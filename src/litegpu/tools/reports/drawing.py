@@ -17,18 +17,18 @@ from litegpu.wording import counted, shown_nodes
 _WIDTH, _HEIGHT = 176, 40
 _COLUMN, _LAYER = 204, 66
 _CHIP, _CHIPS = 9, 6
-"""The size of a small box within a box, and the most of them."""
+"""The size of a small box within a box, and the maximum number of them."""
 _COLOURS = 6
-"""Colours that tell partitions apart; after them they come again."""
+"""Number of colors of partitions; after that they repeat."""
 CPU = "cpu"
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What is known about a graph's nodes, by their numbers, in addition to the file.
+    """Facts about a graph's nodes, by index, in addition to those of the file.
 
-    `places` has a colour of the legend and words, `errors` parts of a tensor's largest magnitude.
-    `marked` are nodes to look at.
+    `places` has a color of the legend and a text, `errors` are relative to a tensor's largest
+    magnitude. `marked` are nodes to highlight.
     """
 
     places: Mapping[int, tuple[str, str]] = field(default_factory=dict)
@@ -37,15 +37,15 @@ class NodeFacts:
     marked: frozenset[int] = frozenset()
 
     def place(self, node: int) -> tuple[str, str]:
-        """Return where a node runs: what no delegate takes, the CPU runs."""
+        """Return where a node runs: on the CPU, unless a delegate runs it."""
         return self.places.get(node, (CPU, "on the CPU"))
 
     def own(self, node: int) -> list[KernelProfile]:
-        """Return the kernels that a node was the reason for, not those that it was fused into."""
+        """Return the kernels of a node itself, not those that it is fused into."""
         return [each for each in self.kernels.get(node, ()) if each.node == node]
 
     def seconds(self, node: int) -> float | None:
-        """Return the time of a node's own kernels; None where none was measured."""
+        """Return the time of a node's own kernels; None if not measured."""
         own = self.own(node)
         return sum(each.seconds for each in own) if own else None
 
@@ -73,7 +73,7 @@ def places_of(report: DelegationReport | None) -> dict[int, tuple[str, str]]:
 def kernels_of(
     report: DelegationReport | None, profile: Profile | None
 ) -> dict[int, list[KernelProfile]]:
-    """Return the kernels that compute each node of the graph that a report is on."""
+    """Return the kernels that compute each node of the report's graph."""
     found: dict[int, list[KernelProfile]] = defaultdict(list)
     if report is None or profile is None:
         return found
@@ -133,7 +133,7 @@ def _note(carried: Mapping[int, int]) -> str:
 
 
 def _carried(graph: ModelGraph) -> dict[int, int]:
-    """Return the nodes that read constants only, with the node that they are drawn in."""
+    """Return the nodes that read only constants, with the node in which each is drawn."""
     producers = graph.producers()
     readers: dict[int, list[int]] = defaultdict(list)
     for node in graph.nodes:
@@ -169,7 +169,7 @@ class _Ends:
         return [*self.inputs.values(), *self.outputs.values()]
 
     def boxes(self, layout: Layout) -> Iterator[Box]:
-        """Yield how they are drawn."""
+        """Yield their boxes."""
         for what, ends in (("input", self.inputs), ("output", self.outputs)):
             for tensor, node in ends.items():
                 about = self._graph.tensors[tensor]
@@ -178,7 +178,7 @@ class _Ends:
                 yield Box(str(node), *_at(layout.nodes[node]), *_SIZE, label, text, what, {})
 
     def details(self) -> dict[str, Any]:
-        """Return what is shown of each."""
+        """Return the details of each."""
         return {
             str(node): {
                 "title": f"{what} {index}",
@@ -193,7 +193,7 @@ _SIZE = (_WIDTH, _HEIGHT)
 
 
 def _edges(graph: ModelGraph, carried: Mapping[int, int], ends: _Ends) -> dict[Edge, str]:
-    """Return the connections, and in words what flows there."""
+    """Return the connections, and descriptions of their tensors."""
     producers = {**ends.inputs, **graph.producers()}
     found: dict[Edge, list[int]] = defaultdict(list)
     for node in graph.nodes:
@@ -264,7 +264,7 @@ def _box(
 
 @dataclass(frozen=True)
 class _Heated:
-    """A way of colouring with the values of the nodes that it knows."""
+    """A coloring by the values of the nodes that have one."""
 
     scale: Heat
     values: Mapping[int, float]
@@ -273,7 +273,7 @@ class _Heated:
         return node in self.values
 
     def share(self, node: int) -> float:
-        """Return how hot a node is, from 0 to 1."""
+        """Return a node's relative value, from 0 to 1."""
         most = max(self.values.values())
         return round((self.values[node] / most) ** 0.5, 3) if most > 0 else 0.0
 
@@ -297,7 +297,7 @@ def _heats(graph: ModelGraph, facts: NodeFacts) -> Iterator[_Heated]:
 
 
 def _legend(graph: ModelGraph, facts: NodeFacts) -> Iterator[tuple[str, str]]:
-    """Yield the colours that there are, and how many nodes have them."""
+    """Yield the colors in use, and the number of nodes of each."""
     counts: dict[str, int] = defaultdict(int)
     for node in graph.nodes:
         counts[facts.place(node.index)[0]] += 1
@@ -308,7 +308,7 @@ def _legend(graph: ModelGraph, facts: NodeFacts) -> Iterator[tuple[str, str]]:
         yield position, f"{names.get(position, f'GPU{partition}')} ({counts[position]})"
 
 
-# What is shown of a node that is chosen
+# The details of a selected node
 
 
 def _details(graph: ModelGraph, facts: NodeFacts, node: Node) -> dict[str, Any]:

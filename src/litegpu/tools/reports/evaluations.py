@@ -1,4 +1,4 @@
-"""Sections on evaluations with pictures: curves, confusions, and the worst examples as pictures."""
+"""Report sections on evaluations with pictures: curves, confusions, and the worst examples."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _QUALITY = 80
 _MOST_ROWS, _MOST_BARS = 40, 100
 _CURVES = (0.5, 0.75, 0.9)
 _THERE, _FOUND = (0, 158, 115), (213, 94, 0)
-"""The colours of boxes: green for what is there, orange for what was found."""
+"""The colors of boxes: green for the ground truth, orange for detections."""
 _SURE = 0.5
-"""The least score of the boxes that examples show."""
+"""The minimum score of the boxes in examples."""
 
 
 @dataclass(frozen=True)
 class Guessed:
-    """A picture that was classified: what is on it, and what the model takes it for."""
+    """A classified picture: the true class, and the model's class."""
 
     path: str
     truth: str
@@ -50,11 +50,11 @@ class Guessed:
 def classification_sections(
     accuracies: Sequence[float], guesses: Sequence[Guessed]
 ) -> Iterator[Section]:
-    """Yield the accuracy over k, what is taken for what, and the surest errors."""
+    """Yield the accuracy over k, the confusions, and the errors with the highest scores."""
     points = [(float(rank), each) for rank, each in enumerate(accuracies, 1)]
     yield curve(
         *("Accuracy", {"accuracy": points}, "k", "part of the pictures"),
-        note="A picture is right at k if what is on it is among the model's k best classes.",
+        note="A picture is right at k if its class is among the model's k best classes.",
     )
     wrong = [each for each in guesses if each.guess != each.truth]
     confusions = Counter((each.truth, each.guess) for each in wrong)
@@ -70,7 +70,7 @@ def classification_sections(
             (each.path, f"says: {each.guess} ({each.score:.3g}); is: {each.truth}", ())
             for each in surest
         ),
-        "The errors that the model is surest of.",
+        "The errors with the highest scores.",
     )
 
 
@@ -87,7 +87,7 @@ def detection_sections(
         pictures: path, objects that are there, and objects that were found, of each.
     """
     yield curve(
-        *("Average precision", {"AP": precision.at}, "overlap that is asked for", "AP"),
+        *("Average precision", {"AP": precision.at}, "minimum overlap", "AP"),
         note=f"Their mean, the overall mAP, is {precision.overall:.4g}.",
     )
     rows = zip(IOU_THRESHOLDS, precision.precisions, strict=False)
@@ -106,7 +106,7 @@ def detection_sections(
     rest = len(ranked) - len(names)
     yield bars(
         *("Average precision by class", names, [value for _, value in ranked[:_MOST_BARS]], "AP"),
-        note=f"{rest} classes that are worse are not shown." * bool(rest),
+        note=f"{rest} classes with lower values are not shown." * bool(rest),
     )
     worst = sorted((average_precision([each[1:]]).overall, each) for each in pictures if each[1])
     yield from _gallery(
@@ -114,8 +114,8 @@ def detection_sections(
             (path, f"AP {value:.3f}", (truth, [each for each in found if each.score >= _SURE]))
             for value, (path, truth, found) in worst
         ),
-        f"The pictures with the lowest average precision: green is there, orange was found with "
-        f"a score of at least {_SURE:g}.",
+        f"The pictures with the lowest average precision: green is the ground truth, orange are "
+        f"detections with a score of at least {_SURE:g}.",
     )
 
 
@@ -123,7 +123,7 @@ _Boxes = tuple[()] | tuple[Sequence[Detection], Sequence[Detection]]
 
 
 def _gallery(examples: Iterable[tuple[str, str, _Boxes]], note: str) -> Iterator[Section]:
-    """Yield the first of the examples as pictures; those of raw bytes have no size to show."""
+    """Yield the first examples as pictures; raw bytes are skipped: their size is unknown."""
     shown = [
         Picture(Path(path).name, _thumbnail(path, boxes), caption, "jpeg")
         for (path, caption, boxes), _ in zip(
@@ -152,5 +152,5 @@ def _draw(picture: Image.Image, objects: Sequence[Detection], colour: tuple[int,
     ink, (width, height) = Ink(picture), picture.size
     for each in objects:
         top, left, bottom, right = (min(max(edge, 0.0), 1.0) for edge in each.box)
-        if top <= bottom and left <= right:  # of what a model says nothing else can be drawn
+        if top <= bottom and left <= right:  # a model's result cannot be drawn on anything else
             ink.box((left * width, top * height, right * width, bottom * height), colour)

@@ -1,4 +1,4 @@
-"""Where the nodes of a graph are drawn: in layers, so that everything flows down."""
+"""Lays out a graph in layers, so that all edges point down."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Edge = tuple[int, int]
 Point = tuple[float, float]
 
 _BEND = 0.35
-"""Columns that an edge keeps free where it passes a layer."""
+"""Columns that an edge needs in each layer that it crosses."""
 _MOST_PASSED = 40_000
-"""Layers that all edges together may pass: with more, neither layout nor browser would end."""
+"""Maximum number of layers that all edges together may cross: more take too long to lay out."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Middles of the nodes and, for each edge, the points that it passes, in columns and layers.
+    """Centers of the nodes and, for each edge, its points, in columns and layers.
 
     The left- and uppermost point is (0, 0).
     """
@@ -34,17 +34,17 @@ class Layout:
 
 
 def check_packages() -> None:
-    """Raise MissingDependencyError where a graph could not be laid out."""
+    """Raise MissingDependencyError if graphs cannot be laid out."""
     _library()
 
 
 def layered(nodes: Iterable[int], edges: Iterable[Edge]) -> Layout:
     """Return a layered layout of a directed graph (Sugiyama's method).
 
-    Edges from a node to itself are left out; those that close a circle go up.
+    Edges from a node to itself are omitted; edges that close a cycle point up.
 
     Raises:
-        MissingDependencyError: the package that does it is not installed.
+        MissingDependencyError: the required package is not installed.
     """
     library = _library()
     known = list(nodes)
@@ -68,7 +68,7 @@ def _library() -> Any:
 
 
 def _short_edges(edges: Sequence[Edge]) -> list[Edge]:
-    """Return the shortest edges, which together pass no more layers than can be drawn."""
+    """Return the shortest edges that together cross no more layers than can be drawn."""
     layers = _layers(edges)
     spans = [abs(layers[target] - layers[source]) - 1 for source, target in edges]
     order = sorted(range(len(edges)), key=spans.__getitem__)
@@ -81,7 +81,7 @@ def _short_edges(edges: Sequence[Edge]) -> list[Edge]:
 
 
 def _layers(edges: Sequence[Edge]) -> dict[int, int]:
-    """Return how many nodes come before each one, on the longest way; circles end it."""
+    """Return the number of nodes before each one, on the longest path; cycles end it."""
     after: dict[int, list[int]] = {node: [] for edge in edges for node in edge}
     missing = dict.fromkeys(after, 0)
     for source, target in edges:
@@ -112,12 +112,12 @@ def _by(library: Any, nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
     )
     for positions, width, height, links in parts if edges else ():
         own = {index: (x + left, height - y) for index, (x, y) in positions}
-        # What has a higher number than all nodes is a point that a long edge goes by.
+        # A number beyond all nodes is a point of a long edge.
         spots |= {linked[index]: at for index, at in own.items() if index < len(linked)}
         for (source, target), path in _paths(own, links or (), len(linked)):
             if (source, target) in wanted:
                 paths[linked[source], linked[target]] = path
-            else:  # turned around, to break a circle
+            else:  # reversed, to break a cycle
                 paths[linked[target], linked[source]] = path[::-1]
         left += width + 1
     for node in nodes:
@@ -130,7 +130,7 @@ def _by(library: Any, nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
 def _paths(
     positions: Mapping[int, Point], links: Iterable[Edge], real: int
 ) -> Iterator[tuple[Edge, list[Point]]]:
-    """Yield each edge with the points of its chain of links; nodes are what is below `real`."""
+    """Yield each edge with the points of its chain of links; nodes are below `real`."""
     starts = [link for link in links if link[0] < real]
     after = {source: target for source, target in links if source >= real}
     for source, target in starts:
@@ -142,7 +142,7 @@ def _paths(
 
 
 def _in_one_column(nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
-    """Put all nodes below each other; edges that skip some bend around these."""
+    """Put all nodes into one column; edges that skip nodes bend around them."""
     positions = {node: (0.0, float(row)) for row, node in enumerate(nodes)}
     paths: dict[Edge, Sequence[Point]] = {}
     for source, target in edges:
@@ -151,7 +151,7 @@ def _in_one_column(nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
 
 
 def _bow(start: Point, end: Point) -> list[Point]:
-    """Return a path that bends around what is between two points, the farther the more."""
+    """Return a path that bends around the nodes between two points, more for longer distances."""
     (left, top), (right, bottom) = start, end
     skipped = abs(bottom - top) - 1
     bend = [(max(left, right) + 1 + skipped / 50, (top + bottom) / 2)] if skipped > 0 else []

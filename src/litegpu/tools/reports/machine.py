@@ -1,4 +1,4 @@
-"""What a page says of the machine that it was made on."""
+"""The facts about this machine on a page."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _processor() -> str:
 
 
 def _memory() -> int:
-    """Return the bytes of memory; 0 where the system does not tell."""
+    """Return the bytes of memory; 0 if the system does not report them."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

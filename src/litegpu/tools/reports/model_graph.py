@@ -1,4 +1,4 @@
-"""What a drawing of a model shows of it: nodes, tensors and options, read from the file."""
+"""The parts of a model's file that a drawing shows: nodes, tensors and options."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from litegpu.zoo import objects, schema
 
 _ABSENT = -1
 _MOST_ITEMS = 8
-"""Numbers of a list that are shown."""
+"""Maximum number of list items that are shown."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor: what the file says of it."""
+    """A tensor of the file."""
 
     name: str
     shape: tuple[int, ...]
@@ -29,7 +29,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Node:
-    """An operation with its tensors, by their numbers in the graph, and its options."""
+    """An operation with its tensors, by their indices in the graph, and its options."""
 
     index: int
     op: str
@@ -40,7 +40,7 @@ class Node:
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """A graph of a model; `name` is the one that Model Explorer gives it."""
+    """A graph of a model; `name` is the one in Model Explorer."""
 
     name: str
     nodes: Sequence[Node]
@@ -49,7 +49,7 @@ class ModelGraph:
     outputs: tuple[int, ...]
 
     def producers(self) -> dict[int, int]:
-        """Return the node that makes each tensor."""
+        """Return the node that computes each tensor."""
         return {tensor: node.index for node in self.nodes for tensor in node.outputs}
 
 
@@ -66,7 +66,7 @@ def read_graphs(content: bytes) -> list[ModelGraph]:
 
 
 def _name(number: int, graph: Any, signature: str) -> str:
-    """Return the graph's name, else its signature's, else one by its number."""
+    """Return the graph's name, otherwise its signature's, otherwise one with its index."""
     return _text(graph.name) or signature or (f"subgraph_{number}" if number else "main")
 
 
@@ -95,7 +95,7 @@ def _node(index: int, node: Any, model: Any, ops: Mapping[int, str]) -> Node:
 
 
 def _custom_options(content: Any) -> Mapping[str, Any]:
-    """Return what a custom operation was given; of bytes that are no map, how many there are."""
+    """Return the options of a custom operation; if they are not a map, their size."""
     given = bytes(bytearray(_all(content)))
     try:
         return flexbuffers.read_map(given) if given else {}
@@ -143,7 +143,7 @@ def _all(items: Iterable[Any] | None) -> Iterable[Any]:
 
 
 def _numbers(items: Any) -> tuple[int, ...]:
-    """Return the numbers of tensors that are there."""
+    """Return the indices of the tensors that exist."""
     return tuple(int(each) for each in _all(items) if int(each) != _ABSENT)
 
 

@@ -1,4 +1,4 @@
-"""Renders a page as one file of HTML that asks for nothing from anywhere."""
+"""Renders a page as one self-contained HTML file, which loads nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REPORT = Flag(
 
 
 def prepare_report(path: str | None) -> None:
-    """Find out before the work whether a report can be written.
+    """Check before the work whether a report can be written.
 
     Raises:
         FileError: the file cannot be written.
@@ -46,16 +46,16 @@ def prepare_report(path: str | None) -> None:
 
 
 def write_report(path: str | None, page: Page) -> None:
-    """Write a page where --report says. Raises FileError when that is impossible."""
+    """Write a page to the file of --report. Raises FileError if that is impossible."""
     if path is not None:
         write_bytes("report", path, render(page).encode())
 
 
 def render(page: Page) -> str:
-    """Return a page as HTML; what this machine is comes last.
+    """Return a page as HTML, with the facts about this machine at the end.
 
-    A model's names are a stranger's: all text is escaped, and the page's policy lets nothing run
-    but the scripts that are rendered here, and nothing be loaded at all.
+    Names in a model are not trusted: all text is escaped, and the page's policy permits only the
+    scripts that are rendered here, and loads nothing.
     """
     shown = Page(page.tool, short(page.subject, 200), page.verdict, [*page.sections, machine()])
     charts = any(section.kind == "chart" for section in shown.sections)
@@ -102,7 +102,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _as_json(content: Any, **options: Any) -> str:
-    """Return JSON that browsers read: it has no numbers that are not finite."""
+    """Return JSON that browsers can read, without infinite numbers."""
     return json.dumps(finite(content), allow_nan=False, **options)
 
 
@@ -111,7 +111,7 @@ def _template() -> jinja2.Template:
 
 
 def _text(name: str) -> str:
-    """Return a file that goes into the page as it is."""
+    """Return a file that is inserted into the page unchanged."""
     loader = _environment().loader
     assert loader is not None
     return loader.get_source(_environment(), name)[0]

@@ -1,4 +1,4 @@
-"""What a page is made of: sections as data, which the page's template renders."""
+"""The contents of a page: sections as data, which the page's template renders."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 Figure = Mapping[str, Any]
-"""A figure of plotly: `data` and `layout`. Colours may be names of the page's, such as `--gpu`."""
+"""A plotly figure: `data` and `layout`. Colors may be names of the page's, such as `--gpu`."""
 
 
 class Section(Protocol):
-    """What the template shows: the block of its name draws it."""
+    """A section; the template's block with the name of its kind renders it."""
 
     @property
     def kind(self) -> str:
@@ -25,7 +25,7 @@ class Section(Protocol):
 
 @dataclass(frozen=True)
 class Facts:
-    """Figures that one sees first: (name, value) each."""
+    """The most important figures: (name, value) each."""
 
     title: str
     items: Sequence[tuple[str, str]]
@@ -47,7 +47,7 @@ class Text:
 class Table:
     """Rows of text. A '>' before a heading aligns the column right, as on the console.
 
-    A table that is `folded` shows its rows when one asks for them.
+    A `folded` table shows its rows on demand.
     """
 
     title: str
@@ -71,7 +71,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture as the bytes of a file (`format`: png, jpeg, …), and what to say below it."""
+    """A picture as the bytes of a file (`format`: png, jpeg, …), and its caption."""
 
     title: str
     content: bytes
@@ -96,10 +96,10 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Box:
-    """A node of a drawing: its middle, its size, and how the page knows it.
+    """A node of a drawing: its center, its size, and its key on the page.
 
-    `key` is its place in the graph's `details`. `place` says where it runs; `heat` has a number
-    from 0 to 1 for each further way of colouring that knows it. `chips` are small boxes in it.
+    `key` is its key in the graph's `details`. `place` is where it runs; `heat` has a number from 0
+    to 1 for each further coloring that has a value for it. `chips` are small boxes in it.
     """
 
     key: str
@@ -116,7 +116,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Line:
-    """A connection of a drawing: a path of SVG, and what flows there."""
+    """A connection of a drawing: a path of SVG, and a description of its tensors."""
 
     path: str
     text: str
@@ -124,7 +124,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Heat:
-    """A way of colouring: its key in `Box.heat`, and its scale's ends."""
+    """A coloring: its key in `Box.heat`, and the ends of its scale."""
 
     key: str
     title: str
@@ -134,10 +134,10 @@ class Heat:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A graph that can be moved, enlarged and asked.
+    """An interactive graph: it can be moved and enlarged, and shows the details of a selected node.
 
-    `legend` has a colour (a place) and a name each. `details` has, by the keys of the boxes, what
-    is shown of a node that is chosen: headings with rows of (name, value).
+    `legend` has a color (a place) and a name each. `details` maps the keys of the boxes to their
+    contents: headings with rows of (name, value).
     """
 
     title: str
@@ -154,7 +154,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Page:
-    """All that a tool has to say. `verdict` is the sentence that matters most."""
+    """Everything that a tool reports. `verdict` is the most important sentence."""
 
     tool: str
     subject: str

@@ -1,4 +1,4 @@
-"""Figures and names as the pages show them."""
+"""Figures and names as text for pages."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _SHORT = 24
 
 
 def us(seconds: float) -> str:
-    """Return seconds as microseconds with the digits that count."""
+    """Return seconds as microseconds with the significant digits."""
     value = seconds * 1e6
     return f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
 
 
 def percent(share: float | None) -> str:
-    """Return a share as text; nothing where it is not known."""
+    """Return a share as text; nothing if unknown."""
     return "" if share is None else f"{share:.0%}"
 
 
@@ -27,10 +27,10 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def short(name: str, most: int = _SHORT) -> str:
-    """Return a stranger's name as it can be shown, cut where it is long."""
+    """Return an untrusted name as printable text, truncated if it is long."""
     return printable(name, most)
 
 
 def for_plotly(text: str) -> str:
-    """Return text for labels of plotly, which takes some HTML in them."""
+    """Return text for plotly's labels, which accept some HTML."""
     return html.escape(printable(text), quote=False)

@@ -1,4 +1,4 @@
-"""`litegpu run MODEL`: one picture through the GPU and the CPU: result, latency, agreement."""
+"""`litegpu run MODEL`: runs a model on GPU and CPU: result, latency, agreement."""
 
 from __future__ import annotations
 
@@ -86,20 +86,20 @@ EXAMPLES = (
     "litegpu run model.tflite --image=picture.jpg --report=report.html",
 )
 NOTES = (
-    "A picture is turned upright and laid on white where it is transparent. Of an animation the "
-    "first frame is taken, of 16 bits a channel the upper 8. It gets the input's shape by --fit: "
-    "its middle (crop), distorted (stretch) or whole between black bars (letterbox).",
-    "What the model is for follows from its outputs, operations and metadata, or --task says it: "
+    "A picture is turned upright and drawn on white if it is transparent. Of an animation the "
+    "first frame is used, of 16 bits per channel the upper 8. --fit fits it to the input's shape: "
+    "its center (crop), distorted (stretch) or whole between black bars (letterbox).",
+    "The task of the model follows from its outputs, operations and metadata, or from --task: "
     "boxes, points, masks, another picture or the best classes are printed, and drawn into "
     "--output.",
-    "Of a folder or a video each picture is answered once, and drawn; nothing is compared.",
+    "For a folder or a video each picture is processed once, and drawn; nothing is compared.",
     "Latencies are compared with the runtime's fastest CPU kernels (XNNPACK). The agreement "
     "is with its built-in ones, which also run the delegate's nodes on the CPU.",
 )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the model once on each side and show everything; 0 unless nothing ran on the GPU."""
+    """Run the model once on each side and print everything; 0 unless nothing ran on the GPU."""
     if run_many.takes(args.image):
         return run_many.main(args)
     try_to_write("json", args.json)
@@ -144,12 +144,10 @@ def compare_sides(
     shown: bool = True,
     viewer: Viewer | None = None,
 ) -> Comparison:
-    """Run and time the model with the delegate and without; print the report on the way.
+    """Run and time the model with the delegate and without; prints the report in between.
 
-    A viewer finds out what the model is for, and says how the picture is shown to it.
-
-    The timing is against the runtime's fastest CPU kernels (XNNPACK), the agreement against its
-    built-in ones.
+    A viewer determines the model's task, and how the picture is shown to it. The times are compared
+    with the runtime's fastest CPU kernels (XNNPACK), the outputs with its built-in ones.
     """
     target = with_delegate(model.content, delegate, args.num_threads)
     on_gpu = of_signature(SIGNATURE.name, args.signature, target)
@@ -162,7 +160,7 @@ def compare_sides(
     else:
         inputs = make_inputs(on_gpu.get_input_details(), picture, args)
     set_inputs(on_gpu, inputs)
-    delegate.wait_for_best_code()  # what is timed is what runs from then on
+    delegate.wait_for_best_code()  # from here on, the timed interpreter runs
     gpu = time_invokes(on_gpu, args.num_runs, args.max_secs, "GPU")
     got = outputs(on_gpu)
     try:
@@ -184,7 +182,7 @@ def print_result(results: list[Output], labels: list[str]) -> None:
 
 
 def print_finding(finding: Finding | None, results: list[Output], labels: list[str]) -> None:
-    """Print what a model says about a picture, or its outputs where that is not known."""
+    """Print a model's result for a picture, or its outputs if its task is unknown."""
     if finding is None:
         print_result(results, labels)
         return
@@ -193,7 +191,7 @@ def print_finding(finding: Finding | None, results: list[Output], labels: list[s
 
 
 def print_comparison(result: Comparison, threads: int) -> None:
-    """Print both latencies, and the distance of each output from the CPU's."""
+    """Print both latencies, and the difference of each output from the CPU's."""
     rows = [_latency_row(_side(result.report), result.gpu)]
     if result.cpu:
         rows.append(_latency_row(f"CPU (XNNPACK, threads: {threads})", result.cpu))
@@ -256,9 +254,9 @@ def _with_builtin_kernels(
     args: argparse.Namespace,
     got: list[Output],
 ) -> list[Output]:
-    """Return the outputs with what the GPU leaves to the CPU run by the built-in kernels.
+    """Return the outputs with the built-in kernels for nodes on the CPU.
 
-    XNNPACK, which ran it in the interpreter that was timed, has errors of its own.
+    XNNPACK, which ran them in the timed interpreter, has its own rounding errors.
     """
     if report and report.whole_graph:
         return got

@@ -1,4 +1,4 @@
-"""`litegpu run` on a folder of pictures or a video: each is answered and drawn."""
+"""`litegpu run` on a folder of pictures or a video: each picture is processed and drawn."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _AHEAD = 4
-"""How many pictures may be decoded before they are wanted."""
+"""Maximum number of pictures that are decoded in advance."""
 _THREADS = 2
-"""How many pictures of a folder are decoded, and drawn, in parallel."""
+"""Number of pictures of a folder that are decoded, and drawn, in parallel."""
 _ONE_PICTURE = ("num_runs", "max_secs")
-"""Flags that mean nothing for many."""
+"""Flags that do not apply to many pictures."""
 
 
 def takes(image: str | None) -> bool:
@@ -50,10 +50,10 @@ def takes(image: str | None) -> bool:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Answer every picture, draw it where an output is named; 0 unless nothing ran on the GPU."""
+    """Process every picture, draw it if --output is given; 0 unless nothing ran on the GPU."""
     for name in (flag for flag in args.given if flag in _ONE_PICTURE):
         raise OptionsError(
-            f"--{name}={getattr(args, name)}: only one picture is timed again and again. "
+            f"--{name}={getattr(args, name)}: only a single picture is timed. "
             f"Leave it out, or give one picture as --image."
         )
     try_to_write("json", args.json)
@@ -92,14 +92,14 @@ def main(args: argparse.Namespace) -> int:
 
 
 class Answer(NamedTuple):
-    """What is kept of the answer to a picture: in a few words, and for JSON."""
+    """The result of a picture: in a few words, and for JSON."""
 
     brief: str
     found: dict[str, Any]
 
 
 class Run:
-    """A model with the delegate, which answers one picture after the other."""
+    """A model with the delegate, which processes one picture after the other."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         named = read_labels(args.labels)
@@ -118,11 +118,11 @@ class Run:
             print_report(self.delegate)
 
     def prepared(self, picture: Image.Image) -> Shown | None:
-        """Return a picture for the inputs; None for the first ones: how is not known yet."""
+        """Return a picture for the inputs; None for the first ones, before the task is known."""
         return self.viewer.show(picture) if self.viewer.task else None
 
     def answer(self, picture: Image.Image, shown: Shown | None) -> Finding:
-        """Return what the model says about a picture; the first tells what the model is for."""
+        """Return the result of a picture; the first one determines the model's task."""
         if self.viewer.task is None:
             self.viewer.begin(self._target, picture, needed=True)
         shown = shown or self.viewer.show(picture)
@@ -134,7 +134,7 @@ class Run:
         return finding
 
     def folder(self, outputs: dict[str, str | None]) -> dict[str, Any]:
-        """Answer pictures by their paths; draw each where an output is named.
+        """Process pictures by their paths; draw each if --output is given.
 
         Raises:
             FileError: none can be read, or one cannot and --strict is given.
@@ -189,9 +189,9 @@ class Run:
         }
 
     def video(self, film: Film) -> dict[str, Any]:
-        """Answer the frames of a video, and draw them into another one.
+        """Process the frames of a video, and draw them into another one.
 
-        At Ctrl-C the frames until then are kept: KeyboardInterrupt is raised after that.
+        At Ctrl-C the frames so far are saved: KeyboardInterrupt is raised after that.
 
         Raises:
             FileError: the video cannot be read, or the other one not written.
@@ -204,7 +204,7 @@ class Run:
             try:
                 for each in progress(self._drawn(film, writer), "frames", film.count):
                     count += 1
-                    if args.json is not None:  # of long videos these are many
+                    if args.json is not None:  # there may be many
                         frames.append(each.found)
             except KeyboardInterrupt:
                 interrupted = True
@@ -231,7 +231,7 @@ class Run:
         }
 
     def _drawn(self, film: Film, writer: FilmWriter | None) -> Iterator[Answer]:
-        """Yield what was found on each frame, once it is written."""
+        """Yield the result of each frame, after it is written."""
 
         def decoded() -> Iterator[tuple[FilmFrame, Shown | None]]:
             frames = film.frames()
@@ -258,12 +258,12 @@ class Run:
             return self._recorded(finding, frame=frame.number, seconds=frame.seconds)
 
         with ahead(decoded(), _AHEAD) as frames:
-            # One thread draws: frames are written in their order.
+            # One thread draws: frames are written in order.
             found = ((frame, self.answer(frame.picture, inputs)) for frame, inputs in frames)
             yield from spread(draw, found, 1)
 
     def _recorded(self, finding: Finding, **about: Any) -> Answer:
-        """Return what is kept of a finding, which may hold large arrays."""
+        """Return the recorded part of a result, which may hold large arrays."""
         found = {"found": finding.to_dict()} if self._args.json is not None else {}
         return Answer(finding.brief(), {**about, **found})
 
@@ -286,9 +286,9 @@ class Run:
 
 @contextmanager
 def writing(output: str | None, film: Film) -> Iterator[FilmWriter | None]:
-    """Give what writes the frames of a film as they are drawn, or None where no output is named.
+    """Yield a function that writes the frames of a film, or None without --output.
 
-    The file is there once all is written; without a frame there is none.
+    The file appears when everything is written; without a frame there is none.
 
     Raises:
         FileError: it cannot be written.

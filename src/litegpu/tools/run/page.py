@@ -1,4 +1,4 @@
-"""The page of `litegpu run`: the result, both latencies, the agreement, and what runs where."""
+"""The report page of `litegpu run`: result, latencies, agreement, and where nodes run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MOST_EXAMPLES = 12
-"""Drawings on the page of a folder or a video."""
+"""Number of drawings on the page of a folder or a video."""
 _SIDE = 512
-"""Pixels that a shown picture has at most on a side."""
+"""Maximum size of a shown picture in pixels."""
 
 
 def run_page(
@@ -36,10 +36,11 @@ def run_page(
     picture: Image.Image | None,
     finding: Finding | None = None,
 ) -> Page:
-    """Return all that was found as a page; `picture` is shown, `finding` is what is drawn in it.
+    """Return the results as a page; `picture` is shown, with `finding` drawn on it.
 
     Raises:
-        MissingDependencyError: a package for reading models or laying out graphs is not installed.
+        MissingDependencyError: a package for reading models or laying out graphs is not
+            installed.
     """
     sides = {"delegate": found.gpu.times_ms, "CPU": found.cpu.times_ms if found.cpu else ()}
     verdict = _verdict(model, report)
@@ -102,7 +103,7 @@ def _result(
 
 
 def shown_picture(picture: Image.Image, title: str, caption: str = "") -> Picture:
-    """Return a picture for a page, small enough to be in it."""
+    """Return a picture that is small enough for a page."""
     small = picture.convert("RGB")
     small.thumbnail((_SIDE, _SIDE))
     content = io.BytesIO()
@@ -117,10 +118,11 @@ def many_page(
     clock: Clock,
     examples: list[Picture],
 ) -> Page:
-    """Return what was found on a folder or a video as a page, with some of the drawings.
+    """Return the results of a folder or a video as a page, with some of the drawings.
 
     Raises:
-        MissingDependencyError: a package for reading models or laying out graphs is not installed.
+        MissingDependencyError: a package for reading models or laying out graphs is not
+            installed.
     """
     stages = clock.stages()
     inferred = next(each for each in stages if each.name == "infer")
@@ -133,7 +135,7 @@ def many_page(
                 *device_facts(report),
             ]
         ),
-        Gallery("Drawings", examples, f"The first or some of those of {source}."),
+        Gallery("Drawings", examples, f"Some pictures of {source}."),
         Table("Stages", *stage_table(stages)),
         *delegation_sections(model.content, report),
     ]

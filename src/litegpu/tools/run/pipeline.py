@@ -1,4 +1,4 @@
-"""Pictures that are decoded, answered and drawn in parallel, and how long each stage takes."""
+"""Decodes, processes and draws pictures in parallel, and measures each stage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 @dataclass
 class Clock:
-    """How long each stage was busy, over all of its threads, and with how many pictures."""
+    """The busy time of each stage, summed over its threads, and its number of pictures."""
 
     workers: dict[str, int]
     busy_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -39,24 +39,24 @@ class Clock:
             self.counts[stage] += 1
 
     def stages(self) -> list[Stage]:
-        """Return the stages in their order."""
+        """Return the stages in order."""
         return [
             Stage(name, workers, self.busy_s[name], self.counts[name])
             for name, workers in self.workers.items()
         ]
 
     def print(self, unit: str, done: int) -> None:
-        """Print a table of the stages, and how many pictures a second they make together."""
+        """Print a table of the stages, and their joint rate."""
         print_table(*stage_table(self.stages()))
         print(f"\n{counted(done, unit)} in {self.wall_s:.2f} s: {self.rate(done):.1f} a second")
 
     def rate(self, done: int) -> float:
-        """Return how many pictures a second were done."""
+        """Return the pictures per second."""
         return done / self.wall_s if self.wall_s else 0.0
 
 
 def stage_table(stages: Sequence[Stage]) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Return headings and rows: how long stages were busy, and what each could do by itself."""
+    """Return headings and rows: the busy time of each stage, and its rate alone."""
     return ("stage", ">workers", ">pictures", ">busy s", ">a second by itself"), [
         (
             *(each.name, str(each.workers), str(each.samples)),
@@ -69,9 +69,9 @@ def stage_table(stages: Sequence[Stage]) -> tuple[Sequence[str], list[Sequence[s
 def spread(
     function: Callable[[Item], Value], items: Iterable[Item], workers: int
 ) -> Iterator[Value]:
-    """Yield what a function returns for each item, in order; some threads work ahead of that.
+    """Yield what a function returns for each item, in order; some threads work ahead.
 
-    Items are taken in the thread of who takes the values.
+    Items are iterated in the consumer's thread.
     """
     waiting: deque[Future[Value]] = deque()
     with ThreadPoolExecutor(workers) as pool:

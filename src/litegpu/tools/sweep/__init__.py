@@ -1,4 +1,4 @@
-"""`benchmark_model --sweep`: which backend, precision and batch should I set?"""
+"""`benchmark_model --sweep`: which backend, precision and batch are the best?"""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _OPTIONS = (
     *("gpu_inference_for_sustained_speed", "delegate_serialize_dir", "delegate_serialize_token"),
     *("first_delegate_node_index", "last_delegate_node_index"),
 )
-"""Those of the original's flags that are options of the delegate and hold for every try."""
+"""Flags of the original that are options of the delegate and apply to every trial."""
 _PASSED_ON = (
     *_OPTIONS,
     *("num_runs", "min_secs", "max_secs", "run_delay", "warmup_runs", "warmup_min_secs"),
     *("require_full_delegation", "measure_energy", "energy_min_secs", "energy_idle_secs"),
     *("input_layer", "input_layer_shape", "input_layer_value_range", "input_layer_value_files"),
 )
-"""Flags that hold for every try."""
+"""Flags that apply to every trial."""
 _SWEPT = {
     "backend": "sweep_backends",
     "gpu_backend": "sweep_backends",
@@ -63,18 +63,18 @@ _SWEPT = {
     "is_precision_loss_allowed": "sweep_precisions",
     "batch": "sweep_batches",
 }
-"""Flags of one try, and those that say which ones there are."""
+"""Flags of one trial, and those that select the trials."""
 _OF_GPU = tuple(flag.name for flag in OPTION_FLAGS if flag.name not in _SWEPT)
-"""Flags that hold for every try on a GPU."""
+"""Flags that apply to every trial on a GPU."""
 _OWN = ("graph", "model", "num_threads", "json", *(flag.name for flag in SWEEP_FLAGS), "report")
 _DEVICES_SECS = 120.0
 
 
 def sweep(args: argparse.Namespace) -> int:
-    """Try everything, print the ranking and what to set; Ctrl-C prints what there is.
+    """Run all trials, print the ranking and what to set; Ctrl-C prints the results so far.
 
     Raises:
-        OptionsError: a flag has a value that it cannot have, or none that a sweep needs.
+        OptionsError: a flag has an invalid value, or lacks one that a sweep needs.
         ModelError: there is no such model, or nothing runs it.
     """
     backends, precisions, batches = _wanted(args)
@@ -94,7 +94,7 @@ def sweep(args: argparse.Namespace) -> int:
 
 
 def _tell(args: argparse.Namespace, found: Sweep) -> int:
-    """Print and write what there is."""
+    """Print and write the results so far."""
     goal = GOALS[args.sweep_goal]
     options = changed_options(args)
     flags = _flags(args, (*_OPTIONS, *_OF_GPU))
@@ -111,12 +111,12 @@ def _tell(args: argparse.Namespace, found: Sweep) -> int:
     return 0
 
 
-# What is wanted, and what there is
+# Requested and available configurations
 
 
 def _wanted(args: argparse.Namespace) -> tuple[list[str], list[str], list[int]]:
     if not args.graph:
-        raise OptionsError("--sweep needs a model: name one with --graph=MODEL.")
+        raise OptionsError("--sweep needs a model: give one with --graph=MODEL.")
     for name in args.given:
         if name in _SWEPT:
             raise OptionsError(
@@ -152,7 +152,7 @@ def _list(flag: str, text: str, known: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _model_file(name: str) -> Iterator[Path]:
-    """Give the model as a file in a folder for results; zoo models are built only once."""
+    """Yield the model as a file in a folder for results; zoo models are built only once."""
     # Its package imports this one.
     from litegpu.tools.benchmark_model.session import find_graph
 
@@ -166,7 +166,7 @@ def _model_file(name: str) -> Iterator[Path]:
 def _present(wanted: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return the backends with a device, and why others have none.
 
-    Another process asks the drivers: what they do to it cannot end this one.
+    Another process queries the drivers, which may crash it.
     """
     ended = run_module("litegpu.tools.cli", ["devices", "--json"], _DEVICES_SECS)
     if ended.status not in (0, 1) or not ended.output.startswith("["):
@@ -178,17 +178,17 @@ def _present(wanted: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _flags(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
-    """Return those of these flags that were given, as they are spelt."""
+    """Return those of these flags that were given, as words of a command line."""
     passed = {name: getattr(args, name) for name in args.given if name in names}
     spelt = {n: str(v).lower() if isinstance(v, bool) else v for n, v in passed.items()}
     return [f"--{name}={value}" for name, value in spelt.items()]
 
 
-# Tries
+# Trials
 
 
 def _try_all(found: Sweep, path: Path, args: argparse.Namespace) -> None:
-    """Try what is left, one after the other; each batch has a reference of its own."""
+    """Run the remaining trials, one after the other; each batch has a separate reference."""
     total, start = len(found.left), time.monotonic()
     flags = [f"--num_threads={found.threads}", *_flags(args, _PASSED_ON)]
     of_gpu = _flags(args, _OF_GPU)
@@ -204,7 +204,7 @@ def _try_all(found: Sweep, path: Path, args: argparse.Namespace) -> None:
         found.rows.append(row)
         found.left.pop(0)
         if way.backend == CPU and way.batch not in references and row.reason.startswith(NO_BATCH):
-            # No kernel of the CPU can be given this batch, so the model cannot have it.
+            # Not even the CPU can run this batch, so the model cannot have it.
             total -= len(found.left)
             found.left = [each for each in found.left if each.batch != way.batch]
             total += len(found.left)

@@ -1,4 +1,4 @@
-"""Which of the settings that `--sweep` tried is the best, and why."""
+"""The best of the settings that `--sweep` tried, and the reason."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from litegpu.tools.sweep.runs import BUILTIN, Row
 
 _AS_GOOD = 0.05
-"""A more exact setting is preferred where it is worse by no more than this part."""
+"""A more accurate setting is preferred if it is worse by no more than this fraction."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What rows are ranked by: the least cost is the best; None has no place in the ranking.
+    """The ranking: the lowest cost is the best; rows with None are not ranked.
 
-    `best` is what one calls the best, `versus` follows a factor, `figure` shows a cost.
+    `best` names the best one, `versus` follows a factor, `figure` formats a cost.
     """
 
     name: str
@@ -53,7 +53,7 @@ GOALS = {
 
 
 def ranked(rows: Sequence[Row], goal: Goal) -> list[Row]:
-    """Return the rows that have figures, the best first; those without the goal's own come last."""
+    """Return the rows with figures, the best first; those without the goal's figure come last."""
     found = [row for row in rows if not row.failed]
     return sorted(found, key=lambda row: (goal.cost(row) is None, goal.cost(row) or 0.0))
 
@@ -68,12 +68,12 @@ class Recommendation:
     reason: str
 
     def text(self) -> str:
-        """Return it in a sentence or two."""
+        """Return a sentence or two."""
         how = f", or in Python {self.python}" if self.python is not None else ""
         return f"Set {self.flags}{how}: {self.reason}"
 
     def lines(self) -> list[str]:
-        """Return what to set, each in a line that can be pasted."""
+        """Return the settings, each as a line that can be pasted."""
         python = "no delegate" if self.python is None else self.python
         return [f"flags:  {self.flags}", f"Python: {python}"]
 
@@ -86,11 +86,11 @@ def recommend(
     flags: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> Recommendation | None:
-    """Return what to set; None where nothing can be said.
+    """Return what to set; None if there is no result.
 
-    `flags`, and `options` of GpuDelegate, are those that every try on a GPU had. It is the best
-    row whose error is within the tolerance. One that is nearly as good and more exact by an
-    order of magnitude takes its place.
+    `flags`, and `options` of GpuDelegate, are those of every trial on a GPU. The best row is the
+    one with an error within the tolerance. A row that is nearly as good and more accurate by an
+    order of magnitude replaces it.
     """
     order = [row for row in ranked(rows, goal) if goal.cost(row) is not None]
     exact = [row for row in order if _error(row) <= tolerance]
@@ -122,14 +122,14 @@ def recommend(
 
 
 def _literal(value: Any) -> str:
-    """Return a value as Python spells it, members of enumerations as their numbers."""
+    """Return a value in Python's syntax, members of enumerations as their numbers."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     return f"{value:d}" if isinstance(value, enum.IntEnum | enum.IntFlag) else repr(value)
 
 
 def _against_the_rest(chosen: Row, order: Sequence[Row], goal: Goal) -> str:
-    """Compare with the best way of the other kind: CPU for a GPU, and the other way round."""
+    """Compare with the best setting of the other kind: the CPU for a GPU, and vice versa."""
     others = [
         row
         for row in order
@@ -149,7 +149,7 @@ def _cost(row: Row, goal: Goal) -> float:
 
 
 def _error(row: Row) -> float:
-    """Return how far a row is from the reference; the built-in kernels are it."""
+    """Return the error of a row relative to the reference, which is the built-in kernels."""
     if row.relative_l2 is None:
         return 0.0 if row.way.backend == BUILTIN else float("inf")
     return float("inf") if row.relative_l2 != row.relative_l2 else row.relative_l2

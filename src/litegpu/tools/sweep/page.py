@@ -1,4 +1,4 @@
-"""The page of `--sweep`: what to set, how fast and how exact each way is, and what did not run."""
+"""The report page of `--sweep`: what to set, the speed and error of each setting, and failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from litegpu.tools.sweep.text import Sweep, advice, ranking, reference, title, w
 
 
 def sweep_page(found: Sweep, goal: Goal, best: Recommendation | None, tolerance: float) -> Page:
-    """Return all that was found as a page."""
+    """Return all results as a page."""
     rows = ranked(found.rows, goal)
     sections: list[Section] = []
     if rows:
@@ -42,7 +42,7 @@ def _throughput(rows: Sequence[Row]) -> Section:
 
 
 def _errors(rows: Sequence[Row], tolerance: float) -> Section:
-    """Return the errors; the reference has none, and what is no number cannot be drawn."""
+    """Return the errors; the reference has none, and infinite ones cannot be drawn."""
     found = [(row, row.relative_l2) for row in rows if row.relative_l2 is not None]
     drawn = [(row, error) for row, error in found if 0 < error < math.inf]
     return bars(

@@ -1,4 +1,4 @@
-"""Settings that `--sweep` tries, each by benchmark_model in a process of its own."""
+"""The trials of `--sweep`: each setting runs benchmark_model in a separate process."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from litegpu.tools.children import Ended, run_module
 from litegpu.tools.measure import compare
 
 CPU, BUILTIN = "XNNPACK", "built-in kernels"
-"""Ways of the CPU."""
+"""Settings of the CPU."""
 _LEAST_US = 0.5
-"""Times are whole microseconds: one of 0 stands for less than one."""
+"""Times are integers in microseconds: 0 stands for less than one."""
 NO_BATCH = "The model cannot run with batch="
-"""How the reason begins where a model cannot have another batch."""
+"""The start of the reason if a model cannot have another batch."""
 
 
 @dataclass(frozen=True)
 class Combination:
-    """One setting of everything; without a precision it is a way of the CPU, named by `backend`.
+    """One setting of everything; without a precision it is one of the CPU, named by `backend`.
 
     `batch` 0 is the model's own.
     """
@@ -35,16 +35,16 @@ class Combination:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it is the delegate's."""
+        """Whether it uses the delegate."""
         return bool(self.precision)
 
     @property
     def title(self) -> str:
-        """Name it without its batch."""
+        """Return its name without its batch."""
         return f"{self.backend} {self.precision}" if self.on_gpu else f"CPU, {self.backend}"
 
     def flags(self) -> list[str]:
-        """Return the flags of benchmark_model that set it."""
+        """Return its flags of benchmark_model."""
         batch = [f"--batch={self.batch}"] if self.batch else []
         if not self.on_gpu:
             return [f"--use_xnnpack={str(self.backend == CPU).lower()}", *batch]
@@ -54,10 +54,10 @@ class Combination:
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of a combination: figures, or in `reason` why there are none.
+    """The result of a combination: figures, or the reason why there are none.
 
-    Times are in microseconds. `max_error` and `relative_l2` are of the worst output, against the
-    reference; None where nothing can be compared. `joules` are of one item of the batch.
+    Times are in microseconds. `max_error` and `relative_l2` are those of the worst output, against
+    the reference; None if nothing can be compared. `joules` are per item of the batch.
     """
 
     way: Combination
@@ -76,7 +76,7 @@ class Row:
 
     @property
     def items_per_second(self) -> float:
-        """How many items of the batch a second has, by the median."""
+        """Items of the batch per second, by the median."""
         return self.batch * 1e6 / self.median_us if self.median_us else 0.0
 
     @property
@@ -88,7 +88,7 @@ class Row:
 def combinations(
     backends: Sequence[str], precisions: Sequence[str], batches: Sequence[int]
 ) -> list[Combination]:
-    """Return all of them, batch by batch, those first that others are compared with."""
+    """Return all combinations, batch by batch, the references first."""
     found = []
     for batch in batches:
         found += [Combination(each, "", batch) for each in (BUILTIN, CPU)]
@@ -142,7 +142,7 @@ def try_out(
 
 
 def _own_batch(inputs: Sequence[dict[str, Any]]) -> int:
-    """Return the batch of a model as it is: what all inputs have as their first dimension."""
+    """Return the batch of an unmodified model: the common first dimension of all inputs."""
     first = {each["shape"][0] if each["shape"] else 1 for each in inputs}
     return int(first.pop()) if len(first) == 1 else 1
 
@@ -158,13 +158,13 @@ def _why(ended: Ended, timeout: float) -> str:
 
 
 def _warning(ended: Ended) -> str:
-    """Return the last warning, which says more than the known one of the original."""
+    """Return the last warning that is more specific than the original's usual one."""
     lines = ended.output.splitlines()
     return next((x.removeprefix("WARN: ") for x in lines[::-1] if x.startswith("WARN: ")), "")
 
 
 def _outputs(details: Sequence[dict[str, Any]], content: bytes) -> tuple[Output, ...]:
-    """Return the outputs by what the JSON file says of them; those that are no numbers left out."""
+    """Return the outputs described in the JSON file; those that are not numbers are omitted."""
     found, position = [], 0
     for each in details:
         kind = np.dtype(each["type"])
@@ -185,5 +185,5 @@ def _errors(
     if not outputs or shapes[0] != shapes[1]:
         return None, None
     found = [compare(got, want) for got, want in zip(outputs, reference, strict=True)]
-    worst = np.max([(each.max_abs, each.relative_l2) for each in found], axis=0)  # keeps a NaN
+    worst = np.max([(each.max_abs, each.relative_l2) for each in found], axis=0)  # propagates NaN
     return float(worst[0]), float(worst[1])
