@@ -9,7 +9,7 @@ from litegpu.ops.base import COPY, NewValue, Op, Shape, register
 from litegpu.ops.common import checks
 
 _MOST = 7
-"""Values that one kernel adds: devices limit how many buffers it may read."""
+"""Number of values that one kernel adds: devices limit how many buffers it may read."""
 
 
 @register
@@ -36,7 +36,7 @@ class AddN(Op):
         running, rest = node.inputs[0], node.inputs[1:]
         while rest or not nodes:
             chunk, rest = rest[:_MOST], rest[_MOST:]
-            # Only the first epilogue op finds the running value as it was.
+            # Only the first epilogue op gets the original running value.
             first = (SELF,) if chunk[:1] == (running,) else chunk[:1]
             epilogue = tuple(EpilogueOp("ADD", (v,)) for v in (*first, *chunk[1:]))
             target = new_value(shape) if rest else node.outputs[0]

@@ -1,6 +1,6 @@
 """ATTENTION: products of queries and keys, softmax, products with the values, in one kernel.
 
-Models spell it with BATCH_MATMUL and SOFTMAX; `passes/fuse_attention.py` finds them.
+Models express it as BATCH_MATMUL and SOFTMAX; `passes/fuse_attention.py` finds them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ ATTENTION = "ATTENTION"
 
 @dataclass(frozen=True, slots=True)
 class AttentionAttributes:
-    """What is done to the scores of a product [products, rows, keys], and how the values lie.
+    """The epilogue of the scores of a product [products, rows, keys], and the layout of the values.
 
-    `scores` is their shape, as [N, H, W, C] of the value that is never made, `middle`. Operands
-    of `epilogue`, which is applied to them before they are multiplied by `beta`, are numbers of the
-    node's inputs. `across` tells of queries, keys, values and the result whether heads lie across
-    tokens, as [batch, tokens, heads, depth], and not before them.
+    `scores` is their shape, as [N, H, W, C] of `middle`, the value that is never stored. Operands
+    of `epilogue`, which is applied before the factor `beta`, are indices of the node's inputs.
+    `across` has a flag for queries, keys, values and the result: heads are in the channels of
+    tokens, as [batch, tokens, heads, depth], not before them.
     """
 
     scores: Shape4
@@ -37,7 +37,7 @@ class AttentionAttributes:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """softmax(beta * epilogue(query * key^T)) * value, for each head of each of a batch.
+    """softmax(beta * epilogue(query * key^T)) * value, for each head of each batch entry.
 
     The values and `across` are those of queries, keys, values and the result.
     """
@@ -48,7 +48,7 @@ class AttentionSpec:
     epilogue: tuple[EpilogueOp, ...]
     """As `KernelRequest.inner_epilogue`."""
     buffers: int
-    """What the epilogue reads at most."""
+    """Maximum number of buffers that the epilogue reads."""
     beta: float
 
     @property
@@ -61,7 +61,7 @@ class AttentionSpec:
 
     @property
     def rows(self) -> int:
-        """Queries of a product."""
+        """Number of queries per product."""
         return self.scores[2]
 
     @property
@@ -74,7 +74,7 @@ class AttentionSpec:
         return self.values[0].channels, self.values[2].channels
 
     def words(self, tiles: int) -> dict[str, Any]:
-        """Return what every template is told, with the tiles that a product's rows are cut into."""
+        """Return the common template variables, and the tiles of a product's rows."""
         return {
             "tiles": tiles,
             "products": self.products,

@@ -1,4 +1,4 @@
-"""What every operation provides: can it run, which shape comes out, and which kernels run it."""
+"""The interface of operations: whether they can run, their output shapes, and their kernels."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _T = TypeVar("_T")
 
 
 class NewValue(Protocol):
-    """Makes a fresh intermediate, or a constant if there is data, and returns its id.
+    """Creates an intermediate value, or a constant if there are data, and returns its id.
 
-    Without a `dtype` it has the type of the node's first result, or of the data. A `precise` one is
-    never stored as half.
+    Without a `dtype` it has the type of the node's first result, or of the data. A `precise` value
+    is never stored as half.
     """
 
     def __call__(
@@ -48,17 +48,17 @@ class NewValue(Protocol):
 
 
 COPY = "COPY"
-"""The op of a node that only carries an epilogue (or slices and pads): see ops/copy.py."""
+"""The op of a node that only has an epilogue (or slices and pads): see ops/copy.py."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRequest:
-    """One kernel launch that an op asks for.
+    """A kernel launch that an op requests.
 
-    `grid` is in work items (rounded up to `local` by the engine, which chooses it where there is
-    none). `reads` and `output` are value ids by the template's names; `parts` is a list of inputs
-    the template loops over. `constants` are packed arrays, read 4 elements at a time. `work` counts
-    what must be computed, once.
+    `grid` is in work items (rounded up to `local` by the engine, which also chooses `local` if
+    there is none). `reads` and `output` are value ids by the template's names; `parts` is a list of
+    inputs that the template loops over. `constants` are packed arrays, read 4 elements at a time.
+    `work` is the minimum number of operations.
     """
 
     template: str
@@ -67,38 +67,39 @@ class KernelRequest:
     local: tuple[int, int, int] | None = None
     reads: Mapping[str, int] = field(default_factory=dict)
     writes: Mapping[str, int] = field(default_factory=dict)
-    """Further values that the kernel makes, by the template's names."""
+    """Further outputs of the kernel, by the template's names."""
     parts: tuple[int, ...] = ()
     constants: Mapping[str, npt.NDArray[Any] | LazyArray] = field(default_factory=dict)
     variables: Mapping[str, Any] = field(default_factory=dict)
     shared: tuple[tuple[str, str, int], ...] = ()
     attributes: LaunchAttributes = PLAIN_LAUNCH
     destination: Storage | None = None
-    """Where to write, when it is not the whole of `output` (one part of a concatenation)."""
+    """The storage of the output, if it is a part of `output` (of a concatenation, for example)."""
     inner_epilogue: tuple[EpilogueOp, ...] = ()
-    """Steps that the template applies to an operand it computes itself, by calling `inner`."""
+    """Epilogue ops that the template applies to an operand it computes itself, by calling `inner`.
+    """
     innermost_epilogue: tuple[EpilogueOp, ...] = ()
-    """The same for what that operand is computed from in turn, by calling `innermost`."""
+    """The same for what that operand is computed from, by calling `innermost`."""
     work: Operations = field(default_factory=dict)
     needed: Mapping[str, int] = field(default_factory=dict)
-    """Elements that are needed of a value in `reads`, where these may be fewer than all."""
+    """Number of elements needed of a value in `reads`, if these may be fewer than all."""
     products: int = 1
-    """Products on matrix units that make one of values, where these are split into parts."""
+    """Number of products on matrix units per product of values, if these are split into parts."""
     accumulator: Register = FLOAT
-    """What the template has its result in."""
+    """The register type of the template's result."""
 
 
 class Target(Protocol):
-    """The facts about a device, and the numeric policy, that a choice of kernel may depend on."""
+    """The properties of a device and the numeric policy on which kernel selection may depend."""
 
     @property
     def policy(self) -> NumericPolicy:
-        """What may be rounded, and from which size on."""
+        """The numeric policy: what may be rounded, and from which size on."""
         ...
 
     @property
     def backend(self) -> str:
-        """The name of the API that the device is used through, as "cuda"."""
+        """The name of the device's API, such as "cuda"."""
         ...
 
     @property
@@ -106,22 +107,22 @@ class Target(Protocol):
 
     @property
     def max_shared_items(self) -> int:
-        """Work items that may share memory and wait for each other."""
+        """Maximum number of work items that can share memory and synchronize."""
         ...
 
     @property
     def local_memory_bytes(self) -> int:
-        """Memory that the items of a work group may share; 0 where it cannot be used."""
+        """Memory that the items of a work group can share; 0 if it cannot be used."""
         ...
 
     @property
     def max_arguments(self) -> int:
-        """Buffers that one kernel may use."""
+        """Maximum number of buffers of a kernel."""
         ...
 
     @property
     def parallel_items(self) -> int:
-        """Work items that keep the device busy."""
+        """Number of work items that keeps the device busy."""
         ...
 
     @property
@@ -129,16 +130,16 @@ class Target(Protocol):
 
     @property
     def model(self) -> DeviceModel:
-        """The architecture: what a multiprocessor holds, and what only some of them can do."""
+        """The architecture: the resources of a multiprocessor, and optional features."""
         ...
 
     def failure(self, implementation: str, spec: Any, *, general: bool) -> str:
-        """Return why an implementation is not to compute a spec on this device any more, or ""."""
+        """Return why an implementation must not compute a spec on this device any more, or ""."""
         ...
 
 
 class SpecContext(Protocol):
-    """What an op may ask while it says what is to be computed."""
+    """The interface with which an op specifies a node."""
 
     @property
     def target(self) -> Target: ...
@@ -149,40 +150,40 @@ class SpecContext(Protocol):
 
 
 class Lowerable(Protocol):
-    """What was selected to compute a spec: see kernels/base.py."""
+    """The plan selected for a spec: see kernels/base.py."""
 
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest: ...
 
 
 class LowerContext(SpecContext, Protocol):
-    """What an op may ask while it chooses its kernels."""
+    """The interface with which an op selects its kernels."""
 
     def plans(self, node: Node) -> Sequence[Lowerable]:
-        """Return what was selected for each of the node's specs."""
+        """Return the plan selected for each of the node's specs."""
         ...
 
     def choose(self, problem: Hashable, candidates: Sequence[_T]) -> _T:
-        """Return one of some ways to do the same: the first, or what measuring found faster.
+        """Return one of several candidates: the first, or the fastest one by measurement.
 
         `candidates`, at least one, are sorted: the best by the op's own estimate comes first.
-        `problem` is plain data that decides about them and about their times; its text is kept.
+        `problem` is plain data that determines them and their times; its text is stored.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values that an attribute may have; others leave the node to the CPU.
+    """The supported values of an attribute; with others, a node stays on the CPU.
 
-    `allowed` lists them, or all from `least` on are handled. What depends on the node's operands
-    is said in words, `about`. Without any of these, all values are handled.
+    `allowed` lists them, or all from `least` on are supported. Restrictions that depend on the
+    node's operands are described by `about`. Without any of these, all values are supported.
     """
 
     allowed: tuple[Any, ...] = ()
     least: int | None = None
     about: str = ""
     wrong: tuple[Any, ...] = field(default=())
-    """Some that are not handled, for tests."""
+    """Some unsupported values, for tests."""
 
     def __str__(self) -> str:
         if self.allowed:
@@ -198,15 +199,15 @@ def one_of(*allowed: Any, wrong: tuple[Any, ...] = ()) -> Values:
 
 
 class Exact(ABC):
-    """How quantized nodes of an operation are computed as the CPU does, to the last bit."""
+    """How quantized nodes of an operation are computed, bit-exact with the CPU."""
 
     @abstractmethod
     def check(self, graph: Graph, node: Node) -> str:
-        """Return why this node cannot run on the GPU, or an empty text when it can."""
+        """Return why this node cannot run on the GPU, or an empty text if it can."""
 
     @abstractmethod
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        """Return the nodes that compute it in integers; what they make are stored integers."""
+        """Return the nodes that compute it in integers; their results are stored integers."""
 
 
 class Op(OpFacts, ABC):
@@ -214,52 +215,52 @@ class Op(OpFacts, ABC):
 
     max_version: ClassVar[int]
     quantized_version: ClassVar[int] = 0
-    """The highest version that just quantized tensors bring, if it is above `max_version`."""
+    """The highest version that only quantized tensors require, if it is above `max_version`."""
     internal: ClassVar[bool] = False
-    """Whether only litegpu itself makes such nodes, and no model holds one."""
+    """Whether only litegpu creates such nodes, and no model contains one."""
 
     takes: ClassVar[tuple[Types, ...]] = (FLOATS,)
-    """What each computed input may hold; the last entry is that of all further inputs."""
+    """The supported types of each computed input; the last entry is that of all further inputs."""
     gives: ClassVar[Types | None] = FLOATS
-    """What the outputs may hold; None: the type of the inputs that are taken as `STORABLE`."""
+    """The types of the outputs; None: the type of the inputs that are `STORABLE`."""
     exact: ClassVar[Exact | None] = None
     """How nodes of quantized tensors are computed; None: they stay on the CPU."""
     accepts: ClassVar[Mapping[str, Values]] = {}
-    """The values of attributes that are handled, where they are not the usual ones."""
+    """The supported values of attributes, if they are not the usual ones."""
 
     @abstractmethod
     def check(self, graph: Graph, node: Node) -> str:
-        """Return why this node cannot run on the GPU, or an empty text when it can."""
+        """Return why this node cannot run on the GPU, or an empty text if it can."""
 
     @abstractmethod
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        """Return the output shapes that follow from the input shapes of a checked node."""
+        """Return the output shapes of a checked node, which follow from its input shapes."""
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        """Return the node with its attributes worked out, or the nodes that replace it."""
+        """Return the node with its attributes resolved, or the nodes that replace it."""
         return (node,)
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[Any]:
-        """Return what a normalized node is to compute, where there are several ways to do it.
+        """Return the specs of a normalized node, if there are several ways to compute it.
 
-        The kinds of spec are those that implementations are registered for. Without any, `lower`
-        knows the only way.
+        Implementations are registered for kinds of specs. Without any spec, `lower` is the only
+        way.
         """
         return ()
 
     def input_storages(
         self, node: Node, result: Storage, shapes: Sequence[Shape4]
     ) -> Sequence[Storage] | None:
-        """Return where inputs of these shapes lie in the result, if the node then takes no kernel.
+        """Return the storages of inputs within the result, if the node then needs no kernel.
 
-        None where a kernel is needed anyway: see Trait.HOLDS_INPUTS.
+        None if a kernel is needed anyway: see Trait.HOLDS_INPUTS.
         """
         return None
 
     def result_storage(self, node: Node, source: Storage, shape: Shape4) -> Storage | None:
-        """Return where a result of this shape lies in the first input, so that no kernel is needed.
+        """Return the storage of a result within the first input, so that no kernel is needed.
 
-        None where it cannot: see Trait.LIES_IN_INPUT.
+        None if that is impossible: see Trait.LIES_IN_INPUT.
         """
         return None
 
@@ -274,7 +275,7 @@ class Op(OpFacts, ABC):
 
 
 class InternalOp(Op):
-    """An op whose nodes only other ops and passes make, with everything known about them."""
+    """An op whose nodes only other ops and passes create, with everything known about them."""
 
     max_version = 1
     internal = True
@@ -292,13 +293,13 @@ _AnyOp = TypeVar("_AnyOp", bound=OpFacts)
 
 
 def register(op: type[_AnyOp]) -> type[_AnyOp]:
-    """Class decorator: make an op known under its name."""
+    """Class decorator: register an op under its name."""
     add(op())
     return op
 
 
 def add(op: OpFacts) -> None:
-    """Make one op object known (for ops that come from a table)."""
+    """Register one op object (for ops that come from a table)."""
     _REGISTRY[op.name] = op
 
 
@@ -311,7 +312,7 @@ def _import_ops() -> None:
 
 
 def facts_of(name: str) -> OpFacts:
-    """Return what is known of an operation, whether it has kernels or not."""
+    """Return the facts of an operation, whether it has kernels or not."""
     _import_ops()
     if name not in _REGISTRY:
         import_plug_ins()
@@ -319,7 +320,7 @@ def facts_of(name: str) -> OpFacts:
 
 
 def registered(name: str) -> OpFacts | None:
-    """Return what was registered under a name, by litegpu or by users, before plug-ins are."""
+    """Return what litegpu or users registered under a name; does not import plug-ins."""
     _import_ops()
     return _REGISTRY.get(name)
 
@@ -336,7 +337,7 @@ def find(name: str) -> Op | None:
 
 
 def get(name: str) -> Op:
-    """Return the op of a node that was accepted; for others this is a KeyError."""
+    """Return the op of an accepted node; raises KeyError for others."""
     op = find(name)
     if op is None:
         raise KeyError(name)
@@ -344,7 +345,7 @@ def get(name: str) -> Op:
 
 
 def all_facts() -> Iterator[OpFacts]:
-    """Yield all that is known of operations, by name, of those without kernels, too."""
+    """Yield the facts of all operations, by name, including those without kernels."""
     _import_ops()
     return (op for _, op in sorted(_REGISTRY.items()))
 

@@ -15,7 +15,7 @@ from litegpu.ops.index_map import Source, index_map_node, plain
 
 @register
 class BroadcastTo(Op):
-    """Repeats dimensions of size 1, and adds dimensions in front, as NumPy does."""
+    """Repeats dimensions of size 1, and adds leading dimensions, as in NumPy."""
 
     name = "BROADCAST_TO"
     max_version = 3
@@ -51,7 +51,7 @@ class BroadcastTo(Op):
 
 
 def broadcast_node(graph: Graph, node: Node, wanted: Shape) -> Node:
-    """Return the node that repeats the first input to the wanted shape of the output."""
+    """Return the node that broadcasts the first input to the output's shape."""
     shape = graph.values[node.inputs[0]].shape
     lead = len(wanted) - len(shape)
     sources = [Source(((lead + axis, 1),) if size > 1 else ()) for axis, size in enumerate(shape)]

@@ -22,12 +22,12 @@ _WIDENING = {
     (DType.UINT8, DType.UINT16),
     *((source, DType.INT32) for source in (DType.INT8, DType.UINT8, DType.INT16, DType.UINT16)),
 }
-"""Casts that change no number, between types that a device holds alike."""
+"""Casts that change no number, between types with the same device representation."""
 
 
 @register
 class Cast(Op):
-    """Floats end at the bounds of integers, NaN at the upper one; integers wrap around."""
+    """Floats are clamped to the range of integers, NaN to the upper bound; integers wrap around."""
 
     name = "CAST"
     max_version = 5
@@ -35,7 +35,7 @@ class Cast(Op):
     gives = types.CASTABLE
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
-        # A constant of halves stands for float32 weights.
+        # A constant of halves represents float32 weights.
         halves = graph.values[node.outputs[0]].dtype is DType.FLOAT16
         return None if halves else facts.integers(np.asarray, graph, node, operands)
 

@@ -1,6 +1,6 @@
-"""CHANNEL_MAPS: channels that are looked up in one value, each in its own way, and mixed.
+"""CHANNEL_MAPS: channels that are looked up in one value, each by a separate map, and mixed.
 
-The internal op behind pictures whose colours lie apart, as Y and the smaller U and V do.
+The internal op of pictures with separate color planes, such as Y and the smaller U and V.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COORDINATES = ("n", "y", "x")
 
 @dataclass(frozen=True, slots=True)
 class ChannelMap:
-    """A channel of the result: where its image lies in one of the input's channels.
+    """A channel of the result: the position of its image in one of the input's channels.
 
     `image` are the lookups of the input's N, H and W, along axes of the result.
     """
@@ -30,7 +30,7 @@ class ChannelMap:
     channel: int
 
     def texts(self) -> list[str] | None:
-        """Texts of n, y, x and c of the input; None where a lookup has none."""
+        """Texts of n, y, x and c of the input; None for a lookup without one."""
         found = [
             each.text(_COORDINATES[each.axis] if each.axis is not None else "0")
             for each in self.image
@@ -44,8 +44,8 @@ class ChannelMap:
 class ChannelMapsAttributes:
     """One map for each channel that is looked up.
 
-    With `matrix` the result has a channel for each of its rows: factors of what was looked up, as
-    floats, and last what is added to their sum.
+    With `matrix` the result has a channel for each of its rows: factors of the looked-up channels,
+    as floats, and last the offset of their sum.
     """
 
     maps: tuple[ChannelMap, ...]
@@ -54,7 +54,7 @@ class ChannelMapsAttributes:
 
 @register
 class ChannelMaps(InternalOp):
-    """Up to four channels, read one by one; passes make it, no model holds it."""
+    """Up to four channels, read one by one; created by passes, never by models."""
 
     name = CHANNEL_MAPS
 

@@ -1,4 +1,4 @@
-"""CONCATENATION: free where the producers can write in place, copies where they can't."""
+"""CONCATENATION: free if the producers can write in place, otherwise copies."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Concatenation(Op):
 def joined_nodes(
     graph: Graph, node: Node, shapes: Sequence[Shape], axis: int, new_value: NewValue
 ) -> Sequence[Node]:
-    """Return the nodes that join the inputs, seen under these shapes, along `axis`."""
+    """Return the nodes that join the inputs, seen as these shapes, along `axis`."""
     rank = len(shapes[0])
     if rank <= 4:
         parts, nodes = reshaped(graph, node, node.inputs, shapes, new_value)
@@ -127,7 +127,7 @@ def joined_nodes(
 
 
 def regions(dst: Storage, shapes: Sequence[Shape4], axis: int) -> list[Storage] | None:
-    """Return where each part lies in the whole, or None if one begins inside a channel block."""
+    """Return the storage of each part in the whole; None if one starts inside a channel block."""
     sizes = [shape[axis] for shape in shapes]
     starts = [0, *accumulate(sizes)]
     if axis == 3 and dst.vector and any(start % 4 for start in starts[:-1]):
@@ -143,9 +143,9 @@ def regions(dst: Storage, shapes: Sequence[Shape4], axis: int) -> list[Storage] 
 
 
 def _gather(node: Node, ctx: LowerContext, dst: Storage) -> tuple[KernelRequest, ...]:
-    """Return the kernels that join parts channel by channel, each as many as its buffers allow.
+    """Return the kernels that join parts channel by channel, each as many as its buffers permit.
 
-    All but the first keep the channels that those before them have written.
+    All but the first preserve the channels that the previous ones have written.
     """
     ends = list(accumulate(ctx.storage(v).channels for v in node.inputs))
     starts = [0, *ends[:-1]]

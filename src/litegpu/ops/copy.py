@@ -1,4 +1,4 @@
-"""COPY, the carrier of an epilogue: the identity, broadcast, or a part with steps."""
+"""COPY, the node of an epilogue: the identity, broadcast, or a part with steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CopyAttributes:
 
 @register
 class Copy(InternalOp):
-    """The identity, broadcast to the output's shape; the passes make it, no model holds it."""
+    """The identity, broadcast to the output's shape; created by passes, never by models."""
 
     name = COPY
     traits = Trait.CONVEX
@@ -38,7 +38,7 @@ class Copy(InternalOp):
 
 
 def copy_kernel(node: Node, ctx: LowerContext, destination: Storage | None = None) -> KernelRequest:
-    """Return the kernel that copies the node's input, into a part of the output if given."""
+    """Return the kernel that copies the node's input, to a part of the output if given."""
     dst = destination or ctx.storage(node.outputs[0])
     src = ctx.storage(node.inputs[0])
     explicit = isinstance(node.attributes, CopyAttributes)
@@ -78,11 +78,11 @@ def _limits(attributes: CopyAttributes, src: Storage, dst: Storage) -> list[str]
 
 
 def merge_ranges(shape: Sequence[int], ranges: Sequence[range]) -> list[tuple[int, range]] | None:
-    """Return 4 axes at most, and the ranges along them that take the same elements.
+    """Return at most 4 axes, and the ranges along them that select the same elements.
 
-    Ranges may begin before an axis and end after it. An axis that is taken whole is merged into the
-    one before it, where no elements are left out between; the last stays by itself. None where more
-    than 4 axes remain.
+    Ranges may start before an axis and end after it. A complete axis is merged into the previous
+    one if no elements are omitted between them; the last one remains separate. None if more than 4
+    axes remain.
     """
     merged: list[tuple[int, range]] = []
     for size, part in zip(shape[:-1], ranges[:-1], strict=True):

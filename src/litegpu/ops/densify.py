@@ -13,14 +13,14 @@ from litegpu.ops.common.traits import Trait
 
 @register
 class Densify(Op):
-    """Spreads a sparse constant out; it is folded away before any kernel is chosen."""
+    """Expands a sparse constant; it is folded before any kernel is selected."""
 
     name = "DENSIFY"
     max_version = 1
     traits = Trait.SAME_DATA
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
-        # It was spread out when the file was read.
+        # It was expanded when the file was read.
         return Folded(0, lambda: operands)
 
     def check(self, graph: Graph, node: Node) -> str:

@@ -13,7 +13,7 @@ from litegpu.ops.index_map import MixedRadix, Source, index_map_node, plain
 
 
 class _Depth(Op):
-    """What DEPTH_TO_SPACE and SPACE_TO_DEPTH share."""
+    """Code shared by DEPTH_TO_SPACE and SPACE_TO_DEPTH."""
 
     max_version = 2
     takes = (MOVED, INTEGERS)

@@ -15,7 +15,7 @@ from litegpu.ops.exact.quantize import ExactDequantize, check_dequantized, dequa
 
 @register
 class Dequantize(Op):
-    """Constants are folded away before any kernel is chosen."""
+    """Constants are folded before any kernel is selected."""
 
     name = "DEQUANTIZE"
     max_version = 5
@@ -25,7 +25,7 @@ class Dequantize(Op):
     exact = ExactDequantize()
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
-        # float16 weights stay float16 until a kernel packs them: half the memory to read.
+        # float16 weights stay float16 until a kernel packs them, which halves the memory to read.
         source = graph.values[node.inputs[0]]
         if source.dtype is DType.FLOAT16:
             return Folded(0, lambda: operands)

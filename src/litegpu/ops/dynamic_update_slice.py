@@ -1,4 +1,4 @@
-"""DYNAMIC_UPDATE_SLICE: a value in which a part, whose place is computed, is replaced."""
+"""DYNAMIC_UPDATE_SLICE: replaces a part of a value, at a computed position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from litegpu.ops.index_map import axis_texts, strides
 
 @register
 class DynamicUpdateSlice(Op):
-    """A value with a part replaced by the second one, where the third tells, moved to fit."""
+    """A value with a part replaced by the second one, at the third's position, moved to fit."""
 
     name = "DYNAMIC_UPDATE_SLICE"
     max_version = 4

@@ -1,4 +1,4 @@
-"""FILL: one number at all places of a shape."""
+"""FILL: one number at all positions of a shape."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from litegpu.ops.common.types import INTEGERS, MOVED
 
 @register
 class Fill(Op):
-    """One number, which is computed, at all places of a constant shape."""
+    """One computed number, at all positions of a constant shape."""
 
     name = "FILL"
     max_version = 4

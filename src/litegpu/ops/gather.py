@@ -1,4 +1,4 @@
-"""GATHER: slices of a value, chosen by their indices along an axis."""
+"""GATHER: slices of a value, selected by indices along an axis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
 
 @register
 class Gather(Op):
-    """Slices along `axis`, chosen by constant or computed indices; `batch_dims` pairs batches."""
+    """Slices along `axis`, selected by constant or computed indices; `batch_dims` pairs batches."""
 
     name = "GATHER"
     max_version = 7

@@ -1,6 +1,6 @@
-"""HYBRID_TRANSPOSE_CONV: what TRANSPOSE_CONV becomes for floats with weights of bytes.
+"""HYBRID_TRANSPOSE_CONV: TRANSPOSE_CONV of floats with weights of bytes.
 
-The CPU scales each product by itself and adds up floats, so their order is part of the result.
+The CPU scales each product separately and sums floats, so their order is part of the result.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ HYBRID_TRANSPOSE_CONV = "HYBRID_TRANSPOSE_CONV"
 
 @dataclass(frozen=True, slots=True)
 class HybridTransposeAttributes:
-    """The window that makes the input of the result, and constant weights [O, H, W, I] (an id)."""
+    """The window from the result to the input, and constant weights [O, H, W, I] (an id)."""
 
     window: Window
     weights: int
     scales: tuple[float, ...]
-    """Those of the weights: one, or one for each output channel."""
+    """Scales of the weights: one, or one per output channel."""
 
     @property
     def constants(self) -> tuple[int, ...]:
@@ -37,7 +37,7 @@ class HybridTransposeAttributes:
 
 @register
 class HybridTransposeConv(InternalOp):
-    """Of integers without zero points, and of the scale of each image; only exact ones make it."""
+    """A product of integers without zero points and each image's scale; created by exact ops."""
 
     name = HYBRID_TRANSPOSE_CONV
     traits = Trait.SUMS_PRODUCTS
@@ -70,7 +70,7 @@ class HybridTransposeConv(InternalOp):
 
 
 def _padded(scales: tuple[float, ...], outputs: int) -> npt.NDArray[np.float32]:
-    """Return a scale for each channel of whole blocks, 0 for those beyond the outputs."""
+    """Return a scale for each channel of whole blocks, 0 for padding."""
     padded = np.zeros(round_up(outputs, 4), np.float32)
     padded[:outputs] = scales
     return padded

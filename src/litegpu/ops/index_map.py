@@ -1,6 +1,6 @@
-"""INDEX_MAP: each output element is one of the input, found by index arithmetic, or a constant.
+"""INDEX_MAP: each output element is an input element, found by index arithmetic, or a constant.
 
-The internal op behind TRANSPOSE, TILE, GATHER and their kin: they differ in one table of affine
+The internal op of TRANSPOSE, TILE, GATHER and similar operations: they differ in a table of affine
 index expressions, not in their kernels.
 """
 
@@ -27,7 +27,7 @@ _NAMES = ("n", "y", "x", "c")
 
 @dataclass(frozen=True, slots=True)
 class MixedRadix:
-    """How the index along one axis of the output, after adding `begin`, splits into digits."""
+    """How the index along an axis of the output, after adding `begin`, is divided into digits."""
 
     sizes: tuple[int, ...]
     begin: int = 0
@@ -38,10 +38,9 @@ class Source:
     """The index along one axis of the input: `offset` plus digit * factor for each of `terms`.
 
     Digits are numbered over all axes of the output. `mirror` reflects the index at both ends: 0
-    does not repeat the edge, -1 does. With `bounded` the result is `fill` where there is no
-    such index. With `table` the index is a place in these indices, with `operand` a place among
-    the elements of
-    the node's second input.
+    does not repeat the edge, -1 does. With `bounded` the result is `fill` for an index out of
+    range. With `table` the index refers to an entry of these indices, with `operand` to an element
+    of the node's second input.
     """
 
     terms: tuple[tuple[int, int], ...] = ()
@@ -53,7 +52,7 @@ class Source:
 
     @property
     def affine(self) -> bool:
-        """Whether the index is nothing but its terms."""
+        """Whether the index is only a sum of its terms."""
         looked_up = self.table is not None or self.operand
         return self.mirror is None and not looked_up and not self.bounded
 
@@ -73,7 +72,7 @@ class IndexMapAttributes:
 
     @property
     def whole_block_start(self) -> int | None:
-        """The channel where blocks of the output begin that are blocks of the input, if all are."""
+        """The channel from which on blocks of the output are blocks of the input, if they are."""
         if not self.digits or not self.sources or self.digits[-1].begin:
             return None
         channel = self.sources[-1]
@@ -99,9 +98,9 @@ def index_map_node(
     fill: float = 0.0,
     cut: bool = False,
 ) -> Node:
-    """Return the node that moves elements of the first input; a RESHAPE where that is all it is.
+    """Return the node that moves elements of the first input; a RESHAPE if the order is unchanged.
 
-    `cut` tells that the output ends before its digits do.
+    `cut`: the output ends before its digits do.
     """
     attributes = IndexMapAttributes(tuple(digits), tuple(sources), fill)
     if not cut and _keeps_order(attributes, graph.values[node.inputs[0]].shape):
@@ -120,9 +119,9 @@ def _keeps_order(attributes: IndexMapAttributes, shape: Shape) -> bool:
 
 
 def index_strides(attributes: IndexMapAttributes, shape: Shape) -> list[int] | None:
-    """Return how many elements of an input one step of each digit passes.
+    """Return how many elements of an input one step of each digit advances.
 
-    None where the input's index is not the sum of such steps.
+    None if the input's index is not the sum of such steps.
     """
     begins = any(axis.begin for axis in attributes.digits)
     if begins or not all(s.affine and s.offset == 0 for s in attributes.sources):
@@ -135,13 +134,13 @@ def index_strides(attributes: IndexMapAttributes, shape: Shape) -> list[int] | N
 
 
 def strides(shape: Sequence[int]) -> list[int]:
-    """Return how many elements one step along each axis passes, in row-major order."""
+    """Return how many elements one step along each axis advances, in row-major order."""
     return [*accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1)][::-1] if shape else []
 
 
 @register
 class IndexMap(InternalOp):
-    """Moves elements by a table of index expressions; the ops make it, no model holds it."""
+    """Moves elements by a table of index expressions; created by ops, never by models."""
 
     name = INDEX_MAP
     traits = Trait.CONVEX
@@ -154,7 +153,7 @@ class IndexMap(InternalOp):
         indices = _indices(attributes, shape, ctx.value(node.outputs[0]).shape)
         start = attributes.whole_block_start
         if start is not None:
-            indices.pop()  # the template goes by channel blocks, not by channels
+            indices.pop()  # the template iterates over channel blocks, not channels
         request = KernelRequest(
             template="index_map",
             grid=(dst.channel_blocks, dst.rows, 1),
@@ -175,7 +174,7 @@ class IndexMap(InternalOp):
 
 
 def _as_index(node: Node, ctx: LowerContext) -> str:
-    """Return the text of an int made of an index of the second input, %s."""
+    """Return the text that converts an index of the second input, %s, to int."""
     if len(node.inputs) < 2 or register_of(ctx.storage(node.inputs[1]).dtype) is not LONG:
         return "%s"
     return "NEAREST_INT(%s)"
@@ -183,7 +182,7 @@ def _as_index(node: Node, ctx: LowerContext) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """The text of an input index; with `table` or `operand`, of a place among the indices."""
+    """The text of an input index; with `table` or `operand`, of a position among the indices."""
 
     name: str
     text: str
@@ -220,7 +219,7 @@ def _indices(attributes: IndexMapAttributes, shape: Shape, out: Shape) -> list[_
 
 
 def _conditions(name: str, source: Source, sizes: Shape, size: int) -> tuple[str, ...]:
-    """Return when an index is inside the input, as far as that is not always so."""
+    """Return the conditions for an index inside the input, unless it always is."""
     if not source.bounded:
         return ()
     reached = [(sizes[d] - 1) * factor for d, factor in source.terms]

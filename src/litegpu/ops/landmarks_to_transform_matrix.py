@@ -14,18 +14,18 @@ from litegpu.ops.common import checks, flexbuffers
 
 @dataclass(frozen=True, slots=True)
 class MatrixAttributes:
-    """Which points span the box, and the numbers that the two versions of the op differ in.
+    """The points that span the box, and the numbers in which the two versions of the op differ.
 
-    With the box turned by an angle of cosine C and sine S, its size (w, h) and its centre (x, y),
-    the matrix is [[C w f0, S h f1], [-S w f2, C h f3]] for `factors` f, and sends the point `half`
-    to (x, y) * `centre`.
+    For a box rotated by an angle of cosine C and sine S, with size (w, h) and center (x, y), the
+    matrix is [[C w f0, S h f1], [-S w f2, C h f3]] for `factors` f, and maps the point `half` to
+    (x, y) * `centre`.
     """
 
     left: int
     right: int
     subset: tuple[int, ...]
     target: float | None
-    """The angle that the line from left to right gets; None: the nearest to 0 up to a half turn."""
+    """The target angle of the line from left to right; None: the nearest to 0 up to a half turn."""
     factors: tuple[float, float, float, float]
     centre: tuple[float, float]
     half: tuple[float, float]
@@ -51,9 +51,9 @@ class _ToMatrix(Op):
         return (replace(node, attributes=self.attributes(node)),)
 
     def attributes(self, node: Node) -> MatrixAttributes:
-        """Work out the options, which tell by their names which version the node is of.
+        """Resolve the options; their names show the op's version.
 
-        The version number does not: the runtime says 1 of every op that it has no kernel for.
+        The version number does not: the runtime reports 1 for every op without a kernel.
         """
         old = "subset" in flexbuffers.read_map(node.custom)
         return _matrix_v1(node) if old else _matrix_v2(node)
@@ -105,7 +105,7 @@ class LandmarksToMatrix(_ToMatrix):
 
 @register
 class LandmarksToMatrixV2(_ToMatrix):
-    """Landmarks2TransformMatrix of version 2 under a name of its own."""
+    """Landmarks2TransformMatrix of version 2 under a separate name."""
 
     name = "Landmarks2TransformMatrixV2"
 

@@ -1,4 +1,4 @@
-"""LOCAL_RESPONSE_NORMALIZATION: elements scaled down where their neighbours are large."""
+"""LOCAL_RESPONSE_NORMALIZATION: divides elements by the size of their neighbors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from litegpu.ops.common import checks
 from litegpu.ops.common.units import Unit
 
 _MOST_CHANNELS = 1 << 15
-"""Mesa's software devices stop longer loops."""
+"""Maximum radius: Mesa's software devices stop longer loops."""
 
 
 @register

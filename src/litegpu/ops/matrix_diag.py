@@ -15,7 +15,7 @@ from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source, plain
 from litegpu.ops.reshape import reshape_node, reshaped
 
 _MOST_ELEMENTS = 1 << 24
-"""Elements of the mask that tells which elements lie on the diagonal."""
+"""Number of elements of the mask of the diagonal."""
 
 
 @register
@@ -94,7 +94,7 @@ class MatrixSetDiag(Op):
 
 
 def _mask(height: int, width: int, new_value: NewValue) -> int:
-    """Return a constant that holds on the diagonal."""
+    """Return a constant that is true on the diagonal."""
     return new_value((1, height, width), np.eye(height, width, dtype=np.bool_)[None])
 
 

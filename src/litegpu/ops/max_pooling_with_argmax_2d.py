@@ -1,4 +1,4 @@
-"""MediaPipe's MaxPoolingWithArgmax2D: a maximum, and where in its window it lies."""
+"""MediaPipe's MaxPoolingWithArgmax2D: a maximum, and its index in the window."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.ops.common.window import PoolAttributes
 
 @register
 class MaxPoolingWithArgmax2D(Op):
-    """Maximum over a window, and where in its window it lies (y * width + x, as a float)."""
+    """Maximum over a window, and its index in the window (y * width + x, as a float)."""
 
     name = "MaxPoolingWithArgmax2D"
     max_version = 2
@@ -57,12 +57,12 @@ class MaxPoolingWithArgmax2D(Op):
 
 
 def params_of(node: Node) -> dict[str, Any]:
-    """Return the parameters that the custom options hold, those of a pool."""
+    """Return the parameters in the custom options, which are those of a pool."""
     return dict(raw_options.read(node.custom, raw_options.POOL))
 
 
 def with_params(node: Node) -> Node:
-    """Return the node with these parameters, as if it were a builtin one."""
+    """Return the node with these parameters, like a builtin one."""
     return replace(node, params=params_of(node))
 
 

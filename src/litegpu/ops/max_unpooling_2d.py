@@ -1,4 +1,4 @@
-"""MediaPipe's MaxUnpooling2D, which puts the results of MaxPoolingWithArgmax2D back."""
+"""MediaPipe's MaxUnpooling2D, the inverse of MaxPoolingWithArgmax2D."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from litegpu.ops.max_pooling_with_argmax_2d import check_image, kernel_of, param
 
 @register
 class MaxUnpooling2D(Op):
-    """Each element at the place of its window that its index tells, zeros elsewhere."""
+    """Each element at its index in the window, zeros elsewhere."""
 
     name = "MaxUnpooling2D"
     max_version = 2

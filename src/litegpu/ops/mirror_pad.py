@@ -12,7 +12,7 @@ from litegpu.ops.index_map import Source, index_map_node, plain
 from litegpu.ops.pad import check_paddings, padded_shape, paddings
 
 _EDGES = {"reflect": 0, "symmetric": -1}
-"""How a mode mirrors: see litegpu.ops.index_map.Source."""
+"""Value of `mirror` by mode: see litegpu.ops.index_map.Source."""
 
 
 @register

@@ -1,6 +1,6 @@
-"""NORMALIZE: a value less its mean and divided by its deviation, over any axes of [N, H, W, C].
+"""NORMALIZE: a value minus its mean, divided by its deviation, over any axes of [N, H, W, C].
 
-Models spell it with a dozen operations; `passes/find_normalization.py` finds them.
+Models express it in a dozen operations; `passes/find_normalization.py` finds them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ NORMALIZE = "NORMALIZE"
 STATISTICS = "STATISTICS"
 
 _AT_ONCE = 2048
-"""Blocks that one work group sums up as fast as several could, with another kernel after them."""
+"""Number of blocks that one work group sums as fast as several plus another kernel would."""
 _MANY_GROUPS = 128
-"""Work groups that keep a large GPU busy."""
+"""Number of work groups that keeps a large GPU busy."""
 _MOST_PARTS = 64
-"""Each group of the second kernel reads the sums of all parts."""
+"""Maximum number of parts: each group of the second kernel reads the sums of all parts."""
 _MOST_STEPS = 1 << 13
-"""Channel blocks that one work item may have to go through where work items cannot share memory."""
+"""Maximum number of channel blocks per work item, on devices whose work items cannot share memory.
+"""
 _FEW_ITEMS = 64
 _EACH = 4
 """Channel blocks that a work item normalizes."""
@@ -38,8 +39,8 @@ _EACH = 4
 class NormalizeAttributes:
     """(x - mean) / sqrt(mean of squared differences + epsilon) over axes of [N, H, W, C].
 
-    Without `centred` the mean counts as 0. `parts` above 1 tells that STATISTICS has summed up so
-    many parts of the pixels, which is then the second input.
+    Without `centred` the mean counts as 0. With `parts` above 1, STATISTICS has computed that many
+    parts of the sums, which are the second input.
     """
 
     axes: tuple[int, ...]
@@ -49,7 +50,7 @@ class NormalizeAttributes:
 
 
 def parts_of(shape: Shape4, axes: tuple[int, ...]) -> int:
-    """Return in how many parts a value's pixels should be summed up; 1: in one kernel with all."""
+    """Return the number of parts in which a value's pixels are summed; 1: all in one kernel."""
     space = _Space(shape, axes)
     groups = space.reductions * -(-space.columns // 2)
     work = space.taps * (space.channel_blocks if space.over_channels else min(space.columns, 2))
@@ -62,20 +63,20 @@ def parts_of(shape: Shape4, axes: tuple[int, ...]) -> int:
 
 
 def sums_shape(shape: Shape4, axes: tuple[int, ...], parts: int) -> Shape:
-    """Return the shape of what STATISTICS makes: mean and sum of squared differences per part."""
+    """Return the shape of STATISTICS: mean and sum of squared differences per part."""
     space = _Space(shape, axes)
     return (space.reductions, parts, 2, 1 if space.over_channels else shape[3])
 
 
 @dataclass(frozen=True)
 class _Space:
-    """The elements of a value as reductions (kept), and pixels of each of them (taps)."""
+    """The elements of a value as reductions, with the elements (taps) of each."""
 
     shape: Shape4
     axes: tuple[int, ...]
 
     MOST_WIDTH = 8
-    """Channel blocks side by side that make up whole cache lines."""
+    """Number of adjacent channel blocks that form whole cache lines."""
 
     @property
     def over_channels(self) -> bool:
@@ -87,7 +88,7 @@ class _Space:
 
     @property
     def columns(self) -> int:
-        """Channel blocks that are reductions of their own."""
+        """Number of channel blocks that are separate reductions."""
         return 1 if self.over_channels else self.channel_blocks
 
     @property
@@ -132,7 +133,7 @@ class Statistics(InternalOp):
 
 @register
 class Normalize(InternalOp):
-    """A value less its mean, divided by its deviation; only a pass makes it."""
+    """A value minus its mean, divided by its deviation; only created by a pass."""
 
     name = NORMALIZE
 
@@ -150,12 +151,12 @@ class Normalize(InternalOp):
 
 
 def _items_and_rows(blocks: int, target: Target) -> tuple[int, int]:
-    """Return the work items of a reduction and the reductions of a group, where these are many.
+    """Return the work items of a reduction and the reductions of a group, if these are many.
 
-    Neighbours then read neighbours, where one item for each would read as many places far apart;
-    but for the cores of a software device, which work through memory best.
+    Adjacent items then read adjacent elements, instead of elements far apart; except on a software
+    device, whose cores are fastest with consecutive memory.
     """
-    # Those that leave the fewest idle in the last round, the most of these.
+    # The numbers with the fewest idle items in the last round, the largest of these.
     items = min((32, 16, 8), key=lambda each: -(-blocks // each) * each)
     rows = min(256, target.max_work_group_size) // items
     if target.parallel_items <= _FEW_ITEMS or not can_share(items * rows, target):
@@ -172,7 +173,7 @@ def _request(
     makes_sums: bool,
     has_sums: bool,
 ) -> KernelRequest:
-    """Return a kernel whose groups take `chunks` shares of the pixels.
+    """Return a kernel whose groups process `chunks` parts of the pixels.
 
     Each is `channel_blocks` wide.
     """

@@ -1,4 +1,4 @@
-"""ONE_HOT: a dimension in which one element, told by an index, differs from all others."""
+"""ONE_HOT: a dimension in which the element at an index differs from all others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.ops.reshape import reshape_node
 
 @register
 class OneHot(Op):
-    """`on` at the place that the index tells along a new dimension of size `depth`, else `off`."""
+    """`on` at the index along a new dimension of size `depth`, else `off`."""
 
     name = "ONE_HOT"
     shape_operands = (1,)

@@ -1,4 +1,4 @@
-"""PACK: values side by side along a new dimension."""
+"""PACK: joins values along a new dimension."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PACK_WEIGHTS: arranges computed weights as the kernels of convolutions read them."""
+"""PACK_WEIGHTS: arranges computed weights in the layout of convolution kernels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PackAttributes:
 
 @register
 class PackWeights(InternalOp):
-    """Arranges computed weights as the convolution kernels read them."""
+    """Arranges computed weights in the layout of convolution kernels."""
 
     name = PACK_WEIGHTS
 
@@ -60,22 +60,22 @@ def packed_shape(attributes: PackAttributes) -> Shape:
 
 
 def packed_blocks(outputs: int) -> int:
-    """Return how many channel blocks of outputs cover the widest tile of the widest result.
+    """Return the number of output channel blocks that the widest tile of the widest result covers.
 
-    A result in a half-precision concatenation may have a channel block of padding beyond its own.
+    A result in a concatenation of halves may have an additional channel block of padding.
     """
     return round_up(-(-outputs // 4) + 1, 2)
 
 
 def dense_shape(attributes: PackAttributes) -> Shape4:
-    """Return the shape of the weights, with zeros between groups that are no whole blocks."""
+    """Return the shape of the weights, with zeros between groups that are not whole blocks."""
     outputs, height, width, depth = attributes.shape
     whole = whole_groups(attributes.shape, attributes.groups)
     return outputs, height, width, (depth if whole else depth * attributes.groups)
 
 
 def whole_groups(shape: Shape4, groups: int) -> bool:
-    """Whether every group of weights [O, H, W, I / groups] begins at a whole channel block.
+    """Whether every group of weights [O, H, W, I / groups] starts at a whole channel block.
 
     Others would need channel-wise gathers; zeros between the groups cost less.
     """

@@ -1,4 +1,4 @@
-"""PAD and PADV2: a value surrounded with zeros, or with a constant."""
+"""PAD and PADV2: surround a value with zeros, or with a constant."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class PadV2(Pad):
 
 
 def pad_nodes(graph: Graph, node: Node, fill: float, new_value: NewValue) -> Sequence[Node]:
-    """Return a padding node with its attributes worked out, and views of its ends."""
+    """Return a padding node with its attributes resolved, and views before and after it."""
     shape, whole = graph.values[node.inputs[0]].shape, padded_shape(graph, node)
     part = [range(-b, n + a) for n, (b, a) in zip(shape, paddings(graph, node), strict=True)]
     axes = list(zip(shape, part, strict=True))
@@ -108,7 +108,7 @@ def padded_shape(graph: Graph, node: Node) -> Shape:
 
 
 def paddings(graph: Graph, node: Node) -> list[tuple[int, int]]:
-    """Return how much a padding node adds before and after in each dimension."""
+    """Return the padding before and after each dimension."""
     table = np.asarray(graph.values[node.inputs[1]].data).reshape(-1, 2)
     return [(int(before), int(after)) for before, after in table]
 

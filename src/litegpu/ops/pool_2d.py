@@ -18,9 +18,9 @@ from litegpu.ops.exact.pool import ExactPool
 
 _MEAN = "AVERAGE_POOL_2D"
 _MOST_TAPS = 25
-"""Taps of a window that are written out in a kernel, for several neighbours."""
+"""Maximum number of taps of a window that a kernel unrolls for several neighbors."""
 _NEIGHBOURS = (4, 2, 1)
-"""Results in a row that a work item may make, the largest first."""
+"""Numbers of adjacent results that a work item may compute, the largest first."""
 
 
 class Pool2D(Op):
@@ -80,16 +80,17 @@ class L2Pool(Pool2D):
 
 
 def _with(graph: Graph, v: int, like: int) -> Graph:
-    """Return a graph with a value more, of the shape of another."""
+    """Return a graph with an additional value of another's shape."""
     return replace(graph, values={**graph.values, v: replace(graph.values[like], id=v)})
 
 
 def pool_kernel(
     node: Node, ctx: LowerContext, attributes: PoolAttributes, maximum: bool
 ) -> KernelRequest:
-    """Return the kernel of a pool; large windows are shared out over a work group.
+    """Return the kernel of a pool; a work group divides large windows.
 
-    Small ones that may be combined in any order, as sums of floats may not, share what they read.
+    Adjacent small windows share their loads, unless the order of their sums must not change
+    (floats).
     """
     view = attributes.window
     src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
@@ -123,7 +124,7 @@ def pool_kernel(
 def _of_neighbours(
     kernel: KernelRequest, view: Window, src: Storage, dst: Storage, ctx: LowerContext
 ) -> KernelRequest:
-    """Return the kernel whose work items make several neighbours in a row each."""
+    """Return the kernel whose work items each compute several adjacent results of a row."""
 
     def items(columns: int) -> int:
         return dst.channel_blocks * parts(columns)

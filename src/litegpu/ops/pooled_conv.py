@@ -22,9 +22,9 @@ POOLED_CONV = "POOLED_CONV"
 
 @dataclass(frozen=True, slots=True)
 class PooledConvAttributes:
-    """A convolution, its element-wise ops, the shape [N, H, W, C] it makes, and the pool of that.
+    """A convolution, its epilogue ops, the shape [N, H, W, C] of its result, and the pool of it.
 
-    `middle` is the value that it was before.
+    `middle` is the value of that result before the fusion.
     """
 
     conv: ConvAttributes
@@ -41,9 +41,9 @@ class PooledConvAttributes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PooledConvSpec:
-    """Maxima over windows of what a convolution makes, after its `epilogue`.
+    """Maxima over windows of a convolution's result after its `epilogue`.
 
-    The `dst` of the convolution is where its result would lie, were it stored.
+    The `dst` of the convolution is the storage that its result would have.
     """
 
     conv: ConvSpec

@@ -1,4 +1,4 @@
-"""QUANTIZE: real numbers as stored integers, or stored integers on another scale."""
+"""QUANTIZE: real numbers to stored integers, or stored integers to another scale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from litegpu.ops.exact.quantize import ExactQuantize
 
 @register
 class Quantize(Op):
-    """Becomes epilogue ops of the kernel before it; all of its nodes are of quantized tensors."""
+    """Becomes epilogue ops of the kernel before it; all of its nodes have quantized tensors."""
 
     name = "QUANTIZE"
     max_version = 3

@@ -1,4 +1,4 @@
-"""QUANTIZED_CONV: sums of products of bytes in int32, which CONV_2D and FULLY_CONNECTED become."""
+"""QUANTIZED_CONV: sums of products of bytes in int32, for CONV_2D and FULLY_CONNECTED."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from litegpu.ops.pack_weights import whole_groups
 
 QUANTIZED_CONV = "QUANTIZED_CONV"
 _FLIP = 128
-"""What lies between a byte read as unsigned and the signed one that kernels multiply."""
+"""Difference between a byte read as unsigned and the signed byte that kernels multiply."""
 
 Bytes = npt.NDArray[np.int8]
 Sums = npt.NDArray[np.int32]
@@ -50,9 +50,9 @@ class QuantizedConvAttributes:
 class QuantizedConvSpec:
     """Sums of (x - input_zero) * (w - weight_zero) in int32, which wrap; then the bias.
 
-    All is told of signed bytes: where `flips`, the highest bit of each byte of the input, which is
-    unsigned, is turned over before it is multiplied; the weights and both zero points are so
-    already. What lies outside the image counts as `input_zero`.
+    All bytes are described as signed: with `flips`, the input is unsigned, and kernels invert the
+    highest bit of its bytes before multiplying; weights and both zero points are already converted.
+    Pixels outside the image count as `input_zero`.
     """
 
     src: Storage
@@ -69,7 +69,7 @@ class QuantizedConvSpec:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether output pixel number p reads just pixel number p of `src`."""
+        """Whether output pixel p reads only pixel p of `src`."""
         return self.window.pointwise and self.dst.shape[:3] == self.src.shape[:3]
 
     @property
@@ -78,18 +78,18 @@ class QuantizedConvSpec:
 
     @property
     def as_stored(self) -> QuantizedConvSpec:
-        """The same of the bytes of the input as they are, for kernels that take unsigned ones."""
+        """The same spec for the input's unmodified bytes, for kernels of unsigned bytes."""
         return (
             replace(self, input_zero=self.input_zero + _FLIP, flips=False) if self.flips else self
         )
 
     @property
     def folded_bias(self) -> Sums:
-        """The bias with all that does not hang on the input, for sums of x * w."""
+        """The bias with all terms that do not depend on the input, for sums of x * w."""
         return self.folded(self.weights)
 
     def folded(self, weights: Bytes) -> Sums:
-        """Return the bias with what does not hang on the input, for some taps [O, ...] alone."""
+        """Return the bias with the terms independent of the input, for some taps [O, ...]."""
         sums = weights.astype(np.int64).sum(axis=(1, 2, 3))
         terms = math.prod(weights.shape[1:])
         known = self.bias - self.input_zero * sums + terms * self.input_zero * self.weight_zero
@@ -99,12 +99,12 @@ class QuantizedConvSpec:
 
 @register
 class QuantizedConv(InternalOp):
-    """A dense sum over channels of quantized values; only exact convolutions make it."""
+    """A dense sum over channels of quantized values; only created by exact convolutions."""
 
     name = QUANTIZED_CONV
     traits = Trait.SUMS_PRODUCTS | Trait.WINDOWED
     spec: ClassVar[type[QuantizedConvSpec]] = QuantizedConvSpec
-    """What its nodes state."""
+    """The class of attributes of its nodes."""
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[QuantizedConvSpec]:
         attributes: QuantizedConvAttributes = node.attributes
@@ -131,12 +131,12 @@ class QuantizedConv(InternalOp):
 
 
 def _flip_of(value: Value) -> int:
-    """Return what kernels take off the bytes of a value, to have signed ones."""
+    """Return what kernels subtract from the bytes of a value to get signed ones."""
     return _FLIP if value.dtype is DType.UINT8 else 0
 
 
 def _signed_weights(value: Value) -> tuple[Bytes, int]:
-    """Return constant bytes as signed ones, and what was taken off them."""
+    """Return constant bytes as signed ones, and what was subtracted."""
     flip = _flip_of(value)
     return (np.asarray(value.data).astype(np.int16) - flip).astype(np.int8), flip
 
@@ -149,7 +149,7 @@ def _bias_sums(bias: int, outputs: int, ctx: SpecContext) -> Sums:
 
 
 def _spread(weights: Bytes, groups: int, zero: int) -> Bytes:
-    """Write groups that are no whole blocks of channels out as dense weights: zero between them."""
+    """Expand groups that are not whole blocks of channels to dense weights, with zeros."""
     outputs, height, width, depth = weights.shape
     dense = np.full((outputs, height, width, depth * groups), zero, np.int8)
     for g in range(groups):

@@ -1,4 +1,4 @@
-"""QUANTIZED_DEPTHWISE: what DEPTHWISE_CONV_2D becomes for bytes, with sums in int32."""
+"""QUANTIZED_DEPTHWISE: DEPTHWISE_CONV_2D of bytes, with sums in int32."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class QuantizedDepthwiseAttributes:
 
 @register
 class QuantizedDepthwise(InternalOp):
-    """A depthwise convolution of quantized values; only exact ones make it."""
+    """A depthwise convolution of quantized values; only created by exact ops."""
 
     name = QUANTIZED_DEPTHWISE
     traits = Trait.SUMS_PRODUCTS | Trait.WINDOWED
@@ -60,6 +60,6 @@ class QuantizedDepthwise(InternalOp):
 
 
 def _smallest(weights: Integers) -> Integers:
-    """Return weights as bytes where these hold them: without their zero point they have 9 bits."""
+    """Return weights as bytes if possible: without their zero point they have 9 bits."""
     as_bytes = weights.astype(np.int8)
     return as_bytes if (as_bytes == weights).all() else weights

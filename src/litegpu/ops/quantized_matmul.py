@@ -1,4 +1,4 @@
-"""QUANTIZED_MATMUL: what BATCH_MATMUL becomes for bytes, with sums in int32."""
+"""QUANTIZED_MATMUL: BATCH_MATMUL of bytes, with sums in int32."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ QUANTIZED_MATMUL = "QUANTIZED_MATMUL"
 
 @dataclass(frozen=True, slots=True)
 class QuantizedMatmulAttributes(MatmulAttributes):
-    """Those of a product of matrices, and the zero points of both."""
+    """The attributes of a product of matrices, and the zero points of both."""
 
     zeros: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedMatmulSpec(MatmulSpec):
-    """Products of matrices of int8 less their zero points; sums are int32 and wrap around."""
+    """Products of int8 matrices minus their zero points; sums are int32 and wrap around."""
 
     zeros: tuple[int, int]
 
     def words(self, blocks: int) -> dict[str, Any]:
-        """Add the zero points and what sums start with: what both of them make together."""
+        """Add the zero points and the initial value of the sums: the product of both."""
         start = np.array(self.depth * self.zeros[0] * self.zeros[1]).astype(np.int32)
         words = MatmulSpec.words(self, blocks)
         return {**words, "zeros": self.zeros, "start": INT.literal(int(start))}
@@ -39,7 +39,7 @@ class QuantizedMatmulSpec(MatmulSpec):
 
 @register
 class QuantizedMatmul(InternalOp):
-    """Products of matrices of quantized values; only exact ones make it."""
+    """Products of matrices of quantized values; only created by exact ops."""
 
     name = QUANTIZED_MATMUL
     traits = Trait.SUMS_PRODUCTS

@@ -1,4 +1,4 @@
-"""REVERSE_SEQUENCE: the first elements along an axis reversed, as many as each batch has."""
+"""REVERSE_SEQUENCE: reverses the first elements along an axis, by the length of each batch."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _places(
     steps: np.ndarray[tuple[int], np.dtype[np.integer]],
     new_value: NewValue,
 ) -> tuple[int, list[Node]]:
-    """Return which element each batch has at each step, by computed lengths."""
+    """Return the index of each batch's element at each step, by computed lengths."""
     shape = (batches, steps.size)
     column, mirrored, places = (new_value(s, dtype=dtype) for s in ((batches, 1), shape, shape))
     beyond = new_value(shape, dtype=DType.BOOL)

@@ -1,4 +1,4 @@
-"""ROW_SCALES: with which scales and zero points rows of floats become bytes."""
+"""ROW_SCALES: scales and zero points that convert rows of floats to bytes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ ROW_SCALES = "ROW_SCALES"
 
 @dataclass(frozen=True, slots=True)
 class RowScalesAttributes:
-    """Whether the greatest magnitude becomes 127, or the range from end to end -128 to 127."""
+    """Whether the largest magnitude becomes 127, or the range of values -128 to 127."""
 
     symmetric: bool
 
 
 @register
 class RowScales(InternalOp):
-    """Of the least and the greatest element of each row; only dynamic quantization makes it.
+    """From the minimum and maximum of each row; only created by dynamic quantization.
 
-    It gives scales, their inverses and, unless it is symmetric, zero points: [..., 1] each.
+    It returns scales, their inverses and, unless it is symmetric, zero points: [..., 1] each.
     """
 
     name = ROW_SCALES

@@ -53,7 +53,7 @@ class Slice(Op):
 
 
 def _ranges(graph: Graph, node: Node) -> list[range]:
-    """Return the input indices that a slice takes, one range per dimension."""
+    """Return the input indices of a slice, one range per dimension."""
     shape = graph.values[node.inputs[0]].shape
     begin, size = (constant_list(graph, v) for v in node.inputs[1:3])
     return [

@@ -32,7 +32,7 @@ class Softmax(Op):
     quantized_version = 3
     cpu_bytes_per_second: ClassVar[float] = 10e9
     reduced: ClassVar[tuple[str, ...]] = ("sums", "maxima")
-    """What the work items that share a row exchange."""
+    """The values that the work items of a row exchange."""
     exact_rows: ClassVar[type[ExactRows] | None] = ExactSoftmax
 
     def __init__(self) -> None:

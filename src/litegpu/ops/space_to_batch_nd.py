@@ -14,11 +14,11 @@ from litegpu.ops.common.types import INTEGERS, MOVED, stored_zero
 from litegpu.ops.index_map import IndexMapAttributes, MixedRadix, Source, index_map_node, plain
 
 Edge = tuple[int, int]
-"""What is added or cut off before and after an axis."""
+"""The padding or crop before and after an axis."""
 
 
 class _Batch(Op):
-    """What SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND share."""
+    """Code shared by SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND."""
 
     max_version = 4
     shape_operands = (1, 2)
@@ -45,7 +45,7 @@ class _Batch(Op):
         return f"{list(shape)} does not divide: blocks {blocks}, paddings or crops {edges}."
 
     def blocks(self, graph: Graph, node: Node) -> tuple[list[int], list[Edge]]:
-        """Return the block sizes, and what is added or cut off before and after."""
+        """Return the block sizes, and the paddings or crops before and after."""
         edges = constant_list(graph, node.inputs[2])
         return constant_list(graph, node.inputs[1]), [*zip(edges[::2], edges[1::2], strict=True)]
 
@@ -56,7 +56,7 @@ class _Batch(Op):
 
 @register
 class SpaceToBatch(_Batch):
-    """Each pixel of a block goes to a batch of its own; zeros are added at the edges first.
+    """Each pixel of a block goes to a separate batch, after padding with zeros.
 
     Zeros of quantized pixels are the zero point of the output.
     """
@@ -83,7 +83,7 @@ class SpaceToBatch(_Batch):
 
 @register
 class BatchToSpace(_Batch):
-    """Pixels from several batches form blocks; the edges are cut off afterwards."""
+    """Pixels from several batches form blocks, which are then cropped."""
 
     name = "BATCH_TO_SPACE_ND"
 
@@ -142,7 +142,7 @@ class Blocks:
 
 
 def batch_blocks(graph: Graph, node: Node) -> Blocks | None:
-    """Return the blocks of a normalized SPACE_TO_BATCH_ND, whatever it fills; None for others."""
+    """Return the blocks of a normalized SPACE_TO_BATCH_ND with any fill value; None for others."""
     if not isinstance(node.attributes, IndexMapAttributes):
         return None
     shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
@@ -165,6 +165,6 @@ def space_blocks(graph: Graph, node: Node) -> Blocks | None:
         return None
     blocks = tuple(axis.sizes[1] for axis in pixels)
     before = tuple(axis.begin for axis in pixels)
-    # What is cut off at the far edges is not part of the index map.
+    # Crops at the far edges are not part of the index map.
     found = _to_space(shape, blocks, [(first, 0) for first in before]) == node.attributes
     return Blocks(blocks, before) if found else None

@@ -1,4 +1,4 @@
-"""SPLIT: a value cut into parts of equal size, and what all ops share that cut values."""
+"""SPLIT: divides a value into parts of equal size; and code shared by similar ops."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from litegpu.ops.strided_slice import part_nodes
 
 
 class Parts(Op):
-    """Cuts a value into parts that lie side by side along one axis."""
+    """Divides a value into adjacent parts along one axis."""
 
     takes = (MOVED, INTEGERS)
     gives = None
 
     @abstractmethod
     def parts(self, graph: Graph, node: Node) -> tuple[int, int, list[int]]:
-        """Return the value that is cut, the axis and the sizes along it of a checked node."""
+        """Return the divided value, the axis and the sizes along it of a checked node."""
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
         source, axis, sizes = self.parts(graph, node)
@@ -54,7 +54,7 @@ class Parts(Op):
 
 @register
 class Split(Parts):
-    """Cuts a value into parts of equal size along an axis."""
+    """Divides a value into parts of equal size along an axis."""
 
     name = "SPLIT"
     max_version = 4
@@ -88,5 +88,5 @@ class Split(Parts):
 
 
 def _along(shape: Shape, axis: int, chosen: range) -> list[range]:
-    """Return ranges that take `chosen` along one axis and all of the others."""
+    """Return ranges that select `chosen` along one axis and all of the others."""
     return [chosen if i == axis else range(size) for i, size in enumerate(shape)]

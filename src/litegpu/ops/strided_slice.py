@@ -1,4 +1,4 @@
-"""STRIDED_SLICE: a part of a value; where kernels can read it there, a view."""
+"""STRIDED_SLICE: a part of a value, as a view if kernels can read it in place."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class StridedSlice(Op):
 
 
 def _view(node: Node, source: Storage, shape: Shape4) -> Storage | None:
-    """Return where a normalized slice lies in its source; None if kernels cannot read it there."""
+    """Return the storage of a slice in its source; None if kernels cannot read it there."""
     attributes: CopyAttributes = node.attributes
     step = attributes.step
     if node.epilogue or step[0] != 1 or step[3] != 1 or min(step) < 1 or not source.vector:
@@ -146,9 +146,9 @@ def _bit(node: Node, mask: str, entry: int) -> bool:
 
 
 def _entries(graph: Graph, node: Node) -> list[int | None]:
-    """Return which entry of begin, end and strides says what happens to each dimension.
+    """Return the entry of begin, end and strides for each dimension.
 
-    There is one item per dimension of the input and per new one; None takes a dimension whole.
+    There is one item per dimension of the input and per new one; None selects a whole dimension.
     """
     rank = len(graph.values[node.inputs[0]].shape)
     count = graph.values[node.inputs[1]].elements
@@ -157,7 +157,7 @@ def _entries(graph: Graph, node: Node) -> list[int | None]:
     whole: list[int | None] = [None] * (rank + added - count)
     if ellipsis is None:
         return [*range(count), *whole]
-    # As on the CPU, the ellipsis stands for one dimension at least; what is too much goes.
+    # As on the CPU, the ellipsis stands for at least one dimension; surplus entries are dropped.
     whole.append(None)
     return [*range(ellipsis), *whole, *range(ellipsis + 1, count)][: rank + added]
 
@@ -188,7 +188,7 @@ def _check_bounds(graph: Graph, node: Node) -> str:
 
 
 def _leaves(graph: Graph, node: Node) -> bool:
-    """Whether an end that counts from its begin is none of the input: the CPU does not clamp it."""
+    """Whether an end relative to its begin is outside the input: the CPU does not clamp it."""
     shape = graph.values[node.inputs[0]].shape
     bounds = [constant_list(graph, v) for v in node.inputs[1:4]]
     for entry, size in zip(_axis_entries(graph, node), shape, strict=True):
@@ -207,14 +207,14 @@ def _axis_entries(graph: Graph, node: Node) -> list[int | None]:
 
 
 def _first(node: Node, entry: int, size: int, begin: int, stride: int) -> int:
-    """Return the begin, or where it is masked that which stands for it."""
+    """Return the begin, or its default if it is masked."""
     if not _bit(node, "begin", entry):
         return begin
     return 0 if stride > 0 else size - 1
 
 
 def _ranges(graph: Graph, node: Node) -> list[range]:
-    """Return the input indices that a slice takes, one range per input dimension."""
+    """Return the input indices of a slice, one range per input dimension."""
     shape = graph.values[node.inputs[0]].shape
     bounds = [constant_list(graph, v) for v in node.inputs[1:4]]
     entries = _axis_entries(graph, node)
@@ -231,7 +231,7 @@ def _range(node: Node, entry: int, size: int, begin: int, end: int, stride: int)
         first = 0 if start is None else start
         first += size if first < 0 else 0
         return range(first, first + 1) if 0 <= first < size else range(0)
-    if node.params.get("offset", False):  # ends count from the begins
+    if node.params.get("offset", False):  # ends are relative to the begins
         end += _first(node, entry, size, begin, stride)
     stop = None if masked["end"] else end
     return range(size)[slice(start, stop, stride)]

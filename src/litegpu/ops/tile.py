@@ -1,4 +1,4 @@
-"""TILE: the whole value several times along each dimension."""
+"""TILE: repeats the whole value along each dimension."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from litegpu.ops.index_map import MixedRadix, Source, index_map_node
 
 @register
 class Tile(Op):
-    """The whole value several times along each dimension."""
+    """Repeats the whole value along each dimension."""
 
     name = "TILE"
     max_version = 3

@@ -1,4 +1,4 @@
-"""MediaPipe's TransformTensorBilinear, and TransformTensor, as it was called first."""
+"""MediaPipe's TransformTensorBilinear, and TransformTensor, its former name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TransformAttributes:
 
 
 class TransformTensor(Op):
-    """An image whose pixels come from where a 4x4 matrix sends them, bilinear; zero outside."""
+    """An image transformed by a 4x4 matrix, bilinear; zero outside."""
 
     def __init__(self, name: str, max_version: int) -> None:
         self.name = name  # type: ignore[misc]
@@ -55,7 +55,7 @@ class TransformTensor(Op):
 
 def _transform(node: Node) -> TransformAttributes:
     options = flexbuffers.read_map(node.custom)
-    # The runtime calls every op that it has no kernel for version 1: the options tell.
+    # The runtime reports version 1 for every op without a kernel: the options have the version.
     if "output_size" in options:
         height, width = options["output_size"]
         return TransformAttributes((height, width), corners=False)

@@ -1,4 +1,4 @@
-"""TRANSPOSE_CONV: a convolution's way back from its output to its input."""
+"""TRANSPOSE_CONV: the transpose of a convolution, from its output to its input."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class TransposeConv(Op):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Output pixels one stride apart: what an ordinary convolution with stride 1 makes."""
+    """Output pixels one stride apart: an ordinary convolution with stride 1 computes them."""
 
     weights: weights.Floats
     """[O, H, W, I]"""
@@ -97,7 +97,7 @@ class Phase:
 
 
 def phases(array: weights.Floats, view: window.Window, dst: Storage) -> Iterator[Phase]:
-    """Cut the transposed convolution with weights [O, H, W, I] that makes `dst` into its phases."""
+    """Divide the transposed convolution of `dst` with weights [O, H, W, I] into its phases."""
     sizes = dst.shape[1:3]
     firsts = (range(min(step, size)) for step, size in zip(view.stride, sizes, strict=True))
     for y, x in product(*firsts):
@@ -107,7 +107,7 @@ def phases(array: weights.Floats, view: window.Window, dst: Storage) -> Iterator
         taps = np.ascontiguousarray(array[:, rows][:, :, columns])
         pads = (top, left)
         if taps.size == 0:
-            # No tap reaches these pixels; the one of zeros lies above the image for all of them.
+            # No tap reaches these pixels; a tap of zeros reads above the image for all of them.
             taps = np.zeros((array.shape[0], 1, 1, array.shape[3]), np.float32)
             pads = (phase_dst.shape[1], 0)
         yield Phase(
@@ -118,9 +118,9 @@ def phases(array: weights.Floats, view: window.Window, dst: Storage) -> Iterator
 def _taps(view: window.Window, axis: int, start: int) -> tuple[list[int], int]:
     """Return which taps reach output `start` along an axis, and the padding of their window.
 
-    Input i, tap k and output o meet where i * stride + k = o + pad. So the taps lie one stride
-    apart, and the greater ones belong to the inputs that come first. The padding is negative
-    where even the first output reads none of the first inputs.
+    Input i, tap k and output o correspond if i * stride + k = o + pad. So the taps are one stride
+    apart, and the greater ones belong to the inputs that come first. The padding is negative if
+    even the first output reads none of the first inputs.
     """
     last, first = divmod(start + view.pads[axis], view.stride[axis])
     taps = range(first, view.kernel[axis], view.stride[axis])
@@ -133,7 +133,7 @@ def _only(array: weights.Floats, bias: weights.Floats | None) -> weights.Weights
 
 
 def _varies(node: Node, ctx: SpecContext) -> bool:
-    """Whether the epilogue reads what differs from pixel to pixel: its rows are not a phase's."""
+    """Whether the epilogue reads values that differ between pixels: its rows are not a phase's."""
     reads = (v for epilogue_op in node.epilogue for v in epilogue_op.operands if v != SELF)
     return any(ctx.storage(v).shape[1:3] != (1, 1) for v in reads)
 
@@ -143,8 +143,8 @@ def transpose_kernel(
 ) -> KernelRequest:
     """Return the kernel of a transposed convolution.
 
-    `view` is the window that makes the node's input of its output. Each output pixel gathers the
-    taps that reach it; a work item makes pixels one stride apart, which share their weights.
+    `view` is the window from the node's output to its input. Each output pixel gathers the taps
+    that reach it; a work item computes pixels one stride apart, which share their weights.
     """
     dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
     n, height, width, _ = dst.shape
@@ -160,7 +160,7 @@ def transpose_kernel(
     taps = -(-view.kernel[0] // view.stride[0]) * -(-view.kernel[1] // step)
     return KernelRequest(
         template="transpose_conv",
-        # Of work groups in the third dimension there may be 65535 at most.
+        # The third dimension is limited to 65535 work groups.
         grid=(padded_blocks // channel_blocks, columns * n * height, 1),
         output=node.outputs[0],
         reads={"src": node.inputs[0], **bound.reads},

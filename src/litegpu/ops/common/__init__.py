@@ -1,1 +1,1 @@
-"""What several operations share."""
+"""Code shared by several operations."""

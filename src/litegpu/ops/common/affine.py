@@ -1,4 +1,4 @@
-"""Epilogue ops that scale and shift channels by constants, and weights that do it instead."""
+"""Epilogue ops that scale and shift channels by constants, and weights with them folded in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from litegpu.ops.common.window import DepthwiseAttributes, Window
 Doubles = npt.NDArray[np.float64]
 
 _SMALLEST = 2.0**-14
-"""The smallest number that half holds with all its digits."""
+"""The smallest number that half represents with all its digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Operands:
 def affine_prefix(
     graph: Graph, epilogue: Sequence[EpilogueOp], channels: int
 ) -> tuple[Affine, int]:
-    """Return what the first of them do together, and how many they are."""
+    """Return the combined effect of the first affine ops, and their number."""
     whole = Affine(np.ones(channels), np.zeros(channels))
     for count, epilogue_op in enumerate(epilogue):
         scaling = _affine(graph, epilogue_op, channels)
@@ -73,7 +73,7 @@ def _affine(graph: Graph, epilogue_op: EpilogueOp, channels: int) -> Affine | No
 
 
 def operands_of(graph: Graph, node: Node) -> Operands | None:
-    """Return the constant weights and bias of a normalized node; None if the weights are not."""
+    """Return the constant weights and bias of a normalized node; None for computed weights."""
     weights = graph.values[node.attributes.weights]
     if not weights.is_constant:
         return None
@@ -88,7 +88,7 @@ def _output_axis(node: Node) -> int:
 
 
 def after(node: Node, operands: Operands, affine: Affine) -> Operands:
-    """Return the operands that scale and shift the node's result."""
+    """Return the operands that include a scale and shift of the node's result."""
     axes = [1] * operands.weights.ndim
     axes[_output_axis(node)] = -1
     return Operands(
@@ -97,7 +97,7 @@ def after(node: Node, operands: Operands, affine: Affine) -> Operands:
 
 
 def before(node: Node, operands: Operands, affine: Affine) -> Operands:
-    """Return the operands that scale and shift the node's input, which is not padded."""
+    """Return the operands that include a scale and shift of the node's unpadded input."""
     if isinstance(node.attributes, DepthwiseAttributes):
         repeats = operands.weights.shape[3] // affine.factor.size
         factor, shift = (np.repeat(each, repeats) for each in (affine.factor, affine.shift))
@@ -114,7 +114,7 @@ def before(node: Node, operands: Operands, affine: Affine) -> Operands:
 
 
 def obstacle(node: Node, old: Operands, new: Operands) -> str:
-    """Return why new operands are no stand-in for the old ones, or an empty text."""
+    """Return why new operands cannot replace the old ones, or an empty text."""
     if not all(
         np.all(np.abs(each) <= np.finfo(np.float32).max) for each in (new.weights, new.bias)
     ):
@@ -128,7 +128,7 @@ def obstacle(node: Node, old: Operands, new: Operands) -> str:
 
 
 def leaves_image(graph: Graph, node: Node) -> bool:
-    """Whether a node's window reads zeros outside the image somewhere, or may do so."""
+    """Whether a node's window may read zeros outside the image."""
     if has(node, Trait.TRANSPOSED):
         return True
     window: Window = node.attributes.window

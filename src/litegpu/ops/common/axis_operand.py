@@ -1,4 +1,4 @@
-"""The axis that is an op's second operand, as of ARG_MAX and CUMSUM."""
+"""The axis given by an op's second operand, as in ARG_MAX and CUMSUM."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from litegpu.ops.common import checks
 
 
 def axis_of(graph: Graph, node: Node) -> int:
-    """Return the axis of a checked node, counted from the first one."""
+    """Return the axis of a checked node, counted from the front."""
     rank = len(graph.values[node.inputs[0]].shape)
     number: int = constant_list(graph, node.inputs[1])[0]
     return number % rank
 
 
 def check_axis(graph: Graph, node: Node) -> str:
-    """Require a computed input and a constant axis of it, of no more elements than floats count."""
+    """Require a computed input and a constant axis with no more elements than floats can count."""
     return checks.first_of(
         checks.input_count(node, 2, 2),
         checks.operands(graph, node, (1,)),

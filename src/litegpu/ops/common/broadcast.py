@@ -1,4 +1,4 @@
-"""Two inputs of one shape, or broadcast to one as NumPy does: what operations need to know."""
+"""Operations on two inputs that are broadcast to one shape as in NumPy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_broadcast(graph: Graph, node: Node) -> str:
 
 
 def check_slopes(graph: Graph, node: Node) -> str:
-    """Require a second input that is broadcast to the first one."""
+    """Require a second input that can be broadcast to the first one."""
     shape, slopes = (graph.values[v].shape for v in node.inputs)
     if np.broadcast_shapes(shape, slopes) == shape:
         return ""
@@ -43,16 +43,16 @@ class Fitted:
     after: Sequence[Node] = ()
 
     def around(self, node: Node) -> Sequence[Node]:
-        """Return all nodes, with the operation's own among them, which writes `output`."""
+        """Return all nodes, including the operation's own, which writes `output`."""
         return (*self.before, replace(node, outputs=(self.output,)), *self.after)
 
 
 def fitted(graph: Graph, node: Node, new_value: NewValue) -> Fitted:
     """Return inputs that kernels can broadcast to the output.
 
-    Kernels see all dimensions but the last three as one, of which an input must have all or none.
-    Where one has some of them, neighbouring dimensions that are broadcast alike are merged; if too
-    many remain, the input is repeated.
+    Kernels treat all dimensions but the last three as one, which an input must have completely or
+    not at all. If an input has some of them, adjacent dimensions with the same broadcasting are
+    merged; if too many remain, the input is repeated.
     """
     wanted = graph.values[node.outputs[0]].shape
     outer = max(len(wanted) - 3, 0)
@@ -81,7 +81,7 @@ def fitted(graph: Graph, node: Node, new_value: NewValue) -> Fitted:
 
 
 def running_input(graph: Graph, node: Node) -> int:
-    """Return which input runs through the kernel: a computed one, of the output's shape if any."""
+    """Return the index of the running value: a computed input, of the output's shape if any."""
     shape = graph.values[node.outputs[0]].shape
     computed = [i for i, v in enumerate(node.inputs) if not graph.values[v].is_constant]
     whole = [i for i in computed if graph.values[node.inputs[i]].shape == shape]
@@ -89,5 +89,5 @@ def running_input(graph: Graph, node: Node) -> int:
 
 
 def listed(shape: Shape) -> str:
-    """Return a shape as reasons write it."""
+    """Return a shape in the format of reasons."""
     return f"[{','.join(map(str, shape))}]"

@@ -1,4 +1,4 @@
-"""What a dense sum over channels is to compute, as all its implementations read it."""
+"""The spec of a dense sum over channels, for all its implementations."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from litegpu.ops.common.weights import Floats, Weights
 from litegpu.ops.common.window import Window
 
 FEWEST = 8
-"""Channels that fill half an instruction: what idles then costs less than another launch."""
+"""Channels that fill half an instruction: the idle half then costs less than another launch."""
 MANY_ROWS = 4096
-"""Pixels for which other kernels are slower still where most columns of a tile are empty."""
+"""Number of pixels from which on other kernels are slower even if most columns of a tile are empty.
+"""
 SHORTEST_SUM = 16
-"""Inputs that one instruction sums up."""
+"""Inputs that one instruction sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +46,20 @@ class Depthwise:
     shape: tuple[int, int, int, int]
     """Its output [N, H, W, C]."""
     expand: Expand | None = None
-    """What makes its image, if that is not in memory."""
+    """The convolution that computes its image, if that is not in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConvSpec:
     """A convolution, or a product with one matrix: a window of 1x1 over its rows.
 
-    `image` tells that the window goes over H and W; the rows of a matrix have neither. `depthwise`
-    makes the operand of a pointwise convolution from `src`.
+    `image`: the window moves over H and W; the rows of a matrix have neither. `depthwise` computes
+    the operand of a pointwise convolution from `src`.
     """
 
     src: Storage
     dst: Storage
-    """The whole of an output, or those of its pixels that are to be made."""
+    """The storage of the output, or of the pixels to compute."""
     weights: Weights
     window: Window
     image: bool
@@ -66,13 +67,13 @@ class ConvSpec:
 
     @property
     def array(self) -> Floats:
-        """The weights [O, H, W, I] where they are constant."""
+        """The weights [O, H, W, I] if they are constant."""
         assert self.weights.array is not None
         return self.weights.array
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether output pixel number p reads just pixel number p of `src`.
+        """Whether output pixel p reads only pixel p of `src`.
 
         A part of an output, or one whose zeros at the edges are not in memory, may have another
         height or width than its input.
@@ -82,7 +83,7 @@ class ConvSpec:
 
     @property
     def is_large(self) -> bool:
-        """Whether it has so many pixels and weights that large tiles pay."""
+        """Whether it has enough pixels and weights for large tiles to be faster."""
         return rounding_pays(self.flops)
 
     def may_round(self, target: Target) -> bool:
@@ -94,7 +95,7 @@ class ConvSpec:
         return 2 * self.dst.rows * self.weights.elements
 
     def obstacle(self, target: Target) -> str:
-        """Return what keeps it from tensor cores, whichever of their kernels it is, or ""."""
+        """Return the reason why no kernel computes it on tensor cores, or ""."""
         if not target.model.tensor_cores:
             return "the device has no tensor cores"
         if self.weights.array is None:

@@ -1,4 +1,4 @@
-"""What a depthwise convolution is to compute, as its implementations read it."""
+"""The spec of a depthwise convolution, for its implementations."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ Integers = npt.NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DepthwiseSpec:
-    """A convolution in which each input channel makes `multiplier` output channels of its own.
+    """A convolution in which each input channel has `multiplier` output channels.
 
-    Of stored integers, `input_zero` and the zero point of the weights are taken off, that of the
-    constant weights already; what lies outside the image counts as 0 then, as it does of floats.
-    Constant weights [kh, kw, O] are `taps`; computed ones [1, kh, kw, O] lie in the value
-    `computed`. `bias` [O] is None when there is none, and when it is computed: then it has become a
-    step of its own.
+    For stored integers, `input_zero` and the zero point of the weights are subtracted, from
+    constant weights in advance; pixels outside the image then count as 0, as for floats. Constant
+    weights [kh, kw, O] are `taps`; computed ones [1, kh, kw, O] are the value `computed`. `bias`
+    [O] is None if there is none, or if it is computed: then it is a separate epilogue op.
     """
 
     src: Storage
@@ -47,7 +46,7 @@ class DepthwiseSpec:
 
     @property
     def of_bytes(self) -> bool:
-        """Whether these are bytes; without a zero point of their row they are not any more."""
+        """Whether these are bytes, which they may not be after subtracting a zero point."""
         return self.src.dtype in BYTES
 
     @property

@@ -1,4 +1,4 @@
-"""Which results of the CPU's operations have shapes that only the running model knows."""
+"""Results of the CPU's operations whose shapes are known only at run time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNKNOWN = (-1,)
 
 
 def follows_from_shapes(node: Node, values: Mapping[int, Value], known: Collection[int]) -> bool:
-    """Whether the data of a node's results are known as soon as all shapes are.
+    """Whether the data of a node's results follow from shapes alone.
 
     `known` are the earlier values of that kind, in addition to the constants.
     """
@@ -26,7 +26,7 @@ def follows_from_shapes(node: Node, values: Mapping[int, Value], known: Collecti
 
 
 def has_unknown_result(node: Node, values: Mapping[int, Value], known: Collection[int]) -> bool:
-    """Whether only the running CPU can tell the shapes of a node's results.
+    """Whether the shapes of a node's results are known only at run time.
 
     `known` are the values that follow from shapes alone.
     """

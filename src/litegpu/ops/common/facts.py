@@ -18,33 +18,34 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """Results of constants: the elements that `make` adds to memory, known before it runs."""
+    """Results of constants: the number of elements that `make` allocates, known before it runs."""
 
     elements: int
     make: Callable[[], Sequence[Array]]
 
 
 class OpFacts:
-    """An operation of the model format; without a subclass, one of which nothing special is known.
+    """An operation of the model format; without a subclass, one without special properties.
 
-    Nodes that stay on the CPU may lack operands: `flops` and `states` are asked about them, too.
+    Nodes that stay on the CPU may lack operands: `flops` and `states` are called for them, too.
     """
 
     name: ClassVar[str]
     code: ClassVar[str] = ""
-    """What a user's operation has otherwise when its code changes; litegpu's own have nothing."""
+    """A version of a user's operation that changes with its code; empty for litegpu's own."""
     traits: ClassVar[Trait] = Trait.NONE
     launches: ClassVar[int] = 1
-    """Kernels that a node takes as a rule, none where it joins the kernel before it."""
+    """Typical number of kernels of a node, none if it joins the kernel before it."""
     cpu_bytes_per_second: ClassVar[float] = 40e9
-    """What one thread of the runtime's kernel gets through, of operands and results (decision 13).
+    """Bytes of operands and results that one thread of the runtime's kernel processes per second
+    (decision 13).
     """
     shape_operands: ClassVar[tuple[int, ...]] = ()
-    """The inputs whose data decide the shape of the result, by their positions."""
+    """The inputs whose data determine the shape of the result, by position."""
     shape_unknown: ClassVar[bool] = False
-    """Whether the shape of the result hangs on the data of any input, or on a subgraph."""
+    """Whether the shape of the result depends on the data of any input, or on a subgraph."""
     shape_stated: ClassVar[bool] = False
-    """Whether the shape of the result is that of the file, whatever the inputs are."""
+    """Whether the result always has the shape in the file, independent of the inputs."""
 
     def flops(self, graph: Graph, node: Node) -> int:
         """Return the operations of a node (a multiply-add is two), estimated from shapes.
@@ -56,62 +57,62 @@ class OpFacts:
     def work(self, graph: Graph, node: Node) -> tuple[int, int, int]:
         """Return the operations of a node, its kernels, and the nodes of other graphs that it runs.
 
-        The last are those that the CPU steps to, once for each time: a loop's passes.
+        The last is the number of node executions on the CPU: those of all passes of a loop.
         """
         return self.flops(graph, node), self.launches, 0
 
     def states(self, node: Node) -> tuple[int, ...]:
-        """Return the inputs that the node leaves changed (value ids).
+        """Return the inputs that the node updates (value ids).
 
-        Before it is normalized, the node gets an output more for each of them.
+        Before it is normalized, the node gets an additional output for each of them.
         """
         return ()
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
         """Return the results of a node whose inputs are constants; None leaves it to a kernel.
 
-        `operands` are their data, none for an op that reads shapes only. Results must be exact:
-        moved elements, or integers and bools. What makes no sense may raise ArithmeticError,
+        `operands` are their data, empty for an op that reads only shapes. Results must be exact:
+        moved elements, or integers and bools. Invalid operands may raise ArithmeticError,
         LookupError, RuntimeError, TypeError or ValueError.
         """
         return None
 
 
 def operand(values: Sequence[int], position: int) -> int:
-    """Return one of a node's inputs or outputs, ABSENT where it has fewer than it should."""
+    """Return one of a node's inputs or outputs, ABSENT if it is missing."""
     return values[position] if position < len(values) else ABSENT
 
 
 def elements(graph: Graph, v: int) -> int:
-    """Return the elements of a value, 0 where they are not known."""
+    """Return the elements of a value, 0 if unknown."""
     value = graph.values.get(v)
     return max(value.elements, 0) if value is not None else 0
 
 
 def rows(graph: Graph, v: int) -> int:
-    """Return the rows of channels of a value, 0 where they are not known."""
+    """Return the rows of channels of a value, 0 if unknown."""
     value = graph.values.get(v)
     return elements(graph, v) // max(value.shape[-1], 1) if value and value.shape else 0
 
 
 def of_window(graph: Graph, node: Node) -> int:
-    """Return the operations where each element of the output takes all taps of a window."""
+    """Return the operations if each element of the output takes all taps of a window."""
     taps = int(node.params.get("filter_height", 1) * node.params.get("filter_width", 1))
     return taps * elements(graph, operand(node.outputs, 0))
 
 
 def of_input(graph: Graph, node: Node) -> int:
-    """Return the operations where each element of the first input is taken once."""
+    """Return the operations if each element of the first input is used once."""
     return elements(graph, operand(node.inputs, 0))
 
 
 def product_by_output(graph: Graph, node: Node) -> int:
-    """Return the operations where each row of the output needs each weight (input 1) once."""
+    """Return the operations if each output row is multiplied by each weight (input 1) once."""
     return 2 * rows(graph, operand(node.outputs, 0)) * elements(graph, operand(node.inputs, 1))
 
 
 def product_by_input(graph: Graph, node: Node, data: int, weights: Sequence[int]) -> int:
-    """Return the operations where each row of input `data` meets each of some weights once."""
+    """Return the operations if each row of input `data` is multiplied by some weights once."""
     met = sum(elements(graph, operand(node.inputs, i)) for i in weights)
     return 2 * rows(graph, operand(node.inputs, data)) * met
 
@@ -126,7 +127,7 @@ def integers(
 ) -> Folded | None:
     """Fold by an element-wise function of integers and bools; None for floats.
 
-    The operands are broadcast; the result has the type that the file states.
+    The operands are broadcast; the result has the type in the file.
     """
     if any(each.dtype.kind not in "ib" for each in operands):
         return None

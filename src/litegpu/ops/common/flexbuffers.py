@@ -1,4 +1,4 @@
-"""Reads FlexBuffers, the form in which custom ops keep their options, into Python objects."""
+"""Reads FlexBuffers, the format of custom ops' options, into Python objects."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _WIDTHS = (1, 2, 4, 8)
 def read_map(data: bytes) -> Mapping[str, Any]:
     """Return the map at the root.
 
-    Raises ValueError when there is none, bytes are missing, or values are read over and over: they
-    are offsets into the same bytes, so that few of these can stand for any number of values.
+    Raises ValueError if there is none, if bytes are missing, or if values are read too often: they
+    are offsets into the same bytes, so that a few bytes can represent any number of values.
     """
     found = _read(data)
     if isinstance(found, str):
@@ -29,9 +29,9 @@ def read_map(data: bytes) -> Mapping[str, Any]:
     return found
 
 
-@lru_cache(maxsize=64)  # operations are asked often, and many may have the same options
+@lru_cache(maxsize=64)  # operations are queried often, and many may have the same options
 def _read(data: bytes) -> dict[str, Any] | str:
-    """Return the map at the root, or why there is none."""
+    """Return the map at the root, or the reason why there is none."""
     if len(data) < 3:
         return f"{len(data)} bytes are no FlexBuffer"
     width = data[-1]
@@ -49,12 +49,12 @@ def _read(data: bytes) -> dict[str, Any] | str:
 class _Reader:
     data: bytes
     values: int
-    """How many values may still be read: each has a byte of its own, unless they are shared."""
+    """Remaining number of values: each needs a separate byte, unless they are shared."""
     nbytes: int
-    """How many bytes may still be read: keys and texts are shared at times."""
+    """Remaining number of bytes: keys and texts are sometimes shared."""
 
     def value(self, at: int, width: int, packed: int, depth: int) -> Any:
-        """Return what lies at an offset, in so many bytes, of a packed type."""
+        """Return the value at an offset, of a packed type with that byte width."""
         kind, child = packed >> 2, 1 << (packed & 3)
         if depth > _MAX_DEPTH:
             raise ValueError("the FlexBuffer is nested too deeply")

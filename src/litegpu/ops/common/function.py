@@ -1,4 +1,4 @@
-"""What an element-wise op computes: an expression, and what is known of it."""
+"""The function of an element-wise op: an expression and its properties."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from litegpu.ops.common.types import FLOATS, Types
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """An expression, the highest op version that means it, and the node parameters it uses.
+    """An expression, the highest op version with this meaning, and the node parameters it uses.
 
     `takes` and `gives` (None: as its operands) are the types of its operands and of its result,
-    which is never infinite or beyond the range of half if `bounded`. It makes an infinity of a zero
-    in the inputs numbered `poles`, and zero of zero if it is `through_zero`: what is rounded to
-    zero matters there.
+    which is finite and within the range of half if `bounded`. It returns infinity for a zero in the
+    inputs `poles`, and zero for zero if it is `through_zero`: rounding to zero matters there.
     """
 
     expression: str
@@ -29,20 +28,20 @@ class Function:
     poles: tuple[int, ...] = ()
     through_zero: bool = False
     integer: str = ""
-    """The expression of integers: `{k}` ends the words of their register, `{n[6]}` is 6 in it."""
+    """The expression for integers: `{k}` is the suffix of their words, `{n[6]}` the literal 6."""
     typed_by: int = 0
-    """The input whose register `{k}` and `{n}` are of."""
+    """The input whose register type determines `{k}` and `{n}`."""
     exact: Callable[..., Any] | None = None
-    """NumPy's function of the same meaning, for constant integers and bools."""
+    """The equivalent NumPy function, for constant integers and bools."""
     makes: Register | None = FLOAT
-    """The register of the result; None: that of the input `typed_by`."""
+    """The register type of the result; None: that of the input `typed_by`."""
     tables: int = 0
-    """How many of the last operands are tables to look up in: no elements for each result."""
+    """Number of the last operands that are lookup tables, not element-wise operands."""
 
     clamps: bool = False
-    """Whether it does nothing but keep integers between its attributes `low` and `high`."""
+    """Whether it only clamps integers to its attributes `low` and `high`."""
 
     @property
     def positional(self) -> bool:
-        """Whether a result hangs on its place in the value, {i}: it is not made elsewhere."""
+        """Whether a result depends on its index in the value, {i}: then passes do not move it."""
         return "{i}" in self.expression

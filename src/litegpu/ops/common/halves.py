@@ -1,4 +1,4 @@
-"""What of an array half can hold."""
+"""Which arrays half can represent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FLOATS = npt.NDArray[np.float32]
 
 
 def fits_half(array: _FLOATS) -> bool:
-    """Whether half's range suits an array: its largest element, seen as a whole."""
+    """Whether half's range suits an array, by its largest element."""
     return bool(holds(largest_of(array, None)))
 
 
@@ -32,5 +32,5 @@ def holds(largest: _FLOATS) -> npt.NDArray[np.bool_]:
 
 
 def as_halves(weights: _FLOATS) -> npt.NDArray[np.float16]:
-    """Round to half; what it cannot hold becomes its largest value."""
+    """Round to half; values beyond its range become its largest value."""
     return np.clip(weights, -HALF_MAX, HALF_MAX).astype(np.float16)

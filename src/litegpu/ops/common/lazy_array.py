@@ -1,4 +1,4 @@
-"""Arrays that are made when all kernels are written, right where they are to lie."""
+"""Arrays that are computed directly in their final memory, after all kernels are rendered."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LazyArray:
-    """An array of `size` elements on one axis, whose type is all that a kernel must know of it.
+    """An array of `size` elements on one axis; kernels need to know only its type.
 
     `fill` writes the elements into a contiguous array of zeros of that size and type. So compilers
-    are at work while weights are packed, and these are written once.
+    run while weights are packed, and weights are written only once.
 
     >>> LazyArray(np.dtype(np.int32), 2, lambda out: out.__setitem__(1, 7)).make()
     array([0, 7], dtype=int32)
@@ -40,7 +40,7 @@ class LazyArray:
         return self.size * self.dtype.itemsize
 
     def make(self) -> npt.NDArray[Any]:
-        """Return the array by itself."""
+        """Return the array in separate memory."""
         result = np.zeros(self.size, self.dtype)
         self.fill(result)
         return result

@@ -1,4 +1,4 @@
-"""Moves that treat each axis by itself, as lists of indices: slices, enlargements, gathers."""
+"""Moves that treat each axis separately, as lists of indices: slices, enlargements, gathers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ _MOST = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Where the indices along one axis of the input come from.
+    """The source of the indices along one axis of the input.
 
-    `indices` has one for each place along `axis` of the output; without an axis, it has just one.
+    `indices` has one for each position along `axis` of the output; without an axis, it has just
+    one.
     """
 
     axis: int | None
     indices: tuple[int, ...]
 
     def keeps(self, axis: int, size: int) -> bool:
-        """Whether an axis of that size stays what it is."""
+        """Whether an axis of that size is unchanged."""
         return self.axis == axis and self.indices == tuple(range(size))
 
     def text(self, coordinate: str) -> str | None:
-        """Text of the index at a place, where equal steps after runs of one length lead there."""
+        """Text of the index at a position, for constant steps after runs of equal length."""
         start = self.indices[0]
         run = next((i for i, index in enumerate(self.indices) if index != start), 0)
         if not run:
@@ -42,9 +43,9 @@ class Lookup:
 
 
 def lookups(graph: Graph, node: Node) -> list[Lookup] | None:
-    """Return the lookup of each axis of the input, if a node does no more before its epilogue.
+    """Return the lookup of each axis of the input, if a node does nothing else before its epilogue.
 
-    None also where an axis has more than 16384 places, for each is written out.
+    None also if an axis has more than 16384 positions, because each is listed.
     """
     shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
     if max(out, default=0) > _MOST:
@@ -84,6 +85,6 @@ def _lookup(source: Source, size: int, out: Shape) -> Lookup | None:
 
 
 def _mirrored(index: int, edge: int, size: int) -> int:
-    """Return an index reflected at both ends, as a kernel does it."""
+    """Return an index reflected at both ends, as in kernels."""
     inner = max(index, edge - index)
     return min(inner, 2 * size - 2 - edge - inner)

@@ -1,4 +1,4 @@
-"""What a product of two computed matrices is to compute, as its implementations read it."""
+"""The spec of a product of two computed matrices, for its implementations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Batch = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class MatmulAttributes:
-    """Which operands are transposed, the batch [a, b, c] of each and that of the result."""
+    """Which operands are transposed, the batch [a, b, c] of each, and that of the result."""
 
     transposed: tuple[bool, bool]
     batches: tuple[Batch, Batch]
@@ -22,10 +22,10 @@ class MatmulAttributes:
 
 @dataclass(frozen=True, slots=True)
 class MatmulSpec:
-    """Products of matrices [rows, depth] and [depth, columns], one for each place of `batch`.
+    """Products of matrices [rows, depth] and [depth, columns], one for each entry of `batch`.
 
-    Operands that are `transposed` lie the other way round. Each has a batch of its own, with 1
-    where it is broadcast.
+    `transposed` operands are stored transposed. Each has a separate batch, with 1 where it is
+    broadcast.
     """
 
     left: Storage
@@ -54,7 +54,7 @@ class MatmulSpec:
         return 2 * self.dst.rows * self.dst.channels * self.depth
 
     def words(self, blocks: int) -> dict[str, Any]:
-        """Return what templates need to know; `blocks` of rows make a product."""
+        """Return the template variables; `blocks` of rows form a product."""
         return {
             "blocks": blocks,
             "depth": self.depth,

@@ -1,7 +1,8 @@
-"""Permutations: all of TRANSPOSE, RESHAPE, DEPTH_TO_SPACE and their kin in one form.
+"""Permutations: TRANSPOSE, RESHAPE, DEPTH_TO_SPACE and similar operations in one form.
 
 A permutation lists the digits of the output's row-major index, the outermost first, as (size,
-step): one step of a digit passes so many elements of the input. Every element moves to one place.
+step): one step of a digit advances the input's index by `step`. Every element moves to one
+position.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Permutation = tuple[tuple[int, int], ...]
 
 
 def permutation_of(graph: Graph, node: Node) -> Permutation | None:
-    """Return what a normalized node does to the order of elements, if it does nothing else."""
+    """Return the permutation of elements by a normalized node, if it does nothing else."""
     if node.epilogue:
         return None
     shape = graph.values[node.inputs[0]].shape
@@ -46,7 +47,7 @@ def permutation_of(graph: Graph, node: Node) -> Permutation | None:
 
 
 def then(first: Permutation, second: Permutation) -> Permutation | None:
-    """Return both in one; None where the digits of one run across those of the other."""
+    """Return the composition; None if the digits of one overlap those of the other."""
     units = strides([size for size, _ in first])
     found = []
     for size, step in second:
@@ -71,7 +72,7 @@ def keeps_order(permutation: Permutation) -> bool:
 def permuted(graph: Graph, node: Node, permutation: Permutation) -> Node | None:
     """Return a node that permutes the first input of `node` into its output.
 
-    None where the axes of input and output run across the digits.
+    None if the axes of input and output overlap the digits.
     """
     shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
     pieces = _on_axes(permutation, shape, out)
@@ -95,7 +96,7 @@ def permuted(graph: Graph, node: Node, permutation: Permutation) -> Node | None:
 def _on_axes(
     permutation: Permutation, shape: Shape, out: Shape
 ) -> list[tuple[int, int, int]] | None:
-    """Return digits that belong to one axis on both sides each, with the output's step as well."""
+    """Return digits that each belong to one axis on both sides, with the output's step as well."""
     found = []
     for (size, step), unit in zip(permutation, strides([s for s, _ in permutation]), strict=True):
         outer = _split(size, unit, strides(out))
@@ -110,7 +111,7 @@ def _on_axes(
 
 
 def _split(size: int, step: int, cuts: Iterable[int]) -> list[tuple[int, int]] | None:
-    """Return a digit cut where its steps reach these numbers, the outermost part first."""
+    """Return a digit divided where its steps reach these numbers, the outermost part first."""
     end = size * step
     bounds = sorted({step, end, *(cut for cut in cuts if step < cut < end)})
     pairs = list(pairwise(bounds))
@@ -120,7 +121,7 @@ def _split(size: int, step: int, cuts: Iterable[int]) -> list[tuple[int, int]] |
 
 
 def simplified(digits: Sequence[tuple[int, int]]) -> Permutation:
-    """Return the digits without those of size 1, and neighbours that run on as one."""
+    """Return the digits without those of size 1, with contiguous neighbors merged."""
     found: list[tuple[int, int]] = []
     for size, step in digits:
         if size == 1:

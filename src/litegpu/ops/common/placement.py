@@ -1,6 +1,6 @@
-"""Where a value lies unless others say where: unpadded at the boundary, padded inside.
+"""The default storage of values: unpadded at the boundary of a partition, padded inside.
 
-Inside, integers lie as 8, 32 or 64 bits and all else as floats:
+Inside, integers are stored as 8, 32 or 64 bits and everything else as floats:
 docs/decisions/0004-element-types.md.
 """
 
@@ -23,16 +23,16 @@ _INTEGERS = {
     DType.INT32: DType.INT32,
     DType.INT64: DType.INT64,
 }
-"""What integers lie as inside of a partition."""
+"""The stored types of integers inside a partition."""
 
 
 def unpadded_storage(value: Value) -> Storage:
-    """Place a value as the runtime holds it."""
+    """Return the storage of a value in the runtime's layout."""
     return Storage.create(value.id, value.dtype, value.shape4, 1)
 
 
 def whole_words(value: Value) -> Storage:
-    """Place an output of a small type so that whole 32-bit words are written at a time."""
+    """Return the storage of an output of a small type that is written in whole 32-bit words."""
     return Storage.create(value.id, value.dtype, (1, 1, 1, value.elements), 4)
 
 
@@ -42,7 +42,7 @@ def is_small(value: Value) -> bool:
 
 
 def padded_storage(value: Value, policy: NumericPolicy, rounded: bool = False) -> Storage:
-    """Place a value with padded channels, as half if it is large or is `rounded` anyway."""
+    """Return a storage with padded channels, as half if the value is large or `rounded`."""
     if value.dtype in _INTEGERS:
         return Storage.create(value.id, _INTEGERS[value.dtype], value.shape4, 4)
     half = rounded or policy.stores_half(4 * value.elements // value.siblings)
@@ -55,9 +55,9 @@ def padded_storage(value: Value, policy: NumericPolicy, rounded: bool = False) -
 def reshaped_views(
     graph: Graph, consumers: Mapping[int, list[Node]], value: int, storage: Storage
 ) -> dict[int, Storage] | None:
-    """Return where a value, and all that it is reshaped to, can be read if it lies in `storage`.
+    """Return the storages of a value in `storage` and of its reshapes, if all can be read there.
 
-    None where some reader wants its inputs elsewhere.
+    None if a reader requires its inputs elsewhere.
     """
     found, waiting = {value: storage}, [value]
     while waiting:
@@ -75,7 +75,7 @@ def reshaped_views(
 
 
 def usual_storage(graph: Graph, value_id: int, policy: NumericPolicy) -> Storage:
-    """Return where a value of a graph lies if nothing else asks for another place."""
+    """Return the default storage of a value."""
     value = graph.values[value_id]
     if value_id in graph.inputs or value_id in graph.outputs:
         return unpadded_storage(value)

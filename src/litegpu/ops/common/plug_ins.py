@@ -1,4 +1,4 @@
-"""Installed packages that register operations of their own, by an entry point."""
+"""Imports installed packages that register operations, by their entry points."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from importlib.metadata import entry_points
 
 _log = logging.getLogger("litegpu")
 PLUG_INS = "litegpu.ops"
-"""The group of entry points that name modules with operations of users."""
+"""The group of entry points that name modules with users' operations."""
 
 
 @cache
 def import_plug_ins() -> None:
-    """Import the modules of installed packages that register operations of users."""
+    """Import the modules of installed packages that register users' operations."""
     for entry in entry_points(group=PLUG_INS):
         try:
             entry.load()
-        except Exception as error:  # whatever a stranger's module raises
+        except Exception as error:  # a foreign module may raise anything
             _log.warning(
                 "The operations of the package '%s' are missing, for %s cannot be imported (%s: "
                 "%s). Update the package, or uninstall it.",

@@ -1,4 +1,4 @@
-"""Tiles of pixels and channel blocks that a work item of a portable kernel makes."""
+"""Tiles of pixels and channel blocks that a work item of a portable kernel computes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from litegpu.ops.common.work_groups import by_load
 
 @dataclass(frozen=True, slots=True)
 class TileProblem:
-    """What decides about tiles of pixels and channel blocks."""
+    """What determines tiles of pixels and channel blocks."""
 
     template: str
     rows: int
     channel_blocks: int
     terms: tuple[int, ...]
-    """What is summed up: the window, and the channel blocks or channels of the input."""
+    """The number of summed terms: the window, and the channel blocks or channels of the input."""
     stored: str
     """Type of the input's elements."""
     whole_groups: bool = True
-    """Whether two channel blocks that lie side by side always belong to one group of channels."""
+    """Whether two adjacent channel blocks always belong to one group of channels."""
 
     @classmethod
     def of_conv(
         cls, template: str, dst: Storage, src: Storage, shape: Shape4, groups: int
     ) -> TileProblem:
-        """Return that of a convolution with weights [O, H, W, I / groups] of this shape."""
+        """Return the problem of a convolution with weights [O, H, W, I / groups] of this shape."""
         outputs, height, width, depth = shape
         whole_groups = groups == 1 or outputs // groups % 8 == 0
         terms = (height, width, -(-depth // 4))
@@ -42,7 +42,7 @@ _TILES: Sequence[tuple[int, int]] = ((4, 2), (4, 1), (2, 2), (2, 1), (1, 2))
 def choose_tile(problem: TileProblem, ctx: LowerContext) -> tuple[int, int]:
     """Return a tile (pixels, blocks): the largest that still leaves the device enough work items.
 
-    It may be another one if that was found faster.
+    It may be another one if that was measured to be faster.
     """
 
     def items(tile: tuple[int, int]) -> int:

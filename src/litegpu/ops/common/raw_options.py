@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _PADDINGS = ("valid", "same", "valid")
-"""By number; MediaPipe reads an unknown padding (0) as none."""
+"""Paddings by number; MediaPipe treats an unknown padding (0) as none."""
 _ACTIVATIONS = ("none", "relu", "relu_n1_to_1", "relu6", "tanh", "sign_bit", "sigmoid")
 
 TRANSPOSE_CONV = ("padding", "stride_width", "stride_height")
@@ -15,9 +15,9 @@ POOL = (*TRANSPOSE_CONV, "filter_width", "filter_height", "activation")
 
 
 def read(custom: bytes, names: Sequence[str]) -> Mapping[str, Any]:
-    """Return the leading int32 fields as an operation's parameters; what is longer is left out.
+    """Return the leading int32 fields as an operation's parameters; additional bytes are ignored.
 
-    Raises ValueError when bytes are missing or a number has no meaning.
+    Raises ValueError if bytes are missing or a number has no meaning.
     """
     if len(custom) < 4 * len(names):
         raise ValueError(f"{len(custom)} bytes of options where {4 * len(names)} are needed")

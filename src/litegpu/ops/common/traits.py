@@ -1,4 +1,4 @@
-"""What passes and the layout ask about operations, as flags that each op states for itself."""
+"""Properties of operations for passes and the layout, as flags that each op declares."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import enum
 
 
 class Trait(enum.Flag):
-    """Properties of an operation; where attributes are named, those of its normalized nodes."""
+    """Properties of an operation; attributes are those of its normalized nodes."""
 
     NONE = 0
     READS_SHAPES = enum.auto()
-    """Its results follow from the shapes of its inputs, whatever these hold."""
+    """Its results depend only on the shapes of its inputs, not on their data."""
     SAME_DATA = enum.auto()
-    """Of a constant it gives the constant's own data: folding makes nothing new."""
+    """For a constant it returns the constant's own data: folding creates nothing new."""
     SUMS_PRODUCTS = enum.auto()
-    """It makes sums of products, where the sign of a zero means nothing."""
+    """It computes sums of products, in which the sign of a zero does not matter."""
     CONVEX = enum.auto()
     """Each element of its result is a convex combination of elements of an input (one of them, or a
-    weighted mean), or a constant: where these are small, it is."""
+    weighted mean), or a constant: if these are small, so is the result.
+    """
     RESIZES = enum.auto()
-    """With one input, of the shape of its result, it is the identity, but for shifts and strides
-    that its `CopyAttributes` tell of."""
+    """With one input, of the shape of its result, it is the identity, except for the shifts and
+    strides in its `CopyAttributes`.
+    """
     HOLDS_INPUTS = enum.auto()
-    """It takes no kernel where its inputs can lie in its result; with an epilogue it would."""
+    """It needs no kernel if its inputs can be stored in its result, unless it has an epilogue."""
     LIES_IN_INPUT = enum.auto()
-    """It takes no kernel where its result can lie in its input."""
+    """It needs no kernel if its result can be a view of its input."""
     WINDOWED = enum.auto()
-    """It reads an image, its first input, through `attributes.window`, which passes may widen."""
+    """It reads an image, its first input, through `attributes.window`, which passes may enlarge."""
     WEIGHTED = enum.auto()
     """It has `attributes.weights` and `attributes.bias`, and is linear in its input."""
     TRANSPOSED = enum.auto()
-    """Its window goes over the result: what lies beyond the input there counts as zero."""
+    """Its window moves over the result: pixels beyond the input count as zero."""
     CONTRACTION = enum.auto()
     """Its attributes are `ConvAttributes`: over all channels of a group, weights [O, H, W, I]."""

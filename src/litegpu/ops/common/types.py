@@ -1,4 +1,4 @@
-"""Which element types an operation takes and gives: docs/decisions/0004-element-types.md."""
+"""The element types that an operation takes and returns: docs/decisions/0004-element-types.md."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 
 TYPE_CODES = {2: DType.INT32, 4: DType.INT64}
-"""Integer types by the numbers that they have in the runtime's parameters."""
+"""Integer types by their numbers in the runtime's parameters."""
 INTEGER_TYPES = frozenset({DType.INT32, DType.INT64})
 SMALL_TYPES = frozenset(
     {DType.BOOL, DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, DType.FLOAT16}
 )
-"""Those of fewer than 32 bits: only at the boundary of a partition do they lie as they are."""
+"""Types of fewer than 32 bits: stored unchanged only at the boundary of a partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Types:
     """Element types that a tensor may have.
 
-    All inputs with a `common` rule have one type; outputs without a rule of their own have it, too.
+    All inputs with a `common` rule have one type; outputs without a separate rule have it, too.
     """
 
     dtypes: frozenset[DType]
@@ -31,22 +31,22 @@ FLOATS = Types(frozenset({DType.FLOAT32}))
 BOOLS = Types(frozenset({DType.BOOL}))
 INTEGERS = Types(INTEGER_TYPES)
 STORABLE = Types(frozenset({DType.FLOAT32, DType.BOOL, *INTEGER_TYPES}), common=True)
-"""What is compared or chosen."""
+"""Types that are compared or selected."""
 MOVED = Types(STORABLE.dtypes | {DType.INT8, DType.UINT8, DType.INT16}, common=True)
-"""What is moved: quantized values as the integers that they are stored as."""
+"""Types that are moved: quantized values as their stored integers."""
 NUMBERS = Types(frozenset({DType.FLOAT32, *INTEGER_TYPES}), common=True)
 SHORT_NUMBERS = Types(frozenset({DType.FLOAT32, DType.INT32}), common=True)
 CASTABLE = Types(STORABLE.dtypes | SMALL_TYPES)
 SCALED = Types(frozenset({DType.FLOAT32, DType.INT8, DType.UINT8, DType.INT16}), common=True)
-"""Floats, and the integers that may stand for them."""
+"""Floats, and the integers that may represent them."""
 
 BYTES = frozenset({DType.INT8, DType.UINT8})
 QUANTIZED_TYPES = BYTES | {DType.INT16}
-"""What may hold real numbers as integers, with a scale and a zero point."""
+"""Integer types that may represent real numbers with a scale and a zero point."""
 
 
 def is_quantized(graph: Graph, node: Node) -> bool:
-    """Whether a node takes or gives quantized tensors, weights included."""
+    """Whether a node takes or returns quantized tensors, including weights."""
     values = (graph.values.get(v) for v in (*node.inputs, *node.outputs))
     dtypes = QUANTIZED_TYPES | {DType.INT4}
     return any(
@@ -56,7 +56,7 @@ def is_quantized(graph: Graph, node: Node) -> bool:
 
 
 def stored_zero(value: Value) -> int:
-    """Return what stands for 0 in a value: its zero point, if it is quantized with one scale."""
+    """Return the stored zero of a value: its zero point, if it is quantized with one scale."""
     parameters = value.quantization if value.dtype in QUANTIZED_TYPES else None
     return parameters.zero_point[0] if parameters is not None and len(parameters.scale) == 1 else 0
 
@@ -70,7 +70,7 @@ def check(
 ) -> str:
     """Return why a node cannot run on tensors of these types, or an empty text.
 
-    `takes` has an entry per input; the last one stands for all further inputs. Without `gives` the
+    `takes` has an entry per input; the last one is that of all further inputs. Without `gives` the
     outputs have the common type of the inputs. Only `states` may be variable tensors.
     """
     common: list[Value] = []
@@ -93,7 +93,7 @@ def check(
 
 
 def computed_as(value: Value) -> DType:
-    """Return the type of what a constant of halves is computed with."""
+    """Return the type with which a constant of halves is computed."""
     halves = value.is_constant and value.dtype is DType.FLOAT16
     return DType.FLOAT32 if halves else value.dtype
 
@@ -104,7 +104,7 @@ def _check_value(value: Value, rule: Types, state: bool) -> str:
 
 
 def check_variable(value: Value) -> str:
-    """Require a tensor that is no variable."""
+    """Require a tensor that is not a variable."""
     if value.is_variable:
         return f"tensor {value.id} is a variable tensor, whose state lives on the CPU."
     return ""

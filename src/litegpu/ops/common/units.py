@@ -1,4 +1,4 @@
-"""The units of a device that do arithmetic, by which operations are counted."""
+"""The arithmetic units of a device, by which operations are counted."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from enum import Enum
 
 
 class Unit(Enum):
-    """What multiplies and adds: ordinary or matrix units, by the type of what they multiply."""
+    """Scalar or matrix units, by the type that they multiply."""
 
     FP32 = "fp32"
     INT32 = "int32"
     INT8_DOT = "int8_dot"
-    """Dot products of four bytes, summed up in int32."""
+    """Dot products of four bytes, summed in int32."""
     FP16_MATRIX = "fp16_matrix"
     TF32_MATRIX = "tf32_matrix"
     INT8_MATRIX = "int8_matrix"
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it multiplies matrices, which are split into parts for more digits."""
+        """Whether it multiplies matrices; values are split into parts for more precision."""
         return self in (Unit.FP16_MATRIX, Unit.TF32_MATRIX, Unit.INT8_MATRIX)
 
 
 Operations = Mapping[Unit, int]
-"""Operations by the unit that does them; a multiply-add is two."""
+"""Operations by unit; a multiply-add is two."""

@@ -11,16 +11,15 @@ from litegpu.codegen.storage import Shape4 as Shape4  # for passes, too
 Pair = tuple[int, int]
 
 LOADS_AT_ONCE = 24
-"""Loads of a depthwise convolution that a thread of CUDA has registers for."""
+"""Loads of a depthwise convolution for which a CUDA thread has registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """A window over H and W; `pads` are the rows above and the columns left of the image.
 
-    The image may be seen enlarged: `zoom` times as many rows and columns, all alike. Around it
-    there are zeros, or with `mirror` its mirror image, of which 0 does not repeat the edge and -1
-    does.
+    The image may be enlarged: `zoom` times as many rows and columns, by repetition. It is
+    surrounded by zeros or, with `mirror`, by its mirror image: 0 does not repeat the edge, -1 does.
     """
 
     kernel: Pair
@@ -32,21 +31,21 @@ class Window:
 
     @property
     def pointwise(self) -> bool:
-        """Whether each output pixel reads just the input pixel of the same place."""
+        """Whether each output pixel reads only the input pixel at the same position."""
         single = self.kernel == (1, 1) and self.stride == (1, 1)
         return single and self.pads == (0, 0) and self.zoom == (1, 1)
 
     @property
     def plain(self) -> bool:
-        """Whether the image is seen as it is, among zeros."""
+        """Whether the image is neither enlarged nor mirrored."""
         return self.zoom == (1, 1) and self.mirror is None
 
     def seen(self, image: Pair) -> Pair:
-        """Return the (H, W) as which an image is seen."""
+        """Return the (H, W) of the enlarged image."""
         return image[0] * self.zoom[0], image[1] * self.zoom[1]
 
     def seen_by(self, patch: Pair) -> Pair:
-        """Return the lines x pixels that the windows of a patch of results see."""
+        """Return the lines x pixels that the windows of a patch of results read."""
         lines, pixels = (
             (size - 1) * stride + (taps - 1) * dilation + 1
             for size, taps, stride, dilation in zip(
@@ -56,9 +55,10 @@ class Window:
         return lines, pixels
 
     def words(self, image: Pair) -> dict[str, Any]:
-        """Return what templates of convolutions need to know about a window over an image (H, W).
+        """Return the template variables of a window over an image (H, W).
 
-        `coordinate(axis, index)` is the text of a row or column of the image, where it lies inside.
+        `coordinate(axis, index)` is the text of a row or column of the image, for indices inside
+        it.
         """
 
         def coordinate(axis: int, index: str) -> str:
@@ -81,7 +81,7 @@ class Window:
         return rows * self.kernel[0] * self.kernel[1] * padded_channels
 
     def leaves(self, image: Pair, output: Pair) -> bool:
-        """Whether some tap of some output (H, W) falls on zeros outside the image."""
+        """Whether a tap of an output (H, W) reads zeros outside the image."""
         if self.mirror is not None:
             return False
         for size, out, k, s, d, p in zip(
@@ -94,7 +94,7 @@ class Window:
 
 
 def readers(view: Window, axis: int, size: int) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Return the inputs that neighbours along an axis read: (offset, [(neighbour, tap)])."""
+    """Return the inputs that adjacent outputs along an axis read: (offset, [(neighbor, tap)])."""
     found: dict[int, list[tuple[int, int]]] = {}
     for tap in range(view.kernel[axis]):
         for neighbour in range(size):
@@ -104,7 +104,7 @@ def readers(view: Window, axis: int, size: int) -> list[tuple[int, list[tuple[in
 
 
 def mirrored(index: str, edge: int, size: int) -> str:
-    """Return the text of an index that is reflected at both ends; `edge` as Window.mirror."""
+    """Return the text of an index reflected at both ends; `edge` as in Window.mirror."""
     inner = f"max({index}, {edge} - ({index}))"
     return f"min({inner}, {2 * size - 2 - edge} - {inner})"
 
@@ -130,7 +130,7 @@ class DepthwiseAttributes:
 class PoolAttributes:
     """The window of a pool. Taps outside the image do not count, or count as `outside`.
 
-    That of stored integers is one of them.
+    For stored integers, `outside` is a stored integer.
     """
 
     window: Window
@@ -138,7 +138,7 @@ class PoolAttributes:
 
 
 def output_size(size: int, kernel: int, stride: int, dilation: int, padding: str) -> int:
-    """Number of window positions along one axis; may be < 1 when the window does not fit."""
+    """Number of window positions along one axis; less than 1 if the window does not fit."""
     extent = (kernel - 1) * dilation + 1
     return -(-size // stride) if padding == "same" else (size + stride - extent) // stride
 
@@ -150,7 +150,7 @@ def leading_pad(size: int, out: int, kernel: int, stride: int, dilation: int) ->
 
 
 def window_of(params: Mapping[str, Any], kernel: Pair, image: Pair) -> Window:
-    """Build the window of a node from its parameters, kernel and image size (H, W)."""
+    """Return the window of a node from its parameters, kernel and image size (H, W)."""
     stride = (params["stride_height"], params["stride_width"])
     dilation = (params.get("dilation_height_factor", 1), params.get("dilation_width_factor", 1))
     pads = (0, 0)
@@ -176,17 +176,17 @@ def output_shape(params: Mapping[str, Any], kernel: Pair, image: Pair) -> Pair:
 def result_shape(
     params: Mapping[str, Any], image: tuple[int, ...], kernel: Pair, channels: int
 ) -> tuple[int, ...]:
-    """Return the [N, H, W, C] that a window makes of an image [N, H, W, ...]."""
+    """Return the output's [N, H, W, C] for an image [N, H, W, ...]."""
     n, height, width, _ = image
     return (n, *output_shape(params, kernel, (height, width)), channels)
 
 
 def check_window(params: Mapping[str, Any], kernel: Pair, image: Pair) -> str:
-    """Return why a window cannot be used, or an empty text."""
+    """Return why a window is not supported, or an empty text."""
     strides = (params["stride_height"], params["stride_width"])
     dilations = (params.get("dilation_height_factor", 1), params.get("dilation_width_factor", 1))
     for what, pair in (("kernel", kernel), ("stride", strides), ("dilation", dilations)):
-        # Larger ones than 2^15 the CPU refuses, too, and indices would not fit 32 bits.
+        # The CPU also rejects values above 2^15, and indices would exceed 32 bits.
         if not 1 <= min(pair) <= max(pair) < 1 << 15:
             return f"Incorrect {what} values: {what}_height = {pair[0]}, {what}_width = {pair[1]}"
     if params["padding"] not in ("same", "valid"):

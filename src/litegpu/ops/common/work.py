@@ -13,9 +13,9 @@ from litegpu.ops.common.facts import elements
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Floating-point operations (a multiply-add is two), bytes to move, kernels that it takes.
+    """Floating-point operations (a multiply-add is two), bytes to move, and number of kernels.
 
-    `inner_nodes` are those that the CPU runs for it in other graphs, once for each time.
+    `inner_nodes` is the number of nodes that the CPU runs for it in other graphs, counted per run.
     """
 
     flops: int
@@ -25,7 +25,7 @@ class Work:
 
 
 def work_of(graph: Graph, node: Node) -> Work:
-    """Estimate a node of a checked graph; what no one knows before the model runs counts 0."""
+    """Estimate a node of a checked graph; sizes unknown before the model runs count as 0."""
     op = facts_of(node.op)
     touched = dict.fromkeys((*node.inputs, *node.outputs))
     flops, launches, inner_nodes = op.work(graph, node)
@@ -33,7 +33,7 @@ def work_of(graph: Graph, node: Node) -> Work:
 
 
 def tensor_bytes(graph: Graph, values: Iterable[int]) -> list[int]:
-    """Return the bytes of tensors as the runtime holds them, 0 for those of unknown shape."""
+    """Return the bytes of tensors in the runtime's types, 0 for unknown shapes."""
     return [
         elements(graph, v) * graph.values[v].dtype.size
         for v in values
@@ -42,7 +42,7 @@ def tensor_bytes(graph: Graph, values: Iterable[int]) -> list[int]:
 
 
 def variables_of(graph: Graph) -> dict[int, int]:
-    """Return the handles of variables (value ids), with the first one of the same variable."""
+    """Map the handles of variables (value ids) to the first one of the same variable."""
     first = dict[tuple[Any, ...], int]()
     return {
         v: first.setdefault(tuple(sorted(node.params.items())), v)
@@ -53,9 +53,9 @@ def variables_of(graph: Graph) -> dict[int, int]:
 
 
 def states_of(node: Node) -> tuple[int, ...]:
-    """Return the inputs that a node changes, also of one that stays on the CPU."""
+    """Return the inputs that a node updates, also for one that stays on the CPU."""
     try:
         found = facts_of(node.op).states(node)
-    except LookupError:  # operands are missing: the runtime will say what is wrong
+    except LookupError:  # operands are missing: the runtime will report that
         return ()
     return tuple(v for v in found if v != ABSENT)

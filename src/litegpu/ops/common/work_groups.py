@@ -1,4 +1,4 @@
-"""How many work items share the work of a kernel, and which of some tiles leave a device enough."""
+"""The number of work items that share a kernel's work, and the selection of tiles by load."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from litegpu.ops.base import LowerContext, Target
 
 _T = TypeVar("_T")
 _SHARED_BYTES = 16
-"""What each item of a work group puts into shared memory: a float4."""
+"""The shared memory of each item of a work group: a float4."""
 _SMALLEST_GROUP = 16
 """Smaller work groups leave most lanes of a GPU's vector units idle."""
 
 
 def can_share(items: int, target: Target) -> bool:
-    """Return whether a work group of so many items may exist and share a float4 each."""
+    """Return whether a work group of this many items may exist and share a float4 each."""
     fits = items * _SHARED_BYTES <= target.local_memory_bytes
     return fits and items <= target.max_shared_items
 
 
 _WARP = 32
-"""Work items of CUDA that run together."""
+"""Number of CUDA work items in a warp."""
 
 
 def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
-    """Return how many work items (a power of 2) should share out a reduction of `terms`.
+    """Return how many work items (a power of 2) should divide a reduction of `terms`.
 
-    `groups` reductions run side by side: as long as they keep the device busy, one item each.
+    `groups` reductions run in parallel: if they keep the device busy, one item each.
     """
     items, target = 1, ctx.target
-    # Twice as many must fit: compute units want several groups at a time.
+    # Twice as many must fit: compute units need several groups at a time.
     while items < min(terms, 256) and can_share(4 * items, target):
         if groups * items >= target.parallel_items:
             break
@@ -39,9 +39,9 @@ def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
 
 
 def lanes_of(items: int, target: Target, rows: int = 1) -> int:
-    """Return how many of the items of a reduction can add up without shared memory; 1: none can.
+    """Return how many of the items of a reduction can sum without shared memory; 1: none.
 
-    Those of a warp can, in CUDA, if groups of `rows` reductions are whole warps. All other
+    In CUDA, those of a warp can, if groups of `rows` reductions are whole warps. All other
     languages would need an extension for it.
     """
     whole = items * rows % _WARP == 0
@@ -49,7 +49,7 @@ def lanes_of(items: int, target: Target, rows: int = 1) -> int:
 
 
 def by_load(tiles: Sequence[_T], items: Callable[[_T], int], target: Target) -> tuple[_T, ...]:
-    """Sort tiles, which are given largest first, by how good they look for the device.
+    """Sort tiles, which are given largest first, by their suitability for the device.
 
     First come those that still leave it enough work items, then the others, smallest first.
     """
