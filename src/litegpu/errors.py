@@ -159,7 +159,7 @@ def missing_dependency(
 
 
 def telling_line(log: str) -> str:
-    r"""Return the line of a compiler's log that tells what is wrong: the first with an error.
+    r"""Return the line of a compiler's log with the error: the first with an error.
 
     >>> telling_line("a.cu(1): warning: unused\n  a.cu(2): error: no such function\n")
     'a.cu(2): error: no such function'

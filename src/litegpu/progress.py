@@ -38,11 +38,11 @@ _PATIENCE_S = 1.0
 class Progress:
     """Progress of the compilation of a model.
 
-    `stage` says what is being done: "choose" kernels and pack weights, "measure" candidates,
-    "compile" kernels, "load" what is kept, or "run" once, for drivers leave work to that; "end"
-    comes last, whether the start succeeded or not. Of `total` steps of the stage `done` are done;
-    a total of 0 means that nobody can tell. `partition` counts from 1 to `partitions`: between two
-    of them lie nodes of the model that stay on the CPU. `seconds` have gone by.
+    `stage` is the current work: "choose" kernels and pack weights, "measure" candidates, "compile"
+    kernels, "load" a cached partition, or "run" once, because drivers defer work to the first run;
+    "end" comes last, after success or failure. Of `total` steps of the stage `done` are done; a
+    total of 0 is unknown. `partition` counts from 1 to `partitions`, which are separated by nodes
+    that stay on the CPU. `seconds` is the elapsed time.
     """
 
     stage: Stage

@@ -65,7 +65,7 @@ class Buffer(ABC):
 
 
 class HostBuffer(Buffer):
-    """Host memory that somebody else owns."""
+    """Host memory with another owner."""
 
     def __init__(
         self,

@@ -135,7 +135,7 @@ class ModelContext:
         if stream is not None:
             raise BindingError(
                 "A `stream` is for models that one kernel list on CUDA runs whole; the report "
-                "tells what the CPU runs of this one. Wait for the stream, and run without it."
+                "lists the nodes on the CPU. Wait for the stream, and run without it."
             )
         read = partial(_contents, signature, inputs)
         return self._interpreted(signature, read, partial(_put, signature, outputs))

@@ -111,7 +111,7 @@ class ModelFuture(AwaitedFuture):
 
 
 class _Waiters(list[Any]):
-    """Those who wait for a future, which is watched once somebody does."""
+    """Callbacks that wait for a future, which is watched while there are any."""
 
     def __init__(self, future: weakref.ref[ModelFuture]) -> None:
         super().__init__()

@@ -14,8 +14,8 @@ class Tuning(enum.Enum):
     """How candidates are selected."""
 
     ESTIMATED = "the ops' own estimates"
-    CACHED = "what was measured before and kept; estimates for the rest"
-    MEASURED = "what was kept; measurements for the rest"
+    CACHED = "cached measurements; estimates for the rest"
+    MEASURED = "cached measurements; new measurements for the rest"
 
 
 @dataclass

@@ -24,7 +24,7 @@ class QuantizedSoftmaxAttributes:
 
     `exponentials`, for softmax and its logarithm, are those of what 0 to 255 below the maximum
     stand for. Results of softmax are `scale` apart; those of its logarithm are 1/16 apart, its
-    inputs `scale`. `zero` is the zero point of the input; `signed` tells of which kind it is.
+    inputs `scale`. `zero` is the zero point of the input; `signed` is its kind.
     Softmax of 16 bits ("softmax_16") has them as integers, of 0 to 65,535 below the maximum, and
     the `reciprocals` 1 / (1 + x) at 513 points of x from 0 to 1; both are 2^15 times real numbers.
     """

@@ -52,7 +52,7 @@ def with_picture_input(
 
     Args:
         model: the bytes of a .tflite file, its path, or zoo:NAME.
-        input_format: "rgb8", "bgr8", "rgba8", "bgra8" (alpha is not looked at), "gray8", or "nv12":
+        input_format: "rgb8", "bgr8", "rgba8", "bgra8" (alpha is ignored), "gray8", or "nv12":
             [N, height * 3 / 2, width, 1], rows of Y, then rows of alternating U and V.
         size: height and width of pictures, if these are not the input's; "any" leaves them to
             `resize_tensor_input`.

@@ -40,16 +40,16 @@ class Ended:
 def run_module(
     module: str, arguments: Sequence[str], timeout: float | None = None, given: bytes = b""
 ) -> Ended:
-    """Run the `main` of a module on `arguments` in a process of its own.
+    """Run the `main` of a module on `arguments` in a separate process.
 
-    It gets no signal of the terminal's. It does not outlive this call: one that takes longer than
-    `timeout` seconds is killed with what it started, and so is one that an exception leaves behind.
+    It gets none of the terminal's signals. It does not outlive this call: after `timeout` seconds,
+    or if an exception leaves the call, it is killed with its child processes.
 
     Args:
         module: has a function `main` that takes a list of arguments and returns an exit status.
         arguments: the list.
         timeout: seconds, None: as long as it takes.
-        given: what it reads from stdin.
+        given: its standard input.
     """
     windows = sys.platform == "win32"
     status: int | None = None

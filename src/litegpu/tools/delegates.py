@@ -127,7 +127,7 @@ def _look_at(model: FoundModel, gpu: GpuDelegate | None, refusal: str) -> Seen:
 
 
 def recommend(model: bytes, gpu: GpuDelegate | None, refusal: str) -> Recommendation:
-    """Return what a model should use here, by litegpu's estimate.
+    """Return the recommended delegate of a model on this machine, by litegpu's estimate.
 
     Args:
         model: a .tflite file.

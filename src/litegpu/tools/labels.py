@@ -31,13 +31,13 @@ def read_labels(file: str | None) -> NamedLabels | None:
 def find_labels(
     named: NamedLabels | None, model: bytes, classes: int, files: Sequence[str] = ()
 ) -> list[str]:
-    """Return one name per class, or an empty list when nobody knows them.
+    """Return one name per class, or an empty list if they are unknown.
 
     Args:
-        named: what the user named, or None.
+        named: the user's file, or None.
         model: the bytes of the model; a labels file may be attached to it.
-        classes: how many classes the model tells apart.
-        files: names of attached files that hold labels, where they are known.
+        classes: the number of classes of the model.
+        files: names of attached files with labels, if known.
 
     Raises:
         FileError: the file that the user named has another number of lines.

@@ -69,8 +69,8 @@ def read_state(
 ) -> list[GraphState]:
     """Return all graphs of an interpreter.
 
-    The runtime tells Python the nodes of the first graph only, where delegates' kernels are among
-    them; nodes of others are those of the file. Where tensors lie follows from the file.
+    The runtime's Python interface lists only the nodes of the first graph, with delegates' kernels;
+    the nodes of other graphs are those of the file. Allocation types follow from the file.
 
     Args:
         target: the interpreter, allocated.
@@ -79,7 +79,7 @@ def read_state(
         other: the name of any other kernel.
 
     Raises:
-        MissingDependencyError: what reads the file is not installed.
+        MissingDependencyError: a package for reading files is not installed.
     """
     root = objects.parse(model)
     found = []
@@ -155,10 +155,10 @@ def _ints(values: Iterable[int] | None) -> tuple[int, ...]:
 
 
 def covered_by(kernel: Mapping[str, Any], ops: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Return the nodes that a delegate's kernel stands for: they lie behind its inputs.
+    """Return the nodes that a delegate's kernel replaces: those between its inputs and outputs.
 
     Args:
-        kernel: what the runtime tells of it: `inputs` and `outputs`.
+        kernel: the runtime's details of it: `inputs` and `outputs`.
         ops: the same of all nodes, with `index` and `op_name`.
     """
     produced_by = {

@@ -86,9 +86,9 @@ class Job(Generic[Item, Value]):
         open: returns an interpreter of the model whose tensors have no memory yet, or Opened.
         prepare: returns a sample's inputs, of the shapes and types of `plan.inputs`; a batch of 1
             may stand before.
-        finish: returns what is kept of a sample, from its outputs as the model gives them.
+        finish: returns the result of a sample from the outputs of the model.
         name: what errors call a sample.
-        read: returns the samples of a chunk; a chunk is a sequence of them unless told otherwise.
+        read: returns the samples of a chunk; by default a chunk is a sequence of them.
     """
 
     plan: BatchPlan

@@ -82,14 +82,14 @@ class _Trial:
         )
 
     def resized(self, form: Callable[[int], bytes], batch: int) -> tuple[bytes | None, str]:
-        """Return a model that takes so many samples at once, or None and why there is none.
+        """Return a model that takes this many samples at once, or None and the reason.
 
         Each sample must get what it gets by itself, from the model as it is. Fewer samples show
         that as well.
 
         Args:
             form: returns the model, changed for a number of samples.
-            batch: how many samples there are to be.
+            batch: the number of samples.
         """
         few = min(batch, _TRIED_BATCH * self.batch)
         try:

@@ -37,11 +37,11 @@ class Stage:
 
 @dataclass
 class Meter:
-    """Adds up the times of results, and of what is done with them in this process.
+    """Sums the times of results, and of their processing in this process.
 
     Args:
-        workers: how many infer in parallel.
-        decode_threads: how many threads each has to decode.
+        workers: the number of parallel workers.
+        decode_threads: the number of decoding threads of each.
     """
 
     workers: int

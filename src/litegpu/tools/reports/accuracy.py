@@ -65,9 +65,9 @@ def node_error_section(errors: Mapping[int, float], ops: Mapping[int, str], limi
     """Return the error of each node's result, in the order of the nodes.
 
     Args:
-        errors: parts of the largest magnitude of what the CPU has there.
+        errors: relative to the CPU's largest magnitude.
         ops: names of the nodes' operations.
-        limit: the part that is allowed.
+        limit: the tolerance.
     """
     nodes = sorted(errors)
     values = _drawable([errors[node] for node in nodes])

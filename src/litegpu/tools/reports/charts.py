@@ -31,18 +31,18 @@ def bars(
     half: bool = False,
     log: bool = False,
 ) -> Chart:
-    """Return a chart of bars below each other, the first on top.
+    """Return a chart of horizontal bars, the first on top.
 
     Args:
         title: its heading.
-        names: what the bars are called.
+        names: the names of the bars.
         values: their lengths, in `unit`.
-        unit: what stands at the axis.
-        floors: the least that each value could be, drawn into its bar.
-        hints: what is shown of a bar that is pointed at.
+        unit: the unit of the axis.
+        floors: the lower bound of each value, drawn into its bar.
+        hints: the tooltips of the bars.
         colours: of the bars; none is the first of all.
-        note: what is said below.
-        half: whether it takes half of the page's width, where that is wide.
+        note: the caption.
+        half: whether it takes half of a wide page.
         log: whether the axis is logarithmic.
     """
     # Names may be equal; the positions of bars must not.

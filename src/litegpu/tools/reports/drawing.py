@@ -51,7 +51,7 @@ class NodeFacts:
 
 
 def places_of(report: DelegationReport | None) -> dict[int, tuple[str, str]]:
-    """Return the colour and in words the place of each node, with the reason where it is the CPU's.
+    """Return the color and a description of where each node runs, with a reason for the CPU.
 
     Args:
         report: of the graph that is drawn; None where no delegate was applied.

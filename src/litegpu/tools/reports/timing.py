@@ -122,10 +122,10 @@ def _row(kernel: KernelProfile, total: float) -> tuple[str, ...]:
 
 
 def latency_sections(sides: Mapping[str, Sequence[float]]) -> Iterator[Section]:
-    """Yield how the runs' times are distributed, and how they went on; of each side that has any.
+    """Yield the distribution and the sequence of the runs' times, for each side that has any.
 
     Args:
-        sides: what was measured, with the milliseconds of its runs in their order.
+        sides: the milliseconds of the runs, in order, by side.
     """
     timed = {name: list(times) for name, times in sides.items() if times}
     if not timed:
