@@ -143,7 +143,7 @@ TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
     (
         "Creation",
         "Milliseconds from the bytes of the model to something that can be called, with no "
-        "compiled kernel kept on disk.",
+        "compiled kernel cached on disk.",
         _CREATION,
     ),
     (

@@ -9,7 +9,7 @@ row; a row whose measurement ended the process says so, and `--resume` goes on a
 - device: between two events on the GPU, with the inputs there; with copies: and from and to pinned
   host memory. Kernel sum, where a backend has no such events: each kernel by itself.
 - create: from the bytes of the model to something that can be called. Compiled kernels are not
-  kept on disk, but driver and libraries have been used in this process before.
+  cached on disk, but driver and libraries have been used in this process before.
 
 Times are medians of `--repeats` runs after a warm-up; where one call takes more than 5 ms, of as
 many as fit into 2 seconds, three at least: the row has their number as `runs`.

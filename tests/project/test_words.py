@@ -36,7 +36,10 @@ PROSE: Mapping[str, str] = {
     **{"what it takes": "its cost, or its input", "looked at": "checked", "maker": "vendor"},
 }
 """Words and phrases of pages that a reader stumbles over, and what to say instead."""
-IN_CODE = ("beside", "hurry", "anew", "whoever", "in turns", "by turns")
+IN_CODE = (
+    *("beside", "hurry", "anew", "whoever", "in turns", "by turns", "kin", "sits", "seldom"),
+    *("somebody", "of ours", "unless told", "as they lie", "what it takes", "looked at", "maker"),
+)
 """Those of PROSE that docstrings, comments, logs and errors of the package do not use either."""
 IN_TEXTS = rf"\b({'|'.join(IN_CODE)})\b"
 PARTS: Mapping[str, str] = {

@@ -127,9 +127,9 @@ def integers(
     constant: bool = True,
     kinds: Sequence[DType] = (DType.INT32, DType.INT64),
 ) -> str:
-    """Require input `position` to hold integers, and to be a constant unless told otherwise.
+    """Require input `position` to hold integers, and by default to be a constant.
 
-    Kernels of the CPU that take any type for int32 are asked for `kinds` of just that.
+    The CPU's kernels that treat any type as int32 get other `kinds`.
     """
     if len(node.inputs) <= position or node.inputs[position] == ABSENT:
         return f"{what} (input {position}) is missing."

@@ -50,7 +50,7 @@ def check_support(
 
     `quantized` is how quantized tensors are computed: in their integers, or as floats. With None,
     what computes with 8-bit tensors, weights among them, stays on the CPU. So do the nodes
-    `on_cpu`, for the reasons that they have there. `cpu_shapes` tells the shapes behind these.
+    `on_cpu`, for the reasons that they have there. `cpu_shapes` infers the shapes after these.
 
     The runtime may ask a delegate before it has computed any shape itself, so the shapes that
     the file states are replaced by inferred ones. What depends on a shape that only the running

@@ -84,8 +84,8 @@ class _Trial:
     def resized(self, form: Callable[[int], bytes], batch: int) -> tuple[bytes | None, str]:
         """Return a model that takes this many samples at once, or None and the reason.
 
-        Each sample must get what it gets by itself, from the model as it is. Fewer samples show
-        that as well.
+        Each sample must get the same result as alone, from the unmodified model. Fewer samples
+        are sufficient to test that.
 
         Args:
             form: returns the model, changed for a number of samples.

@@ -32,7 +32,7 @@ _SCALING: dict[str, tuple[np.float32, np.float32]] = {
 class Preprocessing:
     """How a picture's file becomes the value of an input, such as float32[height, width, 3].
 
-    `fraction` is the part of the shorter side that is kept, as a centered square; None keeps the
+    `fraction` is the part of the shorter side that remains, as a centered square; None is the
     whole picture. A file of raw bytes (.rgb8) already has the size of the input.
     """
 
