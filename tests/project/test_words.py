@@ -38,7 +38,7 @@ PROSE: Mapping[str, str] = {
 """Words and phrases of pages that a reader stumbles over, and what to say instead."""
 IN_CODE = (
     *("beside", "hurry", "anew", "whoever", "in turns", "by turns", "kin", "sits", "seldom"),
-    *("somebody", "of ours", "unless told", "as they lie", "what it takes", "looked at", "maker"),
+    *("somebody", "of ours", "unless told", "as they lie", "what it takes", "maker"),
 )
 """Those of PROSE that docstrings, comments, logs and errors of the package do not use either."""
 IN_TEXTS = rf"\b({'|'.join(IN_CODE)})\b"
