@@ -53,11 +53,7 @@ def test_without_a_home_the_delegate_runs_and_keeps_nothing(
     delegate = GpuDelegate(backend="opencl", cache=True, serialization_dir=named)
     interpreter(fully_convolutional(), delegate).invoke()
     assert delegate.error is None and delegate.report is not None and delegate.report.partitions
-<<<<<<< HEAD
     assert "Nothing is cached: " in caplog.text and "Set HOME, or name" in caplog.text
-=======
-    assert "Nothing is cached on disk: " in caplog.text and "Set HOME, or name" in caplog.text
->>>>>>> c4ca118e (test_words: more words that the package does not use)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -72,17 +68,3 @@ def test_without_a_home_the_tools_say_so(
     monkeypatch.setenv("LITEGPU_CACHE", "~/kept")
     assert cli.main(["cache"]) == 2
     assert "'~/kept' cannot be resolved" in capsys.readouterr().err
-<<<<<<< HEAD
-=======
-
-
-def test_without_platformdirs_the_delegate_keeps_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delenv("LITEGPU_CACHE", raising=False)
-    monkeypatch.setitem(sys.modules, "platformdirs", None)
-    with pytest.raises(MissingDependencyError):
-        GpuDelegateOptions(cache=True).cache_folder()
-    GpuDelegate(cache=True)
-    assert "Nothing is cached on disk: " in caplog.text and "litegpu[tools]" in caplog.text
->>>>>>> c4ca118e (test_words: more words that the package does not use)
