@@ -119,8 +119,8 @@ class Batcher:
         """
         if threading.current_thread() in self._threads:
             raise CompiledModelError(
-                "A callback of a request cannot close the batcher, which waits for its end. Close "
-                "it from another thread."
+                "A request's callback cannot close the batcher, because closing waits for the "
+                "callback. Close it from another thread."
             )
         if not self._closed:
             self._closed = True

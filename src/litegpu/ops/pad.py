@@ -28,7 +28,7 @@ from litegpu.ops.reshape import reshape_node, reshaped
 
 @register
 class Pad(Op):
-    """PAD: surrounds the input with zeros; quantized ones are the zero point of the output."""
+    """PAD: surrounds the input with zeros; in quantized tensors, with the output's zero point."""
 
     name = "PAD"
     max_version = 2

@@ -120,7 +120,7 @@ def _taps(view: window.Window, axis: int, start: int) -> tuple[list[int], int]:
 
     Input i, tap k and output o correspond if i * stride + k = o + pad. So the taps are one stride
     apart, and the greater ones belong to the inputs that come first. The padding is negative if
-    even the first output reads none of the first inputs.
+    the first output does not read the first inputs.
     """
     last, first = divmod(start + view.pads[axis], view.stride[axis])
     taps = range(first, view.kernel[axis], view.stride[axis])
