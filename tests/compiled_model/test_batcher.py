@@ -150,7 +150,9 @@ def test_a_callback_cannot_close_the_batcher() -> None:
     refused: list[bool] = []
 
     def end(_: Any) -> None:
-        with pytest.raises(CompiledModelError, match=r"which waits for its end. Close it from ano"):
+        with pytest.raises(
+            CompiledModelError, match=r"because closing waits for the callback. Close it from ano"
+        ):
             batcher.close()
         refused.append(True)
 
