@@ -6,6 +6,7 @@ import functools
 import gc
 import logging
 import os
+import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,14 @@ def pytest_collection_finish() -> None:
     """Keep ten thousand tests out of each later search for garbage, of which they ask often."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgotten_kernels() -> Iterator[None]:
+    """Close WebGPU's devices after each module: Mesa keeps all that it has compiled for one."""
+    yield
+    if opened := sys.modules.get("litegpu.backends.webgpu.device"):
+        opened._opened.devices.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -108,6 +108,7 @@ def check(case: Case, number: int, mode: Mode, worst: float, dense: bool = True)
     assert not problem
 
 
+@pytest.mark.every_other
 @needs_emulator
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize(
@@ -187,6 +188,7 @@ def computed(graph: Graph, image: Any, alignment: int = 1) -> Any:
     return result
 
 
+@pytest.mark.every_other
 @needs_emulator
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize(
@@ -207,6 +209,7 @@ def test_every_storage(image: tuple[int, ...], window: Window, dtype: str, align
     assert not mismatch(product(graph, values), computed(graph, values, alignment), 1e-6)
 
 
+@pytest.mark.every_other
 @needs_emulator
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("channels", [1, 2, 3])
@@ -229,6 +232,7 @@ def test_values_beyond_half_keep_their_magnitude() -> None:
     assert not mismatch(product(graph, values), computed(graph, values), 1e-3)
 
 
+@pytest.mark.every_other
 @needs_emulator
 @pytest.mark.parametrize("number", [0, 1, 3, 5])
 @pytest.mark.parametrize(

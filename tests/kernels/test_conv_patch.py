@@ -37,6 +37,7 @@ CASES = [
 ]
 
 
+@pytest.mark.every_other
 @needs_emulator
 @pytest.mark.parametrize("mode", [FLOATS, HALVES], ids=lambda mode: mode.name)
 @pytest.mark.parametrize(

@@ -245,6 +245,7 @@ SENT = """\
 """
 
 
+@pytest.mark.every_other
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
     ("old", "new", "fault"),

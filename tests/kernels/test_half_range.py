@@ -123,6 +123,7 @@ def drawn(shape: tuple[int, ...]) -> Floats:
     return np.maximum(random.normal(0, 1, shape), 0).astype(np.float32)
 
 
+@pytest.mark.every_other
 @pytest.mark.parametrize("weights", [1e-8, 1.0, 1e6])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_magnitudes(name: str, weights: float) -> None:

@@ -58,6 +58,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend()})
 
 
+@pytest.mark.every_other
 @needs_emulator
 @pytest.mark.usefixtures("largest_runs", "emulated")
 @pytest.mark.parametrize("mode", [PRECISE, FLOATS, HALVES], ids=lambda mode: mode.name)

@@ -90,6 +90,7 @@ def test_it_waits_and_keeps_to_its_memory(
     check(case, monkeypatch, EmulatedDevice(checked=True, order=order))
 
 
+@pytest.mark.every_other
 @needs_emulator
 @pytest.mark.parametrize("values", [1e-8, 1e-3, 1.0, 1e4, 1e6])
 @pytest.mark.parametrize("weights", [1e-6, 1.0, 1e6])

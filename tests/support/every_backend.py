@@ -36,11 +36,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test with the marker `needs` if its function gives a reason."""
+    """Skip a test with the marker `needs` if its function gives a reason, or out of its turn."""
     for mark in item.iter_markers("needs"):
         missing: _Reason = mark.args[0]
         if reason := missing():
             pytest.skip(reason)
+    if item.get_closest_marker("every_other"):
+        assert isinstance(item, pytest.Function)
+        skip_every_other(item)
 
 
 def first_devices() -> list[DeviceInfo]:
@@ -110,12 +113,17 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def skip_every_other(item: pytest.Function) -> None:
-    """Skip half of a test's combinations of a backend with other parameters, like a chessboard.
+    """Skip half of the combinations of a test's parameters, like the squares of a chessboard.
 
-    So each value of a parameter meets half of the backends, and each backend half of the values.
+    So each value of a parameter meets half of those of another. Parameters that are given together
+    count once. Of a test's backends alone none is skipped.
     """
-    indices = item.callspec.indices
-    if not turns.ALL and len(indices) > 1 and sum(indices.values()) % 2:
+    indices = dict(item.callspec.indices)
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+        for name in names[1:]:
+            del indices[name.strip()]
+    if not turns.ALL and indices.keys() != {"backend"} and sum(indices.values()) % 2:
         pytest.skip(turns.NOT_ITS_TURN)
 
 
