@@ -339,6 +339,10 @@ class GpuDelegateOptions:
             "serialization_dir and model_token."
         )
 
+    def takes_all_nodes(self) -> bool:
+        """Return whether no node is left to the CPU because of its number."""
+        return self.first_delegate_node_index <= 0 and self.last_delegate_node_index >= _LAST
+
     def _is_cached(self) -> bool:
         """Return whether compiled partitions are cached."""
         return self._cache_request() is not False

@@ -18,7 +18,7 @@ from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.writer import ModelWriter
 
 OPS = Path(ops.__file__).parent
-ELSEWHERE = ("support.py", "dynamic.py", "while_loop.py")
+ELSEWHERE = ("support.py", "dynamic.py", "variables.py", "while_loop.py")
 """Modules whose reasons depend on several nodes; tests of their own hold those."""
 OF_THE_MACHINE = ("_check_logarithms",)
 """Checks of the machine, which no node fails: tests/kernels/test_logarithm.py has another one."""

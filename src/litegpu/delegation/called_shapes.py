@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import replace
 
+from litegpu.delegation.variables import Variables
 from litegpu.graph import Graph, Value
 from litegpu.graph.partition import sources, with_shapes
 from litegpu.numeric_policy import QuantizedMode
@@ -18,8 +19,11 @@ from litegpu.ops.base import Shape
 from litegpu.ops.common import support
 from litegpu.ops.common.dynamic import UNKNOWN
 from litegpu.ops.common.support import SupportCheck
+from litegpu.ops.variables import VARIABLES, shared_values
 from litegpu.runtime_abi.cpu_nodes import CpuNodes
-from litegpu.runtime_abi.subgraphs import Call, Subgraphs
+from litegpu.runtime_abi.subgraphs import Call, Runs, Subgraphs
+
+_SHARED = "Variables run on the GPU only where all nodes of each graph that has any do."
 
 SlowLoops = Callable[[int, SupportCheck], Mapping[int, str]]
 
@@ -28,12 +32,19 @@ class GraphChecks:
     """What was found of the graphs of one model, each checked once."""
 
     def __init__(
-        self, subgraphs: Subgraphs, quantized: QuantizedMode | None, slow_loops: SlowLoops
+        self,
+        subgraphs: Subgraphs,
+        quantized: QuantizedMode | None,
+        slow_loops: SlowLoops,
+        all_nodes: bool = True,
     ) -> None:
         """Check graphs as they were read; for `quantized` see check_support.
 
-        `slow_loops` returns which loops of a graph stay on the CPU, and why.
+        `slow_loops` returns which loops of a graph stay on the CPU, and why. Without `all_nodes`
+        options leave some to the CPU.
         """
+        self._all_nodes = all_nodes
+        self._variables: list[Variables | None] = []
         self._slow_loops = slow_loops
         self._subgraphs = subgraphs
         self._quantized = quantized
@@ -79,13 +90,45 @@ class GraphChecks:
 
     def _check(self, context: int, graph: Graph, cpu: CpuNodes) -> SupportCheck:
         found = support.check_support(graph, self._quantized, cpu_shapes=cpu.shapes)
-        if on_cpu := self._slow_loops(context, found):
+        on_cpu = dict(self._slow_loops(context, found))
+        nodes = [node.index for node in graph.nodes if node.op in VARIABLES]
+        if nodes and self.variables() is None:
+            on_cpu.update(dict.fromkeys(nodes, _SHARED))
+        if on_cpu:
             found = support.check_support(graph, self._quantized, on_cpu, cpu.shapes)
         return found
+
+    def variables(self) -> Variables | None:
+        """Return the model's variables, None where some node needs any of them on the CPU.
+
+        They run on the GPU only if the whole of each graph that has any does.
+        """
+        if not self._variables:
+            graphs = dict(self._subgraphs.with_nodes(VARIABLES))
+            runs = {context: self._subgraphs.runs(context) for context in graphs}
+            invoked = {c: graph for c, graph in graphs.items() if runs[c] is not Runs.ONCE}
+            whole = self._all_nodes and all(
+                runs[c] is Runs.INVOKED and self._is_whole(c, graph) for c, graph in invoked.items()
+            )
+            values = shared_values(graphs.values()) if whole else None
+            self._variables.append(None if values is None else Variables(values))
+        return self._variables[0]
+
+    def _is_whole(self, context: int, graph: Graph) -> bool:
+        found = support.check_support(graph, self._quantized)
+        return not found.reasons and not self._slow_loops(context, found)
+
+    def leave_variables(self, error: BaseException) -> None:
+        """Leave all variables to the CPU, because a graph with some does not run on the GPU."""
+        for found in self._variables:
+            if found is not None:
+                found.fail(error)
+        self._variables = [None]
 
     def done(self, context: int) -> None:
         """Drop everything once the runtime has asked about all graphs."""
         if self._subgraphs.done(context):
+            self._variables.clear()
             for found in (self._found, self._places, self._shapes):
                 found.clear()
 

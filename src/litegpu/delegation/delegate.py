@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from litegpu.delegation.report import DelegationReport, Partition
     from litegpu.graph import Graph
     from litegpu.graph.partition import PartitionChoice, Preview, Subset
-    from litegpu.runtime_abi.cpu_nodes import CpuNodes
     from litegpu.runtime_abi.kernel_slots import SlotKernel
     from litegpu.runtime_abi.subgraphs import Subgraphs
 
@@ -225,6 +224,7 @@ class GpuDelegate:
         self._applied.checks = GraphChecks(
             *(self._applied.subgraphs, self.options.quantized_mode()),
             lambda c, found: slow_loops(found, self.options, self.device, thread_count(c)),
+            self.options.takes_all_nodes(),
         )
         try:
             self._applied.subgraphs.read(self.model)
@@ -237,7 +237,7 @@ class GpuDelegate:
     ) -> tuple[PartitionChoice, list[tuple[Subset, PartitionKernel]], list[str]]:
         """Compile the partitions; without those that the device rejects, choose again."""
         from litegpu.graph.partition import extract
-        from litegpu.runtime_abi.cpu_nodes import CpuNodes
+        from litegpu.ops.variables import VARIABLES
 
         graph = selection.support.graph
         notes: list[str] = []
@@ -249,9 +249,11 @@ class GpuDelegate:
                 try:
                     alone = len(subset.nodes) == len(graph.nodes)
                     part = extract(selection.support.graph_for(subset.nodes), subset)
-                    cpu = CpuNodes(context, part.nodes)
-                    kernels.append((subset, self._compile(part, alone, cpu)))
+                    kernels.append((subset, self._compile(part, alone, context)))
                 except LitegpuError as error:
+                    if any(node.op in VARIABLES for node in part.nodes):
+                        self._applied.checks.leave_variables(error)
+                        raise
                     self._fail(error)
                     notes.append(f"{counted(len(subset.nodes), 'node')} left to the CPU: {error}")
                     _log.warning("%s", notes[-1])
@@ -262,19 +264,22 @@ class GpuDelegate:
             for _, kernel in kernels:
                 kernel.close()
 
-    def _compile(self, graph: Graph, alone: bool, cpu: CpuNodes) -> PartitionKernel:
+    def _compile(self, graph: Graph, alone: bool, context: int) -> PartitionKernel:
         """Compile on the device, or on that of the next API if it fails and none was requested."""
         while True:
             try:
-                return self._compile_here(graph, alone, cpu)
+                return self._compile_here(graph, alone, context)
             except LitegpuError as error:
                 if not self._may_fall_back:
                     raise
                 self._device = backends.fall_back(self.device, error)
 
-    def _compile_here(self, graph: Graph, alone: bool, cpu: CpuNodes) -> PartitionKernel:
+    def _compile_here(self, graph: Graph, alone: bool, context: int) -> PartitionKernel:
         from litegpu.delegation.partition_kernel import PartitionKernel
+        from litegpu.ops.variables import VARIABLES
+        from litegpu.runtime_abi.cpu_nodes import CpuNodes
 
+        shared = any(node.op in VARIABLES for node in graph.nodes)
         options = self.options
         kernel = PartitionKernel(
             *(graph, self._device, options.numeric_policy(), self._cache, alone),
@@ -282,7 +287,9 @@ class GpuDelegate:
             timeout=options.timeout_seconds(),
             on_progress=self._on_progress,
             fast_compile=options.compiles_fast_first(),
-            cpu=cpu,
+            # The CPU's kernels would look for variables in the runtime.
+            cpu=None if shared else CpuNodes(context, graph.nodes),
+            variables=self._applied.checks.variables() if shared else None,
         )
         self._device = kernel.device
         return kernel

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from litegpu import backends, progress
 from litegpu.backends.base import Device
@@ -17,6 +17,7 @@ from litegpu.cache.partitions import PartitionRequest, find_or_compile
 from litegpu.cache.store import CacheFolder
 from litegpu.delegation.cost_model import Estimate
 from litegpu.delegation.report import Partition
+from litegpu.delegation.variables import Variables
 from litegpu.engine.choices import Tuning
 from litegpu.engine.compiled import CompiledPartition
 from litegpu.engine.partition import compile_partition
@@ -35,6 +36,7 @@ from litegpu.graph.partition import sources, with_shapes
 from litegpu.host.thread_worker import WorkerEndedError
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.common.support import check_support
+from litegpu.ops.variables import CALL_ONCE, Name, with_variables
 from litegpu.progress import OnProgress
 from litegpu.runtime_abi import bridge, structs
 from litegpu.runtime_abi.cpu_nodes import CpuNodes
@@ -48,6 +50,9 @@ _log = logging.getLogger("litegpu")
 _TENSORS = structs.TfLiteContext.tensors.offset  # type: ignore[union-attr]
 _DATA = structs.TfLiteTensor.data.offset  # type: ignore[union-attr]
 _TENSOR_SIZE = ctypes.sizeof(structs.TfLiteTensor)
+
+Run = Callable[[], object]
+"""Copies in, runs and copies out."""
 
 
 class PartitionKernel:
@@ -65,6 +70,7 @@ class PartitionKernel:
         on_progress: OnProgress | None = None,
         fast_compile: bool = False,
         cpu: CpuNodes | None = None,
+        variables: Variables | None = None,
     ) -> None:
         """Compile for the current shapes of the graph, or load the result from `cache`.
 
@@ -72,10 +78,15 @@ class PartitionKernel:
         kernels are chosen, for these shapes and for all that follow. `timeout` is how many seconds
         a run may take, None for any. `on_progress` hears of this and of all later compiling.
         `fast_compile` permits quickly compiled kernels until optimized ones are ready. `cpu` runs
-        the partition for shapes that the GPU does not support. After a loss of the device the
-        kernel runs on the reopened device, or on one of another API.
+        the partition for shapes that the GPU does not support. `variables` are those of the
+        interpreter, if the partition has any. After a loss of the device the kernel runs on the
+        reopened device, or on one of another API.
         Raises CompilationError or DeviceMemoryError.
         """
+        self._variables, self._names = variables, dict[int, Name]()
+        self._once = [node for node in graph.nodes if node.op == CALL_ONCE]
+        if variables is not None:
+            graph, self._names = with_variables(graph, variables.values)
         self.graph = self._compiled_graph = graph
         self._device = device
         self._policy = policy
@@ -94,7 +105,8 @@ class PartitionKernel:
         self._stream: int | None = None
         self.compiled = self._compile(graph)
         self._tensors = 0
-        self._run: Callable[[], object] = _skip
+        self._assigned: tuple[Name, ...] = ()
+        self._run: Run = _skip
         """Copies in, runs and copies out, once the first invoke has bound it."""
         self.alone = alone
         """Whether it is the whole graph."""
@@ -186,7 +198,7 @@ class PartitionKernel:
         Raises ModelError when the inputs' shapes make a node impossible for the CPU, too.
         """
         tensors = structs.TfLiteContext.from_address(context).tensors or 0
-        shapes = {v: bridge.tensor_shape(tensors, v) for v in sources(self.graph)}
+        shapes = {v: bridge.tensor_shape(tensors, v) for v in self._sources()}
         self.on_cpu = ""
         if any(self.graph.values[v].shape != shape for v, shape in shapes.items()):
             try:
@@ -197,6 +209,10 @@ class PartitionKernel:
                 return self._shape_on_cpu(context, self._cpu, error)
         for v in self.graph.outputs:
             self._resize(context, v, self.graph.values[v].shape)
+
+    def _sources(self) -> list[int]:
+        """Return the tensors that come from outside."""
+        return [v for v in sources(self.graph) if v not in self._names]
 
     def _shape_on_cpu(self, context: int, cpu: CpuNodes, error: ModelError) -> None:
         """Let the CPU run the partition for shapes that the GPU cannot.
@@ -322,6 +338,14 @@ class PartitionKernel:
 
     def _check_states(self, before: CompiledPartition, error: DeviceLostError) -> None:
         """Raise DeviceLostError where states were lost with the device."""
+        if self._variables is not None:
+            self._variables.forget()
+            names = shown_names([name for _, name in self._names.values()])
+            raise DeviceLostError(
+                f"{error.reason} The variables {names} were lost with it.",
+                "They begin anew with their first values. The next invoke runs on "
+                f"{self._device.info.title}.",
+            ) from error
         if before.states:
             names = shown_names([self.graph.values[v].name for v in before.states])
             raise DeviceLostError(
@@ -341,6 +365,8 @@ class PartitionKernel:
             self._run()
         else:
             self._run_watched(context)
+        if self._variables is not None:
+            self._variables.turn(self._assigned)
         for target, address, size in self._constants:
             ctypes.memmove(target, address, size)
 
@@ -414,7 +440,7 @@ class PartitionKernel:
 
     def _check_types(self, tensors: int) -> None:
         """Raise ModelError where a kernel of the CPU makes another type than the file states."""
-        for v in sources(self.graph):
+        for v in self._sources():
             stated = self.graph.values[v].dtype
             found = DTYPES.get(tensor_at(tensors, v).type, DType.OTHER)
             if found is not stated:
@@ -429,6 +455,8 @@ class PartitionKernel:
         sizes = {v: array.nbytes for v, array in compiled.constants.items()}
         sizes.update(compiled.sizes())
         for v, size in sizes.items():
+            if v in self._names:
+                continue
             found = tensor_at(tensors, v).bytes
             if found != size:
                 raise InterpreterError(
@@ -448,7 +476,7 @@ class PartitionKernel:
             free = [
                 (v, buffer.address, size)
                 for (v, size), buffer in zip(sizes, (*ins, *outs), strict=True)
-                if isinstance(buffer, HostBuffer) and v not in self._buffers
+                if isinstance(buffer, HostBuffer) and v not in {*self._buffers, *self._names}
             ]
             indices, memory, nbytes = ([each[place] for each in free] for place in range(3))
             self._zero_copy.bind(context, indices, memory, nbytes)
@@ -464,9 +492,22 @@ class PartitionKernel:
         def end(v: int) -> Buffer:
             return self._bound_buffer(v, sizes[v]) or HostBuffer(data(v), sizes[v])
 
-        bindings = compiled.watched([*map(end, compiled.inputs)], [*map(end, compiled.outputs)])
-        self._run = compiled.context.bind_cached(bindings, self._stream).run
-        self._states = [(data(v), size) for v, size in sizes.items() if v in compiled.states]
+        def run(present: tuple[Buffer, ...] = (), following: tuple[Buffer, ...] = ()) -> Run:
+            reads = dict(zip(read, present, strict=True))
+            writes = dict(zip(written, following, strict=True))
+            ins = [reads.get(v) or end(v) for v in compiled.inputs]
+            outs = [writes.get(v) or end(v) for v in compiled.outputs]
+            return compiled.context.bind_cached(compiled.watched(ins, outs), self._stream).run
+
+        read = [v for v in compiled.inputs if v in self._names]
+        written = [v for v in compiled.outputs if v in self._names]
+        self._assigned = tuple(self._names[v] for v in written)
+        if self._variables is None:
+            self._run = run()
+        else:
+            self._run = self._with_variables(self._variables, [self._names[v] for v in read], run)
+        states = set(compiled.states) - self._names.keys()
+        self._states = [(data(v), size) for v, size in sizes.items() if v in states]
         for v, array in compiled.constants.items():
             if (buffer := self._bound_buffer(v, array.nbytes)) is not None:
                 buffer.write(array)
@@ -476,6 +517,24 @@ class PartitionKernel:
             if v not in self._buffers
         ]
         self._tensors = tensors
+
+    def _with_variables(
+        self, variables: Variables, read: Sequence[Name], run: Callable[..., Run]
+    ) -> Run:
+        """Return a run on the buffers that the variables have at the time."""
+        runs: dict[tuple[Buffer, ...], Run] = {}
+        assigned, device = self._assigned, self._device
+
+        def run_present() -> None:
+            variables.start(self._once, device)
+            present = tuple(variables.present(name, device) for name in read)
+            following = tuple(variables.following(name, device) for name in assigned)
+            key = (*present, *following)
+            if key not in runs:
+                runs[key] = run(present, following)
+            runs[key]()
+
+        return run_present
 
     def bind_buffer(self, v: int, buffer: Buffer | None, stream: int | None) -> None:
         """Use a buffer instead of a tensor from the next invoke on; None restores the tensor.
@@ -545,7 +604,7 @@ class PartitionKernel:
             arena_bytes=program.memory_bytes,
             lower_bound_bytes=facts.lower_bound,
             constant_bytes=int(program.constants.size),
-            inputs=tuple(values[v].name for v in self.graph.inputs),
+            inputs=tuple(values[v].name for v in self.graph.inputs if v not in self._names),
             outputs=tuple(values[v].name for v in self.graph.outputs),
             estimate=estimate,
             kept_float32=self.kept_float32,

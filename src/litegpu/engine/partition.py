@@ -31,6 +31,7 @@ from litegpu.ops.common.complex_view import complex_view
 from litegpu.ops.common.float_view import float_view
 from litegpu.ops.common.types import is_quantized
 from litegpu.ops.conv_2d import merged_values
+from litegpu.ops.variables import resolve_variables
 from litegpu.ops.while_loop import inline_graphs
 from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES, PassResult
 from litegpu.passes.base import without_unused
@@ -62,12 +63,13 @@ def compile_partition(
 
     Raises CompilationError if there is none, or DeviceMemoryError.
     """
-    graph = inline_graphs(graph)
+    graph, assigned = resolve_variables(inline_graphs(graph))
     constants = constant_outputs(graph)
     graph = replace(graph, outputs=tuple(v for v in graph.outputs if v not in constants))
     if policy.quantized == "float":
         graph = float_view(graph)
     graph, states = expose_states(graph)
+    states = {**states, **assigned}
     target = DeviceTarget(device.info, policy, failures=device.failures)
     rejection: KernelError | None = None
     with device.compilation(cache_dir, fast_compile) as compilation:

@@ -97,35 +97,27 @@ class Stated(OpFacts):
         shape_operands: tuple[int, ...] = (),
         shape_unknown: bool = False,
         shape_stated: bool = False,
-        state_operands: tuple[int, ...] = (),
         flops: Callable[[Graph, Node], int] | None = None,
     ) -> None:
         self.name = name  # type: ignore[misc]
         self.shape_operands = shape_operands  # type: ignore[misc]
         self.shape_unknown = shape_unknown  # type: ignore[misc]
         self.shape_stated = shape_stated  # type: ignore[misc]
-        self._state_operands = state_operands
         self._flops = flops
-
-    def states(self, node: Node) -> tuple[int, ...]:
-        return tuple(node.inputs[place] for place in self._state_operands)
 
     def flops(self, graph: Graph, node: Node) -> int:
         return self._flops(graph, node) if self._flops else super().flops(graph, node)
 
 
 _STATED: Mapping[str, Mapping[str, Any]] = {
-    "ASSIGN_VARIABLE": {"state_operands": (0,)},
     "EMBEDDING_LOOKUP_SPARSE": {"shape_unknown": True},
     "IF": {"shape_unknown": True},
     "MULTINOMIAL": {"shape_operands": (1,)},
     "RANDOM_STANDARD_NORMAL": {"shape_operands": (0,)},
     "RANDOM_UNIFORM": {"shape_operands": (0,)},
-    "READ_VARIABLE": {"shape_stated": True},
     "SKIP_GRAM": {"shape_unknown": True},
     "SPARSE_TO_DENSE": {"shape_operands": (1,)},
     "UNIQUE": {"shape_unknown": True},
-    "VAR_HANDLE": {"shape_stated": True},
     "WHERE": {"shape_unknown": True},
 }
 

@@ -211,9 +211,20 @@ class Subgraphs:
             found = self._bodies.get(body, self._graphs.get(body))
             yield Call(contexts[caller], node, self._bodies.get(number), found)
 
+    def with_nodes(self, ops: Collection[str]) -> Iterator[tuple[int, Graph]]:
+        """Yield the graphs with nodes of some operations, and their contexts."""
+        contexts = {number: context for context, number in self.numbers.items()}
+        for number, graph in self._graphs.items():
+            if any(node.op in ops for node in graph.nodes):
+                yield contexts[number], graph
+
     def _with_bodies(self, graph: Graph, left: _Allowance) -> Graph:
         nodes = []
         for node in graph.nodes:
+            if node.op == "CALL_ONCE":  # its graph takes and gives nothing
+                once = tuple(self._graphs[n] for n in _called(node) if n in self._graphs)
+                nodes.append(replace(node, graphs=once))
+                continue
             bodies = [
                 self._flat(graph, node, n, left) for n in _called(node) if node.op in _INLINED
             ]

@@ -1,0 +1,243 @@
+"""Variables, which several graphs of a model share, between invokes on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from every_backend import first_devices
+from litegpu import GpuDelegate
+from litegpu.backends.buffers import MemoryKind
+from litegpu.delegation.partition_kernel import PartitionKernel
+from litegpu.delegation.variables import Variables
+from litegpu.errors import CompilationError, DeviceLostError, ModelError
+from litegpu.graph import DType, Graph, Node, Quantization, Value
+from litegpu.ops import variables
+from litegpu.ops.common.support import check_support
+from litegpu.zoo.writer import ModelWriter
+from small_models import CPU_ONLY, assert_close, interpreter, random, run
+from variable_models import accumulator, assign, call_once, first_value, handle, read
+
+Array = npt.NDArray[Any]
+ORDER = ("add", "get", "add", "set", "add", "get", "reset", "get", "add", "add", "get")
+
+
+def call(target: Any, name: str, x: Array) -> Array:
+    """Run a signature."""
+    (found,) = target.get_signature_runner(name)(x=x).values()
+    return np.asarray(found)
+
+
+def check_in_order(model: bytes, delegate: GpuDelegate, order: tuple[str, ...] = ORDER) -> Any:
+    """Require the CPU's results of signatures in an order; return the interpreter."""
+    on_gpu, on_cpu = interpreter(model, delegate), interpreter(model)
+    for number, name in enumerate(order):
+        x = random(4, seed=number)
+        assert_close([call(on_gpu, name, x)], [call(on_cpu, name, x)])
+    return on_gpu
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_signatures_share_a_variable_on_the_device(number: int) -> None:
+    devices = first_devices()
+    info = devices[number % len(devices)]
+    delegate = GpuDelegate(backend=info.backend, device=info.index)
+    target = check_in_order(accumulator(), delegate)
+    assert delegate.error is None and delegate.report is not None
+    assert all(each.whole_graph for each in (delegate.report, *delegate.report.subgraphs[1:]))
+    kernels = list(delegate._kernels)
+    (held,) = {id(kernel._variables): kernel._variables for kernel in kernels}.values()
+    assert held is not None
+    present = held.present(("", "sum"), kernels[0].device)
+    assert present.kind is MemoryKind.DEVICE
+    assert present.nbytes == 16
+    target.reset_all_variables()  # which the runtime's variables are not
+    check_in_order(accumulator(), delegate)
+
+
+def test_another_interpreter_has_variables_of_its_own() -> None:
+    delegate = GpuDelegate()
+    first, second = (interpreter(accumulator(), delegate) for _ in range(2))
+    ones = np.ones(4, np.float32)
+    call(first, "set", 5 * ones)
+    np.testing.assert_array_equal(call(second, "get", ones), [-1, 0, 1, 2])
+    np.testing.assert_array_equal(call(first, "get", 0 * ones), [0, 1, 2, 3])
+
+
+def test_first_values_come_with_the_first_call_of_a_graph_that_has_them() -> None:
+    """Which overwrites what was assigned before, on the CPU, too."""
+    check_in_order(accumulator(), GpuDelegate(), ("set", "get", "set", "get"))
+
+
+def test_float16_overflow_runs_again_from_the_same_variable() -> None:
+    model, delegate = accumulator(), GpuDelegate(precision="fp16")
+    on_gpu, on_cpu = interpreter(model, delegate), interpreter(model)
+    for scale in (1, 1e3, 1e5, 1):
+        x = np.full(4, scale, np.float32)
+        found, wanted = call(on_gpu, "add", x), call(on_cpu, "add", x)
+        np.testing.assert_allclose(found, wanted, rtol=5e-3)
+
+
+def test_a_node_of_the_cpu_keeps_all_variables_there() -> None:
+    delegate = GpuDelegate(max_delegated_partitions=9)
+    check_in_order(accumulator(on_cpu=CPU_ONLY), delegate)
+    assert delegate.report is not None
+    (found,) = {node.reason for node in delegate.report.rejected}
+    assert found == "Variables run on the GPU only where all nodes of each graph that has any do."
+
+
+def test_options_that_leave_nodes_to_the_cpu_keep_variables_there() -> None:
+    delegate = GpuDelegate(first_delegate_node_index=1, max_delegated_partitions=9)
+    check_in_order(accumulator(), delegate)
+    assert delegate.report is not None and len(delegate.report.rejected) == 5
+
+
+def unassigned(first: bool) -> bytes:
+    """Return a model that reads a variable of its own to which only the other signature assigns."""
+    writer = ModelWriter()
+    x = writer.input((4,), name="x")
+    y = writer.op("ADD", [read(writer, handle(writer, "sum"), (4,)), x], [(4,)])
+    writer.output(y)
+    writer.signature("get", {"x": x}, {"y": y})
+    other = writer.subgraph()
+    x = other.input((4,), name="x")
+    assign(other, handle(other, "sum"), x)
+    y = other.op("NEG", [x], [(4,)])
+    other.output(y)
+    other.signature("set", {"x": x}, {"y": y})
+    if first:
+        call_once(writer, other.number)
+    return writer.build()
+
+
+def test_a_variable_without_a_value() -> None:
+    target, x = interpreter(unassigned(first=False), GpuDelegate()), random(4)
+    with pytest.raises(RuntimeError, match=r"'sum' is read before it has a value\. Invoke"):
+        call(target, "get", x)
+    call(target, "set", x)
+    np.testing.assert_allclose(call(target, "get", x), 2 * x)
+
+
+def test_a_graph_that_does_not_compile_lets_none_of_the_others_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their variables would be two: one on the device, one in the runtime."""
+    before, made = PartitionKernel._compile, []
+
+    def failing(kernel: PartitionKernel, graph: Graph) -> Any:
+        made.append(graph)
+        if len(made) == 2:
+            raise CompilationError("no second graph.")
+        return before(kernel, graph)
+
+    monkeypatch.setattr(PartitionKernel, "_compile", failing)
+    target = interpreter(accumulator(), GpuDelegate(backend=first_devices()[0].backend))
+    with pytest.raises(RuntimeError, match=r"shares variables with this one does not run: no sec"):
+        call(target, "add", random(4))
+
+
+def test_variables_are_lost_with_their_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    delegate, x = GpuDelegate(), random(4)
+    target = interpreter(accumulator(), delegate)
+    call(target, "add", x)
+    kernel = next(each for each in delegate._kernels if each.number == 0)
+    error = DeviceLostError("It is gone.", "Wait.")
+    with pytest.raises(DeviceLostError, match=r"variables 'sum' were lost with it\. They begin"):
+        kernel._check_states(kernel.compiled, error)
+    np.testing.assert_array_equal(call(target, "get", 0 * x), [0, 1, 2, 3])
+
+
+def test_another_shape_of_what_is_assigned() -> None:
+    model = accumulator()
+    target = interpreter(model, GpuDelegate())
+    target.resize_tensor_input(target.get_input_details()[0]["index"], (1,))
+    target.allocate_tensors()  # (4) + (1) is (4)
+    run(target, np.ones(1, np.float32))
+    target.resize_tensor_input(target.get_input_details()[0]["index"], (2, 4))
+    with pytest.raises(RuntimeError, match=r"variable of shape \[4\] a value of shape \[2, 4\]"):
+        target.allocate_tensors()
+
+
+def test_a_variable_moves_to_another_device_with_its_value() -> None:
+    devices = first_devices()
+    if len(devices) < 2:
+        pytest.skip("one device")
+    opened = [GpuDelegate(backend=info.backend, device=info.index)._device for info in devices[:2]]
+    name = ("", "v")
+    held = Variables({name: Value(0, "v", (3,), DType.FLOAT32)})
+    first = Graph(
+        {0: Value(0, "h", (), DType.OTHER), 1: constant(1)},
+        (Node(0, "VAR_HANDLE", 1, (), (0,), NAMED), Node(1, "ASSIGN_VARIABLE", 1, (0, 1), ())),
+        *((), ()),
+    )
+    once = Node(0, "CALL_ONCE", 1, (), (), {"init_subgraph_index": 1}, graphs=(first,))
+    held.start([once], opened[0])
+    assert held.present(name, opened[1]).read().view(np.float32).tolist() == [0, 1, 2]
+
+
+# What is refused
+
+NAMED = {"container": "", "shared_name": "v"}
+HANDLE = Value(0, "handle", (), DType.OTHER)
+
+
+def constant(v: int) -> Value:
+    return Value(v, "c", (3,), DType.FLOAT32, np.arange(3, dtype=np.float32))
+
+
+def value(v: int, **fields: Any) -> Value:
+    return Value(v, "v", (3,), DType.FLOAT32, **fields)
+
+
+def reason(node: Node, *values: Value) -> str:
+    graph = Graph({each.id: each for each in values}, (node,), (), ())
+    return check_support(graph).reasons.get(0, "")
+
+
+def test_first_values_that_are_no_constants() -> None:
+    assert reason(Node(0, "CALL_ONCE", 1, (), ())) == "The graph that it runs cannot be read."
+    other = Graph({1: value(1), 2: value(2)}, (Node(0, "NEG", 1, (1,), (2,)),), (), ())
+    found = reason(Node(0, "CALL_ONCE", 1, (), (), graphs=(other,)))
+    assert found == "The graph that it runs does not only assign constants to variables."
+
+
+def test_values_that_are_not_held() -> None:
+    scale = Quantization((0.5,), (0,))
+    quantized = Value(1, "q", (3,), DType.INT8, quantization=scale)
+    node = Node(0, "READ_VARIABLE", 1, (0,), (1,))
+    assert reason(node, HANDLE, quantized) == "Tensor 1, which a variable holds, is quantized."
+    open_size = value(1, signature=(-1,))
+    wanted = "Tensor 1, which a variable holds, has a size that the file leaves open."
+    assert reason(node, HANDLE, open_size) == wanted
+    assert reason(Node(0, "ASSIGN_VARIABLE", 1, (0, 1), ()), HANDLE, open_size) == wanted
+
+
+def test_handles_that_go_elsewhere() -> None:
+    made = Node(0, "VAR_HANDLE", 1, (), (0,), NAMED)
+    got = Node(1, "READ_VARIABLE", 1, (0,), (1,))
+    values = {0: HANDLE, 1: value(1), 2: Value(2, "w", (4,), DType.FLOAT32)}
+    plain = Graph(values, (made, got), (), (1,))
+    assert variables.shared_values([plain]) == {("", "v"): values[1]}
+    other_shape = Graph(values, (made, got, Node(2, "READ_VARIABLE", 1, (0,), (2,))), (), ())
+    elsewhere = Graph(values, (made, got, Node(2, "SHAPE", 1, (0,), (2,))), (), ())
+    unnamed = Graph(values, (got,), (), ())
+    for graph in (other_shape, elsewhere, unnamed):
+        assert variables.shared_values([plain, graph]) is None
+    with pytest.raises(ModelError, match="handle of the variable 'v' is an output of the graph"):
+        variables.with_variables(Graph(values, (made, got), (), (0,)), {("", "v"): values[1]})
+
+
+def test_a_first_graph_that_computes_stays_with_all_variables_on_the_cpu() -> None:
+    writer = ModelWriter()
+    ones = np.ones(3, np.float32)
+    first = writer._graphs[first_value(writer, {"v": ones})]
+    first.op("NEG", [first.constant(ones)], [(3,)])
+    x = writer.input((3,))
+    writer.output(writer.op("ADD", [read(writer, handle(writer, "v"), (3,)), x], [(3,)]))
+    delegate = GpuDelegate()
+    target, x_value = interpreter(writer.build(), delegate), random(3)
+    assert_close(run(target, x_value), [x_value + 1])
+    assert delegate.report is not None and not delegate.report.whole_graph

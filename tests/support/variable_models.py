@@ -1,0 +1,80 @@
+"""Models with variables, spelled as the converter spells those of Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.zoo.writer import ModelWriter, TensorRef
+
+
+def handle(writer: ModelWriter, name: str) -> TensorRef:
+    """Add the handle of a variable."""
+    options = {"container": "", "shared_name": name}
+    return writer.op("VAR_HANDLE", [], [()], dtype="int32", options=options)
+
+
+def read(writer: ModelWriter, variable: TensorRef, shape: Sequence[int]) -> TensorRef:
+    """Add a node that reads a variable."""
+    return writer.op("READ_VARIABLE", [variable], [tuple(shape)])
+
+
+def assign(writer: ModelWriter, variable: TensorRef, value: TensorRef) -> None:
+    """Add a node that assigns a variable."""
+    writer.multi("ASSIGN_VARIABLE", [variable, value], [])
+
+
+def first_value(writer: ModelWriter, values: Mapping[str, npt.NDArray[Any]]) -> int:
+    """Add a node that gives variables their first values, and return its graph's number."""
+    first = writer.subgraph()
+    for name, value in values.items():
+        assign(first, handle(first, name), first.constant(value, name=f"first_{name}"))
+    call_once(writer, first.number)
+    return first.number
+
+
+def call_once(writer: ModelWriter, number: int) -> None:
+    """Add a node that runs a graph once."""
+    writer.multi("CALL_ONCE", [], [], options={"init_subgraph_index": number})
+
+
+def accumulator(*, on_cpu: str = "") -> bytes:
+    """Return signatures that add to a variable of 4 floats, set it, take it and reset it.
+
+    `on_cpu` is an operation that the last of them has besides.
+    """
+    writer = ModelWriter()
+    x = writer.input((4,), name="x")
+    first = first_value(writer, {"sum": np.arange(4, dtype=np.float32)})
+    variable = handle(writer, "sum")
+    total = writer.op("ADD", [read(writer, variable, (4,)), x], [(4,)])
+    assign(writer, variable, total)
+    twice = writer.op("MUL", [read(writer, variable, (4,)), total], [(4,)])
+    writer.output(twice)
+    writer.signature("add", {"x": x}, {"y": twice})
+
+    given = writer.subgraph()
+    x = given.input((4,), name="x")
+    assign(given, handle(given, "sum"), x)
+    y = given.op("NEG", [x], [(4,)])
+    given.output(y)
+    given.signature("set", {"x": x}, {"y": y})
+
+    reset = writer.subgraph()
+    x = reset.input((4,), name="x")
+    assign(reset, handle(reset, "sum"), reset.constant(np.full(4, 9, np.float32), name="nines"))
+    y = reset.op("ABS", [x], [(4,)])
+    reset.output(y)
+    reset.signature("reset", {"x": x}, {"y": y})
+
+    taken = writer.subgraph()
+    x = taken.input((4,), name="x")
+    call_once(taken, first)
+    y = taken.op("SUB", [read(taken, handle(taken, "sum"), (4,)), x], [(4,)])
+    y = taken.op(on_cpu, [y], [(4,)]) if on_cpu else y
+    taken.output(y)
+    taken.signature("get", {"x": x}, {"y": y})
+    return writer.build()
