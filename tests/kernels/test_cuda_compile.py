@@ -38,6 +38,8 @@ from litegpu.engine.states import expose_states
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Graph
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
+from litegpu.ops.variables import resolve_variables
+from litegpu.ops.while_loop import inline_graphs
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import resolve_model
 from nvrtc import GENERATIONS, needs_nvrtc
@@ -70,6 +72,7 @@ def programs(
     found: list[Program] = []
 
     def capture(graph: Graph, *_: Any, **__: Any) -> None:
+        graph, _assigned = resolve_variables(inline_graphs(graph))
         outputs = tuple(v for v in graph.outputs if not graph.values[v].is_constant)
         graph, _states = expose_states(dataclasses.replace(graph, outputs=outputs))
         rewritten = rewrite(graph, DeviceTarget(info, policy))

@@ -203,19 +203,80 @@ def test_rows_that_are_updated() -> None:
     assert both(writer.build(), [noise(2, 3), noise(5, 3)]).whole_graph
 
 
-def test_a_loop_in_a_loop() -> None:
+def loop_in_a_loop(passes: int, steps: tuple[str, ...]) -> bytes:
+    """Return a model of 2 passes of a loop whose inner one runs as often as the outer counter says.
+
+    It takes so many `passes` more; `steps` are what the innermost body computes.
+    """
     writer = ModelWriter()
     x = writer.input((2, 3))
 
     def inner_body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
-        return [counted(inner, values[0]), inner.op("NEG", [values[1]], [(2, 3)])]
+        y = values[1]
+        for op in steps:
+            y = inner.op(op, [y], [(2, 3)])
+        return [counted(inner, values[0]), y, values[2]]
 
     def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
-        found = loop(inner, (inner.constant(0, np.int32), values[1]), inner_body, 3)
-        return [counted(inner, values[0]), found[1]]
+        count = inner.constant(passes, np.int32)
+        limit = inner.op("ADD", [values[0], count], [()], dtype=np.int32)
+        carried = (inner.constant(0, np.int32), values[1], limit)
+        found = loop(inner, carried, inner_body, None)
+        scaled = inner.op("MUL", [found[1], inner.constant(np.float32(1.5))], [(2, 3)])
+        return [counted(inner, values[0]), scaled]
 
     writer.output(loop(writer, (writer.constant(0, np.int32), x), body, 2)[1])
-    assert reason(both(writer.build(), [noise(2, 3)])) == "There is a loop in its body."
+    return writer.build()
+
+
+def test_a_loop_in_a_loop() -> None:
+    """The inner one runs 0 times in the first pass, and once in the second, or more often."""
+    for passes in (0, 2):
+        report = both(loop_in_a_loop(passes, ("SIN", "NEG")), [noise(2, 3)])
+        assert report.whole_graph
+        assert not report.subgraphs
+
+
+def test_loops_in_loops_that_run_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that only count take no kernels, and all the time in the world."""
+    monkeypatch.setattr(while_loop, "_MOST_STEPS", 40)
+    found = reason(both(loop_in_a_loop(9, ()), [noise(2, 3)]))
+    assert found == "Node 1 of its body (WHILE): Its passes run more than 40 nodes."
+
+
+def test_a_loop_in_a_composite() -> None:
+    writer = ModelWriter()
+    x = writer.input((2, 3))
+
+    def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+        return [counted(inner, values[0]), inner.op("SIN", [values[1]], [(2, 3)])]
+
+    def outer(inner: ModelWriter, given: Carried) -> list[TensorRef]:
+        return [loop(inner, (inner.constant(0, np.int32), given[0]), body, 3)[1]]
+
+    writer.output(*composite(writer, (x,), outer))
+    report = both(writer.build(), [noise(2, 3)])
+    assert report.whole_graph
+    assert not report.subgraphs
+
+
+def test_an_inner_loop_whose_passes_hang_on_data() -> None:
+    writer = ModelWriter()
+    x, limit = writer.input((2, 3)), writer.input((), "int32")
+
+    def inner_body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+        y = inner.op("NEG", [values[1]], [(2, 3)])
+        return [counted(inner, values[0]), y, values[2]]
+
+    def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+        carried = (inner.constant(0, np.int32), *values[1:])
+        return [counted(inner, values[0]), *loop(inner, carried, inner_body, None)[1:]]
+
+    writer.output(loop(writer, (writer.constant(0, np.int32), x, limit), body, 2)[1])
+    found = reason(both(writer.build(), [noise(2, 3), np.array(3, np.int32)]))
+    assert found.endswith(
+        "of its body (WHILE): How often it runs is known only when the model runs."
+    )
 
 
 def test_a_body_that_the_cpu_must_run() -> None:

@@ -1,6 +1,7 @@
 """Operations whose nodes are those of other graphs: WHILE, and composites that run a graph once.
 
-WHILE is a loop whose passes are counted before the model runs, as a converter writes an LSTM.
+WHILE is a loop whose passes are counted before the model runs, as a converter writes an LSTM. There
+may be loops and composites in its body.
 
 Its condition must follow from constants, as a counter that is compared with a number does. Then the
 nodes of its body are those of a plain graph, once for each pass: the counter is a constant in each,
@@ -29,6 +30,8 @@ _STORED = QUANTIZED_TYPES | {DType.INT4}
 _MOST_PASSES = 256
 _MOST_NODES = 1 << 13
 """More would take too long to compile."""
+_MOST_STEPS = 1 << 17
+"""Nodes that are looked at, those without kernels among them: more would take too long."""
 
 
 @register
@@ -49,7 +52,7 @@ class While(Op):
         return (
             sum(op.flops(found.graph, each) for op, each in ops),
             sum(op.launches for op, _ in ops),
-            found.passes * sum(len(each.nodes) for each in node.graphs),
+            found.stepped,
         )
 
     def check(self, graph: Graph, node: Node) -> str:
@@ -132,8 +135,6 @@ def _check_graphs(graph: Graph, node: Node) -> str:
     counts = [len({len(ends) for _, ends in group}) for group in groups]
     if max(counts) > 1 or any(len(each.outputs) != 1 for each in conditions):
         return "Its condition and body do not take and give what it does."
-    if any(each.op == WHILE for inner in node.graphs for each in inner.nodes):
-        return "There is a loop in its body."
     quantized = not conditions and any(
         _is_stored(graph.values[v]) for v in (*node.inputs, *node.outputs)
     )
@@ -172,8 +173,8 @@ class Inlined:
     fresh: Iterator[int]
     values: dict[int, Value]
     nodes: list[Node] = field(default_factory=list)
-    passes: int = 0
-    """How often its body has run so far."""
+    stepped: int = 0
+    """Nodes of its graphs, and passes, that the CPU would have run so far."""
     last: tuple[int, ...] = ()
     """What the loop has carried through the passes so far."""
     budget: fold.Budget = field(default_factory=partial(fold.Budget, runs=0))
@@ -231,6 +232,8 @@ class Inlined:
             shape = (rows, *self.values[joined[0][0]].shape[1:])
             self.values[v] = replace(self.values[v], shape=shape)
             return
+        if node.op in (WHILE, COMPOSITE):
+            return self.inline(node, what)
         node = replace(node, inputs=tuple(map(self.materialized, node.inputs)))
         reason, shapes = check_node(self.graph, node, "exact")
         if reason:
@@ -238,6 +241,30 @@ class Inlined:
         for v, shape in zip(node.outputs, shapes, strict=True):
             self.values[v] = replace(self.values[v], shape=shape)
         self.append(node)
+
+    def inline(self, node: Node, what: str) -> None:
+        """Add the nodes of a loop or composite in one of the graphs. Raises NotInlinedError."""
+        if reason := _check_graphs(self.graph, node):
+            raise NotInlinedError(f"{what}: {reason}")
+        inner = replace(self, node=node, last=node.inputs)
+        try:
+            _run_graphs(inner)
+        except NotInlinedError as error:
+            raise NotInlinedError(f"{what}: {error}") from None
+        self.pieces, self.stepped = inner.pieces, inner.stepped
+        for v, last in zip(node.outputs, inner.last, strict=True):
+            found = self.values[last]
+            self.values[v] = replace(
+                self.values[v], shape=found.shape, dtype=found.dtype, data=found.data
+            )
+            if not found.is_constant:
+                self.append(Node(self.node.index, COPY, 1, (last,), (v,)))
+
+    def step(self, count: int) -> None:
+        """Count nodes that the CPU would run. Raises NotInlinedError where there are too many."""
+        self.stepped += count
+        if self.stepped > _MOST_STEPS:
+            raise NotInlinedError(f"Its passes run more than {_MOST_STEPS} nodes.")
 
     def append(self, node: Node) -> None:
         """Add a checked node. Raises NotInlinedError where there are too many."""
@@ -324,15 +351,23 @@ def _unroll(graph: Graph, node: Node, fresh: Iterator[int]) -> Inlined:
     """Return the nodes of a node whose graphs were checked. Raises NotInlinedError."""
     values = dict(graph.values)
     found = Inlined(replace(graph, values=values), node, fresh, values, last=node.inputs)
+    if node.op == COMPOSITE:
+        found.budget = fold.Budget()
+    _run_graphs(found)
+    return found
+
+
+def _run_graphs(found: Inlined) -> None:
+    """Add the nodes of a node's graphs, and what they give. Raises NotInlinedError."""
+    node, values = found.node, found.values
     constants = [
         {v: found.value(value) for v, value in each.values.items() if value.is_constant}
         for each in node.graphs
     ]
     if node.op == COMPOSITE:
-        found.budget = fold.Budget()
         found.last = tuple(map(found.materialized, found.run(node.graphs[0], constants[0])))
-        found.passes = 1
-        return found
+        found.step(len(node.graphs[0].nodes))
+        return
     condition, body = node.graphs
     for passes in range(_MOST_PASSES + 1):
         (wanted,) = found.trial(condition, constants[0])
@@ -347,9 +382,9 @@ def _unroll(graph: Graph, node: Node, fresh: Iterator[int]) -> Inlined:
             if not passes:
                 found.trial(body, constants[1])  # the CPU refuses what it could not run
             found.last = tuple(map(found.materialized, found.last))
-            return found
+            return
         carried, found.last = found.last, found.run(body, constants[1])
-        found.passes += 1
+        found.step(1 + len(condition.nodes) + len(body.nodes))
         for before, after in zip(carried, found.last, strict=True):
             if values[before].shape != values[after].shape:
                 shapes = f"{list(values[before].shape)} to {list(values[after].shape)}"

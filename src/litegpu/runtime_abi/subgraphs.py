@@ -180,8 +180,7 @@ class Subgraphs:
     def graph(self, context: int) -> Graph:
         """Return the graph of a context. Raises what read_graph raises.
 
-        Its loops have their conditions and bodies. Loops in these have none: what runs in a
-        partition is not nested.
+        Its loops have their conditions and bodies, and so have loops in these.
         """
         found = self._graphs.get(self.numbers.get(context, -1))
         return found or reader.read_graph(context, self._budget)
@@ -244,12 +243,16 @@ class Subgraphs:
             graph = _with_ends(self._graphs[number], caller, node)
         if graph is None or number in outer or not left.take(1 + len(graph.nodes)):
             return None
-        if not any(each.op == COMPOSITE for each in graph.nodes):
+        if not any(each.op in _INLINED for each in graph.nodes):
             return graph
         fresh, values, nodes = iter(graph.fresh_ids()), dict(graph.values), list[Node]()
         names: dict[int, int] = {}
         for each in graph.nodes:
             inputs = tuple(names.get(v, v) for v in each.inputs)
+            if each.op == "WHILE":
+                bodies = [self._flat(graph, each, n, left, (*outer, number)) for n in _called(each)]
+                known = tuple(body for body in bodies if body is not None)
+                each = replace(each, graphs=known if len(known) == len(bodies) else ())
             called = _called(each) if each.op == COMPOSITE else ()
             inner = self._flat(graph, each, called[0], left, (*outer, number)) if called else None
             if inner is None:
