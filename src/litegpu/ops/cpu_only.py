@@ -96,13 +96,11 @@ class Stated(OpFacts):
         name: str,
         shape_operands: tuple[int, ...] = (),
         shape_unknown: bool = False,
-        shape_stated: bool = False,
         flops: Callable[[Graph, Node], int] | None = None,
     ) -> None:
         self.name = name  # type: ignore[misc]
         self.shape_operands = shape_operands  # type: ignore[misc]
         self.shape_unknown = shape_unknown  # type: ignore[misc]
-        self.shape_stated = shape_stated  # type: ignore[misc]
         self._flops = flops
 
     def flops(self, graph: Graph, node: Node) -> int:
