@@ -130,6 +130,7 @@ FAMILIES = {
     "svdf": "and its step",
     "topk_v2": "and its two steps",
     "transform_tensor_bilinear": "two names of one op",
+    "variables": "named values of a model",
     "while_loop": "the nodes of other graphs, once or several times",
 }
 """Files of several ops that have one implementation; any other op has a file of its own name."""
