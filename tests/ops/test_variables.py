@@ -49,9 +49,9 @@ def test_signatures_share_a_variable_on_the_device(number: int) -> None:
     assert delegate.error is None and delegate.report is not None
     assert all(each.whole_graph for each in (delegate.report, *delegate.report.subgraphs[1:]))
     kernels = list(delegate._kernels)
-    (held,) = {id(kernel._variables): kernel._variables for kernel in kernels}.values()
-    assert held is not None
-    present = held.present(("", "sum"), kernels[0].device)
+    (stored,) = {id(kernel._variables): kernel._variables for kernel in kernels}.values()
+    assert stored is not None
+    present = stored.present(("", "sum"), kernels[0].device)
     assert present.kind is MemoryKind.DEVICE
     assert present.nbytes == 16
     target.reset_all_variables()  # which the runtime's variables are not
@@ -125,11 +125,11 @@ def test_a_graph_that_does_not_compile_lets_none_of_the_others_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Their variables would be two: one on the device, one in the runtime."""
-    before, made = PartitionKernel._compile, []
+    before, graphs = PartitionKernel._compile, []
 
     def failing(kernel: PartitionKernel, graph: Graph) -> Any:
-        made.append(graph)
-        if len(made) == 2:
+        graphs.append(graph)
+        if len(graphs) == 2:
             raise CompilationError("no second graph.")
         return before(kernel, graph)
 
@@ -145,7 +145,7 @@ def test_variables_are_lost_with_their_device(monkeypatch: pytest.MonkeyPatch) -
     call(target, "add", x)
     kernel = next(each for each in delegate._kernels if each.number == 0)
     error = DeviceLostError("It is gone.", "Wait.")
-    with pytest.raises(DeviceLostError, match=r"variables 'sum' were lost with it\. They begin"):
+    with pytest.raises(DeviceLostError, match=r"variables 'sum' were lost with it\. They start"):
         kernel._check_states(kernel.compiled, error)
     np.testing.assert_array_equal(call(target, "get", 0 * x), [0, 1, 2, 3])
 
@@ -167,15 +167,15 @@ def test_a_variable_moves_to_another_device_with_its_value() -> None:
         pytest.skip("one device")
     opened = [GpuDelegate(backend=info.backend, device=info.index)._device for info in devices[:2]]
     name = ("", "v")
-    held = Variables({name: Value(0, "v", (3,), DType.FLOAT32)})
+    stored = Variables({name: Value(0, "v", (3,), DType.FLOAT32)})
     first = Graph(
         {0: Value(0, "h", (), DType.OTHER), 1: constant(1)},
         (Node(0, "VAR_HANDLE", 1, (), (0,), NAMED), Node(1, "ASSIGN_VARIABLE", 1, (0, 1), ())),
         *((), ()),
     )
     once = Node(0, "CALL_ONCE", 1, (), (), {"init_subgraph_index": 1}, graphs=(first,))
-    held.start([once], opened[0])
-    assert held.present(name, opened[1]).read().view(np.float32).tolist() == [0, 1, 2]
+    stored.start([once], opened[0])
+    assert stored.present(name, opened[1]).read().view(np.float32).tolist() == [0, 1, 2]
 
 
 # What is refused
@@ -216,18 +216,18 @@ def test_values_that_are_not_held() -> None:
 
 
 def test_handles_that_go_elsewhere() -> None:
-    made = Node(0, "VAR_HANDLE", 1, (), (0,), NAMED)
+    named = Node(0, "VAR_HANDLE", 1, (), (0,), NAMED)
     got = Node(1, "READ_VARIABLE", 1, (0,), (1,))
     values = {0: HANDLE, 1: value(1), 2: Value(2, "w", (4,), DType.FLOAT32)}
-    plain = Graph(values, (made, got), (), (1,))
+    plain = Graph(values, (named, got), (), (1,))
     assert variables.shared_values([plain]) == {("", "v"): values[1]}
-    other_shape = Graph(values, (made, got, Node(2, "READ_VARIABLE", 1, (0,), (2,))), (), ())
-    elsewhere = Graph(values, (made, got, Node(2, "SHAPE", 1, (0,), (2,))), (), ())
+    other_shape = Graph(values, (named, got, Node(2, "READ_VARIABLE", 1, (0,), (2,))), (), ())
+    elsewhere = Graph(values, (named, got, Node(2, "SHAPE", 1, (0,), (2,))), (), ())
     unnamed = Graph(values, (got,), (), ())
     for graph in (other_shape, elsewhere, unnamed):
         assert variables.shared_values([plain, graph]) is None
     with pytest.raises(ModelError, match="handle of the variable 'v' is an output of the graph"):
-        variables.with_variables(Graph(values, (made, got), (), (0,)), {("", "v"): values[1]})
+        variables.with_variables(Graph(values, (named, got), (), (0,)), {("", "v"): values[1]})
 
 
 def test_a_first_graph_that_computes_stays_with_all_variables_on_the_cpu() -> None:

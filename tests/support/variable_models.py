@@ -42,7 +42,7 @@ def call_once(writer: ModelWriter, number: int) -> None:
 
 
 def accumulator(*, on_cpu: str = "") -> bytes:
-    """Return signatures that add to a variable of 4 floats, set it, take it and reset it.
+    """Return signatures that add to a variable of 4 floats, set it, read it and reset it.
 
     `on_cpu` is an operation that the last of them has besides.
     """
@@ -70,11 +70,11 @@ def accumulator(*, on_cpu: str = "") -> bytes:
     reset.output(y)
     reset.signature("reset", {"x": x}, {"y": y})
 
-    taken = writer.subgraph()
-    x = taken.input((4,), name="x")
-    call_once(taken, first)
-    y = taken.op("SUB", [read(taken, handle(taken, "sum"), (4,)), x], [(4,)])
-    y = taken.op(on_cpu, [y], [(4,)]) if on_cpu else y
-    taken.output(y)
-    taken.signature("get", {"x": x}, {"y": y})
+    subtract = writer.subgraph()
+    x = subtract.input((4,), name="x")
+    call_once(subtract, first)
+    y = subtract.op("SUB", [read(subtract, handle(subtract, "sum"), (4,)), x], [(4,)])
+    y = subtract.op(on_cpu, [y], [(4,)]) if on_cpu else y
+    subtract.output(y)
+    subtract.signature("get", {"x": x}, {"y": y})
     return writer.build()

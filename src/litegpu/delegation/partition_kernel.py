@@ -343,7 +343,7 @@ class PartitionKernel:
             names = shown_names([name for _, name in self._names.values()])
             raise DeviceLostError(
                 f"{error.reason} The variables {names} were lost with it.",
-                "They begin anew with their first values. The next invoke runs on "
+                "They start again with their first values. The next invoke runs on "
                 f"{self._device.info.title}.",
             ) from error
         if before.states:

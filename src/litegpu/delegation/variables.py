@@ -22,7 +22,7 @@ class Variables:
     def __init__(self, values: Mapping[Name, Value]) -> None:
         """Hold variables of the types and shapes of these values; none has a value yet."""
         self.values = values
-        self._held: dict[Name, tuple[Device, list[Buffer]]] = {}
+        self._buffers: dict[Name, tuple[Device, list[Buffer]]] = {}
         self._called = set[int]()
         self._failed: BaseException | None = None
 
@@ -46,20 +46,20 @@ class Variables:
 
     def _on(self, name: Name, device: Device) -> list[Buffer]:
         """Return the buffers of a variable on a device, with its value if it has any."""
-        held = self._held.get(name)
-        if held is not None and held[0] is device:
-            return held[1]
+        found = self._buffers.get(name)
+        if found is not None and found[0] is device:
+            return found[1]
         value = self.values[name]
         nbytes = value.elements * value.dtype.size
         buffers = [device.allocate(nbytes) for _ in range(2)]
-        if held is not None:
-            buffers[0].write(held[1][0].read())
-        self._held[name] = device, buffers
+        if found is not None:
+            buffers[0].write(found[1][0].read())
+        self._buffers[name] = device, buffers
         return buffers
 
     def present(self, name: Name, device: Device) -> Buffer:
         """Return what a run reads. Raises InterpreterError for a variable without a value."""
-        if name not in self._held:
+        if name not in self._buffers:
             raise InterpreterError(
                 f"The variable '{name[1]}' is read before it has a value. Invoke the signature "
                 "that assigns one first."
@@ -73,11 +73,11 @@ class Variables:
     def turn(self, names: Collection[Name]) -> None:
         """Let what a run has written be what the next one reads."""
         for name in names:
-            self._held[name][1].reverse()
+            self._buffers[name][1].reverse()
 
     def forget(self) -> None:
         """Let variables have no value, because their device is lost."""
-        self._held.clear()
+        self._buffers.clear()
         self._called.clear()
 
     def fail(self, error: BaseException) -> None:
