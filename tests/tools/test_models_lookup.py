@@ -35,7 +35,7 @@ def known_at(folder: Path, monkeypatch: pytest.MonkeyPatch, stand_in: str = "") 
 def test_an_empty_file_is_no_model(tmp_path: Path) -> None:
     path = tmp_path / "mine.tflite"
     path.touch()
-    with pytest.raises(ModelError, match=r"mine.tflite' is empty\. Fetch or convert"):
+    with pytest.raises(ModelError, match=r"mine.tflite' is empty\. Download or convert"):
         find_model(str(path))
 
 

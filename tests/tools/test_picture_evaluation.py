@@ -312,7 +312,7 @@ def test_flags_that_nobody_knows(images: Path, capsys: pytest.CaptureFixture[str
         ({"model_file": "truth.txt"}, 1, "The runtime rejects this model: "),
         ({"ground_truth_images_path": "none"}, 1, "folder of pictures 'none' cannot be read: No "),
         ({"ground_truth_images_path": "truth.txt"}, 1, "'truth.txt' cannot be read: Not a direct"),
-        ({"ground_truth_images_path": None}, 2, "--ground_truth_images_path is needed: folder wi"),
+        ({"ground_truth_images_path": None}, 2, "--ground_truth_images_path is needed: folder of"),
         ({"ground_truth_labels": "none"}, 1, "Could not read ground truth labels file: 'none': N"),
         ({"ground_truth_labels": None}, 2, "--ground_truth_labels is needed: text file with"),
         ({"model_output_labels": "no"}, 1, "Could not read model output labels file: 'no': No su"),

@@ -128,8 +128,8 @@ def test_strictly_one_unreadable_picture_ends_it(
         (["--output=pictures"], 2, "--output=pictures: this is the file of --image"),
         (["--output=model.tflite"], 1, "--output=model.tflite: the drawings cannot be written"),
         (["--output=model.tflite/x"], 1, "Name a folder that is writable or can be created."),
-        (["--num_runs=3"], 2, "--num_runs=3: only one picture is timed again and again."),
-        (["--max_secs=3"], 2, "--max_secs=3.0: only one picture is timed again and again."),
+        (["--num_runs=3"], 2, "--num_runs=3: only a single picture is timed."),
+        (["--max_secs=3"], 2, "--max_secs=3.0: only a single picture is timed."),
         (["--region=0,0,150,90"], 2, "this is no part of a picture of 100×200 pixels"),
     ],
 )
