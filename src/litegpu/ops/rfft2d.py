@@ -69,8 +69,8 @@ class RealFourier2D(Op):
     gives = _COMPLEX
 
     def flops(self, graph: Graph, node: Node) -> int:
-        result = graph.values[node.outputs[0]]
-        return 10 * facts.elements(graph, result.id) * max(result.elements, 2).bit_length()
+        count = facts.elements(graph, facts.operand(node.outputs, 0))
+        return 10 * count * max(count, 2).bit_length()
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
