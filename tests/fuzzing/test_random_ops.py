@@ -31,6 +31,8 @@ FIXED = {
     *("QuantizedTransposeConv.four_bits", "Arithmetic.activation", "Arithmetic.positive"),
     *("HybridConv.dtype", "HybridMatrix.dtype"),
     *("HybridTransposeConv.dtype", "HybridTransposeConv.four_bits"),
+    *("Detections.scores", "Detections.least", "Detections.labels", "Detections.regular"),
+    *("Detections.per_class", "Detections.quantized", "Suppression.scores", "Suppression.corners"),
 }
 """What a case has from another class and must not change, or has cases of its own."""
 ITEMS = (None, SMALL, LARGE)

@@ -22,6 +22,7 @@ from random_indexed import (
     gather_nd,
     joined,
     reverse_sequence,
+    suppression,
     top,
     update_slice,
 )
@@ -253,7 +254,7 @@ MOVES: tuple[Family, ...] = (
 )
 _INDEXED: tuple[Family, ...] = (
     *(gather_nd, embedding, update_slice, joined, top, reverse_sequence, diagonal),
-    *(bits, along_axis, filled, composite, detections),
+    *(bits, along_axis, filled, composite, detections, suppression),
 )
 FAMILIES: tuple[Family, ...] = (*LAYERS, *ELEMENTS, *MOVES, *_INDEXED, *QUANTIZED)
 """Families of cases whose answers the CPU's kernels know."""

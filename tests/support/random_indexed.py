@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cases.base import Case, Shape
-from cases.detection import Detections
+from cases.detection import Detections, Suppression
 from cases.indexed import (
     UNSORTED,
     Diagonal,
@@ -153,8 +153,21 @@ def detections(dice: Dice) -> Case:
         background=dice.number(0, 1),
         coordinates=dice.number(4, 7),
         detections=count,
-        overlap=0.95,
+        overlap=dice.one_of(0.95, 0.99),
+        scales=dice.one_of((10, 10, 5, 5), (1, 2, 3, 4)),
         computed_anchors=dice.flag(),
+    )
+
+
+def suppression(dice: Dice) -> Case:
+    """Few boxes, whose scores differ as halves, too."""
+    return Suppression(
+        boxes=dice.number(1, 8),
+        count=dice.number(1, 9),
+        overlap=dice.one_of(0.2, 0.5, 1.0),
+        least=dice.one_of(0.0, 0.3),
+        sigma=dice.one_of(None, 0.0, 0.5),
+        computed=dice.flag(),
     )
 
 

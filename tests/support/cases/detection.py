@@ -40,7 +40,7 @@ class Detections(Case):
     labels: int = 1
     regular: bool = False
     per_class: int | None = None
-    least: float = 0.01
+    least: float = -1.0
     overlap: float = 0.9
     scales: Shape = (10, 10, 5, 5)
     scores: Range = _SCORES
@@ -123,7 +123,7 @@ CASES: tuple[Case, ...] = (
     Detections(labels=2, coordinates=7),
     Detections(labels=3, background=0, computed_anchors=True),
     Detections(scores=Range(0.0, 4.0, grid=1.0), boxes=90, overlap=0.99),
-    Detections(scores=Range(-9.0, -1.0), least=-20.0, overlap=1.0),
+    Detections(scores=Range(-9.0, -1.0), least=-1e30, overlap=1.0),
     Detections(quantized="bsa", boxes=61, overlap=0.5),
     Detections(quantized="s", overlap=0.6),
     Detections(regular=True, background=0, per_class=2, detections=5),
