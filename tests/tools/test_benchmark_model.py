@@ -385,7 +385,7 @@ def test_a_model_behind_a_descriptor(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert f"INFO: Loaded model {graph}\n" in capsys.readouterr().out
         assert benchmark(f"fd:{opened.fileno()}:7:{len(content) + 5}") == 1
         size = len(content) + 5
-        assert f"there are {size - 1} bytes of {size} behind 7. Give the" in capsys.readouterr().err
+        assert f"there are {size - 1} bytes of {size} after 7. Give the" in capsys.readouterr().err
     assert benchmark("fd:3:x:9") == 1
     error = capsys.readouterr().err
     assert error.startswith("ERROR: Failed to load model fd:3:x:9\n")
