@@ -92,6 +92,7 @@ typedef struct {
   bool merge_outputs, asymmetric_quantize_inputs;
 } TfLiteBidirectionalSequenceRNNParams;
 typedef struct { int block_size; } TfLiteBlockParams;
+typedef struct { int num_boundaries; const float *boundaries; } TfLiteBucketizeParams;
 typedef struct { code in_data_type, out_data_type; } TfLiteCastParams;
 typedef struct { int axis; code activation; } TfLiteConcatenationParams;
 typedef struct {
@@ -138,6 +139,7 @@ typedef struct {
   code activation;
   struct { int width, height, width_offset, height_offset; } computed;
 } TfLitePoolParams;
+typedef struct { code reduce_function; } TfLiteReduceWindowParams;
 typedef struct { bool keep_dims; } TfLiteReducerParams;
 typedef struct { int32_t shape[8]; int num_dimensions; } TfLiteReshapeParams;
 typedef struct { bool align_corners, half_pixel_centers; } TfLiteResizeParams;

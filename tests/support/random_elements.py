@@ -7,7 +7,9 @@ from cases.concatenation import ActivatedConcat, Concat
 from cases.conv_2d import ACTIVATIONS
 from cases.densify import Densify
 from cases.dequantize import Dequantize
+from cases.dilate import Dilated
 from cases.elementwise import UNARY_VALUES, Binary, Exact, Prelu, Sum, Unary, unary_options
+from cases.fake_quant import Buckets, FakeQuant
 from cases.logic import (
     COMPARISONS,
     Arg,
@@ -20,6 +22,7 @@ from cases.logic import (
     Select,
 )
 from cases.reduce import Reduce
+from cases.reduce_window import Windows
 from cases.softmax import CumSum, Softmax
 from dice import Dice
 from sparse_tensors import DENSE, SPARSE
@@ -43,6 +46,38 @@ def unary(dice: Dice) -> Case:
         shape=dice.shape(),
         values=UNARY_VALUES[op],
         options=dice.one_of(*unary_options(op)),
+    )
+
+
+def on_grid(dice: Dice) -> Case:
+    """Floats on a grid, or the numbers of buckets."""
+    if dice.flag():
+        bits, high = dice.number(2, 16), float(dice.one_of(0.0, 0.5, 4.0))
+        return FakeQuant(shape=dice.shape(), low=-0.25, high=high, bits=bits)
+    boundaries = sorted(dice.number(-16, 16) / 8 for _ in range(dice.number(1, 9)))
+    return Buckets(
+        shape=dice.shape(),
+        boundaries=tuple(boundaries),
+        dtype=dice.one_of("float32", "int32", "int64"),
+    )
+
+
+def windows(dice: Dice) -> Case:
+    """Windows of any strides and dilations, or elements that move apart."""
+    rank = dice.number(1, 4)
+    window, strides, dilations, counts = (
+        tuple(dice.number(1, 3) for _ in range(rank)) for _ in range(4)
+    )
+    if dice.flag():
+        return Dilated(shape=counts, steps=strides, fill=float(dice.number(-2, 2)))
+    sides = zip(window, strides, dilations, counts, strict=True)
+    return Windows(
+        shape=tuple((k - 1) * d + 1 + (n - 1) * s for k, s, d, n in sides),
+        window=window,
+        strides=strides,
+        dilations=dilations,
+        function=dice.one_of("MUL", "MINIMUM", "MAXIMUM"),  # sums may be next to nothing
+        first=dice.one_of(0.0, 1.5),
     )
 
 
@@ -284,7 +319,21 @@ def densify(dice: Dice) -> Case:
 
 
 ELEMENTS = (
-    *(unary, binary, binary, exact, add_n, prelu, compare, select, cast, large_cast, gather),
+    *(
+        unary,
+        binary,
+        binary,
+        exact,
+        add_n,
+        on_grid,
+        windows,
+        prelu,
+        compare,
+        select,
+        cast,
+        large_cast,
+        gather,
+    ),
     *(
         one_hot,
         arg,

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from litegpu.runtime_abi.enums import FusedActivation, MirrorPadding, Padding
 
-ParamValue: TypeAlias = int | float | bool | str | tuple[int, ...]
+ParamValue: TypeAlias = int | float | bool | str | tuple[int, ...] | tuple[float, ...]
 Field: TypeAlias = tuple[str, str]
 
 _MAX_DIMENSIONS = 8
@@ -27,6 +27,7 @@ _KINDS: Mapping[str, Any] = {
     "address": ctypes.c_size_t,
     "text": ctypes.c_char_p,
     "dims": ctypes.c_int32 * _MAX_DIMENSIONS,
+    "floats": ctypes.POINTER(ctypes.c_float),
     "padding": ctypes.c_int32,
     "mirror": ctypes.c_int32,
     "activation": ctypes.c_int32,
@@ -36,8 +37,12 @@ _ENUMS: Mapping[str, type[enum.IntEnum]] = {
     "mirror": MirrorPadding,
     "activation": FusedActivation,
 }
-_COUNTS: Mapping[str, str] = {"shape": "num_dimensions", "squeeze_dims": "num_squeeze_dims"}
-"""The field with the number of used elements, for each fixed-size array field."""
+_COUNTS: Mapping[str, str] = {
+    "boundaries": "num_boundaries",
+    "shape": "num_dimensions",
+    "squeeze_dims": "num_squeeze_dims",
+}
+"""The field with the number of used elements, for each array field."""
 
 
 def _fields(kind: str, *names: str) -> tuple[Field, ...]:
@@ -85,6 +90,7 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
         *_fields("bool", "merge_outputs"),
         *_ASYMMETRIC,
     ),
+    "BUCKETIZE": (*_fields("int32", "num_boundaries"), *_fields("floats", "boundaries")),
     "CALL_ONCE": _fields("int32", "init_subgraph_index"),
     "CAST": _fields("int32", "in_data_type", "out_data_type"),
     "CONCATENATION": (*_AXIS, *_ACTIVATION),
@@ -134,6 +140,7 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
     "REDUCE_MAX": _REDUCE,
     "REDUCE_MIN": _REDUCE,
     "REDUCE_PROD": _REDUCE,
+    "REDUCE_WINDOW": _fields("int32", "reduce_function"),
     "RESHAPE": (*_fields("dims", "shape"), *_fields("int32", "num_dimensions")),
     "RESIZE_BILINEAR": _RESIZE,
     "RESIZE_NEAREST_NEIGHBOR": _RESIZE,
@@ -200,7 +207,7 @@ def read_params(op_name: str, address: int | None) -> dict[str, ParamValue]:
     for name in _COUNTS.keys() & values.keys():
         count: Any = values.pop(_COUNTS[name])
         used: Any = values[name]
-        values[name] = used[: max(count, 0)]
+        values[name] = tuple(used[: max(count, 0)])
     return values
 
 
@@ -211,7 +218,7 @@ def _convert(kind: str, raw: Any) -> ParamValue:
         return bytes(raw or b"").decode("utf-8", "replace")
     if kind in _ENUMS:
         return _enum_name(_ENUMS[kind], raw)
-    value: int | float | bool = raw
+    value: int | float | bool = raw  # or a pointer, until its elements are counted
     return value
 
 

@@ -155,7 +155,7 @@ def _field_value(op: str, name: str, value: Any) -> Any:
     if isinstance(value, str) and name in _ENUM_FIELDS:
         return member(_ENUM_FIELDS[name], value.upper(), f"{op} option {name}:")
     if isinstance(value, (tuple, np.ndarray)):
-        return [int(item) for item in value]
+        return [item if isinstance(item, float) else int(item) for item in value]
     return value
 
 

@@ -1,0 +1,61 @@
+"""FAKE_QUANT: floats as the nearest ones that integers of some bits can stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from litegpu.graph import EpilogueOp, Graph, Node
+from litegpu.ops.base import COPY, NewValue, Values, add, one_of
+from litegpu.ops.common import checks
+from litegpu.ops.common.functions import FUNCTIONS
+from litegpu.ops.elementwise import Unary
+
+_ON_GRID = "ON_GRID"
+_MOST_BITS = 16
+
+
+class FakeQuant(Unary):
+    """The nearest of the numbers that integers of `num_bits` stand for; 0 is one of them."""
+
+    accepts: ClassVar[Mapping[str, Values]] = {
+        "narrow_range": one_of(False, wrong=(True,)),
+        "num_bits": Values(about="2 to 16", wrong=(1, 17)),
+        "min": Values(about="below `max`"),
+    }
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(super().check(graph, node), lambda: _check_range(node.params))
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        epilogue_op = EpilogueOp(_ON_GRID, attributes=_grid(node.params))
+        return (Node(node.index, COPY, 1, node.inputs, node.outputs, epilogue=(epilogue_op,)),)
+
+
+def _check_range(params: Mapping[str, Any]) -> str:
+    low, high, bits = params["min"], params["max"], params["num_bits"]
+    if params["narrow_range"]:
+        return "It has narrow_range = True, which the CPU rejects."
+    if not 2 <= bits <= _MOST_BITS:
+        return f"It has num_bits = {bits}; 2 to {_MOST_BITS} are handled."
+    return "" if low < high else f"Its range from {low} to {high} is empty."
+
+
+def _grid(params: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    """Return the range and the step as the CPU does, in float32: moved so that 0 is a step."""
+    low, high = np.float32(params["min"]), np.float32(params["max"])
+    most = np.float32((1 << params["num_bits"]) - 1)
+    step = (high - low) / most
+    zero = np.float32(np.floor(np.clip(-low / step, np.float32(0), most) + np.float32(0.5)))
+    ends = -zero * step, (most - zero) * step
+    return (
+        ("low", float(ends[0])),
+        ("high", float(ends[1])),
+        ("step", float(step)),
+        ("inverse", float(np.float32(1) / step)),
+    )
+
+
+add(FakeQuant("FAKE_QUANT", FUNCTIONS[_ON_GRID]))

@@ -1,0 +1,100 @@
+"""Cases of REDUCE_WINDOW."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cases.base import Case, Range, Shape, Sheet
+from cases.rejected.base import Rejected, Tensor, computed, floats
+from litegpu.graph import DType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows(Case):
+    """A number out of each window."""
+
+    shape: Shape = (2, 7, 5, 3)
+    window: Shape = (1, 3, 2, 1)
+    strides: Shape = (1, 2, 1, 1)
+    dilations: Shape = (1, 1, 1, 1)
+    function: str = "ADD"
+    first: float = 0.0
+    dtype: str = "float32"
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one output."""
+        floats = Range() if self.function != "MUL" else Range(0.5, 1.5)
+        values = floats if self.dtype == "float32" else Range(-99.0, 99.0, dtype=self.dtype)
+        x = sheet.input(self.shape, values)
+        first = sheet.constant(self.first, self.dtype)
+        window = (sheet.constant(v, "int64") for v in (self.window, self.strides, self.dilations))
+        options = {"reduce_function": self.function}
+        sheet.output(sheet.op("REDUCE_WINDOW", [x, first, *window], options, dtype=self.dtype))
+
+
+CASES: tuple[Case, ...] = (
+    *(Windows(function=each, first=0.75) for each in ("ADD", "MUL", "MINIMUM", "MAXIMUM")),
+    *(Windows(function=each, first=2, dtype="int32") for each in ("ADD", "MINIMUM", "MAXIMUM")),
+    Windows(function="MAXIMUM", first=-50, dtype="int64"),
+    Windows(window=(1, 2, 2, 3), strides=(1, 1, 1, 1), dilations=(1, 2, 3, 1)),
+    Windows(window=(2, 1, 1, 2), strides=(1, 2, 2, 1), first=1.5),
+    Windows(shape=(9,), window=(4,), strides=(1,), dilations=(2,), function="MAXIMUM"),
+    Windows(
+        shape=(2, 3, 2, 2, 4),
+        window=(1, 3, 1, 2, 2),
+        strides=(1,) * 5,
+        dilations=(1,) * 5,
+    ),
+)
+
+
+def _longs(*data: int) -> Tensor:
+    return Tensor(shape=(len(data),), dtype=DType.INT64, data=data)
+
+
+_ADD = {"reduce_function": 1}
+_X, _FIRST, _ONES = computed(4, 5), floats(), _longs(1, 1)
+
+REJECTED = (
+    Rejected(
+        "REDUCE_WINDOW",
+        (_X, _FIRST, _ONES, _ONES, _ONES),
+        "Its reduce_function 6 is none of a sum, product, minimum and maximum.",
+        params={"reduce_function": 6},
+    ),
+    Rejected(
+        "REDUCE_WINDOW",
+        (
+            Tensor(shape=(4, 5), dtype=DType.INT32),
+            Tensor(shape=(), dtype=DType.INT32, data=1),
+            *(_ONES,) * 3,
+        ),
+        "Products of integers are not handled.",
+        params={"reduce_function": 2},
+        result=DType.INT32,
+    ),
+    Rejected(
+        "REDUCE_WINDOW",
+        (_X, _FIRST, _longs(2), _ONES, _ONES),
+        "A window of [2] does not fit a value of [4, 5].",
+        params=_ADD,
+    ),
+    Rejected(
+        "REDUCE_WINDOW",
+        (_X, _FIRST, _ONES, _longs(1, 0), _ONES),
+        "Windows [[1, 1], [1, 0], [1, 1]] have sizes below 1, or start from many values.",
+        params=_ADD,
+    ),
+    Rejected(
+        "REDUCE_WINDOW",
+        (_X, _FIRST, _longs(2, 2), _longs(3, 1), _ONES),
+        "Windows of [2, 2] leave a value of [4, 5].",
+        params=_ADD,
+    ),
+    Rejected(
+        "REDUCE_WINDOW",
+        (computed(80, 80), _FIRST, _longs(70, 70), _ONES, _ONES),
+        "Windows of [70, 70] have more than 4096 elements.",
+        params=_ADD,
+    ),
+)
