@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import layers
@@ -15,10 +15,11 @@ import layers
 from litegpu.config import VARIABLES
 from litegpu.graph import DType
 from litegpu.kernels.selector import IMPLEMENTATIONS
-from litegpu.ops.base import Op, Values, all_ops
+from litegpu.ops.base import Op, Values, all_ops, find
 from litegpu.ops.common import attributes
 from litegpu.ops.common.checks import MAX_RANK
 from litegpu.ops.common.types import MOVED, STORABLE, Types
+from litegpu.ops.cpu_only import STAYS_ON_CPU
 from litegpu.ops.exact.refused import Refused
 from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES
 from litegpu.runtime_abi.params import PARAMS
@@ -36,6 +37,8 @@ DOCUMENTED = frozenset(
     }
 )
 """What TensorFlow Lite's own GPU delegate documents."""
+FOLDED = ("BROADCAST_ARGS", "RANGE", "RANK", "SHAPE", "ZEROS_LIKE")
+"""What has no kernel, but a rule that computes it in advance."""
 
 
 def _versions(op: Op) -> str:
@@ -92,7 +95,23 @@ These rules hold for all operations:
   behaves like the runtime's built-in CPU kernels, including special values. The tests run the same
   cases on both.
 
-{_table(("operation", "versions", "types", "attributes", "quantized", "supported"), rows)}"""
+{_table(("operation", "versions", "types", "attributes", "quantized", "supported"), rows)}
+## Operations without a kernel
+
+The runtime has kernels of these operations, and litegpu has none. {_listed(FOLDED)} are computed
+before the model runs, from shapes and constants; where those are not known, they stay on the CPU.
+
+{_table(("why it stays on the CPU", "operations"), _on_cpu())}"""
+
+
+def _on_cpu() -> list[tuple[str, str]]:
+    """Return why operations have no kernel, and these operations."""
+    found = ((why, [n for n in names if find(n) is None]) for why, names in STAYS_ON_CPU.items())
+    return [(why, ", ".join(names)) for why, names in found if names]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _quantized(op: Op) -> str:

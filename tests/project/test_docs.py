@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from litegpu.ops.base import all_ops
+from litegpu.ops.base import all_ops, find
+from litegpu.runtime_abi import interpreter as runtime
+from litegpu.zoo import schema
+from litegpu.zoo.writer import ModelWriter
 from places import ROOT
 
 DOCUMENTS = [
@@ -36,6 +39,25 @@ def test_every_operation_has_a_line() -> None:
     )
     internal = tuple(f"| {op.name} " for op in all_ops() if op.internal)
     assert not any(line.startswith(internal) for line in lines), "no model holds them"
+
+
+def test_every_operation_of_the_runtime_is_computed_or_has_a_reason() -> None:
+    table = SCRIPT["ops_page"]()
+    for name in schema.members("BuiltinOperator"):
+        if find(name) is None and name != "CUSTOM" and is_registered(name):
+            assert re.search(rf"\b{name}\b", table), name
+
+
+def is_registered(name: str) -> bool:
+    """Whether the runtime has a kernel of an operation."""
+    writer = ModelWriter()
+    x = writer.input((1,))
+    writer.output(writer.op(name, [x], [(1,)]))
+    try:
+        runtime.load().Interpreter(model_content=writer.build())
+    except (RuntimeError, ValueError) as error:
+        return "Didn't find op" not in str(error)
+    return True
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -121,3 +121,24 @@ _STATED: Mapping[str, Mapping[str, Any]] = {
 
 for _name, _what in _STATED.items():
     add(Stated(_name, **_what))
+
+STAYS_ON_CPU: Mapping[str, tuple[str, ...]] = {
+    "Strings and hash tables, which no GPU API holds": (
+        *("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP"),
+        *("HASHTABLE_SIZE", "LSH_PROJECTION", "SKIP_GRAM"),
+    ),
+    "Random numbers, which would not be those of the CPU": (
+        *("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"),
+        "STABLEHLO_RNG_BIT_GENERATOR",
+    ),
+    "States, other graphs, and results whose shape depends on values": (
+        *("ASSIGN_VARIABLE", "CALL_ONCE", "EMBEDDING_LOOKUP_SPARSE", "IF", "READ_VARIABLE"),
+        *("STABLEHLO_CASE", "UNIQUE", "VAR_HANDLE", "WHERE"),
+    ),
+    "No kernel so far": (
+        *("BITCAST", "SPARSE_TO_DENSE", "STABLEHLO_ADD", "STABLEHLO_AND", "STABLEHLO_GATHER"),
+        *("STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM", "STABLEHLO_MULTIPLY", "STABLEHLO_PAD"),
+        *("STABLEHLO_REDUCE_WINDOW", "STABLEHLO_SCATTER", "STABLEHLO_SHIFT_LEFT"),
+    ),
+}
+"""Why operations have no kernel, for docs/ops.md; those that have one by now are left out there."""
