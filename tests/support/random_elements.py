@@ -69,15 +69,19 @@ def windows(dice: Dice) -> Case:
         tuple(dice.number(1, 3) for _ in range(rank)) for _ in range(4)
     )
     if dice.flag():
-        return Dilated(shape=counts, steps=strides, fill=float(dice.number(-2, 2)))
+        dtype, fill = dice.one_of("float32", "int32", "int64", "int8"), dice.number(-2, 2)
+        return Dilated(shape=counts, steps=strides, fill=fill, dtype=dtype)
+    dtype = dice.one_of("float32", "int32", "int64")
     sides = zip(window, strides, dilations, counts, strict=True)
     return Windows(
         shape=tuple((k - 1) * d + 1 + (n - 1) * s for k, s, d, n in sides),
         window=window,
         strides=strides,
         dilations=dilations,
-        function=dice.one_of("MUL", "MINIMUM", "MAXIMUM"),  # sums may be next to nothing
-        first=dice.one_of(0.0, 1.5),
+        # Sums may be next to nothing.
+        function=dice.one_of(*(("MUL",) if dtype == "float32" else ()), "MINIMUM", "MAXIMUM"),
+        first=dice.one_of(0.0, 2.0),
+        dtype=dtype,
     )
 
 

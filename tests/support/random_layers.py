@@ -72,7 +72,7 @@ def convolution_3d(dice: Dice) -> Case:
     slices = dice.number(1, 4)
     sides = zip((slices, height, width), kernel, dilation, strict=True)
     fits = up or all(d * (k - 1) < n for n, k, d in sides)
-    return (Conv3DTranspose if up else Conv3D)(
+    case = Conv3D(
         image=(batch, slices, height, width, channels),
         filters=dice.number(1, 9),
         kernel=kernel,
@@ -81,7 +81,13 @@ def convolution_3d(dice: Dice) -> Case:
         padding=dice.one_of("SAME", "VALID") if fits else "SAME",
         activation=dice.one_of("NONE", *ACTIVATIONS_3D),
         bias=_bias(dice),
+        weights=dice.one_of("constant", "half") if up else _weights(dice),
     )
+    if not up:
+        return case
+    sign = 1 if case.padding == "SAME" else -1
+    planes, rows, columns = (sign * dice.number(0, step - 1) for step in stride)
+    return Conv3DTranspose(**vars(case), short=(planes, rows, columns))
 
 
 def spectrum(dice: Dice) -> Case:
@@ -89,6 +95,7 @@ def spectrum(dice: Dice) -> Case:
     return Spectrum(
         shape=(dice.number(1, 3), dice.number(1, 9), dice.number(1, 40)),
         lengths=(1 << dice.number(0, 4), 1 << dice.number(1, 6)),
+        parts=dice.one_of(("COMPLEX_ABS",), ("COMPLEX_ABS", "REAL"), ("IMAG", "COMPLEX_ABS")),
     )
 
 
