@@ -52,8 +52,8 @@ def unary(dice: Dice) -> Case:
 def on_grid(dice: Dice) -> Case:
     """Floats on a grid, or the numbers of buckets."""
     if dice.flag():
-        bits, high = dice.number(2, 16), float(dice.one_of(0.0, 0.5, 4.0))
-        return FakeQuant(shape=dice.shape(), low=-0.25, high=high, bits=bits)
+        bits, low, high = dice.number(2, 16), dice.one_of(-2.0, -0.25), dice.one_of(0.0, 0.5, 4.0)
+        return FakeQuant(shape=dice.shape(), low=low, high=high, bits=bits)
     boundaries = sorted(dice.number(-16, 16) / 8 for _ in range(dice.number(1, 9)))
     return Buckets(
         shape=dice.shape(),

@@ -417,6 +417,7 @@ LAYERS = (
         convolution,
         convolution,
         convolution_3d,
+        spectrum,
         depthwise,
         transposed,
         dense,
