@@ -175,6 +175,8 @@ class ComplexPart(Op):
     """What is a real number of each complex one."""
 
     name: str  # type: ignore[misc]
+    part: str
+    """As the template names it."""
     max_version = 1
     takes = (_COMPLEX,)
     gives = FLOATS
@@ -192,11 +194,11 @@ class ComplexPart(Op):
             grid=(dst.channel_blocks, dst.rows, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
-            variables={"part": self.name},
-            work={Unit.FP32: 6 * dst.rows * dst.channels if self.name == "COMPLEX_ABS" else 0},
+            variables={"part": self.part},
+            work={Unit.FP32: 6 * dst.rows * dst.channels if self.part == "magnitude" else 0},
         )
         return (request,)
 
 
-for _name in ("COMPLEX_ABS", "IMAG", "REAL"):
-    add(ComplexPart(_name))
+for _name, _part in (("COMPLEX_ABS", "magnitude"), ("IMAG", "im"), ("REAL", "re")):
+    add(ComplexPart(_name, _part))

@@ -78,7 +78,7 @@ class RnnCells(InternalOp):
             constants={"weights": in_precision(weights, ctx)},
             variables={
                 "ITEMS": items,
-                "owned": owned,
+                "owned": range(owned),
                 "slots": items * owned,
                 "batch": batch,
                 "steps": source.rows // batch,
