@@ -18,7 +18,10 @@ from small_models import CPU_ONLY, chain, fully_convolutional, with_subgraphs
 from wire_reader import parsed
 
 QUICK = ("--num_runs=1", "--min_secs=0", "--warmup_min_secs=0", "--use_xnnpack=false")
-GPU = ("--use_gpu=true", "--gpu_precision_loss_allowed=false", "--min_nodes_per_partition=1")
+GPU = (
+    *("--use_gpu=true", "--gpu_precision_loss_allowed=false", "--min_nodes_per_partition=1"),
+    "--max_delegated_partitions=1",
+)
 
 
 @pytest.fixture
