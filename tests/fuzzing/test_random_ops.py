@@ -33,6 +33,9 @@ FIXED = {
     *("HybridTransposeConv.dtype", "HybridTransposeConv.four_bits"),
     *("Detections.scores", "Detections.least", "Detections.labels", "Detections.regular"),
     *("Detections.per_class", "Detections.quantized", "Suppression.scores", "Suppression.corners"),
+    *("HybridConv.bias", "HybridMatrix.bias", "HybridTransposeConv.bias", "QuantizedConv.bias"),
+    *("QuantizedDepthwise.bias", "QuantizedMatrix.bias", "QuantizedTransposeConv.bias"),
+    *("QuantizedMatmul.dtype", "QuantizedSvdf.kind", "Svdf.values"),
 }
 """What a case has from another class and must not change, or has cases of its own."""
 ITEMS = (None, SMALL, LARGE)

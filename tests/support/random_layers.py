@@ -270,7 +270,16 @@ def recurrent(dice: Dice) -> Case:
         rank = dice.number(1, 3)
         if dice.flag():
             return QuantizedSvdf(**sizes, rank=rank, bias=dice.flag())
-        return Svdf(**sizes, rank=rank, bias=dice.flag(), activation=activation)
+        stored = dice.one_of("float", "half", "hybrid", "asymmetric")
+        return Svdf(
+            **sizes,
+            rank=rank,
+            bias=dice.flag(),
+            activation=activation,
+            hybrid=stored in ("hybrid", "asymmetric"),
+            asymmetric=stored == "asymmetric",
+            half_weights=stored == "half",
+        )
     auxiliary = dice.one_of(NO_AUXILIARY, OWN_WEIGHTS, BACKWARD)
     layout: dict[str, Any] = {
         "auxiliary": auxiliary,
@@ -292,6 +301,7 @@ def recurrent(dice: Dice) -> Case:
         cifg=dice.flag(),
         peephole=dice.flag(),
         cell_clip=dice.one_of(0.0, 0.25),
+        proj_clip=dice.one_of(0.0, 0.5) if outputs else 0.0,
         activation=dice.one_of("TANH", *ACTIVATIONS[1:4]),
     )
 
