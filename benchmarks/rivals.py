@@ -190,7 +190,7 @@ def run(settings: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit(f"No way is called like {patterns}. There are: {', '.join(every)}.")
     results = Results(settings.output, machine.settings(settings), settings.resume)
     models = with_batches(settings.models, settings.batch_models)
-    with _progress(len(models) * len(chosen)) as say:
+    with progress(len(models) * len(chosen)) as say:
         use_once(chosen)
         for number, name in enumerate(models):
             if settings.time_limit and time.monotonic() - started > settings.time_limit:
@@ -206,7 +206,7 @@ def run(settings: argparse.Namespace) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _progress(total: int) -> Iterator[Advance]:
+def progress(total: int) -> Iterator[Advance]:
     """Show what is measured: under a bar if rich is there and stderr a terminal, else in lines."""
     try:
         from rich.console import Console

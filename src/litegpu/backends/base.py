@@ -36,7 +36,7 @@ class DeviceInfo:
     local_memory_bytes: int
     half_arithmetic: bool
     buffer_alignment: int
-    """Where a bound range of a buffer may begin."""
+    """Where a bound range of a buffer may begin, and where values begin."""
     max_arguments: int
     """Buffers that one kernel may use."""
     compute_capability: Capability | None = None
@@ -47,6 +47,8 @@ class DeviceInfo:
     """Whether a kernel may store a single half; otherwise it must store four at a time."""
     max_shared_items: int | None = None
     """Work items that may share memory and wait for each other; None: any work group."""
+    offset_alignment: int | None = None
+    """Where a bound range may begin within a value; None: where values begin."""
     pci_address: str = ""
     """Domain, bus, device and function, as `00000000:3B:00.0`; empty if unknown.
     """

@@ -60,6 +60,10 @@ class Launch:
     reads: tuple[Span, ...] = ()
     writes: tuple[Span, ...] = ()
 
+    def offset_in(self, whole: BufferRange, argument: int) -> int:
+        """Return the byte of a range where an argument begins."""
+        return self.ranges[argument].offset - whole.offset
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -79,7 +83,8 @@ class Program:
     """Of an output, by its number: the launch and the argument that write it, by theirs.
 
     Only of outputs that nothing else reads or writes: a device may bind this argument to other
-    memory than the output's range, and copy from there.
+    memory than the output's range, and copy from there. An argument may begin in the middle of its
+    output or input: see `Launch.offset_in`.
     """
     readers: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     """Of an input, by its number: the launches and arguments that read it, by theirs.

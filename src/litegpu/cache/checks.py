@@ -126,7 +126,7 @@ def _check_sole_writer(program: Program, number: int, launch_number: int, argume
     launch = program.launches[launch_number]
     _require(0 <= argument < len(launch.ranges), "sole_writers names an unknown argument")
     (kernel,) = (kernel for kernel in program.kernels if kernel.name == launch.kernel)
-    same = launch.ranges[argument] == program.outputs[number]
+    same = _is_end(launch.ranges[argument], program.outputs[number])
     _require(
         same and kernel.arguments[argument].written,
         "sole_writers names an argument that does not write the output",
@@ -140,9 +140,15 @@ def _check_readers(program: Program, number: int, uses: Sequence[tuple[int, int]
         _require(0 <= launch_number < len(program.launches), "readers names an unknown launch")
         launch = program.launches[launch_number]
         _require(0 <= argument < len(launch.ranges), "readers names an unknown argument")
-        same = launch.ranges[argument] == program.inputs[number]
+        same = _is_end(launch.ranges[argument], program.inputs[number])
         written = kernels[launch.kernel].arguments[argument].written
         _require(same and not written, "readers names an argument that does not read the input")
+
+
+def _is_end(part: BufferRange, whole: BufferRange) -> bool:
+    """Whether a range is another one from some byte on."""
+    ends = part.offset + part.size == whole.offset + whole.size
+    return ends and whole.offset <= part.offset and part.constant == whole.constant
 
 
 def _check_facts(facts: PartitionFacts, program: Program) -> None:

@@ -84,6 +84,17 @@ class Storage:
     def nbytes(self) -> int:
         return self.elements * self.dtype.size
 
+    def split(self, alignment: int) -> tuple[int, Storage]:
+        """Return bytes before this value, a multiple of `alignment`, and the storage after them.
+
+        Channel blocks remain where they are: the bytes are whole blocks of 4 elements, too.
+        """
+        size = self.dtype.size
+        nbytes = self.offset * size // alignment * alignment
+        if nbytes % (4 * size):
+            return 0, self
+        return nbytes, replace(self, offset=self.offset - nbytes // size)
+
     def reshaped(self, shape: Shape4) -> Storage | None:
         """Return this storage seen as `shape`, or None if its strides do not permit that."""
         same = shape[3] == self.channels

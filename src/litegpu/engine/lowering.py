@@ -73,6 +73,8 @@ class KernelLaunch:
     kernel: KernelText
     bindings: tuple[tuple[int, bool], ...]
     """Per argument: base value id, or RANGE_BINDING (False), or index of a constant (True)."""
+    offsets: tuple[int, ...]
+    """Per argument: the byte of the base value, or of the constant, where it begins."""
     storages: tuple[Storage | None, ...]
     """Per argument: the storage of the accessed value; None for constants and range words."""
     global_size: tuple[int, int, int]
@@ -249,6 +251,7 @@ class Lowering:
             request.template,
             kernel,
             tuple(buffers.bindings),
+            tuple(buffers.offsets),
             tuple(buffers.storages),
             (x, y, z),
             dst.shape,
@@ -267,6 +270,7 @@ class _Buffers:
     lowering: Lowering
     arguments: list[Argument] = field(default_factory=list)
     bindings: list[tuple[int, bool]] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
     storages: list[Storage | None] = field(default_factory=list)
     moved: dict[tuple[int, bool, Storage | None], int] = field(default_factory=dict)
     """Bytes to move for each part of a buffer, counted once per kernel."""
@@ -274,8 +278,8 @@ class _Buffers:
 
     def destination(self, value_id: int, storage: Storage, name: str = "dst") -> TensorRef:
         """Bind the kernel's output."""
-        self._bind(name, storage, storage.base, constant=False, written=True)
         self._move((storage.base, False, storage), None)
+        storage = self._bind(name, storage, storage.base, constant=False, written=True)
         noted = self.lowering.selected.layout.is_rounded(value_id)
         if noted:
             self.noted.append(value_id)
@@ -286,6 +290,7 @@ class _Buffers:
         if self.noted:
             self.arguments.append(Argument(RANGE, "U32", vector=False, written=True))
             self.bindings.append((RANGE_BINDING, False))
+            self.offsets.append(0)
             self.storages.append(None)
 
     def value(
@@ -296,8 +301,8 @@ class _Buffers:
         index = storage.base
         if value.is_constant:
             index = self.lowering.constants.add_value(value, storage)
-        self._bind(name, storage, index, value.is_constant, written=False)
         self._move((index, value.is_constant, storage), needed)
+        storage = self._bind(name, storage, index, value.is_constant, written=False)
         return TensorRef(name, storage, extend)
 
     def packed(self, name: str, array: npt.NDArray[Any] | LazyArray) -> str:
@@ -306,6 +311,7 @@ class _Buffers:
         self.arguments.append(Argument(name, kind, True, False, True))
         number = self.lowering.constants.add(array)
         self.bindings.append((number, True))
+        self.offsets.append(0)
         self.storages.append(None)
         self.moved[number, True, None] = array.nbytes
         return kind
@@ -347,11 +353,21 @@ class _Buffers:
             return register.splat(register.literal(number))
         return self.value(name, value_id, extend)
 
-    def _bind(self, name: str, storage: Storage, index: int, constant: bool, written: bool) -> None:
+    def _bind(
+        self, name: str, storage: Storage, index: int, constant: bool, written: bool
+    ) -> Storage:
+        """Bind a buffer; return the storage in it.
+
+        The buffer begins with the value, as far as the device permits: kernels that differ in
+        nothing but offsets are then one.
+        """
+        offset, storage = storage.split(self.lowering.target.offset_alignment)
         kind = KINDS[storage.dtype]
         self.arguments.append(Argument(name, kind, storage.vector, written, constant))
         self.bindings.append((index, constant))
+        self.offsets.append(offset)
         self.storages.append(None if constant else storage)
+        return storage
 
     def _move(self, part: tuple[int, bool, Storage], needed: int | None) -> None:
         storage = part[2]

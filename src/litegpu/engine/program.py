@@ -114,9 +114,13 @@ class _Bound:
 
     def _launch(self, launch: KernelLaunch, words: BufferRange | None) -> Launch:
         own: dict[int, BufferRange] = {} if words is None else {RANGE_BINDING: words}
-        ranges = tuple(
+        wholes = (
             self.constants[i] if fixed else own.get(i) or self.ranges[i]
             for i, fixed in launch.bindings
+        )
+        ranges = tuple(
+            replace(part, offset=part.offset + offset, size=part.size - offset)
+            for part, offset in zip(wholes, launch.offsets, strict=True)
         )
         spans = [
             (argument.written, span_of(part, storage, argument.written))

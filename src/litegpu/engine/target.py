@@ -51,6 +51,10 @@ class DeviceTarget:
         return self.info.max_arguments - self.noting
 
     @property
+    def offset_alignment(self) -> int:
+        return self.info.offset_alignment or self.info.buffer_alignment
+
+    @property
     def parallel_items(self) -> int:
         """A software device has enough parallel work with one item per core."""
         return self.info.compute_units * (1 if self.info.software else _ITEMS_PER_UNIT)

@@ -20,6 +20,7 @@ class _Access:
     base: int
     """The base value, or the index of a constant."""
     range: BufferRange
+    """All of the base value, or of the constant."""
     written: bool
     span: Span
     """The accessed part of the range."""
@@ -179,12 +180,15 @@ _GIVEN = -2
 def _accesses(built: BuiltProgram, number: int) -> Iterator[_Access]:
     launch, bound = built.launches[number], built.program.launches[number]
     spans = {False: iter(bound.reads), True: iter(bound.writes)}
-    for (base, _), part, storage, argument in zip(
-        launch.bindings, bound.ranges, launch.storages, launch.kernel.arguments, strict=True
+    for (base, _), offset, part, storage, argument in zip(
+        *(launch.bindings, launch.offsets, bound.ranges, launch.storages),
+        *(launch.kernel.arguments,),
+        strict=True,
     ):
         declared = None if part.constant else next(spans[argument.written], None)
         span = span_of(part, storage, argument.written)
-        yield _Access(base, part, argument.written, span, declared)
+        whole = replace(part, offset=part.offset - offset, size=part.size + offset)
+        yield _Access(base, whole, argument.written, span, declared)
 
 
 def _check_groups(launch: KernelLaunch, where: str) -> None:

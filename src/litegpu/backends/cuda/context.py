@@ -153,14 +153,14 @@ class CUDAContext(ExecutionContext):
         program = self.program
         direct: dict[tuple[int, int], int] = {}
         for number, writer in program.sole_writers.items():
-            place = outputs[number]
-            few = program.outputs[number].size <= _DIRECT_BYTES
-            if place is not None and (few or not place.on_host):
-                direct[writer] = place.address
+            place, part = outputs[number], program.outputs[number]
+            if place is not None and (part.size <= _DIRECT_BYTES or not place.on_host):
+                direct[writer] = place.address + self._offset_in(part, writer)
         for number, readers in program.readers.items():
-            place = inputs[number]
+            place, part = inputs[number], program.inputs[number]
             if place is not None and not place.on_host:
-                direct.update(dict.fromkeys(readers, place.address))
+                for use in readers:
+                    direct[use] = place.address + self._offset_in(part, use)
         copies_in = tuple(
             self._transfer(place.address, self.address(part), part.size)
             for number, (place, part) in enumerate(zip(inputs, program.inputs, strict=True))
@@ -181,6 +181,10 @@ class CUDAContext(ExecutionContext):
                 raise
             raise self.device.rejects({program.launches[number].kernel: str(error)}) from error
         graph.copies_in, graph.kernels, graph.direct = copies_in, kernels, direct
+
+    def _offset_in(self, part: BufferRange, use: tuple[int, int]) -> int:
+        number, argument = use
+        return self.program.launches[number].offset_in(part, argument)
 
     def look_again(self) -> None:
         """Have the next run look whether the executable has other code. For any thread."""
@@ -323,7 +327,8 @@ class CUDAContext(ExecutionContext):
             if writer in direct:
                 part = self.program.outputs[number]
                 target = host[part.offset :].ctypes.data
-                ctypes.memmove(target, direct[writer], round_up(part.size, UNIT))
+                source = direct[writer] - self._offset_in(part, writer)
+                ctypes.memmove(target, source, round_up(part.size, UNIT))
         return host
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from litegpu.backends.base import Backend, Compilation, Device, DeviceInfo, pci_address
 from litegpu.backends.buffers import Adopted, Buffer, HostBuffer, MemoryKind
 from litegpu.backends.cuda import arrays as cuda_arrays
-from litegpu.backends.cuda.buffers import CUDABuffer, CUDAPinnedBuffer
+from litegpu.backends.cuda.buffers import UNIT, CUDABuffer, CUDAPinnedBuffer
 from litegpu.backends.cuda.compiler import KernelCompiler, can_compile_fast, compiler_versions
 from litegpu.backends.cuda.driver import (
     FATAL,
@@ -179,6 +179,7 @@ def _describe(index: int) -> DeviceInfo:
         local_memory_bytes=_attribute(index, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         half_arithmetic=True,
         buffer_alignment=256,
+        offset_alignment=UNIT,
         max_arguments=256,
         compute_capability=(major, minor),
         pci_address=pci_address(

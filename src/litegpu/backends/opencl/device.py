@@ -21,7 +21,7 @@ from litegpu.backends.opencl.library import LOST, TITLE, load_pocl_isolated, sta
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
-from litegpu.codegen.opencl import OpenCLDialect
+from litegpu.codegen.opencl import OFFSET_UNIT, OpenCLDialect
 from litegpu.errors import (
     DeviceMemoryError,
     ExecutionError,
@@ -137,6 +137,7 @@ def _describe(index: int, device: Any) -> DeviceInfo:
         local_memory_bytes=device.local_mem_size,
         half_arithmetic="cl_khr_fp16" in extensions,
         buffer_alignment=_ALIGNMENT,
+        offset_alignment=OFFSET_UNIT,
         max_arguments=device.max_parameter_size // 16,
         pci_address=_pci_address(device) if NVIDIA_FACTS in extensions else "",
     )

@@ -1,6 +1,6 @@
 """Counts and measures what fusing the parts of transformers gives.
 
-    python benchmarks/transformers.py [--backend NAME] [--precision fp32] [--model NAME ...]
+    python benchmarks/transformer_launches.py [--backend NAME] [--precision fp32] [--model NAME ...]
 
 Each model runs with all passes, without the one that makes attention one kernel, and without those
 that find normalizations either: launches, GFLOP, bytes that the launches must move and memory for

@@ -1,0 +1,287 @@
+"""Converts PyTorch architectures with litert-torch, and tries each with litegpu.
+
+Every architecture (architectures.py) has random weights and few, small layers, so that it has the
+operations of its kind and converts in seconds. Each is converted and tried in processes of its
+own: one that ends its process becomes a row with the reason.
+
+The table has, for each architecture, how many of its nodes run on the GPU and in how many
+partitions and kernels, the relative L2 error against the CPU's built-in kernels at fp32 and at fp16
+(integers: the share of elements that differ), the seconds that the creation at fp32 takes, and why
+nodes stay on the CPU. All nodes that can be are delegated, whether that pays off or not.
+
+Packages, in an environment with litegpu (pip install -e '.[opencl,benchmarks]'):
+
+    pip install torch torchvision litert-torch timm transformers ultralytics
+
+Examples:
+
+    python benchmarks/convert_architectures.py                    # all, on OpenCL
+    python benchmarks/convert_architectures.py --only 'swin*' gpt2 --backend cuda
+    python benchmarks/convert_architectures.py --list
+    python benchmarks/convert_architectures.py --models out/models --page docs/architectures.md
+
+With `--models` the converted files stay in a folder, and are not converted again: an environment
+without PyTorch can try them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import machine
+from architectures import ARCHITECTURES
+from litegpu import GpuDelegate
+from litegpu.delegation.report import without_tensors
+from litegpu.runtime_abi.interpreter import interpreter
+from measuring import NO_DRIVER_CACHES, reference_interpreter
+from rivals import progress
+
+_COLUMNS = (
+    *("architecture", "nodes", "on the GPU", "partitions", "kernels", "fp32", "fp16", "seconds"),
+    "on the CPU",
+)
+_ERROR = re.compile(r"^\w*(?:Error|Exception|Interrupt)\b.*", re.MULTILINE)
+"""What the last lines of a failed process say."""
+_LONGEST = 160
+"""Characters of a reason."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How a model runs."""
+
+    nodes: int
+    delegated: int
+    partitions: int
+    kernels: int
+    seconds: float
+    """Of the creation of an interpreter with the delegate, at fp32."""
+    errors: tuple[float, float]
+    """At fp32 and fp16."""
+    reasons: tuple[str, ...]
+
+    @property
+    def whole(self) -> bool:
+        return self.delegated == self.nodes and self.partitions == 1
+
+
+def convert(name: str, path: Path) -> None:
+    """Write the file of an architecture, and its inputs next to it (.npz, in their order)."""
+    import litert_torch
+    import torch
+
+    torch.manual_seed(0)
+    model, inputs = ARCHITECTURES[name]()
+    converted = litert_torch.convert(model.eval(), inputs)
+    np.savez(path.with_suffix(".npz"), *(each.numpy() for each in inputs))
+    converted.export(str(path))
+
+
+def attempt(path: Path, backend: str) -> Trial:
+    """Run a file on the CPU and on a device, with the inputs next to it."""
+    content = path.read_bytes()
+    with np.load(path.with_suffix(".npz")) as stored:
+        inputs = [stored[name] for name in stored.files]
+    expected = _outputs(reference_interpreter(content, 1), inputs)
+    errors, report, seconds = [], None, 0.0
+    for precision in ("fp32", "fp16"):
+        delegate = GpuDelegate(
+            backend=backend,
+            precision=precision,
+            max_delegated_partitions=10_000,
+            min_nodes_per_partition=1,
+            cache=False,
+        )
+        start = time.perf_counter()
+        target = interpreter(content, delegate)
+        seconds = seconds or time.perf_counter() - start
+        got = _outputs(target, inputs)
+        errors.append(max(itertools.starmap(_error, zip(expected, got, strict=True))))
+        report = report or delegate.report
+    assert report is not None
+    reasons = Counter((each.op, without_tensors(each.reason)) for each in report.rejected)
+    left = [f"{len(each.nodes)} nodes: {each.reason}" for each in report.left_out]
+    return Trial(
+        report.total_nodes,
+        len(report.delegated_nodes),
+        len(report.partitions),
+        sum(each.kernels for each in report.partitions),
+        seconds,
+        (errors[0], errors[1]),
+        (*(f"{count} {op}: {reason}" for (op, reason), count in reasons.items()), *left),
+    )
+
+
+def _outputs(target: Any, inputs: Sequence[Any]) -> list[Any]:
+    details = sorted(target.get_input_details(), key=lambda each: _place(each["name"]))
+    for detail, array in zip(details, inputs, strict=True):
+        target.set_tensor(detail["index"], array.astype(detail["dtype"]))
+    target.invoke()
+    return [target.get_tensor(each["index"]) for each in target.get_output_details()]
+
+
+def _place(name: str) -> int:
+    """Return the place of an input among the arguments, which litert-torch numbers."""
+    numbers = re.findall(r"args_(\d+)", name)
+    return int(numbers[0]) if numbers else 0
+
+
+def _error(expected: Any, got: Any) -> float:
+    """Return the relative L2 error of floats, and the share of other elements that differ."""
+    if expected.dtype.kind != "f":
+        return float(np.mean(expected != got))
+    if not np.isfinite(expected).all():
+        raise SystemExit("ValueError: the CPU's result is not finite.")
+    norm = float(np.linalg.norm(expected.astype(np.float64)))
+    return float(np.linalg.norm(got.astype(np.float64) - expected)) / (norm or 1.0)
+
+
+def run(
+    names: Sequence[str], folder: Path, settings: argparse.Namespace
+) -> dict[str, Trial | str]:
+    """Return a trial of each architecture, or why there is none."""
+    found: dict[str, Trial | str] = {}
+    with progress(len(names)) as say:
+        for name in names:
+            path = folder / f"{name}.tflite"
+            trouble = "" if path.exists() else _alone(settings, "--convert", name, str(path))[1]
+            if trouble:
+                found[name] = f"not converted: {trouble}"
+            else:
+                result, trouble = _alone(settings, "--attempt", str(path))
+                found[name] = f"failed: {trouble}" if trouble else _trial(json.loads(result))
+            say(_line(name, found[name]))
+    return found
+
+
+def _trial(data: dict[str, Any]) -> Trial:
+    return Trial(**{**data, "errors": tuple(data["errors"]), "reasons": tuple(data["reasons"])})
+
+
+def _alone(settings: argparse.Namespace, *arguments: str) -> tuple[str, str]:
+    """Run this program once more; return the last line that it printed, and what went wrong."""
+    command = [sys.executable, __file__, "--backend", settings.backend, *arguments]
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=settings.limit, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"It took more than {settings.limit} seconds."
+    if ended.returncode:
+        said = _ERROR.findall(ended.stderr) or [f"The process ended with {ended.returncode}."]
+        return "", said[-1][:_LONGEST]
+    return (ended.stdout.splitlines() or [""])[-1], ""
+
+
+def _line(name: str, found: Trial | str) -> str:
+    return "  ".join(cell for cell in _cells(name, found) if cell)
+
+
+def _cells(name: str, found: Trial | str) -> list[str]:
+    """Return a row of the table."""
+    if isinstance(found, str):
+        return [name, *[""] * (len(_COLUMNS) - 2), found]
+    counts = (found.nodes, found.delegated, found.partitions, found.kernels)
+    errors = [f"{error:.1e}" for error in found.errors]
+    reasons = "; ".join(each[:_LONGEST] for each in found.reasons)
+    return [name, *map(str, counts), *errors, f"{found.seconds:.1f}", reasons]
+
+
+def table(found: dict[str, Trial | str]) -> str:
+    """Return all rows as a table of Markdown."""
+    rows = [_COLUMNS, *(_cells(name, each) for name, each in found.items())]
+    rows = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(_COLUMNS) - 1)]
+    lines = [
+        f"| {' | '.join([*map(str.ljust, row, widths), row[-1]])} |"
+        for row in rows
+    ]
+    rule = f"| {' | '.join(['---'] * len(_COLUMNS))} |"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def summary(found: dict[str, Trial | str]) -> str:
+    """Return how many architectures are whole, and how many are not."""
+    tried = [each for each in found.values() if isinstance(each, Trial)]
+    whole = sum(each.whole for each in tried)
+    return f"{len(found)} architectures, {len(tried)} tried, {whole} whole in one partition."
+
+
+def page(found: dict[str, Trial | str], settings: argparse.Namespace) -> str:
+    """Return a page of the documentation."""
+    facts = machine.about(settings)
+    return (
+        "<!-- Generated by benchmarks/convert_architectures.py: do not edit. -->\n\n"
+        f"# Architectures\n\n{_paragraphs()}\n\n{summary(found)}\n\n{table(found)}\n\n"
+        f"Measured on {settings.backend} with {facts}.\n"
+    )
+
+
+def _paragraphs() -> str:
+    return (__doc__ or "").split("\n\n", 1)[1].split("\n\nPackages", 1)[0]
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--only", nargs="+", default=["*"], metavar="PATTERN", help="names (default: all)")
+    add("--list", action="store_true", help="print the names, and do nothing")
+    add("--backend", default="opencl", help="of litegpu (default: opencl)")
+    add("--models", type=Path, metavar="FOLDER", help="where converted files stay (default: none)")
+    add("--limit", type=float, default=600, metavar="SECONDS", help="for each process")
+    add("--page", type=Path, metavar="FILE", help="write a page of the documentation")
+    add("--json", type=Path, metavar="FILE", help="write all results")
+    add("--convert", nargs=2, metavar=("NAME", "FILE"), help=argparse.SUPPRESS)
+    add("--attempt", type=Path, help=argparse.SUPPRESS)
+    settings = parser.parse_args(arguments)
+    names = [n for n in ARCHITECTURES if any(fnmatch.fnmatch(n, p) for p in settings.only)]
+    if not names:
+        parser.error(f"No architecture is called {settings.only}: see --list.")
+    settings.names = names
+    return settings
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Convert and try the architectures; print a table."""
+    settings = parse(arguments)
+    os.environ.update(NO_DRIVER_CACHES)
+    if settings.list:
+        print("\n".join(settings.names))
+    elif settings.convert:
+        convert(settings.convert[0], Path(settings.convert[1]))
+    elif settings.attempt:
+        print(json.dumps(asdict(attempt(settings.attempt, settings.backend))))
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = settings.models or Path(temporary)
+            folder.mkdir(parents=True, exist_ok=True)
+            found = run(settings.names, folder, settings)
+        print(f"{table(found)}\n\n{summary(found)}")
+        if settings.json:
+            data = {n: each if isinstance(each, str) else asdict(each) for n, each in found.items()}
+            settings.json.write_text(json.dumps({**machine.about(settings), "models": data}))
+        if settings.page:
+            settings.page.write_text(page(found, settings), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
