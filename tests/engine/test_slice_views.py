@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from litegpu.engine.layout import Layout, assign
+from litegpu.engine.verify import verify
 from litegpu.graph import DType, EpilogueOp
 from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.copy import CopyAttributes
@@ -273,3 +274,25 @@ def test_siblings_that_kernels_round_are_read_in_place(
     )
     assert {layout.storages[v].dtype for v in (whole, *parts)} == {dtype}
     assert launched(layout) == ["COPY", "CONV_2D", "CONV_2D"]
+
+
+@pytest.mark.parametrize(("channels", "kernels"), [(32, 1), (64, 1), (16, 2), (8, 4)])
+def test_parts_of_a_value_share_kernels(channels: int, kernels: int) -> None:
+    """Arguments begin at parts, as far as a device's alignment (here 128 bytes) permits."""
+    builder = GraphBuilder()
+    image = builder.input(1, 8, 1, channels)
+    shape = (1, 1, 1, channels)
+    parts = [cut(builder, image, (0, y, 0, 0), shape) for y in range(8)]
+    whole = builder.concat(1, *(builder.elementwise(part, RELU) for part in parts))
+    built = build(assign(builder.graph(whole), FP32))
+    verify(built)
+    program = built.program
+    assert (len(program.launches), len(program.kernels)) == (8, kernels)
+    first, second = program.inputs[0], program.outputs[0]
+    row = 4 * channels
+    for y, launch in enumerate(program.launches):
+        assert [span.start for span in launch.reads] == [first.offset + y * row]
+        assert [span.start for span in launch.writes] == [second.offset + y * row]
+        begins = {launch.offset_in(second, 0), launch.offset_in(first, 1)}
+        assert begins == {y * row // 128 * 128}
+    assert len(program.readers[0]) == 8

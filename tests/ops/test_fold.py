@@ -271,8 +271,25 @@ def _filtered(writer: ModelWriter) -> TensorRef:
     return writer.op("CONV_2D", [image, weights, bias], [(1, 3, 4, 3)], options=options)
 
 
+def _projected(writer: ModelWriter) -> TensorRef:
+    """An operation whose last operand is absent: there is no bias."""
+    rows, weights = writer.constant(random(4, 3)), writer.constant(random(5, 3))
+    return writer.op("FULLY_CONNECTED", [rows, weights, None], [(4, 5)])
+
+
+def _logarithm(writer: ModelWriter) -> TensorRef:
+    """Casts that state no types, as litert-torch writes them."""
+    powers = writer.constant(np.array([1.0, 3.0, 9.0], np.float32))
+    whole = writer.op("CAST", [writer.op("LOG", [powers], [(3,)])], [(3,)], dtype="int32")
+    return writer.op("CAST", [whole], [(3,)])
+
+
 @pytest.mark.parametrize(
-    "make", [_chosen_floats, _many_integers, _repeated, _largest, _dequantized, _filtered]
+    "make",
+    [
+        *(_chosen_floats, _many_integers, _repeated, _largest, _dequantized, _filtered),
+        *(_projected, _logarithm),
+    ],
 )
 def test_constants_are_computed_once_by_the_cpu(make: Callable[[ModelWriter], TensorRef]) -> None:
     """Whatever the operation, litegpu may have no kernel for it."""

@@ -40,6 +40,11 @@ class Register:
         """Text of the lowest element."""
         return "-INFINITY" if self is FLOAT else self.literal(_LOWEST[self.kind])
 
+    @property
+    def highest(self) -> str:
+        """Text of an element that no other is above."""
+        return "INFINITY" if self is FLOAT else self.literal(-1 - _LOWEST[self.kind])
+
     def splat(self, element: str) -> str:
         """Text of four copies of an element."""
         return self.call("SPLAT4", element)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from litegpu.codegen import INT, register_of
+from litegpu.codegen import FLOAT, register_of
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add
 from litegpu.ops.common import checks, facts
 from litegpu.ops.common.axis_operand import axis_of, check_axis
-from litegpu.ops.common.types import INTEGERS, SCALED, TYPE_CODES
+from litegpu.ops.common.types import INTEGERS, SCALED, TYPE_CODES, Types
 from litegpu.ops.common.units import Unit
 from litegpu.ops.common.work_groups import shared_items
 from litegpu.ops.reshape import four_dimensions, reshape_node
@@ -42,13 +42,12 @@ class Arg(Op):
     max_version = 3
     cpu_bytes_per_second = 15e9
     shape_operands = (1,)
-    takes = (SCALED, INTEGERS)
+    takes = (Types(SCALED.dtypes | {DType.INT32}, common=True), INTEGERS)
     gives = INTEGERS
 
-    def __init__(self, name: str, better: str, worst: str) -> None:
+    def __init__(self, name: str, greatest: bool) -> None:
         self.name = name  # type: ignore[misc]
-        self.better = better
-        self.worst = worst
+        self.greatest = greatest
 
     def flops(self, graph: Graph, node: Node) -> int:
         return facts.of_input(graph, node)
@@ -75,7 +74,9 @@ class Arg(Op):
         axis, resize = attributes.axis, attributes.resize
         channel_blocks = -(-src.channels // 4)
         items = shared_items(dst.rows, channel_blocks, ctx) if axis == 3 else 1
-        register = register_of(attributes.dtype)
+        register, result = register_of(src.dtype), register_of(attributes.dtype)
+        register = FLOAT if resize else register
+        compared = ("{b}", "{a}") if self.greatest else ("{a}", "{b}")
         request = KernelRequest(
             template="arg",
             grid=(dst.channel_blocks * items, dst.rows, 1),
@@ -85,22 +86,22 @@ class Arg(Op):
             variables={
                 "ITEMS": items,
                 "axis": axis,
-                "better": self.better,
-                "worst": self.worst,
+                "register": register,
+                "better": register.call("LESS4", *compared),
+                "worst": register.lowest if self.greatest else register.highest,
                 "real_blocks": channel_blocks,
                 "scales": (),
-                "as_float": "CAST4_I32_F32(%s)" if register_of(src.dtype) is INT else "%s",
-                "as_index": f"CAST4_F32_{register.kind}",
+                "as_index": f"CAST4_F32_{result.kind}",
                 **(resize_words(resize, src.shape, dst.shape) if resize else {}),
             },
-            shared=(("float4", "scratch", items), ("float4", "indices", items))
+            shared=((register.type, "scratch", items), ("float4", "indices", items))
             if items > 1
             else (),
             work={Unit.FP32: (9 if resize else 1) * dst.rows * src.shape[axis] * dst.channels},
-            accumulator=register,
+            accumulator=result,
         )
         return (request,)
 
 
-add(Arg("ARG_MAX", "LESS4({b}, {a})", "-INFINITY"))
-add(Arg("ARG_MIN", "LESS4({a}, {b})", "INFINITY"))
+add(Arg("ARG_MAX", greatest=True))
+add(Arg("ARG_MIN", greatest=False))

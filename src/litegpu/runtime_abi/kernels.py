@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from litegpu.errors import LitegpuError
 from litegpu.graph import DType, Node, Value
-from litegpu.runtime_abi.enums import DTYPES
+from litegpu.runtime_abi.enums import DTYPES, TfLiteType
 
 if TYPE_CHECKING:
     from litegpu.zoo.writer import ModelWriter, TensorRef
@@ -111,11 +111,14 @@ def options_of(node: Node) -> dict[str, Any] | None:
     """Return a node's options as in a file; None if a parameter is not known."""
     from litegpu.zoo import schema
 
-    names = schema.option_names(node.op) - NO_PARAMETERS
+    names = set(schema.option_names(node.op) - NO_PARAMETERS)
     found = {}
     for name, value in node.params.items():
         name = OPTIONS.get(name, name)
         if name in _TYPES:
+            if value == TfLiteType.NOTYPE:  # the file has no options for this node
+                names.discard(name)
+                continue
             value = DTYPES.get(value, DType.OTHER).value
         found[name] = value
     others = any(name.endswith("subgraph_index") for name in names)

@@ -170,7 +170,7 @@ class Arg(Case):
     values: Range = FEW
 
     def write(self, sheet: Sheet) -> None:
-        """One input, one place per line."""
+        """One input, one index for each line."""
         inputs = [sheet.input(self.shape, self.values), sheet.constant(self.axis, "int32")]
         options: dict[str, Any] = {"output_type": self.dtype.upper()}
         sheet.output(sheet.op(self.op, inputs, options, dtype=self.dtype))
@@ -194,6 +194,8 @@ class ReduceTruth(Case):
 _WIDE = Range(-1e6, 1e6, dtype="int32")
 _LONG = Range(-1e6, 1e6, dtype="int64")
 _HUGE = Range(-2e9, 2e9, dtype="int32")
+_CLOSE = Range(2e9 - 9, 2e9, dtype="int32")
+"""Integers that are the same as float32."""
 _FRACTIONS = Range(-9.0, 9.0, grid=1 / 8)
 
 CASES: tuple[Case, ...] = (
@@ -280,6 +282,12 @@ CASES: tuple[Case, ...] = (
     Arg(shape=(2, 1001), axis=1, values=STEPS, dtype="int64"),
     Arg(op="ARG_MIN", shape=(33, 31, 21), axis=-1),
     Arg(values=Range(-3.0, -3.0)),
+    *(
+        Arg(op=op, shape=(2, 3, 2, channels), axis=axis, values=_CLOSE)
+        for op in ("ARG_MAX", "ARG_MIN")
+        for channels, axis in ((9, 3), (7, 1))
+    ),
+    Arg(shape=(2, 1001), axis=1, values=_HUGE, dtype="int64"),
     *(
         ReduceTruth(op=op, axes=axes, keep=keep)
         for op in ("REDUCE_ANY", "REDUCE_ALL")

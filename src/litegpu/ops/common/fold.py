@@ -125,6 +125,7 @@ def _results(graph: Graph, node: Node, found: Folded, budget: Budget) -> Sequenc
 
 def _run(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None:
     """Return what the CPU's own kernel makes of constants, None where it cannot be asked."""
+    node = _without_absent_operands(node)
     ends = (*node.inputs, *node.outputs)
     if ABSENT in ends or DType.OTHER in [graph.values[v].dtype for v in ends]:
         return None
@@ -135,6 +136,12 @@ def _run(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None:
     results = kernels.compute(node, graph.values, budget.left)
     budget.take(sum(each.nbytes for each in results or ()))
     return results
+
+
+def _without_absent_operands(node: Node) -> Node:
+    """Return a node without the operands at its end that are absent, such as a bias."""
+    count = max((i + 1 for i, v in enumerate(node.inputs) if v != ABSENT), default=0)
+    return replace(node, inputs=node.inputs[:count])
 
 
 def _makes_sense(graph: Graph, node: Node) -> bool:
