@@ -294,9 +294,12 @@ def _demucs() -> Model:
         return whole.last(whole.third(second) + first)
 
     parts = {
-        "first": nn.Sequential(nn.Conv1d(2, 16, 8, 4, 2), nn.ReLU(), nn.Conv1d(16, 32, 1), nn.GLU(1)),
+        "first": nn.Sequential(
+            nn.Conv1d(2, 16, 8, 4, 2), nn.ReLU(), nn.Conv1d(16, 32, 1), nn.GLU(1)
+        ),
         "second": nn.Sequential(
-            nn.Conv1d(16, 32, 8, 4, 2), nn.GroupNorm(1, 32), nn.GELU(), nn.Conv1d(32, 64, 1), nn.GLU(1)
+            *(nn.Conv1d(16, 32, 8, 4, 2), nn.GroupNorm(1, 32), nn.GELU()),
+            *(nn.Conv1d(32, 64, 1), nn.GLU(1)),
         ),
         "lstm": nn.LSTM(32, 32, batch_first=True, bidirectional=True),
         "mix": nn.Linear(64, 32),
@@ -442,7 +445,7 @@ ARCHITECTURES: Mapping[str, Callable[[], Model]] = {
         img_size=64, embed_dim=16, depths=(2, 2), num_heads=(1, 2), window_size=8,
     ),
     "maxvit": _timm(
-        "maxvit_pico_rw_256", 64, img_size=64, embed_dim=(16, 32), depths=(1, 1), stem_width=16
+        "maxvit_rmlp_pico_rw_256", 64, img_size=64, embed_dim=(32, 64), depths=(1, 1), stem_width=16
     ),
     "coatnet": _timm("coatnet_pico_rw_224", 64, img_size=64),
     "mixer": _timm("mixer_s32_224", 64, img_size=64, num_blocks=2),
@@ -490,7 +493,7 @@ ARCHITECTURES: Mapping[str, Callable[[], Model]] = {
     "yolov8": _yolo("yolov8n"),
     "yolo11": _yolo("yolo11n"),
     "efficientdet": _efficientdet,
-    "ssdlite_features": _vision("lraspp_mobilenet_v3_large", 64),
+    "lraspp": _vision("lraspp_mobilenet_v3_large", 64),
     "deeplabv3": _vision("deeplabv3_mobilenet_v3_large", 64),
     "segformer": _transformers(
         "SegformerForSemanticSegmentation", _pixels(64), "logits",

@@ -18,7 +18,7 @@ from litegpu import __version__
 
 _PACKAGES = (
     *("ai-edge-litert", "cuda-bindings", "flatbuffers", "jinja2", "numpy", "nvidia-cuda-nvrtc"),
-    *("pyopencl", "torch", "triton"),
+    *("litert-torch", "pyopencl", "timm", "torch", "transformers", "triton", "ultralytics"),
 )
 _GPU_FIELDS = (
     *("name", "driver_version", "clocks.max.sm", "clocks.max.mem", "persistence_mode"),
