@@ -13,7 +13,7 @@ from backend_suite import ADD_ONE, CELL, FLOATS, GROUP, floats, kernel, program,
 from cuda_emulator import needs_emulator
 from litegpu import backends
 from litegpu.backends.base import Device
-from litegpu.backends.execution import Bindings
+from litegpu.backends.buffers import Bindings
 from litegpu.backends.program import BufferRange, Launch
 from simulated_cuda import put_in_place
 
