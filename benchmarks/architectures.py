@@ -119,8 +119,8 @@ def _transformers(
         }
         settings = getattr(transformers, config) if config else model.config_class
         given = inputs()
-        made = model(settings(**inner, **options))
-        return _called(made, tuple(given), *fields, **(call or {})), tuple(given.values())
+        built = model(settings(**inner, **options))
+        return _called(built, tuple(given), *fields, **(call or {})), tuple(given.values())
 
     return build
 
@@ -134,12 +134,12 @@ def _pixels(size: int) -> Callable[[], Mapping[str, Any]]:
 
 
 def _audio(*shape: int, name: str = "input_values") -> Callable[[], Mapping[str, Any]]:
-    def made() -> Mapping[str, Any]:
+    def inputs() -> Mapping[str, Any]:
         import torch
 
         return {name: torch.randn(*shape)}
 
-    return made
+    return inputs
 
 
 _BERT = {
