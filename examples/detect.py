@@ -1,4 +1,4 @@
-"""Find objects on a picture, and draw them: an SSD, whose last operation the CPU runs.
+"""Find objects on a picture, and draw them: an SSD with its post-processing on the GPU.
 
 python examples/detect.py ssd_mobilenet_v1.tflite street.jpg --labels=coco.txt --output=drawn.png
 """

@@ -235,7 +235,7 @@ def test_models_whose_rows_are_no_rows() -> None:
     for content, message in (
         (mixed.build(), r"depends on the other rows of its batch"),
         (reduced(ROW, keep=True), r"for a batch of 2: its rows are not those of the inputs"),
-        (reduced((), keep=False), r"Node 0, MEAN, cannot work on more rows: it makes \[\]"),
+        (reduced((), keep=False), r"Node 0, MEAN, cannot work on more rows: it computes \[\]"),
     ):
         model = CompiledModel.from_buffer(content)
         with model, pytest.raises(CompiledModelError, match=message):

@@ -86,7 +86,7 @@ def test_detect(tmp_path: Path) -> None:
     labels = tmp_path / "labels.txt"
     labels.write_text("background\nperson\n", encoding="utf-8")
     printed = run("detect", model, picture, f"--labels={labels}", folder=tmp_path)
-    assert "the remaining 1 operation will run on the CPU" in printed
+    assert "the remaining 0 operations will run on the CPU" in printed
     assert re.search(r"^person +[5-9]\d\.\d%", printed, re.MULTILINE), printed
     assert 0.001 < differs(tmp_path / "detected.png", picture) < 0.1
 
