@@ -6,13 +6,12 @@ import json
 import logging
 
 import pytest
-from flatbuffers import flexbuffers
 
 from litegpu import DelegationReport, GpuDelegate, backends
 from litegpu.delegation.report import Partition, RejectedNode
 from litegpu.zoo.writer import ModelWriter
 from made_up import REPORT
-from small_models import CPU_ONLY, chain, interpreter, step
+from small_models import CPU_ONLY, chain, interpreter, spectrogram, step
 
 TABLE = """\
 litegpu on Some GPU (opencl, fp16)
@@ -176,9 +175,7 @@ def test_nothing_on_the_gpu(caplog: pytest.LogCaptureFixture) -> None:
 def test_custom_operations_are_named_as_such(caplog: pytest.LogCaptureFixture) -> None:
     writer = ModelWriter()
     sound = step(writer, "ABS", writer.input((16, 1)))
-    options = {"window_size": 8, "stride": 4, "magnitude_squared": False}
-    custom = bytes(flexbuffers.Dumps(options))
-    writer.output(*writer.custom("AudioSpectrogram", [sound], [(1, 3, 5)], custom_options=custom))
+    writer.output(spectrogram(writer, sound, (1, 2, 5)))
     delegate = GpuDelegate()
     interpreter(writer.build(), delegate)
     assert messages(caplog) == [

@@ -21,6 +21,7 @@ from litegpu.tools.picture_flag import (
 )
 from places import ROOT, SOURCE
 from seeing_models import clip
+from small_models import keywords
 
 pytestmark = pytest.mark.long_kernels
 
@@ -65,6 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "pictures").mkdir(exist_ok=True)
     shutil.copy(default_picture(), tmp_path / "pictures")
     (tmp_path / "model.tflite").write_bytes(zoo.load("zoo:mobilenet_v1_0.25_128"))
+    (tmp_path / "keywords.tflite").write_bytes(keywords())
     add_evaluation(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path

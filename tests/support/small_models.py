@@ -9,6 +9,7 @@ from typing import Any
 import flatbuffers
 import numpy as np
 import numpy.typing as npt
+from flatbuffers import flexbuffers
 
 from litegpu import GpuDelegate
 from litegpu.options import InferencePriority
@@ -76,6 +77,27 @@ def fully_convolutional(shape: Shape = (1, 9, 7, 3), *, float16_weights: bool = 
     y = convolution(writer, x, 8, stride=2, seed=1)
     y = convolution(writer, y, 5, seed=2)
     writer.output(step(writer, "LOGISTIC", convolution(writer, y, 6, seed=3)))
+    return writer.build()
+
+
+def spectrogram(writer: ModelWriter, sound: TensorRef, shape: Shape) -> TensorRef:
+    """Add AudioSpectrogram, a custom operation of the runtime that litegpu leaves to the CPU.
+
+    The shape of the result, `[1, steps, frequencies]`, determines windows without overlap.
+    """
+    window = 2 * (shape[2] - 1)
+    options = {"window_size": window, "stride": window, "magnitude_squared": False}
+    custom = bytes(flexbuffers.Dumps(options))
+    return writer.custom("AudioSpectrogram", [sound], [shape], custom_options=custom)[0]
+
+
+def keywords() -> bytes:
+    """Return a model that classifies a sound by its spectrogram."""
+    writer = ModelWriter()
+    found = spectrogram(writer, writer.input((1024, 1)), (1, 16, 33))
+    picture = writer.constant(np.array([1, 16, 33, 1], np.int32))
+    x = writer.op("RESHAPE", [found, picture], [(1, 16, 33, 1)])
+    writer.output(step(writer, "SOFTMAX", convolution(writer, x, 8)))
     return writer.build()
 
 

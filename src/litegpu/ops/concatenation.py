@@ -161,7 +161,7 @@ def _gather(node: Node, ctx: LowerContext, dst: Storage) -> tuple[KernelRequest,
                 "ends": ends[first : first + most],
                 "keep": first > 0,
             },
-            accumulator=register_of(dst.dtype),
+            accumulator=register_of(ctx.storage(node.inputs[0]).dtype),
         )
         for first in range(0, len(node.inputs), most)
     )

@@ -55,7 +55,8 @@ class CumSum(Op):
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         dst = ctx.storage(node.outputs[0])
-        kind, function = register_of(dst.dtype), BINARY["ADD"]
+        kind = register_of(ctx.storage(node.inputs[0]).dtype)
+        function = BINARY["ADD"]
         axis: int = node.attributes.axis
         lines = [1 if i == axis else size for i, size in enumerate(dst.shape)]
         rows = lines[0] * lines[1] * lines[2]

@@ -69,7 +69,7 @@ class DynamicUpdateSlice(Op):
                 "row": " + ".join(terms) or "0",
                 "as_index": "NEAREST_INT(%s)" if places is LONG else "%s",
             },
-            accumulator=register_of(dst.dtype),
+            accumulator=register_of(ctx.storage(node.inputs[0]).dtype),
         )
         return (request,)
 

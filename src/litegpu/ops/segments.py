@@ -107,7 +107,7 @@ class Segments(Op):
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         attributes: SegmentAttributes = node.attributes
         src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
-        register = register_of(dst.dtype)
+        register = register_of(src.dtype)
         function = BINARY[self._combine]
         request = KernelRequest(
             template="segments",

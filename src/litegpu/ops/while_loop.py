@@ -384,7 +384,7 @@ def _run_graphs(found: Inlined) -> None:
             found.last = tuple(map(found.materialized, found.last))
             return
         carried, found.last = found.last, found.run(body, constants[1])
-        found.step(1 + len(condition.nodes) + len(body.nodes))
+        found.step(len(condition.nodes) + len(body.nodes))
         for before, after in zip(carried, found.last, strict=True):
             if values[before].shape != values[after].shape:
                 shapes = f"{list(values[before].shape)} to {list(values[after].shape)}"
