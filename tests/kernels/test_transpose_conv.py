@@ -282,6 +282,8 @@ def ran(launch: KernelLaunch, phase: Phase, read: Read, image: Array, memory: Ar
     assert depth % 4 == 0
     stores = next(line for line in body.splitlines() if re.search(r"STORE\w+\(dst", line))
     store = re.sub(r"^.*?\{ (.*) \}$", r"\1", stores).replace("outputs[r][u]", "result")
+    number = [argument.name for argument in launch.kernel.arguments].index("dst")
+    memory = memory[launch.offsets[number] // phase.dst.dtype.size :]
     for p in range(phase.dst.rows):
         sums = np.zeros(-(-outputs // 4) * 4)
         for block in range(taps.shape[1]):

@@ -277,7 +277,7 @@ def test_the_cache_knows_template_and_code(tmp_path: Path, monkeypatch: pytest.M
     assert files(scaled(revision=1), 2) == second + 1
     # The class's own module counts, too.
     for number, factor in enumerate((3, 5), start=2):
-        path = tmp_path.parent / f"{tmp_path.name}_scaled.py"
+        path = tmp_path.parent / f"{tmp_path.name}_scaled_{number}.py"
         path.write_text(
             "import litegpu\n"
             "class Scaled(litegpu.CustomOp):\n"
