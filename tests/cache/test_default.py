@@ -20,7 +20,7 @@ from litegpu.delegation.partition_kernel import PartitionKernel
 from small_models import interpreter, random, run
 
 with mock.patch.object(
-    PartitionKernel, "_compile_here", autospec=True, side_effect=PartitionKernel._compile_here
+    PartitionKernel, "_compile_graph", autospec=True, side_effect=PartitionKernel._compile_graph
 ) as compile_anew:
     target = interpreter(open(sys.argv[1], "rb").read(), GpuDelegate(backend="opencl"))
     run(target, random(1, 9, 7, 3))
