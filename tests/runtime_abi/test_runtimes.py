@@ -51,12 +51,17 @@ WRONG_IN_OLD_RUNTIMES = {
     "HybridTransposeConv": ".",
     "Embedding": "per_row",
     "Composite": ".",
+    "Dilated": ".",
+    "Windows": ".",
+    "QuantizedConv": "int16",
+    "QuantizedMatrix": "int16",
 }
 """Families, and patterns of the names of cases that old runtimes get wrong or refuse.
 
-tflite-runtime 2.14 broadcasts transposed matrices wrongly, and beyond its memory; it lacks
-FULLY_CONNECTED 12, composites, TRANSPOSE_CONV of floats with weights of int8, and the scales of an
-embedding's rows.
+tflite-runtime 2.14 broadcasts transposed matrices wrongly, and beyond its memory. It lacks
+composites, DILATE, REDUCE_WINDOW, CONV_2D 8, FULLY_CONNECTED 11 and 12, TRANSPOSE_CONV of floats
+with weights of int8, and the scales of an embedding's rows. ai-edge-litert 1.0 reads weights of
+4 bits as bytes where activations have 16.
 """
 
 
