@@ -64,7 +64,7 @@ def portrait(folder: Path) -> Path:
 def test_every_example_is_run_and_shown() -> None:
     tested = Path(__file__).read_text(encoding="utf-8")
     page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
-    for path in EXAMPLES.iterdir():
+    for path in EXAMPLES.glob("*.*"):
         assert f'"{path.stem}"' in tested, path
         assert f"examples/{path.name}" in page, path
         lines = path.read_text(encoding="utf-8").splitlines()
