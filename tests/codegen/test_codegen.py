@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import resources
+from itertools import product
 from pathlib import Path
 
 import jinja2
@@ -31,6 +32,9 @@ from litegpu.codegen import (
     TensorRef,
 )
 from litegpu.codegen import render as render_kernel
+from litegpu.codegen.dialect import SHARED_SIZES
+from litegpu.codegen.glsl import WEBGPU_NATIVE, WEBGPU_PACKED, GLSLDialect
+from litegpu.codegen.registers import KINDS
 from litegpu.codegen.sources import templates
 from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
@@ -404,23 +408,43 @@ def test_names_are_the_same_in_every_process() -> None:
 
 def kernels() -> Iterator[KernelText]:
     yield from build_network().program.kernels
-    for kind in ("F32", "F16"):
-        for vector in (True, False):
-            arguments = tuple(
-                Argument(f"a{written}", kind, vector, bool(written)) for written in (0, 1)
-            )
-            yield KernelText("kernel", arguments, (8, 4, 2), (("float4", "scratch", 8),), "body;\n")
+    shared = tuple((kind, f"scratch_{kind}", 8) for kind in SHARED_SIZES)
+    for kind, vector in [("U32", False), *product(KINDS.values(), (True, False))]:
+        arguments = tuple(
+            Argument(f"a{written}", kind, vector, bool(written)) for written in (0, 1)
+        )
+        yield KernelText("kernel", arguments, (8, 4, 2), shared, "body;\n")
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_dialect_writes_every_kind_of_argument(dialect: str) -> None:
+FLAVOURS = (*DIALECTS.values(), GLSLDialect(WEBGPU_PACKED), GLSLDialect(WEBGPU_NATIVE))
+
+
+@pytest.mark.parametrize("dialect", FLAVOURS, ids=(*DIALECTS, "packed", "native"))
+def test_every_dialect_writes_every_kind_of_argument(dialect: Dialect) -> None:
     for kernel in kernels():
-        text = DIALECTS[dialect].kernel(kernel)
+        text = dialect.kernel(kernel)
         assert kernel.name in text
         assert kernel.body in text
         for argument in kernel.arguments:
             pointer = re.search(rf"([\w ]+)(?:\*|buffer )(?:\w+ |block_)?{argument.name}\b", text)
             assert pointer is not None
-            assert bool(re.search("const |readonly ", pointer[1])) is not argument.written
-        for _, name, length in kernel.shared:
-            assert f"{name}[{length}]" in text
+            fixed = bool(re.search("const |readonly ", pointer[1]))
+            # In WebGPU the same buffer may be read by one argument and written by another.
+            by_use = dialect in DIALECTS.values()
+            assert fixed is (not argument.written if by_use else argument.constant)
+        for kind, name, length in kernel.shared:
+            assert re.search(rf"\b{kind}\b.* {name}\[{length}\]", text)
+
+
+@pytest.mark.parametrize("dialect", FLAVOURS, ids=(*DIALECTS, "packed", "native"))
+def test_dialects_differ_in_no_word(dialect: Dialect) -> None:
+    """What OpenCL C has for an element type, the others have too, but for those of `_ABSENT`."""
+    expected = {word for word in defined_words(DIALECTS["opencl"]) if _KIND.search(word)}
+    absent = {word for kind, word in _ABSENT if dialect.name == kind}
+    assert expected - defined_words(dialect) <= absent
+    assert {"LOAD4_I64", "CAST4_I64_F32", "STORE1_F16", "WHERE4_I32"} <= expected
+
+
+_KIND = re.compile(r"^[A-Z].*_(F32|F16|U32|BOOL8|[SUI](8|16|32|64))")
+_ABSENT = (("glsl", "FLOOR_DIV4_I64"), ("glsl", "STORE1_F16"))
+"""Words that a dialect needs in none of its kernels, or that some device cannot have."""

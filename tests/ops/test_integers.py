@@ -10,8 +10,10 @@ import numpy.typing as npt
 import pytest
 
 from answering import answers
+from cases.base import LARGE
 from litegpu.backends.base import DeviceInfo
 from litegpu.zoo.writer import ModelWriter
+from op_runner import kept_busy_by
 
 Array = npt.NDArray[Any]
 
@@ -42,6 +44,20 @@ def elements(dtype: str) -> Array:
         ends = np.iinfo(kind)
         whole = [n for n in (*_LONGS, *range(-9, 9)) if ends.min <= n <= ends.max]
         return np.resize(np.array([ends.min, ends.max, *whole], kind), (3, 17))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_items_that_share_a_sum_agree_with_the_cpu(dtype: str, device: DeviceInfo) -> None:
+    """As on a GPU: a CPU that plays one has too few cores for that."""
+    given = np.resize(elements(dtype), (1, 7, 9, 6))
+    writer = ModelWriter()
+    x, axes = writer.input(given.shape, dtype), writer.constant([0, 1, 2, 3], "int32")
+    for op in ("SUM", "REDUCE_MAX", "REDUCE_MIN"):
+        writer.output(writer.op(op, [x, axes], [()], dtype=dtype))
+    content = writer.build()
+    with kept_busy_by(LARGE):
+        got = answers(content, device, given)
+    assert [each.item() for each in got] == [each.item() for each in answers(content, None, given)]
 
 
 @pytest.mark.parametrize("source", TYPES)

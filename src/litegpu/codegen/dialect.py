@@ -47,7 +47,7 @@ PLAIN_LAUNCH = LaunchAttributes()
 
 
 SHARED_SIZES = {"float": 4, "float4": 16, "int": 4, "int4": 16, "uint4": 16, "Long4": 32}
-"""Size in bytes of each element type in work-group memory."""
+"""Size in bytes of each element type in work-group memory; all dialects have these types."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,7 +274,7 @@ class GLSLDialect(Dialect):
         lines += [
             self._declare(binding, argument) for binding, argument in enumerate(text.arguments)
         ]
-        lines += [f"shared {_SHARED[kind]} {name}[{length}];" for kind, name, length in text.shared]
+        lines += [f"shared {kind} {name}[{length}];" for kind, name, length in text.shared]
         lines.append("void main() {")
         if text.attributes.folded is not None:
             lines.append(f"    if (GROUP >= {math.prod(text.attributes.folded)}) return;")
@@ -289,9 +289,6 @@ class GLSLDialect(Dialect):
         access = "readonly " if self.fixed(argument) else ""
         block = f"buffer block_{argument.name} {{ {element} {argument.name}[]; }};"
         return f"layout(std430, binding = {binding}) {access}{block}"
-
-
-_SHARED = {"float": "float", "float4": "vec4", "int": "int", "int4": "ivec4"}
 
 
 def _folded_words(text: KernelText) -> Iterator[str]:

@@ -54,6 +54,7 @@ ivec4 from_{kind}({words} words) {{ return ivec4({from_words}); }}
 
 _INT = """\
 #define int4 ivec4
+#define uint4 uvec4
 #define LOAD4_I32(buffer, i) buffer[i]
 #define LOAD1_I32(buffer, i) buffer[i]
 #define LANE4_I32(buffer, i) buffer[(i) >> 2][(i) & 3]
