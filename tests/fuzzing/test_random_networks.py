@@ -16,6 +16,7 @@ import pytest
 from cases.base import Case
 from cases.conv_2d import Conv
 from cases.elementwise import Binary, Unary
+from cases.resize_bilinear import Resize
 from cuda_emulator import INFO
 from every_backend import present
 from fuzz import causes
@@ -27,6 +28,7 @@ from fuzzing.network_oracle import (
     WAYS,
     NetworkOracle,
     _difference,
+    _is_undecided,
     checked,
     modes,
     save,
@@ -176,6 +178,29 @@ def test_integers_are_exact_where_no_floats_lead_to_them() -> None:
     for changed in range(2):
         got = [(wanted + (number == changed)).astype(np.int8) for number in range(2)]
         assert bool(_difference(written, [wanted] * 2, got, exact)) == (changed == 0)
+
+
+def test_a_result_is_undecided_where_rounding_leads_to_nan_alone() -> None:
+    """A root of what cancels; a sum that is NaN on a device alone is wrong."""
+    writer = ModelWriter()
+    a, b = writer.input((16,)), writer.input((16,))
+    root = writer.op("SQRT", [writer.op("SUB", [a, b], [(16,)])], [(16,)])
+    writer.output(root, writer.op("ADD", [a, b], [(16,)]))
+    ones, zeros = np.ones(16, np.float32), np.zeros(16, np.float32)
+    written, (mode,) = Written(writer.build(), (ones, ones)), list(modes(Network("", 0, ())))[1:]
+    expected = [zeros, 2 * ones]
+    assert _is_undecided(written, expected, [3 * ones, 2 * ones], mode)
+    assert not _is_undecided(written, expected, [zeros, np.nan * ones], mode)
+    assert not _is_undecided(written, expected, [3 * ones, 3 * ones], mode)
+
+
+def test_resizes_that_leave_their_image_are_left_out() -> None:
+    layer = Layer(0, Resize(image=(1, 2, 2, 3), size=(2, 195)))
+    result = checked(Task(pickle.dumps(Network("small-int8", 0, (layer,))), 0, options=OPENCL))
+    assert (result.status, result.text) == (
+        "refused",
+        "left out: the CPU reads pixels beyond an image",
+    )
 
 
 def test_findings_are_counted_by_their_cause() -> None:

@@ -12,6 +12,7 @@ import pytest
 from answering import answers
 from cases.base import LARGE
 from litegpu.backends.base import DeviceInfo
+from litegpu.graph import Quantization
 from litegpu.zoo.writer import ModelWriter
 from op_runner import kept_busy_by
 
@@ -129,3 +130,18 @@ def test_by_zero_is_no_reason_to_stop(device: DeviceInfo) -> None:
     np.testing.assert_array_equal(quotients, [-(2**31)] * 2 + [-(2**30), -7, 7, -3, 5, -5, 2])
     np.testing.assert_array_equal(floors, [-(2**31)] * 2 + [-(2**30), -7, 7, -4, 5, -5, 2])
     np.testing.assert_array_equal(rests, [0, 0, 0, 0, 0, 1, 0, 0, 1])
+
+
+def test_an_int8_resize_repeats_the_last_pixel(device: DeviceInfo) -> None:
+    """A step that is rounded up leads beyond it, where the CPU reads the next row's pixels."""
+    writer, scale = ModelWriter(), Quantization((1.0,), (0,))
+    x = writer.input((1, 2, 2, 3), "int8", quantization=scale)
+    inputs = [x, writer.constant([2, 195], "int32")]
+    y = writer.op(
+        "RESIZE_BILINEAR", inputs, [(1, 2, 195, 3)], dtype="int8", version=2, quantization=scale
+    )
+    writer.output(y)
+    content, given = writer.build(), np.arange(-6, 6, dtype=np.int8).reshape(1, 2, 2, 3)
+    (expected,), (got,) = answers(content, None, given), answers(content, device, given)
+    np.testing.assert_array_equal(got[:, :, :187], expected[:, :, :187])
+    np.testing.assert_array_equal(got[:, :, 187:], np.repeat(given[:, :, 1:], 8, 2))

@@ -25,6 +25,8 @@ from fuzzing.rounding import HALF_ULP, TRIES
 from fuzzing.shrinking import shrunk
 from fuzzing.worker import ULP, Result, Task, Worker
 from litegpu.errors import LitegpuError
+from litegpu.ops.exact.resize import fixed_point
+from litegpu.ops.quantized_resize import ONE
 from litegpu.options import InferencePriority
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import objects, schema
@@ -199,6 +201,8 @@ def checked(task: Task) -> Result:
         exact = _invoke(interpreter, written.inputs)
         if not _is_finite(written):
             return Result("refused", text="left out: infinities or NaN on the way")
+        if _reads_beyond(written):
+            return Result("refused", text="left out: the CPU reads pixels beyond an image")
     except (UnfitError, LitegpuError, RuntimeError, ValueError) as error:
         return Result("refused", text=f"refused by the CPU: {str(error)[-200:]}")
     if task.options is None:
@@ -233,6 +237,21 @@ def _is_finite(written: Written) -> bool:
     """Whether all numbers on the way are; what integers an infinity becomes is nobody's promise."""
     way = storing.all_tensors(written.content, written.inputs).values()
     return all(np.all(np.isfinite(each)) for each in way if each.dtype == np.float32)
+
+
+def _reads_beyond(written: Written) -> bool:
+    """Whether the CPU resizes an int8 image by steps that are rounded up so far as to leave it."""
+    model = storing.Storing(written.content)
+    tensors = model.graph.tensors
+    for operator in model.graph.operators:
+        source, result = tensors[operator.inputs[0]], tensors[operator.outputs[0]]
+        if model.name(operator) == "RESIZE_BILINEAR" and source.type == model.types["INT8"]:
+            options = operator.builtinOptions
+            for size, out in zip(source.shape[1:3], result.shape[1:3], strict=True):
+                last = fixed_point(size, out, options.alignCorners, options.halfPixelCenters)[-1]
+                if last >= ONE * size:
+                    return True
+    return False
 
 
 class _Warnings(logging.Handler):
@@ -309,40 +328,54 @@ def _difference(
     written: Written, expected: Sequence[Array], got: Sequence[Array], mode: Mode
 ) -> str:
     """Return how results differ from the CPU's beyond a mode's limit, or an empty text."""
+    return next(iter(_differences(written, expected, got, mode).values()), "")
+
+
+def _differences(
+    written: Written, expected: Sequence[Array], got: Sequence[Array], mode: Mode
+) -> dict[int, str]:
+    """Return how outputs differ from the CPU's, of those that do beyond a mode's limit."""
     zero_points, pure = _zero_points(written), _are_pure(written)
-    for number, (wanted, found) in enumerate(zip(expected, got, strict=True)):
-        if wanted.shape != found.shape or wanted.dtype != found.dtype:
-            return (
-                f"output {number}: {found.dtype}{found.shape} "
-                f"instead of {wanted.dtype}{wanted.shape}"
-            )
-        if np.array_equal(wanted, found, equal_nan=wanted.dtype.kind == "f"):
-            continue
-        floats = wanted.dtype.kind == "f"
-        if floats and np.any(np.isfinite(wanted) & ~np.isfinite(found)):
-            return f"output {number}: not finite where the CPU is"
-        limit = mode.limit
-        if not floats and zero_points[number] is None:
-            limit = 0.0 if mode.limit < _HALF else 0.05
-        elif limit == _EXACT and (floats or not pure[number]):
-            limit = _HALF
-        zero = zero_points[number] or 0.0
-        a, b = (np.nan_to_num(each.astype(np.float64)) - zero for each in (wanted, found))
-        error, peak = relative_error(a, b), float(np.max(np.abs(a - b)))
-        largest = float(np.max(np.abs(a))) or 1.0
-        if error > limit or (floats and peak > _PEAK * limit * largest):
-            at = tuple(map(int, np.unravel_index(int(np.argmax(np.abs(a - b))), a.shape)))
-            return (
-                f"output {number} {wanted.shape}: error {error:.3g} above {limit:g}; {found[at]} "
-                f"instead of {wanted[at]} at {at}; {int(np.sum(a != b))} of {a.size} differ"
-            )
-    return ""
+    found = {
+        number: _difference_of(wanted, given, zero_points[number], pure[number], mode)
+        for number, (wanted, given) in enumerate(zip(expected, got, strict=True))
+    }
+    return {number: f"output {number}{text}" for number, text in found.items() if text}
+
+
+def _difference_of(
+    wanted: Array, found: Array, zero_point: float | None, pure: bool, mode: Mode
+) -> str:
+    """Return how a result differs from the CPU's beyond a mode's limit, or an empty text."""
+    if wanted.shape != found.shape or wanted.dtype != found.dtype:
+        return f": {found.dtype}{found.shape} instead of {wanted.dtype}{wanted.shape}"
+    if np.array_equal(wanted, found, equal_nan=wanted.dtype.kind == "f"):
+        return ""
+    floats = wanted.dtype.kind == "f"
+    if floats and np.any(np.isfinite(wanted) & ~np.isfinite(found)):
+        return ": not finite where the CPU is"
+    limit = mode.limit
+    if not floats and zero_point is None:
+        limit = 0.0 if mode.limit < _HALF else 0.05
+    elif limit == _EXACT and (floats or not pure):
+        limit = _HALF
+    zero = zero_point or 0.0
+    a, b = (np.nan_to_num(each.astype(np.float64)) - zero for each in (wanted, found))
+    error, peak = relative_error(a, b), float(np.max(np.abs(a - b)))
+    largest = float(np.max(np.abs(a))) or 1.0
+    if error <= limit and not (floats and peak > _PEAK * limit * largest):
+        return ""
+    at = tuple(map(int, np.unravel_index(int(np.argmax(np.abs(a - b))), a.shape)))
+    return (
+        f" {wanted.shape}: error {error:.3g} above {limit:g}; {found[at]} "
+        f"instead of {wanted[at]} at {at}; {int(np.sum(a != b))} of {a.size} differ"
+    )
 
 
 def _is_undecided(
     written: Written, expected: Sequence[Array], got: Sequence[Array], mode: Mode
 ) -> bool:
-    """Whether rounding moves the CPU's own results about as far from what they are."""
+    """Whether rounding moves the CPU's own results about as far, of those beyond the limit."""
     if [each.shape for each in expected] != [each.shape for each in got]:
         return False
     pairs = zip(expected, got, _are_pure(written), strict=True)
@@ -362,7 +395,8 @@ def _is_undecided(
         ]
         interpreter = runtime.interpreter(content, builtin_kernels=True)
         nearby.append(_invoke(interpreter, inputs))
-    for index, (wanted, found) in enumerate(zip(expected, got, strict=True)):
+    for index in _differences(written, expected, got, mode):
+        wanted, found = expected[index], got[index]
         for norm in (np.linalg.norm, np.max):
             away = [_away(each[index], wanted, norm) for each in nearby]
             if _away(found, wanted, norm) > _FACTOR * max(away):
@@ -371,10 +405,11 @@ def _is_undecided(
 
 
 def _away(first: Array, second: Array, norm: Any) -> float:
+    """Return the norm of a difference: infinite where a result is not finite."""
     if first.shape != second.shape or not first.size:
         return 0.0
     difference = np.abs(first.astype(np.float64) - second.astype(np.float64))
-    return float(norm(np.nan_to_num(difference).ravel()))
+    return float(norm(np.nan_to_num(difference, nan=np.inf, posinf=np.inf).ravel()))
 
 
 def _zero_points(written: Written) -> list[float | None]:

@@ -37,18 +37,22 @@ class ExactResize(Exact):
         return (Node(node.index, QUANTIZED_RESIZE, 1, inputs, node.outputs, attributes=attributes),)
 
 
-def _of_integers(size: int, out: int, align_corners: bool, half_pixel: bool) -> tuple[Between, ...]:
-    """Return two indices for each pixel, and what counts of each, in 1024ths."""
+def fixed_point(size: int, out: int, align_corners: bool, half_pixel: bool) -> list[int]:
+    """Return the input coordinate of each output pixel, in 1024ths, as the CPU rounds its steps."""
     if align_corners and out > 1:
         step = (ONE * (size - 1) + (out - 1) // 2) // (out - 1)
     else:
         step = (ONE * size + out // 2) // out
-    coordinates = [i * step + (step // 2 - ONE // 2 if half_pixel else 0) for i in range(out)]
+    return [i * step + (step // 2 - ONE // 2 if half_pixel else 0) for i in range(out)]
+
+
+def _of_integers(size: int, out: int, align_corners: bool, half_pixel: bool) -> tuple[Between, ...]:
+    """Return two indices for each pixel, and what counts of each, in 1024ths."""
     found = []
-    for coordinate in coordinates:
+    for coordinate in fixed_point(size, out, align_corners, half_pixel):
         low, high = max(int(coordinate / ONE), 0), min(int((coordinate + ONE - 1) / ONE), size - 1)
         near = coordinate - ONE * low
-        # Beyond the last pixel the CPU reads what lies in memory there.
+        # Steps that were rounded up lead beyond the last pixel: the CPU reads other memory there.
         found.append((min(low, size - 1), high, float(ONE - near), float(near)))
     return tuple(found)
 
