@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import logging
 import os
@@ -90,9 +89,9 @@ def partitions_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a GPU, too, take the small partitions that tests make: as a software device does."""
     from litegpu.delegation.cost_model import CostPolicy
 
-    lenient = functools.partial(CostPolicy, software=True)
     monkeypatch.setattr(
-        "litegpu.delegation.partitioner.CostPolicy", lambda costs, _software: lenient(costs)
+        "litegpu.delegation.partitioner.CostPolicy",
+        lambda costs, *_: CostPolicy(costs, software=True),
     )
 
 

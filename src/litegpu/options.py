@@ -146,7 +146,9 @@ class GpuDelegateOptions:
     Partitions of a graph that runs partly on the CPU are delegated if the estimate says that it is
     faster (docs/decisions/0013-partitions-that-pay-off.md), the largest saving first. A number for
     `min_nodes_per_partition` replaces the estimate: partitions of at least that many nodes are
-    delegated, the largest first. Neither applies to a graph that runs completely on the GPU.
+    delegated, the largest first. A graph that the GPU can run completely is delegated unless the
+    estimate says that it is clearly slower there; it always is with a number for
+    `min_nodes_per_partition`, and if a backend or a device is named.
 
     With `invoke_timeout_ms`, an invoke that takes longer fails with InvokeTimeoutError, and the
     device counts as lost. None: no limit.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,11 +17,12 @@ from litegpu.backends import BACKENDS
 from litegpu.delegation import partitioner as selection
 from litegpu.delegation.cost_model import RATES, CostModel, CostPolicy, NodeCountPolicy
 from litegpu.delegation.report import DelegationReport
-from litegpu.errors import ModelError, OptionsError
+from litegpu.errors import BindingError, ModelError, OptionsError
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.graph.partition import Candidates, Subset, choose
 from litegpu.ops.common.work import Work, work_of
 from litegpu.zoo.writer import ModelWriter, TensorRef
+from paper_device import DEVICE, PaperDevice, on_paper
 from small_models import (
     CPU_ONLY,
     assert_close,
@@ -37,7 +39,11 @@ from small_models import (
 @pytest.fixture
 def as_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose partitions as on a real GPU, whatever the device is."""
-    monkeypatch.setattr(selection, "CostPolicy", lambda costs, _software: CostPolicy(costs, False))
+    monkeypatch.setattr(
+        selection,
+        "CostPolicy",
+        lambda costs, _software, *requested: CostPolicy(costs, False, *requested),
+    )
 
 
 def report_of(delegate: GpuDelegate) -> DelegationReport:
@@ -151,22 +157,60 @@ def test_where_nothing_pays_off_the_log_and_a_profile_say_so(
         delegate.profile(running)
 
 
+@pytest.mark.parametrize(
+    ("options", "whole"),
+    [({}, False), ({"min_nodes_per_partition": 9}, True), ({"device": 0}, True)],
+)
 @pytest.mark.usefixtures("as_a_gpu")
-def test_a_whole_graph_is_never_too_small() -> None:
-    choices: tuple[GpuDelegateKeywords, ...] = ({}, {"min_nodes_per_partition": 9})
-    for options in choices:
-        delegate = GpuDelegate(**options)
-        interpreter(chain(["ABS"]), delegate)
-        assert report_of(delegate).whole_graph
+def test_a_small_whole_graph_is_for_those_who_ask_for_it(
+    options: GpuDelegateKeywords, whole: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    delegate = GpuDelegate(**options)
+    running = interpreter(chain(["ABS"]), delegate)
+    report = report_of(delegate)
+    assert report.whole_graph == whole
+    reasons = [text for text in caplog.messages if text.startswith("Left to the CPU: ")]
+    if whole:
+        assert (report.left_out, reasons) == ((), [])
+    else:
+        assert reasons and reasons[0].startswith("Left to the CPU: ABS (node 0): It would take")
+        assert "ABS (node 0): It would take about" in str(report)
+        with pytest.raises(BindingError, match="min_nodes_per_partition=0 puts small models on"):
+            delegate.bind_buffer(running, running.get_input_details()[0]["index"], None)
+
+
+@pytest.mark.parametrize("backend", RATES)
+@pytest.mark.usefixtures("as_a_gpu")
+def test_a_whole_graph_is_left_to_the_cpu_where_it_would_be_clearly_slower(backend: str) -> None:
+    """It may take 1.05 times the CPU's time and 20 us more, for the estimates are that rough."""
+
+    def taken(units: int) -> bool:
+        writer = ModelWriter()
+        y = writer.input((1, units))
+        weights = writer.constant(np.zeros((units, units), np.float32))
+        writer.output(writer.op("FULLY_CONNECTED", [y, weights, None], [y.shape]))
+        delegate = GpuDelegate()
+        interpreter(writer.build(), delegate)
+        report = report_of(delegate)
+        (part,) = report.partitions or report.left_out
+        assert part.estimate is not None
+        slower = part.estimate.gpu_seconds > 1.05 * part.estimate.cpu_seconds + 20e-6
+        assert bool(report.partitions) != slower
+        return not slower
+
+    with on_paper(PaperDevice(replace(DEVICE, backend=backend))):
+        found = [taken(units) for units in range(64, 3072, 192)]
+    assert found == sorted(found)
+    assert {*found} == {False, True}
 
 
 def test_a_software_device_takes_what_a_gpu_could_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """No partition is faster there; it is for trying things out."""
     reported = []
 
-    def noted(costs: CostModel, software: bool) -> CostPolicy:
+    def noted(costs: CostModel, software: bool, *requested: bool) -> CostPolicy:
         reported.append(software)
-        return CostPolicy(costs, software)
+        return CostPolicy(costs, software, *requested)
 
     monkeypatch.setattr(selection, "CostPolicy", noted)
     delegate = GpuDelegate()
@@ -452,6 +496,7 @@ def test_every_backend_has_rates() -> None:
 
 
 @pytest.mark.parametrize("backend", RATES)
+@pytest.mark.usefixtures("as_a_gpu")
 def test_the_rule_follows_from_the_figures(backend: str) -> None:
     """From some size on a step pays off, and there the estimate is what the rates say."""
     rates = RATES[backend]

@@ -9,8 +9,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from unittest import mock
+
+import pytest
 
 from hostile import growing, steps
+from litegpu.codegen import render
+from litegpu.engine import lowering
 from places import SUPPORT
 
 _NODES = 64
@@ -28,6 +33,17 @@ def test_steps_grow_with_the_nodes() -> None:
     assert [each["name"] for each in found] == list(growing.ALL)
     growth = {each["name"]: each["many"] / each["few"] for each in found}
     assert {name: each for name, each in growth.items() if each > _MOST_GROWTH} == {}
+
+
+@pytest.mark.parametrize("name", ["unpack_pack", "pad_slice", "siblings"])
+def test_nodes_that_need_the_same_text_share_it(name: str) -> None:
+    """Kernels of nodes that differ in their values alone are rendered once, however many."""
+    rendered = []
+    for count in (_NODES, 4 * _NODES):
+        with mock.patch.object(lowering, "render", mock.Mock(wraps=render)) as rendering:
+            steps.load(growing.ALL[name](count))
+        rendered.append(rendering.call_count)
+    assert rendered[0] == rendered[1] < _NODES // 4
 
 
 def test_lists_that_many_nodes_read_have_a_budget() -> None:

@@ -47,9 +47,9 @@ def much(writer: ModelWriter, x: TensorRef) -> TensorRef:
 def real_policy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose by costs as on a GPU, or on a software device, whatever the device is."""
 
-    def policy(costs: Any, software: bool) -> CostPolicy:
+    def policy(costs: Any, software: bool, *requested: bool) -> CostPolicy:
         # What other graphs call is judged on a software device, too.
-        return CostPolicy(costs, software and request.param)
+        return CostPolicy(costs, software and request.param, *requested)
 
     monkeypatch.setattr(selection, "CostPolicy", policy)
 
@@ -57,7 +57,11 @@ def real_policy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def as_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose by costs as on a GPU, whatever the device is."""
-    monkeypatch.setattr(selection, "CostPolicy", lambda costs, _software: CostPolicy(costs, False))
+    monkeypatch.setattr(
+        selection,
+        "CostPolicy",
+        lambda costs, _software, *requested: CostPolicy(costs, False, *requested),
+    )
 
 
 @pytest.fixture
@@ -140,12 +144,12 @@ def test_a_body_that_pays_for_its_copies_is_taken(invokes: Counter[int | None]) 
 
 
 @pytest.mark.usefixtures("real_policy")
-def test_what_a_user_invokes_is_taken_whole_whatever_its_size(
+def test_what_a_user_invokes_is_taken_whole_on_a_named_device_whatever_its_size(
     invokes: Counter[int | None],
 ) -> None:
     """No graph calls that of the second signature, which only its place tells from a body."""
     first, second = chain(["EXP"]), chain(["ABS", "NEG"])
-    delegate = GpuDelegate()
+    delegate = GpuDelegate(device=0)
     interpreter(with_subgraphs(first, second), delegate)
     assert report_of(delegate).whole_graph
     assert [each.whole_graph for each in report_of(delegate).subgraphs] == [True]

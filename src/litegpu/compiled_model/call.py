@@ -188,6 +188,7 @@ def _allocated(tensor: Tensor, instance: Instance, memory: str | None) -> Buffer
     if kind is MemoryKind.DEVICE:
         raise CompiledModelError(
             "Device memory requires a model that it runs completely; the report lists what the CPU "
-            'runs of this one. Use memory="host".'
+            'runs of this one. Use memory="host", or compile a small model with '
+            "min_nodes_per_partition=0."
         )
     return HostBuffer.allocate(tensor.nbytes)

@@ -135,7 +135,8 @@ class ModelContext:
         if stream is not None:
             raise BindingError(
                 "A `stream` is for models that one kernel list on CUDA runs whole; the report "
-                "lists the nodes on the CPU. Wait for the stream, and run without it."
+                "lists the nodes on the CPU. Wait for the stream, and run without it, or compile a "
+                "small model with min_nodes_per_partition=0."
             )
         read = partial(_contents, signature, inputs)
         return self._interpreted(signature, read, partial(_put, signature, outputs))

@@ -174,7 +174,8 @@ class CompiledModel(ModelTensors):
         if len(self._open()) > 1 or not self._main.runs_directly(self.signature):
             raise CompiledModelError(
                 "chunks requires a model of one signature that the GPU runs completely. The report "
-                "lists the operations of this one that the CPU runs. Compile it without `chunks`."
+                "lists the operations of this one that the CPU runs. Compile it without `chunks`, "
+                "or a small model with min_nodes_per_partition=0."
             )
         chunk = self.at_batch(rows_of_chunk(self.signature, count), contexts=count)
         try:

@@ -6,7 +6,7 @@ The figures and where they were measured: docs/decisions/0013-partitions-that-pa
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from litegpu.graph import Graph
@@ -46,6 +46,11 @@ _CPU_INNER_NODE = 0.4e-6
 """Seconds for a node of a loop's condition or body, in each pass: its values are copied, too."""
 _LOOP_MARGIN = 2.0
 """Ratio of GPU to CPU time from which a loop stays on the CPU: both estimates are rough."""
+_WHOLE_RATIO, _WHOLE_SECONDS = 1.05, 20e-6
+"""A whole graph may take this much of the CPU's time and this many seconds more on the GPU.
+
+The estimates of small graphs are that rough.
+"""
 _THREADS_HELP = 0.75
 """t threads are t to this power times as fast as one."""
 
@@ -166,12 +171,14 @@ class CostPolicy:
     """Delegates the partitions that are faster on the GPU, the largest saving first.
 
     A software device never saves time. There every partition is accepted, so that it can be tested,
-    and the one with the most work is taken.
+    and the one with the most work is taken. A graph that the GPU can run whole is taken unless it
+    would be clearly slower, and always on a device that was `requested`.
     """
 
-    def __init__(self, costs: CostModel, software: bool) -> None:
+    def __init__(self, costs: CostModel, software: bool, requested: bool = False) -> None:
         self._costs = costs
         self._software = software
+        self._requested = requested
         self.limit = 1 if software else NO_LIMIT
 
     def benefit(self, subset: Subset) -> float:
@@ -194,6 +201,14 @@ class CostPolicy:
             "CPU (min_nodes_per_partition overrides this)."
         )
 
+    def takes_whole(self, subsets: Sequence[Subset]) -> bool:
+        """Return whether a whole graph is not clearly slower on the GPU."""
+        if self._software or self._requested:
+            return True
+        found = [self._costs.estimate(subset) for subset in subsets]
+        gpu, cpu = sum(e.gpu_seconds for e in found), sum(e.cpu_seconds for e in found)
+        return gpu <= _WHOLE_RATIO * cpu + _WHOLE_SECONDS
+
 
 class NodeCountPolicy:
     """Delegates partitions of at least `least` nodes, the largest first."""
@@ -213,6 +228,10 @@ class NodeCountPolicy:
             return ""
         return f"Fewer nodes than min_nodes_per_partition={self._least}."
 
+    def takes_whole(self, subsets: Sequence[Subset]) -> bool:
+        """Return True: a whole graph is never too small."""
+        return True
+
 
 class NothingPolicy:
     """Delegates nothing, for one reason."""
@@ -229,6 +248,10 @@ class NothingPolicy:
     def reason_against(self, subset: Subset) -> str:
         """Return the reason."""
         return self._reason
+
+    def takes_whole(self, subsets: Sequence[Subset]) -> bool:
+        """Return False."""
+        return False
 
 
 class RequiredNodes:
@@ -250,3 +273,8 @@ class RequiredNodes:
     def reason_against(self, subset: Subset) -> str:
         """Return an empty text: this policy accepts every partition of enough nodes."""
         return "" if self._nodes.intersection(subset.nodes) else self._policy.reason_against(subset)
+
+    def takes_whole(self, subsets: Sequence[Subset]) -> bool:
+        """Return what the other policy does, and True with such nodes."""
+        required = any(self._nodes.intersection(subset.nodes) for subset in subsets)
+        return required or self._policy.takes_whole(subsets)

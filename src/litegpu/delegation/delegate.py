@@ -182,6 +182,7 @@ class GpuDelegate:
         from litegpu.delegation.partitioner import Selection
         from litegpu.graph.partition import exclusive_io
         from litegpu.runtime_abi.reader import thread_count
+        from litegpu.runtime_abi.subgraphs import Runs
 
         applied = self._applied
         if applied.primary is None:
@@ -192,8 +193,11 @@ class GpuDelegate:
             applied.checks.done(context)
             return []
         support = applied.checks.of(context)
-        on_cpu = (thread_count(context), preview, applied.subgraphs.runs(context))
-        selection = Selection(support, self.options, self.device, *on_cpu)
+        runs = applied.subgraphs.runs(context)
+        selection = Selection(
+            *(support, self.options, self.device, thread_count(context), preview, runs),
+            requested=not self._may_fall_back,
+        )
         with progress.watching(self._on_progress):
             choice, kernels, notes = self._compile_chosen(context, selection)
         if self.options.quantized_mode() == "exact":
@@ -206,7 +210,7 @@ class GpuDelegate:
                 kernel.bindable = exclusive_io(support.graph, subset)
         self._described.update(zip((kernel for _, kernel in kernels), parts, strict=True))
         report = self._make_report(selection, choice, kernels, parts, notes)
-        self._announce(report)
+        self._announce(report, runs is Runs.INVOKED)
         self._publish(report, primary=context == applied.primary)
         applied.checks.done(context)
         nodes = [n for subset, _ in kernels for n in subset.nodes]
@@ -448,21 +452,21 @@ class GpuDelegate:
             report = replace(before, subgraphs=(*before.subgraphs, report))
         self.report = self._applied.report = report
 
-    def _announce(self, report: DelegationReport) -> None:
+    def _announce(self, report: DelegationReport, invoked: bool = True) -> None:
+        """Log what the CPU runs; of a graph that is not `invoked`, only what the GPU cannot."""
         from litegpu.runtime_abi.opcodes import code_of, known_name
 
         if config.debug_level() >= 1:
             _log.info("%s", report)
-        if not report.rejected:
-            return
-        for code in sorted({code_of(node.op) for node in report.rejected}):
-            _log.warning("WARNING: op code #%d cannot be handled by this delegate.", code)
-        reasons = {f"{known_name(node.op)}: {node.reason}" for node in report.rejected}
-        _log.warning(
-            "Following operations are not supported by GPU delegate:\n%s\n%s",
-            *("\n".join(sorted(map(printable, reasons))), report.summary()),
-        )
-        if not report.partitions:
+        if report.rejected:
+            for code in sorted({code_of(node.op) for node in report.rejected}):
+                _log.warning("WARNING: op code #%d cannot be handled by this delegate.", code)
+            reasons = {f"{known_name(node.op)}: {node.reason}" for node in report.rejected}
+            _log.warning(
+                "Following operations are not supported by GPU delegate:\n%s\n%s",
+                *("\n".join(sorted(map(printable, reasons))), report.summary()),
+            )
+        if not report.partitions and (invoked or report.rejected):
             for line in report.left_lines():
                 _log.warning("Left to the CPU: %s", line)
 

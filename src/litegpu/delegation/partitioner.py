@@ -43,11 +43,13 @@ class Selection:
         threads: int,
         preview: Preview,
         runs: Runs = Runs.INVOKED,
+        requested: bool = False,
     ) -> None:
         """Take a checked graph, the number of CPU threads, and how the graph is run.
 
         A graph that other graphs call must save time even if the GPU can run all of it: its caller
-        is on the CPU, and copies data at each call.
+        is on the CPU, and copies data at each call. With `requested`, the user has named the
+        backend or the device.
         """
         self.support = support
         self.preview = preview
@@ -68,7 +70,7 @@ class Selection:
         elif runs is Runs.ONCE:
             policy = NothingPolicy("It runs only once, which takes less time than compiling it.")
         else:
-            policy = CostPolicy(self.costs, device.software and not self._called)
+            policy = CostPolicy(self.costs, device.software and not self._called, requested)
         # The runtime itself has no kernels for most custom operations: without a delegate that
         # takes them it refuses the model.
         custom = [node.index for node in graph.nodes if code_of(node.op) == CUSTOM]

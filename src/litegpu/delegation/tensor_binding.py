@@ -29,6 +29,7 @@ def bind_tensor(
     raise BindingError(
         f"Tensor {tensor} cannot be bound: it is no input or output of the model that the GPU "
         f"alone reads or writes. Those are {known}."
+        + (" min_nodes_per_partition=0 puts small models on the GPU, too." if not kernels else "")
     )
 
 

@@ -150,6 +150,11 @@ class Lowering:
     constants: Constants = field(default_factory=Constants)
     _problems: list[str] = field(default_factory=list)
     """Problems of the node that is being lowered."""
+    _rendered: dict[str, tuple[object, KernelText]] = field(default_factory=dict)
+    """By what a text depends on, which is stored too: addresses in a key identify living objects.
+
+    Nodes that differ in their values alone share a text.
+    """
 
     def value(self, value_id: int) -> Value:
         """Return a value of the graph."""
@@ -231,7 +236,7 @@ class Lowering:
         local = request.local or group_for(request.grid, self.target, not request.work)
         sizes = [round_up(g, b) for g, b in zip(request.grid, local, strict=True)]
         groups, items = math.prod(sizes) // math.prod(local), math.prod(local)
-        kernel = render(
+        words = (
             request.template,
             variables,
             tensors,
@@ -243,6 +248,11 @@ class Lowering:
             groups,
             with_registers(request.attributes, groups, items, self.target),
         )
+        # Numbers that are equal may differ in their text: 1, 1.0 and True.
+        key = repr(words)
+        if key not in self._rendered:
+            self._rendered[key] = words, render(*words)
+        kernel = self._rendered[key][1]
         if self.compilation is not None:
             self.compilation.add(kernel)
         x, y, z = sizes
@@ -367,7 +377,7 @@ class _Buffers:
         self.bindings.append((index, constant))
         self.offsets.append(offset)
         self.storages.append(None if constant else storage)
-        return storage
+        return replace(storage, base=0)  # no text depends on which value it is
 
     def _move(self, part: tuple[int, bool, Storage], needed: int | None) -> None:
         storage = part[2]

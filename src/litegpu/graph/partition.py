@@ -44,6 +44,9 @@ class PartitionPolicy(Protocol):
     def reason_against(self, subset: Subset) -> str:
         """Return why the CPU should keep a partition, or an empty text."""
 
+    def takes_whole(self, subsets: Sequence[Subset]) -> bool:
+        """Return whether to delegate a graph that the GPU can run whole, in these partitions."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionChoice:
@@ -77,13 +80,17 @@ def choose(
     """Choose what to delegate: the whole graph if possible, else the best partitions of it.
 
     Folded nodes go with the partitions, so that they cut nothing, but never make one of their own.
-    A whole graph is taken however many partitions the runtime makes of it, unless others call it.
+    A whole graph that the policy takes is delegated however many partitions the runtime makes of
+    it, unless others call it.
     """
     graph, folded = candidates.graph, candidates.folded
     plan = [node.index for node in graph.nodes]
     real = set(candidates.supported).difference(folded)
+    whole: tuple[Subset, ...] = ()
     if real and len(real) + len(folded) == len(plan) and not candidates.called:
-        choice = PartitionChoice(tuple(s for s in preview(plan) if real & set(s.nodes)))
+        whole = tuple(s for s in preview(plan) if real & set(s.nodes))
+    if whole and policy.takes_whole(whole):
+        choice = PartitionChoice(whole)
     else:
         choice = _best(candidates, real, preview, policy, max_partitions)
     if len(choice.delegated) != 1 or len(choice.delegated[0].nodes) < len(plan):

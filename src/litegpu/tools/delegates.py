@@ -145,8 +145,9 @@ def recommend(model: bytes, gpu: GpuDelegate | None, refusal: str) -> Recommenda
     report = gpu.report
     del delegated
     if report is None or not report.delegated_nodes:
-        first = [f"{each.op}: {each.reason}" for each in report.rejected[:1]] if report else []
-        return _cpu(" ".join(["The GPU would run none of its operations.", *first]))
+        reasons = [f"{each.op}: {each.reason}" for each in report.rejected] if report else []
+        reasons += report.left_lines() if report else []
+        return _cpu(" ".join(["The GPU would run none of its operations.", *reasons[:1]]))
     if gpu.device.software:
         return _cpu(f"{gpu.device.title} is not a GPU but a GPU interface to the CPU.")
     share = f"{len(report.delegated_nodes)} of {report.total_nodes} operations run on it"
@@ -183,9 +184,10 @@ def _gpu_entry(gpu: GpuDelegate | None, refusal: str) -> Entry:
 
 def _gpu_takes(gpu: GpuDelegate, model: bytes) -> bool:
     delegated = with_delegate(model, gpu, builtin_kernels=True)
-    whole = bool(gpu.report and gpu.report.whole_graph)
+    report = gpu.report
     del delegated
-    return whole
+    # A sample is so small that it may be left to the CPU although the GPU can run it.
+    return report is not None and not report.rejected and gpu.error is None
 
 
 def _xnnpack_entry() -> Entry:

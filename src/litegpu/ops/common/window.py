@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from litegpu.codegen.storage import Shape4 as Shape4  # for passes, too
@@ -60,12 +61,6 @@ class Window:
         `coordinate(axis, index)` is the text of a row or column of the image, for indices inside
         it.
         """
-
-        def coordinate(axis: int, index: str) -> str:
-            if self.mirror is not None:
-                index = mirrored(index, self.mirror, self.seen(image)[axis])
-            return f"({index}) / {self.zoom[axis]}" if self.zoom[axis] > 1 else index
-
         return {
             "kernel": self.kernel,
             "stride": self.stride,
@@ -73,8 +68,13 @@ class Window:
             "pads": self.pads,
             "seen": self.seen(image),
             "mirrors": self.mirror is not None,
-            "coordinate": coordinate,
+            "coordinate": partial(self._coordinate, image),
         }
+
+    def _coordinate(self, image: Pair, axis: int, index: str) -> str:
+        if self.mirror is not None:
+            index = mirrored(index, self.mirror, self.seen(image)[axis])
+        return f"({index}) / {self.zoom[axis]}" if self.zoom[axis] > 1 else index
 
     def elements_read(self, rows: int, padded_channels: int) -> int:
         """Return the most elements that `rows` outputs need of images with `padded_channels`."""
