@@ -184,7 +184,7 @@ def test_a_small_whole_graph_is_for_those_who_ask_for_it(
 def test_a_whole_graph_is_left_to_the_cpu_where_it_would_be_clearly_slower(backend: str) -> None:
     """It may take 1.05 times the CPU's time and 20 us more, for the estimates are that rough."""
 
-    def taken(units: int) -> bool:
+    def is_delegated(units: int) -> bool:
         writer = ModelWriter()
         y = writer.input((1, units))
         weights = writer.constant(np.zeros((units, units), np.float32))
@@ -199,7 +199,7 @@ def test_a_whole_graph_is_left_to_the_cpu_where_it_would_be_clearly_slower(backe
         return not slower
 
     with on_paper(PaperDevice(replace(DEVICE, backend=backend))):
-        found = [taken(units) for units in range(64, 3072, 192)]
+        found = [is_delegated(units) for units in range(64, 3072, 192)]
     assert found == sorted(found)
     assert {*found} == {False, True}
 
