@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import gc
 import html
+import io
 import logging
-from collections.abc import Callable, Iterator
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,11 +18,14 @@ import pytest
 
 from fake_cuda import Status
 from litegpu import GpuDelegate, backends
+from litegpu.backends.base import DeviceInfo
 from litegpu.backends.cuda import driver as cuda_driver
 from litegpu.backends.failures import Failures
+from litegpu.backends.program import Program
 from litegpu.codegen import KernelText, render
-from litegpu.engine import lowering, partition
+from litegpu.engine import compiled, lethal, lowering, partition
 from litegpu.engine.fallback import _templates, reject
+from litegpu.engine.lethal import lethal_kernel
 from litegpu.errors import DeviceLostError, KernelError
 from litegpu.kernels.base import Plan, Rejected
 from litegpu.kernels.portable.conv import ConvPortable
@@ -326,6 +332,89 @@ def test_a_kernel_that_kills_its_device_is_not_used_again(
     assert_close(run(interpreter(model, again), x), expected)
     assert lines_of(again) == [line]
     assert (broke.rendered, len(deadly.contexts)) == (rendered, 1)
+
+
+class ConvSound(ConvBroken):
+    """The same for images of an even size, with a kernel that works."""
+
+    name = "conv_sound"
+
+    def plan(self, spec: ConvSpec, target: Any) -> Plan | Rejected:
+        plan = ConvPortable.plan(self, spec, target)
+        return Rejected("its image is odd") if spec.dst.shape[1] % 2 else plan
+
+
+@on_cuda
+def test_only_the_kernel_that_kills_its_device_is_replaced(
+    backend: str,
+    breaking: Callable[..., Breaking],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    breaking(ConvBroken.name, lambda kernel: kernel)
+    ways = (ConvSound(), *IMPLEMENTATIONS[ConvSpec])
+    monkeypatch.setitem(IMPLEMENTATIONS, ConvSpec, ways)
+    monkeypatch.setattr(ConvSound, "templates", ("conv_2d",))
+    tried = list[Sequence[str]]()
+
+    def lethal(program: Program, info: DeviceInfo, kernels: Sequence[str]) -> str:
+        tried.append(kernels)
+        return next(name for name in kernels if name.startswith("broken_"))
+
+    monkeypatch.setattr(compiled, "lethal_kernel", lethal)
+    writer = ModelWriter()
+    x = convolution(writer, writer.input((1, 6, 6, 4)), 4)
+    writer.output(convolution(writer, x, 4, stride=2))
+    model, given = writer.build(), random(1, 6, 6, 4)
+    deadly, delegate = Deadly(), GpuDelegate(backend="cuda")
+    target = interpreter(model, delegate)
+    deadly.armed = True
+    for _ in range(2):
+        assert_close(run(target, given), reference(model, given))
+    (names,) = tried
+    assert len(names) == 2
+    (line,) = lines_of(delegate)
+    assert line.startswith("conv_2d in place of conv_broken (node 1): it causes the loss of the ")
+    assert line in caplog.text
+
+
+@on_opencl
+@pytest.mark.parametrize("status", ["killed", "alive"])
+def test_the_kernel_that_kills_is_found_in_another_process(backend: str, status: str) -> None:
+    delegate = GpuDelegate(backend=backend)
+    target = interpreter(convolutions(6), delegate)
+    (kernel,) = delegate._living()
+    program = kernel.compiled.program
+    names = tuple(each.name for each in program.kernels)
+    assert len(names) == 2
+    if status == "killed":
+        wild = dataclasses.replace(program.kernels[1], body="*(volatile __global int *)8 = 1;\n")
+        program = dataclasses.replace(program, kernels=(program.kernels[0], wild))
+    found = lethal_kernel(program, delegate.device, names)
+    assert found == (names[1] if status == "killed" else "")
+    del target
+
+
+def test_each_kernel_runs_alone(
+    backend: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    delegate = GpuDelegate(backend=backend)
+    target = interpreter(convolutions(6), delegate)
+    (kernel,) = delegate._living()
+    program, info = kernel.compiled.program, delegate.device
+    parts = [lethal._alone(program, each.name) for each in program.kernels]
+    given = io.BytesIO(pickle.dumps((info.backend, info.index, parts)))
+    monkeypatch.setattr(sys, "stdin", mock.Mock(buffer=given))
+    assert lethal.main([]) == 0
+    assert capsys.readouterr().out.split() == ["0", "finished", "1", "finished"]
+    del target
+
+
+def test_without_a_python_to_start_no_kernel_is_known_to_kill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert lethal_kernel(mock.Mock(), mock.Mock(), ["some"]) == ""
 
 
 @on_cuda

@@ -15,8 +15,8 @@ import pytest
 
 from litegpu import backends
 from litegpu.errors import OptionsError
+from litegpu.host.children import Ended
 from litegpu.tools import cli, doctor
-from litegpu.tools.children import Ended
 from litegpu.tools.doctor import host as about
 from litegpu.tools.doctor import libraries, nodes, nvidia, outcomes, trial
 from litegpu.tools.doctor.findings import Check, Finding, Machine, run_checks

@@ -11,10 +11,10 @@ import pytest
 
 import litegpu
 from litegpu import ModelError
+from litegpu.host.children import Ended
 from litegpu.tools import cli
 from litegpu.tools.check import runtime_trial
 from litegpu.tools.check.runtime_trial import Trial, try_model
-from litegpu.tools.children import Ended
 from litegpu.zoo.writer import ModelWriter
 from small_models import CPU_ONLY, chain, shifted
 

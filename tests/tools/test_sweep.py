@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from litegpu.host.children import Ended
 from litegpu.options import GpuDelegateOptions
 from litegpu.runtime_abi.interpreter import Output
 from litegpu.tools import (
@@ -23,7 +24,6 @@ from litegpu.tools import (
     cli,
     sweep,
 )
-from litegpu.tools.children import Ended
 from litegpu.tools.flags import FlagParser
 from litegpu.tools.registrar import changed_options
 from litegpu.tools.sweep import runs as sweep_runs

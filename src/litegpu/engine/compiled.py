@@ -18,7 +18,8 @@ from litegpu.backends.execution import Executable, ExecutionContext
 from litegpu.backends.program import Program
 from litegpu.engine.choices import Choices
 from litegpu.engine.facts import PartitionFacts
-from litegpu.engine.fallback import exclude
+from litegpu.engine.fallback import exclude, replaceable
+from litegpu.engine.lethal import lethal_kernel
 from litegpu.engine.program import BuiltProgram, build_program
 from litegpu.engine.ranges import RangeWatch
 from litegpu.engine.selected import Selected
@@ -142,9 +143,19 @@ class CompiledPartition:
             raise
 
     def blame(self, error: DeviceLostError, device: Device) -> None:
-        """Exclude the implementations whose kernels ran when a device was lost. See exclude."""
-        templates = {launch.template for launch in self.facts.launches}
-        exclude(templates, error, device.failures)
+        """Exclude the implementation whose kernel a device is lost with.
+
+        All special ones whose kernels ran if no kernel is known to lose it alone.
+        """
+        launches = self.facts.launches
+        suspects = replaceable(launch.template for launch in launches)
+        kernels = {each.kernel: each.template for each in launches if each.template in suspects}
+        found = ""
+        if len(suspects) > 1:
+            found = lethal_kernel(self.program, device.info, tuple(kernels))
+        if found:
+            suspects = frozenset([kernels[found]])
+        exclude(suspects, error, device.failures, certain=bool(found))
 
     def close(self) -> None:
         """Release everything on the device."""

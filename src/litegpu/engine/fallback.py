@@ -9,7 +9,7 @@ from litegpu.engine.program import BuiltProgram
 from litegpu.engine.selected import Selected
 from litegpu.errors import DeviceLostError, KernelError
 from litegpu.graph import Node
-from litegpu.kernels.base import outline
+from litegpu.kernels.base import Implementation, outline
 from litegpu.kernels.selector import IMPLEMENTATIONS, Selection
 from litegpu.ops.base import get
 from litegpu.wording import shown_nodes
@@ -52,14 +52,24 @@ def replacements(chosen: Iterable[tuple[Node, Selection]]) -> Iterator[str]:
         yield f"{by} in place of {name} ({shown_nodes(sorted(nodes))}): {reason}"
 
 
-def exclude(templates: Collection[str], error: DeviceLostError, failures: Failures) -> None:
-    """Exclude the implementations whose kernels ran when the device was lost.
+def replaceable(templates: Iterable[str]) -> frozenset[str]:
+    """Return the templates of special implementations: general ones have no alternative."""
+    return frozenset(templates) & {name for each in _special() for name in each.templates}
 
-    The failing kernel is unknown, so all are excluded except the general ones, which have no
-    alternative.
+
+def exclude(
+    templates: Collection[str], error: DeviceLostError, failures: Failures, *, certain: bool = False
+) -> None:
+    """Exclude the special implementations of templates that ran when the device was lost.
+
+    `certain`: whether these alone lose it.
     """
-    every = (each for ways in IMPLEMENTATIONS.values() for each in ways if not each.general)
-    for each in every:
+    cause = "it causes" if certain else "it may have caused"
+    for each in _special():
         if not set(each.templates).isdisjoint(templates):
-            reason = f"it may have caused the loss of the device: {error.reason}"
+            reason = f"{cause} the loss of the device: {error.reason}"
             failures.unsafe.setdefault(each.name, reason)
+
+
+def _special() -> Iterator[Implementation]:
+    return (each for ways in IMPLEMENTATIONS.values() for each in ways if not each.general)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -21,9 +20,9 @@ from pathlib import Path
 
 from litegpu import config
 from litegpu.backends.cuda.compile_process import ASIDE, REPLY, REQUEST
+from litegpu.host.children import can_run_modules
 
 _PROGRAM = Path(__file__).with_name("compile_process.py")
-_PYTHON = re.compile(r"(python|pypy)[\d.]*t?(\.exe)?", re.IGNORECASE)
 _CPU_TIME = Path("/sys/fs/cgroup/cpu.max")
 """The Linux file with a container's CPU quota."""
 _FEWEST_CORES = 4
@@ -215,14 +214,9 @@ def _program() -> tuple[str, ...]:
 
     Applications that embed Python have none, and Python cannot run a program in an archive.
     """
-    executable = sys.executable or ""
-    if (
-        getattr(sys, "frozen", False)
-        or not _PYTHON.fullmatch(Path(executable).name)
-        or not _PROGRAM.is_file()
-    ):
+    if not can_run_modules() or not _PROGRAM.is_file():
         return ()
-    return (executable, "-I", "-S", "-B", str(_PROGRAM))
+    return (sys.executable, "-I", "-S", "-B", str(_PROGRAM))
 
 
 @cache

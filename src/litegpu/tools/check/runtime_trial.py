@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from litegpu.errors import LitegpuError
+from litegpu.host.children import run_module
 from litegpu.runtime_abi import interpreter as runtime
-from litegpu.tools.children import run_module
 
 _SECONDS = 60.0
 """Timeout of a trial in seconds; an unfinished one counts as neither rejected nor crashed."""

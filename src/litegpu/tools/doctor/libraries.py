@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from litegpu.tools.children import run_module
+from litegpu.host.children import run_module
 from litegpu.tools.doctor.findings import Finding, Machine
 
 TRIAL = "litegpu.tools.doctor.trial"

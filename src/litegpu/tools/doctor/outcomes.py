@@ -10,8 +10,8 @@ from importlib import util
 from typing import Any
 
 from litegpu.backends import BACKENDS, TITLES
+from litegpu.host.children import run_module
 from litegpu.runtime_abi.kernels import RUNTIMES
-from litegpu.tools.children import run_module
 from litegpu.tools.doctor.findings import Finding
 from litegpu.tools.doctor.libraries import TRIAL
 from litegpu.wording import shown_size, shown_time

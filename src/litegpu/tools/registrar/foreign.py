@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from litegpu.errors import DelegateLibraryError, OptionsError
+from litegpu.host.children import run_module
 from litegpu.runtime_abi import interpreter as runtime
-from litegpu.tools.children import run_module
 
 PATIENCE_SECS = 120.0
 """Seconds that a library may take to start and to run the model once."""

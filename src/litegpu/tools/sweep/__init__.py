@@ -12,8 +12,8 @@ from pathlib import Path
 
 from litegpu.backends import BACKENDS
 from litegpu.errors import ModelError, OptionsError, did_you_mean
+from litegpu.host.children import run_module
 from litegpu.runtime_abi.interpreter import default_threads
-from litegpu.tools.children import run_module
 from litegpu.tools.console import note
 from litegpu.tools.files import prints_json, try_to_write, write_bytes, write_json
 from litegpu.tools.flags import Flag, one_of, positive, positive_int

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from litegpu.host.children import Ended, run_module
 from litegpu.runtime_abi.interpreter import Output, dequantised
-from litegpu.tools.children import Ended, run_module
 from litegpu.tools.measure import compare
 
 CPU, BUILTIN = "XNNPACK", "built-in kernels"

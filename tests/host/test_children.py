@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from litegpu.tools.children import Ended, run_module
+from litegpu.host.children import Ended, run_module
 
 PROGRAM = """
 import os, subprocess, sys, time

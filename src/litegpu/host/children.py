@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 _PROGRAM = """
 import sys
@@ -35,6 +37,15 @@ class Ended:
         if self.status < 0:  # the status of a signal on POSIX
             return f"crashes: {signal.strsignal(-self.status)}"
         return f"ends the process with status {self.status:#x}"
+
+
+def can_run_modules() -> bool:
+    """Whether there is a Python to start: applications that embed one, or are frozen, have none."""
+    name = Path(sys.executable or "").name
+    return not getattr(sys, "frozen", False) and bool(_PYTHON.fullmatch(name))
+
+
+_PYTHON = re.compile(r"(python|pypy)[\d.]*t?(\.exe)?", re.IGNORECASE)
 
 
 def run_module(
