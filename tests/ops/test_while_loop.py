@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,36 @@ def test_the_passes_of_a_loop(passes: int, start: int) -> None:
 def test_a_loop_of_too_many_passes() -> None:
     found = reason(both(decaying(257), [noise(2, 5)]))
     assert found == "It runs more than 256 times."
+
+
+@pytest.mark.parametrize(
+    ("order", "handed"),
+    [
+        (lambda a, b, s: (a, b, s), ""),
+        (lambda a, b, s: (a, s, b), "Its body returns input 2 as result 3, "),
+        (lambda a, b, s: (b, s, a), "Its body returns input 1 as result 3, "),
+        (lambda a, b, s: (b, a, s), "Its body returns input 1 as result 2, "),
+        (lambda a, b, s: (b, s, s), ""),
+        (lambda a, b, s: (a, b, a), ""),
+    ],
+)
+def test_bodies_that_hand_inputs_on(
+    order: Callable[[TensorRef, TensorRef, TensorRef], Carried], handed: str
+) -> None:
+    """The CPU copies the results to the inputs one by one: some are overwritten before."""
+    writer = ModelWriter()
+    carried = (writer.constant(0, np.int32), *(writer.input((2, 3)) for _ in range(3)))
+
+    def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+        count, a, b, c = values
+        total = inner.op("ADD", [inner.op("ADD", [a, b], [(2, 3)]), c], [(2, 3)])
+        return [counted(inner, count), *order(a, b, total)]
+
+    writer.output(*loop(writer, carried, body, 3)[1:])
+    report = both(writer.build(), [noise(2, 3), 2 * noise(2, 3), 3 * noise(2, 3)])
+    assert report.whole_graph is not bool(handed)
+    if handed:
+        assert reason(report) == f"{handed}which the CPU may overwrite before."
 
 
 def test_a_loop_whose_passes_hang_on_data() -> None:

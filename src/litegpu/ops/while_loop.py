@@ -138,6 +138,10 @@ def _check_graphs(graph: Graph, node: Node) -> str:
     quantized = not conditions and any(
         _is_stored(graph.values[v]) for v in (*node.inputs, *node.outputs)
     )
+    if conditions and (handed := _handed_on(body)):
+        return "Its body returns input {} as result {}, which the CPU may overwrite before.".format(
+            *handed
+        )
     for inner in node.graphs:
         used = {v for each in inner.nodes for v in (*each.inputs, *each.outputs)} - {ABSENT}
         if not inner.values.keys() >= {*used, *inner.inputs, *inner.outputs}:
@@ -153,6 +157,21 @@ def _check_graphs(graph: Graph, node: Node) -> str:
             if len({computed_as(value) for value in values}) > 1:
                 return f"Tensor {carried[0]}, which it carries, has another type in its body."
     return ""
+
+
+def _handed_on(body: Graph) -> tuple[int, int] | None:
+    """Return an input and a later result of a loop's body, if they are the same value.
+
+    The CPU copies results to inputs one by one, in place unless a shape in the body is dynamic. So
+    what it copies last has the next pass's value.
+    """
+    changed: dict[int, int] = {}
+    for place, (source, result) in enumerate(zip(body.inputs, body.outputs, strict=True)):
+        if result in changed:
+            return changed[result], place
+        if result != source:
+            changed[source] = place
+    return None
 
 
 def _is_stored(value: Value) -> bool:
