@@ -136,7 +136,9 @@ def mixed_model() -> bytes:
     writer = ModelWriter()
     x = writer.input((1, 8))
     y = step(writer, CPU_ONLY, step(writer, "NEG", x))
-    writer.output(step(writer, CPU_ONLY, writer.op("STABLEHLO_ADD", [y, y], [(1, 8)])))
+    shape = writer.constant([1, 8], "int32")
+    drawn = writer.op("RANDOM_UNIFORM", [shape], [(1, 8)])
+    writer.output(y, step(writer, CPU_ONLY, drawn))
     return writer.build()
 
 
@@ -144,13 +146,13 @@ def test_a_real_report_and_the_messages_that_users_know(caplog: pytest.LogCaptur
     delegate = GpuDelegate()
     interpreter(mixed_model(), delegate)
     assert messages(caplog) == [
+        (logging.WARNING, "WARNING: op code #148 cannot be handled by this delegate."),
         (logging.WARNING, "WARNING: op code #159 cannot be handled by this delegate."),
-        (logging.WARNING, "WARNING: op code #163 cannot be handled by this delegate."),
         (
             logging.WARNING,
             "Following operations are not supported by GPU delegate:\n"
             "BITCAST: Operation is not supported.\n"
-            "STABLEHLO_ADD: Operation is not supported.\n"
+            "RANDOM_UNIFORM: Operation is not supported.\n"
             "1 operation will run on the GPU, and the remaining 3 operations will run on the CPU.",
         ),
     ]

@@ -15,7 +15,7 @@ from cases.logic import COMPARISONS
 from litegpu.backends.base import DeviceInfo
 from litegpu.graph import DType
 from litegpu.ops.common.function import Function
-from litegpu.ops.common.functions import BINARY, UNARY
+from litegpu.ops.common.functions import BINARY, STABLEHLO, UNARY
 from litegpu.ops.common.types import FLOATS
 from litegpu.zoo.writer import ModelWriter
 from op_runner import kept_busy_by
@@ -82,7 +82,7 @@ def test_operations_of_one_operand(device: DeviceInfo) -> None:
 
 
 def test_operations_of_two_operands(device: DeviceInfo) -> None:
-    names = names_of(BINARY)
+    names = names_of({**BINARY, **STABLEHLO})
     first, second = np.stack(np.meshgrid(SPECIAL, SPECIAL)).reshape(2, -1)
     check([name for name in names if name not in _BY_ZERO], [first, second], device)
     nonzero = second != 0.0

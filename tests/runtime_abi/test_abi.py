@@ -95,7 +95,12 @@ PARAMS_LAYOUT: dict[str, tuple[str, int]] = {
     "UNIDIRECTIONAL_SEQUENCE_LSTM": ("TfLiteUnidirectionalSequenceLSTMParams", 16),
     "UNIDIRECTIONAL_SEQUENCE_RNN": ("TfLiteSequenceRNNParams", 12),
     "UNPACK": ("TfLiteUnpackParams", 8),
+    "STABLEHLO_CASE": ("TfLiteStablehloCaseParams", 84),
     "STABLEHLO_COMPOSITE": ("TfLiteStablehloCompositeParams", 16),
+    "STABLEHLO_GATHER": ("TfLiteStablehloGatherParams", 296),
+    "STABLEHLO_PAD": ("TfLiteStablehloPadParams", 192),
+    "STABLEHLO_REDUCE_WINDOW": ("TfLiteStablehloReduceWindowParams", 392),
+    "STABLEHLO_SCATTER": ("TfLiteStablehloScatterParams", 240),
     "VAR_HANDLE": ("TfLiteVarHandleParams", 16),
     "WHILE": ("TfLiteWhileParams", 8),
 }

@@ -180,3 +180,39 @@ typedef struct {
   const uint8_t *attributes;
   size_t attributes_size;
 } TfLiteStablehloCompositeParams;
+typedef struct {
+  uint32_t branch_subgraph_indices[20];
+  uint32_t num_branches;
+} TfLiteStablehloCaseParams;
+typedef struct {
+  int64_t offset_dims[8];
+  int num_offset_dims;
+  int64_t collapsed_slice_dims[8];
+  int num_collapsed_slice_dims;
+  int64_t start_index_map[8];
+  int num_start_index_map;
+  int64_t index_vector_dim;
+  int64_t slice_sizes[8];
+  int num_slice_sizes;
+  bool indices_are_sorted;
+} TfLiteStablehloGatherParams;
+typedef struct {
+  int64_t edge_padding_low[8], edge_padding_high[8], interior_padding[8];
+} TfLiteStablehloPadParams;
+typedef struct {
+  int64_t window_dimensions[8], window_strides[8], base_dilations[8], window_dilations[8];
+  int64_t padding[16];
+  int body_subgraph_index;
+} TfLiteStablehloReduceWindowParams;
+typedef struct {
+  bool indices_are_sorted;
+  int64_t update_window_dims[8];
+  int num_update_window_dims;
+  int64_t inserted_window_dims[8];
+  int num_inserted_window_dims;
+  int64_t scatter_dims_to_operand_dims[8];
+  int num_scatter_dims_to_operand_dims;
+  int64_t index_vector_dim;
+  bool unique_indices;
+  int update_computation_subgraph_index;
+} TfLiteStablehloScatterParams;

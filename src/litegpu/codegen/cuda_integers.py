@@ -229,6 +229,8 @@ __device__ __forceinline__ float round_f16(float v) {
 }
 """
     + _of("float4", "ROUND4_F16", "float4 a", "round_f16(a.{0})")
+    + _of("int4", "AND4_I32", "int4 a, int4 b", "a.{0} & b.{0}")
+    + _of("Long4", "AND4_I64", "Long4 a, Long4 b", "a.{0} & b.{0}")
     + _of("int4", "XOR4_I32", "int4 a, int4 b", "a.{0} ^ b.{0}")
     + _of("int4", "SHIFT_LEFT4_I32", "int4 a, int4 n", "(int)((unsigned)a.{0} << n.{0})")
     + _of("int4", "SHIFT_RIGHT4_I32", "int4 a, int4 n", "a.{0} >> n.{0}")

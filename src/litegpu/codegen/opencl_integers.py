@@ -104,6 +104,8 @@ float RECIPROCAL(float a) {
     found += rest * 2u > by;
     return as_float(((253u - (bits >> 23)) << 23) + found - 0x800000u);
 }
+#define AND4_I32(a, b) ((a) & (b))
+#define AND4_I64(a, b) ((a) & (b))
 #define XOR4_I32(a, b) ((a) ^ (b))
 #define SHIFT_LEFT4_I32(a, n) as_int4(as_uint4(a) << as_uint4(n))
 #define SHIFT_RIGHT4_I32(a, n) ((a) >> (n))

@@ -1,11 +1,12 @@
-"""DILATE: elements of a constant between all elements of a value."""
+"""DILATE and STABLEHLO_PAD: elements of a constant between those of a value, and around them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 from litegpu.graph import DType, Graph, Node
-from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
+from litegpu.ops.base import NewValue, Op, Shape, Values, constant_list, register
 from litegpu.ops.common import checks
 from litegpu.ops.common.types import INTEGERS, MOVED
 from litegpu.ops.index_map import MixedRadix, Source, index_map_node
@@ -32,21 +33,98 @@ class Dilate(Op):
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         shape = graph.values[node.inputs[0]].shape
-        steps = constant_list(graph, node.inputs[1])
-        return (tuple((n - 1) * step + 1 for n, step in zip(shape, steps, strict=True)),)
+        return (spread_shape(shape, _dilations(graph, node)),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        """Map each index to digits: an element, and its distance, which is 0 for no constant."""
-        shape = graph.values[node.inputs[0]].shape
-        steps = constant_list(graph, node.inputs[1])
-        fill = constant_list(graph, node.inputs[2])[0]
-        digits = [MixedRadix((n, step)) for n, step in zip(shape, steps, strict=True)]
-        sources = [
-            # At any distance the index is one beyond the input.
-            Source(((2 * axis, 1), (2 * axis + 1, n)), bounded=step > 1)
-            for axis, (n, step) in enumerate(zip(shape, steps, strict=True))
-        ]
-        return (index_map_node(graph, node, digits, sources, fill, cut=max(steps) > 1),)
+        return (spread_node(graph, node, _dilations(graph, node), node.inputs[2]),)
+
+
+@register
+class StablehloPad(Op):
+    """A constant before, after and between the elements of each dimension; less than 0 cuts off."""
+
+    name = "STABLEHLO_PAD"
+    max_version = 1
+    takes = (MOVED, MOVED)
+    gives = None
+    accepts: ClassVar[Mapping[str, Values]] = {
+        "interior_padding": Values(least=0, wrong=((-1,) * 8,))
+    }
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1,)),
+            checks.constant(graph, node, 1, "The padding value", MOVED),
+            lambda: _check_interior(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (spread_shape(graph.values[node.inputs[0]].shape, _spacing(graph, node)),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        return (spread_node(graph, node, _spacing(graph, node), node.inputs[1]),)
+
+
+class Spacing(NamedTuple):
+    """How the elements along an axis lie in another one: their distance, and the space around."""
+
+    step: int
+    before: int = 0
+    after: int = 0
+
+
+_DENSE = Spacing(1)
+
+
+def spread_shape(shape: Shape, spacing: Sequence[Spacing]) -> Shape:
+    """Return the shape of a value with space between and around its elements."""
+    return tuple(
+        (size - 1) * axis.step + 1 + axis.before + axis.after
+        for size, axis in zip(shape, spacing, strict=True)
+    )
+
+
+def spread_node(graph: Graph, node: Node, spacing: Sequence[Spacing], fill: int) -> Node:
+    """Return the node that puts the constant `fill` between and around the first input's elements.
+
+    An index consists of two digits: an element, and the distance from it, which is 0 for no
+    constant.
+    """
+    shape = graph.values[node.inputs[0]].shape
+    whole = spread_shape(shape, spacing)
+    digits, sources = [], []
+    for axis, (size, space) in enumerate(zip(shape, spacing, strict=True)):
+        step, before, _ = space
+        first = max(-(-before // step), 0)  # elements that would fit before the first one
+        begin = first * step - before
+        digits.append(MixedRadix((-(-(whole[axis] + begin) // step), step), begin))
+        # At any distance the index is beyond the input.
+        terms = ((2 * axis, 1), (2 * axis + 1, first + size))
+        sources.append(Source(terms, -first, bounded=space != _DENSE))
+    number = constant_list(graph, fill)[0]
+    cut = any(space != _DENSE for space in spacing)
+    return index_map_node(graph, node, digits, sources, number, cut)
+
+
+def _dilations(graph: Graph, node: Node) -> list[Spacing]:
+    return [Spacing(step) for step in constant_list(graph, node.inputs[1])]
+
+
+def _spacing(graph: Graph, node: Node) -> list[Spacing]:
+    rank = len(graph.values[node.inputs[0]].shape)
+    names = ("interior_padding", "edge_padding_low", "edge_padding_high")
+    between, before, after = (node.params[name][:rank] for name in names)
+    rows = zip(between, before, after, strict=True)
+    return [Spacing(count + 1, low, high) for count, low, high in rows]
+
+
+def _check_interior(graph: Graph, node: Node) -> str:
+    shape = graph.values[node.inputs[0]].shape
+    between = node.params["interior_padding"][: len(shape)]
+    if not shape or min(between) < 0:
+        return f"The interior_padding {between} does not fit {list(shape)}, or is less than 0."
+    return ""
 
 
 def _check_dilations(graph: Graph, node: Node) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 
+from litegpu.codegen import register_of
 from litegpu.graph import SELF, EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY, NewValue, Op, Shape, add
 from litegpu.ops.common import checks, facts
@@ -17,11 +19,13 @@ from litegpu.ops.common.functions import (
     ACTIVATIONS,
     BINARY,
     BOUNDED_INTEGERS,
+    STABLEHLO,
     UNARY,
     activation_epilogue,
+    cast_name,
     function_of,
 )
-from litegpu.ops.common.types import is_quantized
+from litegpu.ops.common.types import NUMBERS, is_quantized
 from litegpu.ops.exact.elementwise import EXACT_BINARY
 from litegpu.ops.exact.unary import EXACT_UNARY
 
@@ -125,7 +129,45 @@ class Prelu(Binary):
         return checks.first_of(super().check(graph, node), lambda: check_slopes(graph, node))
 
 
+class Stablehlo(Binary):
+    """Two inputs of one shape; integers wrap around within their type."""
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            super().check(graph, node),
+            lambda: _check_shapes(graph, node),
+            lambda: check_unscaled(graph, node),
+        )
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        (found,) = super().normalize(graph, node, new_value)
+        dtype = graph.values[node.outputs[0]].dtype
+        if dtype in NUMBERS.dtypes or self.name not in _GROWING:
+            return (found,)
+        wrap = EpilogueOp(cast_name(register_of(dtype), dtype))
+        return (replace(found, epilogue=(*found.epilogue, wrap)),)
+
+
+_GROWING = ("STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_SHIFT_LEFT")
+"""Whose results may need more bits than their operands."""
+
+
+def _check_shapes(graph: Graph, node: Node) -> str:
+    first, second = (graph.values[v].shape for v in node.inputs)
+    if first == second:
+        return ""
+    return f"Operands of {list(first)} and {list(second)} are not of one shape."
+
+
+def check_unscaled(graph: Graph, node: Node) -> str:
+    """Require tensors without scales, which the CPU ignores."""
+    scaled = [v for v in (*node.inputs, *node.outputs) if graph.values[v].quantization is not None]
+    return f"tensor {scaled[0]} has a scale, which this operation ignores." if scaled else ""
+
+
 for _name, _function in UNARY.items():
     add((Gelu if _name == "GELU" else Unary)(_name, _function))
 for _name, _function in BINARY.items():
     add((Prelu if _name == "PRELU" else Binary)(_name, _function))
+for _name, _function in STABLEHLO.items():
+    add(Stablehlo(_name, _function))

@@ -19,6 +19,7 @@ ParamValue: TypeAlias = int | float | bool | str | tuple[int, ...] | tuple[float
 Field: TypeAlias = tuple[str, str]
 
 _MAX_DIMENSIONS = 8
+_MAX_BRANCHES = 20
 
 _KINDS: Mapping[str, Any] = {
     "int32": ctypes.c_int32,
@@ -26,7 +27,11 @@ _KINDS: Mapping[str, Any] = {
     "bool": ctypes.c_bool,
     "address": ctypes.c_size_t,
     "text": ctypes.c_char_p,
+    "int64": ctypes.c_int64,
     "dims": ctypes.c_int32 * _MAX_DIMENSIONS,
+    "longs": ctypes.c_int64 * _MAX_DIMENSIONS,
+    "pairs": ctypes.c_int64 * (2 * _MAX_DIMENSIONS),
+    "branches": ctypes.c_uint32 * _MAX_BRANCHES,
     "floats": ctypes.POINTER(ctypes.c_float),
     "padding": ctypes.c_int32,
     "mirror": ctypes.c_int32,
@@ -37,16 +42,30 @@ _ENUMS: Mapping[str, type[enum.IntEnum]] = {
     "mirror": MirrorPadding,
     "activation": FusedActivation,
 }
+_ARRAYS = frozenset({"branches", "dims", "longs", "pairs"})
 _COUNTS: Mapping[str, str] = {
     "boundaries": "num_boundaries",
+    "branch_subgraph_indices": "num_branches",
+    "collapsed_slice_dims": "num_collapsed_slice_dims",
+    "inserted_window_dims": "num_inserted_window_dims",
+    "offset_dims": "num_offset_dims",
+    "scatter_dims_to_operand_dims": "num_scatter_dims_to_operand_dims",
     "shape": "num_dimensions",
+    "slice_sizes": "num_slice_sizes",
     "squeeze_dims": "num_squeeze_dims",
+    "start_index_map": "num_start_index_map",
+    "update_window_dims": "num_update_window_dims",
 }
-"""The field with the number of used elements, for each array field."""
+"""The field with the number of used elements, for each array field that has one."""
 
 
 def _fields(kind: str, *names: str) -> tuple[Field, ...]:
     return tuple((name, kind) for name in names)
+
+
+def _counted(kind: str, *names: str) -> tuple[Field, ...]:
+    """Return arrays, each with the number of its used elements."""
+    return tuple(each for name in names for each in ((name, kind), (_COUNTS[name], "int32")))
 
 
 _PADDING = _fields("padding", "padding")
@@ -170,7 +189,29 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
     ),
     "UNIDIRECTIONAL_SEQUENCE_RNN": (*_fields("bool", "time_major"), *_ACTIVATION, *_ASYMMETRIC),
     "UNPACK": (*_fields("int32", "num"), *_AXIS),
+    "STABLEHLO_CASE": _counted("branches", "branch_subgraph_indices"),
     "STABLEHLO_COMPOSITE": (*_fields("address", "name"), *_fields("int32", "subgraph_index")),
+    "STABLEHLO_GATHER": (
+        *_counted("longs", "offset_dims", "collapsed_slice_dims", "start_index_map"),
+        *_fields("int64", "index_vector_dim"),
+        *_counted("longs", "slice_sizes"),
+        *_fields("bool", "indices_are_sorted"),
+    ),
+    "STABLEHLO_PAD": _fields("longs", "edge_padding_low", "edge_padding_high", "interior_padding"),
+    "STABLEHLO_REDUCE_WINDOW": (
+        *_fields("longs", "window_dimensions", "window_strides"),
+        *_fields("longs", "base_dilations", "window_dilations"),
+        *_fields("pairs", "padding"),
+        *_fields("int32", "body_subgraph_index"),
+    ),
+    "STABLEHLO_SCATTER": (
+        *_fields("bool", "indices_are_sorted"),
+        *_counted("longs", "update_window_dims", "inserted_window_dims"),
+        *_counted("longs", "scatter_dims_to_operand_dims"),
+        *_fields("int64", "index_vector_dim"),
+        *_fields("bool", "unique_indices"),
+        *_fields("int32", "update_computation_subgraph_index"),
+    ),
     "VAR_HANDLE": _fields("text", "container", "shared_name"),
     "WHILE": _fields("int32", "cond_subgraph_index", "body_subgraph_index"),
 }
@@ -212,7 +253,7 @@ def read_params(op_name: str, address: int | None) -> dict[str, ParamValue]:
 
 
 def _convert(kind: str, raw: Any) -> ParamValue:
-    if kind == "dims":
+    if kind in _ARRAYS:
         return tuple(raw)
     if kind == "text":
         return bytes(raw or b"").decode("utf-8", "replace")

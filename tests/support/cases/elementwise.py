@@ -149,6 +149,8 @@ def unary_options(op: str) -> list[tuple[tuple[str, Any], ...]]:
 
 _BINARY = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
 
+_STABLEHLO = tuple(f"STABLEHLO_{op}" for op in ("ADD", "MULTIPLY", "MAXIMUM", "MINIMUM"))
+
 CASES: tuple[Case, ...] = (
     *(
         Unary(op=op, values=values, options=options)
@@ -171,7 +173,10 @@ CASES: tuple[Case, ...] = (
     Unary(op="SQRT", values=Range(0.0, 0.0)),
     # Operands of every kind, for every operation
     *(Binary(op=op) for op in _BINARY),
-    *(Binary(op=op, second=None) for op in _BINARY),
+    *(Binary(op=op, second=None) for op in (*_BINARY, "STABLEHLO_MULTIPLY")),
+    *(Binary(op=op) for op in _STABLEHLO),
+    *(Binary(op=op, constant=1) for op in _STABLEHLO),
+    *(Binary(op="STABLEHLO_MAXIMUM", first=(3, 2, c), second=(3, 2, c)) for c in range(1, 10)),
     *(Binary(op=op, second=(6,), constant=1) for op in _BINARY),
     *(Binary(op=op, first=(), constant=0) for op in _BINARY),
     *(Binary(op=op, second=(2, 1, 1, 6)) for op in _BINARY),

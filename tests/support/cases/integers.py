@@ -73,6 +73,22 @@ class Arithmetic(Case):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shifted(Case):
+    """Integers shifted to the left: what does not fit is lost."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    dtype: str = "int32"
+    shape: Shape = _WHOLE
+
+    def write(self, sheet: Sheet) -> None:
+        """Integers and numbers of bits, one output."""
+        x = sheet.input(self.shape, Edges(dtype=self.dtype))
+        bits = sheet.input(self.shape, Range(0.0, 32.0, dtype=self.dtype))
+        sheet.output(sheet.op("STABLEHLO_SHIFT_LEFT", [x, bits], dtype=self.dtype))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Moved(Case):
     """An operation that brings integers elsewhere."""
 
@@ -185,6 +201,7 @@ _BOTH = ("int32", "int64")
 _SMALL = ("int8", "uint8", "int16", "uint16")
 _ARITHMETIC = ("ADD", "SUB", "MUL", "MINIMUM", "MAXIMUM")
 _BITS = ("BITWISE_XOR", "RIGHT_SHIFT")
+_STABLEHLO = ("ADD", "MULTIPLY", "MAXIMUM", "MINIMUM", "AND")
 _FRACTIONS = Range(-300.0, 300.0, grid=1 / 8)
 _HALVES = Range(-300.0, 300.0, dtype="float16")
 
@@ -240,6 +257,13 @@ CASES: tuple[Case, ...] = (
     ),
     *(Arithmetic(op=op, dtype=d) for op in _BITS for d in ("int8", "int16", "int32")),
     *(Arithmetic(op=op, shapes=(_WHOLE, (5,)), constant=1) for op in _BITS),
+    *(
+        Arithmetic(op=f"STABLEHLO_{op}", dtype=dtype)
+        for op in _STABLEHLO
+        for dtype in (*_BOTH, *_SMALL)
+    ),
+    Arithmetic(op="STABLEHLO_MULTIPLY", dtype="int8", shapes=((1, 3, 2, 9),) * 2, constant=0),
+    *(Shifted(dtype=dtype) for dtype in ("int8", "int16", "int32")),
     *(
         Arithmetic(op="SUB", dtype=d, shapes=((1, 3, 2, c),) * 2)
         for d in _BOTH

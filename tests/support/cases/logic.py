@@ -219,6 +219,10 @@ CASES: tuple[Case, ...] = (
         for shapes in ((_WHOLE, _WHOLE), (_WHOLE, (5,)), ((3, 1, 1), _WHOLE), ((4,), (4,)))
     ),
     Compare(op="LOGICAL_AND", values=TRUTH, constant=0),
+    *(
+        Compare(op=f"STABLEHLO_{op}", values=TRUTH)
+        for op in ("ADD", "AND", "MAXIMUM", "MINIMUM", "MULTIPLY")
+    ),
     *(Compare(op="LOGICAL_NOT", shapes=(s,), values=TRUTH) for s in (_WHOLE, (7,), (1, 3, 2, 8))),
     Compare(op="EQUAL", values=TRUTH),
     # Choices

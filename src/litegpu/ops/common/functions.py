@@ -19,6 +19,7 @@ from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
 from litegpu.ops.common.function import Function
 from litegpu.ops.common.types import (
     BOOLS,
+    FLOATS,
     INTEGER_TYPES,
     NUMBERS,
     SHORT_NUMBERS,
@@ -193,6 +194,45 @@ BINARY: Mapping[str, Function] = {
 }
 
 
+_WHOLE = Types(INTEGER_TYPES | {DType.INT8, DType.UINT8, DType.INT16, DType.UINT16}, common=True)
+_WHOLE_OR_BOOL = Types(_WHOLE.dtypes | BOOLS.dtypes, common=True)
+_ANY = Types(_WHOLE_OR_BOOL.dtypes | FLOATS.dtypes, common=True)
+
+
+def _stablehlo(
+    expression: str, integer: str, exact: Callable[..., Any] | None, takes: Types = _ANY
+) -> Function:
+    return Function(
+        expression,
+        max_version=1,
+        takes=takes,
+        gives=None,
+        integer=integer,
+        exact=exact,
+        makes=None,
+    )
+
+
+STABLEHLO: Mapping[str, Function] = {
+    "STABLEHLO_ADD": _stablehlo("{a} + {b}", "ADD4{k}({a}, {b})", np.add),
+    "STABLEHLO_AND": _stablehlo("{a} * {b}", "AND4{k}({a}, {b})", np.bitwise_and, _WHOLE_OR_BOOL),
+    # Of two equal numbers, or where one is NaN, these return the first.
+    "STABLEHLO_MAXIMUM": _stablehlo(
+        "WHERE4(LESS4({a}, {b}), {b}, {a})", "MAX4{k}({a}, {b})", np.maximum
+    ),
+    "STABLEHLO_MINIMUM": _stablehlo(
+        "WHERE4(LESS4({b}, {a}), {b}, {a})", "MIN4{k}({a}, {b})", np.minimum
+    ),
+    "STABLEHLO_MULTIPLY": _stablehlo("{a} * {b}", "MUL4{k}({a}, {b})", np.multiply),
+    "STABLEHLO_SHIFT_LEFT": _stablehlo(
+        *("SHIFT_LEFT4{k}({a}, {b})",) * 2,
+        None,
+        Types(frozenset({DType.INT32, DType.INT16, DType.INT8}), common=True),
+    ),
+}
+"""Functions of two values of one shape, whose integers wrap around within their type."""
+
+
 _BOUNDS = {
     DType.INT8: (-(2**7), 2**7 - 1),
     DType.UINT8: (0, 2**8 - 1),
@@ -257,7 +297,7 @@ def of_integers(name: str) -> str:
 _INTEGERS: Mapping[str, Function] = {
     **{
         of_integers(name): Function(each.integer, makes=FLOAT if each.gives == BOOLS else None)
-        for name, each in {**UNARY, **BINARY}.items()
+        for name, each in {**UNARY, **BINARY, **STABLEHLO}.items()
         if each.integer
     },
     **{of_integers(name): Function(text, makes=None) for name, text in BOUNDED_INTEGERS.items()},
@@ -273,14 +313,14 @@ _GRID: Mapping[str, Function] = {
 }
 
 FUNCTIONS: Mapping[str, Function] = {
-    **{**UNARY, **BINARY, **EPILOGUE_ONLY, **CASTS},
+    **{**UNARY, **BINARY, **STABLEHLO, **EPILOGUE_ONLY, **CASTS},
     **{**_INTEGERS, **_GRID, **EXACT},
 }
 
 
 def function_of(graph: Graph, node: Node) -> str:
     """Return the name of a node's function for the type of its first input."""
-    integer = graph.values[node.inputs[0]].dtype in INTEGER_TYPES
+    integer = graph.values[node.inputs[0]].dtype in _WHOLE.dtypes
     return of_integers(node.op) if integer else node.op
 
 

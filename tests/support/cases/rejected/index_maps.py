@@ -10,9 +10,10 @@ from cases.rejected.base import (
     floats,
     integers,
 )
-from litegpu.graph import DType
+from litegpu.graph import DType, Quantization
 
 SIZE = integers(9, 7)
+SCALED = Tensor(shape=(4,), dtype=DType.INT8, quantization=Quantization((0.5,), (0,), 0))
 BOUNDS = (integers(0, 0), integers(2, 3), integers(1, 1))
 
 CASES = (
@@ -150,6 +151,17 @@ CASES = (
         "ADD",
         (computed(2, 3), computed(4)),
         "Doesn't support broadcasting - input0: [2,3], input1: [4]",
+    ),
+    Rejected(
+        "STABLEHLO_ADD",
+        (computed(2, 3), computed(3)),
+        "Operands of [2, 3] and [3] are not of one shape.",
+    ),
+    Rejected(
+        "STABLEHLO_MAXIMUM",
+        (SCALED, SCALED),
+        "tensor 0 has a scale, which this operation ignores.",
+        result=DType.INT8,
     ),
     Rejected(
         "MUL",
