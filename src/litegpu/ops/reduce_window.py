@@ -1,16 +1,22 @@
-"""REDUCE_WINDOW: a sum, product, minimum or maximum over each window of a value."""
+"""REDUCE_WINDOW: a sum, product, minimum or maximum over each window of a value.
+
+STABLEHLO_REDUCE_WINDOW is the same, after a padding, with the function as a graph of one node.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from litegpu.graph import DType, EpilogueOp, Graph, Node
 from litegpu.ops.base import NewValue, Op, Shape, Values, constant_list, one_of, register
 from litegpu.ops.common import checks, facts
+from litegpu.ops.common.facts import OpFacts
 from litegpu.ops.common.functions import of_integers
-from litegpu.ops.common.types import INTEGER_TYPES, INTEGERS, NUMBERS
+from litegpu.ops.common.types import INTEGER_TYPES, INTEGERS, NUMBERS, Types
+from litegpu.ops.dilate import Spacing, spread_node, spread_shape
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, MixedRadix, Source
 from litegpu.ops.reduce import ReduceAttributes
 from litegpu.ops.reshape import reshape_node
@@ -22,6 +28,8 @@ _FUNCTIONS = {
     4: ("REDUCE_MAX", "MAXIMUM"),
 }
 """By their numbers in the file format: the reduction, and what joins it with the first value."""
+_OF_BODIES = {"ADD": 1, "MUL": 2, "MULTIPLY": 2, "MINIMUM": 3, "MAXIMUM": 4}
+"""The same numbers by the only node of a graph, without STABLEHLO_ before its name."""
 _MOST_RANK = 6
 _MOST_TERMS = 1 << 12
 
@@ -32,12 +40,18 @@ class ReduceWindow(Op):
 
     name = "REDUCE_WINDOW"
     max_version = 1
-    shape_operands = (2, 3, 4)
-    takes = (NUMBERS, NUMBERS, INTEGERS)
+    shape_operands: ClassVar[tuple[int, ...]] = (2, 3, 4)
+    takes: ClassVar[tuple[Types, ...]] = (NUMBERS, NUMBERS, INTEGERS)
     gives = None
     accepts: ClassVar[Mapping[str, Values]] = {
         "reduce_function": one_of(*_FUNCTIONS, wrong=(0, 5, 6))
     }
+
+    def windows(self, graph: Graph, node: Node) -> _Windows:
+        """Return what the node says of its windows."""
+        shape, strides, dilations = (tuple(constant_list(graph, v)) for v in node.inputs[2:])
+        spacing = (Spacing(1),) * len(graph.values[node.inputs[0]].shape)
+        return _Windows(node.params["reduce_function"], shape, strides, dilations, spacing)
 
     def flops(self, graph: Graph, node: Node) -> int:
         window = graph.values.get(facts.operand(node.inputs, 2))
@@ -55,69 +69,135 @@ class ReduceWindow(Op):
                 checks.integers(graph, node, i, name, kinds=(DType.INT64,))
                 for i, name in enumerate(names, 2)
             ),
-            lambda: _check_window(graph, node),
+            lambda: _check_windows(graph, node, self.windows(graph, node)),
         )
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        shape = graph.values[node.inputs[0]].shape
-        return (_result_shape(shape, *_window(graph, node)),)
+        windows = self.windows(graph, node)
+        return (windows.result(graph.values[node.inputs[0]].shape),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         """Gather each window as a row, and reduce the rows."""
         source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
-        window, strides, dilations = _window(graph, node)
-        rows, terms, rank = result.elements, math.prod(window), len(source.shape)
+        windows = self.windows(graph, node)
+        nodes = list[Node]()
+        spread, shape = source.id, spread_shape(source.shape, windows.spacing)
+        if shape != source.shape or any(space != Spacing(1) for space in windows.spacing):
+            spread = new_value(shape, dtype=source.dtype)
+            first = replace(node, outputs=(spread,))
+            nodes.append(spread_node(graph, first, windows.spacing, node.inputs[1]))
+        rows, terms, rank = result.elements, math.prod(windows.shape), len(shape)
         gathered = new_value((rows, terms), dtype=source.dtype)
+        steps = zip(windows.strides, windows.dilations, strict=True)
         sources = tuple(
             Source(((axis, stride), (rank + axis, dilation)))
-            for axis, (stride, dilation) in enumerate(zip(strides, dilations, strict=True))
+            for axis, (stride, dilation) in enumerate(steps)
         )
-        attributes = IndexMapAttributes((MixedRadix(result.shape), MixedRadix(window)), sources)
-        gather = Node(node.index, INDEX_MAP, 1, (source.id,), (gathered,), attributes=attributes)
-        reduction, join = _FUNCTIONS[node.params["reduce_function"]]
+        digits = (MixedRadix(result.shape), MixedRadix(windows.shape))
+        attributes = IndexMapAttributes(digits, sources)
+        nodes.append(Node(node.index, INDEX_MAP, 1, (spread,), (gathered,), attributes=attributes))
+        reduction, join = _FUNCTIONS[windows.function]
         name = of_integers(join) if source.dtype in INTEGER_TYPES else join
         reduced = new_value((rows, 1), dtype=source.dtype)
-        last = Node(
-            node.index,
-            reduction,
-            1,
-            (gathered,),
-            (reduced,),
-            attributes=ReduceAttributes((3,)),
-            epilogue=(EpilogueOp(name, (node.inputs[1],)),),
+        nodes.append(
+            Node(
+                node.index,
+                reduction,
+                1,
+                (gathered,),
+                (reduced,),
+                attributes=ReduceAttributes((3,)),
+                epilogue=(EpilogueOp(name, (node.inputs[1],)),),
+            )
         )
-        return gather, last, reshape_node(node, reduced, node.outputs[0])
+        return (*nodes, reshape_node(node, reduced, node.outputs[0]))
 
 
-def _window(graph: Graph, node: Node) -> tuple[Shape, Shape, Shape]:
-    shape, strides, dilations = (tuple(constant_list(graph, v)) for v in node.inputs[2:])
-    return shape, strides, dilations
+@register
+class StablehloReduceWindow(ReduceWindow):
+    """All elements of each window of a padded value as one: sums, products or extremes."""
+
+    name = "STABLEHLO_REDUCE_WINDOW"
+    shape_operands = ()
+    takes = (NUMBERS, NUMBERS)
+    accepts: ClassVar[Mapping[str, Values]] = {
+        "padding": Values(about="any: before and after each dimension; less than 0 cuts off"),
+        **dict.fromkeys(
+            ("window_dimensions", "window_strides", "base_dilations", "window_dilations"),
+            Values(about="≥ 1 in each dimension"),
+        ),
+        "body_subgraph_index": Values(about="a graph of one sum, product, minimum or maximum"),
+    }
+
+    def windows(self, graph: Graph, node: Node) -> _Windows:
+        rank = len(graph.values[node.inputs[0]].shape)
+        names = ("window_dimensions", "window_strides", "window_dilations", "base_dilations")
+        shape, strides, dilations, steps = (node.params[name][:rank] for name in names)
+        pads = node.params["padding"][: 2 * rank]
+        spacing = tuple(map(Spacing, steps, pads[::2], pads[1::2]))
+        ops = [each.op for body in node.graphs for each in body.nodes]
+        number = _OF_BODIES.get(ops[0].removeprefix("STABLEHLO_"), 0) if len(ops) == 1 else 0
+        return _Windows(number, shape, strides, dilations, spacing)
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        terms: int = math.prod(node.params.get("window_dimensions", ())[: _rank(graph, node)])
+        return OpFacts.flops(self, graph, node) * terms
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1,)),
+            checks.constant(graph, node, 1, "The first value", NUMBERS),
+            lambda: _check_windows(graph, node, self.windows(graph, node)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """What joins elements, the windows, and the space that is put between elements before."""
+
+    function: int
+    shape: Shape
+    strides: Shape
+    dilations: Shape
+    spacing: tuple[Spacing, ...]
+
+    def result(self, shape: Shape) -> Shape:
+        """Return how many windows a value of a shape has in each dimension."""
+        whole = spread_shape(shape, self.spacing)
+        return _result_shape(whole, self.shape, self.strides, self.dilations)
+
+
+def _rank(graph: Graph, node: Node) -> int:
+    value = graph.values.get(facts.operand(node.inputs, 0))
+    return len(value.shape) if value is not None else 0
 
 
 def _result_shape(shape: Shape, window: Shape, strides: Shape, dilations: Shape) -> Shape:
     return tuple(
-        -(((size - 1) * dilation + 1 - n) // stride) + 1
+        (n - (size - 1) * dilation - 1) // stride + 1
         for n, size, stride, dilation in zip(shape, window, strides, dilations, strict=True)
     )
 
 
-def _check_window(graph: Graph, node: Node) -> str:
+def _check_windows(graph: Graph, node: Node, found: _Windows) -> str:
     source, first = (graph.values[v] for v in node.inputs[:2])
-    window = _window(graph, node)
-    function = node.params["reduce_function"]
-    if function not in _FUNCTIONS:
-        return f"Its reduce_function {function} is none of a sum, product, minimum and maximum."
-    if function == 2 and source.dtype in INTEGER_TYPES:
+    window = (found.shape, found.strides, found.dilations)
+    if found.function not in _FUNCTIONS:
+        return (
+            f"Its reduce_function {found.function} is none of a sum, product, minimum and maximum."
+        )
+    if found.function == 2 and source.dtype in INTEGER_TYPES:
         return "Products of integers are not handled."
     rank = len(source.shape)
     if not 1 <= rank <= _MOST_RANK or any(len(each) != rank for each in window):
         return f"A window of {list(window[0])} does not fit a value of {list(source.shape)}."
-    if first.elements != 1 or min(map(min, window)) < 1:
+    steps = [space.step for space in found.spacing]
+    if first.elements != 1 or min(*map(min, window), *steps) < 1:
         return f"Windows {list(map(list, window))} have sizes below 1, or start from many values."
-    shape = _result_shape(source.shape, *window)
-    reached = zip(source.shape, shape, *window, strict=True)
-    if any(out < 1 or (out - 1) * s + (k - 1) * d >= n for n, out, k, s, d in reached):
-        return f"Windows of {list(window[0])} leave a value of {list(source.shape)}."
+    whole, shape = spread_shape(source.shape, found.spacing), found.result(source.shape)
+    if min(shape) < 1:
+        return f"Windows of {list(window[0])} leave a value of {list(whole)}."
     if math.prod(window[0]) > _MOST_TERMS:
         return f"Windows of {list(window[0])} have more than {_MOST_TERMS} elements."
     return checks.size(node.outputs[0], (math.prod(shape), math.prod(window[0])))

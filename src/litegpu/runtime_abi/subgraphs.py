@@ -19,7 +19,10 @@ from litegpu.runtime_abi.structs import UNHEARD, TfLiteContext
 _CALLS: Mapping[str, tuple[str, ...]] = {
     "CALL_ONCE": ("init_subgraph_index",),
     "IF": ("then_subgraph_index", "else_subgraph_index"),
+    "STABLEHLO_CASE": ("branch_subgraph_indices",),
     "STABLEHLO_COMPOSITE": ("subgraph_index",),
+    "STABLEHLO_REDUCE_WINDOW": ("body_subgraph_index",),
+    "STABLEHLO_SCATTER": ("update_computation_subgraph_index",),
     "WHILE": ("cond_subgraph_index", "body_subgraph_index"),
 }
 """The parameters of operations that name the graphs that they run."""
@@ -27,6 +30,8 @@ _CALLS: Mapping[str, tuple[str, ...]] = {
 COMPOSITE = "STABLEHLO_COMPOSITE"
 _INLINED = (COMPOSITE, "WHILE")
 """Operations whose graphs may run in a partition."""
+_DESCRIBED = ("STABLEHLO_REDUCE_WINDOW", "STABLEHLO_SCATTER")
+"""Operations whose graphs never run: the runtime only looks at their nodes."""
 _MOST_NODES = 1 << 17
 """Nodes that may take the place of others in a model: more would take too long to read."""
 
@@ -220,7 +225,7 @@ class Subgraphs:
     def _with_bodies(self, graph: Graph, left: _Allowance) -> Graph:
         nodes = []
         for node in graph.nodes:
-            if node.op == "CALL_ONCE":  # its graph takes and gives nothing
+            if node.op == "CALL_ONCE" or node.op in _DESCRIBED:  # whatever these take and give
                 once = tuple(self._graphs[n] for n in _called(node) if n in self._graphs)
                 nodes.append(replace(node, graphs=once))
                 continue
@@ -284,13 +289,15 @@ class Subgraphs:
         self._unrolled.update((self.numbers.get(context, -1), index) for index in nodes)
 
     def is_unrolled(self, context: int) -> bool:
-        """Whether a graph runs in partitions alone, as part of the loops there."""
+        """Whether a graph runs in partitions alone, as part of the loops there, or not at all."""
         return self._is_inlined(self.numbers.get(context, -1), set())
 
     def _is_inlined(self, number: int, seen: set[int]) -> bool:
         """Whether all nodes that call a graph run in partitions, or in graphs that do."""
         callers = self._callers.get(number, {})
         seen.add(number)
+        if any(node.op in _DESCRIBED for node in callers.values()):
+            return True
         return bool(callers) and all(
             place in self._unrolled or (place[0] not in seen and self._is_inlined(place[0], seen))
             for place in callers
@@ -347,7 +354,8 @@ def _renamed(node: Node, index: int, names: Mapping[int, int]) -> Node:
 
 def _called(node: Node) -> tuple[int, ...]:
     """Return the numbers of the graphs that a node runs."""
-    return tuple(node.params[name] for name in _CALLS.get(node.op, ()) if name in node.params)
+    found = [node.params[name] for name in _CALLS.get(node.op, ()) if name in node.params]
+    return tuple(number for each in found for number in (each if type(each) is tuple else (each,)))
 
 
 @contextlib.contextmanager

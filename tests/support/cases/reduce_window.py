@@ -1,4 +1,4 @@
-"""Cases of REDUCE_WINDOW."""
+"""Cases of REDUCE_WINDOW and STABLEHLO_REDUCE_WINDOW."""
 
 from __future__ import annotations
 
@@ -32,13 +32,68 @@ class Windows(Case):
         sheet.output(sheet.op("REDUCE_WINDOW", [x, first, *window], options, dtype=self.dtype))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reduced(Case):
+    """A number out of each window of a padded value; the function is a graph of one node."""
+
+    shape: Shape = (2, 7, 5, 3)
+    window: Shape = (1, 3, 2, 1)
+    strides: Shape = (1, 2, 1, 1)
+    between: Shape = (1, 1, 1, 1)
+    dilations: Shape = (1, 1, 1, 1)
+    padding: Shape = (0, 0, 1, 2, 0, 1, 0, 0)
+    function: str = "STABLEHLO_ADD"
+    first: float = 0.0
+    dtype: str = "float32"
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one output."""
+        body = sheet.writer.subgraph()
+        sides = [body.input((), self.dtype) for _ in range(2)]
+        body.output(body.op(self.function, sides, [()], dtype=self.dtype))
+        floats = Range(0.5, 1.5) if "MUL" in self.function else Range()
+        values = floats if self.dtype == "float32" else Range(-99.0, 99.0, dtype=self.dtype)
+        x, first = sheet.input(self.shape, values), sheet.constant(self.first, self.dtype)
+        options = {
+            "window_dimensions": self.window,
+            "window_strides": self.strides,
+            "base_dilations": self.between,
+            "window_dilations": self.dilations,
+            "padding": self.padding,
+            "body_subgraph_index": body.number,
+        }
+        sheet.output(sheet.op("STABLEHLO_REDUCE_WINDOW", [x, first], options, dtype=self.dtype))
+
+
 CASES: tuple[Case, ...] = (
     *(Windows(function=each, first=0.75) for each in ("ADD", "MUL", "MINIMUM", "MAXIMUM")),
     *(Windows(function=each, first=2, dtype="int32") for each in ("ADD", "MINIMUM", "MAXIMUM")),
     Windows(function="MAXIMUM", first=-50, dtype="int64"),
     Windows(window=(1, 2, 2, 3), strides=(1, 1, 1, 1), dilations=(1, 2, 3, 1)),
+    Windows(window=(1, 3, 2, 1), strides=(1, 3, 2, 2), function="MAXIMUM", first=-9.0),
     Windows(window=(2, 1, 1, 2), strides=(1, 2, 2, 1), first=1.5),
     Windows(shape=(9,), window=(4,), strides=(1,), dilations=(2,), function="MAXIMUM"),
+    Reduced(),
+    *(
+        Reduced(function=each, first=0.75)
+        for each in ("MUL", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "MINIMUM")
+    ),
+    Reduced(function="STABLEHLO_MINIMUM", first=9.0, between=(1, 2, 1, 3), padding=(0,) * 8),
+    Reduced(padding=(1, 0, -1, 2, 0, -1, 0, 1), dilations=(1, 2, 1, 1), first=0.5),
+    *(
+        Reduced(function=f"STABLEHLO_{each}", first=3, dtype=dtype)
+        for each, dtype in (("ADD", "int32"), ("MAXIMUM", "int64"))
+    ),
+    Reduced(
+        shape=(9,),
+        window=(4,),
+        strides=(1,),
+        between=(2,),
+        dilations=(3,),
+        padding=(2, 5),
+        function="MAXIMUM",
+        first=-50.0,
+    ),
     Windows(
         shape=(2, 3, 2, 2, 4),
         window=(1, 3, 1, 2, 2),
@@ -87,8 +142,8 @@ REJECTED = (
     ),
     Rejected(
         "REDUCE_WINDOW",
-        (_X, _FIRST, _longs(2, 2), _longs(3, 1), _ONES),
-        "Windows of [2, 2] leave a value of [4, 5].",
+        (_X, _FIRST, _longs(2, 3), _ONES, _longs(1, 3)),
+        "Windows of [2, 3] leave a value of [4, 5].",
         params=_ADD,
     ),
     Rejected(
