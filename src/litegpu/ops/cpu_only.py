@@ -114,7 +114,6 @@ _STATED: Mapping[str, Mapping[str, Any]] = {
     "RANDOM_STANDARD_NORMAL": {"shape_operands": (0,)},
     "RANDOM_UNIFORM": {"shape_operands": (0,)},
     "SKIP_GRAM": {"shape_unknown": True},
-    "SPARSE_TO_DENSE": {"shape_operands": (1,)},
     "UNIQUE": {"shape_unknown": True},
     "WHERE": {"shape_unknown": True},
 }
@@ -135,9 +134,6 @@ STAYS_ON_CPU: Mapping[str, tuple[str, ...]] = {
         *("ASSIGN_VARIABLE", "CALL_ONCE", "EMBEDDING_LOOKUP_SPARSE", "IF", "READ_VARIABLE"),
         *("STABLEHLO_CASE", "UNIQUE", "VAR_HANDLE", "WHERE"),
     ),
-    "No kernel so far": (
-        *("BITCAST", "SPARSE_TO_DENSE", "STABLEHLO_GATHER", "STABLEHLO_PAD"),
-        *("STABLEHLO_REDUCE_WINDOW", "STABLEHLO_SCATTER"),
-    ),
+    "No kernel so far": ("BITCAST",),
 }
 """Why operations have no kernel, for docs/ops.md; those that have one by now are left out there."""

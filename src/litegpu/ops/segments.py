@@ -1,4 +1,4 @@
-"""Rows joined by indices: SCATTER_ND, SEGMENT_SUM and the UNSORTED_SEGMENT ops."""
+"""Rows joined by indices: SCATTER_ND, SEGMENT_SUM, UNSORTED_SEGMENT ops, SPARSE_TO_DENSE."""
 
 from __future__ import annotations
 
@@ -9,25 +9,44 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from litegpu.codegen import FLOAT, Register, register_of
-from litegpu.graph import DType, Graph, Node
-from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add, constant_list
+from litegpu.graph import DType, EpilogueOp, Graph, Node
+from litegpu.ops.base import (
+    COPY,
+    KernelRequest,
+    LowerContext,
+    NewValue,
+    Op,
+    Shape,
+    add,
+    constant_list,
+    register,
+)
 from litegpu.ops.common import checks, facts
-from litegpu.ops.common.functions import BINARY
-from litegpu.ops.common.types import INTEGERS, NUMBERS, SHORT_NUMBERS, Types
-from litegpu.ops.index_map import strides
+from litegpu.ops.common.functions import FUNCTIONS, cast_name
+from litegpu.ops.common.types import INTEGERS, MOVED, NUMBERS, SHORT_NUMBERS, Types, computed_as
+from litegpu.ops.index_map import Source, index_map_node, plain, strides
 from litegpu.ops.reshape import reshape_node, reshaped
 
-_MOST_ROWS = 1 << 16
+MOST_ROWS = 1 << 16
 """Mesa's software devices stop longer loops, and each result looks through all rows."""
 _PLACES = (DType.INT32,)
+_VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentAttributes:
-    """How many numbers of the result's rows one step along each indexed axis passes."""
+    """How many numbers of the result's rows one step along each indexed axis passes.
+
+    With `sizes` of these axes, rows with indices beyond them are left out. A row is joined with
+    what was there by the function `combine`, or replaces it if that is empty. Before the first row
+    there is `start`, or, without it, what the third input has.
+    """
 
     steps: tuple[int, ...]
+    sizes: tuple[int, ...] = ()
+    combine: str = ""
+    start: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,29 +119,106 @@ class Segments(Op):
             node,
             inputs=(rows, node.inputs[found.indices]),
             outputs=(target,),
-            attributes=SegmentAttributes(tuple(strides(found.axes))),
+            attributes=SegmentAttributes(
+                tuple(strides(found.axes)),
+                combine=self._combine,
+                start=self._start(register_of(graph.values[node.inputs[found.rows]].dtype)),
+            ),
         )
         return (*nodes, joined, reshape_node(node, target, node.outputs[0]))
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
-        attributes: SegmentAttributes = node.attributes
-        src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
-        register = register_of(src.dtype)
-        function = BINARY[self._combine]
-        request = KernelRequest(
-            template="segments",
-            grid=(dst.channel_blocks, dst.rows, 1),
-            output=node.outputs[0],
-            reads=dict(zip(("src", "indices"), node.inputs, strict=True)),
-            variables={
-                "rows": src.rows,
-                "steps": attributes.steps,
-                "start": register.literal(self._start(register)),
-                "combine": function.expression if register is FLOAT else function.integer,
-            },
-            accumulator=register,
+        return (segments_kernel(node, ctx),)
+
+
+@register
+class SparseToDense(Op):
+    """A constant, but for the elements at some positions; a later one replaces an earlier one."""
+
+    name = "SPARSE_TO_DENSE"
+    max_version = 3
+    shape_operands = (1,)
+    takes = (INTEGERS, INTEGERS, MOVED, MOVED)
+    gives = None
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 4, 4),
+            checks.operands(graph, node, (1, 2, 3)),
+            checks.integers(graph, node, 0, "The indices", constant=False),
+            checks.integers(graph, node, 1, "The shape"),
+            checks.operand(graph, node, 2, "The values", _VALUES),
+            checks.constant(graph, node, 3, "The value elsewhere", MOVED),
+            lambda: _check_sparse(graph, node),
         )
-        return (request,)
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (tuple(constant_list(graph, node.inputs[1])),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        indices, _, values, start = (graph.values[v] for v in node.inputs)
+        count, places, nodes = indices.shape[0], indices.id, list[Node]()
+        if indices.dtype is not DType.INT32:
+            places = new_value(indices.shape, dtype=DType.INT32)
+            cast = EpilogueOp(cast_name(register_of(indices.dtype), DType.INT32))
+            nodes.append(Node(node.index, COPY, 1, (indices.id,), (places,), epilogue=(cast,)))
+        rows = new_value((count, 1), dtype=computed_as(values))
+        source = (
+            (Source(((0, 1),)),) if values.shape == (count,) else (Source(),) * len(values.shape)
+        )
+        spread = replace(node, inputs=(values.id,), outputs=(rows,))
+        nodes.append(index_map_node(graph, spread, plain((count, 1)), source))
+        shape = graph.values[node.outputs[0]].shape
+        target = new_value((math.prod(shape), 1), dtype=computed_as(values))
+        attributes = SegmentAttributes(
+            tuple(strides(shape)), start=constant_list(graph, start.id)[0]
+        )
+        nodes.append(replace(node, inputs=(rows, places), outputs=(target,), attributes=attributes))
+        return (*nodes, reshape_node(node, target, node.outputs[0]))
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        return (segments_kernel(node, ctx),)
+
+
+def _check_sparse(graph: Graph, node: Node) -> str:
+    indices, values = (graph.values[node.inputs[p]].shape for p in (0, 2))
+    shape = constant_list(graph, node.inputs[1])
+    if (
+        (*indices, 1)[:2] != (indices[0], len(shape))
+        or len(indices) > 2
+        or values not in ((), indices[:1])
+    ):
+        return f"Values of {list(values)} at indices of {list(indices)} do not make {shape}."
+    if indices[0] > MOST_ROWS:
+        return f"{indices[0]} values are placed; at most {MOST_ROWS} are handled."
+    return ""
+
+
+def segments_kernel(node: Node, ctx: LowerContext) -> KernelRequest:
+    """Return the kernel that joins rows by their indices; see SegmentAttributes."""
+    attributes: SegmentAttributes = node.attributes
+    src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
+    register = register_of(src.dtype)
+    function = FUNCTIONS[attributes.combine] if attributes.combine else None
+    start = attributes.start
+    return KernelRequest(
+        template="segments",
+        grid=(dst.channel_blocks, dst.rows, 1),
+        output=node.outputs[0],
+        reads=dict(zip(("src", "indices", "initial"), node.inputs, strict=False)),
+        variables={
+            "rows": src.rows,
+            "steps": attributes.steps,
+            "sizes": attributes.sizes,
+            "start": None if start is None else register.literal(start),
+            "combine": "{b}"
+            if function is None
+            else function.expression
+            if register is FLOAT
+            else function.integer,
+        },
+        accumulator=register,
+    )
 
 
 def _check_shapes(graph: Graph, node: Node, found: _Operands) -> str:
@@ -139,8 +235,8 @@ def _check_shapes(graph: Graph, node: Node, found: _Operands) -> str:
             f"Rows of {list(rows)} with indices of {list(indices)} do not make "
             f"{list(found.result)}."
         )
-    if math.prod(joined) > _MOST_ROWS:
-        return f"{math.prod(joined)} rows are joined; at most {_MOST_ROWS} are handled."
+    if math.prod(joined) > MOST_ROWS:
+        return f"{math.prod(joined)} rows are joined; at most {MOST_ROWS} are handled."
     return ""
 
 

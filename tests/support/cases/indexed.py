@@ -92,6 +92,30 @@ class UpdateSlice(Case):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sparse(Case):
+    """A constant with other elements at some positions, or with one with `alone`."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    shape: Shape = (4, 3, 5)
+    indices: Shape = (7, 3)
+    dtype: str = "float32"
+    index: str = "int32"
+    elsewhere: float = 0.0
+    fixed: bool = False
+    alone: bool = False
+
+    def write(self, sheet: Sheet) -> None:
+        """Positions and values, one output."""
+        places = Range(0.0, min(self.shape), dtype=self.index)
+        positions = (sheet.weights if self.fixed else sheet.input)(self.indices, places)
+        values = sheet.input(() if self.alone else self.indices[:1], _values(self.dtype))
+        shape = sheet.constant(self.shape, self.index)
+        operands = [positions, shape, values, sheet.constant(self.elsewhere, self.dtype)]
+        sheet.output(sheet.op("SPARSE_TO_DENSE", operands, dtype=self.dtype))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Joined(Case):
     """Rows joined by computed (or `fixed`) indices; `result` is what the op is told of its size."""
 
@@ -194,6 +218,11 @@ class Diagonal(Case):
 UNSORTED = tuple(f"UNSORTED_SEGMENT_{what}" for what in ("SUM", "PROD", "MAX", "MIN"))
 
 CASES: tuple[Case, ...] = (
+    Sparse(),
+    *(Sparse(dtype=dtype, elsewhere=3) for dtype in ("int32", "int64", "int8", "uint8")),
+    *(Sparse(shape=(c,), indices=(4,), elsewhere=-1.5) for c in (1, 4, 9)),
+    *(Sparse(index="int64", fixed=fixed) for fixed in (False, True)),
+    Sparse(shape=(6, 5), indices=(1, 2), elsewhere=0.5, alone=True),
     *(GatherNd(dtype=dtype) for dtype in ("float32", *_INTEGERS)),
     *(GatherNd(indices=(5, depth), shape=(3, 4, 2, 6)) for depth in (1, 2, 3, 4)),
     *(GatherNd(indices=indices) for indices in ((1,), (3,), (3, 1, 2, 2))),

@@ -59,6 +59,7 @@ class Rejected:
     custom: bytes = b""
     quantization: Quantization | None = None
     """That of the results."""
+    graphs: tuple[Graph, ...] = ()
 
     def graph(self) -> Graph:
         """Return a graph of this node alone."""
@@ -71,7 +72,10 @@ class Rejected:
             ABSENT if each is None else self.same.get(i, i) for i, each in enumerate(self.inputs)
         )
         params = {**_PARAMS.get(self.op, {}), **self.params}
-        node = Node(0, self.op, self.version, inputs, tuple(results), params, self.custom)
+        node = Node(
+            *(0, self.op, self.version, inputs, tuple(results), params, self.custom),
+            graphs=self.graphs,
+        )
         return Graph({value.id: value for value in values}, (node,), (), tuple(results))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cases.base import Shape
-from cases.rejected.base import Rejected, Tensor, computed, integers
-from litegpu.graph import DType, Quantization
+from cases.rejected.base import Rejected, Tensor, computed, floats, integers
+from litegpu.graph import DType, Graph, Node, Quantization
 
 
 def _places(*shape: int) -> Tensor:
@@ -20,6 +20,15 @@ def _matrix(*shape: int) -> tuple[Tensor, Tensor]:
     return computed(*shape), computed(shape[-1])
 
 
+INT8_ROWS = Tensor(shape=(3, 5), dtype=DType.INT8)
+_SCATTER = {
+    "update_window_dims": (1,),
+    "inserted_window_dims": (0,),
+    "scatter_dims_to_operand_dims": (0,),
+    "index_vector_dim": 1,
+}
+_UPDATE = Graph({}, (), (0, 1), (1,))
+_SUM = Graph({}, (Node(0, "STABLEHLO_ADD", 1, (0, 1), (2,)),), (0, 1), (2,))
 _REVERSED = {"seq_dim": 1, "batch_dim": 0}
 
 CASES = (
@@ -69,6 +78,38 @@ CASES = (
         "SCATTER_ND",
         (_places(3, 1), computed(3, 4), integers(6, 5)),
         "Rows of [3, 4] with indices of [3, 1] do not make [6, 5].",
+    ),
+    Rejected(
+        "SPARSE_TO_DENSE",
+        (_places(3, 1), integers(6, 5), computed(3), floats()),
+        "Values of [3] at indices of [3, 1] do not make [6, 5].",
+    ),
+    Rejected(
+        "SPARSE_TO_DENSE",
+        (_places(70_000), integers(6), computed(70_000), floats()),
+        "70000 values are placed; at most 65536 are handled.",
+    ),
+    Rejected(
+        "STABLEHLO_SCATTER",
+        (computed(6, 5), _places(3, 1), computed(4, 5)),
+        "Its dimensions do not fit a value of [6, 5] with indices of [3, 1].",
+        params=_SCATTER,
+        graphs=(_UPDATE,),
+    ),
+    Rejected(
+        "STABLEHLO_SCATTER",
+        (INT8_ROWS, _places(3, 1), INT8_ROWS),
+        "Sums and products of INT8 are not handled.",
+        params=_SCATTER,
+        graphs=(_SUM,),
+        result=DType.INT8,
+    ),
+    Rejected(
+        "STABLEHLO_SCATTER",
+        (computed(6, 30_000), _places(3, 1), computed(3, 30_000)),
+        "90000 elements are scattered; at most 65536 are handled.",
+        params=_SCATTER,
+        graphs=(_UPDATE,),
     ),
     Rejected(
         "SCATTER_ND",
