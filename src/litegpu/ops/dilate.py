@@ -48,7 +48,9 @@ class StablehloPad(Op):
     takes = (MOVED, MOVED)
     gives = None
     accepts: ClassVar[Mapping[str, Values]] = {
-        "interior_padding": Values(least=0, wrong=((-1,) * 8,))
+        "interior_padding": Values(about="≥ 0 in each dimension"),
+        "edge_padding_low": Values(about="any; less than 0 cuts off"),
+        "edge_padding_high": Values(about="any; less than 0 cuts off"),
     }
 
     def check(self, graph: Graph, node: Node) -> str:
