@@ -40,7 +40,7 @@ from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
 from litegpu.graph import DType
 from litegpu.numeric_policy import FP32
-from litegpu.ops.common.functions import BINARY, FUNCTIONS, UNARY
+from litegpu.ops.common.functions import BINARY, FUNCTIONS, STABLEHLO, UNARY
 from paper_device import build
 from passes.graphs import RELU, GraphBuilder
 from places import python_path
@@ -110,7 +110,7 @@ def words_of_accessors() -> set[str]:
 
 def endings(name: str) -> tuple[str, ...]:
     """Return what words in the expression of a function may end in."""
-    plain = {**UNARY, **BINARY}.get(name.removeprefix("INTEGER_"))
+    plain = {**UNARY, **BINARY, **STABLEHLO}.get(name.removeprefix("INTEGER_"))
     if name == "SELECT":
         return "", "_I32", "_I64"
     of_floats = plain is None or DType.FLOAT32 in plain.takes.dtypes
