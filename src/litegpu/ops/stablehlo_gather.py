@@ -140,9 +140,9 @@ class _Rows:
         ]
         if value.dtype is not DType.INT32:
             epilogue.append(EpilogueOp(cast_name(register_of(value.dtype), DType.INT32)))
-        made = Node(node.index, COPY, 1, (picked,), (found,), epilogue=tuple(epilogue))
+        clip = Node(node.index, COPY, 1, (picked,), (found,), epilogue=tuple(epilogue))
         pick = Node(node.index, node.op, 1, (value.id,), (picked,))
-        return found, [index_map_node(graph, pick, digits, sources), made]
+        return found, [index_map_node(graph, pick, digits, sources), clip]
 
 
 _ABOUT = {
