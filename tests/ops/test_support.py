@@ -142,7 +142,7 @@ def test_without_quantization_floats_beside_quantized_weights_stay_on_the_cpu() 
     assert "ENABLE_QUANT" in check_support(graph, None).reasons[0]
 
 
-@pytest.mark.parametrize(("version", "highest"), [(12, 9), (13, 12)])
+@pytest.mark.parametrize(("version", "highest"), [(14, 9), (15, 14)])
 def test_versions_that_quantization_brings_are_accepted_with_it(version: int, highest: int) -> None:
     weights = Value(
         1, "weights", (4, 3), DType.INT8, np.ones((4, 3), "int8"), False, Quantization((0.5,), (0,))

@@ -24,6 +24,7 @@ CORE_LAYOUT: dict[str, tuple[int, tuple[int, ...]]] = {
     "TfLiteQuantizationParams": (8, (0, 4)),
     "TfLiteQuantization": (16, (0, 8)),
     "TfLiteAffineQuantization": (24, (0, 8, 16)),
+    "TfLiteBlockwiseQuantization": (16, (0, 4, 8, 12)),
     "TfLiteDimensionMetadata": (24, (0, 4, 8, 16)),
     "TfLiteSparsity": (32, (0, 8, 16, 24)),
     "TfLiteTensor": (112, (0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 76, 77, 80, 96, 104)),
@@ -47,7 +48,7 @@ PARAMS_LAYOUT: dict[str, tuple[str, int]] = {
     "CALL_ONCE": ("TfLiteCallOnceParams", 4),
     "CAST": ("TfLiteCastParams", 8),
     "CONCATENATION": ("TfLiteConcatenationParams", 8),
-    "CONV_2D": ("TfLiteConvParams", 24),
+    "CONV_2D": ("TfLiteConvParams", 28),
     "CONV_3D": ("TfLiteConv3DParams", 32),
     "CONV_3D_TRANSPOSE": ("TfLiteConv3DParams", 32),
     "CUMSUM": ("TfLiteCumsumParams", 2),
@@ -55,7 +56,7 @@ PARAMS_LAYOUT: dict[str, tuple[str, int]] = {
     "DEPTH_TO_SPACE": ("TfLiteBlockParams", 4),
     "DIV": ("TfLiteActivationParams", 4),
     "FAKE_QUANT": ("TfLiteFakeQuantParams", 16),
-    "FULLY_CONNECTED": ("TfLiteFullyConnectedParams", 12),
+    "FULLY_CONNECTED": ("TfLiteFullyConnectedParams", 16),
     "GATHER": ("TfLiteGatherParams", 8),
     "GELU": ("TfLiteGeluParams", 1),
     "IF": ("TfLiteIfParams", 8),
@@ -91,7 +92,7 @@ PARAMS_LAYOUT: dict[str, tuple[str, int]] = {
     "SUB": ("TfLiteAddParams", 8),
     "SUM": ("TfLiteReducerParams", 1),
     "SVDF": ("TfLiteSVDFParams", 12),
-    "TRANSPOSE_CONV": ("TfLiteTransposeConvParams", 16),
+    "TRANSPOSE_CONV": ("TfLiteTransposeConvParams", 20),
     "UNIDIRECTIONAL_SEQUENCE_LSTM": ("TfLiteUnidirectionalSequenceLSTMParams", 16),
     "UNIDIRECTIONAL_SEQUENCE_RNN": ("TfLiteSequenceRNNParams", 12),
     "UNPACK": ("TfLiteUnpackParams", 8),
@@ -107,9 +108,6 @@ PARAMS_LAYOUT: dict[str, tuple[str, int]] = {
 """C struct of each op, and the bytes of it that are read."""
 
 LEFT_OUT = {
-    "TfLiteConvParams": "quantized_bias_type",
-    "TfLiteFullyConnectedParams": "quantized_bias_type",
-    "TfLiteTransposeConvParams": "quantized_bias_type",
     "TfLitePoolParams": "computed",
     "TfLiteStablehloCompositeParams": "attributes",
 }
@@ -350,15 +348,27 @@ READ_CASES: list[tuple[str, bytes, dict[str, object]]] = [
 @pytest.mark.parametrize(("op", "memory", "expected"), READ_CASES, ids=lambda case: str(case)[:12])
 def test_read_params(op: str, memory: bytes, expected: dict[str, object]) -> None:
     buffer = ctypes.create_string_buffer(memory, len(memory))
-    found = read_params(op, ctypes.addressof(buffer))
+    found = read_params(op, ctypes.addressof(buffer), 1)
     assert found == expected
     assert [type(value) for value in found.values()] == [type(v) for v in expected.values()]
 
 
 def test_read_params_without_any() -> None:
     buffer = ctypes.create_string_buffer(4)
-    assert read_params("CONV_2D", None) == read_params("CONV_2D", 0) == {}
-    assert read_params("TRANSPOSE", ctypes.addressof(buffer)) == {}
+    assert read_params("CONV_2D", None, 1) == read_params("CONV_2D", 0, 1) == {}
+    assert read_params("TRANSPOSE", ctypes.addressof(buffer), 1) == {}
+
+
+@pytest.mark.parametrize(
+    ("op", "version", "fields"), [("CONV_2D", 8, 6), ("FULLY_CONNECTED", 11, 3)]
+)
+def test_the_type_of_the_bias_is_read_where_all_runtimes_have_it(
+    op: str, version: int, fields: int
+) -> None:
+    buffer = ctypes.create_string_buffer(struct.pack(f"={fields}ii", *(1,) * fields, 4))
+    address = ctypes.addressof(buffer)
+    assert "quantized_bias_type" not in read_params(op, address, version - 1)
+    assert read_params(op, address, version)["quantized_bias_type"] == 4
 
 
 def test_element_types() -> None:

@@ -10,6 +10,7 @@ typedef int (*fn)(void);
 typedef struct { float scale; int32_t zero_point; } TfLiteQuantizationParams;
 typedef struct { code type; void *params; } TfLiteQuantization;
 typedef struct { void *scale; void *zero_point; int32_t quantized_dimension; } TfLiteAffineQuantization;
+typedef struct { int32_t scale, zero_point, blocksize, quantized_dimension; } TfLiteBlockwiseQuantization;
 typedef struct {
   code format;
   int dense_size;

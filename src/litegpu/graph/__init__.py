@@ -1,5 +1,27 @@
 """The model as plain data, and its partitioning."""
 
-from litegpu.graph.ir import ABSENT, SELF, DType, EpilogueOp, Graph, Node, Quantization, Value
+from litegpu.graph.ir import (
+    ABSENT,
+    PACKED_TYPES,
+    SELF,
+    Blockwise,
+    DType,
+    EpilogueOp,
+    Graph,
+    Node,
+    Quantization,
+    Value,
+)
 
-__all__ = ["ABSENT", "SELF", "DType", "EpilogueOp", "Graph", "Node", "Quantization", "Value"]
+__all__ = [
+    "ABSENT",
+    "PACKED_TYPES",
+    "SELF",
+    "Blockwise",
+    "DType",
+    "EpilogueOp",
+    "Graph",
+    "Node",
+    "Quantization",
+    "Value",
+]

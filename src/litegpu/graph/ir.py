@@ -29,6 +29,7 @@ class DType(enum.Enum):
     FLOAT32 = "float32"
     FLOAT16 = "float16"
     FLOAT64 = "float64"
+    INT2 = "int2"
     INT4 = "int4"
     INT8 = "int8"
     UINT8 = "uint8"
@@ -44,14 +45,22 @@ class DType(enum.Enum):
 
     @property
     def size(self) -> int:
-        """Bytes of one element (0 for types that litegpu never touches)."""
+        """Bytes of one element (0 for types that litegpu never touches, and for packed ones)."""
         return _SIZES[self]
+
+    @property
+    def packed_bits(self) -> int:
+        """Bits of an element where several share a byte, else 0."""
+        return _PACKED_BITS.get(self, 0)
 
     __hash__ = object.__hash__  # each is one object; to hash its name takes long
 
 
+_PACKED_BITS = {DType.INT2: 2, DType.INT4: 4}
+PACKED_TYPES = frozenset(_PACKED_BITS)
+"""Types of constants whose elements share bytes in a file; `Value.data` has a byte for each."""
 _SIZES = {
-    dtype: 0 if dtype in (DType.OTHER, DType.INT4) else np.dtype(dtype.value).itemsize
+    dtype: 0 if dtype in (DType.OTHER, *PACKED_TYPES) else np.dtype(dtype.value).itemsize
     for dtype in DType
 }
 
@@ -66,6 +75,17 @@ class Quantization:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Blockwise:
+    """Blockwise quantization of a matrix [O, I]: one scale for each block of a row.
+
+    `scales` are [O, I / size]: those of `size` neighboring elements each. There are no zero points.
+    """
+
+    scales: npt.NDArray[np.float16]
+    size: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Value:
     """One tensor. `data` is set for constants only; `shape` has the tensor's own rank.
 
@@ -73,6 +93,7 @@ class Value:
     its data are dense. A pass put as many values as `siblings` side by side: whether to round is
     asked of one of them, so that none is less exact than it would be alone. `signature` is the
     shape with -1 for each size that the model's file leaves open; () where it leaves none open.
+    A constant with `blockwise` quantization has no other one.
     """
 
     id: int
@@ -86,6 +107,7 @@ class Value:
     is_sparse: bool = False
     siblings: int = 1
     signature: tuple[int, ...] = ()
+    blockwise: Blockwise | None = None
 
     @property
     def is_constant(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from litegpu.codegen import INT
-from litegpu.graph import DType, EpilogueOp, Graph, Node
+from litegpu.graph import PACKED_TYPES, DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.base import COPY, NewValue, Op, Shape, register
 from litegpu.ops.common import checks
 from litegpu.ops.common.facts import Array, Folded
@@ -17,7 +17,7 @@ from litegpu.ops.common.functions import cast_name
 from litegpu.ops.common.types import MOVED, Types
 from litegpu.ops.gather import Gather
 
-_SCALED = (DType.INT4, DType.INT8)
+_SCALED = (*PACKED_TYPES, DType.INT8)
 _GATHER = Gather()
 
 
@@ -26,7 +26,7 @@ class EmbeddingLookup(Op):
     """Rows of a table, chosen by their numbers; stored integers become floats."""
 
     name = "EMBEDDING_LOOKUP"
-    max_version = 4
+    max_version = 5
     cpu_bytes_per_second = 15e9
     takes = (Types(frozenset({DType.INT32})), Types(MOVED.dtypes))
     gives = Types(MOVED.dtypes)
@@ -43,7 +43,7 @@ class EmbeddingLookup(Op):
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1, 2)),
             checks.integers(graph, node, 0, "The rows", constant=False, kinds=(DType.INT32,)),
-            checks.operand(graph, node, 1, "The table", (*MOVED.dtypes, DType.INT4)),
+            checks.operand(graph, node, 1, "The table", (*MOVED.dtypes, *PACKED_TYPES)),
             lambda: _check_table(graph, node),
             lambda: "" if _is_scaled(graph, node) else _GATHER.check(graph, _gather(node)),
         )
@@ -55,27 +55,38 @@ class EmbeddingLookup(Op):
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         if not _is_scaled(graph, node):
             return _GATHER.normalize(graph, _gather(node), new_value)
-        table = graph.values[node.inputs[1]]
-        assert table.quantization is not None and table.data is not None
-        shape = graph.values[node.outputs[0]].shape
+        table, result = graph.values[node.inputs[1]], graph.values[node.outputs[0]]
+        assert table.data is not None
+        (count,) = graph.values[node.inputs[0]].shape
+        scales = _scales(table)
+        # Each block of a row, or all of it, has one scale.
+        sizes = (scales.shape[1], -1) if table.blockwise else table.shape[1:]
+        data = np.asarray(table.data).reshape(table.shape[0], *sizes)
+        shape = (count, *data.shape[1:])
         stored = new_value(shape, dtype=DType.INT8)
-        source = new_value(table.shape, table.data) if table.dtype is DType.INT4 else table.id
+        whole = table.dtype is DType.INT8
+        source = table.id if whole else new_value(data.shape, data, dtype=DType.INT8)
         values = {v: graph.values[v] for v in node.inputs}
         values |= {v: replace(table, id=v, shape=shape, dtype=DType.INT8) for v in (stored, source)}
-        values[source] = replace(values[source], shape=table.shape)
+        values[source] = replace(values[source], shape=data.shape)
         rows = replace(node, inputs=(node.inputs[0], source), outputs=(stored,))
         nodes = [*_GATHER.normalize(replace(graph, values=values), _gather(rows), new_value)]
-        scales = np.asarray(table.quantization.scale, np.float32)
-        per_row = scales.reshape(-1, *(1 for _ in table.shape[1:]))
-        factor = new_value(per_row.shape, per_row)
-        if scales.size > 1:
-            all_scales, factor = factor, new_value((shape[0], *per_row.shape[1:]))
-            values[all_scales] = replace(table, shape=per_row.shape, dtype=DType.FLOAT32)
-            values[factor] = replace(table, shape=(shape[0], *per_row.shape[1:]), data=None)
+        factor = new_value(scales.shape, scales, precise=True)
+        if len(scales) > 1:
+            all_scales, factor = factor, new_value((count, *scales.shape[1:]), precise=True)
+            values[all_scales] = replace(table, shape=scales.shape, dtype=DType.FLOAT32)
+            values[factor] = replace(table, shape=(count, *scales.shape[1:]), data=None)
             rows = replace(node, inputs=(node.inputs[0], all_scales), outputs=(factor,))
             nodes += _GATHER.normalize(replace(graph, values=values), _gather(rows), new_value)
         epilogue = (EpilogueOp(cast_name(INT, DType.FLOAT32)), EpilogueOp("MUL", (factor,)))
-        return (*nodes, Node(node.index, COPY, 1, (stored,), node.outputs, epilogue=epilogue))
+        if shape == result.shape:
+            return (*nodes, Node(node.index, COPY, 1, (stored,), node.outputs, epilogue=epilogue))
+        scaled = new_value(shape)
+        return (
+            *nodes,
+            Node(node.index, COPY, 1, (stored,), (scaled,), epilogue=epilogue),
+            Node(node.index, "RESHAPE", 1, (scaled,), node.outputs),
+        )
 
 
 def _gather(node: Node) -> Node:
@@ -88,6 +99,15 @@ def _is_scaled(graph: Graph, node: Node) -> bool:
     return table.dtype in _SCALED and result.dtype is DType.FLOAT32
 
 
+def _scales(table: Value) -> Array:
+    """Return the scales as [rows, ..., 1], or [1, ..., 1] where all rows have the same."""
+    if table.blockwise is not None:
+        return table.blockwise.scales.astype(np.float32)[..., None]
+    assert table.quantization is not None
+    scales = np.asarray(table.quantization.scale, np.float32)
+    return scales.reshape(-1, *(1 for _ in table.shape[1:]))
+
+
 def _check_table(graph: Graph, node: Node) -> str:
     rows, table, result = (graph.values[v] for v in (*node.inputs, *node.outputs))
     if len(rows.shape) != 1 or len(table.shape) < 2:
@@ -98,10 +118,19 @@ def _check_table(graph: Graph, node: Node) -> str:
         return f"A table of {table.dtype.name} does not give {result.dtype.name}."
     if not table.is_constant:
         return "Its table of stored integers is computed at run time."
-    found = table.quantization
-    scales = 0 if found is None else len(found.scale)
-    if found is None or scales not in (1, table.shape[0]) or found.dimension != 0:
-        return f"Its table has {scales} scales for {table.shape[0]} rows."
-    if table.dtype is DType.INT4 and math.prod(table.shape[1:]) % 2:
-        return "Its rows of 4 bits end within a byte, which the CPU reads in a way of its own."
+    bits = table.dtype.packed_bits
+    if table.blockwise is not None:
+        if not bits:
+            return "Its table of INT8 has a scale for each block, which the CPU rejects."
+        columns = table.blockwise.size
+    else:
+        found = table.quantization
+        scales = 0 if found is None else len(found.scale)
+        if found is None or scales not in (1, table.shape[0]) or found.dimension != 0:
+            return f"Its table has {scales} scales for {table.shape[0]} rows."
+        columns = math.prod(table.shape[1:])
+    if columns * bits % 8:
+        return (
+            f"Its rows of {bits} bits end within a byte, which the CPU reads in a way of its own."
+        )
     return ""

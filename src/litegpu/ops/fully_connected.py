@@ -27,7 +27,7 @@ class FullyConnected(Op):
 
     name = "FULLY_CONNECTED"
     max_version = 9
-    quantized_version = 12
+    quantized_version = 14
     traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED | Trait.CONTRACTION
     exact = OrHybrid(
         ExactFullyConnected(lambda graph, node: _check_geometry(graph, node)),

@@ -21,12 +21,11 @@ from litegpu.ops.base import COPY, Op, Shape, constant_list, facts_of, get, regi
 from litegpu.ops.common import checks, fold
 from litegpu.ops.common.facts import Array
 from litegpu.ops.common.support import check_node
-from litegpu.ops.common.types import MOVED, QUANTIZED_TYPES, STORABLE, Types, computed_as
+from litegpu.ops.common.types import MOVED, STORABLE, Types, computed_as, has_scale
 
 WHILE = "WHILE"
 COMPOSITE = "STABLEHLO_COMPOSITE"
 _CARRIED = Types(STORABLE.dtypes)
-_STORED = QUANTIZED_TYPES | {DType.INT4}
 _MOST_PASSES = 256
 _MOST_NODES = 1 << 13
 """More would take too long to compile."""
@@ -136,7 +135,7 @@ def _check_graphs(graph: Graph, node: Node) -> str:
     if max(counts) > 1 or any(len(each.outputs) != 1 for each in conditions):
         return "Its condition and body do not take and give what it does."
     quantized = not conditions and any(
-        _is_stored(graph.values[v]) for v in (*node.inputs, *node.outputs)
+        has_scale(graph.values[v]) for v in (*node.inputs, *node.outputs)
     )
     if conditions and (handed := _handed_on(body)):
         return "Its body returns input {} as result {}, which the CPU may overwrite before.".format(
@@ -148,7 +147,7 @@ def _check_graphs(graph: Graph, node: Node) -> str:
             return "Its body refers to tensors that the model does not have."
         if any(value.is_variable for value in inner.values.values()):
             return "Its body has variable tensors."
-        if not quantized and any(map(_is_stored, inner.values.values())):
+        if not quantized and any(map(has_scale, inner.values.values())):
             return "Its body computes with quantized tensors."
     for group in groups:
         for carried in zip(*(ends for _, ends in group), strict=True):
@@ -172,11 +171,6 @@ def _handed_on(body: Graph) -> tuple[int, int] | None:
         if result != source:
             changed[source] = place
     return None
-
-
-def _is_stored(value: Value) -> bool:
-    """Whether a value holds real numbers as integers."""
-    return value.quantization is not None and value.dtype in _STORED
 
 
 Pieces = tuple[tuple[int, int, int], ...]

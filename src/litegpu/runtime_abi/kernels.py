@@ -36,9 +36,14 @@ OPTIONS = {
     "stride_width": "stride_w",
 }
 """File options by the names of parameters, if these differ."""
-_TYPES = frozenset({"idx_out_type", "in_data_type", "out_data_type", "out_type", "output_type"})
+_TYPES = frozenset(
+    {
+        *("idx_out_type", "in_data_type", "out_data_type", "out_type", "output_type"),
+        "quantized_bias_type",
+    }
+)
 NO_PARAMETERS = frozenset({"quant_spec", "quantized_bias_type"})
-"""Options that the runtime's parameter structs lack: see `params`."""
+"""Options that not all of the runtime's parameter structs have: see `params`."""
 
 
 def compute(
@@ -103,8 +108,8 @@ def _written(node: Node, values: Mapping[int, Value]) -> bytes | None:
 
 
 def _constant(writer: ModelWriter, value: Value) -> TensorRef:
-    dtype = "int4" if value.dtype is DType.INT4 else value.dtype.value
-    return writer.constant(np.asarray(value.data), dtype, quantization=value.quantization)
+    found = value.blockwise or value.quantization
+    return writer.constant(np.asarray(value.data), value.dtype.value, quantization=found)
 
 
 def options_of(node: Node) -> dict[str, Any] | None:

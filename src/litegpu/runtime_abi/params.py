@@ -1,8 +1,8 @@
 """The builtin parameter structs of the runtime's ops, as one table, read into dictionaries.
 
-Intentionally omitted: `quantized_bias_type` (CONV_2D, TRANSPOSE_CONV, FULLY_CONNECTED), which
-runtimes of the tflite-runtime 2.14 generation do not allocate, so that reading it would exceed
-their structs; and the padding that pools store for their own CPU kernels.
+Runtimes of the tflite-runtime 2.14 generation do not allocate `quantized_bias_type`, so it is read
+only of nodes whose version they do not have. Intentionally omitted is the padding that pools store
+for their own CPU kernels.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ _BLOCK = _fields("int32", "block_size")
 _CLIPS = _fields("float", "cell_clip", "proj_clip")
 _DILATIONS = _fields("int32", "dilation_width_factor", "dilation_height_factor")
 _STRIDES = _fields("int32", "stride_width", "stride_height")
+_BIAS_TYPE = _fields("int32", "quantized_bias_type")
 _ADD = (*_ACTIVATION, *_fields("bool", "pot_scale_int16"))
 _ARG = _fields("int32", "output_type")
 _CONV_3D = (
@@ -113,7 +114,7 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
     "CALL_ONCE": _fields("int32", "init_subgraph_index"),
     "CAST": _fields("int32", "in_data_type", "out_data_type"),
     "CONCATENATION": (*_AXIS, *_ACTIVATION),
-    "CONV_2D": (*_PADDING, *_STRIDES, *_ACTIVATION, *_DILATIONS),
+    "CONV_2D": (*_PADDING, *_STRIDES, *_ACTIVATION, *_DILATIONS, *_BIAS_TYPE),
     "CONV_3D": _CONV_3D,
     "CONV_3D_TRANSPOSE": _CONV_3D,
     "CUMSUM": _fields("bool", "exclusive", "reverse"),
@@ -136,6 +137,7 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
         *_fields("int32", "weights_format"),
         *_fields("bool", "keep_num_dims"),
         *_ASYMMETRIC,
+        *_BIAS_TYPE,
     ),
     "GATHER": (*_AXIS, *_fields("int32", "batch_dims")),
     "GELU": _fields("bool", "approximate"),
@@ -179,7 +181,7 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
     "SUB": _ADD,
     "SUM": _REDUCE,
     "SVDF": (*_fields("int32", "rank"), *_ACTIVATION, *_ASYMMETRIC),
-    "TRANSPOSE_CONV": (*_PADDING, *_STRIDES, *_ACTIVATION),
+    "TRANSPOSE_CONV": (*_PADDING, *_STRIDES, *_ACTIVATION, *_BIAS_TYPE),
     "UNIDIRECTIONAL_SEQUENCE_LSTM": (
         *_ACTIVATION,
         *_CLIPS,
@@ -217,6 +219,9 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
 }
 """Fields of each op's struct, in C order, as (name, kind); ops without parameters are absent."""
 
+_BIAS_TYPE_SINCE = {"CONV_2D": 8, "FULLY_CONNECTED": 11, "TRANSPOSE_CONV": 5}
+"""The versions from which on structs have the type of the bias."""
+
 
 def _structure(op_name: str, fields: tuple[Field, ...]) -> type[ctypes.Structure]:
     members = [(name, _KINDS[kind]) for name, kind in fields]
@@ -229,8 +234,8 @@ STRUCTURES: Mapping[str, type[ctypes.Structure]] = {
 """The ctypes structure of each op in `PARAMS`."""
 
 
-def read_params(op_name: str, address: int | None) -> dict[str, ParamValue]:
-    """Return the parameters of builtin op `op_name` from its struct at `address`.
+def read_params(op_name: str, address: int | None, version: int) -> dict[str, ParamValue]:
+    """Return the parameters of a node of builtin op `op_name` from its struct at `address`.
 
     Paddings, activations and mirror modes are lower-case names ("same", "relu6", "reflect"; an
     unknown number remains an int), arrays are tuples of their used elements. Addresses are omitted.
@@ -240,10 +245,11 @@ def read_params(op_name: str, address: int | None) -> dict[str, ParamValue]:
     if not address or op_name not in PARAMS:
         return {}
     struct = STRUCTURES[op_name].from_address(address)
+    fields = PARAMS[op_name]
+    if version < _BIAS_TYPE_SINCE.get(op_name, 0):
+        fields = fields[: -len(_BIAS_TYPE)]
     values = {
-        name: _convert(kind, getattr(struct, name))
-        for name, kind in PARAMS[op_name]
-        if kind != "address"
+        name: _convert(kind, getattr(struct, name)) for name, kind in fields if kind != "address"
     }
     for name in _COUNTS.keys() & values.keys():
         count: Any = values.pop(_COUNTS[name])

@@ -5,20 +5,22 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from litegpu.errors import InterpreterError
-from litegpu.graph import ABSENT, DType, Graph, Node, Quantization, Value
+from litegpu.graph import ABSENT, Blockwise, DType, Graph, Node, Quantization, Value
 from litegpu.runtime_abi.budget import ReadBudget
-from litegpu.runtime_abi.enums import DTYPES, AllocationType, QuantizationType
+from litegpu.runtime_abi.enums import DTYPES, AllocationType, QuantizationType, TfLiteType
 from litegpu.runtime_abi.opcodes import CUSTOM, name_of
 from litegpu.runtime_abi.params import read_params
 from litegpu.runtime_abi.sparse import densify, read_sparsity
 from litegpu.runtime_abi.structs import (
     TfLiteAffineQuantization,
+    TfLiteBlockwiseQuantization,
     TfLiteContext,
     TfLiteNode,
     TfLiteRegistration,
@@ -74,7 +76,12 @@ def read_values(context: int, indices: Iterable[int], budget: ReadBudget) -> dic
     struct = TfLiteContext.from_address(context)
     present = sorted(index for index in set(indices) if 0 <= index < struct.tensors_size)
     tensors = struct.tensors or 0
-    return {index: _read_value(index, tensor_at(tensors, index), budget) for index in present}
+    found = {index: _read_value(index, tensor_at(tensors, index), budget) for index in present}
+    for index, value in found.items():
+        scales = _scales_of_blocks(tensor_at(tensors, index), struct, value)
+        if scales is not None:
+            found[index] = replace(value, blockwise=scales)
+    return found
 
 
 def node_at(context: int, index: int) -> tuple[TfLiteNode, TfLiteRegistration]:
@@ -104,7 +111,7 @@ def _read_node(context: int, index: int, budget: ReadBudget) -> Node:
         version=registration.version,
         inputs=budget.integers(node.inputs),
         outputs=budget.integers(node.outputs),
-        params=read_params(name, node.builtin_data),
+        params=read_params(name, node.builtin_data, registration.version),
         custom=budget.custom(node.custom_initial_data, node.custom_initial_data_size),
     )
 
@@ -115,8 +122,8 @@ def _read_value(index: int, tensor: TfLiteTensor, budget: ReadBudget) -> Value:
     data = None
     is_constant = tensor.allocation_type == AllocationType.MMAP_RO
     if is_constant and tensor.data:
-        if dtype is DType.INT4:
-            data = _read_halves_of_bytes(tensor, shape)
+        if dtype.packed_bits:
+            data = _read_packed(tensor, dtype.packed_bits, shape)
         elif dtype.size:
             data = _read_constant(tensor, dtype, shape, budget)
     quantization = _quantization(tensor, budget)
@@ -158,17 +165,19 @@ def _read_constant(
     return stored.reshape(shape)
 
 
-def _read_halves_of_bytes(
-    tensor: TfLiteTensor, shape: tuple[int, ...]
+def _read_packed(
+    tensor: TfLiteTensor, bits: int, shape: tuple[int, ...]
 ) -> npt.NDArray[np.int8] | None:
-    """Return a constant's 4-bit elements as bytes; None if some are missing."""
+    """Return a constant's elements of a few bits as bytes; None if some are missing."""
     count = math.prod(shape)
-    if not _is_shape(shape) or tensor.sparsity or (count + 1) // 2 > tensor.bytes:
+    nbytes = -(-count * bits // 8)
+    if not _is_shape(shape) or tensor.sparsity or nbytes > tensor.bytes:
         return None
-    buffer = (ctypes.c_uint8 * ((count + 1) // 2)).from_address(tensor.data or 0)
-    pairs = np.frombuffer(memoryview(buffer), dtype=np.int8)
-    # The first element of a pair has the low bits; right shifts extend the sign.
-    elements = np.stack([np.left_shift(pairs, 4) >> 4, pairs >> 4], axis=-1)
+    buffer = (ctypes.c_uint8 * nbytes).from_address(tensor.data or 0)
+    stored = np.frombuffer(memoryview(buffer), dtype=np.int8)
+    # The first element of a byte has the lowest bits; right shifts extend the sign.
+    lefts = np.arange(8 - bits, -1, -bits, dtype=np.int8)
+    elements = np.left_shift(stored[:, None], lefts) >> np.int8(8 - bits)
     return elements.reshape(-1)[:count].reshape(shape)
 
 
@@ -185,3 +194,27 @@ def _quantization(tensor: TfLiteTensor, budget: ReadBudget) -> Quantization | No
     affine = TfLiteAffineQuantization.from_address(found.params)
     scale, zero_point = budget.floats(affine.scale), budget.integers(affine.zero_point)
     return Quantization(scale, zero_point, affine.quantized_dimension) if scale else None
+
+
+def _scales_of_blocks(
+    tensor: TfLiteTensor, context: TfLiteContext, value: Value
+) -> Blockwise | None:
+    """Return a constant matrix's blockwise quantization; None if it has none, or an invalid one."""
+    found = tensor.quantization
+    if found.type != QuantizationType.BLOCKWISE or not found.params or value.data is None:
+        return None
+    blockwise = TfLiteBlockwiseQuantization.from_address(found.params)
+    size, index = blockwise.blocksize, blockwise.scale
+    if size < 1 or len(value.shape) != 2 or value.shape[1] % size:
+        return None
+    if not 0 <= index < context.tensors_size:
+        return None
+    scales = tensor_at(context.tensors or 0, index)
+    count = value.elements // size
+    if scales.type != TfLiteType.FLOAT16 or not scales.data:
+        return None
+    if scales.allocation_type != AllocationType.MMAP_RO or scales.bytes < 2 * count:
+        return None
+    buffer = (ctypes.c_uint8 * (2 * count)).from_address(scales.data)
+    stored = np.frombuffer(memoryview(buffer), np.float16)
+    return Blockwise(stored.reshape(value.shape[0], -1), size)

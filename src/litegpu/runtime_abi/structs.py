@@ -97,6 +97,16 @@ class TfLiteAffineQuantization(ctypes.Structure):
 
 
 @_c_struct
+class TfLiteBlockwiseQuantization(ctypes.Structure):
+    """The tensors with scales and zero points, and the elements of a row that share a scale."""
+
+    scale: Int32
+    zero_point: Int32
+    blocksize: Int32
+    quantized_dimension: Int32
+
+
+@_c_struct
 class TfLiteDimensionMetadata(ctypes.Structure):
     """One dimension of a sparse tensor; the two arrays are set for `SPARSE_CSR` only."""
 

@@ -20,7 +20,7 @@ FLOAT32, FLOAT16, DYNAMIC, INTEGER, TRAINED = KINDS = (
     "quantization-aware training",
 )
 
-_WEIGHTS = {"FLOAT32", "FLOAT16", "INT4", "INT8", "UINT8"}
+_WEIGHTS = {"FLOAT32", "FLOAT16", "INT2", "INT4", "INT8", "UINT8"}
 _STORED = {DYNAMIC: "int8", INTEGER: "int8", TRAINED: "uint8"}
 _COMPUTED = {INTEGER: "int8", TRAINED: "uint8"}
 _HYBRID_VERSION = 4

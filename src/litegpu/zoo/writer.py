@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.errors import ModelError
-from litegpu.graph.ir import ABSENT, Quantization
+from litegpu.graph.ir import ABSENT, PACKED_TYPES, Blockwise, Quantization
 from litegpu.zoo import objects, schema
 
 Shape = Sequence[int]
 """Tensor dimensions; -1 is an open one, known only when the model runs."""
 
+_PACKED_BITS = {dtype.value: dtype.packed_bits for dtype in PACKED_TYPES}
 _SCHEMA_VERSION = 3
 _DEQUANTIZE_FLOAT16_VERSION = 2
 
@@ -91,16 +92,17 @@ class ModelWriter:
         dtype: npt.DTypeLike | None = None,
         *,
         name: str = "constant",
-        quantization: Quantization | None = None,
+        quantization: Quantization | Blockwise | None = None,
     ) -> TensorRef:
-        """Add a constant, converted to the NumPy type `dtype` if given, or to "int4".
+        """Add a constant, converted to the NumPy type `dtype` if given, or to "int4" or "int2".
 
         Equal contents share one buffer. The runtime takes a constant without elements for a plain
         tensor: it has no bytes to point to.
         """
-        if isinstance(dtype, str) and dtype == "int4":
+        if isinstance(dtype, str) and dtype in _PACKED_BITS:
             stored = np.asarray(data, np.int8)
-            buffer = self._buffers.setdefault(_pairs(stored), len(self._buffers))
+            packed = _packed(stored, _PACKED_BITS[dtype])
+            buffer = self._buffers.setdefault(packed, len(self._buffers))
             return self._tensor(stored.shape, dtype, name, quantization, buffer=buffer)
         array = np.asarray(data, dtype)
         little = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -257,7 +259,7 @@ class ModelWriter:
         shape: Shape,
         dtype: npt.DTypeLike,
         name: str,
-        quantization: Quantization | None = None,
+        quantization: Quantization | Blockwise | None = None,
         *,
         buffer: int = 0,
         is_variable: bool = False,
@@ -272,13 +274,21 @@ class ModelWriter:
         tensor.type = schema.members("TensorType")[ref.dtype.upper()]
         tensor.buffer = buffer
         tensor.isVariable = is_variable
-        tensor.quantization = quantization and self._quantization(quantization)
         self._refs.append(ref)
         self._tensors.append(tensor)
+        tensor.quantization = quantization and self._quantization(quantization)
         return ref
 
-    def _quantization(self, quantization: Quantization) -> Any:
+    def _quantization(self, quantization: Quantization | Blockwise) -> Any:
         table = self._schema.QuantizationParametersT()
+        if isinstance(quantization, Blockwise):
+            blocks = self._schema.BlockwiseQuantizationT()
+            blocks.scales = self.constant(quantization.scales, np.float16, name="scales").index
+            blocks.zeroPoints = -1
+            blocks.blockSize = quantization.size
+            table.detailsType = self._schema.QuantizationDetails.BlockwiseQuantization
+            table.details = blocks
+            return table
         table.scale = np.asarray(quantization.scale, np.float32)
         table.zeroPoint = np.asarray(quantization.zero_point, np.int64)
         table.quantizedDimension = quantization.dimension
@@ -355,7 +365,11 @@ class ModelWriter:
         return ref.index
 
 
-def _pairs(elements: npt.NDArray[np.int8]) -> bytes:
-    """Return integers of 4 bits as they are stored: two in a byte, the first in its low bits."""
-    bits = np.append(elements.ravel(), np.zeros(elements.size % 2, np.int8)).view(np.uint8) & 15
-    return (bits[0::2] | bits[1::2] << 4).tobytes()
+def _packed(elements: npt.NDArray[np.int8], bits: int) -> bytes:
+    """Return integers of a few bits as they are stored: the first of a byte in its low bits."""
+    count = 8 // bits
+    padded = np.append(elements.ravel(), np.zeros(-elements.size % count, np.int8))
+    fields = (padded.view(np.uint8) & ((1 << bits) - 1)).reshape(-1, count)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    found: npt.NDArray[np.uint8] = np.bitwise_or.reduce(fields << shifts, axis=1)
+    return found.tobytes()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.graph import Quantization
+from litegpu.graph import Blockwise, Quantization
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
 Shape = tuple[int, ...]
@@ -150,7 +150,7 @@ class Sheet:
         self,
         data: npt.ArrayLike,
         dtype: npt.DTypeLike = "float32",
-        quantization: Quantization | None = None,
+        quantization: Quantization | Blockwise | None = None,
     ) -> TensorRef:
         """Add a constant."""
         self.tensors += 1

@@ -10,7 +10,7 @@ import numpy as np
 from cases.base import EXACT, HALF, SMALL, Array, Case, Pair, Range, Shape, Sheet, Windowed
 from cases.quantized import ORDINARY, POWER, Stored, quantization
 from cases.quantized_conv import Weighted
-from litegpu.graph import Quantization
+from litegpu.graph import Blockwise, Quantization
 from litegpu.zoo.writer import TensorRef
 
 
@@ -125,6 +125,22 @@ class HybridMatrix(Hybrid):
     outputs: int = 7
     asymmetric: bool = False
     rows: Shape = (1,)
+    block: int = 0
+    """How many weights of a row share a scale, if not all."""
+
+    def weights(
+        self, sheet: Sheet, shape: Shape, axis: int, symmetric: bool
+    ) -> tuple[TensorRef, tuple[float, ...]]:
+        """Add weights, with a scale for each block if there are any."""
+        if not self.block:
+            return super().weights(sheet, shape, axis, symmetric)
+        random, blocks = sheet.random, (shape[0], shape[1] // self.block)
+        scales = 2.0 ** random.integers(-6, -2, blocks)
+        if self.kind == ORDINARY:
+            scales = random.uniform(0.01, 0.2, blocks)
+        data = random.integers(-8, 8, shape)
+        found = Blockwise(scales.astype(np.float16), self.block)
+        return sheet.constant(data, f"int{self.bits}", found), ()
 
     def write(self, sheet: Sheet) -> None:
         """One input, one output."""
@@ -135,7 +151,7 @@ class HybridMatrix(Hybrid):
             "keep_num_dims": len(self.rows) > 1,
         }
         inputs = [x, *self.layer(sheet, (self.outputs, self.inputs))]
-        version = 12 if self.per_channel else 10 if self.four_bits else 9
+        version = 12 if self.per_channel else {2: 14, 4: 10, 8: 9}[self.bits]
         sheet.output(sheet.op("FULLY_CONNECTED", inputs, options, version))
 
 
@@ -197,7 +213,7 @@ CASES: tuple[Case, ...] = (
     HybridConv(channels=9, filters=18, groups=9, per_channel=True, batch=2),
     HybridConv(channels=7, filters=7, groups=7, per_channel=True, values=_ABOVE, stride=(2, 2)),
     HybridConv(channels=60, filters=36, groups=12, per_channel=True, values=_ABOVE, batch=2),
-    *(HybridConv(four_bits=True, per_channel=each, values=_BELOW) for each in (True, False)),
+    *(HybridConv(bits=4, per_channel=each, values=_BELOW) for each in (True, False)),
     HybridConv(channels=9, filters=4, stride=(2, 2), activation="RELU", values=_ABOVE, batch=2),
     HybridConv(
         per_channel=True, size=(96, 91), channels=4, filters=3, kernel=(1, 1), values=_ABOVE
@@ -236,13 +252,13 @@ CASES: tuple[Case, ...] = (
     HybridMatrix(per_channel=True, inputs=64, outputs=17, activation="RELU_N1_TO_1"),
     HybridMatrix(per_channel=True, asymmetric=True, inputs=7, has_bias=False, values=_ABOVE),
     *(
-        HybridMatrix(four_bits=True, per_channel=each, inputs=inputs, outputs=outputs, rows=rows)
+        HybridMatrix(bits=4, per_channel=each, inputs=inputs, outputs=outputs, rows=rows)
         for each in (False, True)
         for inputs, outputs, rows in ((46, 7, (3,)), (46, 3, (3,)), (33, 7, (2, 2)))
     ),
     *(
         HybridMatrix(
-            four_bits=True,
+            bits=4,
             inputs=96,
             outputs=18,
             rows=(2, 3),
@@ -257,6 +273,22 @@ CASES: tuple[Case, ...] = (
             (ORDINARY, _BELOW, "NONE"),
             (POWER, Rows(), "NONE"),
         )
+    ),
+    *(
+        HybridMatrix(bits=4, block=block, inputs=inputs, outputs=outputs, rows=rows, kind=kind)
+        for block, inputs, outputs, rows, kind in (
+            (32, 32, 4, (1,), ORDINARY),
+            (32, 96, 18, (2, 3), POWER),
+            (64, 192, 7, (3,), ORDINARY),
+            (8, 40, 9, (1, 2, 2), POWER),
+        )
+    ),
+    HybridMatrix(bits=4, block=32, inputs=64, outputs=5, has_bias=False, values=_BELOW, rows=(2,)),
+    HybridMatrix(bits=4, block=32, inputs=64, outputs=6, values=Rows(zeros=True), rows=(2,)),
+    *(
+        HybridMatrix(bits=2, per_channel=each, inputs=inputs, outputs=7, rows=(3,), asymmetric=each)
+        for each in (False, True)
+        for inputs in (33, 64)
     ),
     *(
         HybridMatmul(asymmetric=asymmetric, adj_x=adj_x, adj_y=adj_y, values=values)

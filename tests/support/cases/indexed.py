@@ -9,7 +9,7 @@ import numpy as np
 
 from cases.base import EXACT, FEW, STEPS, UNKNOWN, Case, Range, Shape, Sheet
 from cases.integers import Edges
-from litegpu.graph import Quantization
+from litegpu.graph import Blockwise, Quantization
 
 _INTEGERS = ("int32", "int64")
 
@@ -41,7 +41,10 @@ class GatherNd(Case):
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding(Case):
-    """Rows of a constant table, or one of `stored` integers with a scale for all or `per_row`."""
+    """Rows of a constant table, or one of `stored` integers with a scale for all or `per_row`.
+
+    With `block` it has a scale for so many columns of each row.
+    """
 
     tolerance: ClassVar[float] = EXACT
 
@@ -49,6 +52,7 @@ class Embedding(Case):
     rows: int = 4
     stored: str = ""
     per_row: bool = False
+    block: int = 0
     computed: bool = False
 
     def write(self, sheet: Sheet) -> None:
@@ -59,12 +63,19 @@ class Embedding(Case):
         elif not self.stored:
             table = sheet.weights(self.table, STEPS)
         else:
-            low, high = (-8, 8) if self.stored == "int4" else (-128, 128)
-            data = sheet.random.integers(low, high, self.table)
-            count = self.table[0] if self.per_row else 1
-            scales = tuple(float(2.0**-k) for k in sheet.random.integers(2, 7, count))
-            table = sheet.constant(data, self.stored, Quantization(scales, (0,) * count))
-        version = 3 if self.stored else 1
+            low = -(2 ** (int(self.stored.removeprefix("int")) - 1))
+            data = sheet.random.integers(low, -low, self.table)
+            if self.block:
+                blocks = (self.table[0], self.table[1] // self.block)
+                scales = 2.0 ** -sheet.random.integers(2, 7, blocks)
+                quantization = Blockwise(scales.astype(np.float16), self.block)
+                table = sheet.constant(data, self.stored, quantization)
+            else:
+                count = self.table[0] if self.per_row else 1
+                scales = 2.0 ** -sheet.random.integers(2, 7, count)
+                found = Quantization(tuple(map(float, scales)), (0,) * count)
+                table = sheet.constant(data, self.stored, found)
+        version = 5 if self.stored == "int2" else 3 if self.stored else 1
         sheet.output(sheet.op("EMBEDDING_LOOKUP", [rows, table], version=version))
 
 
@@ -234,9 +245,11 @@ CASES: tuple[Case, ...] = (
     Embedding(computed=True),
     *(
         Embedding(table=(6, c), stored=stored, per_row=per_row)
-        for stored, c in (("int8", 5), ("int4", 6), ("int8", 8))
+        for stored, c in (("int8", 5), ("int4", 6), ("int8", 8), ("int2", 12))
         for per_row in (False, True)
     ),
+    *(Embedding(table=(5, 24), stored=stored, block=8) for stored in ("int4", "int2")),
+    Embedding(table=(3, 12), stored="int4", block=4, rows=1),
     *(UpdateSlice(dtype=dtype) for dtype in ("float32", *_INTEGERS)),
     UpdateSlice(index="int64"),
     UpdateSlice(fixed=True),

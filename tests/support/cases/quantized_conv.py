@@ -30,8 +30,8 @@ class Weighted(Case):
     per_channel: bool = False
     activation: str = "NONE"
     batch: int = 1
-    four_bits: bool = False
-    """Whether the weights are of 4 bits."""
+    bits: int = 8
+    """Of the weights."""
     bias: str = "int32"
     """The type of the bias, on which that of sums depends where activations have 16 bits."""
 
@@ -60,14 +60,17 @@ class Weighted(Case):
         random, count = sheet.random, shape[axis] * self.per_channel
         dtype = "int8" if self.dtype == "int16" else self.dtype
         drawn = quantization(random, dtype, self.kind, 1.0, count)
-        if symmetric or self.four_bits:
+        if symmetric or self.bits < 8:
             drawn = replace(drawn, zero_point=(0,) * len(drawn.scale), dimension=axis)
         data = Stored(dtype=dtype).draw(shape, random)
-        if self.four_bits:
-            data = np.maximum(data // 16, self.lowest_of_4_bits)
+        if self.bits < 8:
+            dtype, data = (
+                f"int{self.bits}",
+                np.maximum(data >> (8 - self.bits), self.lowest_of_4_bits),
+            )
         if self.lowest is not None:
             data = np.maximum(data, self.lowest)
-        return sheet.constant(data, "int4" if self.four_bits else dtype, drawn), drawn.scale
+        return sheet.constant(data, dtype, drawn), drawn.scale
 
     def result(self, sheet: Sheet, terms: int) -> Quantization:
         """Draw the quantization of sums of so many products."""
@@ -111,6 +114,8 @@ class QuantizedMatrix(Weighted):
     inputs: int = 33
     outputs: int = 7
     has_bias: bool = True
+    states_bias: bool = False
+    """Whether the options tell of the type of a bias without one."""
 
     def write(self, sheet: Sheet) -> None:
         """One input, one output."""
@@ -119,7 +124,7 @@ class QuantizedMatrix(Weighted):
         x = sheet.input((self.batch, self.inputs), Stored(dtype=self.dtype), source)
         options: dict[str, Any] = {"fused_activation_function": self.activation}
         version = {"int8": 4, "uint8": 1, "int16": 7}[self.dtype] if self.has_bias else 7
-        if self.has_bias:
+        if self.has_bias or self.states_bias:
             options, version = self.typed(options, version)
         operands = [x, weights, bias] if self.has_bias else [x, weights]
         result = self.result(sheet, self.inputs)
@@ -183,12 +188,10 @@ CASES = [
             (POWER, 1, 1, 1),
         )
     ),
-    *(
-        QuantizedConv(four_bits=True, per_channel=each, channels=7, filters=3)
-        for each in (True, False)
-    ),
-    QuantizedConv(four_bits=True, per_channel=True, channels=8, filters=4, groups=2, kernel=(1, 1)),
-    *(QuantizedMatrix(four_bits=True, inputs=inputs, outputs=8) for inputs in (32, 33)),
+    *(QuantizedConv(bits=4, per_channel=each, channels=7, filters=3) for each in (True, False)),
+    QuantizedConv(bits=4, per_channel=True, channels=8, filters=4, groups=2, kernel=(1, 1)),
+    *(QuantizedMatrix(bits=4, inputs=inputs, outputs=8) for inputs in (32, 33)),
+    *(QuantizedMatrix(bits=2, per_channel=each, inputs=33, batch=2) for each in (False, True)),
     QuantizedMatrix(per_channel=True, kind=POWER, batch=2),
     QuantizedMatrix(has_bias=False),
     QuantizedMatrix(activation="RELU6", dtype="uint8"),
@@ -223,6 +226,8 @@ CASES = [
         )
     ),
     QuantizedMatrix(dtype="int16", has_bias=False, activation="RELU"),
-    QuantizedConv(dtype="int16", bias="int64", four_bits=True, per_channel=True, channels=7),
-    QuantizedMatrix(dtype="int16", four_bits=True, inputs=32, outputs=8),
+    QuantizedConv(dtype="int16", bias="int64", bits=4, per_channel=True, channels=7),
+    QuantizedMatrix(dtype="int16", bits=4, inputs=32, outputs=8),
+    QuantizedMatrix(dtype="int16", bits=2, per_channel=True, bias="int64", batch=2),
+    QuantizedMatrix(dtype="int16", has_bias=False, states_bias=True, batch=3),
 ]

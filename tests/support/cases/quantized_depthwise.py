@@ -59,7 +59,7 @@ CASES = [
     ),
     QuantizedDepthwise(image=(2, 1, 24, 96), stride=(2, 2), per_channel=True),
     QuantizedDepthwise(image=(2, 24, 1, 40)),
-    *(QuantizedDepthwise(four_bits=True, per_channel=each, kind=POWER) for each in (True, False)),
+    *(QuantizedDepthwise(bits=4, per_channel=each, kind=POWER) for each in (True, False)),
     *(
         case
         for kind, channels, multiplier in ((ORDINARY, 5, 1), (POWER, 19, 2), (WIDE, 8, 1))

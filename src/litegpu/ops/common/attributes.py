@@ -38,6 +38,7 @@ USUAL: Mapping[str, Values] = {
     "padding": one_of("same", "valid", wrong=("unknown", 9)),
     "pot_scale_int16": _UNREAD,
     "proj_clip": Values(least=0, wrong=(-1.0,)),
+    "quantized_bias_type": _UNREAD,
     "shape": Values(about="as many elements as the input has; one size may be -1"),
     "squeeze_dims": Values(about="dimensions of size 1, or none for all of them"),
     "stride_depth": _POSITIVE,

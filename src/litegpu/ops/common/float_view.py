@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.graph import DType, EpilogueOp, Graph, Node, Quantization, Value
+from litegpu.graph import PACKED_TYPES, DType, EpilogueOp, Graph, Node, Quantization, Value
 from litegpu.ops.base import COPY, has
 from litegpu.ops.common.traits import Trait
 from litegpu.ops.common.types import BYTES
@@ -77,12 +77,17 @@ def is_conversion(view: _HasValues, node: Node) -> bool:
 def _as_float(value: Value, is_bias: bool, most: int | None) -> Value:
     if is_viewed(value):
         return replace(value, dtype=DType.FLOAT32)
-    dtypes = BYTES | {DType.INT4, *((DType.INT32,) if is_bias else ())}
-    found = value.quantization
-    if value.data is None or found is None or not found.scale or value.dtype not in dtypes:
+    dtypes = BYTES | PACKED_TYPES | ({DType.INT32} if is_bias else set())
+    found, blockwise = value.quantization, value.blockwise
+    scaled = blockwise is not None or (found is not None and bool(found.scale))
+    if value.data is None or not scaled or value.dtype not in dtypes:
         return value
     if most is not None and value.elements > most:
         return replace(value, dtype=DType.FLOAT32, data=np.broadcast_to(_ZERO, value.data.shape))
+    if blockwise is not None:
+        scales = blockwise.scales.astype(np.float32).repeat(blockwise.size, axis=1)
+        return replace(value, dtype=DType.FLOAT32, data=value.data * scales)
+    assert found is not None
     return replace(value, dtype=DType.FLOAT32, data=_real(value.data, found))
 
 

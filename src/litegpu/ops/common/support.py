@@ -230,7 +230,7 @@ def _reason(graph: Graph, node: Node, op: Op, quantized: QuantizedMode | None) -
 def _has_scales(graph: Graph, node: Node) -> bool:
     """Whether a node has quantized tensors, be they seen as floats."""
     values = (graph.values[v] for v in (*node.inputs, *node.outputs) if v != ABSENT)
-    return any(value.quantization is not None for value in values)
+    return any(value.quantization or value.blockwise for value in values)
 
 
 def _computes_shapes(graph: Graph, node: Node, from_shapes: Set[int]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.graph import ABSENT, PACKED_TYPES, DType, Graph, Node, Value
 
 TYPE_CODES = {2: DType.INT32, 4: DType.INT64}
 """Integer types by their numbers in the runtime's parameters."""
@@ -43,16 +43,20 @@ SCALED = Types(frozenset({DType.FLOAT32, DType.INT8, DType.UINT8, DType.INT16}),
 BYTES = frozenset({DType.INT8, DType.UINT8})
 QUANTIZED_TYPES = BYTES | {DType.INT16}
 """Integer types that may represent real numbers with a scale and a zero point."""
+WEIGHT_TYPES = QUANTIZED_TYPES | PACKED_TYPES
+"""The same with those of constants only, whose elements have a few bits."""
 
 
 def is_quantized(graph: Graph, node: Node) -> bool:
     """Whether a node takes or returns quantized tensors, including weights."""
     values = (graph.values.get(v) for v in (*node.inputs, *node.outputs))
-    dtypes = QUANTIZED_TYPES | {DType.INT4}
-    return any(
-        value is not None and value.dtype in dtypes and value.quantization is not None
-        for value in values
-    )
+    return any(value is not None and has_scale(value) for value in values)
+
+
+def has_scale(value: Value) -> bool:
+    """Whether the elements of a value are stored integers that stand for real numbers."""
+    scaled = value.quantization is not None or value.blockwise is not None
+    return scaled and value.dtype in WEIGHT_TYPES
 
 
 def stored_zero(value: Value) -> int:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
-from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node, Quantization, Value
+from litegpu.graph import ABSENT, PACKED_TYPES, DType, EpilogueOp, Graph, Node, Quantization, Value
 from litegpu.ops.base import Exact, NewValue
 from litegpu.ops.common import checks
 from litegpu.ops.common.groups import Groups, depthwise_taps
-from litegpu.ops.common.types import QUANTIZED_TYPES
+from litegpu.ops.common.types import QUANTIZED_TYPES, TYPE_CODES
 from litegpu.ops.common.weights import bias_of
 from litegpu.ops.common.window import POINT, window_of
 from litegpu.ops.exact import numbers, wide_sums
@@ -19,8 +19,8 @@ from litegpu.ops.exact.numbers import Multiplier
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
 
-_OF_4_BITS = frozenset({DType.INT8, DType.INT16})
-"""What weights of 4 bits are multiplied with."""
+_WITH_PACKED = frozenset({DType.INT8, DType.INT16})
+"""What weights of a few bits are multiplied with."""
 
 
 class Products(Protocol):
@@ -42,6 +42,8 @@ class ExactProducts(Exact):
 
     axis: ClassVar[int] = 0
     """Where the weights have the output channels."""
+    packed: ClassVar[frozenset[DType]] = frozenset({DType.INT4})
+    """The types of a few bits that the CPU accepts for weights, of which it makes bytes."""
 
     def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
         self._geometry = geometry
@@ -50,7 +52,7 @@ class ExactProducts(Exact):
         return checks.first_of(
             checks.input_count(node, 2, 3),
             checks.operands(graph, node, (1, 2, 3)),
-            lambda: check_products(graph, node, self.axis, four_bits=True),
+            lambda: check_products(graph, node, self.axis, self.packed),
             lambda: self._geometry(graph, node),
         )
 
@@ -60,21 +62,28 @@ class ExactConv2D(ExactProducts):
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         image, weights = (graph.values[v] for v in node.inputs[:2])
-        outputs, height, width, depth = weights.shape
-        groups = image.shape[3] // depth
-        view = window_of(node.params, (height, width), (image.shape[1], image.shape[2]))
-        attributes = QuantizedConvAttributes(
-            view,
-            weights.id,
-            bias_of(node),
-            (outputs, height, width, depth),
-            groups,
-            numbers.zero_point(image),
-            weight_zero(weights),
-        )
-        return sums_of_products(
-            graph, node, new_value, products_of_groups, attributes, [groups > 1]
-        )
+        zero = numbers.zero_point(image)
+        attributes = conv_attributes(graph, node, bias_of(node), zero, weight_zero(weights))
+        away = [attributes.groups > 1]
+        return sums_of_products(graph, node, new_value, products_of_groups, attributes, away)
+
+
+def conv_attributes(
+    graph: Graph, node: Node, bias: int = ABSENT, input_zero: int = 0, weight_zero: int = 0
+) -> QuantizedConvAttributes:
+    """Return the attributes of a CONV_2D: its window, weights and groups, and what is given."""
+    image, weights = (graph.values[v] for v in node.inputs[:2])
+    outputs, height, width, depth = weights.shape
+    view = window_of(node.params, (height, width), (image.shape[1], image.shape[2]))
+    return QuantizedConvAttributes(
+        view,
+        weights.id,
+        bias,
+        (outputs, height, width, depth),
+        image.shape[3] // depth,
+        input_zero,
+        weight_zero,
+    )
 
 
 def products_of_groups(
@@ -112,6 +121,8 @@ def products_of_groups(
 class ExactFullyConnected(ExactProducts):
     """FULLY_CONNECTED: halves are rounded up. Each row of the input is a pixel."""
 
+    packed = PACKED_TYPES
+
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         source, weights = (graph.values[v] for v in node.inputs[:2])
         outputs, inputs = weights.shape
@@ -144,18 +155,20 @@ class ExactFullyConnected(ExactProducts):
         )
 
 
-def check_products(graph: Graph, node: Node, axis: int, four_bits: bool = False) -> str:
+def check_products(
+    graph: Graph, node: Node, axis: int, packed: frozenset[DType] = frozenset()
+) -> str:
     """Require a quantized input and output, constant weights, and a constant bias of int32.
 
-    The scales of the weights are those along `axis`. These may have `four_bits` instead of int8:
-    the CPU converts them to bytes, too.
+    The scales of the weights are those along `axis`. These may be of a `packed` type instead of
+    int8: the CPU converts them to bytes, too.
     """
     weights, ends = graph.values[node.inputs[1]], (node.inputs[0], node.outputs[0])
-    is_short, is_wide = weights.dtype is DType.INT4, is_of_16_bits(graph, node)
+    is_short, is_wide = weights.dtype in PACKED_TYPES, is_of_16_bits(graph, node)
     alike = ends if is_short or is_wide else (ends[0], weights.id, ends[1])
     return checks.first_of(
-        numbers.check_tensors(graph, ends, _OF_4_BITS if is_short else QUANTIZED_TYPES),
-        lambda: check_bits(weights, four_bits),
+        numbers.check_tensors(graph, ends, _WITH_PACKED if is_short else QUANTIZED_TYPES),
+        lambda: check_bits(weights, packed),
         lambda: numbers.check_same_types(graph, alike),
         lambda: check_weights(weights, axis),
         lambda: _check_wide(graph, node) if is_wide else check_bias(graph, node, axis),
@@ -169,11 +182,15 @@ def is_of_16_bits(graph: Graph, node: Node) -> bool:
     return graph.values[node.inputs[0]].dtype is DType.INT16
 
 
-def check_bits(weights: Value, four_bits: bool) -> str:
-    """Require weights of whole bytes, unless the CPU computes with `four_bits` as with these."""
-    if four_bits or weights.dtype is not DType.INT4:
+def check_bits(weights: Value, packed: frozenset[DType]) -> str:
+    """Require weights of whole bytes, or of a `packed` type, with which the CPU computes alike."""
+    bits = weights.dtype.packed_bits
+    if not bits or weights.dtype in packed:
         return ""
-    return f"Its weights, tensor {weights.id}, have 4 bits (INT4), which the CPU refuses here."
+    return (
+        f"Its weights, tensor {weights.id}, have {bits} bits ({weights.dtype.name}), which the CPU "
+        "refuses here."
+    )
 
 
 def check_weights(weights: Value, axis: int) -> str:
@@ -196,7 +213,11 @@ def check_weights(weights: Value, axis: int) -> str:
         )
     if not (min(found.scale) > 0 and sum(found.scale) < math.inf):  # a NaN makes the sum one
         return f"tensor {weights.id} has scales that are no positive numbers."
-    low, high = numbers.LIMITS.get(weights.dtype, (-8, 7))
+    if weights.dtype in PACKED_TYPES:
+        if any(found.zero_point):
+            return f"Its weights, tensor {weights.id}, have zero points other than 0."
+        return ""
+    low, high = numbers.LIMITS[weights.dtype]
     if beyond := [zero for zero in found.zero_point if not low <= zero <= high]:
         return f"tensor {weights.id} has the zero point {beyond[0]}, beyond its type."
     return ""
@@ -221,41 +242,39 @@ def _check_wide(graph: Graph, node: Node) -> str:
     outputs = weights.shape[axis]
     if reason := numbers.check_no_zeros(graph, (node.inputs[0], *node.outputs)):
         return reason
-    if weights.dtype is not DType.INT8 and (weights.dtype is not DType.INT4 or by_channel):
+    if weights.dtype is not DType.INT8 and (weights.dtype not in PACKED_TYPES or by_channel):
         return f"Its weights, tensor {weights.id}, are {weights.dtype.name}; INT8 is handled."
     if any(_quantization(weights).zero_point):
         return f"Its weights, tensor {weights.id}, have zero points other than 0."
     channels = graph.values[node.inputs[0]].shape[-1]
     if node.params.get("depth_multiplier", outputs // channels) != outputs // channels:
         return "Its depth_multiplier is not that of its weights, by which the CPU reads them."
-    stated = _STATED_BIAS.get(node.op, 0)
-    if bias == ABSENT:
-        if node.version >= stated > 0:
-            return "Of which type its sums are, without a bias, is not known."
-        return wide_sums.check_terms(weights.elements // outputs)
-    value = graph.values[bias]
-    short = value.dtype is DType.INT32 and (
-        node.version >= stated > 0 or node.op == "FULLY_CONNECTED"
-    )
+    dtype = _type_of_sums(graph, node)
+    if bias == ABSENT and node.op == "FULLY_CONNECTED" and dtype is DType.INT64:
+        return "Without a bias, some runtimes add up 32 bits, others 64 as the node says."
+    value = None if bias == ABSENT else graph.values[bias]
     return checks.first_of(
-        check_bias(graph, node, axis, DType.INT32 if short else DType.INT64),
+        check_bias(graph, node, axis, dtype),
         lambda: wide_sums.check_bias(value),
         lambda: wide_sums.check_terms(weights.elements // outputs),
     )
 
 
-_STATED_BIAS = {"CONV_2D": 8, "FULLY_CONNECTED": 11, "TRANSPOSE_CONV": 5}
-"""The versions from which on an attribute tells of which type a bias is, and so the sums."""
+def _type_of_sums(graph: Graph, node: Node) -> DType:
+    """Return the type in which the CPU adds up products of 16 bits; a bias has it, too."""
+    stated = TYPE_CODES.get(node.params.get("quantized_bias_type", 0))
+    if stated is not None:
+        return stated
+    if node.op != "FULLY_CONNECTED":
+        return DType.INT64
+    bias = bias_of(node)
+    is_long = bias != ABSENT and graph.values[bias].dtype is DType.INT64
+    return DType.INT64 if is_long else DType.INT32
 
 
 def _adds_longs(graph: Graph, node: Node) -> bool:
     """Whether the CPU adds up 64 bits."""
-    if not is_of_16_bits(graph, node):
-        return False
-    bias = bias_of(node)
-    if bias == ABSENT:
-        return node.op != "FULLY_CONNECTED"
-    return graph.values[bias].dtype is DType.INT64
+    return is_of_16_bits(graph, node) and _type_of_sums(graph, node) is DType.INT64
 
 
 def sums_of_products(

@@ -12,8 +12,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node, Quantization, Value
+from litegpu.graph import ABSENT, PACKED_TYPES, DType, EpilogueOp, Graph, Node, Quantization, Value
 from litegpu.ops.base import Exact, NewValue, as_float32, constant_list
+from litegpu.ops.blockwise_product import (
+    BLOCKWISE_PRODUCT,
+    INPUTS,
+    BlockwiseProductAttributes,
+)
 from litegpu.ops.common import checks
 from litegpu.ops.common.functions import activation_epilogue
 from litegpu.ops.common.types import check_variable
@@ -25,6 +30,7 @@ from litegpu.ops.exact.conv import (
     check_bias,
     check_bits,
     check_weights,
+    conv_attributes,
     products_of_groups,
     quantized_node,
 )
@@ -40,6 +46,8 @@ from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthw
 
 _IMAGE = 3
 """Dimensions of an image, which is one row."""
+_MOST_IN_BLOCK = 8192
+"""Products whose sum a float holds, as the CPU adds them."""
 
 
 class OrHybrid(Exact):
@@ -63,15 +71,14 @@ class OrHybrid(Exact):
 class _Hybrid(ExactProducts):
     """Sums of products of floats and constant bytes."""
 
-    four_bits: ClassVar[bool] = False
-    """Whether the CPU computes with weights of 4 bits as with bytes."""
+    packed: ClassVar[frozenset[DType]] = frozenset()
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
             checks.input_count(node, 2, 3),
             checks.operands(graph, node, (1, 2, 3)),
             lambda: check_floats(graph, (node.inputs[0], *node.outputs)),
-            lambda: check_bits(graph.values[node.inputs[1]], self.four_bits),
+            lambda: check_bits(graph.values[node.inputs[1]], self.packed),
             lambda: _check_weights(graph.values[node.inputs[1]], self.axis),
             lambda: check_bias(graph, node, self.axis, DType.FLOAT32),
             lambda: numbers.check_activation(node),
@@ -87,21 +94,16 @@ class _Hybrid(ExactProducts):
 class HybridConv2D(_Hybrid):
     """CONV_2D: each image is a row, with scales of all weights alike a symmetric one."""
 
-    four_bits = True
+    packed = frozenset({DType.INT4})
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         image, weights = (graph.values[v] for v in node.inputs[:2])
-        outputs, height, width, depth = weights.shape
-        groups = image.shape[3] // depth
+        attributes = conv_attributes(graph, node)
         rows = FloatRows(node.index, image, _IMAGE, _is_symmetric(graph, node), new_value)
-        geometry = window_of(node.params, (height, width), (image.shape[1], image.shape[2]))
-        stored, geometry = rows.image(geometry, graph.values[node.outputs[0]].shape)
-        attributes = QuantizedConvAttributes(
-            geometry, weights.id, ABSENT, (outputs, height, width, depth), groups, 0, 0
-        )
-        scaled = scaled_sums(
-            rows, _quantization(weights).scale, ("SCALE_BY_WEIGHTS" if groups > 1 else "SCALE_SUM",)
-        )
+        stored, view = rows.image(attributes.window, graph.values[node.outputs[0]].shape)
+        attributes = replace(attributes, window=view)
+        way = "SCALE_BY_WEIGHTS" if attributes.groups > 1 else "SCALE_SUM"
+        scaled = scaled_sums(rows, _quantization(weights).scale, (way,))
         epilogue = (
             *less_zero_point(rows, _sums(weights)),
             *scaled,
@@ -157,7 +159,7 @@ class HybridTransposeConv(Exact):
             checks.input_count(node, 3, 4),
             checks.operands(graph, node, (1, 2, 3, 4)),
             lambda: check_floats(graph, (seen.inputs[0], *node.outputs)),
-            lambda: check_bits(graph.values[seen.inputs[1]], four_bits=False),
+            lambda: check_bits(graph.values[seen.inputs[1]], packed=frozenset()),
             lambda: _check_weights(graph.values[seen.inputs[1]], 0),
             lambda: check_bias(graph, seen, 0, DType.FLOAT32),
             lambda: numbers.check_activation(node),
@@ -182,15 +184,30 @@ class HybridTransposeConv(Exact):
 class HybridFullyConnected(_Hybrid):
     """FULLY_CONNECTED: rows are those of the matrix, symmetric unless an attribute says no.
 
-    Where the CPU multiplies by 4 bits they are so in any case, and rounded one by one.
+    Where the CPU multiplies by 4 bits they are so in any case, and rounded one by one. Where
+    weights have blocks they never are.
     """
 
-    four_bits = True
+    packed = PACKED_TYPES
+
+    def check(self, graph: Graph, node: Node) -> str:
+        if len(node.inputs) < 2 or graph.values[node.inputs[1]].blockwise is None:
+            return super().check(graph, node)
+        return checks.first_of(
+            checks.input_count(node, 2, 3),
+            checks.operands(graph, node, (1,)),
+            lambda: check_floats(graph, (node.inputs[0], *node.outputs)),
+            lambda: check_bias(graph, node, self.axis, DType.FLOAT32),
+            lambda: self._geometry(graph, node),
+            lambda: _check_blocks(graph.values[node.inputs[1]]),
+            lambda: _check_no_activation(node),
+        )
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         source, weights = (graph.values[v] for v in node.inputs[:2])
         result = graph.values[node.outputs[0]]
         outputs, inputs = weights.shape
+        nodes: tuple[Node, ...]
         flat = source.shape4 != (*result.shape4[:3], inputs)
         ends: list[Node] = []
         if flat:
@@ -198,7 +215,10 @@ class HybridFullyConnected(_Hybrid):
             view = new_value(shape, dtype=DType.FLOAT32)
             ends.append(Node(node.index, "RESHAPE", 1, (source.id,), (view,)))
             source = replace(source, id=view, shape=shape)
-        if nibbles.multiplies_nibbles(weights):
+        if weights.blockwise is not None:
+            rows = FloatRows(node.index, source, 1, False, new_value)
+            nodes = (_by_blocks(graph, node, rows),)
+        elif nibbles.multiplies_nibbles(weights):
             rows = FloatRows(node.index, source, 1, True, new_value, vector=inputs + 1)
             nodes = _by_nibbles(graph, node, rows)
         else:
@@ -220,6 +240,39 @@ class HybridFullyConnected(_Hybrid):
         if nibbles.multiplies_nibbles(weights):
             return nibbles.check_nibbles(weights)
         return _check_least(weights)
+
+
+def _check_blocks(weights: Value) -> str:
+    """Require blocks that the CPU multiplies by, of sizes that kernels divide."""
+    assert weights.blockwise is not None
+    if not nibbles.multiplies_nibbles(weights):
+        return (
+            f"Its weights, tensor {weights.id}, are {weights.dtype.name} {list(weights.shape)} "
+            "with a scale for each block; the CPU multiplies INT4 of at least [4, 32] that way."
+        )
+    size = weights.blockwise.size
+    if size % INPUTS or size > _MOST_IN_BLOCK:
+        return (
+            f"Its blocks have {size} weights; multiples of {INPUTS} up to {_MOST_IN_BLOCK} are "
+            "handled."
+        )
+    return ""
+
+
+def _check_no_activation(node: Node) -> str:
+    """Refuse a fused activation, which the CPU drops."""
+    found = node.params.get("activation", "none")
+    if found == "none":
+        return ""
+    return f"Fused activation {found}, which the CPU drops where weights have blocks."
+
+
+def _by_blocks(graph: Graph, node: Node, rows: FloatRows) -> Node:
+    """Return the node that multiplies rows by weights with blockwise quantization."""
+    attributes = BlockwiseProductAttributes(node.inputs[1])
+    epilogue = _ended(graph, node, rows.new_value)
+    product = quantized_node(node, BLOCKWISE_PRODUCT, rows.stored(), attributes, epilogue)
+    return replace(product, inputs=(*product.inputs, rows.scale, rows.zero))
 
 
 def _by_nibbles(graph: Graph, node: Node, rows: FloatRows) -> tuple[Node, ...]:
@@ -271,7 +324,7 @@ def check_floats(graph: Graph, tensors: Sequence[int]) -> str:
 
 
 def _check_weights(weights: Value, axis: int) -> str:
-    if weights.dtype not in (DType.INT8, DType.INT4):
+    if weights.dtype is not DType.INT8 and weights.dtype not in PACKED_TYPES:
         return f"Its weights, tensor {weights.id}, are {weights.dtype.name}; INT8 is handled."
     return check_weights(weights, axis) or check_even(weights)
 

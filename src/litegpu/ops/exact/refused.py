@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from litegpu.graph import ABSENT, DType, Graph, Node
+from litegpu.graph import ABSENT, PACKED_TYPES, DType, Graph, Node
 from litegpu.ops.base import Exact, NewValue
 from litegpu.ops.common.types import BYTES
 
-_WEIGHTS = BYTES | {DType.INT4}
+_WEIGHTS = BYTES | PACKED_TYPES
 
 
 class Refused(Exact):

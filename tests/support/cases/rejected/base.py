@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cases.base import Shape
-from litegpu.graph import ABSENT, DType, Graph, Node, Quantization, Value
+from litegpu.graph import ABSENT, Blockwise, DType, Graph, Node, Quantization, Value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +22,19 @@ class Tensor:
     variable: bool = False
     quantization: Quantization | None = None
     sparse: bool = False
+    block: int = 0
+    """Elements of a row that share a scale, in place of a `quantization`."""
 
     def value(self, number: int) -> Value:
         """Return it as a value of a graph."""
         data = None if self.data is None else np.resize(self.data, self.shape)
-        # Of 4 bits, too, constants are arrays of bytes.
-        stored = "int8" if self.dtype is DType.INT4 else self.dtype.value
+        # Of a few bits, too, constants are arrays of bytes.
+        stored = "int8" if self.dtype.packed_bits else self.dtype.value
         array = None if data is None else data.astype(stored)
+        blockwise = None
+        if self.block:
+            scales = np.ones((self.shape[0], self.shape[1] // self.block), np.float16)
+            blockwise = Blockwise(scales, self.block)
         return Value(
             number,
             f"v{number}",
@@ -38,6 +44,7 @@ class Tensor:
             self.variable,
             self.quantization,
             is_sparse=self.sparse,
+            blockwise=blockwise,
         )
 
 

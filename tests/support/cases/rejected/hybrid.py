@@ -13,6 +13,7 @@ IMAGE = Tensor(shape=(1, 5, 4, 6))
 FILTER = Tensor(shape=(6, 3, 3, 6), dtype=DType.INT8, data=1, quantization=EVEN)
 BIAS = Tensor(shape=(6,), data=1.0)
 LEAST = replace(FILTER, data=-128)
+_BLOCKS = Tensor(shape=(6, 64), dtype=DType.INT4, data=1, block=32)
 _NEGATED = "Some weights are -128, whose products with floats have a wrong sign on the CPU."
 
 
@@ -39,6 +40,36 @@ CASES = (
         "Its weights, tensor 1, have 4 bits (INT4), which the CPU refuses here.",
         op="DEPTHWISE_CONV_2D",
         version=6,
+    ),
+    _hybrid(
+        (IMAGE, replace(FILTER, dtype=DType.INT2), BIAS),
+        "Its weights, tensor 1, have 2 bits (INT2), which the CPU refuses here.",
+    ),
+    _hybrid(
+        (Tensor(shape=(2, 64)), replace(_BLOCKS, dtype=DType.INT2), BIAS),
+        "Its weights, tensor 1, are INT2 [6, 64] with a scale for each block; the CPU multiplies "
+        "INT4 of at least [4, 32] that way.",
+        op="FULLY_CONNECTED",
+        version=10,
+    ),
+    _hybrid(
+        (Tensor(shape=(2, 64)), replace(_BLOCKS, block=4), BIAS),
+        "Its blocks have 4 weights; multiples of 8 up to 8192 are handled.",
+        op="FULLY_CONNECTED",
+        version=10,
+    ),
+    _hybrid(
+        (Tensor(shape=(2, 64)), _BLOCKS, BIAS),
+        "Fused activation relu, which the CPU drops where weights have blocks.",
+        op="FULLY_CONNECTED",
+        version=10,
+        params={"activation": "relu"},
+    ),
+    _hybrid(
+        (Tensor(shape=(2, 64)), _BLOCKS, replace(BIAS, data=None)),
+        "Expected 1 runtime input tensor(s), but node has 2 runtime input(s).",
+        op="FULLY_CONNECTED",
+        version=10,
     ),
     _hybrid(
         (Tensor(shape=(2, 32)), replace(FILTER, dtype=DType.INT4, shape=(6, 32), data=-8), BIAS),

@@ -63,6 +63,11 @@ CASES = (
         (_places(2), _table(1, dtype=DType.INT4)),
         "Its rows of 4 bits end within a byte, which the CPU reads in a way of its own.",
     ),
+    Rejected(
+        "EMBEDDING_LOOKUP",
+        (_places(2), Tensor(shape=(4, 8), dtype=DType.INT8, data=1, block=4)),
+        "Its table of INT8 has a scale for each block, which the CPU rejects.",
+    ),
     Rejected("EMBEDDING_LOOKUP", (_places(2), _table(3)), "Its table has 3 scales for 4 rows."),
     Rejected(
         "EMBEDDING_LOOKUP",

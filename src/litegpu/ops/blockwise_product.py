@@ -1,0 +1,99 @@
+"""BLOCKWISE_PRODUCT: rows of bytes times weights of 4 bits with a scale for each block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import round_up
+from litegpu.graph import Node, Value
+from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register
+from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.units import Unit
+
+BLOCKWISE_PRODUCT = "BLOCKWISE_PRODUCT"
+INPUTS = 8
+"""Weights in a word; blocks have whole words."""
+_HIGH_BITS = 0xF0F0F0F0 - (1 << 32)
+"""The high 4 bits of each byte of a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockwiseProductAttributes:
+    """Constant weights [O, I] with blockwise quantization (a value id)."""
+
+    weights: int
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        return (self.weights,)
+
+
+@register
+class BlockwiseProduct(InternalOp):
+    """The sum of each block is an integer; sums become floats and are added in order.
+
+    Inputs are stored bytes [..., I], and the scales and zero points of their rows [..., 1].
+    """
+
+    name = BLOCKWISE_PRODUCT
+    traits = Trait.SUMS_PRODUCTS
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: BlockwiseProductAttributes = node.attributes
+        weights = ctx.value(attributes.weights)
+        assert weights.blockwise is not None
+        dst, size = ctx.storage(node.outputs[0]), weights.blockwise.size
+        outputs, depth = weights.shape
+        request = KernelRequest(
+            template="blockwise_product",
+            grid=(dst.channel_blocks, dst.rows, 1),
+            output=node.outputs[0],
+            reads=dict(zip(("src", "row_scale", "row_zero"), node.inputs, strict=True)),
+            constants={
+                "weights": _packed(weights),
+                "scales": _by_channel(weights.blockwise.scales.T),
+                "totals": _by_channel(_totals(weights)),
+            },
+            variables={
+                "blocks": depth // size,
+                "words": size // INPUTS,
+                "real_blocks": round_up(outputs, 4) // 4,
+                "high_bits": _HIGH_BITS,
+            },
+            work={Unit.INT8_DOT: 2 * dst.rows * weights.elements},
+        )
+        return (request,)
+
+
+def _packed(weights: Value) -> npt.NDArray[np.int32]:
+    """Arrange [O, I] as words [I / 8, O]: 4 inputs in the low bits of the bytes, 4 in the high."""
+    outputs, depth = weights.shape
+    padded = np.zeros((round_up(outputs, 4), depth // INPUTS, 2, INPUTS // 2), np.uint8)
+    padded[:outputs] = np.asarray(weights.data).astype(np.uint8).reshape(outputs, *padded.shape[1:])
+    low, high = padded[:, :, 0] & 15, padded[:, :, 1] << 4
+    words = np.ascontiguousarray(low | high).view(np.int32)[..., 0]
+    return np.ascontiguousarray(words.T)
+
+
+def _totals(weights: Value) -> npt.NDArray[np.float32]:
+    """Return what each row of weights adds up to, rounded after each block."""
+    assert weights.blockwise is not None
+    outputs, _ = weights.shape
+    blocks = np.asarray(weights.data).reshape(outputs, -1, weights.blockwise.size)
+    sums = blocks.sum(axis=2, dtype=np.int32).astype(np.float32)
+    totals = np.zeros(outputs, np.float32)
+    for scale, total in zip(weights.blockwise.scales.T.astype(np.float32), sums.T, strict=True):
+        totals += scale * total
+    return totals
+
+
+def _by_channel(array: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    """Return an array [..., O] as float32, with zeros in padding channels."""
+    outputs = array.shape[-1]
+    padded = np.zeros((*array.shape[:-1], round_up(outputs, 4)), np.float32)
+    padded[..., :outputs] = array
+    return padded
