@@ -126,7 +126,16 @@ def test_a_broken_template(
     result = tensors(found)["pooled"]
     assert result["role"] == "result" and result["test_high"] <= result["high"]
     assert helping(found)["--last_delegate_node_index=0"]
+    assert helping(found)["--first_delegate_node_index=2"]
     assert FP32 not in helping(found)
+    # Flags that were given stay, and leave no nodes to some of these.
+    only = ("--first_delegate_node_index=1", "--last_delegate_node_index=1")
+    found = per_node(capsys, model, FP32, *only, "--min_nodes_per_partition=1")
+    assert found["nodes"] == [1]
+    assert not [flag for flag in helping(found) if "delegate_node_index" in flag]
+    assert not any(trial["failure"] for trial in found["trials"])
+    other = per_node(capsys, model, FP32, "--device=0")
+    assert not [flag for flag in helping(other) if "--backend" in flag]
 
 
 def test_a_broken_step_that_is_fused(

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from litegpu.host.children import Ended
-from litegpu.options import GpuDelegateOptions
+from litegpu.options import GpuDelegateOptions, InferencePriority
 from litegpu.runtime_abi.interpreter import Output
 from litegpu.tools import (
     benchmark_model,
@@ -428,6 +428,35 @@ def test_the_delegate_can_be_pasted_with_all_that_was_set() -> None:
         quantized="float",
         device="0",
     )
+
+
+def test_a_priority_that_was_given_is_in_every_trial_and_in_the_recommendation(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passed = list[list[str]]()
+
+    def fake(way: Combination, _: Path, flags: Any, *others: object) -> Row:
+        passed.append([*way.flags(), *flags])
+        return Row(way, batch=1, median_us=100 if way.precision == "fp16" else 900, relative_l2=0)
+
+    monkeypatch.setattr(sweep, "try_out", fake)
+    monkeypatch.setattr(sweep, "_present", lambda wanted: (["opencl"], {}))
+    assert run(model, "--inference_priority1=MIN_MEMORY_USAGE") == 0
+    on_gpu = [flags for flags in passed if "--use_gpu=true" in flags]
+    assert len(on_gpu) == 2 and all("--inference_priority1=3" in flags for flags in on_gpu)
+    on_cpu = [flags for flags in passed if flags not in on_gpu]
+    assert on_cpu and not any("priority" in flag for flags in on_cpu for flag in flags)
+    text = capsys.readouterr().out
+    (python,) = (line.partition("Python: ")[2] for line in text.splitlines() if "Python: " in line)
+    options = eval(python, {"GpuDelegate": GpuDelegateOptions})  # as one pastes it
+    assert options == GpuDelegateOptions(
+        backend="opencl", precision="fp16", inference_priority1=InferencePriority.MIN_MEMORY_USAGE
+    )
+    (line,) = (line for line in text.splitlines() if "--backend=opencl" in line)
+    parser = FlagParser("benchmark_model", "")
+    parser.add_flags(benchmark_model.FLAGS)
+    args = parser.parse(["--graph=m", *line.partition("flags: ")[2].split()])
+    assert args.inference_priority1 == InferencePriority.MIN_MEMORY_USAGE
 
 
 def test_an_error_that_is_no_number_is_never_recommended() -> None:

@@ -247,17 +247,17 @@ class PerNode:
     def _remedies(
         self, gpu: GpuDelegate, nodes: tuple[int, ...]
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield flags that may help, with their options."""
+        """Yield flags that may help next to those that were given, with their options."""
+        given = gpu.options
         if gpu.precision == "fp16":
             yield FP32, {"precision": "fp32"}
         for backend in dict.fromkeys(device.backend for device in list_devices()):
-            if backend != gpu.device.backend:
-                yield f"--backend={backend}", {"backend": backend, "device": None}
-        if nodes[0] > 0:
-            last = nodes[0] - 1
+            if backend != gpu.device.backend and given.device is None:
+                yield f"--backend={backend}", {"backend": backend}
+        if (last := nodes[0] - 1) >= given.first_delegate_node_index:
             yield f"--last_delegate_node_index={last}", {"last_delegate_node_index": last}
-        if nodes[-1] < len(self._model.ops) - 1:
-            first = nodes[-1] + 1
+        end = min(given.last_delegate_node_index, len(self._model.ops) - 1)
+        if (first := nodes[-1] + 1) <= end:
             yield f"--first_delegate_node_index={first}", {"first_delegate_node_index": first}
 
     def _try(self, flag: str, delegates: Delegates, tolerance: float) -> Trial:
