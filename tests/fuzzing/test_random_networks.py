@@ -194,6 +194,22 @@ def test_a_result_is_undecided_where_rounding_leads_to_nan_alone() -> None:
     assert not _is_undecided(written, expected, [3 * ones, 3 * ones], mode)
 
 
+def test_a_result_is_undecided_where_halves_are_equal_and_floats_are_not() -> None:
+    writer, size = ModelWriter(), 1024
+    x = writer.input((size,))
+    values = np.linspace(1, 2, size, dtype=np.float32) + np.float32(2**-12)
+    near = values + np.where(np.arange(size) % 512, 1, 2**-14).astype(np.float32)
+    y = writer.op("ABS", [writer.op("NEG", [x], [(size,)])], [(size,)])
+    writer.output(writer.op("EQUAL", [y, writer.constant(near)], [(size,)], dtype=np.bool_))
+    written = Written(writer.build(), (values,))
+    full, half = modes(Network("", 1, ()))
+    expected, equal = np.zeros(size, np.bool_), np.float16(values) == np.float16(near)
+    assert np.count_nonzero(equal) == 2
+    assert _is_undecided(written, [expected], [equal], half)
+    assert not _is_undecided(written, [expected], [equal], full)
+    assert not _is_undecided(written, [expected], [~expected], half)
+
+
 def test_resizes_that_leave_their_image_are_left_out() -> None:
     layer = Layer(0, Resize(image=(1, 2, 2, 3), size=(2, 195)))
     result = checked(Task(pickle.dumps(Network("small-int8", 0, (layer,))), 0, options=OPENCL))

@@ -212,6 +212,31 @@ def quantized(
     return objects.pack(converter.model), converter.inputs
 
 
+def rounded(content: bytes) -> bytes:
+    """Return a model whose constants and results are rounded to half, as a device stores them."""
+    storing, operators = Storing(content), list[Any]()
+    for tensor in storing.graph.tensors:
+        data = objects.content(storing.model.buffers[tensor.buffer])
+        if tensor.type == storing.types["FLOAT32"] and len(data):
+            values = np.frombuffer(data, np.float32)
+            with np.errstate(over="ignore"):
+                constant = values.astype(np.float16).astype(np.float32)
+            tensor.buffer = len(storing.model.buffers)
+            storing.model.buffers.append(objects.buffer_of(constant.tobytes()))
+    for operator in storing.graph.operators:
+        operators.append(operator)
+        operator.outputs = list(operator.outputs)
+        for position, index in enumerate(operator.outputs):
+            result = storing.graph.tensors[index]
+            if result.type == storing.types["FLOAT32"] and not result.isVariable:
+                wide, half = (storing.tensor(result.shape, each) for each in ("float32", "float16"))
+                operator.outputs[position] = wide
+                operators.append(storing.operator("CAST", 1, wide, half))
+                operators.append(storing.operator("CAST", 1, half, index))
+    storing.graph.operators = operators
+    return objects.pack(storing.model)
+
+
 def simulated(content: bytes) -> bytes:
     """Return a quantized model whose operations compute with floats, and whose results are stored.
 
