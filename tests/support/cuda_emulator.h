@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 #include "cuda_checks.h"
@@ -106,7 +107,7 @@ struct Fiber {
     int rank, lane, warp;
     Visitor *visitor;
     void *stack_pointer;
-    std::vector<char> stack;
+    char *stack;
     bool done;
     // What the lanes of a warp show each other
     const void *row;
@@ -563,6 +564,7 @@ const char *launch(void (*kernel)(void **), void **given, const unsigned int *gr
                    const unsigned int *local, int cluster, size_t shared, const Places *places);
 
 #ifdef LAUNCHES
+static const size_t STACK_BYTES = 1 << 16;
 static void *scheduler;
 static int my_number() { return (int)(me - fibers.data()); }
 // In which order fibers take turns: 0 one after the other, 1 backwards, else drawn anew each turn.
@@ -706,8 +708,10 @@ const char *launch(void (*kernel)(void **), void **given, const unsigned int *gr
         block.groups.resize((warps + 3) / 4);
     }
     visitors.assign(fibers.size(), Visitor());
+    // Not initialized, and freed with the launch: a page takes memory once a thread writes to it.
+    const std::unique_ptr<char[]> stacks(new char[fibers.size() * STACK_BYTES]);
     for (Fiber &fiber : fibers) {
-        fiber.stack.resize(1 << 16);
+        fiber.stack = stacks.get() + (&fiber - fibers.data()) * STACK_BYTES;
         fiber.visitor = &visitors[&fiber - fibers.data()];
     }
     checks.fault[0] = 0;
@@ -744,7 +748,7 @@ const char *launch(void (*kernel)(void **), void **given, const unsigned int *gr
                     visitors[i].fences = 0;
                     f.copies.clear();
                     f.products.clear();
-                    uintptr_t top = (uintptr_t)(f.stack.data() + f.stack.size()) & ~(uintptr_t)15;
+                    uintptr_t top = (uintptr_t)(f.stack + STACK_BYTES) & ~(uintptr_t)15;
                     void **frame = (void **)(top - 16);
                     *frame = (void *)run_fiber;
                     f.stack_pointer = frame - 6;
