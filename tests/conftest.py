@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import shutil
 import sys
+import tempfile
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,13 @@ os.environ.setdefault("GALLIVM_PERF", "nopt")
 _POCL, _UNOPTIMIZED = "POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable"
 if not turns.ALL:
     os.environ.setdefault(_POCL, _UNOPTIMIZED)
+
+# PoCL starts a linker for each kernel, and the default one takes a quarter of all its time: its
+# compiler looks here first. Processes that tests start inherit it.
+if (gold := shutil.which("ld.gold")) and "COMPILER_PATH" not in os.environ:
+    _linker = tempfile.TemporaryDirectory(prefix="litegpu-linker-")
+    Path(_linker.name, "ld").symlink_to(gold)
+    os.environ["COMPILER_PATH"] = _linker.name
 
 # Tests start cold, and leave nothing in the user's cache folder.
 os.environ.setdefault("LITEGPU_CACHE", "0")
