@@ -109,13 +109,15 @@ def reference(model: Trained) -> Reference:
 
 
 def precisions(model: Trained, device: DeviceInfo) -> Sequence[str]:
-    """Return both for a GPU, and for the first device that a CPU plays; for the next ones one.
+    """Return both for a GPU. Devices that a CPU plays have one each, neighbors the other one.
 
-    Large models are left to the first of those.
+    Where there is one such device alone, it has both. Large models are left to the first of them,
+    at one precision.
     """
-    position = first_devices().index(device)
-    if turns.ALL or not device.software or not (position or model.large):
+    played = [each for each in first_devices() if each.software]
+    if turns.ALL or not device.software or (len(played) == 1 and not model.large):
         return PRECISIONS
+    position = played.index(device)
     if position and model.large:
         return ()
     return (PRECISIONS[(turns.turn(model.name, 2) + position) % 2],)

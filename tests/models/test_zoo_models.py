@@ -37,14 +37,12 @@ class Small:
     """A model of the zoo.
 
     `slack` multiplies the limits: many layers of random weights enlarge rounding errors more than
-    trained ones do. Outputs that are `ranked` jump when two scores change places. `in_turns`: of
-    the devices that CPUs play, which take long to compile, each takes one of the precisions.
+    trained ones do. Outputs that are `ranked` jump when two scores change places.
     """
 
     name: str
     slack: float = 1.0
     ranked: bool = False
-    in_turns: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,9 +78,9 @@ MODELS = (
     Small("deeplab_v3_257?size=65&width=0.25"),
     Small("posenet_mobilenet_v1_257?size=65&width=0.25&stride=16"),
     Small("resnet50?size=32", slack=3.0),
-    Small("vit_tiny?size=48&layers=1&batch=3", in_turns=True),
-    Small("mobilevit_xxs?size=64&layers=1", slack=3.0, in_turns=True),
-    Small("whisper_tiny_encoder?frames=30&layers=1&batch=3", in_turns=True),
+    Small("vit_tiny?size=48&layers=1&batch=3"),
+    Small("mobilevit_xxs?size=64&layers=1", slack=3.0),
+    Small("whisper_tiny_encoder?frames=30&layers=1&batch=3"),
 )
 
 
@@ -107,10 +105,14 @@ def reference(name: str) -> Reference:
 
 
 def precisions(model: Small, device: DeviceInfo) -> Sequence[Precision]:
-    """Return what a device runs a model with: devices that a CPU plays rotate where asked."""
-    if turns.ALL or not (model.in_turns and device.software):
-        return PRECISION_TABLE
+    """Return what a device runs a model with.
+
+    Three devices that a CPU plays, which take long to compile, have one each; it changes with the
+    model.
+    """
     count = len(PRECISION_TABLE)
+    if turns.ALL or not device.software or len(present()) < count:
+        return PRECISION_TABLE
     place = present().index(device.backend)
     return PRECISION_TABLE[(place + turns.turn(model.name, count)) % count :][:1]
 
