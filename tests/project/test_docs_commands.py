@@ -23,8 +23,6 @@ from places import ROOT, SOURCE
 from seeing_models import clip
 from small_models import keywords
 
-pytestmark = pytest.mark.long_kernels
-
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 NO_HOME = Path("/proc/home" if sys.platform == "linux" else Path(__file__) / "home")
 """A folder that not even root can create."""
