@@ -89,6 +89,15 @@ def test_kinds_of_operations_are_sorted_by_time() -> None:
     assert "COPY" not in {total.op for total in totals}, "the model's names, not litegpu's own"
 
 
+def test_a_profile_is_printed_as_a_table(profile: Profile) -> None:
+    title, *lines = str(profile).splitlines()
+    assert title.startswith("litegpu on ") and f"({profile.backend}, " in title
+    times = dict(line.rsplit(maxsplit=1) for line in lines)
+    assert times["interpreter.invoke()"] == f"{(profile.invoke_seconds or 0) * 1e6:.1f}"
+    assert list(times)[-len(profile.by_op()) :] == [each.op for each in profile.by_op()]
+    assert len({len(line) for line in lines}) == 1
+
+
 def test_everything_as_json(profile: Profile) -> None:
     got = json.loads(json.dumps(profile.to_dict()))
     assert got["device"] == profile.device

@@ -15,6 +15,7 @@ import pytest
 
 from litegpu.errors import ModelError
 from litegpu.tools import cli
+from litegpu.tools.inference_diff import beyond_lines
 from litegpu.tools.inference_diff.differences import GaussianInputs, compare_runs
 from litegpu.tools.wire import message, repeated
 from litegpu.zoo.writer import ModelWriter
@@ -177,6 +178,16 @@ def test_lines(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "tolerance of 0.001\n" in out
     assert cli.main([*command, "--precision=fp16"]) == 0
     assert "tolerance of 0.02\n" in capsys.readouterr().out
+
+
+def test_values_that_differ_in_the_last_bit_differ_in_the_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    value = np.full(1, 1.2345678, np.float32)
+    found = compared([value], [np.nextafter(value, np.float32(2))], 1e-9)
+    (line,) = beyond_lines(found, 1e-9)
+    test, reference = re.findall(r"is (\S+) instead of (\S+) in run", line)[0]
+    assert test != reference
 
 
 def test_another_model_as_the_reference(

@@ -87,8 +87,15 @@ class Profile:
         ]
         return sorted(totals, key=lambda total: -total.seconds)
 
-    def _repr_html_(self) -> str:
-        """Return tables for notebooks."""
+    def __str__(self) -> str:
+        """Return the times of an invoke and of each operation as a table, in microseconds."""
+        title, times, by_op = self._summary()
+        rows = [*times, ("operation", "µs"), *((op, us) for op, _, us, _ in by_op)]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join([title, *(f"{name:{width}}  {us:>10}" for name, us in rows)])
+
+    def _summary(self) -> tuple[str, list[tuple[str, str]], list[tuple[str, str, str, str]]]:
+        """Return a title, the times of an invoke, and name, kernels, time and share of each op."""
         title = f"litegpu on {self.device} ({self.backend}, {self.precision})"
         kernels = [kernel for part in self.partitions for kernel in part.kernels]
         times = {
@@ -104,6 +111,12 @@ class Profile:
             (each.op, str(each.kernels), _us(each.seconds), _share(each.seconds, self))
             for each in self.by_op()
         ]
+        return title, known, by_op
+
+    def _repr_html_(self) -> str:
+        """Return tables for notebooks."""
+        title, known, by_op = self._summary()
+        kernels = [kernel for part in self.partitions for kernel in part.kernels]
         each_kernel = notebook.table(
             ("kernel", "operation", ">node", ">µs", ">share", ">floor µs"),
             [

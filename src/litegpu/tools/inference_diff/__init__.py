@@ -236,8 +236,8 @@ def beyond_lines(found: Comparison, tolerance: float) -> list[str]:
     """Return a line for each output beyond the tolerance: the first element, and its error."""
     return [
         f"Output {index}, '{each.name}', is beyond the tolerance of {tolerance:g} of its largest "
-        f"magnitude: element {list(bad.index)} is {bad.test:g} instead of {bad.reference:g} in run "
-        f"{bad.run}."
+        f"magnitude: element {list(bad.index)} is {bad.test:.9g} instead of {bad.reference:.9g} in "
+        f"run {bad.run}."
         for index, each in enumerate(found.outputs)
         if (bad := each.first_bad)
     ]
@@ -250,7 +250,7 @@ def _worst(found: OutputDiff, tolerance: float) -> str:
         return f"{largest}, no index beyond the tolerance of {tolerance:g}"
     return (
         f"{largest}, first_bad_index={list(bad.index)} in run {bad.run} "
-        f"({bad.test:g} instead of {bad.reference:g})"
+        f"({bad.test:.9g} instead of {bad.reference:.9g})"
     )
 
 
