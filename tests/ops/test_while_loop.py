@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cases.base import SUMS
+from cases.base import SUMS, Sheet
+from cases.while_loop import Numbered
 from comparing import mismatch
 from litegpu import DelegationReport, GpuDelegate
 from litegpu.graph import DType, Graph, Node, Quantization, Value
@@ -423,6 +424,65 @@ def test_a_body_that_never_runs_is_checked_all_the_same() -> None:
     values = {1: LIMIT, 3: value(3, (4, 3)), 4: replace(COUNTER, id=4), 5: value(5, (4, 3))}
     wanted = f"Node 1 of its body ({CPU_ONLY}): Operation is not supported."
     assert check_support(Graph(values, (node,), (3,), (5,))).reasons == {0: wanted}
+
+
+ROWS = value(0, (2, 3))
+SAME = Graph({0: ROWS}, (), (0,), (0,))
+NEGATED = Graph({0: ROWS, 1: value(1, (2, 3))}, (Node(0, "NEG", 1, (0,), (1,)),), (0,), (1,))
+TWICE = Graph(
+    {0: ROWS, 1: value(1, (4, 3))},
+    (Node(0, "CONCATENATION", 1, (0, 0), (1,), {"axis": 0}),),
+    *((0,), (1,)),
+)
+READING = Graph(
+    {0: ROWS, 1: value(1, (), DType.OTHER), 2: value(2, (2, 3))},
+    (Node(0, "READ_VARIABLE", 1, (1,), (2,)),),
+    *((0,), (2,)),
+)
+
+
+@pytest.mark.parametrize(
+    ("other", "selection", "wanted"),
+    [
+        (SAME, value(1, (2,), DType.BOOL), "It is selected by BOOL [2] instead of one BOOL."),
+        (SAME, value(1, (), DType.INT32), "It is selected by INT32 [] instead of one BOOL."),
+        (
+            TWICE,
+            value(1, (), DType.BOOL),
+            "Its branches return values of [2, 3] and [4, 3], and one of them counts.",
+        ),
+        (READING, value(1, (), DType.BOOL), "Its branches read or assign variables."),
+        (
+            NEGATED,
+            value(1, (), DType.BOOL),
+            "Its branches compute 6 operations, of which one part counts.",
+        ),
+    ],
+)
+def test_branches_that_stay_on_the_cpu(
+    other: Graph, selection: Value, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(while_loop, "_MOST_WORK", 5 if other is NEGATED else 1000)
+    node = Node(0, "IF", 1, (1, 0), (2,), graphs=(SAME, other))
+    graph = Graph({0: ROWS, 1: selection, 2: value(2, (2, 3))}, (node,), (0, 1), (2,))
+    assert check_support(graph).reasons == {0: wanted}
+
+
+def test_a_branch_without_a_condition() -> None:
+    constant = Graph({0: replace(ROWS, data=np.zeros((2, 3), np.float32))}, (), (), (0,))
+    node = Node(0, "IF", 1, (), (2,), graphs=(constant, constant))
+    graph = Graph({2: value(2, (2, 3))}, (node,), (), (2,))
+    assert check_support(graph).reasons == {0: "It has no condition."}
+
+
+@pytest.mark.parametrize("fixed_number", [None, -1, 1, 9])
+def test_branches_by_number(fixed_number: int | None) -> None:
+    sheet = Sheet()
+    sheet.add(Numbered(count=3, fixed=fixed_number))
+    model, x = sheet.writer.build(), noise(2, 3, 5)
+    for number in (-1, 0, 1, 2, 3) if fixed_number is None else (0,):
+        given = [np.array(number, np.int32)] * (fixed_number is None)
+        assert not both(model, [x, *given]).rejected
 
 
 def test_a_loop_of_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

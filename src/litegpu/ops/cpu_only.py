@@ -109,7 +109,6 @@ class Stated(OpFacts):
 
 _STATED: Mapping[str, Mapping[str, Any]] = {
     "EMBEDDING_LOOKUP_SPARSE": {"shape_unknown": True},
-    "IF": {"shape_unknown": True},
     "MULTINOMIAL": {"shape_operands": (1,)},
     "RANDOM_STANDARD_NORMAL": {"shape_operands": (0,)},
     "RANDOM_UNIFORM": {"shape_operands": (0,)},
@@ -130,10 +129,7 @@ STAYS_ON_CPU: Mapping[str, tuple[str, ...]] = {
         *("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"),
         "STABLEHLO_RNG_BIT_GENERATOR",
     ),
-    "States, other graphs, and results whose shape depends on values": (
-        *("ASSIGN_VARIABLE", "CALL_ONCE", "EMBEDDING_LOOKUP_SPARSE", "IF", "READ_VARIABLE"),
-        *("STABLEHLO_CASE", "UNIQUE", "VAR_HANDLE", "WHERE"),
-    ),
+    "Results whose shape depends on values": ("EMBEDDING_LOOKUP_SPARSE", "UNIQUE", "WHERE"),
     "No kernel so far": ("BITCAST",),
 }
 """Why operations have no kernel, for docs/ops.md; those that have one by now are left out there."""

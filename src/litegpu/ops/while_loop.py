@@ -1,4 +1,4 @@
-"""Operations whose nodes are those of other graphs: WHILE, and composites that run a graph once.
+"""Operations whose nodes are those of other graphs: loops, branches, and composites.
 
 WHILE is a loop whose passes are counted before the model runs, as a converter writes an LSTM. There
 may be loops and composites in its body.
@@ -10,7 +10,7 @@ and what is cut out by it a part with known bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -22,15 +22,21 @@ from litegpu.ops.common import checks, fold
 from litegpu.ops.common.facts import Array
 from litegpu.ops.common.support import check_node
 from litegpu.ops.common.types import MOVED, STORABLE, Types, computed_as, has_scale
+from litegpu.ops.variables import VARIABLES
 
 WHILE = "WHILE"
 COMPOSITE = "STABLEHLO_COMPOSITE"
+_BRANCHES = ("IF", "STABLEHLO_CASE")
+"""Operations that run one of their graphs, which their first input selects."""
+_INLINED = (WHILE, COMPOSITE, *_BRANCHES)
 _CARRIED = Types(STORABLE.dtypes)
 _MOST_PASSES = 256
 _MOST_NODES = 1 << 13
 """More would take too long to compile."""
 _MOST_STEPS = 1 << 17
 """Nodes that are looked at, those without kernels among them: more would take too long."""
+_MOST_WORK = 1 << 26
+"""Operations of branches that are all computed, of which one is needed."""
 
 
 @register
@@ -83,6 +89,22 @@ class StablehloComposite(While):
     gives = Types(MOVED.dtypes)
 
 
+@register
+class If(While):
+    """One of two graphs, by a condition: where that is computed, both, and a choice of results."""
+
+    name = "IF"
+    takes = (Types(MOVED.dtypes),)
+    gives = Types(MOVED.dtypes)
+
+
+@register
+class StablehloCase(If):
+    """One of several graphs, by its number: where that is computed, all, and one's results."""
+
+    name = "STABLEHLO_CASE"
+
+
 class NotInlinedError(Exception):
     """Why the nodes of other graphs cannot take the place of a node."""
 
@@ -92,11 +114,11 @@ def inline_graphs(graph: Graph) -> Graph:
 
     Nodes of these that nothing reads are left out. A result that is a constant becomes one.
     """
-    if not any(node.op in (WHILE, COMPOSITE) for node in graph.nodes):
+    if not any(node.op in _INLINED for node in graph.nodes):
         return graph
     fresh, values, nodes = iter(graph.fresh_ids()), dict(graph.values), list[Node]()
     for node in graph.nodes:
-        if node.op not in (WHILE, COMPOSITE):
+        if node.op not in _INLINED:
             nodes.append(node)
             continue
         unrolled = _unroll(replace(graph, values=values), node, fresh)
@@ -126,18 +148,21 @@ def _check_graphs(graph: Graph, node: Node) -> str:
     """Return why the graphs of a loop cannot be unrolled, however often it runs."""
     if not node.graphs:
         return "Its body is read from the file: pass GpuDelegate(model=...)."
-    *conditions, body = node.graphs
-    inputs = [(graph, node.inputs), *((each, each.inputs) for each in node.graphs)]
-    outputs = [(graph, node.outputs), (body, body.outputs)]
+    conditions = node.graphs[:-1] if node.op == WHILE else ()
+    bodies = node.graphs[len(conditions) :]
+    inputs = [(graph, _passed(node)), *((each, each.inputs) for each in node.graphs)]
+    outputs = [(graph, node.outputs), *((each, each.outputs) for each in bodies)]
     # What a loop takes it gives, too.
     groups = [[*inputs, *outputs]] if conditions else [inputs, outputs]
     counts = [len({len(ends) for _, ends in group}) for group in groups]
     if max(counts) > 1 or any(len(each.outputs) != 1 for each in conditions):
         return "Its condition and body do not take and give what it does."
+    if node.op in _BRANCHES and not node.inputs:
+        return "It has no condition."
     quantized = not conditions and any(
         has_scale(graph.values[v]) for v in (*node.inputs, *node.outputs)
     )
-    if conditions and (handed := _handed_on(body)):
+    if conditions and (handed := _handed_on(bodies[0])):
         return "Its body returns input {} as result {}, which the CPU may overwrite before.".format(
             *handed
         )
@@ -147,6 +172,8 @@ def _check_graphs(graph: Graph, node: Node) -> str:
             return "Its body refers to tensors that the model does not have."
         if any(value.is_variable for value in inner.values.values()):
             return "Its body has variable tensors."
+        if node.op in _BRANCHES and any(each.op in VARIABLES for each in inner.nodes):
+            return "Its branches read or assign variables."
         if not quantized and any(map(has_scale, inner.values.values())):
             return "Its body computes with quantized tensors."
     for group in groups:
@@ -171,6 +198,11 @@ def _handed_on(body: Graph) -> tuple[int, int] | None:
         if result != source:
             changed[source] = place
     return None
+
+
+def _passed(node: Node) -> tuple[int, ...]:
+    """Return the inputs of a node that its graphs get."""
+    return node.inputs[1:] if node.op in _BRANCHES else node.inputs
 
 
 Pieces = tuple[tuple[int, int, int], ...]
@@ -245,7 +277,7 @@ class Inlined:
             shape = (rows, *self.values[joined[0][0]].shape[1:])
             self.values[v] = replace(self.values[v], shape=shape)
             return
-        if node.op in (WHILE, COMPOSITE):
+        if node.op in _INLINED:
             return self.inline(node, what)
         node = replace(node, inputs=tuple(map(self.materialized, node.inputs)))
         reason, shapes = check_node(self.graph, node, "exact")
@@ -259,7 +291,7 @@ class Inlined:
         """Add the nodes of a loop or composite in one of the graphs. Raises NotInlinedError."""
         if reason := _check_graphs(self.graph, node):
             raise NotInlinedError(f"{what}: {reason}")
-        inner = replace(self, node=node, last=node.inputs)
+        inner = replace(self, node=node, last=_passed(node))
         try:
             _run_graphs(inner)
         except NotInlinedError as error:
@@ -363,8 +395,8 @@ class Inlined:
 def _unroll(graph: Graph, node: Node, fresh: Iterator[int]) -> Inlined:
     """Return the nodes of a node whose graphs were checked. Raises NotInlinedError."""
     values = dict(graph.values)
-    found = Inlined(replace(graph, values=values), node, fresh, values, last=node.inputs)
-    if node.op == COMPOSITE:
+    found = Inlined(replace(graph, values=values), node, fresh, values, last=_passed(node))
+    if node.op != WHILE:
         found.budget = fold.Budget()
     _run_graphs(found)
     return found
@@ -380,6 +412,9 @@ def _run_graphs(found: Inlined) -> None:
     if node.op == COMPOSITE:
         found.last = tuple(map(found.materialized, found.run(node.graphs[0], constants[0])))
         found.step(len(node.graphs[0].nodes))
+        return
+    if node.op in _BRANCHES:
+        _run_branches(found, constants)
         return
     condition, body = node.graphs
     for passes in range(_MOST_PASSES + 1):
@@ -403,6 +438,58 @@ def _run_graphs(found: Inlined) -> None:
                 shapes = f"{list(values[before].shape)} to {list(values[after].shape)}"
                 raise NotInlinedError(f"The shape of what it carries changes from {shapes}.")
     raise NotInlinedError(f"It runs more than {_MOST_PASSES} times.")
+
+
+def _run_branches(found: Inlined, constants: Sequence[Mapping[int, int]]) -> None:
+    """Add the nodes of the selected graph, or of all of them and a choice of their results."""
+    node, values = found.node, found.values
+    selector = values[found.materialized(node.inputs[0])]
+    kind = DType.BOOL if node.op == "IF" else DType.INT32
+    if selector.shape not in ((), (1,)) or selector.dtype is not kind:
+        raise NotInlinedError(
+            f"It is selected by {selector.dtype.name} {list(selector.shape)} instead of one "
+            f"{kind.name}."
+        )
+    last, given = len(node.graphs) - 1, found.last
+    if selector.data is not None:
+        number = int(selector.data.item())
+        chosen = 1 - number if node.op == "IF" else number if 0 <= number < last else last
+        found.last = tuple(
+            map(found.materialized, found.run(node.graphs[chosen], constants[chosen]))
+        )
+        found.step(len(node.graphs[chosen].nodes))
+        return
+    first = len(found.nodes)
+    results = []
+    for body, known in zip(node.graphs, constants, strict=True):
+        found.last = given
+        results.append(tuple(map(found.materialized, found.run(body, known))))
+    work = sum(facts_of(each.op).flops(found.graph, each) for each in found.nodes[first:])
+    if work > _MOST_WORK:
+        raise NotInlinedError(f"Its branches compute {work} operations, of which one part counts.")
+    found.last = results[last]
+    for number, branch in enumerate(results[:last]):
+        condition = selector.id
+        if node.op != "IF":
+            condition = found.value(replace(selector, dtype=DType.BOOL, name="litegpu_condition"))
+            equals = (selector.id, found.constant(np.array(number, np.int32)))
+            found.add(Node(node.index, "EQUAL", 1, equals, (condition,)), "Its selection")
+        found.last = tuple(
+            _chosen(found, condition, *pair) for pair in zip(branch, found.last, strict=True)
+        )
+    found.step(max(len(body.nodes) for body in node.graphs))
+
+
+def _chosen(found: Inlined, condition: int, first: int, second: int) -> int:
+    """Add a value that is the first where a condition holds, else the second."""
+    shapes = [found.values[v].shape for v in (first, second)]
+    if shapes[0] != shapes[1] or len(found.values[condition].shape) > len(shapes[0]):
+        listed = " and ".join(str(list(shape)) for shape in shapes)
+        raise NotInlinedError(f"Its branches return values of {listed}, and one of them counts.")
+    target = found.value(replace(found.values[first], data=None))
+    choice = Node(found.node.index, "SELECT_V2", 1, (condition, first, second), (target,))
+    found.add(choice, "Its choice of results")
+    return target
 
 
 def _unrolled(graph: Graph, node: Node) -> Inlined | None:

@@ -28,7 +28,7 @@ _CALLS: Mapping[str, tuple[str, ...]] = {
 """The parameters of operations that name the graphs that they run."""
 
 COMPOSITE = "STABLEHLO_COMPOSITE"
-_INLINED = (COMPOSITE, "WHILE")
+_INLINED = (COMPOSITE, "IF", "STABLEHLO_CASE", "WHILE")
 """Operations whose graphs may run in a partition."""
 _DESCRIBED = ("STABLEHLO_REDUCE_WINDOW", "STABLEHLO_SCATTER")
 """Operations whose graphs never run: the runtime only looks at their nodes."""
@@ -254,7 +254,7 @@ class Subgraphs:
         names: dict[int, int] = {}
         for each in graph.nodes:
             inputs = tuple(names.get(v, v) for v in each.inputs)
-            if each.op == "WHILE":
+            if each.op in _INLINED and each.op != COMPOSITE:
                 bodies = [self._flat(graph, each, n, left, (*outer, number)) for n in _called(each)]
                 known = tuple(body for body in bodies if body is not None)
                 each = replace(each, graphs=known if len(known) == len(bodies) else ())

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cases.base import Case, Sheet
+from cases.base import TRUTH, Case, Range, Sheet
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from loop_models import Carried, composite, counted, loop, with_row
 
@@ -56,4 +56,45 @@ class Composite(Case):
         return [writer.op("SUB", [*given], [given[0].shape])]
 
 
-CASES = (Loop(), Composite(), Composite(depth=2))
+@dataclass(frozen=True, kw_only=True)
+class Branch(Case):
+    """One of several graphs, by a truth value, or by a number that may be none of theirs."""
+
+    count: int = 0
+    fixed: int | None = None
+
+    def write(self, sheet: Sheet) -> None:
+        """A selection and a value, two outputs."""
+        x, dtype = sheet.input((2, 3, 5)), "int32" if self.count else "bool"
+        if self.fixed is None:
+            values = Range(-1.0, self.count + 1.0, dtype=dtype) if self.count else TRUTH
+            selection = sheet.input((), values)
+        else:
+            selection = sheet.constant(self.fixed, dtype)
+        numbers = []
+        for op in ("ABS", "NEG", "EXP")[: self.count or 2]:
+            graph = sheet.writer.subgraph()
+            given = graph.input(x.shape)
+            half = graph.op("MUL", [given, graph.constant(0.5, "float32")], [x.shape])
+            graph.output(graph.op(op, [given], [x.shape]), half if op == "NEG" else given)
+            numbers.append(graph.number)
+        names = ("then_subgraph_index", "else_subgraph_index")
+        options = (
+            dict(zip(names, numbers, strict=True))
+            if not self.count
+            else {"branch_subgraph_indices": numbers}
+        )
+        op = "STABLEHLO_CASE" if self.count else "IF"
+        sheet.output(*sheet.multi(op, [selection, x], 2, options, shape=x.shape))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbered(Branch):
+    """A branch by a number: the CPU's kernel takes all graphs of the model for its branches."""
+
+
+CASES = (
+    *(Loop(), Composite(), Composite(depth=2)),
+    *(Branch(fixed=fixed) for fixed in (None, 0, 1)),
+    Numbered(count=3),
+)
