@@ -1,4 +1,4 @@
-"""QUANTIZED_RESIZE: bytes between pixels, by tables of indices and weights."""
+"""QUANTIZED_RESIZE: stored integers between pixels, by tables of indices and weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from litegpu.ops.common.units import Unit
 
 QUANTIZED_RESIZE = "QUANTIZED_RESIZE"
 ONE = 1 << 10
-"""The weights of two pixels of int8 together."""
+"""The weights of two pixels together, where they are integers."""
 
 Between = tuple[int, int, float, float]
 """The indices of two rows or columns, and the weight of each."""
@@ -38,7 +38,7 @@ class QuantizedResize(InternalOp):
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
         attributes: QuantizedResizeAttributes = node.attributes
-        integer = src.dtype is DType.INT8
+        integer = src.dtype is not DType.UINT8
         request = KernelRequest(
             template="quantized_resize",
             grid=(dst.channel_blocks, dst.rows, 1),
@@ -48,7 +48,7 @@ class QuantizedResize(InternalOp):
                 **_tables("row", attributes.rows, integer),
                 **_tables("column", attributes.columns, integer),
             },
-            variables={"integer": integer, "half": ONE * ONE // 2},
+            variables={"integer": integer, "is_short": src.dtype is DType.INT16},
             work={Unit.FP32: 8 * dst.rows * dst.channels},
             needed={"src": 4 * dst.rows * dst.padded_channels},
             accumulator=INT,

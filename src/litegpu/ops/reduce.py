@@ -84,7 +84,8 @@ KINDS: Mapping[str, Kind] = {
 class ReduceAttributes:
     """The axes of [N, H, W, C] that are reduced to 1.
 
-    With `steps`, 255 ascending integers, the result is how many of them the reduced one reaches.
+    With `steps`, 2^n - 1 ascending integers, the result is how many of them the reduced one
+    reaches.
     """
 
     axes: tuple[int, ...]
@@ -165,7 +166,7 @@ class Reduction(Op):
                 "combine": self.kind.combine if whole is FLOAT else self.kind.integer,
                 "k": whole.ending,
                 "start": _start(self.kind.start, whole),
-                "has_steps": bool(steps),
+                "half_of_steps": (len(steps) + 1) // 2,
                 "taps": taps,
                 "channel_blocks": channel_blocks,
                 "over_channels": 3 in axes,

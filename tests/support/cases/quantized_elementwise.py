@@ -23,6 +23,11 @@ _VERSIONS: Mapping[tuple[str, str], int] = {
     ("MAXIMUM", "int16"): 4,
     ("MINIMUM", "int16"): 4,
     ("PRELU", "int8"): 1,
+    ("PRELU", "int16"): 1,
+    ("EQUAL", "int16"): 5,
+    ("NOT_EQUAL", "int16"): 4,
+    ("LESS", "int16"): 3,
+    ("GREATER_EQUAL", "int16"): 3,
 }
 
 
@@ -52,12 +57,13 @@ class QuantizedPair(Case):
         scales = [self._scale(sheet, 0.9) for _ in shapes]
         if self.op in ("MAXIMUM", "MINIMUM"):
             scales = scales[:1] * len(shapes)
-        values = Stored(dtype=self.dtype)
+        slopes = self.op == "PRELU" and self.dtype == "int16"
+        dtypes = (self.dtype, "int8" if slopes else self.dtype)
         inputs = [
-            sheet.constant(values.draw(shape, sheet.random), self.dtype, found)
+            sheet.constant(Stored(dtype=dtype).draw(shape, sheet.random), dtype, found)
             if i == self.constant
-            else sheet.input(shape, values, found)
-            for i, (shape, found) in enumerate(zip(shapes, scales, strict=True))
+            else sheet.input(shape, Stored(dtype=dtype), found)
+            for i, (shape, found, dtype) in enumerate(zip(shapes, scales, dtypes, strict=False))
         ]
         usual = 1 if self.dtype == "uint8" else 2
         version = _VERSIONS.get((self.op, self.dtype), usual)
@@ -170,6 +176,13 @@ CASES: tuple[Case, ...] = (
     *_types("SQUARED_DIFFERENCE", "int8", kind=POWER),
     *_types("SQUARED_DIFFERENCE", "int8", second=(3, 1, 1)),
     *(case for op in _COMPARISONS for case in _types(op, *BYTES, kind=POWER, second=(2, 6))),
+    *(QuantizedPair(op=op, dtype="int16", kind=POWER) for op in _COMPARISONS),
+    *(
+        QuantizedPair(op=op, dtype="int16", second=(2, 9), first=(3, 1, 9))
+        for op in ("EQUAL", "LESS")
+    ),
+    *_types("PRELU", "int16", kind=POWER, second=(1, 1, 6), constant=1),
+    QuantizedPair(op="PRELU", dtype="int16", first=(2, 3, 2, 9), second=(1, 3, 1, 9)),
     *_types("PRELU", *BYTES, kind=POWER, second=(1, 1, 6), constant=1),
     *_types("PRELU", "int8", second=(1, 3, 1, 6)),
     *(

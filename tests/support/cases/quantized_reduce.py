@@ -80,7 +80,7 @@ CASES: tuple[Case, ...] = (
     StoredReduce(same=True, keep=False, stored="uint8"),
     *(
         StoredReduce(op="SUM", stored=each, axes=axes, kind=kind)
-        for each in _BYTES
+        for each in (*_BYTES, "int16")
         for axes, kind in (((1, 2), ORDINARY), ((3,), POWER), ((0, 3), WIDE))
     ),
     StoredReduce(op="SUM", shape=(2, 3, 2, 4, 5), axes=(1, 3), keep=False),

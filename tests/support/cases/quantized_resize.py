@@ -1,4 +1,4 @@
-"""Cases of RESIZE_BILINEAR of bytes, equal to the CPU in every bit."""
+"""Cases of RESIZE_BILINEAR of stored integers, equal to the CPU in every bit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,16 @@ class StoredResize(Case):
         options = {"align_corners": self.align_corners, "half_pixel_centers": self.half_pixel}
         x = sheet.input(self.shape, Stored(dtype=self.stored), params)
         inputs = [x, sheet.constant(self.size, "int32")]
-        sheet.output(sheet.op("RESIZE_BILINEAR", inputs, options, 3, self.stored, params))
+        sheet.output(
+            sheet.op(
+                "RESIZE_BILINEAR",
+                inputs,
+                options,
+                4 if self.stored == "int16" else 3,
+                self.stored,
+                params,
+            )
+        )
 
 
 _SIZES = (
@@ -41,7 +50,7 @@ _FLAGS = ((False, False), (True, False), (False, True))
 
 CASES: tuple[Case, ...] = tuple(
     StoredResize(stored=stored, shape=shape, size=size, align_corners=corners, half_pixel=centers)
-    for stored in ("int8", "uint8")
+    for stored in ("int8", "uint8", "int16")
     for shape, size in _SIZES
     for corners, centers in _FLAGS
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -138,7 +138,7 @@ BINARY: Mapping[str, Function] = {
         through_zero=True,
         exact=_truncated,
     ),
-    "EQUAL": _truth("EQUAL4{k}({a}, {b})", np.equal),
+    "EQUAL": replace(_truth("EQUAL4{k}({a}, {b})", np.equal), max_version=5),
     "FLOOR_DIV": _number(
         "FLOOR4({a} / {b})",
         "FLOOR_DIV4{k}({a}, {b})",

@@ -34,11 +34,17 @@ class _Pairs(Exact):
         return checks.first_of(
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1, 2)),
-            numbers.check_tensors(graph, tensors, self._dtypes),
-            lambda: numbers.check_same_types(graph, tensors),
+            lambda: self.check_types(graph, node, tensors),
             lambda: numbers.check_bounds(graph, node),
             lambda: check_broadcast(graph, node),
             lambda: self.check_scales(graph, node),
+        )
+
+    def check_types(self, graph: Graph, node: Node, tensors: Sequence[int]) -> str:
+        """Require tensors (value ids) of one type, each with a scale."""
+        return checks.first_of(
+            numbers.check_tensors(graph, tensors, self._dtypes),
+            lambda: numbers.check_same_types(graph, tensors),
         )
 
     def check_scales(self, graph: Graph, node: Node) -> str:
@@ -271,9 +277,14 @@ class _SquaredDifference(_Pairs):
 
 
 class _Comparison(_Pairs):
-    """Each side by its own scale, with 8 bits more."""
+    """Each side by its own scale, with 8 bits more.
+
+    Whether INT16 is larger or smaller is told by stored integers, whatever their scales.
+    """
 
     def check_scales(self, graph: Graph, node: Node) -> str:
+        if self._is_plain(graph, node):
+            return ""
         for v in node.inputs:
             if numbers.scale(graph.values[v]) >= 1:
                 return f"tensor {v} has a scale of 1 or more, which the CPU cannot compare."
@@ -282,9 +293,16 @@ class _Comparison(_Pairs):
     def epilogue(
         self, graph: Graph, node: Node, unnamed: EpilogueOp, new_value: NewValue
     ) -> tuple[EpilogueOp, ...]:
+        if self._is_plain(graph, node):
+            return (_named(unnamed, of_integers(node.op)),)
         values = [graph.values[v] for v in node.inputs]
         multipliers = [Multiplier.of(numbers.scale(value)) for value in values]
         return (_on_one_scale(unnamed, f"RESCALED_{node.op}", values, 8, multipliers),)
+
+    @staticmethod
+    def _is_plain(graph: Graph, node: Node) -> bool:
+        is_short = graph.values[node.inputs[0]].dtype is DType.INT16
+        return is_short and node.op not in ("EQUAL", "NOT_EQUAL")
 
 
 class _Larger(_Pairs):
@@ -297,7 +315,18 @@ class _Larger(_Pairs):
 
 
 class _Prelu(_Pairs):
-    """What is negative is multiplied with slopes; each sign is rescaled by itself."""
+    """What is negative is multiplied with slopes; each sign is rescaled by itself.
+
+    Slopes of INT16 are INT8.
+    """
+
+    def check_types(self, graph: Graph, node: Node, tensors: Sequence[int]) -> str:
+        if graph.values[node.inputs[0]].dtype is not DType.INT16:
+            return super().check_types(graph, node, tensors)
+        return checks.first_of(
+            numbers.check_tensors(graph, node.inputs[1:], _INT8),
+            lambda: numbers.check_io(graph, node, QUANTIZED_TYPES),
+        )
 
     def check_scales(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -340,7 +369,7 @@ EXACT_BINARY: Mapping[str, Exact] = {
     "SQUARED_DIFFERENCE": _SquaredDifference(_INT8),
     "SUB": _Sum(QUANTIZED_TYPES),
     **{
-        name: _Comparison(truth=True)
+        name: _Comparison(QUANTIZED_TYPES, truth=True)
         for name in ("EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "NOT_EQUAL")
     },
 }

@@ -125,6 +125,8 @@ def _shared_out(factor: float, terms: int) -> Multiplier:
 class ExactSum(_ExactSums):
     """SUM: rescaled in float32; as this never falls, by the least sum that gives each result."""
 
+    dtypes = QUANTIZED_TYPES
+
     def _check_sums(self, graph: Graph, node: Node) -> str:
         source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
         terms = _terms(graph, node)

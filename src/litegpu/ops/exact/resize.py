@@ -1,4 +1,4 @@
-"""RESIZE_BILINEAR of bytes: int8 in fixed point, uint8 in float32, as the CPU does."""
+"""RESIZE_BILINEAR of stored integers: uint8 in float32, others in fixed point, as the CPU does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import Exact, NewValue
+from litegpu.ops.common.types import QUANTIZED_TYPES
 from litegpu.ops.exact import numbers
 from litegpu.ops.quantized_resize import (
     ONE,
@@ -25,7 +26,7 @@ class ExactResize(Exact):
         self._geometry = geometry
 
     def check(self, graph: Graph, node: Node) -> str:
-        return self._geometry(graph, node) or numbers.check_io(graph, node)
+        return self._geometry(graph, node) or numbers.check_io(graph, node, QUANTIZED_TYPES)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]

@@ -32,11 +32,6 @@ CASES = (
     ),
     rejected("MEAN", (IMAGE, AXES), "Its input is INT8, its result UINT8.", result=DType.UINT8),
     rejected(
-        "SUM",
-        (replace(IMAGE, dtype=DType.INT16), AXES),
-        "tensor 0 is INT16, INT8 or UINT8 is handled with quantized ones.",
-    ),
-    rejected(
         "MEAN",
         (replace(IMAGE, dtype=DType.INT32), AXES),
         "tensor 0 is INT32, INT16 or INT8 or UINT8 is handled with quantized ones.",
