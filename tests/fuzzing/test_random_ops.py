@@ -33,7 +33,13 @@ FIXED = {
     *("HybridTransposeConv.dtype", "HybridTransposeConv.bits"),
     *("Detections.scores", "Detections.least", "Detections.labels", "Detections.regular"),
     *("Detections.per_class", "Detections.quantized", "Suppression.scores", "Suppression.corners"),
-    *("HybridConv.bias", "HybridMatrix.bias", "HybridTransposeConv.bias", "QuantizedConv.bias"),
+    *(
+        "HybridConv.bias",
+        "HybridMatrix.bias",
+        "HybridTransposeConv.bias",
+        "QuantizedConv.bias",
+        "QuantizedMatrix.states_bias",
+    ),
     *("QuantizedDepthwise.bias", "QuantizedMatrix.bias", "QuantizedTransposeConv.bias"),
     *("QuantizedMatmul.dtype", "QuantizedSvdf.kind", "Svdf.values"),
 }

@@ -38,16 +38,17 @@ def gather_nd(dice: Dice) -> Case:
 
 def embedding(dice: Dice) -> Case:
     """Tables that are computed, constant, or of stored integers."""
-    stored = dice.one_of("", "int8", "int4")
+    stored = dice.one_of("", "int8", "int4", "int2")
+    block = dice.one_of(0, 4, 8) if stored in ("int4", "int2") else 0
+    # Rows of a few bits end where bytes do.
+    whole = {"int4": (2,), "int2": (4,)}.get(stored, (2,) if dice.flag() else ())
+    columns = (block * dice.number(1, 3),) if block else (*whole, dice.channels())
     return Embedding(
-        table=(
-            dice.number(1, 9),
-            *((2,) if stored == "int4" or dice.flag() else ()),
-            dice.channels(),
-        ),
+        table=(dice.number(1, 9), *columns),
         rows=dice.number(1, 5),
         stored=stored,
-        per_row=bool(stored) and dice.flag(),
+        per_row=bool(stored) and not block and dice.flag(),
+        block=block,
         computed=not stored and dice.flag(),
     )
 

@@ -52,7 +52,7 @@ def matrix(dice: Dice) -> Case:
         dtype=dtype,
         kind=dice.one_of(*_KINDS),
         per_channel=dtype == "int8" and dice.flag(),
-        bits=4 if dtype == "int8" and dice.number(0, 3) == 0 else 8,
+        bits=dice.one_of(8, 8, 4, 2) if dtype == "int8" else 8,
         activation=dice.one_of(*_ACTIVATIONS),
         batch=dice.number(1, 4),
         inputs=dice.channels(),
@@ -287,16 +287,19 @@ def hybrid_transpose_conv(dice: Dice) -> Case:
 
 
 def hybrid_matrix(dice: Dice) -> Case:
-    """Fully connected layers of floats with weights of bytes."""
+    """Fully connected layers of floats with weights of bytes, or of a few bits."""
+    block = dice.one_of(0, 0, 8, 32)
+    size = 32 * dice.number(1, 3) if block else 2 * dice.number(16, 40)
     return HybridMatrix(
         kind=dice.one_of(ORDINARY, POWER),
-        per_channel=dice.flag(),
-        activation=dice.one_of(*_ACTIVATIONS),
+        per_channel=not block and dice.flag(),
+        activation="NONE" if block else dice.one_of(*_ACTIVATIONS),
         values=dice.one_of(*_FLOATS),
-        bits=4 if dice.number(0, 3) == 0 else 8,
+        bits=4 if block else dice.one_of(8, 8, 4, 2),
+        block=block,
         rows=dice.shape(1, 2),
-        inputs=dice.one_of(dice.channels(), 2 * dice.number(16, 40)),
-        outputs=dice.number(2, 33),
+        inputs=size if block else dice.one_of(dice.channels(), size),
+        outputs=dice.number(4 if block else 2, 33),
         asymmetric=dice.flag(),
         has_bias=dice.flag(),
     )
