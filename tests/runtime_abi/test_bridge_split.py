@@ -234,6 +234,7 @@ def test_graphs_that_only_describe_a_function_stay_as_they_are() -> None:
     target = interpreter(writer.build(), delegate)
     found = run(target, np.zeros((4, 2), np.int8), np.full((3, 2), 7, np.int8))
     np.testing.assert_array_equal(found[0][:, 0], [7, 14, 0, 0])
+    assert report_of(delegate).subgraphs == ()
 
 
 def test_sizes_change_on_the_cpu_between_two_partitions() -> None:
