@@ -36,14 +36,11 @@ OPTIONS = {
     "stride_width": "stride_w",
 }
 """File options by the names of parameters, if these differ."""
-_TYPES = frozenset(
-    {
-        *("idx_out_type", "in_data_type", "out_data_type", "out_type", "output_type"),
-        "quantized_bias_type",
-    }
-)
-NO_PARAMETERS = frozenset({"quant_spec", "quantized_bias_type"})
-"""Options that not all of the runtime's parameter structs have: see `params`."""
+_NEWER = frozenset({"quantized_bias_type"})
+"""Options that are read only from newer versions of nodes: see `params`."""
+_TYPES = _NEWER | {"idx_out_type", "in_data_type", "out_data_type", "out_type", "output_type"}
+NO_PARAMETERS = frozenset({"quant_spec"})
+"""Options that the runtime's parameter structs lack."""
 
 
 def compute(
@@ -116,7 +113,7 @@ def options_of(node: Node) -> dict[str, Any] | None:
     """Return a node's options as in a file; None if a parameter is not known."""
     from litegpu.zoo import schema
 
-    names = set(schema.option_names(node.op) - NO_PARAMETERS)
+    names = set(schema.option_names(node.op) - NO_PARAMETERS - _NEWER)
     found = {}
     for name, value in node.params.items():
         name = OPTIONS.get(name, name)
