@@ -224,7 +224,7 @@ FEW_BUFFERS = "5 buffers are more than 4 of the device"
             7,
             f"its scores would leave most of a tile empty; {FEW_BUFFERS}",
         ),
-        ({**CUDA, "max_arguments": 4}, 8, FEW_BUFFERS),
+        ({**CUDA, "max_arguments": 4}, 40, FEW_BUFFERS),
     ],
 )
 def test_devices_that_decline(facts: dict[str, Any], tokens: int, reason: str) -> None:

@@ -274,6 +274,19 @@ static void load_matrix(unsigned int (&a)[4], const void *row) {
                        (const char *)lanes[8 * q + lane / 4].row + lane % 4 * 4, 4);
     });
 }
+static void load_matrix_turned(unsigned int (&a)[4], const void *row) {
+    touch_shared(row, 16, false);
+    me->row = row;
+    me->matrix = a;
+    Fiber *const lanes = warp_of(me);
+    meet(my_block().warps[me->warp], 32, [=] {
+        for (int lane = 0; lane < 32; ++lane)
+            for (int q = 0; q < 4; ++q)
+                for (int e = 0; e < 2; ++e)
+                    memcpy((char *)&lanes[lane].matrix[q] + e * 2,
+                           (const char *)lanes[8 * q + lane % 4 * 2 + e].row + lane / 4 * 2, 2);
+    });
+}
 template <int K> static void add_products(Fiber *lanes, const float (&left)[16][K], const float (&right)[K][8]) {
     for (int lane = 0; lane < 32; ++lane) {
         float *const d = lanes[lane].d;

@@ -10,6 +10,7 @@ from typing import Any
 from litegpu.codegen import Storage
 from litegpu.graph import Graph, Node, Value
 from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.cuda.attention_flash import AttentionFlash
 from litegpu.kernels.cuda.attention_mma import AttentionMma
 from litegpu.kernels.cuda.conv_mma import ConvMma
 from litegpu.kernels.cuda.conv_mma.quantized import QuantizedConvMma
@@ -44,7 +45,7 @@ from litegpu.ops.quantized_matmul import QuantizedMatmulSpec
 from litegpu.ops.quantized_transpose_conv import QuantizedTransposeSpec
 
 IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
-    AttentionSpec: (AttentionMma(), AttentionPortable()),
+    AttentionSpec: (AttentionFlash(), AttentionMma(), AttentionPortable()),
     ConvSpec: (
         # Blocks that other kernels compute in parts come first: the widest fusion.
         Inverted(),

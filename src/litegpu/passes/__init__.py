@@ -25,6 +25,7 @@ from litegpu.passes.pad_into_operand import pad_into_operand
 from litegpu.passes.pad_into_window import pad_into_window
 from litegpu.passes.pool_into_convolution import pool_into_convolution
 from litegpu.passes.recognize_activations import recognize_activations
+from litegpu.passes.regroup_matrices import regroup_matrices
 from litegpu.passes.remove_identity import remove_identity
 from litegpu.passes.resize_into_arg import resize_into_arg
 from litegpu.passes.scale_before_weights import scale_before_weights
@@ -37,6 +38,8 @@ BEFORE_NORMALIZE: tuple[Pass, ...] = (
     fold_constants,
     # Before normalization splits reductions and renames ops.
     find_normalization,
+    # Masks of scores then have as many dimensions as the scores.
+    regroup_matrices,
 )
 """Passes on the model's own operations."""
 

@@ -104,6 +104,11 @@ def find_normalization(graph: Graph) -> PassResult:
     return edit.result()
 
 
+def _is_statistic(form: _Sum) -> bool:
+    """Whether a sum has no terms but means and deviations: it has one number for each place."""
+    return all(term.base != "x" and not term.factors for term in form.terms)
+
+
 def _is_normalization(form: _Sum) -> bool:
     """Whether a sum is (x - mean) / deviation times factors, plus at most one shift."""
     if form.deviation is None:
@@ -221,11 +226,12 @@ class _Finder:
             return _Sum(of, (_Term("x"),))
         form = self.forms.get(v)
         if form is None:
-            return _Sum(of, (_Term("one", factors=(v,)),))
+            return _Sum(of, () if self._number(v) == 0.0 else (_Term("one", factors=(v,)),))
         if not isinstance(form, _Sum) or form.of != of:
             return None
-        pure = all(term.base != "x" and not term.factors for term in form.terms)
-        return form if not pure or self._lines_up(self.graph.values[v], of) else None
+        if not _is_statistic(form) or self._lines_up(self.graph.values[v], of):
+            return form
+        return None
 
     def _lines_up(self, value: Value, of: _Of) -> bool:
         """Whether a statistic is broadcast along exactly the axes that it was reduced over."""
@@ -238,8 +244,27 @@ class _Finder:
         known = [self.forms[v] for v in node.inputs if isinstance(self.forms.get(v), _Sum)]
         if not known:
             return None
-        left, right = (self._as_sum(v, known[0].of) for v in node.inputs)
+        of = known[0].of
+        left, right = self._statistics(node, of) or (self._as_sum(v, of) for v in node.inputs)
         return (left, right) if left and right else None
+
+    def _statistics(self, node: Node, of: _Of) -> tuple[_Sum, _Sum] | None:
+        """Return both inputs if they are statistics of one shape, or zero: nothing is broadcast.
+
+        Only their result has to line up, where it meets the value.
+        """
+        found: list[_Sum] = []
+        shapes = set()
+        for v in node.inputs:
+            form = self.forms.get(v)
+            if self._number(v) == 0.0:
+                found.append(_Sum(of, ()))
+            elif isinstance(form, _Sum) and form.of == of and _is_statistic(form):
+                found.append(form)
+                shapes.add(self.graph.values[v].shape)
+            else:
+                return None
+        return (found[0], found[1]) if len(shapes) == 1 else None
 
     def mean(self, node: Node) -> _Form:
         source = node.inputs[0]
@@ -364,8 +389,10 @@ def _added(left: _Sum, right: _Sum, sign: int) -> _Sum | None:
 
 def _product(left: _Sum, right: _Sum) -> _Sum | None:
     """Return a product; one side must consist only of factors and the deviation."""
-    if len(left.terms) > 1 or left.terms[0].base != "one":
+    if len(left.terms) != 1 or left.terms[0].base != "one":
         left, right = right, left
+    if not left.terms:
+        return None
     (factor, *others) = left.terms
     both_scaled = factor.scaled and any(term.scaled for term in right.terms)
     if others or factor.base != "one" or both_scaled:

@@ -20,8 +20,9 @@ class Attention(Case):
     """Attention of `heads` heads of `depth` channels.
 
     `across`: queries, keys, values and the result are [batch, tokens, heads * depth]; RESHAPE and
-    TRANSPOSE bring the heads ahead. `rows`: heads are rows of the batch. `turned`: the keys are
-    transposed by TRANSPOSE, not by the product. `mask` is the shape of a mask, which hides the
+    TRANSPOSE bring the heads ahead. `rows`: heads are rows of the batch; `regrouped`: of the
+    products only, the softmax has batch and heads, which a RESHAPE or the mask brings. `turned`:
+    the keys are transposed by TRANSPOSE, not by the product. `mask` is the shape of a mask, which hides the
     `hidden` last keys of all, or is seeded. `added` is added to the result. `projected`: queries,
     keys and values are fully connected layers of one input each, of as many tokens.
     """
@@ -34,6 +35,7 @@ class Attention(Case):
     columns: int = 0
     across: bool = False
     rows: bool = False
+    regrouped: bool = False
     turned: bool = False
     scale: float | None = 0.5
     mask: Shape | None = None
@@ -54,14 +56,20 @@ class Attention(Case):
         value = self._heads(sheet, self.keys, columns, (0, 2, 1, 3), token)
         options = {"adj_x": False, "adj_y": not self.turned}
         scores = sheet.op("BATCH_MATMUL", [query, key], options)
+        if self.regrouped and (self.batch > 1 or self.mask is None):
+            whole = (self.batch, self.heads, self.queries, self.keys)
+            scores = self._reshape(sheet, scores, whole)
         if self.scale is not None:
             scores = sheet.op("MUL", [scores, sheet.constant(self.scale)], _PLAIN)
         if self.mask is not None:
             scores = sheet.op("ADD", [scores, self._mask(sheet, self.mask)], _PLAIN)
         scores = sheet.op("SOFTMAX", [scores], {"beta": 1.0})
+        if self.regrouped:
+            flat = (self.batch * self.heads, self.queries, self.keys)
+            scores = self._reshape(sheet, scores, flat)
         result = sheet.op("BATCH_MATMUL", [scores, value], {"adj_x": False, "adj_y": False})
         shape: Shape = (self.batch, self.heads, self.queries, columns)
-        if self.rows:
+        if self.rows or self.regrouped:
             result = self._reshape(sheet, result, shape)
         if self.across:
             result = self._transpose(sheet, result, (0, 2, 1, 3))
@@ -88,8 +96,10 @@ class Attention(Case):
             source = sheet.input((self.batch, self.heads, tokens, depth), self.values)
             if order == (0, 1, 3, 2):
                 source = self._transpose(sheet, source, order)
-        if self.rows:
-            source = self._reshape(sheet, source, (self.batch * self.heads, tokens, depth))
+        if self.rows or self.regrouped:
+            turned = order in ((0, 2, 3, 1), (0, 1, 3, 2))
+            matrix = (depth, tokens) if turned else (tokens, depth)
+            source = self._reshape(sheet, source, (self.batch * self.heads, *matrix))
         return source
 
     def _rows(self, sheet: Sheet, tokens: int, channels: int, token: TensorRef | None) -> TensorRef:
@@ -135,6 +145,8 @@ CASES: tuple[Case, ...] = (
     Attention(batch=3, heads=3, across=True, turned=True, depth=8, scale=None),
     Attention(batch=3, heads=2, across=True, rows=True, depth=12),
     Attention(batch=2, heads=3, across=True, depth=5),
+    *(Attention(batch=batch, across=True, regrouped=True, turned=True) for batch in (1, 2)),
+    *(Attention(batch=batch, regrouped=True, mask=(1, 1, 5, 7), added=True) for batch in (1, 2)),
     # Masks: of each score, of each key, of one head for all; all but one key hidden
     *(Attention(batch=2, mask=shape) for shape in ((2, 2, 5, 7), (1, 1, 1, 7), (2, 1, 5, 7))),
     Attention(batch=2, mask=(1, 1, 5, 7), hidden=6, across=True),

@@ -15,7 +15,7 @@ MANY = 128
 """Work items of a device that a few hundred keep busy."""
 SQUARES = ("SQUARED_DIFFERENCE", "SQUARE", "MUL", "POW", "moments")
 ROOTS = ("RSQRT", "SQRT", "POW", "POW of POW")
-APPLIED = ("difference", "folded", "scaled difference", "negated")
+APPLIED = ("difference", "folded", "scaled difference", "negated", "squeezed")
 _VALUES = Range(-1.0, 3.0)
 _FAR = Range(30.0, 32.0)
 Doubles = npt.NDArray[np.float64]
@@ -53,10 +53,12 @@ class Normalization(Case):
     def _normalized(self, sheet: Sheet, source: TensorRef) -> TensorRef:
         mean = self._mean(sheet, source) if self.centred else None
         away = self.applied != "folded" and (
-            self.applied != "negated" or self.squares in SQUARES[1:4]
+            self.applied not in ("negated", "squeezed") or self.squares in SQUARES[1:4]
         )
         difference = sheet.op("SUB", [source, mean], _FUSED) if mean and away else source
         variance = self._variance(sheet, source, mean, difference)
+        if mean and self.applied == "squeezed":
+            return self._squeezed(sheet, source, mean, variance)
         raised = sheet.op("ADD", [sheet.constant(self.epsilon), variance], _FUSED)
         factor, shift = self._affine(sheet)
         if self.root == "SQRT" and self.applied == "difference":
@@ -78,6 +80,22 @@ class Normalization(Case):
         if shift is None:
             return sheet.op("SUB", [scaled, moved], _FUSED)
         return sheet.op("ADD", [scaled, sheet.op("SUB", [shift, moved], _FUSED)], _FUSED)
+
+    def _squeezed(
+        self, sheet: Sheet, source: TensorRef, mean: TensorRef, variance: TensorRef
+    ) -> TensorRef:
+        """Compute with statistics that have no dimensions of size 1, and nothing added to them."""
+        reduced = self._reduced()
+        small = [size for size in reduced if size != 1] or [1]
+        mean, variance = (self._reshape(sheet, each, small) for each in (mean, variance))
+        raised = sheet.op("ADD", [variance, sheet.constant(self.epsilon)], _FUSED)
+        scale = self._inverse_root(sheet, raised)
+        moved = sheet.op("MUL", [scale, mean], _FUSED)
+        moved = sheet.op("SUB", [sheet.constant(0.0), moved], _FUSED)
+        scale, moved = (self._reshape(sheet, each, reduced) for each in (scale, moved))
+        result = sheet.op("MUL", [source, scale], _FUSED)
+        result = sheet.op("ADD", [result, moved], _FUSED)
+        return _finished(sheet, result, *self._affine(sheet))
 
     def _variance(
         self, sheet: Sheet, source: TensorRef, mean: TensorRef | None, difference: TensorRef
@@ -115,9 +133,14 @@ class Normalization(Case):
         )
         if self.keep:
             return result
+        return self._reshape(sheet, result, self._reduced())
+
+    def _reduced(self) -> list[int]:
         axes = [axis % len(self.shape) for axis in self.axes]
-        reduced = [1 if axis in axes else size for axis, size in enumerate(self.shape)]
-        return sheet.op("RESHAPE", [result, sheet.constant(reduced, "int32")])
+        return [1 if axis in axes else size for axis, size in enumerate(self.shape)]
+
+    def _reshape(self, sheet: Sheet, value: TensorRef, shape: Sequence[int]) -> TensorRef:
+        return sheet.op("RESHAPE", [value, sheet.constant(shape, "int32")])
 
     def _affine(self, sheet: Sheet) -> tuple[TensorRef | None, TensorRef | None]:
         if not self.affine:

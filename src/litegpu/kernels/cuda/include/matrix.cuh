@@ -5,6 +5,12 @@ __device__ __forceinline__ void load_matrix(unsigned int (&a)[4], const void *ro
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(at) : "memory");
 }
+// Each matrix transposed.
+__device__ __forceinline__ void load_matrix_turned(unsigned int (&a)[4], const void *row) {
+    const unsigned int at = (unsigned int)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(at) : "memory");
+}
 __device__ __forceinline__ void multiply(float (&d)[4], const unsigned int (&a)[4],
                                          unsigned int b0, unsigned int b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "

@@ -1,0 +1,74 @@
+"""Attention of many queries and keys in halves: cuda/attention_flash."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from litegpu.graph import DType, Node
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.cuda.attention_flash.tile import FlashProblem, FlashTile, candidates
+from litegpu.kernels.cuda.tiles import TilePlan, choose
+from litegpu.kernels.examples import AttentionExample
+from litegpu.ops.attention import AttentionSpec
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.common.units import Unit
+
+_MOST_DEPTH = 128
+"""Number of channels of queries and results that a warp can hold in registers."""
+_FEWEST_KEYS = 32
+_FEWEST_ROWS = 16
+
+
+class AttentionFlash(Implementation):
+    """Warps share keys and values as halves in shared memory; sums are float32."""
+
+    name = "cuda/attention_flash"
+    example = AttentionExample(1500, 1500, 64)
+    small = AttentionExample(19, 37, 20)
+
+    def plan(self, spec: AttentionSpec, target: Target) -> Plan | Rejected:
+        depth, buffers = max(spec.depths), 4 + spec.buffers
+        if not target.model.tensor_cores:
+            return Rejected("the device has no tensor cores")
+        if depth > _MOST_DEPTH:
+            return Rejected(f"heads of {depth} channels are more than {_MOST_DEPTH}")
+        if spec.rows < _FEWEST_ROWS or spec.keys < _FEWEST_KEYS:
+            return Rejected("its scores would leave most of a tile empty")
+        if buffers > target.max_arguments:
+            return Rejected(f"{buffers} buffers are more than {target.max_arguments} of the device")
+        floats = any(value.dtype is DType.FLOAT32 for value in spec.values[:3])
+        if not target.policy.uses_fp16 or (floats and not target.policy.may_round(spec.flops)):
+            return Rejected("it would round its input for too little work")
+        depths, widths = (-(-each // 16) for each in spec.depths)
+        problem = FlashProblem(spec.products, spec.rows, spec.keys, depths, widths)
+        tiles = choose(candidates(problem), target)
+        if isinstance(tiles, Rejected):
+            return tiles
+        kernel = partial(_kernel, spec=spec)
+        return TilePlan(("attention_flash", problem), tiles, kernel, rounds_input=floats)
+
+
+def _kernel(
+    node: Node, ctx: LowerContext, tile: FlashTile, *, spec: AttentionSpec
+) -> KernelRequest:
+    key_pitch, value_pitch = tile.pitches
+    return KernelRequest(
+        template=AttentionFlash.name,
+        grid=(tile.threads, tile.blocks[1], 1),
+        local=(tile.threads, 1, 1),
+        output=node.outputs[0],
+        reads=dict(zip(("query", "key", "values"), node.inputs[:3], strict=True)),
+        variables={
+            "WARPS": tile.warps,
+            "TURN": tile.turn,
+            "DEPTHS": tile.problem.depths,
+            "WIDTHS": tile.problem.widths,
+            "KEY_PITCH": key_pitch,
+            "VALUE_PITCH": value_pitch,
+            "shared": tile.shared,
+            **spec.words(tile.tiles),
+        },
+        shared=tile.shared.arrays,
+        inner_epilogue=spec.epilogue,
+        work={Unit.FP16_MATRIX: spec.flops},
+    )
