@@ -66,6 +66,7 @@ static inline int __dp4a(int a, int b, int c) {
     return c;
 }
 static inline float reciprocal(float a) { return 1.0f / a; }
+static inline float power_of_2(float a) { return exp2f(a); }
 static inline int __float2int_rz(float f) {
     return f != f ? 0 : f >= 2147483648.0f ? INT32_MAX : f < -2147483648.0f ? INT32_MIN : (int)f;
 }

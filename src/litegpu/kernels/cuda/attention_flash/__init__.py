@@ -6,7 +6,7 @@ from functools import partial
 
 from litegpu.graph import DType, Node
 from litegpu.kernels.base import Implementation, Plan, Rejected
-from litegpu.kernels.cuda.attention_flash.tile import FlashProblem, FlashTile, candidates
+from litegpu.kernels.cuda.attention_flash.tile import FlashProblem, FlashTile, candidates, is_busy
 from litegpu.kernels.cuda.tiles import TilePlan, choose
 from litegpu.kernels.examples import AttentionExample
 from litegpu.ops.attention import AttentionSpec
@@ -41,6 +41,8 @@ class AttentionFlash(Implementation):
             return Rejected("it would round its input for too little work")
         depths, widths = (-(-each // 16) for each in spec.depths)
         problem = FlashProblem(spec.products, spec.rows, spec.keys, depths, widths)
+        if not is_busy(problem, target.compute_units):
+            return Rejected("its queries are too few to keep the device busy")
         tiles = choose(candidates(problem), target)
         if isinstance(tiles, Rejected):
             return tiles
@@ -65,6 +67,9 @@ def _kernel(
             "WIDTHS": tile.problem.widths,
             "KEY_PITCH": key_pitch,
             "VALUE_PITCH": value_pitch,
+            "SPLIT": tile.split,
+            "SUM_PITCH": tile.sum_pitch,
+            "MASKED": bool(spec.epilogue),
             "shared": tile.shared,
             **spec.words(tile.tiles),
         },

@@ -10,12 +10,22 @@ from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 _LANES = 32
 _ROWS = 16
 """Queries of a warp: the rows of a matrix instruction."""
-_PRODUCT_CLOCKS = 13.0
-"""Between two matrix instructions of a scheduler, at the rate that single warps reach."""
-_SCORE_CLOCKS = 3.0
-"""For the softmax of a score of a lane."""
-_TURN_CLOCKS = 1200.0
-"""Latency of a turn of a block: the loads of keys and values, and two barriers."""
+_MOST_REGISTERS = 232
+"""By the estimate below; with more, registers are spilled."""
+_NARROW = 4
+"""Groups of channels of a key and its value up to which 2 warps load enough of them at a time."""
+_LEAST_BUSY = 4
+"""Multiprocessors for each block from which on dividing the keys among more warps is faster."""
+
+# Clocks, from the time that an H100 took for 14 layers of 49 to 4096 keys: benchmarks/attention.py.
+_TURN_CLOCKS = 60.0
+"""Per turn of a warp, for 16 keys and 16 channels of a key or a value."""
+_WAIT_CLOCKS = 400.0
+"""Latency of a turn that no other warp hides."""
+_BEGIN_CLOCKS = 2300.0
+"""Latency of the first queries, keys and values, and of the results."""
+_JOIN_CLOCKS = 800.0
+"""For adding up the sums of groups that divide the keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +41,15 @@ class FlashProblem:
 
 @dataclass(frozen=True, slots=True)
 class FlashTile(Tile):
-    """A block whose `warps` have 16 queries each; they share `turn` keys and values at a time."""
+    """A block whose `warps` have 16 queries each; they share `turn` keys and values at a time.
+
+    `split` groups of such warps divide the keys of the same queries.
+    """
 
     problem: FlashProblem
     warps: int
     turn: int
+    split: int = 1
 
     @property
     def tiles(self) -> int:
@@ -44,7 +58,7 @@ class FlashTile(Tile):
 
     @property
     def threads(self) -> int:
-        return _LANES * self.warps
+        return _LANES * self.warps * self.split
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -56,36 +70,64 @@ class FlashTile(Tile):
         return 2 * self.problem.depths + 1, 2 * self.problem.widths + 1
 
     @property
+    def sum_pitch(self) -> int:
+        """Blocks of 4 sums from one query to the next."""
+        return 4 * self.problem.widths + 1
+
+    @property
     def regions(self) -> tuple[Region, ...]:
-        """Return the regions of keys and values of a turn, as halves."""
+        """Return the regions of keys and values of a turn, and those of sums at the end."""
         key_pitch, value_pitch = self.pitches
-        return consecutive(
-            ("keys", "uint4", self.turn * key_pitch), ("values", "uint4", self.turn * value_pitch)
+        step, rows = self.turn * self.split, self.split * self.warps * _ROWS
+        turn = consecutive(
+            ("keys", "uint4", step * key_pitch), ("values", "uint4", step * value_pitch)
         )
+        if self.split == 1:
+            return turn
+        sums = consecutive(
+            ("sums", "float4", rows * self.sum_pitch),
+            ("maxima", "float", rows),
+            ("totals", "float", rows),
+        )
+        return (*turn, *sums)
+
+    @property
+    def ahead(self) -> int:
+        """Blocks of 4 channels of keys and values that a thread loads for the next turn."""
+        problem = self.problem
+        return -(-self.turn * 4 * (problem.depths + problem.widths) // (_LANES * self.warps))
 
     @property
     def registers(self) -> int:
-        """Estimate the registers per thread: queries, scores twice, sums, and addresses."""
+        """Estimate the registers per thread: loads, queries, scores twice, sums, and addresses."""
         problem = self.problem
-        return min(4 * problem.depths + 8 * problem.widths + self.turn + 56, 255)
+        held = 4 * problem.depths + 8 * problem.widths + self.turn
+        return 4 * self.ahead + held + 48
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks: products and softmax of the warps of a scheduler, or latency."""
+        """Estimate the clocks: the busy time of the warps of a scheduler, or their latency."""
         problem = self.problem
-        groups = self.turn // 16
-        products = 2 * groups * (problem.depths + problem.widths)
-        busy = products * _PRODUCT_CLOCKS + 8 * groups * _SCORE_CLOCKS
         per_unit = -(-self.blocks[1] // target.compute_units)
-        room = max(target.model.resident_blocks(self.threads, self.registers, self.shared_bytes), 1)
-        at_once = min(per_unit, room)
-        turns = -(-problem.keys // self.turn)
-        warps = -(-self.warps * at_once // 4)
-        return -(-per_unit // at_once) * turns * max(warps * busy, busy + _TURN_CLOCKS)
+        room = target.model.resident_blocks(self.threads, self.registers, self.shared_bytes)
+        at_once = max(min(per_unit, room), 1)
+        warps = -(-self.warps * self.split // 4) * at_once
+        busy = _TURN_CLOCKS * self.turn / 16 * (problem.depths + problem.widths)
+        turn = max(warps * busy, busy + _WAIT_CLOCKS)
+        turns = -(-problem.keys // (self.turn * self.split))
+        once = _BEGIN_CLOCKS + (_JOIN_CLOCKS if self.split > 1 else 0.0)
+        return -(-per_unit // at_once) * (once + turns * turn)
 
 
 def candidates(problem: FlashProblem) -> Iterator[FlashTile]:
-    """Yield the tiles for a problem: fewer keys at a time where heads are deep."""
-    deep = max(problem.depths, problem.widths) > 4
-    for warps in (4, 8):
-        for turn in (32,) if deep else (64, 32):
-            yield FlashTile(problem, warps, turn)
+    """Yield the tiles for a problem whose threads have the registers that they need."""
+    narrow = problem.depths + problem.widths <= _NARROW
+    for warps, split in ((4, 1), (8, 1), (4, 2), *([(2, 4)] if narrow else [])):
+        for turn in (64, 32):
+            tile = FlashTile(problem, warps, turn, split)
+            if tile.registers <= _MOST_REGISTERS and problem.keys > turn * (split - 1):
+                yield tile
+
+
+def is_busy(problem: FlashProblem, compute_units: int) -> bool:
+    """Whether a problem has so many queries that blocks of 4 warps keep the device busy."""
+    return FlashTile(problem, 4, 64).blocks[1] * _LEAST_BUSY >= compute_units
