@@ -63,6 +63,7 @@ def forced(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
         return [FlashTile(problem, *shape)]
 
     monkeypatch.setattr(attention_flash, "candidates", only)
+    monkeypatch.setattr(attention_flash, "is_busy", lambda *_: True)
 
 
 @needs_emulator

@@ -22,9 +22,9 @@ class Attention(Case):
     `across`: queries, keys, values and the result are [batch, tokens, heads * depth]; RESHAPE and
     TRANSPOSE bring the heads ahead. `rows`: heads are rows of the batch; `regrouped`: of the
     products only, the softmax has batch and heads, which a RESHAPE or the mask brings. `turned`:
-    the keys are transposed by TRANSPOSE, not by the product. `mask` is the shape of a mask, which hides the
-    `hidden` last keys of all, or is seeded. `added` is added to the result. `projected`: queries,
-    keys and values are fully connected layers of one input each, of as many tokens.
+    the keys are transposed by TRANSPOSE, not by the product. `mask` is the shape of a mask, which
+    hides the `hidden` last keys of all, or is seeded. `added` is added to the result. `projected`:
+    queries, keys and values are fully connected layers of one input each, of as many tokens.
     """
 
     batch: int = 1
