@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -49,8 +49,9 @@ def test_a_product_computes_as_many_dimensions_as_a_mask_has() -> None:
     builder = GraphBuilder()
     mask = builder.input(1, 1, 5, 7)
     masked = builder.node("ADD", [product(builder), mask], (1, *FLAT))
-    result = applied(regroup_matrices, builder.graph(masked))
-    assert ops(result) == ["RESHAPE", "RESHAPE", "BATCH_MATMUL", "ADD"]
+    soft = builder.node("SOFTMAX", [masked], (1, *FLAT))
+    result = applied(regroup_matrices, builder.graph(soft))
+    assert ops(result) == ["RESHAPE", "RESHAPE", "BATCH_MATMUL", "ADD", "SOFTMAX"]
     add = result.graph.nodes[3]
     assert result.graph.values[add.inputs[0]].shape == (1, *FLAT)
     assert add.inputs[1] == mask
@@ -72,27 +73,39 @@ def test_a_product_reads_what_a_softmax_gives() -> None:
     assert result.graph.nodes[2].outputs == (last,)
 
 
+def soft(builder: GraphBuilder, scores: int, *shape: int, others: Sequence[int] = ()) -> Graph:
+    """Add the softmax of scores of another shape."""
+    reshaped = builder.reshape(scores, *shape)
+    return builder.graph(builder.node("SOFTMAX", [reshaped], shape), *others)
+
+
 def _others(builder: GraphBuilder) -> Graph:
     found = product(builder)
-    return builder.graph(builder.reshape(found, *SCORES), found)
+    return soft(builder, found, *SCORES, others=[found])
 
 
 def _rows(builder: GraphBuilder) -> Graph:
-    return builder.graph(builder.reshape(product(builder), 2, 15, 7))
+    return soft(builder, product(builder), 2, 15, 7)
 
 
 def _many(builder: GraphBuilder) -> Graph:
-    return builder.graph(builder.reshape(product(builder), 1, 2, 3, 5, 7))
+    return soft(builder, product(builder), 1, 2, 3, 5, 7)
 
 
 def _broadcast(builder: GraphBuilder) -> Graph:
     query, key = builder.input(6, 5, 4), builder.input(1, 4, 7)
-    return builder.graph(builder.reshape(matmul(builder, query, key, FLAT), *SCORES))
+    return soft(builder, matmul(builder, query, key, FLAT), *SCORES)
+
+
+def _values(builder: GraphBuilder) -> Graph:
+    """Only the result of all has other dimensions."""
+    weights = builder.node("SOFTMAX", [product(builder)], FLAT)
+    result = matmul(builder, weights, builder.input(6, 7, 4), (6, 5, 4))
+    return builder.graph(builder.reshape(result, 2, 3, 5, 4))
 
 
 def _quantized(builder: GraphBuilder) -> Graph:
-    found = product(builder)
-    result = builder.graph(builder.reshape(found, *SCORES))
+    result = soft(builder, product(builder), *SCORES)
     steps = Quantization((0.5,), (0,))
     values = {
         v: replace(each, dtype=DType.INT8, quantization=steps) for v, each in result.values.items()
@@ -102,7 +115,8 @@ def _quantized(builder: GraphBuilder) -> Graph:
 
 def _more_matrices(builder: GraphBuilder) -> Graph:
     mask = builder.input(2, 6, 5, 7)
-    return builder.graph(builder.node("ADD", [product(builder), mask], (2, *FLAT)))
+    masked = builder.node("ADD", [product(builder), mask], (2, *FLAT))
+    return builder.graph(builder.node("SOFTMAX", [masked], (2, *FLAT)))
 
 
 def _no_softmax(builder: GraphBuilder) -> Graph:
@@ -111,7 +125,7 @@ def _no_softmax(builder: GraphBuilder) -> Graph:
 
 
 @pytest.mark.parametrize(
-    "write", [_others, _rows, _many, _broadcast, _quantized, _more_matrices, _no_softmax]
+    "write", [_others, _rows, _many, _broadcast, _values, _quantized, _more_matrices, _no_softmax]
 )
 def test_what_stays_as_it_is(write: Callable[[GraphBuilder], Graph]) -> None:
     untouched(regroup_matrices, write(GraphBuilder()))

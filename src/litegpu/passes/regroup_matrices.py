@@ -54,7 +54,7 @@ class _Regrouper:
             if own == shape or not (reshapes or gained == shape):
                 continue
             scaled, product = self._scaled(v)
-            if product is None or product.outputs[0] in self._done:
+            if product is None or product.outputs[0] in self._done or not self._to_softmax(node):
                 continue
             if not self._regroups(product, own, shape):
                 continue
@@ -99,7 +99,7 @@ class _Regrouper:
         scores = reshape.inputs[0]
         softmax = self._producers.get(scores)
         before, own = (self.graph.values[v].shape for v in (scores, reshape.outputs[0]))
-        if softmax is None or softmax.op != "SOFTMAX" or not self._regroups(product, own, before):
+        if softmax is None or not _is_softmax(softmax) or not self._regroups(product, own, before):
             return
         self._done.add(product.outputs[0])
         result = self.graph.values[product.outputs[0]]
@@ -110,6 +110,13 @@ class _Regrouper:
         self.edit.nodes[position] = reshape_node(product, found, product.outputs[0])
         self.edit.nodes[self.edit.position(reshape)] = None
         self.edit.applied.append(f"{label(product)} as {label(softmax)} gives its operand")
+
+    def _to_softmax(self, node: Node) -> bool:
+        """Whether a node's result, perhaps scaled or masked, is the operand of a softmax."""
+        reader: Node | None = node
+        while reader is not None and (reader is node or reader.op in _BROADCAST):
+            reader = only_consumer(reader.outputs[0], self._consumers, self.graph.outputs)
+        return _is_softmax(reader)
 
     def _alone(self, value: int) -> bool:
         """Whether one node alone reads a value."""
@@ -133,3 +140,7 @@ class _Regrouper:
         found = self.edit.new_value(value, shape=whole)
         self.edit.insert_before(place, reshape_node(product, operand, found))
         return found
+
+
+def _is_softmax(node: Node | None) -> bool:
+    return node is not None and node.op == "SOFTMAX"
