@@ -1,6 +1,7 @@
-"""Times the tiles of cuda/attention_mma for attention of several sizes, beside its cost model.
+"""Times the tiles of attention on tensor cores for several sizes, beside their cost model.
 
     python benchmarks/attention.py --out benchmarks/results/h200_attention.json
+    python benchmarks/attention.py --kernel attention_flash --out out/flash.json
 
 It needs a GPU with tensor cores: microseconds of a launch, in a chain of 24 that overlap as in a
 run, at fp16: values of large batches are halves. First come the tiles that the cost model likes
@@ -29,8 +30,9 @@ import machine
 from conv_tiles import PAPER, chain_microseconds
 from litegpu import GpuDelegate
 from litegpu.kernels.base import Rejected
-from litegpu.kernels.cuda import attention_mma
-from litegpu.kernels.cuda.attention_mma.tile import AttentionProblem, AttentionTile, candidates
+from litegpu.kernels.cuda import attention_flash, attention_mma
+from litegpu.kernels.cuda.attention_mma.tile import AttentionTile, candidates
+from litegpu.numeric_policy import NumericPolicy
 from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
@@ -97,45 +99,66 @@ LAYERS = {
     "mobilevit 64 x 256": Layer(256, 4, 256, 256, 16),
     "one token": Layer(1, 8, 1, 512, 64),
     "eight tokens": Layer(1, 8, 8, 512, 128),
+    "vit_b": Layer(1, 12, 197, 197, 64),
+    "vit_tiny 8": Layer(8, 3, 197, 197, 64),
+    "bert 384": Layer(1, 12, 384, 384, 64),
+    "swin": Layer(64, 3, 49, 49, 32),
+    "deep 2048": Layer(1, 16, 2048, 2048, 128),
+    "long 1024": Layer(4, 16, 1024, 1024, 64),
 }
 
 
-def contenders(problem: AttentionProblem, target: Any = PAPER) -> list[AttentionTile]:
+KERNELS = ("attention_mma", "attention_flash")
+_OTHERS = {"attention_mma": (attention_flash.AttentionFlash,)}
+_ALL = (attention_mma.AttentionMma, attention_flash.AttentionFlash)
+
+
+def contenders(kernel: str, problem: Any, target: Any = PAPER) -> list[Any]:
     """Return the tiles that are timed: the best ones, then the best of each kind."""
-    tiles = sorted(set(candidates(problem, target)), key=lambda tile: tile.clocks(target))
+    flash = kernel == "attention_flash"
+    found = attention_flash.candidates(problem) if flash else candidates(problem, target)
+    tiles = sorted(set(found), key=lambda tile: tile.clocks(target))
+    if flash:
+        return tiles
     kinds: dict[tuple[int, int, bool, bool], AttentionTile] = {}
     for tile in tiles:
+        assert isinstance(tile, AttentionTile)
         kind = (tile.queries, tile.turn, tile.once, tile.key_warps > 1)
         kinds.setdefault(kind, tile)
     return list(dict.fromkeys([*tiles[:_BEST], *kinds.values()]))[:_MOST]
 
 
-Pick = Callable[[AttentionProblem, Any], list[AttentionTile]]
+Pick = Callable[..., list[Any]]
 
 
-def interpreter_of(layer: Layer, pick: Pick | None) -> Any:
+def interpreter_of(layer: Layer, kernel: str, pick: Pick | None) -> Any:
     """Return an interpreter of the layer on the GPU, by a tile, or by the kernel of all devices."""
     delegate = GpuDelegate(backend="cuda", precision="fp16", cache=False)
+    other = Rejected("the other kernel is timed")
     with ExitStack() as stack:
         replaced = stack.enter_context
-        if pick is None:
-            other = Rejected("the other kernel is timed")
-            replaced(mock.patch.object(attention_mma.AttentionMma, "plan", lambda *_: other))
-        else:
-            replaced(mock.patch.object(attention_mma, "candidates", pick))
-            # Fewer queries than a tile has are declined; here they are timed, too.
-            replaced(mock.patch.object(attention_mma, "_FEWEST", 1))
+        for each in _ALL if pick is None else _OTHERS.get(kernel, ()):
+            replaced(mock.patch.object(each, "plan", lambda *_: other))
+        if pick is not None:
+            module = {"attention_mma": attention_mma, "attention_flash": attention_flash}[kernel]
+            replaced(mock.patch.object(module, "candidates", pick))
+            # Small problems are declined; here they are timed, too.
+            if kernel == "attention_mma":
+                replaced(mock.patch.object(attention_mma, "_FEWEST", 1))
+            else:
+                replaced(mock.patch.object(attention_flash, "is_busy", lambda *_: True))
+                replaced(mock.patch.object(NumericPolicy, "may_round", lambda p, _: p.uses_fp16))
         return interpreter(layer.write(), delegate)
 
 
 class Measurement:
     """Times of layers, which are written down one by one."""
 
-    def __init__(self, out: Path, layers: dict[str, Layer] = LAYERS) -> None:
-        self.out, self.layers = out, layers
+    def __init__(self, out: Path, kernel: str, layers: dict[str, Layer] = LAYERS) -> None:
+        self.out, self.kernel, self.layers = out, kernel, layers
         self.result: dict[str, Any] = {"machine": machine.facts(), "commit": machine.commit()}
         self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in layers}
-        self._tiles: dict[str, list[AttentionTile]] = {}
+        self._tiles: dict[str, list[Any]] = {}
         self._first: dict[str, npt.NDArray[Any]] = {}
 
     def run(self, seconds: float) -> None:
@@ -151,11 +174,11 @@ class Measurement:
     def time(self, name: str, number: int) -> None:
         """Time a layer's tile of that number, or the kernel of all devices."""
 
-        def pick(problem: AttentionProblem, target: Any) -> list[AttentionTile]:
-            self._tiles[name] = contenders(problem, target)
+        def pick(problem: Any, target: Any = PAPER) -> list[Any]:
+            self._tiles[name] = contenders(self.kernel, problem, target)
             return [self._tiles[name][number]]
 
-        target = interpreter_of(self.layers[name], None if number < 0 else pick)
+        target = interpreter_of(self.layers[name], self.kernel, None if number < 0 else pick)
         us = chain_microseconds(target, 1)
         results = target.get_tensor(target.get_output_details()[0]["index"])
         del target  # or the next one shares its executable
@@ -171,7 +194,7 @@ class Measurement:
         self.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def shape_of(tile: AttentionTile) -> dict[str, Any]:
+def shape_of(tile: Any) -> dict[str, Any]:
     """Return what tells a tile from others of its problem."""
     return {each.name: getattr(tile, each.name) for each in fields(tile) if each.name != "problem"}
 
@@ -182,9 +205,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--kernel", choices=KERNELS, default=KERNELS[0], help="whose tiles")
     parser.add_argument("--seconds", type=float, default=math.inf, help="how long rows may begin")
     arguments = parser.parse_args()
-    Measurement(arguments.out).run(arguments.seconds)
+    Measurement(arguments.out, arguments.kernel).run(arguments.seconds)
 
 
 if __name__ == "__main__":

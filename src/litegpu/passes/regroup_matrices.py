@@ -112,9 +112,9 @@ class _Regrouper:
         self.edit.applied.append(f"{label(product)} as {label(softmax)} gives its operand")
 
     def _to_softmax(self, node: Node) -> bool:
-        """Whether a node's result, perhaps scaled or masked, is the operand of a softmax."""
+        """Whether a softmax reads the result of a node, perhaps masked or reshaped."""
         reader: Node | None = node
-        while reader is not None and (reader is node or reader.op in _BROADCAST):
+        while reader is not None and (reader.op == RESHAPE or reader.op in _BROADCAST):
             reader = only_consumer(reader.outputs[0], self._consumers, self.graph.outputs)
         return _is_softmax(reader)
 

@@ -101,8 +101,8 @@ class FlashTile(Tile):
     def registers(self) -> int:
         """Estimate the registers per thread: loads, queries, scores twice, sums, and addresses."""
         problem = self.problem
-        held = 4 * problem.depths + 8 * problem.widths + self.turn
-        return 4 * self.ahead + held + 48
+        values = 4 * problem.depths + 8 * problem.widths + self.turn
+        return 4 * self.ahead + values + 48
 
     def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks: the busy time of the warps of a scheduler, or their latency."""
