@@ -36,9 +36,11 @@ class QuantizedResize(InternalOp):
     name = QUANTIZED_RESIZE
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
-        dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
+        dst = ctx.storage(node.outputs[0])
         attributes: QuantizedResizeAttributes = node.attributes
-        integer = src.dtype is not DType.UINT8
+        # Not that of its storage: int16 may be stored as int32.
+        stored = ctx.value(node.inputs[0]).dtype
+        integer = stored is not DType.UINT8
         request = KernelRequest(
             template="quantized_resize",
             grid=(dst.channel_blocks, dst.rows, 1),
@@ -48,7 +50,7 @@ class QuantizedResize(InternalOp):
                 **_tables("row", attributes.rows, integer),
                 **_tables("column", attributes.columns, integer),
             },
-            variables={"integer": integer, "is_short": src.dtype is DType.INT16},
+            variables={"integer": integer, "is_short": stored is DType.INT16},
             work={Unit.FP32: 8 * dst.rows * dst.channels},
             needed={"src": 4 * dst.rows * dst.padded_channels},
             accumulator=INT,
