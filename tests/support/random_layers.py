@@ -189,6 +189,7 @@ def attention(dice: Dice) -> Case:
         columns=dice.number(0, 20),
         across=across,
         rows=rows,
+        regrouped=not rows and dice.flag(),
         turned=not rows and dice.flag(),
         scale=dice.one_of(None, 0.25, 1.5),
         mask=(*masked, keys) if has_mask else None,

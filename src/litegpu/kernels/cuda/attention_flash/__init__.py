@@ -24,7 +24,6 @@ class AttentionFlash(Implementation):
 
     name = "cuda/attention_flash"
     example = AttentionExample(1500, 1500, 64)
-    small = AttentionExample(19, 37, 20)
 
     def plan(self, spec: AttentionSpec, target: Target) -> Plan | Rejected:
         depth, buffers = max(spec.depths), 4 + spec.buffers
