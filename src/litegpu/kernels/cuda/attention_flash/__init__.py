@@ -23,7 +23,7 @@ class AttentionFlash(Implementation):
     """Warps share keys and values as halves in shared memory; sums are float32."""
 
     name = "cuda/attention_flash"
-    example = AttentionExample(1500, 1500, 64)
+    example = AttentionExample(4096, 4096, 64)
 
     def plan(self, spec: AttentionSpec, target: Target) -> Plan | Rejected:
         depth, buffers = max(spec.depths), 4 + spec.buffers
