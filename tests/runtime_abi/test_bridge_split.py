@@ -213,30 +213,6 @@ def test_a_dynamic_output_of_the_cpu() -> None:
     assert report_of(delegate).delegated_nodes == [0]
 
 
-def test_graphs_that_only_describe_a_function_stay_as_they_are() -> None:
-    """The CPU's kernel of STABLEHLO_SCATTER looks for the operation in its graph."""
-    writer = ModelWriter()
-    body = writer.subgraph()
-    sides = [body.input((), "int8") for _ in range(2)]
-    body.output(body.op("STABLEHLO_ADD", sides, [()], dtype="int8"))
-    x, update = (writer.input((n, 2), "int8") for n in (4, 3))
-    positions = writer.constant([[1], [0], [1]], "int32")
-    options = {
-        "update_window_dims": [1],
-        "inserted_window_dims": [0],
-        "scatter_dims_to_operand_dims": [0],
-        "index_vector_dim": 1,
-        "update_computation_subgraph_index": body.number,
-    }
-    operands = [x, positions, update]
-    writer.output(writer.op("STABLEHLO_SCATTER", operands, [(4, 2)], options=options, dtype="int8"))
-    delegate = GpuDelegate(min_nodes_per_partition=1)
-    target = interpreter(writer.build(), delegate)
-    found = run(target, np.zeros((4, 2), np.int8), np.full((3, 2), 7, np.int8))
-    np.testing.assert_array_equal(found[0][:, 0], [7, 14, 0, 0])
-    assert report_of(delegate).subgraphs == ()
-
-
 def test_sizes_change_on_the_cpu_between_two_partitions() -> None:
     """While the model runs, WHERE resizes a tensor, and the runtime may move all others."""
     writer = ModelWriter()
