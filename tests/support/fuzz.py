@@ -4,6 +4,7 @@ python tests/support/fuzz.py --minutes 30             damaged options, shapes, t
 python tests/support/fuzz.py --kind files --large     damaged bytes of whole files
 python tests/support/fuzz.py --kind resize            sequences of shapes for one interpreter
 python tests/support/fuzz.py --kind kept              damaged files in serialization_dir
+python tests/support/fuzz.py --kind containers        damaged bundles and .litertlm files
 python tests/support/fuzz.py --kind flexbuffers       damaged options of custom operations
 python tests/support/fuzz.py --kind networks          random networks, which nobody damaged
 python tests/support/fuzz.py --jobs 16 --backend cuda side by side on a larger machine
@@ -24,6 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fuzzing.containers import ContainerOracle
 from fuzzing.disk_cache import DiskCacheOracle
 from fuzzing.files import FileOracle
 from fuzzing.network_oracle import KINDS as NETWORKS
@@ -55,6 +57,7 @@ KINDS: Mapping[str, Callable[[Mapping[str, Source], Mapping[str, Any]], Trials]]
     "files": FileOracle,
     "resize": ResizeOracle,
     "kept": DiskCacheOracle,
+    "containers": ContainerOracle,
     "flexbuffers": FlexOracle,
     "networks": NetworkOracle,
 }

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from flatbuffers import flexbuffers
 
 from litegpu import GpuDelegate
+from litegpu.files import MODEL_IDENTIFIER
 from litegpu.options import InferencePriority
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import schema
@@ -151,7 +152,7 @@ def with_subgraphs(model: bytes, *others: bytes) -> bytes:
         first.operatorCodes += other.operatorCodes
         first.subgraphs.append(graph)
     builder = flatbuffers.Builder(1024)
-    builder.Finish(first.Pack(builder), file_identifier=schema.FILE_IDENTIFIER)
+    builder.Finish(first.Pack(builder), file_identifier=MODEL_IDENTIFIER)
     return bytes(builder.Output())
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from litegpu.errors import ModelError, OptionsError, did_you_mean
+from litegpu.files import MODEL_IDENTIFIER
 from litegpu.graph.ir import Quantization
 from litegpu.pictures.formats import COLORS, FORMATS, NV12, RESIZES
 from litegpu.pictures.front import OPEN, Input, Picture, front_of
@@ -108,9 +109,9 @@ def with_picture_input(
 def _parsed(content: bytes) -> Any:
     try:
         parsed = objects.parse(content)
-        if content[4:8] == schema.FILE_IDENTIFIER and parsed.subgraphs:
+        if content[4:8] == MODEL_IDENTIFIER and parsed.subgraphs:
             return parsed
-        why = "it has no graph" if content[4:8] == schema.FILE_IDENTIFIER else "it is none"
+        why = "it has no graph" if content[4:8] == MODEL_IDENTIFIER else "it is none"
     except (struct.error, ValueError, IndexError, TypeError, AttributeError) as error:
         why = f"it is damaged ({error})"
     raise ModelError(f"The model cannot be read as a .tflite file: {why}. Convert it again.")

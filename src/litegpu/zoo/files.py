@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from litegpu.errors import ModelError, closest
+from litegpu.files import MODEL_IDENTIFIER, read_model
 from litegpu.zoo.registry import PREFIX, is_zoo_name, load, names
-from litegpu.zoo.schema import FILE_IDENTIFIER
 
 
 def resolve_model(
@@ -16,11 +16,13 @@ def resolve_model(
 ) -> bytes:
     """Return the bytes of a .tflite model given by its path or by the name of a zoo model.
 
+    The path may lead to a bundle with one model, or to a member: `bundle.task:member.tflite`.
+
     `advice` ends the error for any other argument: it names what the caller accepts.
 
     Raises:
-        ModelError: The file is missing, cannot be read, or is not a .tflite model; or the
-            argument is not a path.
+        ModelError: The file is missing, cannot be read, is not a .tflite model, or is a bundle
+            with several; or the argument is not a path.
         OptionsError: An unknown zoo model, see `load`.
     """
     if isinstance(model, str) and is_zoo_name(model):
@@ -31,17 +33,17 @@ def resolve_model(
         raise ModelError(f"A model's path or zoo name is text, not {kind}. {advice}")
     path = Path(model)
     try:
-        data = path.read_bytes()
+        data = read_model(model)
     except FileNotFoundError as error:
         raise ModelError(f"Model file '{path}' does not exist. {_advice(path)}") from error
     except OSError as error:
         raise ModelError(
             f"Model file '{path}' cannot be read: {error.strerror}. {_advice(path)}"
         ) from error
-    if data[4:8] != FILE_IDENTIFIER:
+    if data[4:8] != MODEL_IDENTIFIER:
         raise ModelError(
             f"'{path}' is not a TensorFlow Lite model: its bytes 4 to 8 are {data[4:8]!r} and "
-            f"should be {FILE_IDENTIFIER!r} (the file has {len(data)} bytes). "
+            f"should be {MODEL_IDENTIFIER!r} (the file has {len(data)} bytes). "
             "Convert the model to .tflite, or copy or download it again."
         )
     return data

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from litegpu.files import MODEL_IDENTIFIER
 from litegpu.zoo import schema
 
 _BUFFER_ALIGNMENT = 16
@@ -28,7 +29,7 @@ def pack(model: Any) -> bytes:
     packed = copy.copy(model)
     packed.buffers = [_AlignedBuffer(buffer) for buffer in model.buffers]
     builder = flatbuffers.Builder(sum(len(content(buffer)) + 64 for buffer in model.buffers))
-    builder.Finish(packed.Pack(builder), file_identifier=schema.FILE_IDENTIFIER)
+    builder.Finish(packed.Pack(builder), file_identifier=MODEL_IDENTIFIER)
     return bytes(builder.Output())
 
 

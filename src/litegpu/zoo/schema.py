@@ -13,9 +13,6 @@ import numpy.typing as npt
 
 from litegpu.errors import OptionsError, did_you_mean, missing_dependency
 
-FILE_IDENTIFIER = b"TFL3"
-"""Bytes 4 to 8 of every .tflite file."""
-
 LAST_SMALL_OPCODE = 127
 """PLACEHOLDER_FOR_GREATER_OP_CODES: what the one-byte opcode field holds for codes above it."""
 

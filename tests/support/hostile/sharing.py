@@ -6,7 +6,7 @@ from typing import Any
 
 import flatbuffers
 
-from litegpu.zoo import schema
+from litegpu.files import MODEL_IDENTIFIER
 
 
 class Builder(flatbuffers.Builder):  # type: ignore[misc]
@@ -49,5 +49,5 @@ class Once:
 def pack(model: Any) -> bytes:
     """Return a model's bytes."""
     builder = Builder()
-    builder.Finish(model.Pack(builder), file_identifier=schema.FILE_IDENTIFIER)
+    builder.Finish(model.Pack(builder), file_identifier=MODEL_IDENTIFIER)
     return bytes(builder.Output())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from litegpu import config, zoo
+from litegpu import config, files, zoo
 from litegpu.errors import DownloadError, ModelError, OptionsError, did_you_mean
 from litegpu.tools.console import note
 from litegpu.tools.models.downloads import Asset, fetch
@@ -104,40 +106,62 @@ def model_folders() -> list[Path]:
 def find_model(name: str) -> FoundModel:
     """Return the model called `name`: a path, `zoo:NAME`, or a name with or without `.tflite`.
 
+    A path may lead to a bundle with one model, or to a member: `bundle.task:member.tflite`.
+
     A name is searched in `model_folders()`, then among earlier downloads, then at its official URL;
     if that is not reachable, a model of its architecture with random weights is used.
 
     Raises:
-        ModelError: there is no such model; the message has the searched places.
+        ModelError: there is no such model; the message has the searched places. Or the path
+            is a bundle with several; the message has their names.
         DownloadError: the model is known, but not here, and could not be downloaded or
             replaced.
     """
     if zoo.is_zoo_name(name):
         return FoundModel(name, zoo.load(name), name)
-    path = Path(name)
+    path, member = files.located(name)
     if os.path.isfile(
         path
     ):  # unlike Path.is_file, also works for names that are too long for a file
-        return FoundModel(path.stem, _read(path), str(path))
+        stem = Path(member.rpartition(":")[2] or path).stem
+        return FoundModel(stem, _read(name), name)
     stem = name.removesuffix(".tflite")
     local = _local_file(stem)
     if local:
-        return FoundModel(stem, _read(local), str(local))
+        return FoundModel(stem, _read(str(local)), str(local))
     if stem not in KNOWN:
         raise ModelError(_not_found(name))
     return _fetch(stem, KNOWN[stem])
 
 
-def _read(path: Path) -> bytes:
+def find_container(name: str) -> files.Container | None:
+    """Return the bundle with that path, None if there is no such file or it is a single model.
+
+    Raises:
+        ModelError: the bundle is damaged, or cannot be read.
+    """
+    if not os.path.isfile(name):
+        return None
+    with _readable(name):
+        return files.open_container(name)
+
+
+def _read(path: str) -> bytes:
+    with _readable(path):
+        content = files.read_model(path)
+    if not content:
+        raise ModelError(f"The model file '{path}' is empty. Download or convert the model again.")
+    return content
+
+
+@contextlib.contextmanager
+def _readable(path: str) -> Iterator[None]:
     try:
-        content = path.read_bytes()
+        yield
     except OSError as error:
         raise ModelError(
             f"The model file '{path}' cannot be read: {error.strerror}. Check its permissions."
         ) from error
-    if not content:
-        raise ModelError(f"The model file '{path}' is empty. Download or convert the model again.")
-    return content
 
 
 def _local_file(stem: str) -> Path | None:

@@ -1,0 +1,146 @@
+"""Model files: .tflite, and containers of models (.task, .zip, .litertlm).
+
+Files are mapped: listing a container reads its directory, not the weights. A member is named as
+`bundle.task:member.tflite`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from litegpu.errors import ModelError, did_you_mean
+from litegpu.files.members import (
+    LITERTLM_IDENTIFIER,
+    MODEL,
+    MODEL_IDENTIFIER,
+    ZIP_IDENTIFIERS,
+    Member,
+)
+from litegpu.wording import printable, shown_size
+
+__all__ = [
+    "MODEL",
+    "MODEL_IDENTIFIER",
+    "Container",
+    "Member",
+    "located",
+    "map_model",
+    "open_container",
+    "read_model",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A file with several members."""
+
+    path: str
+    members: tuple[Member, ...]
+
+    @property
+    def models(self) -> tuple[Member, ...]:
+        """The members that are .tflite models."""
+        return tuple(each for each in self.members if each.kind == MODEL)
+
+    def model(self, name: str = "") -> Member:
+        """Return the model with that name, or the only one.
+
+        Raises:
+            ModelError: there is no such model, or there are several and none is named.
+        """
+        models = {each.name: each for each in self.models}
+        if not models:
+            raise ModelError(
+                f"'{printable(self.path)}' has no .tflite model in {len(self.members)} members. "
+                "Give a file with one."
+            )
+        if name:
+            if name not in models:
+                hint = did_you_mean(name, map(printable, models))
+                raise ModelError(f"'{printable(self.path)}' has no model '{name}'.{hint}")
+            return models[name]
+        if len(models) > 1:
+            listed = ", ".join(
+                f"{printable(each.name)} ({shown_size(each.size)})" for each in models.values()
+            )
+            raise ModelError(
+                f"'{printable(self.path)}' has {len(models)} models: {listed}. Name one, such as "
+                f"'{printable(self.path)}:{printable(next(iter(models)))}'."
+            )
+        return next(iter(models.values()))
+
+
+def located(name: str | os.PathLike[str]) -> tuple[str, str]:
+    """Return the path and the member of a name such as `bundle.task:member.tflite`.
+
+    The path is the longest part of the name up to a colon that is a file, so that drive letters and
+    colons in paths keep their meaning. The member is empty where the whole name is the path.
+    """
+    text = os.fspath(name)
+    at = len(text)
+    while at > 0:
+        if os.path.isfile(text[:at]):
+            return text[:at], text[at + 1 :]
+        at = text.rfind(":", 0, at)
+    return text, ""
+
+
+def open_container(path: str | os.PathLike[str]) -> Container | None:
+    """Return a container, None for any other file.
+
+    Raises:
+        ModelError: the container is damaged.
+        OSError: the file cannot be read.
+    """
+    return _container(os.fspath(path), _mapped(path))
+
+
+def map_model(name: str | os.PathLike[str]) -> memoryview:
+    """Return the bytes of a .tflite file or of a model in a container, mapped where possible.
+
+    Bytes of files that are no containers are not checked.
+
+    Raises:
+        ModelError: the container is damaged, or the name does not lead to one model.
+        OSError: the file cannot be read.
+    """
+    path, member = located(name)
+    data = _mapped(path)
+    container = _container(path, data)
+    if container is not None:
+        return container.model(member).view()
+    if member:
+        raise ModelError(
+            f"'{printable(path)}' is not a bundle (.task, .zip, .litertlm): it has no member "
+            f"'{printable(member)}'. Give the path alone."
+        )
+    return data
+
+
+def read_model(name: str | os.PathLike[str]) -> bytes:
+    """Return a copy of `map_model`, as the runtime needs it. Raises as it does."""
+    return bytes(map_model(name))
+
+
+def _container(path: str, data: memoryview) -> Container | None:
+    start = bytes(data[:8])
+    if start == LITERTLM_IDENTIFIER:
+        from litegpu.files import litertlm
+
+        return Container(path, tuple(litertlm.members(path, data)))
+    if start[:4] in ZIP_IDENTIFIERS:
+        from litegpu.files import bundles
+
+        return Container(path, tuple(bundles.members(path, data)))
+    return None
+
+
+def _mapped(path: str | os.PathLike[str]) -> memoryview:
+    """Return the bytes of a file. Only a regular file can be mapped, and none without bytes."""
+    if not os.path.isfile(path) or not os.path.getsize(path):
+        return memoryview(Path(path).read_bytes())
+    with Path(path).open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

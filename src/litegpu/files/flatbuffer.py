@@ -1,0 +1,74 @@
+"""Reads fields of flatbuffers in place, without generated code."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Flatbuffer:
+    """A flatbuffer that is read on demand.
+
+    Tables and vectors are named by their byte offsets; 0 means that a field is missing. All
+    methods raise struct.error or IndexError for an offset outside of the data.
+    """
+
+    data: bytes | mmap.mmap | memoryview
+
+    def number(self, place: int, kind: str = "<I") -> int:
+        """Return the number at a place, in struct's format."""
+        if place < 0:
+            raise IndexError(place)
+        number: int = struct.unpack_from(kind, self.data, place)[0]
+        return number
+
+    def target(self, place: int) -> int:
+        """Return the target of an offset at a place."""
+        return place + self.number(place)
+
+    def place(self, table: int, field: int) -> int:
+        """Return the place of a table's field, 0 without one."""
+        layout = table - self.number(table, "<i")
+        if 4 + 2 * field >= self.number(layout, "<H"):
+            return 0
+        distance = self.number(layout + 4 + 2 * field, "<H")
+        return table + distance if distance else 0
+
+    def scalar(self, table: int, field: int, kind: str) -> int:
+        """Return the number in a table's field, 0 without one."""
+        place = self.place(table, field)
+        return self.number(place, kind) if place else 0
+
+    def field(self, table: int, field: int) -> int:
+        """Return the vector or table in a table's field, 0 without one."""
+        place = self.place(table, field)
+        return self.target(place) if place else 0
+
+    def count(self, vector: int) -> int:
+        """Return the entries of a vector of 4-byte numbers, which must be inside the data."""
+        count = self.number(vector) if vector else 0
+        if count > len(self.data) // 4:
+            raise IndexError(count)
+        return count
+
+    def entry(self, vector: int, index: int) -> int:
+        """Return a table of a vector of tables."""
+        if not 0 <= index < self.count(vector):
+            raise IndexError(index)
+        return self.target(vector + 4 + 4 * index)
+
+    def numbers(self, table: int, field: int) -> tuple[int, ...]:
+        """Return the int32 vector in a table's field, an empty one without it."""
+        vector = self.field(table, field)
+        count = self.count(vector)
+        return struct.unpack_from(f"<{count}i", self.data, vector + 4) if count else ()
+
+    def text(self, table: int, field: int) -> str:
+        """Return the text in a table's field, an empty one without it."""
+        vector = self.field(table, field)
+        size = self.number(vector) if vector else 0
+        if vector + 4 + size > len(self.data):
+            raise IndexError(size)
+        return bytes(self.data[vector + 4 : vector + 4 + size]).decode("utf-8", "replace")
