@@ -189,22 +189,18 @@ def shared() -> bytes:
         (spoilt(lambda data: put(data, 10, "<H", 12)), "'a.tflite' has the compression method 12"),
         (
             spoilt(lambda data: put(data, 42, "<I", 1 << 30)),
-            "begins outside of the file|no zip arch",
+            "begins outside of the file",
         ),
         (spoilt(lambda data: put(data, 42, "<I", 1)), "'a.tflite' has no header"),
         (
             spoilt(lambda data: put_both(data, 1 << 20)),
-            r"'a.tflite' is at bytes .* outside of 0 to|no zip archive",
+            r"'a.tflite' is at bytes .* outside of 0 to",
         ),
         (
             spoilt(lambda data: put(data, 24, "<I", 1 << 30), zipfile.ZIP_DEFLATED),
             "the compressed members take more than 64.0 MiB",
         ),
-        (
-            bundle({"a": b"\0" * (65 << 20)}, zipfile.ZIP_DEFLATED),
-            "the compressed members take more than",
-        ),
-        (shared(), "overlap|no zip archive"),
+        (shared(), r"'a' and 'b' overlap"),
         (litertlm([])[:20], "is damaged: it ends in its header, after 20 bytes"),
         (litertlm([], (2, 1, 0)), "'x.task' has version 2.1.0 of the format. litegpu reads"),
         (litertlm([Section(ABS)])[:99], r"its header ends at byte \d+, and the file has 99"),
@@ -214,7 +210,7 @@ def shared() -> bytes:
         (litertlm([Section(ABS, end=5)]), "is at bytes 16384 to 5, outside of"),
         (litertlm([Section(ABS), Section(NEG, begin=BLOCK)]), "'.*' and '.*' overlap"),
         (litertlm([Section(b"no model")]), "'prefill_decode.tflite' is not a TensorFlow Lite mod"),
-        (litertlm([Section(b"", 1)] * 1001), "it has more than 1000 sections|its header ends"),
+        (litertlm([Section(b"", 1)] * 1001), "it has more than 1000 sections"),
     ],
 )
 def test_damaged_and_hostile_files(content: bytes, why: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from containers import Section, bundle, litertlm
 from eval_models import detector
 from litegpu import zoo
 from litegpu.tools.picture_flag import (
@@ -65,9 +66,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(default_picture(), tmp_path / "pictures")
     (tmp_path / "model.tflite").write_bytes(zoo.load("zoo:mobilenet_v1_0.25_128"))
     (tmp_path / "keywords.tflite").write_bytes(keywords())
+    add_containers(tmp_path, (tmp_path / "model.tflite").read_bytes())
     add_evaluation(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def add_containers(folder: Path, model: bytes) -> None:
+    """Add a bundle with a model under two names, and a file of a language model with them."""
+    names = ("face_detector.tflite", "face_landmarks_detector.tflite")
+    (folder / "face_landmarker.task").write_bytes(bundle(dict.fromkeys(names, model)))
+    sections = [Section(model), Section(model, 3, "tf_lite_embedder"), Section(b"", 5, "")]
+    (folder / "chat.litertlm").write_bytes(litertlm(sections))
 
 
 def add_evaluation(folder: Path) -> None:

@@ -432,7 +432,7 @@ def test_a_model_file_that_is_a_folder(tmp_path: Path) -> None:
         zoo.resolve_model(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04rest of it"])
+@pytest.mark.parametrize("content", [b"", b"PNG\x03rest of it"])
 def test_a_file_that_is_no_model(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.tflite"
     path.write_bytes(content)

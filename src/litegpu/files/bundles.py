@@ -126,12 +126,12 @@ class _Bundle:
     def _begin(self, data: memoryview, info: zipfile.ZipInfo, name: str) -> int:
         """Return where the bytes of a member begin."""
         try:
-            signature, *sizes = _HEADER.unpack_from(data, info.header_offset)
+            signature, name_size, extra_size = _HEADER.unpack_from(data, info.header_offset)
         except struct.error as error:
             raise damaged(self._path, f"'{name}' begins outside of the file") from error
         if signature != ZIP_IDENTIFIERS[0]:
             raise damaged(self._path, f"'{name}' has no header")
-        return info.header_offset + _HEADER.size + sum(sizes)
+        return info.header_offset + _HEADER.size + int(name_size) + int(extra_size)
 
     def _head(self, name: str, info: zipfile.ZipInfo, content: memoryview) -> bytes:
         if info.compress_type == zipfile.ZIP_STORED:
@@ -158,7 +158,8 @@ class _Readable(io.RawIOBase):
     """Memory as a file; nothing of it is copied but what is read."""
 
     def __init__(self, data: memoryview) -> None:
-        self._data, self._at = data, 0
+        self._data = data
+        self._at = 0
 
     def readable(self) -> bool:
         return True
@@ -168,8 +169,8 @@ class _Readable(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence]
-        if start + offset < 0:
-            raise ValueError(f"seek to {start + offset}")
+        if start + offset < 0:  # as of files: zipfile expects it for short ones
+            raise OSError(f"seek to {start + offset}")
         self._at = start + offset
         return self._at
 
