@@ -289,10 +289,10 @@ def test_names_that_are_no_files(
 def test_a_model_that_must_not_be_read(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(path: Path) -> bytes:
+    def refuse(path: Path, mode: str) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     assert cli.main(["check", model]) == 1
     expected = f"The model file '{model}' cannot be read: Permission denied. Check its"
     assert expected in capsys.readouterr().err
