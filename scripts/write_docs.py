@@ -72,8 +72,10 @@ and, if not, why, with the attribute or tensor and its value.
 
 These rules hold for all operations:
 
-- **Versions**: a node of a higher version stays on the CPU. Versions that only quantization needs,
-  up to *quantized*, are accepted with `ENABLE_QUANT` in `experimental_flags` (the default).
+- **Versions**: these are all that the current LiteRT has, which the tests check; a node of a higher
+  version stays on the CPU. Versions that only quantization needs, up to *quantized*, are accepted
+  with `ENABLE_QUANT` in `experimental_flags` (the default). Most versions stand for an element
+  type, which is accepted if it is in the next column.
 - **Ranks**: computed tensors have 0 to {MAX_RANK} dimensions of any size from 1 on, including the
   batch, unless the operation requires another rank (images of convolutions, pools and resizes have
   4 dimensions).

@@ -18,7 +18,7 @@ class BroadcastTo(Op):
     """Repeats dimensions of size 1, and adds leading dimensions, as in NumPy."""
 
     name = "BROADCAST_TO"
-    max_version = 3
+    max_version = 4
     shape_operands = (1,)
     takes = (MOVED, INTEGERS)
     gives = None

@@ -30,7 +30,7 @@ class Cast(Op):
     """Floats are clamped to the range of integers, NaN to the upper bound; integers wrap around."""
 
     name = "CAST"
-    max_version = 5
+    max_version = 9
     takes = (types.CASTABLE,)
     gives = types.CASTABLE
 

@@ -34,8 +34,7 @@ class Concatenation(Op):
     """Joins values of equal shape along one axis."""
 
     name = "CONCATENATION"
-    max_version = 2
-    quantized_version = 3
+    max_version = 7
     traits = Trait.CONVEX | Trait.RESIZES | Trait.HOLDS_INPUTS
     takes = (MOVED,)
     gives = None

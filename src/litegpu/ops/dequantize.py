@@ -19,7 +19,7 @@ class Dequantize(Op):
 
     name = "DEQUANTIZE"
     max_version = 5
-    quantized_version = 6
+    quantized_version = 9
     launches = 0
     traits = Trait.SAME_DATA
     exact = ExactDequantize()

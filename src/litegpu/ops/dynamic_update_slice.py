@@ -20,7 +20,7 @@ class DynamicUpdateSlice(Op):
     """A value with a part replaced by the second one, at the third's position, moved to fit."""
 
     name = "DYNAMIC_UPDATE_SLICE"
-    max_version = 4
+    max_version = 6
     cpu_bytes_per_second = 15e9
     takes = (MOVED, MOVED, INTEGERS)
     gives = None

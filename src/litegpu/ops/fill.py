@@ -21,7 +21,7 @@ class Fill(Op):
     """One computed number, at all positions of a constant shape."""
 
     name = "FILL"
-    max_version = 4
+    max_version = 5
     shape_operands = (0,)
     takes = (INTEGERS, MOVED)
     gives = None

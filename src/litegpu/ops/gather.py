@@ -21,7 +21,7 @@ class Gather(Op):
     """Slices along `axis`, selected by constant or computed indices; `batch_dims` pairs batches."""
 
     name = "GATHER"
-    max_version = 7
+    max_version = 8
     cpu_bytes_per_second = 15e9
     takes = (MOVED, INTEGERS)
     gives = None

@@ -19,7 +19,7 @@ class GatherNd(Op):
     """Slices of a value, selected by rows of constant or computed indices along its first axes."""
 
     name = "GATHER_ND"
-    max_version = 5
+    max_version = 6
     cpu_bytes_per_second = 15e9
     takes = (MOVED, INTEGERS)
     gives = None

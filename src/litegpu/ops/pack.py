@@ -27,7 +27,7 @@ class Pack(Op):
 
     name = "PACK"
     accepts: ClassVar = {"axis": Values(about="-rank - 1 to rank", wrong=(7, -8))}
-    max_version = 4
+    max_version = 5
     takes = (MOVED,)
     gives = None
 

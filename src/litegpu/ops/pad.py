@@ -31,8 +31,7 @@ class Pad(Op):
     """PAD: surrounds the input with zeros; in quantized tensors, with the output's zero point."""
 
     name = "PAD"
-    max_version = 2
-    quantized_version = 3
+    max_version = 6
     traits = Trait.CONVEX | Trait.RESIZES
     shape_operands = (1,)
     takes: ClassVar[tuple[Types, ...]] = (MOVED, INTEGERS)
@@ -61,8 +60,7 @@ class PadV2(Pad):
     """PADV2: surrounds the input with a constant value."""
 
     name = "PADV2"
-    max_version = 2
-    quantized_version = 3
+    max_version = 6
     takes = (MOVED, INTEGERS, MOVED)
 
     def check(self, graph: Graph, node: Node) -> str:

@@ -16,7 +16,7 @@ class Quantize(Op):
 
     name = "QUANTIZE"
     max_version = 3
-    quantized_version = 4
+    quantized_version = 6
     launches = 0
     takes = (types.Types(types.QUANTIZED_TYPES | types.FLOATS.dtypes | {DType.INT32}),)
     gives = types.Types(types.QUANTIZED_TYPES | {DType.INT32})

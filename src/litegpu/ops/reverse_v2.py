@@ -16,7 +16,7 @@ class ReverseV2(Op):
     """The elements in reverse order along some axes."""
 
     name = "REVERSE_V2"
-    max_version = 3
+    max_version = 4
     takes = (MOVED, INTEGERS)
     gives = None
 

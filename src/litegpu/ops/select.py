@@ -58,6 +58,7 @@ class Select(SelectV2):
     """As SELECT_V2 without broadcasting; a flat condition chooses along the first dimension."""
 
     name = "SELECT"
+    max_version = 4
 
     def check_shapes(self, graph: Graph, node: Node) -> str:
         """Require equal shapes, or a condition with one element or one per row."""

@@ -17,7 +17,7 @@ class Slice(Op):
     """SLICE: `size` elements from `begin` on in each dimension; -1 takes all that follow."""
 
     name = "SLICE"
-    max_version = 6
+    max_version = 8
     shape_operands = (1, 2)
     takes = (MOVED, INTEGERS)
     gives = None

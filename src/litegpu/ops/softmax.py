@@ -29,7 +29,7 @@ class Softmax(Op):
 
     name = "SOFTMAX"
     max_version = 2
-    quantized_version = 3
+    quantized_version = 4
     cpu_bytes_per_second: ClassVar[float] = 10e9
     reduced: ClassVar[tuple[str, ...]] = ("sums", "maxima")
     """The values that the work items of a row exchange."""

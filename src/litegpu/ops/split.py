@@ -57,7 +57,7 @@ class Split(Parts):
     """Divides a value into parts of equal size along an axis."""
 
     name = "SPLIT"
-    max_version = 4
+    max_version = 5
     takes = (INTEGERS, MOVED)
     shape_operands = (0,)
 

@@ -15,7 +15,7 @@ class SplitV(Parts):
     """Divides a value into parts of given sizes along an axis; one size may be -1."""
 
     name = "SPLIT_V"
-    max_version = 2
+    max_version = 3
     shape_operands = (1, 2)
     accepts: ClassVar = {"num_splits": Values(about="any: the sizes tell")}
 

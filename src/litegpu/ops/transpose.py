@@ -19,7 +19,7 @@ class Transpose(Op):
     """The dimensions in another order."""
 
     name = "TRANSPOSE"
-    max_version = 7
+    max_version = 9
     shape_operands = (1,)
     takes = (MOVED, INTEGERS)
     gives = None

@@ -58,7 +58,7 @@ class SequenceLstm(Op):
     """LSTM over a sequence, with float weights: CIFG, peepholes, projection, normalization."""
 
     name = "UNIDIRECTIONAL_SEQUENCE_LSTM"
-    max_version = 3
+    max_version = 4
     accepts: ClassVar = {
         "activation": one_of(*checks.FUSED_ACTIVATIONS[1:], wrong=("none", "sign_bit"))
     }
@@ -166,6 +166,8 @@ def _check_numbers(node: Node) -> str:
     for name in ("cell_clip", "proj_clip"):
         if node.params[name] < 0:
             return f"{name} must not be negative, but it is {node.params[name]}."
+    if node.params.get("diagonal_recurrent_tensors"):
+        return "Its recurrent weights are diagonals (diagonal_recurrent_tensors = True)."
     return ""
 
 

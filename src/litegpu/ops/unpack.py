@@ -13,7 +13,7 @@ class Unpack(Parts):
     """Divides a value into parts of size 1 along an axis, which the parts do not have."""
 
     name = "UNPACK"
-    max_version = 4
+    max_version = 6
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

@@ -24,7 +24,8 @@ class Pad(Case):
         inputs = [sheet.input(self.shape), sheet.constant(self.pads, self.dtype)]
         if self.fill is not None:
             inputs.append(sheet.constant(self.fill))
-        sheet.output(sheet.op("PAD" if self.fill is None else "PADV2", inputs))
+        op, version = "PAD" if self.fill is None else "PADV2", 4 if len(self.shape) > 4 else 1
+        sheet.output(sheet.op(op, inputs, version=version))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,7 +66,10 @@ class Select(Case):
             else sheet.input(shape, self.values)
             for i, shape in enumerate((self.first, self.second), 1)
         ]
-        sheet.output(sheet.op(self.op, [condition, *rest], dtype=self.values.dtype))
+        version = 3 if self.op == "SELECT" and len(self.first) == 5 else 1
+        sheet.output(
+            sheet.op(self.op, [condition, *rest], version=version, dtype=self.values.dtype)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +238,7 @@ CASES: tuple[Case, ...] = (
     *(
         Select(op=op, condition=s, first=s, second=s)
         for op in ("SELECT", "SELECT_V2")
-        for s in ((1, 1), ())
+        for s in ((1, 1), (), (2, 3, 2, 3, 5))
     ),
     Select(compared=True, condition=(1, 1, 1, 1), first=(1, 1, 1, 1), second=(1,)),
     Select(condition=(5,)),

@@ -20,7 +20,7 @@ USUAL: Mapping[str, Values] = {
     "block_size": Values(least=1, wrong=(0, -2)),
     "cell_clip": Values(least=0, wrong=(-1.0,)),
     "depth_multiplier": Values(about="any: it follows from the shapes"),
-    "diagonal_recurrent_tensors": _UNREAD,
+    "diagonal_recurrent_tensors": one_of(False, wrong=(True,)),
     "dilation_depth_factor": _POSITIVE,
     "dilation_height_factor": _POSITIVE,
     "dilation_width_factor": _POSITIVE,

@@ -127,7 +127,7 @@ UNARY: Mapping[str, Function] = {
 }
 
 BINARY: Mapping[str, Function] = {
-    "ADD": _number("{a} + {b}", "ADD4{k}({a}, {b})", max_version=4, exact=np.add),
+    "ADD": _number("{a} + {b}", "ADD4{k}({a}, {b})", max_version=6, exact=np.add),
     "ATAN2": Function("ATAN24({a}, {b})", max_version=1, poles=(0, 1)),
     "BITWISE_XOR": _bits("XOR4{k}({a}, {b})", np.bitwise_xor),
     "DIV": _number(
@@ -142,6 +142,7 @@ BINARY: Mapping[str, Function] = {
     "FLOOR_DIV": _number(
         "FLOOR4({a} / {b})",
         "FLOOR_DIV4{k}({a}, {b})",
+        max_version=3,
         takes=SHORT_NUMBERS,
         poles=(1,),
         exact=np.floor_divide,
@@ -179,7 +180,7 @@ BINARY: Mapping[str, Function] = {
         exact=np.minimum,
     ),
     "MUL": _number(
-        "{a} * {b}", "MUL4{k}({a}, {b})", max_version=5, through_zero=True, exact=np.multiply
+        "{a} * {b}", "MUL4{k}({a}, {b})", max_version=8, through_zero=True, exact=np.multiply
     ),
     "NOT_EQUAL": _truth("EQUAL4{k}({a}, {b})", np.not_equal, _ZERO, _ONE),
     "POW": Function("POW4({a}, {b})", poles=(0,)),

@@ -70,11 +70,17 @@ CASES = (
     Rejected(
         "UNIDIRECTIONAL_SEQUENCE_LSTM",
         tuple(_operands(6, 6).values()),
-        "Max version supported: 3. Requested version 4.",
-        version=4,
+        "Max version supported: 4. Requested version 5.",
+        version=5,
     ),
     _full({0: floats(2, 4, 5)}, "The input (input 0) is constant; only computed ones are handled."),
     _full({}, "Unsupported fused activation: sign_bit", activation="sign_bit"),
+    _full(
+        {},
+        "Its recurrent weights are diagonals (diagonal_recurrent_tensors = True).",
+        diagonal_recurrent_tensors=True,
+        activation="tanh",
+    ),
     _full(
         {},
         "The activation of an LSTM must not be none: the CPU leaves its result undefined.",
