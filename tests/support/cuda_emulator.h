@@ -263,7 +263,9 @@ SHARED Index3 blockDim, gridDim;
 
 // What the cache holds is not emulated.
 static void read_ahead(const char *, unsigned long long) {}
-static void load_matrix(unsigned int (&a)[4], const void *row) {
+// Lane l of a warp gets two halves of each of four matrices of 8 x 8, from the rows that the lanes
+// name: place(l, e) are the row and the byte in it of half e.
+template <typename Place> static void load_halves(unsigned int (&a)[4], const void *row, Place place) {
     touch_shared(row, 16, false);
     me->row = row;
     me->matrix = a;
@@ -271,22 +273,18 @@ static void load_matrix(unsigned int (&a)[4], const void *row) {
     meet(my_block().warps[me->warp], 32, [=] {
         for (int lane = 0; lane < 32; ++lane)
             for (int q = 0; q < 4; ++q)
-                memcpy(&lanes[lane].matrix[q],
-                       (const char *)lanes[8 * q + lane / 4].row + lane % 4 * 4, 4);
+                for (int e = 0; e < 2; ++e) {
+                    const auto [from, byte] = place(lane, e);
+                    memcpy((char *)&lanes[lane].matrix[q] + e * 2,
+                           (const char *)lanes[8 * q + from].row + byte, 2);
+                }
     });
 }
+static void load_matrix(unsigned int (&a)[4], const void *row) {
+    load_halves(a, row, [](int lane, int e) { return std::pair(lane / 4, lane % 4 * 4 + e * 2); });
+}
 static void load_matrix_turned(unsigned int (&a)[4], const void *row) {
-    touch_shared(row, 16, false);
-    me->row = row;
-    me->matrix = a;
-    Fiber *const lanes = warp_of(me);
-    meet(my_block().warps[me->warp], 32, [=] {
-        for (int lane = 0; lane < 32; ++lane)
-            for (int q = 0; q < 4; ++q)
-                for (int e = 0; e < 2; ++e)
-                    memcpy((char *)&lanes[lane].matrix[q] + e * 2,
-                           (const char *)lanes[8 * q + lane % 4 * 2 + e].row + lane / 4 * 2, 2);
-    });
+    load_halves(a, row, [](int lane, int e) { return std::pair(lane % 4 * 2 + e, lane / 4 * 2); });
 }
 template <int K> static void add_products(Fiber *lanes, const float (&left)[16][K], const float (&right)[K][8]) {
     for (int lane = 0; lane < 32; ++lane) {

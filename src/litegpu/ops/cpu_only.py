@@ -96,15 +96,10 @@ class Stated(OpFacts):
         name: str,
         shape_operands: tuple[int, ...] = (),
         shape_unknown: bool = False,
-        flops: Callable[[Graph, Node], int] | None = None,
     ) -> None:
         self.name = name  # type: ignore[misc]
         self.shape_operands = shape_operands  # type: ignore[misc]
         self.shape_unknown = shape_unknown  # type: ignore[misc]
-        self._flops = flops
-
-    def flops(self, graph: Graph, node: Node) -> int:
-        return self._flops(graph, node) if self._flops else super().flops(graph, node)
 
 
 _STATED: Mapping[str, Mapping[str, Any]] = {

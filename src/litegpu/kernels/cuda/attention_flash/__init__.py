@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from litegpu.graph import DType, Node
+from litegpu.kernels.attention import beyond_limits
 from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.cuda.attention_flash.tile import FlashProblem, FlashTile, candidates, is_busy
 from litegpu.kernels.cuda.tiles import TilePlan, choose
@@ -13,8 +14,6 @@ from litegpu.ops.attention import AttentionSpec
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.common.units import Unit
 
-_MOST_DEPTH = 128
-"""Number of channels of queries and results that a warp can hold in registers."""
 _FEWEST_KEYS = 32
 _FEWEST_ROWS = 16
 
@@ -26,15 +25,12 @@ class AttentionFlash(Implementation):
     example = AttentionExample(4096, 4096, 64)
 
     def plan(self, spec: AttentionSpec, target: Target) -> Plan | Rejected:
-        depth, buffers = max(spec.depths), 4 + spec.buffers
+        if rejected := beyond_limits(spec, target):
+            return rejected
         if not target.model.tensor_cores:
             return Rejected("the device has no tensor cores")
-        if depth > _MOST_DEPTH:
-            return Rejected(f"heads of {depth} channels are more than {_MOST_DEPTH}")
         if spec.rows < _FEWEST_ROWS or spec.keys < _FEWEST_KEYS:
             return Rejected("its scores would leave most of a tile empty")
-        if buffers > target.max_arguments:
-            return Rejected(f"{buffers} buffers are more than {target.max_arguments} of the device")
         floats = any(value.dtype is DType.FLOAT32 for value in spec.values[:3])
         if not target.policy.uses_fp16 or (floats and not target.policy.may_round(spec.flops)):
             return Rejected("it would round its input for too little work")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from litegpu.graph import DType, Node
+from litegpu.kernels.attention import beyond_limits
 from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.cuda.attention_mma.tile import AttentionProblem, AttentionTile, candidates
 from litegpu.kernels.cuda.tiles import TilePlan, choose
@@ -13,8 +14,6 @@ from litegpu.ops.attention import AttentionSpec
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.common.units import Unit
 
-_MOST_DEPTH = 128
-"""Number of channels of queries and results that a warp can hold in registers."""
 _FEWEST = 8
 """Minimum number of queries and keys: fewer leave more than half of a tile empty."""
 
@@ -27,15 +26,12 @@ class AttentionMma(Implementation):
     small = AttentionExample(19, 37, 20)
 
     def plan(self, spec: AttentionSpec, target: Target) -> Plan | Rejected:
-        depth, buffers = max(spec.depths), 4 + spec.buffers
+        if rejected := beyond_limits(spec, target):
+            return rejected
         if not target.model.tensor_cores:
             return Rejected("the device has no tensor cores")
-        if depth > _MOST_DEPTH:
-            return Rejected(f"heads of {depth} channels are more than {_MOST_DEPTH}")
         if min(spec.rows, spec.keys) < _FEWEST:
             return Rejected("its scores would leave most of a tile empty")
-        if buffers > target.max_arguments:
-            return Rejected(f"{buffers} buffers are more than {target.max_arguments} of the device")
         problem = problem_of(spec)
         tiles = choose(candidates(problem, target), target)
         if isinstance(tiles, Rejected):

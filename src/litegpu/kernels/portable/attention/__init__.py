@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from litegpu.graph import Node
+from litegpu.kernels.attention import beyond_limits
 from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.examples import AttentionExample
 from litegpu.ops.attention import AttentionSpec
@@ -12,8 +13,6 @@ from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.common.units import Unit
 from litegpu.ops.common.work_groups import by_load, shared_items
 
-_MOST_DEPTH = 128
-"""Maximum channels of a head, of a query and of its result, in a work item's registers."""
 _MOST_BLOCKS = 16
 """Channel blocks of all rows of a work item; more rows share the loads of keys and values."""
 _MOST_BLOCKS_OF_CORES = 32
@@ -30,11 +29,8 @@ class AttentionPortable(Implementation):
     example = AttentionExample(7, 9, 5)
 
     def plan(self, spec: AttentionSpec, target: Target) -> Plan | Rejected:
-        depth, buffers = max(spec.depths), 4 + spec.buffers
-        if depth > _MOST_DEPTH:
-            return Rejected(f"heads of {depth} channels are more than {_MOST_DEPTH}")
-        if buffers > target.max_arguments:
-            return Rejected(f"{buffers} buffers are more than {target.max_arguments} of the device")
+        if rejected := beyond_limits(spec, target):
+            return rejected
         return _AttentionPlan(spec)
 
 

@@ -1,0 +1,20 @@
+"""Limits that all kernels of attention share."""
+
+from __future__ import annotations
+
+from litegpu.kernels.base import Rejected
+from litegpu.ops.attention import AttentionSpec
+from litegpu.ops.base import Target
+
+_MOST_DEPTH = 128
+"""Maximum channels of a head, of a query and of its result, in the registers of a work item."""
+
+
+def beyond_limits(spec: AttentionSpec, target: Target) -> Rejected | None:
+    """Return why no kernel of a device computes an attention, or None."""
+    depth, buffers = max(spec.depths), 4 + spec.buffers
+    if depth > _MOST_DEPTH:
+        return Rejected(f"heads of {depth} channels are more than {_MOST_DEPTH}")
+    if buffers > target.max_arguments:
+        return Rejected(f"{buffers} buffers are more than {target.max_arguments} of the device")
+    return None
