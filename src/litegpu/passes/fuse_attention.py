@@ -7,13 +7,15 @@ the transposes before and after.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from litegpu.codegen.storage import Shape4
 from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
 from litegpu.kernels.selector import Fusions
 from litegpu.ops.attention import ATTENTION, AttentionAttributes
 from litegpu.ops.common.permutation import Permutation, permutation_of, simplified, then
+from litegpu.ops.reshape import reshape_node
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _MATMUL = "BATCH_MATMUL"
@@ -32,14 +34,23 @@ def fuse_attention(graph: Graph, fusions: Fusions) -> PassResult:
         if last is None or reason:
             edit.declined.append(f"{label(node)}: {reason}")
             continue
-        merged, after = _merged(graph, first, node, last, producers, consumers)
-        if isinstance(merged, str) or (reason := fusions.obstacle(graph, merged, first.outputs[0])):
-            edit.declined.append(f"{label(node)}: {merged if isinstance(merged, str) else reason}")
+        found = _sources(graph, first, last, producers)
+        if found is None:
+            edit.declined.append(f"{label(node)}: its keys lie the other way round")
+            continue
+        reshapes, sources = _read_as(edit, first, found)
+        across = tuple(each.across for each in found)
+        merged, after = _merged(graph, (first, node, last), consumers, sources, across)
+        if reason := fusions.obstacle(replace(graph, values=edit.values), merged, first.outputs[0]):
+            edit.declined.append(f"{label(node)}: {reason}")
             continue
         gone = (first, node, last, *after)
         for each in gone:
             edit.nodes[edit.position(each)] = None
-        edit.nodes[edit.position(gone[-1])] = merged
+        place = edit.position(gone[-1])
+        for each in reshapes:
+            edit.insert_before(place, each)
+        edit.nodes[place] = merged
         edit.applied.append(f"{', '.join(map(label, gone))} are one")
     unread = [each for each in reversed(graph.nodes) if permutation_of(graph, each) is not None]
     edit.drop_unread(unread if edit.applied else ())
@@ -74,39 +85,49 @@ def _obstacle(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A value with attention heads: before the tokens' axis, or in their channels (`across`)."""
+    """A value with attention heads: before the tokens' axis, or in their channels (`across`).
+
+    It is read as `shape`.
+    """
 
     value: int
     across: bool
+    shape: Shape4
+
+
+def _sources(
+    graph: Graph, first: Node, last: Node, producers: Mapping[int, Node]
+) -> list[_Found] | None:
+    """Return what queries, keys and values are read from; None if one cannot be read."""
+    turned = (False, not first.attributes.transposed[1], False)
+    operands = (*first.inputs, last.inputs[1])
+    _, _, rows, keys = graph.values[first.outputs[0]].shape4
+    found = [
+        _source(graph, producers, *each)
+        for each in zip(operands, (rows, keys, keys), turned, strict=True)
+    ]
+    known = [each for each in found if each is not None]
+    return known if len(known) == len(found) else None
 
 
 def _merged(
     graph: Graph,
-    first: Node,
-    softmax: Node,
-    last: Node,
-    producers: Mapping[int, Node],
+    nodes: tuple[Node, Node, Node],
     consumers: Mapping[int, list[Node]],
-) -> tuple[Node | str, tuple[Node, ...]]:
-    """Return the fused node, or the reason why not, and the transposes that it includes."""
-    scores = graph.values[first.outputs[0]].shape4
-    tokens = (scores[2], scores[3], scores[3])
-    operands = (*first.inputs, last.inputs[1])
-    turned = (False, not first.attributes.transposed[1], False)
-    found = []
-    for value, count, is_turned in zip(operands, tokens, turned, strict=True):
-        place = _source(graph, producers, value, count, is_turned)
-        if place is None:
-            return "its keys lie the other way round", ()
-        found.append(place)
-    target, across, after = _target(graph, consumers, last)
-    inputs, epilogue = _numbered(first.epilogue, tuple(place.value for place in found))
+    sources: tuple[int, ...],
+    across: tuple[bool, ...],
+) -> tuple[Node, tuple[Node, ...]]:
+    """Return the fused node, and the transposes after it that it includes."""
+    first, softmax, last = nodes
+    target, result_across, after = _target(graph, consumers, last)
+    inputs, epilogue = _numbered(first.epilogue, sources)
+    query, key, value = across
     attributes = AttentionAttributes(
-        scores,
+        graph.values[first.outputs[0]].shape4,
         first.outputs[0],
         epilogue,
         softmax.attributes.beta,
-        (found[0].across, found[1].across, found[2].across, across),
+        (query, key, value, result_across),
     )
     absorbed = (first, softmax, *((last, *after[:-1]) if after else ()))
     numbers = (number for each in absorbed for number in (*each.merged, each.index))
@@ -118,6 +139,22 @@ def _merged(
         merged=(*numbers, *end.merged),
     )
     return node, after
+
+
+def _read_as(
+    edit: Editor, node: Node, found: Sequence[_Found]
+) -> tuple[list[Node], tuple[int, ...]]:
+    """Return values in the shapes in which their heads are read, and the nodes that this takes."""
+    reshapes: list[Node] = []
+    sources: list[int] = []
+    for each in found:
+        value = edit.values[each.value]
+        if len(value.shape) <= 4 and value.shape4 == each.shape:
+            sources.append(each.value)
+        else:
+            sources.append(edit.new_value(value, shape=each.shape))
+            reshapes.append(reshape_node(node, each.value, sources[-1]))
+    return reshapes, tuple(sources)
 
 
 def _numbered(
@@ -140,40 +177,43 @@ def _source(
 
     `turned`: its matrices are [depth, tokens].
     """
-    shape = graph.values[value].shape4
-    depth = shape[2] if turned else shape[3]
-    permutation: Permutation | None = simplified([(math.prod(shape), 1)])
+    outer, heads, *matrix = graph.values[value].shape4
+    depth = matrix[0] if turned else matrix[1]
+    ways = ((True, (outer, tokens, heads, depth)), (False, (outer, heads, tokens, depth)))
+    permutation: Permutation | None = simplified([(math.prod((outer, heads, *matrix)), 1)])
     found = None
     while permutation is not None:
-        own = graph.values[value].shape4
-        for across in (False, True):
-            order = _order(own, tokens, depth, across)
-            if order is None:
-                continue
-            head, token, channel = order
-            matrix = (channel, token) if turned else (token, channel)
-            if permutation == simplified([*head, *matrix]):
-                found = _Found(value, across)
+        own = graph.values[value]
+        as_it_is = [
+            (across, own.shape4)
+            for across, shape in ways
+            if len(own.shape) <= 4 and _fits(own.shape4, shape, across)
+        ]
+        for across, shape in (*as_it_is, *ways):
+            if permutation == _order(shape, across, turned):
+                found = _Found(value, across, shape)
+                break
         producer = producers.get(value)
         before = None if producer is None else permutation_of(graph, producer)
-        if producer is None or before is None or len(graph.values[producer.inputs[0]].shape) > 4:
+        if producer is None or before is None:
             break
         permutation = then(before, permutation)
         value = producer.inputs[0]
     return found
 
 
-def _order(
-    shape: tuple[int, int, int, int], tokens: int, depth: int, across: bool
-) -> tuple[list[tuple[int, int]], tuple[int, int], tuple[int, int]] | None:
-    """Return the digits (size, step) of heads, tokens and channels in a value, if it has them."""
-    outer, middle, inner, channels = shape
-    if channels != depth or (middle if across else inner) != tokens:
-        return None
-    steps = (middle * inner * channels, inner * channels, channels)
-    sizes = (outer, inner if across else middle)
-    head = list(zip(sizes, (steps[0], steps[2] if across else steps[1]), strict=True))
-    return head, (tokens, steps[1] if across else steps[2]), (channels, 1)
+def _fits(own: Shape4, shape: Shape4, across: bool) -> bool:
+    """Whether a shape has the tokens and channels of another, and as many heads in all."""
+    return own[3] == shape[3] and own[1 if across else 2] == shape[1 if across else 2]
+
+
+def _order(shape: Shape4, across: bool, turned: bool) -> Permutation:
+    """Return the order of elements that matrices of heads have in a value of that shape."""
+    _, middle, inner, channels = shape
+    steps = (middle * inner * channels, inner * channels, channels, 1)
+    token, head = (1, 2) if across else (2, 1)
+    axes = (0, head, 3, token) if turned else (0, head, token, 3)
+    return simplified([(shape[axis], steps[axis]) for axis in axes])
 
 
 def _target(
