@@ -31,6 +31,7 @@ from litegpu.passes.resize_into_arg import resize_into_arg
 from litegpu.passes.scale_before_weights import scale_before_weights
 from litegpu.passes.scale_into_weights import scale_into_weights
 from litegpu.passes.sink_permutations import sink_permutations
+from litegpu.passes.slices_before_transpose import slices_before_transpose
 from litegpu.passes.split_epilogues import split_epilogues
 
 BEFORE_NORMALIZE: tuple[Pass, ...] = (
@@ -38,6 +39,7 @@ BEFORE_NORMALIZE: tuple[Pass, ...] = (
     fold_constants,
     # Before normalization splits reductions and renames ops.
     find_normalization,
+    slices_before_transpose,
     # Masks of scores then have as many dimensions as the scores.
     regroup_matrices,
 )
