@@ -30,6 +30,7 @@ from litegpu.passes.remove_identity import remove_identity
 from litegpu.passes.resize_into_arg import resize_into_arg
 from litegpu.passes.scale_before_weights import scale_before_weights
 from litegpu.passes.scale_into_weights import scale_into_weights
+from litegpu.passes.scales_after_products import scales_after_products
 from litegpu.passes.sink_permutations import sink_permutations
 from litegpu.passes.slices_before_transpose import slices_before_transpose
 from litegpu.passes.split_epilogues import split_epilogues
@@ -40,6 +41,7 @@ BEFORE_NORMALIZE: tuple[Pass, ...] = (
     # Before normalization splits reductions and renames ops.
     find_normalization,
     slices_before_transpose,
+    scales_after_products,
     # Masks of scores then have as many dimensions as the scores.
     regroup_matrices,
 )

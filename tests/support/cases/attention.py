@@ -25,6 +25,8 @@ class Attention(Case):
     the keys are transposed by TRANSPOSE, not by the product. `mask` is the shape of a mask, which
     hides the `hidden` last keys of all, or is seeded. `added` is added to the result. `projected`:
     queries, keys and values are fully connected layers of one input each, of as many tokens.
+    `packed`: they are slices of one input, which is transposed as a whole. `spread`: the square
+    root of the scale multiplies queries and keys, not their products.
     """
 
     batch: int = 1
@@ -42,6 +44,8 @@ class Attention(Case):
     hidden: int = 0
     added: bool = False
     projected: bool = False
+    packed: bool = False
+    spread: bool = False
     values: Range = ANY
 
     def write(self, sheet: Sheet) -> None:
@@ -49,17 +53,23 @@ class Attention(Case):
         columns = self.columns or self.depth
         row = (self.batch, self.queries, _TOKEN)
         token = sheet.input(row, self.values) if self.projected else None
-        query = self._heads(sheet, self.queries, self.depth, (0, 2, 1, 3), token)
         turned = (0, 2, 3, 1) if self.across else (0, 1, 3, 2)
         order = turned if self.turned else (0, 2, 1, 3)
-        key = self._heads(sheet, self.keys, self.depth, order, token)
-        value = self._heads(sheet, self.keys, columns, (0, 2, 1, 3), token)
+        if self.packed:
+            query, key, value = self._unpacked(sheet)
+        else:
+            query = self._heads(sheet, self.queries, self.depth, (0, 2, 1, 3), token)
+            key = self._heads(sheet, self.keys, self.depth, order, token)
+            value = self._heads(sheet, self.keys, columns, (0, 2, 1, 3), token)
+        if self.spread and self.scale is not None:
+            factor = sheet.constant(self.scale**0.5)
+            query, key = (sheet.op("MUL", [each, factor], _PLAIN) for each in (query, key))
         options = {"adj_x": False, "adj_y": not self.turned}
         scores = sheet.op("BATCH_MATMUL", [query, key], options)
         if self.regrouped and (self.batch > 1 or self.mask is None):
             whole = (self.batch, self.heads, self.queries, self.keys)
             scores = self._reshape(sheet, scores, whole)
-        if self.scale is not None:
+        if self.scale is not None and not self.spread:
             scores = sheet.op("MUL", [scores, sheet.constant(self.scale)], _PLAIN)
         if self.mask is not None:
             scores = sheet.op("ADD", [scores, self._mask(sheet, self.mask)], _PLAIN)
@@ -101,6 +111,27 @@ class Attention(Case):
             matrix = (depth, tokens) if turned else (tokens, depth)
             source = self._reshape(sheet, source, (self.batch * self.heads, *matrix))
         return source
+
+    def _unpacked(self, sheet: Sheet) -> list[TensorRef]:
+        """Add slices of [3, batch, heads, tokens, depth], which are queries, keys and values."""
+        shape = (self.batch, self.heads, self.keys, self.depth)
+        token = sheet.input((self.batch, self.keys, 3 * self.heads * self.depth), self.values)
+        whole = (self.batch, self.keys, 3, self.heads, self.depth)
+        heads = self._transpose(sheet, self._reshape(sheet, token, whole), (2, 0, 3, 1, 4))
+        found = []
+        for part in range(3):
+            ends = ((part, 0, 0, 0, 0), (1, *shape))
+            operands = [heads, *(sheet.constant(each, "int32") for each in ends)]
+            (cut,) = sheet.multi("SLICE", operands, 1, shape=(1, *shape))
+            matrix = self._reshape(sheet, cut, shape)
+            if part == 1 and self.turned:
+                matrix = self._transpose(sheet, matrix, (0, 1, 3, 2))
+            if self.rows or self.regrouped:
+                turned = part == 1 and self.turned
+                sizes = (self.depth, self.keys) if turned else (self.keys, self.depth)
+                matrix = self._reshape(sheet, matrix, (self.batch * self.heads, *sizes))
+            found.append(matrix)
+        return found
 
     def _rows(self, sheet: Sheet, tokens: int, channels: int, token: TensorRef | None) -> TensorRef:
         if token is None:
@@ -147,6 +178,12 @@ CASES: tuple[Case, ...] = (
     Attention(batch=2, heads=3, across=True, depth=5),
     *(Attention(batch=batch, across=True, regrouped=True, turned=True) for batch in (1, 2)),
     *(Attention(batch=batch, regrouped=True, mask=(1, 1, 5, 7), added=True) for batch in (1, 2)),
+    # Slices of what is transposed as a whole; a scale of both operands
+    *(
+        Attention(batch=batch, queries=7, packed=True, spread=True, turned=batch > 1, depth=depth)
+        for batch, depth in ((1, 5), (2, 8))
+    ),
+    Attention(batch=2, heads=3, across=True, regrouped=True, spread=True),
     # Masks: of each score, of each key, of one head for all; all but one key hidden
     *(Attention(batch=2, mask=shape) for shape in ((2, 2, 5, 7), (1, 1, 1, 7), (2, 1, 5, 7))),
     Attention(batch=2, mask=(1, 1, 5, 7), hidden=6, across=True),

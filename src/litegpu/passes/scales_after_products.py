@@ -1,0 +1,74 @@
+"""Scales the scores of attention, not its queries and keys.
+
+Converters spread the factor 1 / sqrt(depth) over queries and keys, each of which then needs a
+kernel of its own. The product's epilogue scales scores at no cost, and in float32: sums are not
+rounded to half before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from litegpu.graph import DType, Graph, Node
+from litegpu.ops.base import as_float32
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
+
+_MATMUL = "BATCH_MATMUL"
+_MOVES = frozenset(("RESHAPE", "TRANSPOSE"))
+_BETWEEN = frozenset(("ADD", "MUL", "DIV", "SUB", "SELECT_V2", "MINIMUM", "MAXIMUM", "RESHAPE"))
+"""What may stand between a product and the softmax of its scores."""
+_LARGEST = 2.0**12
+"""Factors beyond this, or below its inverse, may be what brings operands into a range."""
+
+
+def scales_after_products(graph: Graph) -> PassResult:
+    """Move constant factors of the operands of each product before a softmax to its result."""
+    edit = Editor(graph)
+    producers, consumers = graph.producers(), graph.consumers()
+    for position, node in enumerate(graph.nodes):
+        if node.op != _MATMUL or graph.values[node.outputs[0]].dtype is not DType.FLOAT32:
+            continue
+        reader: Node | None = node
+        while reader is not None and (reader is node or reader.op in _BETWEEN):
+            reader = only_consumer(reader.outputs[0], consumers, graph.outputs)
+        if reader is None or reader.op != "SOFTMAX":
+            continue
+        factor, scales = 1.0, []
+        for operand in node.inputs:
+            value, scale = operand, producers.get(operand)
+            while scale is not None and only_consumer(value, consumers, graph.outputs):
+                if found := _factor(graph, scale):
+                    factor *= found[1]
+                    scales.append((scale, found[0]))
+                if scale.op not in _MOVES:
+                    break
+                value = scale.inputs[0]
+                scale = producers.get(value)
+        if not scales:
+            continue
+        for scale, source in scales:
+            edit.nodes[edit.position(scale)] = None
+            edit.rename(scale.outputs[0], source)
+        current = edit.nodes[position]
+        assert current is not None
+        scores = edit.new_value(graph.values[node.outputs[0]])
+        edit.insert_before(position, replace(current, outputs=(scores,)))
+        number = edit.new_constant(f"litegpu_scale_{node.index}", np.array(factor, np.float32))
+        edit.nodes[position] = replace(scales[0][0], inputs=(scores, number), outputs=node.outputs)
+        edit.applied.append(f"{', '.join(label(each) for each, _ in scales)} after {label(node)}")
+    return edit.result()
+
+
+def _factor(graph: Graph, node: Node) -> tuple[int, float] | None:
+    """Return what a node scales, and by which constant, if the factor is of a usual size."""
+    if node.op != "MUL" or node.params.get("activation", "none") != "none":
+        return None
+    for value, other in (node.inputs, node.inputs[::-1]):
+        number, source = graph.values[other], graph.values[value]
+        same = source.shape == graph.values[node.outputs[0]].shape
+        if same and not source.is_constant and number.is_constant and number.elements == 1:
+            factor = float(as_float32(number).ravel()[0])
+            return (value, factor) if 1 / _LARGEST <= abs(factor) <= _LARGEST else None
+    return None
