@@ -94,8 +94,8 @@ def test_a_runtime_that_replaces_nothing(caplog: pytest.LogCaptureFixture) -> No
 
         error: BaseException | None = None
 
-        def _apply(self, _context: int, _preview: object) -> list[int]:
-            return [0]
+        def _apply(self, _context: int, _preview: object) -> list[list[int]]:
+            return [[0]]
 
         def _take_kernel(self, _context: int, _subset: object) -> Any:
             raise AssertionError

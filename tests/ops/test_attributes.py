@@ -45,7 +45,9 @@ class Curious:
     def _get_native_delegate_pointer(self) -> int:
         return self._native.address
 
-    def _apply(self, context: int, _preview: Callable[[Sequence[int]], list[Subset]]) -> list[int]:
+    def _apply(
+        self, context: int, _preview: Callable[[Sequence[int]], list[Subset]]
+    ) -> list[list[int]]:
         self.found.append(read_graph(context))
         return []
 

@@ -1,4 +1,4 @@
-"""WHILE: loops of counted passes run in a partition, others on the CPU, all alike."""
+"""WHILE: counted loops run in a partition, others in batches of passes or on the CPU."""
 
 from __future__ import annotations
 
@@ -17,8 +17,15 @@ import pytest
 from cases.base import SUMS, Sheet
 from cases.while_loop import Numbered
 from comparing import mismatch
+from cuda_emulator import EmulatedDevice
+from every_backend import open_device
 from litegpu import DelegationReport, GpuDelegate
+from litegpu.backends.base import Device
+from litegpu.delegation.cost_model import CostModel
+from litegpu.engine.loop import DeviceLoop
+from litegpu.engine.partition import compile_partition
 from litegpu.graph import DType, Graph, Node, Quantization, Value
+from litegpu.numeric_policy import FP32
 from litegpu.ops import while_loop
 from litegpu.ops.common.support import check_support
 from litegpu.ops.common.work import work_of
@@ -26,7 +33,7 @@ from litegpu.runtime_abi import interpreter as runtime
 from litegpu.runtime_abi import structs
 from litegpu.runtime_abi.file import ModelFile
 from litegpu.zoo.writer import ModelWriter, TensorRef
-from loop_models import Carried, composite, counted, loop, recurrent
+from loop_models import Carried, composite, counted, loop, recurrent, run_loop
 from model_runner import cpu_answers, invoke
 from small_models import CPU_ONLY, step
 
@@ -138,11 +145,6 @@ def test_bodies_that_hand_inputs_on(
     assert report.whole_graph is not bool(handed)
     if handed:
         assert reason(report) == f"{handed}which the CPU may overwrite before."
-
-
-def test_a_loop_whose_passes_hang_on_data() -> None:
-    report = both(decaying(None), [noise(2, 5), np.array(3, np.int32)])
-    assert reason(report) == "How often it runs is known only when the model runs."
 
 
 @pytest.mark.usefixtures("file_unknown")
@@ -426,6 +428,19 @@ def test_a_body_that_never_runs_is_checked_all_the_same() -> None:
     assert check_support(Graph(values, (node,), (3,), (5,))).reasons == {0: wanted}
 
 
+def test_an_unknown_number_of_passes_over_variables() -> None:
+    handle = Node(1, "VAR_HANDLE", 1, (), (8,), {"shared_name": "state"})
+    reading = Node(2, "READ_VARIABLE", 1, (8,), (9,))
+    changed = {8: value(8, (), DType.OTHER), 9: value(9, (4, 3))}
+    inner = body(changed, handle, reading, outputs=(2, 9))
+    node = Node(0, "WHILE", 1, (1, 3), (4, 5), graphs=(CONDITION, inner))
+    results = {4: replace(COUNTER, id=4), 5: value(5, (4, 3))}
+    start = replace(COUNTER, id=1)
+    graph = Graph({1: start, 3: value(3, (4, 3)), **results}, (node,), (1, 3), (4, 5))
+    wanted = "Its passes read or assign variables, and their number is unknown."
+    assert check_support(graph).reasons == {0: wanted}
+
+
 ROWS = value(0, (2, 3))
 SAME = Graph({0: ROWS}, (), (0,), (0,))
 NEGATED = Graph({0: ROWS, 1: value(1, (2, 3))}, (Node(0, "NEG", 1, (0,), (1,)),), (0,), (1,))
@@ -563,3 +578,259 @@ def test_composites_need_the_file_where_shapes_tell_nothing(
     (found,) = plain(model, inputs).rejected
     assert found.reason == "Its body is read from the file: pass GpuDelegate(model=...)."
     assert both(model, inputs).whole_graph
+
+
+def growing() -> bytes:
+    """Return a model that grows an image until its sum exceeds a limit, and counts the passes."""
+    writer = ModelWriter()
+    x, limit = writer.input((2, 5)), writer.input(())
+    carried = (writer.constant(0, np.int32), x, limit, writer.constant(1, np.int64))
+    condition, inner = writer.subgraph(), writer.subgraph()
+    tested, given = (tuple(g.input(v.shape, v.dtype) for v in carried) for g in (condition, inner))
+    total = condition.op("SUM", [tested[1], condition.constant([0, 1], np.int32)], [()])
+    condition.output(condition.op("LESS", [total, tested[2]], [()], dtype=bool))
+    weights = np.random.default_rng(0).uniform(0, 0.25, (5, 5)).astype(np.float32)
+    y = inner.op("FULLY_CONNECTED", [given[1], inner.constant(weights), None], [(2, 5)])
+    y = inner.op("ADD", [y, inner.op("ABS", [given[1]], [(2, 5)])], [(2, 5)])
+    twice = inner.op("ADD", [given[3], given[3]], [()], dtype=np.int64)
+    inner.output(counted(inner, given[0]), y, given[2], twice)
+    writer.output(*run_loop(writer, carried, (condition.number, inner.number)))
+    return writer.build()
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Graph, Node]]:
+    """Return a list of the loops that are checked, with their graphs."""
+    found: list[tuple[Graph, Node]] = []
+    real = while_loop.While.check
+
+    def check(self: while_loop.While, graph: Graph, node: Node) -> str:
+        found.append((graph, node))
+        return real(self, graph, node)
+
+    monkeypatch.setattr(while_loop.While, "check", check)
+    return found
+
+
+@pytest.mark.parametrize("name", ["opencl", "webgpu", "opengl", "emulated"])
+@pytest.mark.parametrize("passes", [1, 4])
+def test_passes_that_depend_on_data(name: str, passes: int, seen: list[tuple[Graph, Node]]) -> None:
+    """After 0, 1 and more passes; those after the last one change nothing."""
+    model = growing()
+    runtime.interpreter(model, GpuDelegate(), builtin_kernels=True)
+    graph, node = seen[0]
+    batch = while_loop.batch_of(graph, node, passes)
+    assert batch.carried == (0, 1, 3)
+    device = EmulatedDevice() if name == "emulated" else open_device(name)
+    compiled = compile_partition(batch.graph, device, FP32)
+    x, submitted = np.abs(noise(2, 5)), 0
+    run = DeviceLoop(batch, compiled, device)
+    for limit in (0.0, 10.0, 300.0):
+        (expected,) = cpu_answers(model, [[x, np.array(limit, np.float32)]])
+        first = [np.array(0, np.int32), x, np.array(1, np.int64)]
+        got = run.run(
+            [each.reshape(-1).view(np.uint8) for each in first],
+            {node.inputs[2]: np.array([limit], np.float32).view(np.uint8)},
+        )
+        for place, found in zip(batch.carried, got, strict=True):
+            wanted = np.asarray(expected[place])
+            shaped = found.view(wanted.dtype).reshape(wanted.shape)
+            np.testing.assert_allclose(shaped, wanted, rtol=1e-5)
+        submitted += max(-(-int(expected[0]) // passes), 1)
+        assert run.submissions == submitted
+    run.close()
+    compiled.close()
+
+
+def searching(random: np.random.Generator, size: int) -> tuple[bytes, Inputs]:
+    """Return a model with a loop that stops by one of several carried values, and random inputs.
+
+    It carries a counter, floats, a bool that a branch in the body decides about, and integers,
+    one of them as many as the floats. There are nodes before and after the loop, and a counted
+    loop in its body.
+    """
+    writer = ModelWriter()
+    x, most, limit = writer.input((size,)), writer.input((), np.int32), writer.input(())
+    start = step(writer, "ABS", x)
+    whole = writer.op("CAST", [start], [(size,)], dtype=np.int32)
+    carried = (writer.constant(0, np.int32), start, whole, writer.constant(False), most, limit)
+    condition, inner = writer.subgraph(), writer.subgraph()
+    tested, given = (tuple(g.input(v.shape, v.dtype) for v in carried) for g in (condition, inner))
+    more = condition.op("LESS", [tested[0], tested[4]], [()], dtype=bool)
+    going = condition.op("LOGICAL_NOT", [tested[3]], [()], dtype=bool)
+    condition.output(condition.op("LOGICAL_AND", [more, going], [()], dtype=bool))
+    factor = inner.constant(np.float32(random.uniform(0.5, 0.9)))
+
+    def scaled(nested: ModelWriter, values: Carried) -> list[TensorRef]:
+        by = nested.constant(np.float32(random.uniform(0.8, 1.2)))
+        return [counted(nested, values[0]), nested.op("MUL", [values[1], by], [(size,)])]
+
+    y = loop(inner, (inner.constant(0, np.int32), given[1]), scaled, 2)[1]
+    largest = inner.op("REDUCE_MAX", [y, inner.constant([0], np.int32)], [()])
+    small = inner.op("LESS", [largest, given[5]], [()], dtype=bool)
+    branches = []
+    for offset in random.integers(1, 9, 2):
+        branch = inner.subgraph()
+        chosen = branch.input((size,), np.int32)
+        added = [chosen, branch.constant(offset, np.int32)]
+        branch.output(branch.op("ADD", added, [(size,)], dtype=np.int32))
+        branches.append(branch.number)
+    names = ("then_subgraph_index", "else_subgraph_index")
+    options = dict(zip(names, branches, strict=True))
+    (counts,) = inner.multi("IF", [small, given[2]], [(size,)], options=options, dtypes=[np.int32])
+    y = inner.op("MUL", [y, factor], [(size,)])
+    inner.output(counted(inner, given[0]), y, counts, small, *given[4:])
+    found = run_loop(writer, carried, (condition.number, inner.number))
+    writer.output(step(writer, "NEG", found[1]), *found[:1], *found[2:4])
+    values = random.normal(0, 3, size).astype(np.float32)
+    passes, least = np.int32(random.integers(0, 9)), np.float32(random.uniform(0, 2))
+    return writer.build(), [values, np.array(passes), np.array(least)]
+
+
+@pytest.mark.parametrize("size", [7, 66000])
+@pytest.mark.parametrize("backend", ["opencl", "webgpu", "opengl"])
+def test_random_loops_that_depend_on_data(backend: str, size: int) -> None:
+    """Nodes before and after the loop are in other partitions."""
+    open_device(backend)
+    for seed in range(2):
+        model, inputs = searching(np.random.default_rng([seed, size]), size)
+        report = both(model, inputs, backend=backend, max_delegated_partitions=3)
+        assert not report.rejected
+        assert not report.left_out
+        assert sorted(part.loop_passes for part in report.partitions) == [0, 0, 1]
+
+
+def test_a_loop_whose_passes_depend_on_data() -> None:
+    for count in (0, 1, 5):
+        report = both(decaying(None), [noise(2, 5), np.array(count, np.int32)])
+        assert report.whole_graph
+    assert (
+        "partition 0 is a loop whose condition is computed on the GPU, and read after every 1 of "
+        "its passes"
+    ) in str(report)
+    assert "whose condition is computed on the GPU" in report._repr_html_()
+
+
+def test_two_loops_that_depend_on_data_and_other_shapes() -> None:
+    """The first one's results are what the second starts from; then the input has more rows."""
+    writer = ModelWriter()
+    x, count = writer.input((2, 5)), writer.input((), np.int32)
+    for _ in range(2):
+        carried = (writer.constant(0, np.int32), x, count)
+
+        def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+            half = inner.op("MUL", [values[1], inner.constant(np.float32(0.5))], [(2, 5)])
+            return [counted(inner, values[0]), half, *values[2:]]
+
+        x = loop(writer, carried, body, None)[1]
+    writer.output(x)
+    model, delegate = writer.build(), GpuDelegate(min_nodes_per_partition=1)
+    interpreter = runtime.interpreter(model, delegate)
+    for rows in (2, 4):
+        given = noise(rows, 5)
+        interpreter.resize_tensor_input(interpreter.get_input_details()[0]["index"], (rows, 5))
+        interpreter.allocate_tensors()
+        (found,) = invoke(interpreter, [given, np.array(3, np.int32)])
+        np.testing.assert_array_equal(found, given / 64)
+    assert delegate.report is not None
+    assert [part.nodes for part in delegate.report.partitions] == [(0,), (1,)]
+
+
+def test_a_loop_starts_again_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is lost after three passes: what the loop starts from is not lost with it."""
+    delegate, inputs = GpuDelegate(), [noise(2, 5), np.array(5, np.int32)]
+    interpreter = runtime.interpreter(decaying(None), delegate)
+    interpreter.allocate_tensors()
+    (kernel,) = delegate._kernels
+    real = DeviceLoop._submit
+    lost: list[Device] = []
+
+    def submit(self: DeviceLoop, turn: int) -> None:
+        if self.submissions == 3 and not lost:
+            lost.append(kernel.device)
+            kernel.device.lost = True
+            raise kernel.device.loss("it is unplugged")
+        real(self, turn)
+
+    monkeypatch.setattr(DeviceLoop, "_submit", submit)
+    count, halves = invoke(interpreter, inputs)
+    np.testing.assert_array_equal(halves, inputs[0] / 32)
+    assert count == 5
+    assert lost[0].lost
+    assert kernel.device is not lost[0]
+
+
+def test_a_loop_that_never_ends_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count never reaches its limit; after that the interpreter works as before."""
+    delegate, x = GpuDelegate(), noise(2, 5)
+    interpreter = runtime.interpreter(decaying(None), delegate)
+    interpreter.allocate_tensors()
+    real = DeviceLoop._submit
+
+    def submit(self: DeviceLoop, turn: int) -> None:
+        real(self, turn)
+        if self.submissions == 20:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(DeviceLoop, "_submit", submit)
+    with pytest.raises(KeyboardInterrupt):
+        invoke(interpreter, [x, np.array(2**31 - 1, np.int32)])
+    assert delegate.error is None
+    count, halves = invoke(interpreter, [x, np.array(2, np.int32)])
+    np.testing.assert_array_equal(halves, x / 4)
+    assert count == 2
+
+
+def test_the_profile_of_a_loop_is_that_of_a_batch() -> None:
+    """Scalars among the model's inputs and outputs, too."""
+    delegate, inputs = GpuDelegate(), [noise(2, 5), np.array(2, np.int32)]
+    interpreter = runtime.interpreter(decaying(None), delegate)
+    invoke(interpreter, inputs)
+    (part,) = delegate.profile(interpreter, repeats=1, peaks=False).partitions
+    assert delegate.report is not None
+    assert len(part.kernels) == delegate.report.partitions[0].kernels
+    assert invoke(interpreter, inputs)[0] == 2
+
+
+def refused(kind: str) -> bytes:
+    """Return a model with a loop whose number of passes depends on data, and something else."""
+    writer = ModelWriter()
+    x, limit = writer.input((2, 5)), writer.input((), np.int32)
+    one = writer.op("RESHAPE", [limit, writer.constant([1], np.int32)], [(1,)], dtype=np.int32)
+    carried = (writer.constant(0, np.int32), x, one if kind == "list" else limit)
+    condition, inner = writer.subgraph(), writer.subgraph()
+    tested, given = (tuple(g.input(v.shape, v.dtype) for v in carried) for g in (condition, inner))
+    shape = (1,) if kind == "list" else ()
+    condition.output(condition.op("LESS", [tested[0], tested[2]], [shape], dtype=bool))
+    y = inner.op("ABS", [given[1]], [x.shape])
+    if kind == "grows":
+        y = inner.op("CONCATENATION", [y, y], [(4, 5)], options={"axis": 0})
+    inner.output(counted(inner, given[0]), y, given[2])
+    writer.output(*run_loop(writer, carried, (condition.number, inner.number)))
+    return writer.build()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("list", "Its condition gives BOOL [1] instead of one truth value."),
+        ("grows", "The shape of what it carries changes."),
+    ],
+)
+def test_loops_that_depend_on_data_and_stay_on_the_cpu(kind: str, text: str) -> None:
+    delegate = GpuDelegate()
+    runtime.interpreter(refused(kind), delegate)
+    assert delegate.report is not None
+    assert reason(delegate.report) == text
+
+
+def test_loops_that_pay_off(seen: list[tuple[Graph, Node]]) -> None:
+    """One pass a batch if a pass is cheap on the CPU, and more if it takes long."""
+    for size in (5, 1_000_000):
+        runtime.interpreter(decaying(None, shape=(2, size)), GpuDelegate())
+    found = {graph.values[node.inputs[1]].elements: graph for graph, node in seen}
+    small, large = (CostModel(found[elements], "cuda") for elements in (10, 2_000_000))
+    assert small.passes(0) == 1
+    assert large.passes(0) > 1
+    assert "kernels one after the other" in small.slow_loops()[0]
+    assert not large.slow_loops()

@@ -181,7 +181,7 @@ def test_a_delegate_applied_in_two_threads_at_once(monkeypatch: pytest.MonkeyPat
     meeting = threading.Barrier(2)
     original = GpuDelegate._apply
 
-    def apply_together(self: GpuDelegate, *args: Any) -> list[int]:
+    def apply_together(self: GpuDelegate, *args: Any) -> list[list[int]]:
         nodes = original(self, *args)
         meeting.wait(timeout=30)
         return nodes
@@ -266,7 +266,7 @@ def test_a_runtime_that_refuses_everything() -> None:
 
         error: BaseException | None = None
 
-        def _apply(self, _context: int, preview: Any) -> list[int]:
+        def _apply(self, _context: int, preview: Any) -> list[list[int]]:
             preview([0])
             return []
 

@@ -51,6 +51,8 @@ _WHOLE_RATIO, _WHOLE_SECONDS = 1.05, 20e-6
 
 The estimates of small graphs are that rough.
 """
+_TRIP_RATIO, _MOST_BATCHED = 10, 16
+"""Passes of a loop between two read-backs take this many round trips, unless they are too many."""
 _THREADS_HELP = 0.75
 """t threads are t to this power times as fast as one."""
 
@@ -136,6 +138,18 @@ class CostModel:
                     "(min_nodes_per_partition overrides this)."
                 )
         return found
+
+    def passes(self, index: int) -> int:
+        """Return how many passes of a loop to run until its condition is read.
+
+        Enough for the round trip to be short in comparison, but no more than may be wasted: a loop
+        that ends after its first pass must not be clearly slower than on the CPU.
+        """
+        pass_seconds = self._work_of(index).launches * self._rates.launch
+        trip = self._rates.round_trip
+        wanted = math.ceil(_TRIP_RATIO * trip / pass_seconds)
+        wasted = _WHOLE_RATIO * self._cpu_node(index) + _WHOLE_SECONDS - 2 * trip
+        return max(min(wanted, int(wasted / pass_seconds), _MOST_BATCHED), 1)
 
     def estimate(self, subset: Subset) -> Estimate:
         """Return what a partition takes on either side."""

@@ -11,6 +11,7 @@ import traceback
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from litegpu import backends, config, progress
@@ -166,7 +167,7 @@ class GpuDelegate:
         self._applied.primary = None
         return self._native.address
 
-    def _apply(self, context: int, preview: Preview) -> list[int]:
+    def _apply(self, context: int, preview: Preview) -> list[list[int]]:
         """Choose and compile the partitions of an interpreter's graph."""
         try:
             return self._apply_to(context, preview)
@@ -177,7 +178,7 @@ class GpuDelegate:
                 raise without_threads(error) from error
             raise
 
-    def _apply_to(self, context: int, preview: Preview) -> list[int]:
+    def _apply_to(self, context: int, preview: Preview) -> list[list[int]]:
         from litegpu.delegation.exactness_notes import exactness_notes
         from litegpu.delegation.partitioner import Selection
         from litegpu.graph.partition import exclusive_io
@@ -207,7 +208,8 @@ class GpuDelegate:
         parts = [kernel.describe(subset.nodes, estimate(subset)) for subset, kernel in kernels]
         if context == applied.primary:
             for subset, kernel in kernels:
-                kernel.bindable = exclusive_io(support.graph, subset)
+                if selection.batched.isdisjoint(subset.nodes):
+                    kernel.bindable = exclusive_io(support.graph, subset)
         self._described.update(zip((kernel for _, kernel in kernels), parts, strict=True))
         report = self._make_report(selection, choice, kernels, parts, notes)
         self._announce(report, runs is Runs.INVOKED)
@@ -215,7 +217,8 @@ class GpuDelegate:
         applied.checks.done(context)
         nodes = [n for subset, _ in kernels for n in subset.nodes]
         applied.subgraphs.unroll(context, nodes)
-        return nodes
+        loops = [[n] for n in nodes if n in selection.batched]
+        return [*loops, [n for n in nodes if n not in selection.batched]]
 
     def _read(self, context: int) -> None:
         """Read the graphs of a model, while they all are as in its file."""
@@ -251,9 +254,11 @@ class GpuDelegate:
             for number, subset in enumerate(choice.delegated, 1):
                 progress.at_partition(number, len(choice.delegated))
                 try:
-                    alone = len(subset.nodes) == len(graph.nodes)
+                    loops = selection.batched.intersection(subset.nodes)
+                    passes = sum(map(selection.costs.passes, loops))  # there is one at most
+                    alone = len(subset.nodes) == len(graph.nodes) and not loops
                     part = extract(selection.support.graph_for(subset.nodes), subset)
-                    kernels.append((subset, self._compile(part, alone, context)))
+                    kernels.append((subset, self._compile(part, alone, context, passes)))
                 except LitegpuError as error:
                     if any(node.op in VARIABLES for node in part.nodes):
                         self._applied.checks.leave_variables(error)
@@ -268,24 +273,28 @@ class GpuDelegate:
             for _, kernel in kernels:
                 kernel.close()
 
-    def _compile(self, graph: Graph, alone: bool, context: int) -> PartitionKernel:
+    def _compile(self, graph: Graph, alone: bool, context: int, passes: int) -> PartitionKernel:
         """Compile on the device, or on that of the next API if it fails and none was requested."""
         while True:
             try:
-                return self._compile_here(graph, alone, context)
+                return self._compile_here(graph, alone, context, passes)
             except LitegpuError as error:
                 if not self._may_fall_back:
                     raise
                 self._device = backends.fall_back(self.device, error)
 
-    def _compile_here(self, graph: Graph, alone: bool, context: int) -> PartitionKernel:
+    def _compile_here(
+        self, graph: Graph, alone: bool, context: int, passes: int
+    ) -> PartitionKernel:
+        """Compile a partition, or batches of so many `passes` of a loop."""
+        from litegpu.delegation.loop_kernel import LoopKernel
         from litegpu.delegation.partition_kernel import PartitionKernel
         from litegpu.ops.variables import VARIABLES
         from litegpu.runtime_abi.cpu_nodes import CpuNodes
 
         shared = any(node.op in VARIABLES for node in graph.nodes)
         options = self.options
-        kernel = PartitionKernel(
+        kernel = (partial(LoopKernel, passes) if passes else PartitionKernel)(
             *(graph, self._device, options.numeric_policy(), self._cache, alone),
             tuning=options.tuning(),
             timeout=options.timeout_seconds(),

@@ -51,10 +51,15 @@ def _check_uses(interpreter: Any, delegate: object, call: str) -> None:
 
 
 def _places(interpreter: Any) -> Mapping[int, int]:
-    """Return the addresses of inputs and outputs that have any bytes, 0 for those not allocated."""
+    """Return the addresses of inputs and outputs that have any bytes, 0 for those not allocated.
+
+    Those of rank 0 are left out: the runtime returns copies of them.
+    """
     found = {}
     for detail in (*interpreter.get_input_details(), *interpreter.get_output_details()):
-        if np.dtype(detail["dtype"]).kind in "biufc" and np.prod(detail["shape"]):
+        if np.dtype(detail["dtype"]).kind in "biufc" and all(
+            (*detail["shape"], len(detail["shape"]))
+        ):
             try:
                 found[detail["index"]] = interpreter.tensor(detail["index"])().ctypes.data
             except ValueError:  # the runtime's, for a tensor without data

@@ -451,10 +451,7 @@ class PartitionKernel:
 
     def _check_sizes(self, tensors: int) -> None:
         """Raise InterpreterError where a tensor has not the bytes that are copied."""
-        compiled = self.compiled
-        sizes = {v: array.nbytes for v, array in compiled.constants.items()}
-        sizes.update(compiled.sizes())
-        for v, size in sizes.items():
+        for v, size in self._sizes().items():
             if v in self._names:
                 continue
             found = tensor_at(tensors, v).bytes
@@ -463,6 +460,11 @@ class PartitionKernel:
                     f"Tensor {v} has {found} bytes in the interpreter, and {size} in the compiled "
                     "partition. Call allocate_tensors() again, or use no delegate."
                 )
+
+    def _sizes(self) -> dict[int, int]:
+        """Return the bytes of the tensors that are copied."""
+        compiled = self.compiled
+        return {v: a.nbytes for v, a in compiled.constants.items()} | dict(compiled.sizes())
 
     def _bind_zero_copy(self, context: int) -> None:
         """Place the tensors in memory that the device accesses directly, if it has such memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from litegpu.backends.base import DeviceInfo
 from litegpu.delegation.cost_model import (
@@ -27,6 +27,7 @@ from litegpu.ops.common.fold import is_folded
 from litegpu.ops.common.support import SupportCheck, check_support
 from litegpu.ops.common.types import is_quantized
 from litegpu.ops.common.work import states_of, variables_of
+from litegpu.ops.while_loop import runs_in_batches
 from litegpu.options import QUANTIZED_MODES, GpuDelegateOptions
 from litegpu.runtime_abi.opcodes import CUSTOM, code_of
 from litegpu.runtime_abi.subgraphs import Runs
@@ -52,8 +53,14 @@ class Selection:
         backend or the device.
         """
         self.support = support
-        self.preview = preview
         graph = support.graph
+        self.batched = {
+            node.index
+            for node in graph.nodes
+            if node.index not in support.reasons and runs_in_batches(graph, node)
+        }
+        """The loops whose number of passes depends on data: each is a partition of its own."""
+        self.preview = _apart(preview, self.batched)
         able = {node.index for node in graph.nodes} - set(support.reasons)
         nodes = range(options.first_delegate_node_index, options.last_delegate_node_index + 1)
         self.supported = {index for index in able if index in nodes}
@@ -102,6 +109,19 @@ class Selection:
             *([LeftOut(constants, _CONSTANTS)] if constants else []),
             *([LeftOut(self._outside, _OUTSIDE)] if self._outside else []),
         )
+
+
+def _apart(preview: Preview, alone: Collection[int]) -> Preview:
+    """Return a preview of partitions in which some nodes have one of their own."""
+    if not alone:
+        return preview
+
+    def found(nodes: Sequence[int]) -> list[Subset]:
+        subsets = [subset for index in nodes if index in alone for subset in preview([index])]
+        others = [index for index in nodes if index not in alone]
+        return subsets + (preview(others) if others else [])
+
+    return found
 
 
 _CONSTANTS = "Its results are constant, and no partition needs them."

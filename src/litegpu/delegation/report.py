@@ -63,6 +63,8 @@ class Partition:
     the tensors that float16 could not hold in a run, and that are float32 since. `replaced` has a
     line for each kernel that failed on the device: what replaces it, and why. `on_cpu` says why the
     runtime's kernels compute it for the present shapes of the inputs, where the GPU cannot.
+    `loop_passes` is the number of passes in a batch of a loop whose number of passes depends on
+    data: the host reads the condition once a batch. It is 0 for other partitions.
     """
 
     nodes: tuple[int, ...]
@@ -76,6 +78,7 @@ class Partition:
     kept_float32: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     on_cpu: str = ""
+    loop_passes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,8 @@ class DelegationReport:
                 for number, part in enumerate(self.partitions)
             ],
         )
+        for line in self._loop_lines():
+            yield notebook.paragraph(line)
         if self.split:
             yield notebook.paragraph(_split_line(self.split))
         lines = [*map(_rejected_line, _alike(self.rejected)), *self.left_lines()]
@@ -234,6 +239,7 @@ class DelegationReport:
                 f"{number:9}  {len(part.nodes):5}  {part.kernels:7}  {memory:22}  "
                 f"{shown_size(part.constant_bytes):8}  {ops}"
             )
+        lines += self._loop_lines()
         wide = [name for part in self.partitions for name in part.kept_float32]
         if wide:
             lines += ["", f"float32 after overflow of float16: {shown_names(wide)}"]
@@ -248,6 +254,15 @@ class DelegationReport:
         lines += [_rejected_line(nodes) for nodes in _alike(self.rejected)]
         lines += [f"  {line}" for line in (*self.left_lines(), *self._cpu_lines(), *self.notes)]
         return [printable(part, _LONGEST) for line in lines for part in line.split("\n")]
+
+    def _loop_lines(self) -> Iterator[str]:
+        """Yield which partitions are loops whose number of passes depends on data."""
+        for number, part in enumerate(self.partitions):
+            if part.loop_passes:
+                yield (
+                    f"partition {number} is a loop whose condition is computed on the GPU, and "
+                    f"read after every {part.loop_passes} of its passes"
+                )
 
     def _cpu_lines(self) -> Iterator[str]:
         """Yield which partitions the CPU runs for the present shapes, and why."""

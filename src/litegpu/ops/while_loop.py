@@ -1,11 +1,11 @@
 """Operations whose nodes are those of other graphs: loops, branches, and composites.
 
-WHILE is a loop whose passes are counted before the model runs, as a converter writes an LSTM. There
-may be loops and composites in its body.
+WHILE is a loop. There may be loops and composites in its body.
 
-Its condition must follow from constants, as a counter that is compared with a number does. Then the
-nodes of its body are those of a plain graph, once for each pass: the counter is a constant in each,
-and what is cut out by it a part with known bounds.
+If its condition follows from constants, as a counter that is compared with a number does, the nodes
+of its body are those of a plain graph, once for each pass: the counter is a constant in each, and
+what is cut out by it a part with known bounds. If its condition depends on data, some passes are a
+plain graph, a batch, which runs until the condition is false.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST_WORK = 1 << 26
 
 @register
 class While(Op):
-    """A loop of counted passes; the nodes of its body run once for each."""
+    """A loop: the nodes of its body run once for each pass, or in batches of passes."""
 
     name = WHILE
     max_version = 1
@@ -51,13 +51,18 @@ class While(Op):
 
     def work(self, graph: Graph, node: Node) -> tuple[int, int, int]:
         found = _unrolled(graph, node)
-        if found is None:
+        if found is not None:
+            nodes, unrolled, stepped = found.nodes, found.graph, found.stepped
+        elif runs_in_batches(graph, node):  # as if it ran once
+            unrolled = batch_of(graph, node, 1).graph
+            nodes, stepped = list(unrolled.nodes), sum(len(each.nodes) for each in node.graphs)
+        else:
             return super().work(graph, node)
-        ops = [(facts_of(each.op), each) for each in found.nodes]
+        ops = [(facts_of(each.op), each) for each in nodes]
         return (
-            sum(op.flops(found.graph, each) for op, each in ops),
+            sum(op.flops(unrolled, each) for op, each in ops),
             sum(op.launches for op, _ in ops),
-            found.stepped,
+            stepped,
         )
 
     def check(self, graph: Graph, node: Node) -> str:
@@ -65,7 +70,11 @@ class While(Op):
         if reason:
             return reason
         try:
-            unrolled = _unroll(graph, node, iter(graph.fresh_ids()))
+            try:
+                unrolled = _unroll(graph, node, iter(graph.fresh_ids()))
+            except PassesUnknownError:
+                batch_of(graph, node, 1)
+                return ""
         except NotInlinedError as error:
             return str(error)
         for v, last in zip(node.outputs, unrolled.last, strict=True):
@@ -76,7 +85,10 @@ class While(Op):
         return ""
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        unrolled = _unroll(graph, node, iter(graph.fresh_ids()))
+        try:
+            unrolled = _unroll(graph, node, iter(graph.fresh_ids()))
+        except PassesUnknownError:
+            return tuple(graph.values[v].shape for v in node.inputs)
         return tuple(unrolled.values[v].shape for v in unrolled.last)
 
 
@@ -107,6 +119,21 @@ class StablehloCase(If):
 
 class NotInlinedError(Exception):
     """Why the nodes of other graphs cannot take the place of a node."""
+
+
+class PassesUnknownError(NotInlinedError):
+    """The number of passes of a loop depends on data."""
+
+
+_NO_SENSE = (
+    NotInlinedError,
+    ArithmeticError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What nodes raise whose operands make no sense."""
 
 
 def inline_graphs(graph: Graph) -> Graph:
@@ -421,7 +448,7 @@ def _run_graphs(found: Inlined) -> None:
         (wanted,) = found.trial(condition, constants[0])
         again = values[wanted].data
         if again is None:
-            raise NotInlinedError("How often it runs is known only when the model runs.")
+            raise PassesUnknownError("How often it runs is known only when the model runs.")
         if again.dtype != np.bool_ or again.shape not in ((), (1,)):
             raise NotInlinedError(
                 f"Its condition gives {again.dtype} {list(again.shape)} instead of one truth value."
@@ -492,12 +519,89 @@ def _chosen(found: Inlined, condition: int, first: int, second: int) -> int:
     return target
 
 
+@dataclass(frozen=True, slots=True)
+class LoopBatch:
+    """Some passes of a loop as a plain graph, whose results are what the next passes start from.
+
+    The graph's outputs are the carried values after the passes and, last, a bool: whether the
+    condition still holds. Passes after the condition has become false change nothing.
+    """
+
+    graph: Graph
+    carried: tuple[int, ...]
+    """Which of the loop's inputs and outputs change from pass to pass, by position."""
+    inputs: tuple[int, ...]
+    """The value of each carried position before the passes."""
+
+
+def runs_in_batches(graph: Graph, node: Node) -> bool:
+    """Whether a node is a loop whose number of passes is known only when the model runs."""
+    if node.op != WHILE or _check_graphs(graph, node):
+        return False
+    try:
+        _unroll(graph, node, iter(graph.fresh_ids()))
+    except PassesUnknownError:
+        try:
+            batch_of(graph, node, 1)
+        except _NO_SENSE:
+            return False
+        return True
+    except _NO_SENSE:
+        pass
+    return False
+
+
+def batch_of(graph: Graph, node: Node, passes: int) -> LoopBatch:
+    """Return passes of a loop whose graphs were checked. Raises NotInlinedError."""
+    condition, body = node.graphs
+    places = range(len(node.inputs))
+    carried = tuple(i for i in places if body.outputs[i] != body.inputs[i])
+    values, fresh = dict(graph.values), iter(graph.fresh_ids())
+    found = Inlined(replace(graph, values=values), node, fresh, values)
+    before = {i: found.value(replace(values[node.inputs[i]], data=None)) for i in carried}
+    found.last = tuple(before.get(i, v) for i, v in enumerate(node.inputs))
+    constants = [
+        {v: found.value(value) for v, value in each.values.items() if value.is_constant}
+        for each in node.graphs
+    ]
+    (holds,) = map(found.materialized, found.run(condition, constants[0]))
+    if values[holds].dtype is not DType.BOOL or values[holds].shape != ():
+        raise NotInlinedError(
+            f"Its condition gives {values[holds].dtype.name} {list(values[holds].shape)} instead "
+            "of one truth value."
+        )
+    for _ in range(passes):
+        last, after = found.last, tuple(map(found.materialized, found.run(body, constants[1])))
+        for i in carried:
+            if values[after[i]].shape != values[last[i]].shape:
+                raise NotInlinedError("The shape of what it carries changes.")
+        found.last = tuple(
+            _chosen(found, holds, after[i], v) if i in before else v for i, v in enumerate(last)
+        )
+        (wanted,) = map(found.materialized, found.run(condition, constants[0]))
+        still = found.value(replace(values[holds], data=None))
+        found.add(Node(node.index, "LOGICAL_AND", 1, (holds, wanted), (still,)), "Its condition")
+        holds = still
+    if any(each.op in VARIABLES for each in found.nodes):
+        raise NotInlinedError("Its passes read or assign variables, and their number is unknown.")
+    outputs = (*(found.last[i] for i in carried), holds)
+    used = {v for each in found.nodes for v in (*each.operands, *each.outputs)}
+    inputs = (*before.values(), *(v for v in node.inputs if v in used))
+    batch = Graph(
+        {v: values[v] for v in (*used, *inputs, *outputs)},
+        tuple(found.nodes),
+        tuple(v for v in dict.fromkeys(inputs) if not values[v].is_constant),
+        outputs,
+    )
+    return LoopBatch(batch, carried, tuple(before.values()))
+
+
 def _unrolled(graph: Graph, node: Node) -> Inlined | None:
     """Return the nodes that one becomes, for estimates; None where it stays on the CPU."""
     try:
         if not _check_graphs(graph, node):
             return _unroll(graph, node, iter(graph.fresh_ids()))
-    except (NotInlinedError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
+    except _NO_SENSE:
         pass  # what operands make no sense, its check tells
     return None
 

@@ -26,8 +26,13 @@ _CUSTOM_NAME = b"TfLiteGpuDelegateV2"
 class Applicant(Protocol):
     """The object that decides what a delegate does when an interpreter applies it."""
 
-    def _apply(self, context: int, preview: Callable[[Sequence[int]], list[Subset]]) -> list[int]:
-        """Return the nodes to replace; replacing them must not fail afterwards."""
+    def _apply(
+        self, context: int, preview: Callable[[Sequence[int]], list[Subset]]
+    ) -> list[list[int]]:
+        """Return groups of nodes to replace; replacing them must not fail afterwards.
+
+        The runtime joins no nodes of two groups.
+        """
 
     def _take_kernel(self, context: int, subset: Subset) -> kernel_slots.SlotKernel:
         """Return the kernel for a subset that the runtime has replaced."""
@@ -112,8 +117,8 @@ class _Application:
         """Replace the nodes that the applicant returns."""
         self._replaced = False
         applicant = self._native.applicant
-        nodes = structs.make_int_array(applicant._apply(context, _preview(context)))
-        if len(nodes) > 1:  # exceeds the count
+        groups = list(filter(None, applicant._apply(context, _preview(context))))
+        for nodes in map(structs.make_int_array, groups):
             struct = structs.TfLiteContext.from_address(context)
             self._replaced = True
             status = struct.ReplaceNodeSubsetsWithDelegateKernels(
@@ -123,6 +128,7 @@ class _Application:
                 raise InterpreterError(
                     f"The runtime does not replace nodes (status {status}). {UPGRADE}"
                 )
+        if groups:
             self._assign_kernels(context, applicant)
         applicant._release_untaken(context)
 
