@@ -85,6 +85,7 @@ def test_json() -> None:
                 "kept_float32": [],
                 "replaced": [],
                 "on_cpu": "",
+                "loop_passes": 0,
             },
             {
                 "nodes": [3],
@@ -98,6 +99,7 @@ def test_json() -> None:
                 "kept_float32": [],
                 "replaced": [],
                 "on_cpu": "",
+                "loop_passes": 0,
             },
         ],
         "left_out": [
