@@ -24,7 +24,7 @@ def prepended(content: bytes, model: Any, position: int, front: bytes) -> bytes:
     that input. Everything else remains: other graphs, constants, metadata, attached files.
 
     Raises:
-        ModelError: the model stores data outside its tables, or refers to operations by index.
+        ModelError: the model refers to operations by index.
     """
     _check(model)
     graph = model.subgraphs[_MAIN]
@@ -60,16 +60,6 @@ def prepended(content: bytes, model: Any, position: int, front: bytes) -> bytes:
 
 
 def _check(model: Any) -> None:
-    outside = any(buffer.offset > 1 for buffer in model.buffers) or any(
-        node.largeCustomOptionsOffset > 1
-        for graph in model.subgraphs
-        for node in graph.operators or ()
-    )
-    if outside:
-        raise ModelError(
-            "The model stores constants behind its tables, as files of more than 2 GB do; they "
-            "cannot be rewritten. Prepare its images on the CPU."
-        )
     if any(entry.name == _CONTROL_DEPENDENCIES for entry in model.metadata or ()):
         raise ModelError(
             "The model's metadata refer to its operations by index, which changes with "
