@@ -175,7 +175,8 @@ def attention(dice: Dice) -> Case:
     batch, heads = dice.number(1, 3), dice.number(1, 3)
     queries, across = dice.number(1, 9), dice.flag()
     projected = across and dice.flag()
-    keys = queries if projected else dice.number(1, 20)
+    packed = not projected and dice.flag()
+    keys = queries if projected or packed else dice.number(1, 20)
     whole = (batch, heads, queries, keys)
     masked = tuple(dice.one_of(1, size) for size in whole[:3])
     has_mask = dice.flag()
@@ -186,7 +187,7 @@ def attention(dice: Dice) -> Case:
         queries=queries,
         keys=keys,
         depth=dice.number(1, 20),
-        columns=dice.number(0, 20),
+        columns=0 if packed else dice.number(0, 20),
         across=across,
         rows=rows,
         regrouped=not rows and dice.flag(),
@@ -196,6 +197,8 @@ def attention(dice: Dice) -> Case:
         hidden=dice.number(0, keys - 1) if has_mask else 0,
         added=dice.flag(),
         projected=projected,
+        packed=packed,
+        spread=dice.flag(),
         values=dice.one_of(ANY, Range(-4.0, 4.0, grid=0.25)),
     )
 
