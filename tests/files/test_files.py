@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import struct
 import subprocess
@@ -15,10 +16,11 @@ import numpy as np
 import pytest
 
 import litegpu
-from containers import BLOCK, Section, bundle, litertlm
+from containers import BLOCK, Section, bundle, litertlm, shared_items
 from fuzzing.containers import try_damaged
 from litegpu import CompiledModel, GpuDelegate, files
 from litegpu.errors import CompiledModelError, ModelError
+from litegpu.files.flatbuffer import Flatbuffer
 from litegpu.runtime_abi.file import ModelFile
 from litegpu.tools.cli import main
 from small_models import chain, two_signatures
@@ -67,6 +69,8 @@ def test_sections_of_language_models() -> None:
         Section(b"json", 6, ""),
         Section(b"numbers", 7),
         Section(b"new", 77, ""),
+        Section(ABS, 3, "tf_lite_embedder_2"),
+        Section(NEG, 3, "tf_lite_embedder"),
     ]
     found = opened(litertlm(sections))
     assert [(each.name, each.kind) for each in found.members] == [
@@ -78,6 +82,8 @@ def test_sections_of_language_models() -> None:
         ("hugging_face_tokenizer.json.zlib", "Hugging Face tokenizer"),
         ("prefill_decode.weights", "weights"),
         ("section_of_type_77.bin", "section of type 77"),
+        ("embedder_2.tflite", "model"),
+        ("embedder_3.tflite", "model"),
     ]
     assert [bytes(each.view()) for each in found.members] == [each.content for each in sections]
 
@@ -156,6 +162,24 @@ def put_both(content: bytearray, size: int) -> None:
     put(content, 24, "<I", size)
 
 
+def distant() -> bytes:
+    """A member whose header would be at the last of 2^64 bytes."""
+    content = bundle({"a.tflite": ABS})
+    begin, end = content.index(b"PK\x01\x02"), content.index(b"PK\x05\x06")
+    extra = struct.pack("<HHQ", 1, 8, (1 << 64) - 1)
+    entry = bytearray(content[begin:end] + extra)
+    struct.pack_into("<H", entry, 30, len(extra))
+    struct.pack_into("<I", entry, 42, 0xFFFFFFFF)
+    finish = bytearray(content[end:])
+    struct.pack_into("<I", finish, 12, len(entry))
+    return content[:begin] + entry + finish
+
+
+def wide() -> bytes:
+    """Few members, in a directory of more than 1 MiB."""
+    return bundle({f"{each:060000}": b"" for each in range(20)})
+
+
 def nested(depth: int) -> bytes:
     content = bundle({"a.tflite": ABS})
     for _ in range(depth):
@@ -177,8 +201,11 @@ def shared() -> bytes:
     [
         (bundle(TASK)[:-30], "is damaged: the file is no zip archive"),
         (bundle({"in.task": b"PK\x03\x04"}), r"in.task: is no zip archive"),
+        (distant(), "'a.tflite' begins outside of the file"),
+        (wide(), "its directory has 1.1 MiB, more than 1.0 MiB"),
         (nested(5), "more than 4 bundles are nested"),
         (bundle({str(each): b"" for each in range(1001)}), "it has more than 1000 members"),
+        (bundle({f"{each}/": b"" for each in range(1001)}), "it has more than 1000 members"),
         (bundle({"../a": ABS}), r"the member name '\.\./a' is not a relative path"),
         (bundle({"/a": ABS}), "the member name '/a' is not a relative path"),
         (bundle({"C:a": ABS}), "the member name 'C:a' is not a relative path"),
@@ -216,6 +243,23 @@ def shared() -> bytes:
 def test_damaged_and_hostile_files(content: bytes, why: str) -> None:
     with pytest.raises(ModelError, match=why):
         opened(content)
+
+
+def test_a_text_that_all_items_of_all_sections_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of 1 MB could name 10^6 items with a key of 1 MB each: the bytes read are counted."""
+    read = 0
+    original = Flatbuffer.text
+
+    def counted(self: Flatbuffer, table: int, field: int) -> str:
+        nonlocal read
+        found = original(self, table, field)
+        read += len(found)
+        return found
+
+    monkeypatch.setattr(Flatbuffer, "text", counted)
+    with pytest.raises(ModelError, match="is at bytes 0 to 0, outside of"):
+        opened(shared_items(sections=50, items=1000, key="k" * 10000))
+    assert 0 < read <= 50 * 64 * 256
 
 
 def test_damaged_compressed_members() -> None:
@@ -278,3 +322,23 @@ def test_a_pipe_is_read() -> None:
 
 def test_an_empty_file_has_no_bytes() -> None:
     assert files.read_model(write(b"")) == b""
+
+
+def test_a_file_system_that_cannot_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **keywords: object) -> None:
+        raise OSError(19, "No such device")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    assert files.read_model(write(bundle({"a.tflite": ABS}))) == ABS
+
+
+def test_check_of_a_bundle_without_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", write(bundle({"notes.txt": b"text"}))]) == 1
+    shown = capsys.readouterr()
+    assert "notes.txt" in shown.out
+    assert "'x.task' has no .tflite model in 1 members. Give a file" in shown.err
+
+
+def test_check_shows_names_of_members_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", write(bundle({"a\nb": ABS}))])
+    assert "model: x.task:a\\nb" in "".join(capsys.readouterr())

@@ -39,11 +39,23 @@ def litertlm(sections: Sequence[Section], version: Sequence[int] = (1, 7, 0)) ->
         begin = at if each.begin is None else each.begin
         places.append((begin, at + len(each.content) if each.end is None else each.end))
         at += -(-len(each.content) // BLOCK) * BLOCK
-    header = _header(sections, places)
-    start = struct.pack("<8s3I4xQ", b"LITERTLM", *version, 32 + len(header)) + header
-    return start.ljust(BLOCK, b"\0") + b"".join(
+    return _start(_header(sections, places), version).ljust(BLOCK, b"\0") + b"".join(
         each.content.ljust(-(-len(each.content) // BLOCK) * BLOCK, b"\0") for each in sections
     )
+
+
+def shared_items(sections: int, items: int, key: str) -> bytes:
+    """Return a .litertlm file of empty sections that all have the same item, many times."""
+    builder = flatbuffers.Builder(BLOCK)
+    name = builder.CreateString(key)
+    vector = _vector(builder, [_table(builder, 3, {0: name})] * items)
+    listed = _vector(builder, [_table(builder, 4, {0: vector})] * sections)
+    builder.Finish(_table(builder, 2, {1: _table(builder, 1, {0: listed})}))
+    return _start(bytes(builder.Output()), (1, 7, 0))
+
+
+def _start(header: bytes, version: Sequence[int]) -> bytes:
+    return struct.pack("<8s3I4xQ", b"LITERTLM", *version, 32 + len(header)) + header
 
 
 def _header(sections: Sequence[Section], places: Sequence[tuple[int, int]]) -> bytes:

@@ -139,8 +139,9 @@ def _container(path: str, data: memoryview) -> Container | None:
 
 
 def _mapped(path: str | os.PathLike[str]) -> memoryview:
-    """Return the bytes of a file. Only a regular file can be mapped, and none without bytes."""
-    if not os.path.isfile(path) or not os.path.getsize(path):
-        return memoryview(Path(path).read_bytes())
+    """Return the bytes of a file, mapped unless it is empty or its file system cannot map it."""
     with Path(path).open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        try:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError):
+            return memoryview(file.read())

@@ -27,6 +27,8 @@ _INFLATED, _INFLATED_PER_BYTE = 64 << 20, 4
 _HEADER = struct.Struct("<4s22xHH")
 """The local header of a member: signature, and the sizes of its name and its extra field."""
 _ENCRYPTED = 1
+_DIRECTORY = 1 << 20
+"""Maximum bytes of an archive's directory."""
 _HEAD = 8
 """First bytes of a member that tell its kind."""
 _FIRST = 4096
@@ -75,12 +77,13 @@ class _Bundle:
         """Return the members of one archive with their bytes in the file."""
         try:
             with zipfile.ZipFile(_Readable(data)) as archive:
-                infos = [each for each in archive.infolist() if not each.is_dir()]
+                entries = archive.infolist()
+            infos = [each for each in entries if not each.is_dir()]
         except _UNREADABLE as error:
             raise damaged(self._path, f"{prefix or 'the file'} is no zip archive ({error})") from (
                 error
             )
-        self._members -= len(infos)
+        self._members -= len(entries)
         if self._members < 0:
             raise damaged(self._path, f"it has more than {MOST_MEMBERS} members")
         names: set[str] = set()
@@ -127,7 +130,7 @@ class _Bundle:
         """Return where the bytes of a member begin."""
         try:
             signature, name_size, extra_size = _HEADER.unpack_from(data, info.header_offset)
-        except struct.error as error:
+        except (struct.error, OverflowError) as error:
             raise damaged(self._path, f"'{name}' begins outside of the file") from error
         if signature != ZIP_IDENTIFIERS[0]:
             raise damaged(self._path, f"'{name}' has no header")
@@ -173,6 +176,13 @@ class _Readable(io.RawIOBase):
             raise OSError(f"seek to {start + offset}")
         self._at = start + offset
         return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        if size > _DIRECTORY:
+            raise OSError(
+                f"its directory has {shown_size(size)}, more than {shown_size(_DIRECTORY)}"
+            )
+        return super().read(size) or b""
 
     def readinto(self, target: Any) -> int:
         found = self._data[self._at :][: len(target)].tobytes()

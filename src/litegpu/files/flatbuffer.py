@@ -6,6 +6,9 @@ import mmap
 import struct
 from dataclasses import dataclass
 
+_LONGEST_TEXT = 256
+"""Maximum number of bytes that are read of a text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Flatbuffer:
@@ -66,9 +69,13 @@ class Flatbuffer:
         return struct.unpack_from(f"<{count}i", self.data, vector + 4) if count else ()
 
     def text(self, table: int, field: int) -> str:
-        """Return the text in a table's field, an empty one without it."""
+        """Return the text in a table's field, cut at 256 bytes, an empty one without it.
+
+        Many tables can share one text: without a limit, a small file would take gigabytes.
+        """
         vector = self.field(table, field)
         size = self.number(vector) if vector else 0
         if vector + 4 + size > len(self.data):
             raise IndexError(size)
-        return bytes(self.data[vector + 4 : vector + 4 + size]).decode("utf-8", "replace")
+        begin, end = vector + 4, vector + 4 + min(size, _LONGEST_TEXT)
+        return bytes(self.data[begin:end]).decode("utf-8", "replace")

@@ -26,6 +26,8 @@ _SECTIONS, _OBJECTS = 1, 0
 _ITEMS, _BEGIN, _END, _TYPE = range(4)
 _KEY, _VALUE_TYPE, _VALUE = range(3)
 _STRING = 9
+_MOST_ITEMS = 64
+"""Maximum number of items that are read of a section: many sections can share them."""
 _MODEL_SECTION = 3
 _KINDS: Mapping[int, tuple[str, str]] = {
     1: ("data", ".bin"),
@@ -84,16 +86,19 @@ def _sections(path: str, header: Flatbuffer) -> list[tuple[str, str, int, int]]:
     objects = header.field(header.field(header.target(0), _SECTIONS), _OBJECTS)
     if header.count(objects) > MOST_MEMBERS:
         raise damaged(path, f"it has more than {MOST_MEMBERS} sections")
-    names: Counter[str] = Counter()
+    names: set[str] = set()
+    numbers: Counter[str] = Counter()
     found = []
     for index in range(header.count(objects)):
         section = header.entry(objects, index)
         number = header.scalar(section, _TYPE, "<B")
         kind, suffix = _KINDS.get(number, (f"section of type {number}", ".bin"))
         stem = _model_type(header, section) or kind.lower().replace(" ", "_")
-        names[stem + suffix] += 1
-        count = names[stem + suffix]
-        name = f"{stem}{f'_{count}' if count > 1 else ''}{suffix}"
+        name = stem + suffix
+        while name in names:
+            numbers[stem + suffix] += 1
+            name = f"{stem}_{numbers[stem + suffix] + 1}{suffix}"
+        names.add(name)
         begin, end = (header.scalar(section, each, "<Q") for each in (_BEGIN, _END))
         found.append((name, kind, begin, end))
     return found
@@ -102,7 +107,7 @@ def _sections(path: str, header: Flatbuffer) -> list[tuple[str, str, int, int]]:
 def _model_type(header: Flatbuffer, section: int) -> str:
     """Return the model type of a section, an empty text without one."""
     items = header.field(section, _ITEMS)
-    for index in range(min(header.count(items), MOST_MEMBERS)):
+    for index in range(min(header.count(items), _MOST_ITEMS)):
         item = header.entry(items, index)
         if (
             header.text(item, _KEY) == "model_type"

@@ -17,7 +17,7 @@ from litegpu.tools.models import find_container, find_model
 from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.reports.sections import Page
-from litegpu.wording import shown_size
+from litegpu.wording import printable, shown_size
 
 ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}
 FLAGS = (*DELEGATE_FLAGS, JSON, REPORT, EXPORT)
@@ -59,7 +59,9 @@ def main(args: argparse.Namespace) -> int:
 def _check_all(container: Container, args: argparse.Namespace) -> int:
     """Print the members of a bundle and the report of each model.
 
-    The exit status is 1 if there is no model, or one that is damaged or does not run on the GPU.
+    The exit status is 1 if a model is damaged or does not run on the GPU.
+
+    Raises ModelError, after the list, if there is no model.
     """
     if not prints_json(args):
         note(f"bundle: {container.path}")
@@ -71,7 +73,7 @@ def _check_all(container: Container, args: argparse.Namespace) -> int:
     for member in container.models:
         name = f"{container.path}:{member.name}"
         if not prints_json(args):
-            note(f"\nmodel: {name}")
+            note(f"\nmodel: {printable(name)}")
         try:
             found = ModelCheck.of(bytes(member.view()), make_delegate(args), name)
         except ModelError as error:
@@ -86,8 +88,10 @@ def _check_all(container: Container, args: argparse.Namespace) -> int:
     ]
     content = {"bundle": container.path, "members": members, "models": results}
     write_json("json", args.json, content)
+    if not results:
+        container.model()
     runs = [bool(each.get("report") and each["report"]["delegated_nodes"]) for each in results]
-    return 0 if runs and all(runs) else 1
+    return 0 if all(runs) else 1
 
 
 def _keys(member: Member) -> str:
