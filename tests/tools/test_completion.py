@@ -105,8 +105,10 @@ def test_values_in_bash_are_what_readline_puts_there(tmp_path: Path) -> None:
 def test_models(shell: str, tmp_path: Path) -> None:
     (tmp_path / "mine.tflite").touch()
     (tmp_path / "mine.txt").touch()
+    (tmp_path / "bundle.task").touch()
+    (tmp_path / "chat.litertlm").touch()
     found = ask(shell, "litegpu run ", tmp_path)
-    assert {*KNOWN, *zoo.names(), "mine.tflite"} <= {*found}
+    assert {*KNOWN, *zoo.names(), "mine.tflite", "bundle.task", "chat.litertlm"} <= {*found}
     assert ask(shell, "litegpu run mi", tmp_path)[0] == "mine.tflite"
     assert "mine.txt" not in found or shell == "fish"  # which lists other files, too, but last
 

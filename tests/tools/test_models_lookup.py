@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from containers import bundle
 from litegpu import zoo
 from litegpu.errors import DownloadError, ModelError, OptionsError
-from litegpu.tools.models import KNOWN, KnownModel, downloads, find_model, model_folders
+from litegpu.tools.models import (
+    KNOWN,
+    KnownModel,
+    downloads,
+    find_container,
+    find_model,
+    model_folders,
+)
 from litegpu.zoo import registry
 
 CONTENT = b"a model"
@@ -58,6 +66,22 @@ def test_a_name_is_found_in_the_named_folder(
     (tmp_path / "mine.tflite").write_bytes(CONTENT)
     monkeypatch.setenv("LITEGPU_MODELS", str(tmp_path))
     assert find_model(name).source == str(tmp_path / "mine.tflite")
+
+
+def test_a_bundle_is_found_in_the_named_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pair.task"
+    content = b"\0\0\0\0TFL3"
+    path.write_bytes(bundle({"a.tflite": content, "b.tflite": content}))
+    monkeypatch.setenv("LITEGPU_MODELS", str(tmp_path))
+    found = find_model("pair.task:b.tflite")
+    assert (found.name, found.content, found.source) == ("b", content, f"{path}:b.tflite")
+    container = find_container("pair.task")
+    assert container is not None and container.path == str(path)
+    assert find_container("pear.task") is None
+    with pytest.raises(ModelError, match=r"No model 'pear.task' .* Did you mean 'pair.task'"):
+        find_model("pear.task")
 
 
 def test_no_folder_is_looked_at_that_was_not_named(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from litegpu.files.members import (
 from litegpu.wording import printable, shown_size
 
 __all__ = [
+    "CONTAINER_SUFFIXES",
     "MODEL",
     "MODEL_IDENTIFIER",
     "Container",
@@ -31,6 +32,9 @@ __all__ = [
     "open_container",
     "read_model",
 ]
+
+CONTAINER_SUFFIXES = (".task", ".zip", ".litertlm")
+"""Usual ends of the names of containers; the content decides."""
 
 
 @dataclass(frozen=True, slots=True)

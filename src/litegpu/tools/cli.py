@@ -51,8 +51,9 @@ tools:
 
 `litegpu help TOOL` or `litegpu TOOL --help` shows the flags of a tool,
 `litegpu --version` the version. Flags are spelt --flag=value or --flag value.
-MODEL is a .tflite file, the name of a well-known model, or a model of the zoo
-(zoo:NAME).
+MODEL is a .tflite file, a model in a bundle (.task, .zip, .litertlm; with
+several models BUNDLE:MEMBER), the name of a well-known model, or a model of
+the zoo (zoo:NAME).
 
 exit status: 0 it worked, 1 it failed (stderr says why), 2 wrong command line.
 

@@ -27,7 +27,7 @@ from litegpu.tools.reports.evaluations import detection_sections
 from litegpu.tools.stats import figure
 from litegpu.tools.wire import message, repeated
 
-ARGUMENTS = {"model": "a .tflite file (also --model_file=FILE), a known name, or zoo:NAME"}
+ARGUMENTS = {"model": "a model file (also --model_file=FILE), a known name, or zoo:NAME"}
 FLAGS = (
     evaluation.PICTURES,
     Flag(

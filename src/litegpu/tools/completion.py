@@ -10,6 +10,7 @@ from functools import cache
 
 from litegpu import zoo
 from litegpu.errors import OptionsError, did_you_mean
+from litegpu.files import CONTAINER_SUFFIXES
 from litegpu.tools.cli import SHORT, TOOLS
 from litegpu.tools.flags import Flag
 from litegpu.tools.models import KNOWN
@@ -114,7 +115,10 @@ _litegpu() {
         COMPREPLY+=("${each#"$cut"}")
     done
     if [[ $files ]]; then
-        COMPREPLY+=($(compgen -f -X '!*.tflite' -- "$word") $(compgen -d -S / -- "$word"))
+        for each in @SUFFIXES@; do
+            COMPREPLY+=($(compgen -f -X "!*$each" -- "$word"))
+        done
+        COMPREPLY+=($(compgen -d -S / -- "$word"))
     fi
     if [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *[=/] ]]; then
         compopt -o nospace
@@ -140,7 +144,8 @@ def _bash(tools: list[_Tool]) -> Iterator[str]:
         within.append(f'        {tool.name}:*) found="{" ".join(tool.words)}"{files} ;;')
     aliases = [f"    {short}) tool={name} ;;" for short, name in SHORT.items()]
     cases = {"@ALIASES@": aliases, "@AFTER@": after, "@WITHIN@": within}
-    for line in _BASH.splitlines():
+    suffixes = " ".join((".tflite", *CONTAINER_SUFFIXES))
+    for line in _BASH.replace("@SUFFIXES@", suffixes).splitlines():
         yield from cases.get(line, [line])
 
 

@@ -22,7 +22,7 @@ from litegpu.tools.reports.sections import Page, Section, Table
 from litegpu.wording import counted, shown_time
 from litegpu.zoo import kinds
 
-ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME; without it, the machine alone"}
+ARGUMENTS = {"model": "a model file, a known name, or zoo:NAME; without it, the machine alone"}
 OPTIONAL = ("model",)
 FLAGS = (JSON, REPORT)
 EXAMPLES = (

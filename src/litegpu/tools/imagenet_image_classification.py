@@ -19,7 +19,7 @@ from litegpu.tools.reports.evaluations import Guessed, classification_sections
 from litegpu.tools.stats import figure
 from litegpu.tools.wire import message, repeated
 
-ARGUMENTS = {"model": "a .tflite file (also --model_file=FILE), a known name, or zoo:NAME"}
+ARGUMENTS = {"model": "a model file (also --model_file=FILE), a known name, or zoo:NAME"}
 GROUND_TRUTH = Flag(
     *("ground_truth_labels", str, ""),
     "text file with the content of each picture, one a line, in the order of the pictures",

@@ -39,7 +39,7 @@ def which(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}
+ARGUMENTS = {"model": "a model file, a known name, or zoo:NAME"}
 OUTPUT = Flag("output", str, None, "the .tflite file to write", metavar="FILE")
 FLAGS = (
     Flag("input_format", one_of(FORMATS), "rgb8", ", ".join(FORMATS), metavar="FORMAT"),

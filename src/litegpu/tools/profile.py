@@ -21,7 +21,7 @@ from litegpu.tools.reports.sections import Page
 from litegpu.tools.reports.timing import profile_sections
 from litegpu.wording import counted, shown_time
 
-ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}
+ARGUMENTS = {"model": "a model file, a known name, or zoo:NAME"}
 FLAGS = (
     *DELEGATE_FLAGS,
     Flag("batch", positive_int, None, "first dimension of every input (default: the model's own)"),

@@ -38,7 +38,7 @@ def pairs(text: str) -> dict[str, str]:
     return found
 
 
-ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}
+ARGUMENTS = {"model": "a model file, a known name, or zoo:NAME"}
 BATCH_FLAGS = (
     Flag(
         *("input", str, None, "pictures or arrays (.npy, .npz): a folder; or Parquet"),

@@ -64,7 +64,7 @@ PARAMETERS = (
         "Memory footprint check interval (ms)",
     ),
     (
-        Flag("graph", str, "", "a .tflite file, a known name, or zoo:NAME", metavar="MODEL"),
+        Flag("graph", str, "", "a model file, a known name, or zoo:NAME", metavar="MODEL"),
         "Graph",
     ),
     (

@@ -19,7 +19,7 @@ from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.reports.sections import Page
 from litegpu.wording import printable, shown_size
 
-ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}
+ARGUMENTS = {"model": "a model file, a known name, or zoo:NAME"}
 FLAGS = (*DELEGATE_FLAGS, JSON, REPORT, EXPORT)
 EXAMPLES = (
     "litegpu check model.tflite",

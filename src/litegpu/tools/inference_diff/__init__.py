@@ -43,7 +43,7 @@ from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.reports.sections import Page, Section
 from litegpu.tools.wire import message, repeated
 
-ARGUMENTS = {"model": "a .tflite file (also --model_file=FILE), a known name, or zoo:NAME"}
+ARGUMENTS = {"model": "a model file (also --model_file=FILE), a known name, or zoo:NAME"}
 FLAGS = (
     DELEGATE,
     Flag("num_runs", positive_int, 50, "number of random inputs"),

@@ -98,7 +98,7 @@ def model_folders() -> list[Path]:
     if not Path(named).is_dir():
         raise OptionsError(
             f"LITEGPU_MODELS is '{named}', which is not a folder. "
-            "Set it to a folder with .tflite files, or unset it."
+            "Set it to a folder with model files, or unset it."
         )
     return [Path(named)]
 
@@ -108,8 +108,9 @@ def find_model(name: str) -> FoundModel:
 
     A path may lead to a bundle with one model, or to a member: `bundle.task:member.tflite`.
 
-    A name is searched in `model_folders()`, then among earlier downloads, then at its official URL;
-    if that is not reachable, a model of its architecture with random weights is used.
+    A name, also that of a bundle, is searched in `model_folders()`, then among earlier downloads,
+    then at its official URL; if that is not reachable, a model of its architecture with random
+    weights is used.
 
     Raises:
         ModelError: there is no such model; the message has the searched places. Or the path
@@ -129,21 +130,26 @@ def find_model(name: str) -> FoundModel:
     local = _local_file(stem)
     if local:
         return FoundModel(stem, _read(str(local)), str(local))
+    if found := _in_folders(name):
+        return find_model(found)
     if stem not in KNOWN:
         raise ModelError(_not_found(name))
     return _fetch(stem, KNOWN[stem])
 
 
 def find_container(name: str) -> files.Container | None:
-    """Return the bundle with that path, None if there is no such file or it is a single model.
+    """Return the bundle with that path or in `model_folders()`, None for any other model.
 
     Raises:
         ModelError: the bundle is damaged, or cannot be read.
     """
-    if not os.path.isfile(name):
+    if zoo.is_zoo_name(name):
         return None
-    with _readable(name):
-        return files.open_container(name)
+    path = name if os.path.isfile(name) else _in_folders(name)
+    if not path or not os.path.isfile(path):
+        return None
+    with _readable(path):
+        return files.open_container(path)
 
 
 def _read(path: str) -> bytes:
@@ -174,6 +180,12 @@ def _local_file(stem: str) -> Path | None:
     return None
 
 
+def _in_folders(name: str) -> str | None:
+    """Return the path of a file in `model_folders()`, with the member that `name` has."""
+    found = (str(folder / name) for folder in model_folders())
+    return next((each for each in found if os.path.isfile(files.located(each)[0])), None)
+
+
 def _fetch(stem: str, known: KnownModel) -> FoundModel:
     try:
         found = fetch(Asset(f"{stem}.tflite", known.url, known.sha256))
@@ -189,9 +201,15 @@ def _not_found(name: str) -> str:
     folders = model_folders()
     names = {path.stem for folder in folders for path in folder.glob("*.tflite")} | set(KNOWN)
     names |= {*zoo.names(), *(path.name for path in Path().glob("*.tflite"))}
+    names |= {
+        path.name
+        for folder in (Path(), *folders)
+        for suffix in files.CONTAINER_SUFFIXES
+        for path in folder.glob(f"*{suffix}")
+    }
     positions = ", ".join(["the current folder", *map(str, folders)])
     return (
         f"No model '{name}' in {positions}, nor a known URL to download it from. "
-        f"Give the path of a .tflite file, a zoo model (zoo:NAME) or a known name."
+        f"Give the path of a model file, a zoo model (zoo:NAME) or a known name."
         f"{did_you_mean(name, sorted(names))}"
     )

@@ -46,7 +46,7 @@ from litegpu.tools.viewer import PICTURE_FLAGS, VIEW_FLAGS, Viewer, make_inputs
 if TYPE_CHECKING:
     from PIL import Image
 
-ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}
+ARGUMENTS = {"model": "a model file, a known name, or zoo:NAME"}
 MEASURE_FLAGS = (
     Flag("num_runs", positive_int, 50, "number of timed runs of the delegate and of the CPU"),
     Flag("max_secs", positive, 10.0, "maximum seconds of the timed runs of each"),
