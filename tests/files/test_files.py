@@ -125,6 +125,14 @@ def test_every_class_takes_members() -> None:
     assert GpuDelegate(model=name).model == name
 
 
+def test_token_of_a_member() -> None:
+    pytest.importorskip("farmhash")
+    name = write(bundle(TASK))
+    assert litegpu.model_token(f"{name}:sub/b.tflite") == litegpu.model_token(NEG)
+    with pytest.raises(ModelError, match=r"'x.task' has 2 models"):
+        litegpu.model_token(name)
+
+
 def test_several_models_in_a_file() -> None:
     name = write(bundle(TASK))
     several = (

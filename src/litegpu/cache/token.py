@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from litegpu.errors import ModelError, missing_dependency
+from litegpu.files import read_model
 
 
 def model_token(model: str | os.PathLike[str] | bytes) -> str:
@@ -13,10 +13,10 @@ def model_token(model: str | os.PathLike[str] | bytes) -> str:
 
     TensorFlow Lite's helper `StrFingerprint` returns the same, on every machine. The cache finds
     its files by the weights anyway: a token makes their names readable, and separates the files of
-    several applications in one folder.
+    several applications in one folder. A model in a bundle has the token of its own bytes.
 
-    Raises ModelError when the file cannot be read, MissingDependencyError without the package
-    cityhash.
+    Raises ModelError when the file cannot be read or has several models, MissingDependencyError
+    without the package cityhash.
 
     >>> model_token(b"")
     '11160318154034397263'
@@ -28,7 +28,7 @@ def model_token(model: str | os.PathLike[str] | bytes) -> str:
     if isinstance(model, bytes):
         return str(farmhash.Fingerprint64(model))
     try:
-        return str(farmhash.Fingerprint64(Path(model).read_bytes()))
+        return str(farmhash.Fingerprint64(read_model(model)))
     except OSError as error:
         raise ModelError(
             f"The model file '{os.fspath(model)}' cannot be read: {error.strerror}. Give the path "
