@@ -211,7 +211,7 @@ def custom_options(count: int = 2000) -> bytes:
     return sharing.pack(model)
 
 
-def wide_join(count: int = 4000) -> bytes:
+def wide_join(count: int = 2500) -> bytes:
     """Many results, joined."""
     writer = ModelWriter()
     x = writer.input((1, 4, 4, 1))
