@@ -34,7 +34,7 @@ _HEAD = 8
 _FIRST = 4096
 """Compressed bytes that hold them."""
 _UNREADABLE = (
-    *(zipfile.BadZipFile, NotImplementedError, struct.error, zlib.error),
+    *(zipfile.BadZipFile, RuntimeError, struct.error, zlib.error),
     *(ValueError, OverflowError, EOFError, OSError, IndexError),
 )
 
