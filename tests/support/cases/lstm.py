@@ -94,7 +94,7 @@ class BasicLstm(Case):
 CASES: tuple[Case, ...] = (
     # Sizes
     *(Lstm(cells=c, inputs=10 - c, batch=1 + c % 3, steps=1 + c % 4) for c in range(1, 10)),
-    Lstm(cells=33, inputs=70, steps=9, batch=1),
+    Lstm(cells=133, inputs=70, steps=9, batch=1),
     Lstm(cells=110, inputs=12, steps=3),
     Lstm(cells=90, inputs=9, outputs=67, steps=3),
     # Kinds
@@ -113,7 +113,7 @@ CASES: tuple[Case, ...] = (
     Lstm(cell_clip=0.25),
     Lstm(outputs=5, proj_clip=0.0625, cell_clip=0.5),
     Lstm(proj_clip=0.0625),
-    Lstm(cells=40, items=LARGE, normalized=True, peephole=True),
+    Lstm(cells=133, items=LARGE, normalized=True, peephole=True),
     # One step
     *(Lstm(steps=0, cells=c, inputs=10 - c) for c in (1, 4, 7)),
     Lstm(steps=0, batch=1, outputs=5, peephole=True, cifg=True),
