@@ -26,7 +26,7 @@ the split: 2 round trips and 2.5 KiB copied between CPU and GPU, about 41 us per
 on the CPU
   TOPK_V2 v2 (nodes 6, 7, 8, 9, 10, 11 and 1 more): Operation is not supported.
   PAD v1 (node 13): The paddings must not be negative.
-  ADD v1 (nodes 14, 15): tensor 7 (and 1 more) is UINT8, FLOAT32 is handled.
+  ADD v1 (nodes 14, 15): tensor 7 (and 1 more) is UINT8 instead of FLOAT32.
   ABS x2 (nodes 4, 5): Others are worth more.
   One more thing."""
 
@@ -67,7 +67,7 @@ def test_json() -> None:
                     "index": i + 7,
                     "op": "ADD",
                     "version": 1,
-                    "reason": f"tensor {i} is UINT8, FLOAT32 is handled.",
+                    "reason": f"tensor {i} is UINT8 instead of FLOAT32.",
                 }
                 for i in (7, 8)
             ),

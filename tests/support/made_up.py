@@ -22,8 +22,8 @@ REPORT = DelegationReport(
     rejected=(
         *(RejectedNode(i, "TOPK_V2", 2, "Operation is not supported.") for i in range(6, 13)),
         RejectedNode(13, "PAD", 1, "The paddings must not be negative."),
-        RejectedNode(14, "ADD", 1, "tensor 7 is UINT8, FLOAT32 is handled."),
-        RejectedNode(15, "ADD", 1, "tensor 8 is UINT8, FLOAT32 is handled."),
+        RejectedNode(14, "ADD", 1, "tensor 7 is UINT8 instead of FLOAT32."),
+        RejectedNode(15, "ADD", 1, "tensor 8 is UINT8 instead of FLOAT32."),
     ),
     partitions=(
         Partition(

@@ -17,7 +17,7 @@ class AddN(Op):
     """The sum of values of equal shape, in their order."""
 
     name = "ADD_N"
-    max_version = 2
+    max_version = 1
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

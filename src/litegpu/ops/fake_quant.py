@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,4 +59,4 @@ def _grid(params: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     )
 
 
-add(FakeQuant("FAKE_QUANT", FUNCTIONS[_ON_GRID]))
+add(FakeQuant("FAKE_QUANT", replace(FUNCTIONS[_ON_GRID], max_version=2)))

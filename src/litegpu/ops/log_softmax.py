@@ -12,5 +12,6 @@ class LogSoftmax(Softmax):
     """The logarithm of softmax, over the channels."""
 
     name = "LOG_SOFTMAX"
+    quantized_version = 0
     cpu_bytes_per_second = 5e9
     exact_rows = ExactLogSoftmax

@@ -50,8 +50,8 @@ _COMPARED = Types(SCALED.dtypes | INTEGER_TYPES, common=True)
 
 KINDS: Mapping[str, Kind] = {
     "MEAN": Kind("{a} + {b}", 0.0, average=True, traits=Trait.CONVEX),
-    "REDUCE_ALL": Kind("MIN4({a}, {b})", 1.0, types=BOOLS, exact=np.all),
-    "REDUCE_ANY": Kind("MAX4({a}, {b})", 0.0, types=BOOLS, exact=np.any),
+    "REDUCE_ALL": Kind("MIN4({a}, {b})", 1.0, max_version=1, types=BOOLS, exact=np.all),
+    "REDUCE_ANY": Kind("MAX4({a}, {b})", 0.0, max_version=1, types=BOOLS, exact=np.any),
     "REDUCE_MAX": Kind(
         "MAX4({a}, {b})",
         -math.inf,

@@ -184,7 +184,7 @@ def _check_type(graph: Graph, node: Node, place: int) -> str:
     if value.dtype is DType.UINT8:
         return numbers.check_tensors(graph, (value.id,), types.BYTES)
     if value.dtype is not DType.FLOAT32:
-        return f"{_INPUTS[place]} are {value.dtype.name}; FLOAT32 or UINT8 is handled."
+        return f"{_INPUTS[place]} are {value.dtype.name} instead of FLOAT32 or UINT8."
     return types.check_variable(value)
 
 

@@ -20,7 +20,7 @@ class Function:
     """
 
     expression: str
-    max_version: int = 2
+    max_version: int = 1
     params: tuple[str, ...] = ()
     takes: Types = FLOATS
     gives: Types | None = FLOATS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,22 @@ def _clamp(low: str, high: str, value: str = "{a}") -> str:
     return f"{{at_least}}(SPLAT4({low}), {_at_most(f'SPLAT4({high})', value)})"
 
 
-def _truth(condition: str, exact: Callable[..., Any], yes: str = _ONE, no: str = _ZERO) -> Function:
+def _truth(
+    condition: str,
+    exact: Callable[..., Any],
+    max_version: int,
+    yes: str = _ONE,
+    no: str = _ZERO,
+) -> Function:
     texts = (f"WHERE4({condition.format(k=k, a='{a}', b='{b}')}, {yes}, {no})" for k in ("", "{k}"))
     expression, integer = texts
     return Function(
-        expression, max_version=4, takes=STORABLE, gives=BOOLS, integer=integer, exact=exact
+        expression,
+        max_version=max_version,
+        takes=STORABLE,
+        gives=BOOLS,
+        integer=integer,
+        exact=exact,
     )
 
 
@@ -61,7 +72,6 @@ def _truncated(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _bits(expression: str, exact: Callable[..., Any]) -> Function:
     return Function(
         expression,
-        max_version=1,
         takes=Types(frozenset({DType.INT32, DType.INT16, DType.INT8}), common=True),
         gives=None,
         integer=expression,
@@ -90,9 +100,9 @@ UNARY: Mapping[str, Function] = {
         exact=np.abs,
     ),
     "CEIL": Function("CEIL4({a})"),
-    "COS": Function("COS4({a})", bounded=True),
+    "COS": Function("COS4({a})", max_version=2, bounded=True),
     "ELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), EXPM14({{a}}), {{a}})"),
-    "EXP": Function("EXP4({a})"),
+    "EXP": Function("EXP4({a})", max_version=2),
     "FLOOR": Function("FLOOR4({a})"),
     "GELU": Function("SPLAT4(0.5f) * {a} * ERFC4({a} * SPLAT4(-0.707106781f))", max_version=3),
     "HARD_SWISH": Function(
@@ -100,45 +110,46 @@ UNARY: Mapping[str, Function] = {
     ),
     "LEAKY_RELU": Function(
         f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * SPLAT4({{alpha}}), {{a}})",
+        max_version=2,
         params=("alpha",),
         through_zero=True,
     ),
-    "LOG": Function("LOG4({a})", poles=(0,)),
-    "LOGICAL_NOT": Function(
-        f"{_ONE} - {{a}}", max_version=1, takes=BOOLS, gives=BOOLS, exact=np.logical_not
-    ),
+    "LOG": Function("LOG4({a})", max_version=2, poles=(0,)),
+    "LOGICAL_NOT": Function(f"{_ONE} - {{a}}", takes=BOOLS, gives=BOOLS, exact=np.logical_not),
     "LOGISTIC": Function(f"RECIPROCAL4({_ONE} + EXP4(-{{a}}))", bounded=True, max_version=3),
     "NEG": _number("-{a}", "NEG4{k}({a})", through_zero=True, exact=np.negative),
     "RELU": Function(f"{{at_least}}({_ZERO}, {{a}})", through_zero=True, max_version=3),
     "RELU6": Function(_clamp("0.0f", "6.0f"), bounded=True, through_zero=True, max_version=3),
     "RELU_N1_TO_1": Function(_clamp("-1.0f", "1.0f"), bounded=True),
     "RELU_0_TO_1": Function(_clamp("0.0f", "1.0f"), bounded=True),
-    "ROUND": Function("RINT4({a})", max_version=1, through_zero=True),
+    "ROUND": Function("RINT4({a})", through_zero=True),
     "RSQRT": Function(f"{_ONE} / SQRT4({{a}})", poles=(0,), max_version=3),
     "SIGN": _number(
         f"WHERE4(LESS4({{a}}, {_ZERO}), -{_ONE}, WHERE4(LESS4({_ZERO}, {{a}}), {_ONE}, {{a}}))",
         "MAX4{k}(MIN4{k}({a}, {n[1]}), {n[-1]})",
+        max_version=2,
         takes=SHORT_NUMBERS,
     ),
-    "SIN": Function("SIN4({a})", bounded=True),
-    "SQRT": Function("SQRT4({a})", through_zero=True),
+    "SIN": Function("SIN4({a})", max_version=2, bounded=True),
+    "SQRT": Function("SQRT4({a})", max_version=2, through_zero=True),
     "SQUARE": Function("{a} * {a}", through_zero=True),
     "TANH": Function("TANH4({a})", bounded=True, max_version=3),
 }
 
 BINARY: Mapping[str, Function] = {
     "ADD": _number("{a} + {b}", "ADD4{k}({a}, {b})", max_version=6, exact=np.add),
-    "ATAN2": Function("ATAN24({a}, {b})", max_version=1, poles=(0, 1)),
+    "ATAN2": Function("ATAN24({a}, {b})", poles=(0, 1)),
     "BITWISE_XOR": _bits("XOR4{k}({a}, {b})", np.bitwise_xor),
     "DIV": _number(
         "{a} / {b}",
         "DIV4{k}({a}, {b})",
+        max_version=2,
         takes=SHORT_NUMBERS,
         poles=(1,),
         through_zero=True,
         exact=_truncated,
     ),
-    "EQUAL": replace(_truth("EQUAL4{k}({a}, {b})", np.equal), max_version=5),
+    "EQUAL": _truth("EQUAL4{k}({a}, {b})", np.equal, 5),
     "FLOOR_DIV": _number(
         "FLOOR4({a} / {b})",
         "FLOOR_DIV4{k}({a}, {b})",
@@ -152,19 +163,16 @@ BINARY: Mapping[str, Function] = {
         f"WHERE4(LESS4(WHERE4(LESS4({{b}}, {_ZERO}), -{_REMAINDER}, {_REMAINDER}), {_ZERO}), "
         f"{_REMAINDER} + {{b}}, {_REMAINDER})",
         "FLOOR_MOD4{k}({a}, {b})",
+        max_version=2,
         poles=(1,),
         exact=np.mod,
     ),
-    "GREATER": _truth("LESS4{k}({b}, {a})", np.greater),
-    "GREATER_EQUAL": _truth("LESS_EQUAL4{k}({b}, {a})", np.greater_equal),
-    "LESS": _truth("LESS4{k}({a}, {b})", np.less),
-    "LESS_EQUAL": _truth("LESS_EQUAL4{k}({a}, {b})", np.less_equal),
-    "LOGICAL_AND": Function(
-        "{a} * {b}", max_version=1, takes=BOOLS, gives=BOOLS, exact=np.logical_and
-    ),
-    "LOGICAL_OR": Function(
-        "MAX4({a}, {b})", max_version=1, takes=BOOLS, gives=BOOLS, exact=np.logical_or
-    ),
+    "GREATER": _truth("LESS4{k}({b}, {a})", np.greater, 2),
+    "GREATER_EQUAL": _truth("LESS_EQUAL4{k}({b}, {a})", np.greater_equal, 3),
+    "LESS": _truth("LESS4{k}({a}, {b})", np.less, 3),
+    "LESS_EQUAL": _truth("LESS_EQUAL4{k}({a}, {b})", np.less_equal, 2),
+    "LOGICAL_AND": Function("{a} * {b}", takes=BOOLS, gives=BOOLS, exact=np.logical_and),
+    "LOGICAL_OR": Function("MAX4({a}, {b})", takes=BOOLS, gives=BOOLS, exact=np.logical_or),
     "MAXIMUM": _number(
         "WHERE4(LESS4({b}, {a}), {a}, {b})",
         "MAX4{k}({a}, {b})",
@@ -182,13 +190,14 @@ BINARY: Mapping[str, Function] = {
     "MUL": _number(
         "{a} * {b}", "MUL4{k}({a}, {b})", max_version=8, through_zero=True, exact=np.multiply
     ),
-    "NOT_EQUAL": _truth("EQUAL4{k}({a}, {b})", np.not_equal, _ZERO, _ONE),
+    "NOT_EQUAL": _truth("EQUAL4{k}({a}, {b})", np.not_equal, 4, _ZERO, _ONE),
     "POW": Function("POW4({a}, {b})", poles=(0,)),
-    "PRELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * {{b}}, {{a}})", max_version=1),
+    "PRELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * {{b}}, {{a}})"),
     "RIGHT_SHIFT": _bits("SHIFT_RIGHT4{k}({a}, MAX4{k}(MIN4{k}({b}, {n[31]}), {n[0]}))", _shifted),
     "SQUARED_DIFFERENCE": _number(
         "({a} - {b}) * ({a} - {b})",
         "MUL4{k}(SUB4{k}({a}, {b}), SUB4{k}({a}, {b}))",
+        max_version=2,
         takes=SHORT_NUMBERS,
     ),
     "SUB": _number("{a} - {b}", "SUB4{k}({a}, {b})", max_version=5, exact=np.subtract),
@@ -205,7 +214,6 @@ def _stablehlo(
 ) -> Function:
     return Function(
         expression,
-        max_version=1,
         takes=takes,
         gives=None,
         integer=integer,

@@ -90,7 +90,8 @@ def check(
             return reason
     found = {computed_as(value) for value in common}
     if len(found) > 1:
-        return f"Its operands have different types: {_listed(value.dtype for value in common)}."
+        names = sorted({value.dtype.name for value in common})
+        return f"Its operands have different types: {', '.join(names)}."
     rule = gives or Types(frozenset(found or FLOATS.dtypes))
     wrong = (_check_type(graph.values[v], rule) for v in node.outputs if v != ABSENT)
     return next(filter(None, wrong), "")
@@ -119,9 +120,11 @@ def _check_type(value: Value, rule: Types) -> str:
         return ""
     return (
         f"OP is supported, but tensor type/shape isn't compatible: tensor {value.id} is "
-        f"{value.dtype.name}, {_listed(rule.dtypes, ' or ')} is handled."
+        f"{value.dtype.name} instead of {joined(rule.dtypes)}."
     )
 
 
-def _listed(dtypes: Iterable[DType], joint: str = ", ") -> str:
-    return joint.join(sorted({dtype.name for dtype in dtypes}))
+def joined(dtypes: Iterable[DType]) -> str:
+    """Return types as text: ``BOOL, FLOAT32 or INT32``."""
+    *names, last = sorted({dtype.name for dtype in dtypes})
+    return f"{', '.join(names)} or {last}" if names else last

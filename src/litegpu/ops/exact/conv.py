@@ -208,8 +208,8 @@ def check_weights(weights: Value, axis: int) -> str:
     count = weights.shape[axis]
     if len(found.scale) not in (1, count) or (len(found.scale) > 1 and found.dimension != axis):
         return (
-            f"tensor {weights.id} has {len(found.scale)} scales along dimension {found.dimension}, "
-            f"1 or {count} along {axis} are handled."
+            f"tensor {weights.id} has {len(found.scale)} scales along dimension {found.dimension} "
+            f"instead of 1 or {count} along {axis}."
         )
     if not (min(found.scale) > 0 and sum(found.scale) < math.inf):  # a NaN makes the sum one
         return f"tensor {weights.id} has scales that are no positive numbers."
@@ -243,7 +243,7 @@ def _check_wide(graph: Graph, node: Node) -> str:
     if reason := numbers.check_no_zeros(graph, (node.inputs[0], *node.outputs)):
         return reason
     if weights.dtype is not DType.INT8 and (weights.dtype not in PACKED_TYPES or by_channel):
-        return f"Its weights, tensor {weights.id}, are {weights.dtype.name}; INT8 is handled."
+        return f"Its weights, tensor {weights.id}, are {weights.dtype.name} instead of INT8."
     if any(_quantization(weights).zero_point):
         return f"Its weights, tensor {weights.id}, have zero points other than 0."
     channels = graph.values[node.inputs[0]].shape[-1]

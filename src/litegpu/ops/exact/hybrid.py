@@ -317,7 +317,7 @@ def check_floats(graph: Graph, tensors: Sequence[int]) -> str:
     for v in tensors:
         value = graph.values[v]
         if value.dtype is not DType.FLOAT32:
-            return f"tensor {v} is {value.dtype.name}, FLOAT32 is handled with floats."
+            return f"tensor {v} is {value.dtype.name} instead of FLOAT32."
         if reason := check_variable(value):
             return reason
     return ""
@@ -325,7 +325,7 @@ def check_floats(graph: Graph, tensors: Sequence[int]) -> str:
 
 def _check_weights(weights: Value, axis: int) -> str:
     if weights.dtype is not DType.INT8 and weights.dtype not in PACKED_TYPES:
-        return f"Its weights, tensor {weights.id}, are {weights.dtype.name}; INT8 is handled."
+        return f"Its weights, tensor {weights.id}, are {weights.dtype.name} instead of INT8."
     return check_weights(weights, axis) or check_even(weights)
 
 

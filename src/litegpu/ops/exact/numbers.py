@@ -10,7 +10,7 @@ import numpy as np
 
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.base import NewValue
-from litegpu.ops.common.types import BYTES, check_variable
+from litegpu.ops.common.types import BYTES, check_variable, joined
 
 LIMITS = {
     DType.INT8: (-(2**7), 2**7 - 1),
@@ -124,13 +124,12 @@ def check_tensors(graph: Graph, tensors: Sequence[int], dtypes: frozenset[DType]
                 'quantized="float" computes.'
             )
         if value.dtype not in dtypes:
-            names = " or ".join(sorted(dtype.name for dtype in dtypes))
-            return f"tensor {v} is {value.dtype.name}, {names} is handled with quantized ones."
+            return f"tensor {v} is {value.dtype.name} instead of {joined(dtypes)}."
         if reason := check_variable(value):
             return reason
         found = value.quantization
         if found is None or len(found.scale) != 1 or len(found.zero_point) != 1:
-            return f"tensor {v} has {len(found.scale) if found else 0} scales, 1 is handled."
+            return f"tensor {v} has {len(found.scale) if found else 0} scales instead of 1."
         if not (0 < found.scale[0] < math.inf):
             return f"tensor {v} has the scale {found.scale[0]:g}."
         low, high = LIMITS[value.dtype]

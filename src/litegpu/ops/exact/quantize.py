@@ -93,7 +93,7 @@ def check_dequantized(graph: Graph, node: Node) -> str:
     """Require stored integers of which the CPU makes float32; those of 16 bits without a zero."""
     source, result = _io(graph, node)
     if result.dtype is not DType.FLOAT32:
-        return f"tensor {result.id} is {result.dtype.name}, FLOAT32 is handled."
+        return f"tensor {result.id} is {result.dtype.name} instead of FLOAT32."
     if _has_channels(source):
         return _check_channels(source)
     reason = numbers.check_tensors(graph, node.inputs, QUANTIZED_TYPES)
@@ -274,7 +274,7 @@ def _check_channels(value: Value, dtypes: frozenset[DType] = BYTES) -> str:
     rank, count = len(value.shape), len(found.scale)
     known = 0 <= found.dimension < rank and value.shape[found.dimension] == count
     if value.dtype not in dtypes or len(found.zero_point) not in (1, count) or not known:
-        return f"tensor {value.id}, {value.dtype.name}, has {count} scales, 1 is handled."
+        return f"tensor {value.id}, {value.dtype.name}, has {count} scales instead of 1."
     if rank > 4 and found.dimension < rank - 3:
         return f"tensor {value.id} has scales along dimension {found.dimension} of {rank}."
     if not all(0 < each < inf for each in found.scale):

@@ -85,7 +85,7 @@ CASES = (
         max_detections=1025,
     ),
     _detections(
-        "The scores are INT8; FLOAT32 or UINT8 is handled.",
+        "The scores are INT8 instead of FLOAT32 or UINT8.",
         scores=_bytes(1, 7, 4, dtype=DType.INT8),
     ),
     _detections("Box codes are UINT8, but anchors are FLOAT32.", codes=_bytes(1, 7, 4)),

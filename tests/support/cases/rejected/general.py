@@ -48,7 +48,7 @@ CASES = (
         (computed(1, 1 << 14, 1 << 14, 4),),
         "tensor 0 has 1073741824 elements, too many to index.",
     ),
-    Rejected("RELU", (INT8,), _WRONG_TYPE + "0 is INT8, FLOAT32 is handled."),
+    Rejected("RELU", (INT8,), _WRONG_TYPE + "0 is INT8 instead of FLOAT32."),
     Rejected(
         "RELU",
         (Tensor(shape=(2, 3), variable=True),),

@@ -24,7 +24,7 @@ def _hybrid(inputs: tuple[Tensor | None, ...], reason: str, **others: Any) -> Re
 CASES = (
     _hybrid(
         (IMAGE, FILTER, BIAS),
-        "tensor 3 is INT8, FLOAT32 is handled with floats.",
+        "tensor 3 is INT8 instead of FLOAT32.",
         result=DType.INT8,
     ),
     _hybrid(
@@ -33,7 +33,7 @@ CASES = (
     ),
     _hybrid(
         (IMAGE, replace(FILTER, dtype=DType.UINT8), BIAS),
-        "Its weights, tensor 1, are UINT8; INT8 is handled.",
+        "Its weights, tensor 1, are UINT8 instead of INT8.",
     ),
     _hybrid(
         (IMAGE, replace(FILTER, shape=(1, 3, 3, 6), dtype=DType.INT4)),

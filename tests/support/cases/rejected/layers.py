@@ -56,8 +56,8 @@ CASES = (
     Rejected(
         "CONV_2D",
         (IMAGE, Tensor(shape=(8, 3, 3, 6), dtype=DType.INT8)),
-        "OP is supported, but tensor type/shape isn't compatible: tensor 1 is INT8, "
-        "FLOAT32 is handled.",
+        "OP is supported, but tensor type/shape isn't compatible: tensor 1 is INT8 "
+        "instead of FLOAT32.",
     ),
     Rejected(
         "CONV_2D",

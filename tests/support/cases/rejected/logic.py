@@ -33,22 +33,22 @@ CASES = (
     Rejected(
         "FLOOR_DIV",
         (_tensor(2, dtype=DType.INT64), _tensor(2, dtype=DType.INT64)),
-        _WRONG_TYPE + "0 is INT64, FLOAT32 or INT32 is handled.",
+        _WRONG_TYPE + "0 is INT64 instead of FLOAT32 or INT32.",
         result=DType.INT64,
     ),
     Rejected(
         "NEG",
         (_tensor(2, dtype=DType.INT16),),
-        _WRONG_TYPE + "0 is INT16, FLOAT32 or INT32 or INT64 is handled.",
+        _WRONG_TYPE + "0 is INT16 instead of FLOAT32, INT32 or INT64.",
         result=DType.INT16,
     ),
-    Rejected("ABS", (_tensor(2),), _WRONG_TYPE + "1 is FLOAT32, INT32 is handled."),
+    Rejected("ABS", (_tensor(2),), _WRONG_TYPE + "1 is FLOAT32 instead of INT32."),
     Rejected(
         "TRANSPOSE",
         (_tensor(2, 3, dtype=DType.BOOL), integers(1, 0)),
-        _WRONG_TYPE + "2 is FLOAT32, BOOL is handled.",
+        _WRONG_TYPE + "2 is FLOAT32 instead of BOOL.",
     ),
-    Rejected("LESS", (computed(2), computed(2)), _WRONG_TYPE + "2 is FLOAT32, BOOL is handled."),
+    Rejected("LESS", (computed(2), computed(2)), _WRONG_TYPE + "2 is FLOAT32 instead of BOOL."),
     Rejected(
         "EQUAL",
         (computed(2), _constant(_LARGE)),
@@ -71,8 +71,8 @@ CASES = (
         "CAST",
         (computed(2),),
         _WRONG_TYPE
-        + "1 is UINT32, BOOL or FLOAT16 or FLOAT32 or INT16 or INT32 or INT64 or INT8 or "
-        "UINT16 or UINT8 is handled.",
+        + "1 is UINT32 instead of BOOL, FLOAT16, FLOAT32, INT16, INT32, INT64, INT8, UINT16 or "
+        "UINT8.",
         result=DType.UINT32,
     ),
     Rejected(

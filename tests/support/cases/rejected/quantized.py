@@ -51,8 +51,6 @@ def _wide(
     return rejected(op, (source, *operands), reason, **result)
 
 
-_UNTYPED = "is handled with quantized ones."
-
 CASES = (
     rejected("CONV_2D", (IMAGE,), "Expected 2 to 3 inputs, but node has 1 inputs."),
     rejected(
@@ -64,7 +62,7 @@ CASES = (
     rejected(
         "CONV_2D",
         (_image(quantization=Quantization((0.5, 1.0), (0, 0))), FILTER, BIAS),
-        "tensor 0 has 2 scales, 1 is handled.",
+        "tensor 0 has 2 scales instead of 1.",
     ),
     rejected(
         "CONV_2D",
@@ -94,7 +92,7 @@ CASES = (
     _wide(
         replace(FILTER, dtype=DType.UINT8),
         _LONG_BIAS,
-        reason="Its weights, tensor 1, are UINT8; INT8 is handled.",
+        reason="Its weights, tensor 1, are UINT8 instead of INT8.",
     ),
     _wide(
         replace(FILTER, shape=(1, 3, 3, 6)),
@@ -150,7 +148,7 @@ CASES = (
     rejected(
         "CONV_2D",
         (replace(IMAGE, dtype=DType.UINT8), replace(FILTER, dtype=DType.INT4), BIAS),
-        "tensor 0 is UINT8, INT16 or INT8 is handled with quantized ones.",
+        "tensor 0 is UINT8 instead of INT16 or INT8.",
         version=7,
     ),
     rejected(
@@ -169,7 +167,7 @@ CASES = (
     rejected(
         "CONV_2D",
         (IMAGE, _filter(0.5, 0.5, dimension=3), BIAS),
-        "tensor 1 has 2 scales along dimension 3, 1 or 8 along 0 are handled.",
+        "tensor 1 has 2 scales along dimension 3 instead of 1 or 8 along 0.",
     ),
     rejected(
         "CONV_2D",

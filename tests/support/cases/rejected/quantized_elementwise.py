@@ -93,13 +93,13 @@ CASES = (
     rejected(
         "QUANTIZE",
         (_FLOATS,),
-        "tensor 1, INT8, has 6 scales, 1 is handled.",
+        "tensor 1, INT8, has 6 scales instead of 1.",
         quantization=replace(_BY_CHANNEL, dimension=2),
     ),
     rejected(
         "QUANTIZE",
         (IMAGE,),
-        "tensor 1 has 6 scales, 1 is handled.",
+        "tensor 1 has 6 scales instead of 1.",
         quantization=_BY_CHANNEL,
     ),
     rejected(
@@ -116,12 +116,12 @@ CASES = (
         result=DType.UINT8,
     ),
     _dequantized(_FLOATS, "Only float16 constants are dequantized; the input is FLOAT32."),
-    _dequantized(IMAGE, "tensor 1 is FLOAT16, FLOAT32 is handled.", result=DType.FLOAT16),
+    _dequantized(IMAGE, "tensor 1 is FLOAT16 instead of FLOAT32.", result=DType.FLOAT16),
     _dequantized(
         replace(_POWERS, quantization=STORABLE), "tensor 0 is INT16 and has the zero point 3."
     ),
     _dequantized(
-        _params(replace(_BY_CHANNEL, dimension=2)), "tensor 0, INT8, has 6 scales, 1 is handled."
+        _params(replace(_BY_CHANNEL, dimension=2)), "tensor 0, INT8, has 6 scales instead of 1."
     ),
     _dequantized(
         replace(IMAGE, shape=(6, 1, 5, 4, 3), quantization=replace(_BY_CHANNEL, dimension=0)),
