@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from litegpu.delegation.profile import KernelProfile, OpTotal, PartitionProfile, Profile
     from litegpu.delegation.report import (
         Advice,
+        Composite,
         DelegationReport,
         LeftOut,
         Partition,
@@ -64,6 +65,7 @@ __all__ = [
     "CompilationError",
     "CompiledModel",
     "CompiledModelError",
+    "Composite",
     "CustomNode",
     "CustomOp",
     "CustomTensor",
@@ -121,6 +123,7 @@ _HOMES: Mapping[str, str] = {
     "CompilationError": "litegpu.errors",
     "CompiledModel": "litegpu.compiled_model",
     "CompiledModelError": "litegpu.errors",
+    "Composite": "litegpu.delegation.report",
     "CustomNode": "litegpu.custom_op",
     "CustomOp": "litegpu.custom_op",
     "CustomTensor": "litegpu.custom_op",

@@ -20,6 +20,8 @@ litegpu on Some GPU (opencl, fp16)
 partition  nodes  kernels  memory (lower bound)    weights   ops
         0      3        2  3.0 MiB (2.9 KiB)       5.0 GiB   CONV_2D x3
         1      1        1  100 B (100 B)           0 B       CONV_2D
+odml.rms_norm: 3 composites with 21 nodes in all, 1 on the GPU
+odml.rope: 1 composite with 0 nodes in all, 0 on the GPU
 
 the split: 2 round trips and 2.5 KiB copied between CPU and GPU, about 41 us per invoke on a GPU
 
@@ -113,6 +115,10 @@ def test_json() -> None:
         "advice": [{"kind": "lanes", "text": "Fewer channels.", "nodes": [0], "seconds": None}],
         "notes": ["One more thing."],
         "quantized": [],
+        "composites": [
+            {"name": "odml.rms_norm", "nodes": [3, 6, 7], "inner_nodes": 21},
+            {"name": "odml.rope", "nodes": [8], "inner_nodes": 0},
+        ],
         "subgraphs": [],
     }
 

@@ -19,7 +19,7 @@ from cases.while_loop import Numbered
 from comparing import mismatch
 from cuda_emulator import EmulatedDevice
 from every_backend import open_device
-from litegpu import DelegationReport, GpuDelegate
+from litegpu import Composite, DelegationReport, GpuDelegate
 from litegpu.backends.base import Device
 from litegpu.delegation.cost_model import CostModel
 from litegpu.engine.loop import DeviceLoop
@@ -292,6 +292,7 @@ def test_a_loop_in_a_composite() -> None:
     report = both(writer.build(), [noise(2, 3)])
     assert report.whole_graph
     assert not report.subgraphs
+    assert report.composites == (Composite("odml.test", (0,), 1),)
 
 
 def test_an_inner_loop_whose_passes_hang_on_data() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from litegpu import DelegationReport
 from litegpu.delegation.cost_model import Estimate, Split
 from litegpu.delegation.profile import KernelProfile, PartitionProfile, Profile
-from litegpu.delegation.report import Advice, LeftOut, Partition, RejectedNode
+from litegpu.delegation.report import Advice, Composite, LeftOut, Partition, RejectedNode
 from litegpu.engine.peaks import Peaks
 from litegpu.ops.common.units import Unit
 from litegpu.zoo.writer import ModelWriter
@@ -36,6 +36,7 @@ REPORT = DelegationReport(
     split=Split(2, 2560, 4.1e-5),
     advice=(Advice("lanes", "Fewer channels.", (0,)),),
     notes=("One more thing.",),
+    composites=(Composite("odml.rms_norm", (3, 6, 7), 21), Composite("odml.rope", (8,), 0)),
 )
 
 

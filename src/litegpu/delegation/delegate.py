@@ -431,7 +431,7 @@ class GpuDelegate:
     ) -> DelegationReport:
         from litegpu.delegation.advice import advise
         from litegpu.delegation.partitioner import quantized_support
-        from litegpu.delegation.report import DelegationReport, rejected_nodes
+        from litegpu.delegation.report import DelegationReport, composites, rejected_nodes
 
         graph, reasons = selection.support.graph, selection.support.reasons
         mode = self.options.quantized_mode()
@@ -452,6 +452,7 @@ class GpuDelegate:
             ),
             notes=tuple(notes),
             quantized=quantized,
+            composites=composites(graph),
         )
 
     def _publish(self, report: DelegationReport, primary: bool) -> None:

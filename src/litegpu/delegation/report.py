@@ -9,7 +9,7 @@ from typing import Any
 
 from litegpu import notebook
 from litegpu.delegation.cost_model import Estimate, Split
-from litegpu.graph import Graph
+from litegpu.graph import Graph, Node
 from litegpu.wording import (
     about,
     counted,
@@ -38,6 +38,35 @@ def rejected_nodes(graph: Graph, reasons: Mapping[int, str]) -> tuple[RejectedNo
         RejectedNode(node.index, node.op, node.version, reasons[node.index])
         for node in graph.nodes
         if node.index in reasons
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Composite:
+    """The STABLEHLO_COMPOSITE nodes of one name, such as "odml.rms_norm".
+
+    The nodes of a composite's graph run in its place; `inner_nodes` is the number of those of all
+    of these graphs together, 0 where they could not be read.
+    """
+
+    name: str
+    nodes: tuple[int, ...]
+    inner_nodes: int
+
+
+def composites(graph: Graph) -> tuple[Composite, ...]:
+    """Return the composites of a graph by name, in the order in which they first occur."""
+    found: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        if node.op == "STABLEHLO_COMPOSITE":
+            found.setdefault(node.params.get("name", ""), []).append(node)
+    return tuple(
+        Composite(
+            name,
+            tuple(node.index for node in nodes),
+            sum(len(inner.nodes) for node in nodes for inner in node.graphs),
+        )
+        for name, nodes in found.items()
     )
 
 
@@ -128,6 +157,8 @@ class DelegationReport:
     """What each way to compute quantized tensors could run, the chosen first; () without any."""
     subgraphs: tuple[DelegationReport, ...] = ()
     """The same on each further graph of the model: other signatures, bodies of IF and WHILE."""
+    composites: tuple[Composite, ...] = ()
+    """The composites of the graph by name; `ops` has them as STABLEHLO_COMPOSITE."""
 
     @property
     def delegated_nodes(self) -> list[int]:
@@ -154,6 +185,7 @@ class DelegationReport:
             "advice": [asdict(each) for each in self.advice],
             "notes": list(self.notes),
             "quantized": [asdict(each) for each in self.quantized],
+            "composites": [asdict(each) for each in self.composites],
             "subgraphs": [each.to_dict() for each in self.subgraphs],
         }
 
@@ -202,7 +234,7 @@ class DelegationReport:
                 for number, part in enumerate(self.partitions)
             ],
         )
-        for line in self._loop_lines():
+        for line in (*self._loop_lines(), *self._composite_lines()):
             yield notebook.paragraph(line)
         if self.split:
             yield notebook.paragraph(_split_line(self.split))
@@ -239,7 +271,7 @@ class DelegationReport:
                 f"{number:9}  {len(part.nodes):5}  {part.kernels:7}  {memory:22}  "
                 f"{shown_size(part.constant_bytes):8}  {ops}"
             )
-        lines += self._loop_lines()
+        lines += [*self._loop_lines(), *self._composite_lines()]
         wide = [name for part in self.partitions for name in part.kept_float32]
         if wide:
             lines += ["", f"float32 after overflow of float16: {shown_names(wide)}"]
@@ -263,6 +295,16 @@ class DelegationReport:
                     f"partition {number} is a loop whose condition is computed on the GPU, and "
                     f"read after every {part.loop_passes} of its passes"
                 )
+
+    def _composite_lines(self) -> Iterator[str]:
+        """Yield the composites by name, and how many of each the GPU runs."""
+        delegated = {*self.delegated_nodes}
+        for each in self.composites:
+            gpu = len(delegated.intersection(each.nodes))
+            yield (
+                f"{each.name}: {counted(len(each.nodes), 'composite')} with "
+                f"{counted(each.inner_nodes, 'node')} in all, {gpu} on the GPU"
+            )
 
     def _cpu_lines(self) -> Iterator[str]:
         """Yield which partitions the CPU runs for the present shapes, and why."""

@@ -192,7 +192,7 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
     "UNIDIRECTIONAL_SEQUENCE_RNN": (*_fields("bool", "time_major"), *_ACTIVATION, *_ASYMMETRIC),
     "UNPACK": (*_fields("int32", "num"), *_AXIS),
     "STABLEHLO_CASE": _counted("branches", "branch_subgraph_indices"),
-    "STABLEHLO_COMPOSITE": (*_fields("address", "name"), *_fields("int32", "subgraph_index")),
+    "STABLEHLO_COMPOSITE": (*_fields("text", "name"), *_fields("int32", "subgraph_index")),
     "STABLEHLO_GATHER": (
         *_counted("longs", "offset_dims", "collapsed_slice_dims", "start_index_map"),
         *_fields("int64", "index_vector_dim"),
