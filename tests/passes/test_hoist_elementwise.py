@@ -253,7 +253,7 @@ def _with_prelu(model: Model) -> list[TensorRef]:
 MODELS: list[tuple[Write, int]] = [
     (_after_reshape, 1),
     (_after_concat, 1),
-    (_repeated, 0),
+    (_repeated, 1),
     (_heads, 2),
     (_with_scalar, 1),
     (_with_prelu, 0),

@@ -18,6 +18,7 @@ from litegpu.passes.join_channels import join_channels
 from litegpu.passes.join_products import join_products
 from litegpu.passes.join_slices import join_slices
 from litegpu.passes.matrix_into_channels import matrix_into_channels
+from litegpu.passes.merge_equal_nodes import merge_equal_nodes
 from litegpu.passes.merge_index_maps import merge_index_maps
 from litegpu.passes.merge_permutations import merge_permutations
 from litegpu.passes.merge_siblings import merge_siblings
@@ -63,6 +64,8 @@ PASSES: tuple[Pass, ...] = (
     index_map_into_window,
     # Index maps that no window has absorbed.
     merge_index_maps,
+    # After merge_index_maps: a map that its reader has absorbed is not merged with an equal one.
+    merge_equal_nodes,
     # After merge_index_maps: each part is one node away from its source.
     join_channels,
     # Before fuse_elementwise, which moves the reading op into its producer.

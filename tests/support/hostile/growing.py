@@ -17,6 +17,11 @@ def _numbers(writer: ModelWriter, *numbers: int) -> TensorRef:
     return writer.constant(np.array(numbers, np.int32))
 
 
+def _sums(writer: ModelWriter, x: TensorRef, count: int) -> list[TensorRef]:
+    """Return sums of a value and numbers: no two are equal."""
+    return [writer.op("ADD", [x, writer.constant(np.float32(i))], [_SHAPE]) for i in range(count)]
+
+
 def constant_readers(count: int) -> bytes:
     """Return a chain whose operations all read the same constant."""
     writer = ModelWriter()
@@ -202,7 +207,7 @@ def views_joined(count: int) -> bytes:
     """Return views that change nothing, joined."""
     writer = ModelWriter()
     x, shape = writer.input(_SHAPE), _numbers(writer, *_SHAPE)
-    parts = [writer.op("NEG", [x], [_SHAPE]) for _ in range(count // 2)]
+    parts = _sums(writer, x, count // 2)
     views = [writer.op("RESHAPE", [part, shape], [_SHAPE]) for part in parts]
     writer.output(writer.op("CONCATENATION", views, [(len(views), 4)], options={"axis": 0}))
     return writer.build()
@@ -212,7 +217,7 @@ def ops_after_join(count: int) -> bytes:
     """Return operations that could each be done to every part of a join."""
     writer = ModelWriter()
     x = writer.input(_SHAPE)
-    parts = [writer.op("NEG", [x], [_SHAPE]) for _ in range(count // 2)]
+    parts = _sums(writer, x, count // 2)
     shape = (len(parts), 4)
     x = writer.op("CONCATENATION", parts, [shape], options={"axis": 0})
     for number in range(count // 2):
@@ -248,6 +253,29 @@ def normalizations(count: int) -> bytes:
     return writer.build()
 
 
+def equal_pairs(count: int) -> bytes:
+    """Return a chain of pairs of equal operations."""
+    writer = ModelWriter()
+    x = writer.input(_SHAPE)
+    for _ in range(count // 3):
+        pair = [writer.op("TANH", [x], [_SHAPE]) for _ in range(2)]
+        x = writer.op("MUL", pair, [_SHAPE])
+    writer.output(x)
+    return writer.build()
+
+
+def equal_operands(count: int) -> bytes:
+    """Return equal operations whose results one reads, with others of their own."""
+    writer = ModelWriter()
+    x, shape = writer.input(_SHAPE), _numbers(writer, 4, 1)
+    parts = [writer.op("TANH", [x], [_SHAPE]) for _ in range(count // 2)]
+    parts += [writer.op("RESHAPE", [part, shape], [(4, 1)]) for part in parts]
+    for some in (parts[: count // 2], parts[count // 2 :]):
+        joined = writer.op("CONCATENATION", some, [_SHAPE], options={"axis": 0})
+        writer.output(joined)
+    return writer.build()
+
+
 def shared_indices(count: int, size: int) -> bytes:
     """Return a chain of look-ups that all read the same list of `size` indices."""
     writer = ModelWriter()
@@ -275,6 +303,6 @@ ALL: Mapping[str, Grow] = {
     for grow in (
         *(constant_readers, constant_fan, chain, pools, tree, unpack_pack, pad_slice, reshapes),
         *(slices, dense_joins, pair_joins, apart, subgraphs, layers, siblings, views_joined),
-        *(ops_after_join, permutations, normalizations, states),
+        *(ops_after_join, permutations, normalizations, states, equal_pairs, equal_operands),
     )
 }
