@@ -167,6 +167,18 @@ class GpuDelegate:
         self._applied.primary = None
         return self._native.address
 
+    def _address_for(self, context: int) -> int:
+        """Return the address of the C struct with which this thread applies it to a graph.
+
+        Without the interpreter of Python, which asks for each model: it is a new model's graph
+        unless the last one has it and the runtime has not asked about it yet. Raises as
+        `_get_native_delegate_pointer`.
+        """
+        primary = self._applied.primary
+        if primary not in (None, context) and self._applied.subgraphs.awaits(context):
+            return self._native.address
+        return self._get_native_delegate_pointer()
+
     def _apply(self, context: int, preview: Preview) -> list[list[int]]:
         """Choose and compile the partitions of an interpreter's graph."""
         try:

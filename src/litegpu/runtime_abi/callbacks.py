@@ -125,7 +125,7 @@ def _answers(
                             status = TfLiteStatus.ERROR
                             interrupt = interrupt or _interrupt_in(raised, error)
                         if interrupt is not None:
-                            status, delivery = ok, _delivery(interrupt)
+                            status, delivery = ok, delivery_of(interrupt)
                         del error, interrupt
                     # Its end takes effect here: no later bytecode could raise the exception.
                     delivery = None  # noqa: F841
@@ -180,7 +180,7 @@ def _is_of_handler(trace: TracebackType | None) -> bool:
     return False
 
 
-def _delivery(error: BaseException) -> object:
+def delivery_of(error: BaseException) -> object:
     """Return an object whose deletion makes this thread raise `error` at its next bytecode.
 
     It is deleted by a call from C to C, since bytecode would be interrupted by its effect.

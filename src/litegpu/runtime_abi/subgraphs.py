@@ -198,6 +198,10 @@ class Subgraphs:
                 stack.enter_context(_acquired(applied, self.numbers[context]))
             yield
 
+    def awaits(self, context: int) -> bool:
+        """Return whether the runtime has yet to ask about the graph of a context."""
+        return self.numbers.get(context, -1) in self._waiting
+
     def done(self, context: int) -> bool:
         """Return whether the runtime has asked about all graphs; then none is kept any longer."""
         self._waiting.discard(self.numbers.get(context, -1))

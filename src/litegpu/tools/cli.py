@@ -30,6 +30,7 @@ TOOLS = {
     "preprocess_coco_minival": "write the ground truth of COCO's images for the evaluation",
     "cache": "list, check, clear and fill the cache of compiled partitions",
     "batch": "run a model on many images or arrays",
+    "build_delegate": "compile a library that other programs load as a delegate",
     "picture_input": "write a model that takes bytes of an image (RGBA, BGR, NV12)",
     "demo": "classify and segment an image, and draw the result",
     "completion": "print a script that completes commands in bash, zsh or fish",

@@ -56,9 +56,10 @@ def try_to_write(flag: str, path: str | None) -> None:
 
 
 def cannot_write(flag: str, path: str | None, error: OSError) -> FileError:
-    """Return the error for a flag's file."""
+    """Return the error for a flag's file, or without a flag for an argument."""
+    name = f"--{flag}={path}" if flag else path
     return FileError(
-        f"--{flag}={path}: the file cannot be written: {error.strerror or error}. "
+        f"{name}: the file cannot be written: {error.strerror or error}. "
         "Name a file in a folder that exists and is writable."
     )
 

@@ -39,6 +39,10 @@ class Flag:
             return ("true", "false")
         return self.kind.values if isinstance(self.kind, _Kind) else self.known
 
+    def parse(self, text: str) -> Any:
+        """Return the value of a text. Raises ArgumentTypeError or ValueError if it has none."""
+        return (_bool if self.kind is bool else self.kind)(text)
+
 
 @dataclass(frozen=True)
 class _Kind:
@@ -137,7 +141,7 @@ class FlagParser(argparse.ArgumentParser):
             default = "" if flag.default in (None, "") else f" (default: {flag.default})".lower()
             self.add_argument(
                 f"--{flag.name}",
-                type=_bool if flag.kind is bool else flag.kind,
+                type=flag.parse,
                 default=flag.default,
                 metavar=flag.metavar or _METAVARS.get(flag.kind, "N"),
                 help=flag.help + default,
@@ -196,7 +200,7 @@ class FlagParser(argparse.ArgumentParser):
         if flag is None:
             return
         try:
-            (_bool if flag.kind is bool else flag.kind)(value)
+            flag.parse(value)
         except (argparse.ArgumentTypeError, ValueError) as error:
             self.exit(
                 2,
