@@ -17,6 +17,7 @@ import pytest
 from containers import Section, bundle, litertlm
 from eval_models import detector
 from litegpu import zoo
+from litegpu.tools import cli
 from litegpu.tools.picture_flag import (
     default_picture,
 )
@@ -80,6 +81,14 @@ def add_containers(folder: Path, model: bytes) -> None:
     (folder / "chat.litertlm").write_bytes(litertlm(sections))
 
 
+def add_library(text: str) -> None:
+    """Add the external delegate to the current folder if a text loads it."""
+    if "./liblitegpu.so" in text:
+        if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+            pytest.skip("no C compiler")
+        assert cli.main(["build-delegate", "liblitegpu.so"]) == 0
+
+
 def add_evaluation(folder: Path) -> None:
     """Add a detector, two pictures, what is on them, and the names of what models tell apart."""
     (folder / "images").mkdir()
@@ -128,6 +137,7 @@ def test_the_documents_show_commands() -> None:
 def test_command(document: str, command: str, folder: Path) -> None:
     program, *arguments = shlex.split(command)
     assert program == "litegpu", f"{document}: console blocks hold litegpu commands, not {program}"
+    add_library(command)
     if "clip.mp4" in command:
         pytest.importorskip("av", reason="PyAV is not installed: pip install 'litegpu[video]'")
         clip("clip.mp4")
@@ -144,5 +154,6 @@ def programs() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("document", "code"), programs())
 def test_python_block(document: str, code: str, folder: Path) -> None:
+    add_library(code)
     result = run(["-c", code])
     assert result.returncode == 0, f"{document}: {result.stderr}"

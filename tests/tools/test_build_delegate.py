@@ -311,6 +311,12 @@ def test_a_python_of_another_version(tmp_path: Path) -> None:
     assert f"built for Python 2.7, but this process has Python {sys.version.split()[0]}" in text
 
 
+def test_a_library_of_another_version(tmp_path: Path) -> None:
+    source = source_text(sys.executable, "").replace("char error[1024]", "char error[2048]")
+    text = created(shared_library(source, tmp_path, *LIBRARIES), "exec(code)")
+    assert "built by another version of litegpu. Run `litegpu build-delegate` again" in text
+
+
 def test_a_subinterpreter(library: Path) -> None:
     assert "cannot be used in a subinterpreter" in created(library, SUBINTERPRETER)
 
@@ -338,7 +344,7 @@ def test_without_a_shared_library_it_says_so(
     [
         (
             None,
-            r"no C compiler: none ofcc, gcc, clang, cl is on PATH\. Install .*--compiler",
+            r"no C compiler: none of cc, gcc, clang, cl is on PATH\. Install .*--compiler",
         ),
         ("mycc", r"no C compiler 'mycc'\. Name one that exists with --compiler=PROGRAM"),
     ],

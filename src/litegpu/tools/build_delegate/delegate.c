@@ -292,19 +292,21 @@ static int connect(Report report) {
       "import ctypes, sys\n"
       "try:\n"
       "    from litegpu.tools.build_delegate.plugin import connect\n"
-      "    connect(%llu)\n"
+      "    connect(%llu, %llu)\n"
       "except BaseException as error:\n"
       "    text = f\"litegpu cannot be used in the Python of this process, {sys.executable}: \"\n"
-      "    text += f\"{error}. Install it there: pip install litegpu\"\n"
+      "    text += str(error) or type(error).__name__\n"
+      "    if isinstance(error, ImportError):\n"
+      "        text += \". Install it there: pip install litegpu\"\n"
       "    ctypes.memmove(%llu, text.encode()[:%d] + bytes(1), len(text.encode()[:%d]) + 1)\n"
       "''', {})\n";
-  char text[sizeof code + 80];
+  char text[sizeof code + 100];
   int size = (int)sizeof plugin.error - 1, held, status;
   ready = 1;
   if (plugin.create) return 1;
   stay_loaded();
   snprintf(text, sizeof text, code, (unsigned long long)(size_t)&plugin,
-           (unsigned long long)(size_t)plugin.error, size, size);
+           (unsigned long long)sizeof plugin, (unsigned long long)(size_t)plugin.error, size, size);
   held = py.acquire_gil();
   plugin.error[0] = 0;
   status = py.run(text, NULL);

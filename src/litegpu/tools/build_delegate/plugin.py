@@ -15,7 +15,7 @@ from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_size_t, c_void_p
 from typing import Any
 
 from litegpu import GpuDelegate
-from litegpu.errors import InterpreterError, OptionsError, did_you_mean
+from litegpu.errors import DelegateLibraryError, InterpreterError, OptionsError, did_you_mean
 from litegpu.runtime_abi import structs
 from litegpu.runtime_abi.callbacks import delivery_of
 from litegpu.runtime_abi.enums import DelegateFlags, TfLiteStatus
@@ -35,7 +35,7 @@ _REPORT = CFUNCTYPE(None, c_char_p)
 
 
 class Plugin(ctypes.Structure):
-    """The C library's `plugin`, as far as Python sets it."""
+    """The C library's `plugin`."""
 
     _fields_ = (
         ("create", c_void_p),
@@ -43,6 +43,7 @@ class Plugin(ctypes.Structure):
         ("end", c_void_p),
         ("apis", c_int),
         ("forking", c_int),
+        ("error", ctypes.c_char * 1024),
     )
 
 
@@ -54,8 +55,16 @@ _delegates: dict[int, GpuDelegate] = {}
 _apis: set[str] = set()
 
 
-def connect(address: int) -> None:
-    """Give the library's `plugin` its functions."""
+def connect(address: int, size: int) -> None:
+    """Give the library's `plugin` its functions.
+
+    Raises DelegateLibraryError if it has another size than this version's.
+    """
+    if size != ctypes.sizeof(Plugin):
+        raise DelegateLibraryError(
+            "The library was built by another version of litegpu. Run `litegpu build-delegate` "
+            "again."
+        )
     found = Plugin.from_address(address)
     _plugins.append(found)
     _note_forks(False)
