@@ -28,7 +28,7 @@ FLAGS = (
 EXAMPLES = (
     "litegpu build-delegate liblitegpu.so",
     "litegpu build-delegate liblitegpu.so --compiler=clang",
-    "benchmark_model --graph=model.tflite --external_delegate_path=./liblitegpu.so \\\n"
+    "litegpu benchmark model.tflite --external_delegate_path=./liblitegpu.so \\\n"
     "    --external_delegate_options='backend:opencl;precision:fp16'",
 )
 NOTES = (
