@@ -96,6 +96,7 @@ class Reshape(Op):
     traits = Trait.CONVEX | Trait.RESIZES | Trait.HOLDS_INPUTS
     launches = 0
     shape_operands = (1,)
+    may_be_empty = (1,)  # the shape of a scalar
     takes = (MOVED, INTEGERS)
     gives = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -65,10 +65,27 @@ def read_graph(context: int, budget: ReadBudget | None = None) -> Graph:
     budget = budget or ReadBudget()
     nodes = tuple(_read_node(context, index, budget) for index in execution_plan(context))
     used = {v for node in nodes for v in (*node.inputs, *node.outputs) if v != ABSENT}
-    values = read_values(context, used, budget)
+    values = _with_empty(nodes, read_values(context, used, budget))
     stored = (value.data for value in values.values() if value.data is not None)
     budget.ranges((array.ctypes.data, array.nbytes) for array in stored)
     return Graph(values, nodes, (), ())
+
+
+def _with_empty(nodes: Sequence[Node], values: dict[int, Value]) -> dict[int, Value]:
+    """Return values with the constants that have no elements, as the shape of a scalar has none.
+
+    The runtime has no memory for them, and does not mark them as constant.
+    """
+    computed = {v for node in nodes for v in node.outputs}
+    return {
+        index: replace(value, data=np.empty(value.shape, value.dtype.value))
+        if value.shape == (0,)
+        and value.dtype.size
+        and index not in computed
+        and not (value.is_variable or value.signature or value.is_constant)
+        else value
+        for index, value in values.items()
+    }
 
 
 def read_values(context: int, indices: Iterable[int], budget: ReadBudget) -> dict[int, Value]:

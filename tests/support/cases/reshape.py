@@ -60,6 +60,7 @@ CASES: tuple[Case, ...] = (
     Reshape(shape=(1, 1, 1, 9), to=(3, 3)),
     Reshape(shape=(1,), to=(0,), by_parameter=True),  # how old converters wrote a scalar
     Reshape(shape=(), to=(1, 1)),
+    Reshape(shape=(1, 1), to=()),  # a constant without elements
     Reshape(to=(1, 2, 3, 2, 1, 2, 1, 5)),
     Reshape(shape=(2, 3, 2, 2, 5, 1), to=(2, 30, 2)),
     # One size that follows from the others; the shape as a parameter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -54,10 +54,19 @@ def activation(node: Node) -> str:
     return f"Unsupported fused activation: {found}"
 
 
-def shapes(graph: Graph, node: Node) -> str:
-    """Require tensors of at most `MAX_RANK` dimensions and of a sane size."""
-    for v in (*node.inputs, *node.outputs):
-        if v != ABSENT and (reason := size(v, graph.values[v].shape)):
+def shapes(graph: Graph, node: Node, may_be_empty: Collection[int] = ()) -> str:
+    """Require tensors of at most `MAX_RANK` dimensions and of a sane size.
+
+    `may_be_empty` are the positions of inputs that may be constants without elements.
+    """
+    for position, v in enumerate((*node.inputs, *node.outputs)):
+        if v == ABSENT or (
+            position in may_be_empty
+            and graph.values[v].shape == (0,)
+            and graph.values[v].is_constant
+        ):
+            continue
+        if reason := size(v, graph.values[v].shape):
             return reason
     return ""
 

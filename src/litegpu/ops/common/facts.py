@@ -42,6 +42,8 @@ class OpFacts:
     """
     shape_operands: ClassVar[tuple[int, ...]] = ()
     """The inputs whose data determine the shape of the result, by position."""
+    may_be_empty: ClassVar[tuple[int, ...]] = ()
+    """The inputs that may be constants without elements, by position."""
     shape_unknown: ClassVar[bool] = False
     """Whether the shape of the result depends on the data of any input, or on a subgraph."""
     shape_stated: ClassVar[bool] = False

@@ -217,7 +217,9 @@ def _reason(graph: Graph, node: Node, op: Op, quantized: QuantizedMode | None) -
     highest = op.max_version
     if quantized is not None and _has_scales(graph, node):
         highest = max(highest, op.quantized_version)
-    reason = checks.first_of(checks.version(node, highest), checks.shapes(graph, node))
+    reason = checks.first_of(
+        checks.version(node, highest), checks.shapes(graph, node, op.may_be_empty)
+    )
     if not reason and op.exact is not None and types.is_quantized(graph, node):
         return op.exact.check(graph, node)
     if not reason:
