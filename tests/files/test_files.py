@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 
 import litegpu
-from containers import BLOCK, Section, bundle, litertlm, shared_items
+from containers import bundle, shared_items
 from fuzzing.containers import try_damaged
 from litegpu import CompiledModel, GpuDelegate, files
 from litegpu.errors import CompiledModelError, ModelError
 from litegpu.files.flatbuffer import Flatbuffer
 from litegpu.runtime_abi.file import ModelFile
 from litegpu.tools.cli import main
+from litegpu.zoo.containers import BLOCK, Section, litertlm
 from small_models import chain, two_signatures
 
 ABS, NEG = chain(["ABS"]), chain(["NEG"])

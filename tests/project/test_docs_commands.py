@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from containers import Section, bundle, litertlm
+from containers import bundle
 from eval_models import detector
 from litegpu import zoo
 from litegpu.tools import cli
 from litegpu.tools.picture_flag import (
     default_picture,
 )
+from litegpu.zoo.containers import Section, litertlm
 from places import ROOT, SOURCE
 from seeing_models import clip
 from small_models import keywords

@@ -13,10 +13,10 @@ import pytest
 
 from eval_models import picture
 from litegpu.errors import FileError
+from litegpu.files.wire import fields, message
 from litegpu.tools import cli
 from litegpu.tools.evaluation.average_precision import Detection
 from litegpu.tools.evaluation.ground_truth import TruePicture, as_proto, read_ground_truth
-from litegpu.tools.wire import fields, message
 
 LABELS = ["background", "person", "traffic light"]
 

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pytest
 
 from litegpu.errors import ModelError
+from litegpu.files.wire import message, repeated
 from litegpu.tools import cli
 from litegpu.tools.inference_diff import beyond_lines
 from litegpu.tools.inference_diff.differences import GaussianInputs, compare_runs
-from litegpu.tools.wire import message, repeated
 from litegpu.zoo.writer import ModelWriter
 from small_models import CPU_ONLY, chain, fully_convolutional
 from wire_reader import parsed

@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from eval_models import LABELS, colour_classifier, detector, picture
+from litegpu.files.wire import fields
 from litegpu.tools import (
     cli,
     engines,
@@ -27,7 +28,6 @@ from litegpu.tools.evaluation.average_precision import Detection, average_precis
 from litegpu.tools.imagenet_image_classification import best_classes, top_accuracies
 from litegpu.tools.reports.evaluations import detection_sections
 from litegpu.tools.reports.sections import Gallery
-from litegpu.tools.wire import fields
 from places import SOURCE
 from real_models import find
 from small_models import chain

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from litegpu.files.wire import fields
 from litegpu.tools.proto import Named, Proto
-from litegpu.tools.wire import fields
 from wire_reader import parsed
 
 MESSAGE = Proto(

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from litegpu.errors import MissingDependencyError, ModelError
+from litegpu.files.wire import message, repeated
 from litegpu.tools.engines.jobs import Arrays, BatchPlan
 from litegpu.tools.evaluation import FAILED as TASK_FAILED
 from litegpu.tools.evaluation import pictures as evaluation
@@ -25,7 +26,6 @@ from litegpu.tools.flags import Flag
 from litegpu.tools.lines import info, warn
 from litegpu.tools.reports.evaluations import detection_sections
 from litegpu.tools.stats import figure
-from litegpu.tools.wire import message, repeated
 
 ARGUMENTS = {"model": "a model file (also --model_file=FILE), a known name, or zoo:NAME"}
 FLAGS = (

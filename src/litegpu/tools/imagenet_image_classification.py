@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from litegpu.errors import FileError, ModelError
+from litegpu.files.wire import message, repeated
 from litegpu.tools.engines.jobs import Arrays, BatchPlan
 from litegpu.tools.evaluation import FAILED as TASK_FAILED
 from litegpu.tools.evaluation import pictures as evaluation
@@ -17,7 +18,6 @@ from litegpu.tools.flags import Flag
 from litegpu.tools.lines import warn
 from litegpu.tools.reports.evaluations import Guessed, classification_sections
 from litegpu.tools.stats import figure
-from litegpu.tools.wire import message, repeated
 
 ARGUMENTS = {"model": "a model file (also --model_file=FILE), a known name, or zoo:NAME"}
 GROUND_TRUTH = Flag(

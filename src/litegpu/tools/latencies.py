@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from litegpu.tools.wire import message
+from litegpu.files.wire import message
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Union
 
 import numpy as np
 
-from litegpu.tools.wire import Value, message, varints
+from litegpu.files.wire import Value, message, varints
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ The architectures are the published ones, operation by operation; only the weigh
 """
 
 from litegpu.zoo.files import model_bytes, resolve_model
-from litegpu.zoo.registry import has_random_weights, is_zoo_name, load, names
+from litegpu.zoo.registry import has_random_weights, is_zoo_name, load, load_language_model, names
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "has_random_weights",
     "is_zoo_name",
     "load",
+    "load_language_model",
     "model_bytes",
     "names",
     "resolve_model",

@@ -7,7 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from litegpu.errors import OptionsError, did_you_mean
-from litegpu.zoo import deeplab, mobilenet, mobilevit, posenet, resnet, ssd, vit, whisper
+from litegpu.zoo import (
+    deeplab,
+    language,
+    mobilenet,
+    mobilevit,
+    posenet,
+    resnet,
+    ssd,
+    vit,
+    whisper,
+)
 from litegpu.zoo.layers import Net
 from litegpu.zoo.quantized import QuantizedNet
 from litegpu.zoo.transformer import TransformerNet
@@ -23,6 +33,7 @@ Value = int | float | str
 
 _NETS: Mapping[str, type[Net]] = {"float32": Net, "float16": Net, "int8": QuantizedNet}
 _TRANSFORMERS: Mapping[str, type[Net]] = {"float32": TransformerNet, "float16": TransformerNet}
+_LANGUAGE: Mapping[str, type[Net]] = {"float32": language.LanguageNet}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,7 @@ _MODELS = {
     "whisper_tiny_encoder": Model(
         whisper.build, {"batch": 1, "frames": 3000, "layers": 4}, _TRANSFORMERS
     ),
+    "tiny_lm": Model(language.build, {"layers": 2, "context": 512}, _LANGUAGE),
 }
 
 # Parameters of every model: they change the weights or how they are stored, not the network.
@@ -95,6 +107,7 @@ _PARAMETERS: Mapping[str, _Number | _Variants] = {
     "width": _Number(float, 0.1, 4.0),
     "stride": _Variants((16, 32)),
     "layers": _Number(int, 1, 64),
+    "context": _Number(int, 32, 32768),
     "frames": _Number(int, 2, 30000),
     "seed": _Number(int, 0, 2**32 - 1),
 }
@@ -130,6 +143,24 @@ def load(name: str) -> bytes:
         OptionsError: Unknown model or parameter, or a value that a parameter cannot have.
         MissingDependencyError: The packages of the extra `zoo` are not installed.
     """
+    return _build(*_named(name))
+
+
+def load_language_model(name: str) -> bytes:
+    """Build a language model of the zoo and return it as the bytes of a .litertlm file.
+
+    Its tokenizer and chat template are in the file, too. Raises OptionsError for a model of another
+    kind, and as `load` does.
+    """
+    key, model, values = _named(name)
+    if model.nets is not _LANGUAGE:
+        known = [PREFIX + each for each in _MODELS if _MODELS[each].nets is _LANGUAGE]
+        raise OptionsError(f"'{name}' is not a language model. Use {' or '.join(known)}.")
+    return language.language_file(_build(key, model, values), int(values["context"]))
+
+
+def _named(name: str) -> tuple[str, Model, Mapping[str, Value]]:
+    """Return the key of a model, how to build it, and its parameters. Raises OptionsError."""
     key, _, query = name.removeprefix(PREFIX).partition("?")
     if key not in _MODELS:
         raise OptionsError(f"Unknown zoo model '{name}'.{did_you_mean(PREFIX + key, names())}")
@@ -137,6 +168,11 @@ def load(name: str) -> bytes:
     values = {**_COMMON, **model.defaults}
     if query:
         values.update(_parse(name, query, values, model))
+    return key, model, values
+
+
+def _build(key: str, model: Model, parameters: Mapping[str, Value]) -> bytes:
+    values = dict(parameters)
     weights, seed = values.pop("weights"), values.pop("seed")
     writer = ModelWriter(f"{_DESCRIPTION}{key}", float16_weights=weights == "float16")
     net = model.nets[str(weights)]

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from containers import Section, bundle, litertlm
+from containers import bundle
 from fuzzing.damage import damage_bytes
 from fuzzing.oracle import Finding, Tally
 from fuzzing.seeds import Source
 from litegpu import files
 from litegpu.errors import ModelError
+from litegpu.zoo.containers import Section, litertlm
 
 _MODEL = b"\x1c\0\0\0TFL3" + bytes(100)
 _INNER = bundle({"a.tflite": _MODEL, "b.txt": b"text"})

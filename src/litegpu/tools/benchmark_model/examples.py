@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from litegpu.errors import ModelError
-from litegpu.tools.wire import message, repeated, varints
+from litegpu.files.wire import message, repeated, varints
 
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
 """Field numbers of a Feature."""

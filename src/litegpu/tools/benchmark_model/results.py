@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from litegpu.files.wire import Value, message
 from litegpu.tools.benchmark_model.energy import Energy
 from litegpu.tools.benchmark_model.memory import resident_kb
 from litegpu.tools.benchmark_model.memory_gpu import GpuPeak
 from litegpu.tools.benchmark_model.session import Session
 from litegpu.tools.lines import info, warn
 from litegpu.tools.stats import Stats, figure
-from litegpu.tools.wire import Value, message
 
 _PERCENTILES = (50, 90, 95, 99)
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from litegpu.errors import FileError
+from litegpu.files.wire import fields, message, repeated
 from litegpu.tools.evaluation.average_precision import Detection
-from litegpu.tools.wire import fields, message, repeated
 
 _PROTO_START = b"\n"
 """The tag of field 1, the first byte of every non-empty file of the proto."""

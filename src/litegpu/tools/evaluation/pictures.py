@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from litegpu import DelegationReport
 from litegpu.errors import FileError, OptionsError
+from litegpu.files.wire import message
 from litegpu.tools import engines
 from litegpu.tools.console import progress
 from litegpu.tools.engines.jobs import Arrays, BatchPlan, Job, Place, Value
@@ -44,7 +45,6 @@ from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.reports.sections import Page, Section, Table
 from litegpu.tools.reports.timing import latency_sections
 from litegpu.tools.stats import figure
-from litegpu.tools.wire import message
 
 Predicted = TypeVar("Predicted", contravariant=True)
 

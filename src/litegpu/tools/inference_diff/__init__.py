@@ -13,6 +13,7 @@ import numpy as np
 
 from litegpu import DelegationReport
 from litegpu.errors import ModelError
+from litegpu.files.wire import message, repeated
 from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.tools.console import progress
 from litegpu.tools.evaluation import (
@@ -41,7 +42,6 @@ from litegpu.tools.registrar import REGISTRAR_FLAGS
 from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.reports.sections import Page, Section
-from litegpu.tools.wire import message, repeated
 
 ARGUMENTS = {"model": "a model file (also --model_file=FILE), a known name, or zoo:NAME"}
 FLAGS = (

@@ -1,0 +1,317 @@
+"""A small language model, as litert-torch writes it, and its file (.litertlm)."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from litegpu.files.wire import message
+from litegpu.zoo import weights
+from litegpu.zoo.containers import Section, litertlm
+from litegpu.zoo.layers import Net
+from litegpu.zoo.weights import Moments
+from litegpu.zoo.writer import TensorRef
+
+PREFILL = (8, 32)
+"""Numbers of tokens of the signatures `prefill_N`."""
+_CHANNELS, _HEADS, _CACHE_HEADS, _DEPTH, _HIDDEN = 64, 4, 2, 16, 128
+_EPSILON = 1e-5
+_STANDARD, _BRANCH = Moments(0.0, 1.0), Moments(0.0, 0.5)
+_LOGITS = Moments(0.0, 4.0)
+_GATED = Moments(0.0, 0.35)
+_SPECIAL = ("<pad>", "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>")
+_MERGES = (
+    *("t h", "i n", "e r", "o n", "r e", "a n", "o r", "e n", "a t", "e s", "th e", "in g"),
+    *("Ġ t", "Ġ a", "Ġ o", "Ġ s", "Ġ w", "Ġ c", "Ġ the", "Ġa n", "Ġo f", "Ġ in", "Ġt o", "i s"),
+    *("o u", "l l", "er s", "e d", "Ġ m", "o d", "e l", "Ġm od", "Ġmod el", "Ġan d", "Ġ is"),
+)
+"""Pairs that the tokenizer merges, in order; `Ġ` is a space."""
+_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<start_of_turn>{{ message['role'] }}\n"
+    "{{ message['content'] }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+_BYTES, _MERGED = 256, len(_MERGES)
+_WORDS = len(_SPECIAL) + _BYTES + _MERGED
+
+
+class LanguageNet(Net):
+    """Adds the layers of a decoder with rotary positions and grouped queries."""
+
+    def linear(
+        self, x: TensorRef, units: int, name: str, source: Moments, result: Moments
+    ) -> TensorRef:
+        """Add FULLY_CONNECTED of each token, without a bias."""
+        matrix = weights.dense(f"{self.key}/{name}", (units, x.shape[-1]), source, result)[0]
+        operands = [x, self.writer.weights(matrix, name=f"{name}/weight"), None]
+        options = {"keep_num_dims": True}
+        shape = (*x.shape[:-1], units)
+        return self.op("FULLY_CONNECTED", operands, shape, name, options, version=5)
+
+    def op(
+        self,
+        builtin: str,
+        inputs: Sequence[TensorRef | None],
+        shape: Sequence[int],
+        name: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        version: int = 1,
+        dtype: str = "float32",
+    ) -> TensorRef:
+        """Add an operation with one result."""
+        return self.writer.op(
+            builtin, inputs, [shape], options=options, version=version, dtype=dtype, name=name
+        )
+
+    def numbers(self, values: Sequence[int], name: str) -> TensorRef:
+        """Return a constant of integers."""
+        return self.writer.constant(values, "int32", name=name)
+
+    def reshaped(self, x: TensorRef, shape: Sequence[int], name: str) -> TensorRef:
+        """Add RESHAPE, to a shape that a constant states."""
+        sizes = self.numbers(shape, f"{name}/shape")
+        return self.op("RESHAPE", [x, sizes], shape, name, dtype=x.dtype)
+
+    def binary(self, builtin: str, a: TensorRef, b: TensorRef, name: str) -> TensorRef:
+        """Add an element-wise operation; the result has the shape of `a`."""
+        return self.op(builtin, [a, b], a.shape, name)
+
+    def norm(self, x: TensorRef, name: str) -> TensorRef:
+        """Add a root mean square normalization."""
+        squares = self.binary("MUL", x, x, f"{name}/square")
+        axis = self.numbers([len(x.shape) - 1], f"{name}/axis")
+        means = self.op("MEAN", [squares, axis], x.shape[:-1], f"{name}/mean")
+        small = self.writer.constant(_EPSILON, "float32", name=f"{name}/epsilon")
+        means = self.binary("ADD", means, small, f"{name}/add")
+        means = self.reshaped(means, (*x.shape[:-1], 1), f"{name}/unsqueeze")
+        inverse = self.op("RSQRT", [means], means.shape, f"{name}/rsqrt")
+        return self.binary("MUL", x, inverse, f"{name}/mul")
+
+    def transpose(self, x: TensorRef, order: Sequence[int], name: str) -> TensorRef:
+        """Add TRANSPOSE."""
+        shape = [x.shape[axis] for axis in order]
+        return self.op("TRANSPOSE", [x, self.numbers(order, f"{name}/perm")], shape, name)
+
+    def rotated(self, x: TensorRef, angles: tuple[TensorRef, TensorRef], name: str) -> TensorRef:
+        """Turn the channels of `[1, heads, tokens, depth]` by the cosines and sines of angles."""
+        half = (*x.shape[:-1], x.shape[-1] // 2)
+        parts = []
+        for number in range(2):
+            begin = self.numbers([0, 0, 0, number * half[-1]], f"{name}/begin_{number}")
+            size = self.numbers(half, f"{name}/size")
+            parts.append(self.op("SLICE", [x, begin, size], half, f"{name}/slice_{number}"))
+        minus = self.writer.constant(-1.0, "float32", name=f"{name}/minus")
+        turned = [self.binary("MUL", parts[1], minus, f"{name}/neg"), parts[0]]
+        other = self.op("CONCATENATION", turned, x.shape, f"{name}/cat", {"axis": 3})
+        kept = self.binary("MUL", x, angles[0], f"{name}/cos")
+        return self.binary("ADD", kept, self.binary("MUL", other, angles[1], f"{name}/sin"), name)
+
+
+def build(net: LanguageNet, *, layers: int, context: int) -> None:
+    """Add the signatures `prefill_8`, `prefill_32` and `decode`, each with its own graph.
+
+    Their inputs are `tokens`, `input_pos`, `mask` and the caches of each layer, of `context`
+    positions: keys `[1, heads, context, depth]`, values `[1, heads, depth, context]`. Results are
+    the caches, and in `decode` the logits of the token.
+    """
+    signatures = [*((f"prefill_{count}", count) for count in PREFILL), ("decode", 1)]
+    for number, (name, tokens) in enumerate(signatures):
+        writer = net.writer.subgraph() if number else net.writer
+        _signature(LanguageNet(net.key, writer), name, tokens, layers, context)
+
+
+def _signature(net: LanguageNet, name: str, tokens: int, layers: int, context: int) -> None:
+    writer, decodes = net.writer, tokens == 1
+    inputs = {
+        "tokens": writer.input((1, tokens), "int32", name=f"{name}_tokens"),
+        "input_pos": writer.input((tokens,), "int32", name=f"{name}_input_pos"),
+        "mask": writer.input((1, 1, tokens, context), name=f"{name}_mask"),
+    }
+    shapes = {
+        "k": (1, _CACHE_HEADS, context, _DEPTH),
+        "v": (1, _CACHE_HEADS, _DEPTH, context),
+    }
+    for layer in range(layers):
+        for kind, shape in shapes.items():
+            key = f"kv_cache_{kind}_{layer}"
+            inputs[key] = writer.input(shape, name=f"{name}_{key}")
+    results: dict[str, TensorRef] = {}
+    x = _embedded(net, inputs["tokens"])
+    angles = _angles(net, inputs["input_pos"])
+    places = _places(net, inputs["input_pos"])
+    for layer in range(layers):
+        # What the last layer of a prefill adds to its caches is all that is needed of it.
+        x = _layer(net, x, inputs, angles, places, layer, results, decodes or layer < layers - 1)
+    if decodes:
+        last = net.norm(x, "norm")
+        results["logits"] = net.linear(last, _WORDS, "lm_head", _STANDARD, _LOGITS)
+    writer.output(*results.values())
+    writer.signature(name, inputs, results)
+
+
+def _embedded(net: LanguageNet, tokens: TensorRef) -> TensorRef:
+    table = weights.dense(f"{net.key}/embed", (_WORDS, _CHANNELS), _STANDARD, _STANDARD)[0]
+    # The sum of a row has the moments, so each element has a part of them.
+    table = np.float32(_CHANNELS**0.5) * table
+    count = tokens.shape[1]
+    operands = [net.reshaped(tokens, (count,), "embed/tokens"), net.writer.weights(table, name="e")]
+    rows = net.op("EMBEDDING_LOOKUP", operands, (count, _CHANNELS), "embed")
+    return net.reshaped(rows, (1, count, _CHANNELS), "embed/rows")
+
+
+def _angles(net: LanguageNet, positions: TensorRef) -> tuple[TensorRef, TensorRef]:
+    """Add the cosines and sines `[1, tokens, depth]`, of frequencies that are powers of 2."""
+    count = positions.shape[0]
+    column = net.reshaped(positions, (1, count, 1), "rope/positions")
+    column = net.op("CAST", [column], column.shape, "rope/cast")
+    powers = np.ldexp(np.float32(1), -np.arange(_DEPTH // 2)).astype(np.float32)
+    frequencies = net.writer.constant(powers.reshape(1, 1, -1), name="rope/frequencies")
+    half = net.op("MUL", [column, frequencies], (1, count, _DEPTH // 2), "rope/angles")
+    shape = (1, count, _DEPTH)
+    angles = net.op("CONCATENATION", [half, half], shape, "rope/both", {"axis": 2})
+    cosines, sines = (net.op(each, [angles], shape, f"rope/{each}") for each in ("COS", "SIN"))
+    return cosines, sines
+
+
+def _places(net: LanguageNet, positions: TensorRef) -> Mapping[str, TensorRef]:
+    """Add where the caches are updated: at the first position."""
+    ends = [net.numbers([each], f"place/{each}") for each in (0, 1)]
+    first = net.op("SLICE", [positions, *ends], (1,), "place/first", dtype="int32")
+    first = net.reshaped(first, (), "place/scalar")
+    zero = net.writer.constant(0, "int32", name="place/zero")
+    places = {"k": [zero, zero, first, zero], "v": [zero, zero, zero, first]}
+    options = {"values_count": 4, "axis": 0}
+    return {
+        kind: net.op("PACK", each, (4,), f"place/{kind}", options, dtype="int32")
+        for kind, each in places.items()
+    }
+
+
+def _layer(
+    net: LanguageNet,
+    x: TensorRef,
+    inputs: Mapping[str, TensorRef],
+    angles: tuple[TensorRef, TensorRef],
+    places: Mapping[str, TensorRef],
+    layer: int,
+    results: dict[str, TensorRef],
+    whole: bool,
+) -> TensorRef:
+    """Add a layer, and its caches to `results`; if it is not needed as a whole, no more."""
+    name, count = f"layers.{layer}", x.shape[1]
+    inner = net.norm(x, f"{name}/input_norm")
+
+    def heads(number: int, part: str) -> TensorRef:
+        units = number * _DEPTH
+        rows = net.linear(inner, units, f"{name}/{part}_proj", _STANDARD, _STANDARD)
+        rows = net.reshaped(rows, (1, count, number, _DEPTH), f"{name}/{part}/split")
+        return net.transpose(rows, (0, 2, 1, 3), f"{name}/{part}/heads")
+
+    new = {"k": net.rotated(heads(_CACHE_HEADS, "k"), angles, f"{name}/k/rope")}
+    new["v"] = net.transpose(heads(_CACHE_HEADS, "v"), (0, 1, 3, 2), f"{name}/v/turned")
+    for kind, rows in new.items():
+        key = f"kv_cache_{kind}_{layer}"
+        operands = [inputs[key], rows, places[kind]]
+        shape = inputs[key].shape
+        results[key] = net.op("DYNAMIC_UPDATE_SLICE", operands, shape, f"{name}/{kind}/cache")
+    if not whole:
+        return x
+    query = net.rotated(heads(_HEADS, "q"), angles, f"{name}/q/rope")
+    keys, values = (results[f"kv_cache_{kind}_{layer}"] for kind in "kv")
+    attended = _attended(net, query, keys, values, inputs["mask"], name)
+    branch = net.linear(attended, _CHANNELS, f"{name}/o_proj", _BRANCH, _BRANCH)
+    x = net.binary("ADD", x, branch, f"{name}/add")
+    inner = net.norm(x, f"{name}/mlp_norm")
+    gate = net.linear(inner, _HIDDEN, f"{name}/gate_proj", _STANDARD, _STANDARD)
+    chance = net.op("LOGISTIC", [gate], gate.shape, f"{name}/sigmoid")
+    up = net.linear(inner, _HIDDEN, f"{name}/up_proj", _STANDARD, _STANDARD)
+    gate = net.binary("MUL", gate, chance, f"{name}/silu")
+    gated = net.binary("MUL", gate, up, f"{name}/gated")
+    branch = net.linear(gated, _CHANNELS, f"{name}/down_proj", _GATED, _BRANCH)
+    return net.binary("ADD", x, branch, f"{name}/add_1")
+
+
+def _attended(
+    net: LanguageNet,
+    query: TensorRef,
+    keys: TensorRef,
+    values: TensorRef,
+    mask: TensorRef,
+    name: str,
+) -> TensorRef:
+    """Add attention: the queries of the heads that share keys are rows of one matrix."""
+    count, context, group = query.shape[2], keys.shape[2], _HEADS // _CACHE_HEADS
+    rows = (1, _CACHE_HEADS, group * count)
+    scale = net.writer.constant(_DEPTH**-0.5, "float32", name=f"{name}/scale")
+    query = net.binary("MUL", query, scale, f"{name}/scaled")
+    query = net.reshaped(query, (*rows, _DEPTH), f"{name}/grouped")
+    right = {"adj_x": False, "adj_y": True}
+    scores = net.op("BATCH_MATMUL", [query, keys], (*rows, context), f"{name}/qk", right)
+    shape = (1, 1, group * count, context)
+    masks = net.op("CONCATENATION", [mask] * group, shape, f"{name}/masks", {"axis": 2})
+    scores = net.binary("ADD", scores, masks, f"{name}/masked")
+    chances = net.op("SOFTMAX", [scores], scores.shape, f"{name}/softmax", {"beta": 1.0})
+    found = net.op("BATCH_MATMUL", [chances, values], (*rows, _DEPTH), f"{name}/av", right)
+    found = net.reshaped(found, (1, _HEADS, count, _DEPTH), f"{name}/ungrouped")
+    found = net.transpose(found, (0, 2, 1, 3), f"{name}/tokens")
+    return net.reshaped(found, (1, count, _CHANNELS), f"{name}/joined")
+
+
+def language_file(model: bytes, context: int) -> bytes:
+    """Return the .litertlm file of a model of `build`: metadata, tokenizer and model.
+
+    The tokenizer has a token for each byte, some for parts of English words, and special ones.
+    """
+    tokenizer = json.dumps(_tokenizer(), ensure_ascii=False).encode()
+    sections = (
+        Section(_metadata(context), 5, ""),
+        Section(len(tokenizer).to_bytes(8, "little") + zlib.compress(tokenizer), 6, ""),
+        Section(model),
+    )
+    return litertlm(sections)
+
+
+def _metadata(context: int) -> bytes:
+    """Return an LlmMetadata message."""
+    stops = [message((2, message((2, each)))) for each in ("<eos>", "<end_of_turn>\n")]
+    return b"".join(
+        (message((1, message((2, "<bos>")))), *stops, message((5, context), (7, _TEMPLATE)))
+    )
+
+
+def _tokenizer() -> Mapping[str, Any]:
+    """Return the description of a byte pair encoding, as Hugging Face's tokenizers read it."""
+    words = [*_SPECIAL, *_letters()]
+    words += [each.replace(" ", "") for each in _MERGES]
+    options = {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": number, "content": word, **flags, "special": True}
+            for number, word in enumerate(_SPECIAL)
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "ByteLevel", **options},
+        "post_processor": None,
+        "decoder": {"type": "ByteLevel", **options},
+        "model": {
+            "type": "BPE",
+            "vocab": {word: number for number, word in enumerate(words)},
+            "merges": [each.split(" ") for each in _MERGES],
+        },
+    }
+
+
+def _letters() -> list[str]:
+    """Return the printable character that stands for each byte, as GPT-2's tokenizer has them."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(_BYTES, 2 * _BYTES))
+    return [chr(each if each in printable else next(others)) for each in range(_BYTES)]
