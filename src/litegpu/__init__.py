@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from litegpu.engine.peaks import Peaks
     from litegpu.errors import (
         BindingError,
+        CacheFullError,
         CompilationError,
         CompiledModelError,
         DeviceLostError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         ForkedProcessError,
         InterpreterError,
         InvokeTimeoutError,
+        LanguageModelError,
         LitegpuError,
         MissingDependencyError,
         ModelError,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
         RunTimeoutError,
         UnsupportedDeviceError,
     )
+    from litegpu.language_model import LanguageModel
     from litegpu.options import (
         ExperimentalFlags,
         GpuDelegateKeywords,
@@ -62,6 +65,7 @@ __all__ = [
     "Advice",
     "Batcher",
     "BindingError",
+    "CacheFullError",
     "CompilationError",
     "CompiledModel",
     "CompiledModelError",
@@ -87,6 +91,8 @@ __all__ = [
     "InterpreterError",
     "InvokeTimeoutError",
     "KernelProfile",
+    "LanguageModel",
+    "LanguageModelError",
     "Launch",
     "LeftOut",
     "LitegpuError",
@@ -120,6 +126,7 @@ _HOMES: Mapping[str, str] = {
     "Advice": "litegpu.delegation.report",
     "Batcher": "litegpu.compiled_model",
     "BindingError": "litegpu.errors",
+    "CacheFullError": "litegpu.errors",
     "CompilationError": "litegpu.errors",
     "CompiledModel": "litegpu.compiled_model",
     "CompiledModelError": "litegpu.errors",
@@ -145,6 +152,8 @@ _HOMES: Mapping[str, str] = {
     "InterpreterError": "litegpu.errors",
     "InvokeTimeoutError": "litegpu.errors",
     "KernelProfile": "litegpu.delegation.profile",
+    "LanguageModel": "litegpu.language_model",
+    "LanguageModelError": "litegpu.errors",
     "Launch": "litegpu.custom_op",
     "LeftOut": "litegpu.delegation.report",
     "LitegpuError": "litegpu.errors",

@@ -113,6 +113,14 @@ class ModelError(LitegpuError, ValueError):
     """A model file is missing, damaged, or not a TensorFlow Lite model."""
 
 
+class LanguageModelError(LitegpuError, ValueError):
+    """A prompt, a message or an argument is not what a language model takes."""
+
+
+class CacheFullError(LanguageModelError):
+    """The tokens of a session do not fit the cache of the language model."""
+
+
 class OperationError(LitegpuError, ValueError):
     """A user's operation cannot be registered, or violates its interface."""
 

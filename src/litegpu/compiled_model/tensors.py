@@ -98,6 +98,15 @@ class ModelTensors:
         """The first signature, which a call of the model runs: its inputs and outputs as of now."""
         return self._signature(0)
 
+    @property
+    def signatures(self) -> tuple[Signature, ...]:
+        """All signatures in the order of the file: their inputs and outputs as of now."""
+        return tuple(self._open())
+
+    def runs_directly(self, index: int) -> bool:
+        """Whether the GPU runs a whole signature, on its buffers and without the interpreter."""
+        return self._main.runs_directly(self._signature(index))
+
     def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
         """Return the names of inputs and outputs of each signature."""
         return {

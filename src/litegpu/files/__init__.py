@@ -30,6 +30,7 @@ __all__ = [
     "located",
     "map_model",
     "open_container",
+    "open_content",
     "read_model",
 ]
 
@@ -99,7 +100,7 @@ def open_container(path: str | os.PathLike[str]) -> Container | None:
         ModelError: the container is damaged.
         OSError: the file cannot be read.
     """
-    return _container(os.fspath(path), _mapped(path))
+    return open_content(os.fspath(path), _mapped(path))
 
 
 def map_model(name: str | os.PathLike[str]) -> memoryview:
@@ -113,7 +114,7 @@ def map_model(name: str | os.PathLike[str]) -> memoryview:
     """
     path, member = located(name)
     data = _mapped(path)
-    container = _container(path, data)
+    container = open_content(path, data)
     if container is not None:
         return container.model(member).view()
     if member:
@@ -129,7 +130,11 @@ def read_model(name: str | os.PathLike[str]) -> bytes:
     return bytes(map_model(name))
 
 
-def _container(path: str, data: memoryview) -> Container | None:
+def open_content(path: str, data: memoryview) -> Container | None:
+    """Return the container that the bytes of a file are, None for any other.
+
+    `path` is for messages. Raises ModelError for a damaged one.
+    """
     start = bytes(data[:8])
     if start == LITERTLM_IDENTIFIER:
         from litegpu.files import litertlm

@@ -1,0 +1,51 @@
+"""The caches of a session, in the memory of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from litegpu.tensor_buffer import TensorBuffer
+
+Buffers = Mapping[str, TensorBuffer]
+
+
+@dataclass
+class Caches:
+    """Two buffers for each cache: a run reads the one and writes the other.
+
+    So a run that fails leaves the tokens before it as they were.
+    """
+
+    present: Buffers
+    """What the next run reads, by the names in the signatures."""
+    following: Buffers
+    """What the next run writes."""
+
+    def turn(self) -> None:
+        """Let what a run has written be what the next one reads."""
+        self.present, self.following = self.following, self.present
+
+    def fill(self, value: int) -> None:
+        """Give each element a value."""
+        for each in self.present.values():
+            each.write(np.full(each.shape, value, each.dtype))
+
+    def copy_from(self, other: Caches) -> None:
+        """Take the content of other caches of the same model."""
+        for name, source in other.present.items():
+            self.present[name].write(source.read())
+
+    def destroy(self) -> None:
+        """Release the memory."""
+        for each in self._buffers():
+            each.destroy()
+
+    def nbytes(self) -> int:
+        """Return the bytes of all buffers."""
+        return sum(each.nbytes for each in self._buffers())
+
+    def _buffers(self) -> Iterable[TensorBuffer]:
+        return (*self.present.values(), *self.following.values())

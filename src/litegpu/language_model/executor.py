@@ -1,0 +1,225 @@
+"""Runs the signatures of a language model on tokens and caches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.compiled_model import CompiledModel
+from litegpu.compiled_model.signatures import Tensor
+from litegpu.errors import ModelError
+from litegpu.language_model.caches import Caches
+from litegpu.language_model.metadata import Metadata
+from litegpu.language_model.roles import Step, steps_of
+from litegpu.language_model.sampling import Logits
+from litegpu.tensor_buffer import TensorBuffer
+
+_HIDDEN = -45824.0
+"""What a mask adds to hide a position: softmax makes exactly 0 of it, and half can store it."""
+
+
+class Embedder:
+    """A model of its own that turns tokens into embeddings."""
+
+    def __init__(self, model: CompiledModel) -> None:
+        """Take the compiled model. Raises ModelError if no signature takes tokens alone."""
+        self._model = model
+        self._signatures = {
+            each.inputs[0].shape[-1]: each
+            for each in model.signatures
+            if len(each.inputs) == 1
+            and each.inputs[0].dtype.kind == "i"
+            and len(each.outputs) == 1
+            and each.outputs[0].dtype.kind == "f"
+        }
+        if not self._signatures:
+            raise ModelError(
+                "The embedder of the language model has no signature that takes tokens and returns "
+                "embeddings. Convert the model again."
+            )
+
+    def embed(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
+        """Return the embeddings of tokens, `[count, channels]`."""
+        count = len(tokens)
+        size = max((n for n in self._signatures if n <= count and not count % n), default=0)
+        if not size:
+            raise ModelError(
+                f"The embedder of the language model takes {[*self._signatures]} tokens, and "
+                f"{count} are needed. Convert the model again."
+            )
+        signature = self._signatures[size]
+        tensor = signature.inputs[0]
+        rows = [
+            self._model(
+                part.reshape(tensor.shape).astype(tensor.dtype), signature=signature.key
+            ).reshape(size, -1)
+            for part in np.split(tokens, count // size)
+        ]
+        return np.concatenate(rows)
+
+    def close(self) -> None:
+        """Release the model."""
+        self._model.close()
+
+
+class Executor:
+    """Continues rows of tokens; one run at a time, of whatever thread."""
+
+    def __init__(self, model: CompiledModel, embedder: Embedder | None, metadata: Metadata) -> None:
+        """Take the compiled model and, if it takes embeddings, what makes them.
+
+        Raises ModelError for a model whose signatures are not those of a language model.
+        """
+        self.model, self._embedder = model, embedder
+        steps = steps_of(model.signatures)
+        decoders = [each for each in steps if each.count == 1 and each.logits]
+        if not decoders:
+            raise ModelError(
+                "The model has no signature that takes one token and caches, and returns logits "
+                "and the caches. LanguageModel is for models with `prefill` and `decode` "
+                "signatures, as litert-torch writes them; use CompiledModel for others."
+            )
+        self.decoder = decoders[0]
+        self.prefills = sorted(
+            (each for each in steps if set(each.caches) == set(self.decoder.caches)),
+            key=lambda each: each.count,
+        )
+        """All signatures with the same caches, the decoder included; the smallest first."""
+        if embedder is None and any(each.embeddings for each in self.prefills):
+            raise ModelError(
+                "The model takes embeddings, and the file has no embedder. Give the .litertlm file "
+                "that has both."
+            )
+        self._lock = threading.RLock()
+        self._buffers: dict[str, tuple[dict[str, TensorBuffer], dict[str, TensorBuffer]]] = {}
+        self.context = self._context_of(metadata)
+        self.cache_start = metadata.cache_start
+        self.vocabulary = int(self._tensors(self.decoder)[1][self.decoder.logits].shape[-1])
+
+    def _tensors(self, step: Step) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        signature = self.model.signatures[step.index]
+        return (
+            {each.key: each for each in signature.inputs},
+            {each.key: each for each in signature.outputs},
+        )
+
+    def _context_of(self, metadata: Metadata) -> int:
+        """Return the number of positions of the caches."""
+        inputs, _ = self._tensors(self.decoder)
+        if self.decoder.mask:
+            return int(inputs[self.decoder.mask].shape[-1])
+        return metadata.context or max(max(inputs[name].shape) for name in self.decoder.caches)
+
+    @property
+    def can_rewind(self) -> bool:
+        """Whether each cache has all positions: a ring, which is shorter, overwrites them."""
+        inputs, _ = self._tensors(self.decoder)
+        return all(self.context in inputs[name].shape for name in self.decoder.caches)
+
+    def new_caches(self) -> Caches:
+        """Allocate the caches of a session; on the device if it runs whole signatures."""
+        direct = all(self.model.runs_directly(each.index) for each in self.prefills)
+        kind = "device" if direct and self.model.report is not None else None
+        names, key = self.decoder.caches, self.decoder.key
+        sides = [
+            {name: self.model.create_input_buffer_by_name(key, name, kind) for name in names}
+            for _ in range(2)
+        ]
+        caches = Caches(*sides)
+        if self.cache_start:
+            caches.fill(self.cache_start)
+        return caches
+
+    def prefill_of(self, count: int, begin: int) -> Step:
+        """Return the signature for the next tokens: the smallest that takes all, else the largest.
+
+        A signature writes as many positions as it takes tokens, all of which must exist.
+        """
+        fitting = [each for each in self.prefills if begin + each.count <= self.context]
+        enough = (each for each in fitting if each.count >= count)
+        return next(enough, (fitting or [self.decoder])[-1])
+
+    def prefill(self, tokens: Sequence[int], begin: int, caches: Caches) -> None:
+        """Add tokens to caches from a position on, in chunks."""
+        rest = [*tokens]
+        while rest:
+            step = self.prefill_of(len(rest), begin)
+            part, rest = rest[: step.count], rest[step.count :]
+            self._run(step, part, begin, caches)
+            begin += len(part)
+
+    def decode(self, token: int, position: int, caches: Caches) -> Logits:
+        """Add one token to caches, and return the `[vocabulary]` logits of the next one."""
+        return self._run(self.decoder, [token], position, caches, logits=True)
+
+    def _run(
+        self, step: Step, tokens: Sequence[int], begin: int, caches: Caches, logits: bool = False
+    ) -> Logits:
+        with self._lock:
+            inputs, outputs = self._buffers_of(step)
+            self._fill(step, inputs, tokens, begin)
+            inputs = {**inputs, **caches.present}
+            outputs = {**outputs, **caches.following}
+            signature = self.model.signatures[step.index]
+            self.model.run_by_index(
+                step.index,
+                [inputs[each.key] for each in signature.inputs],
+                [outputs[each.key] for each in signature.outputs],
+            )
+            caches.turn()
+            if not logits:
+                return np.empty(0, np.float32)
+            return outputs[step.logits].read().reshape(-1).astype(np.float32)
+
+    def _buffers_of(self, step: Step) -> tuple[dict[str, TensorBuffer], dict[str, TensorBuffer]]:
+        """Return the buffers of all inputs and outputs but the caches."""
+        if step.key not in self._buffers:
+            inputs, outputs = self._tensors(step)
+            model, key = self.model, step.key
+            self._buffers[key] = (
+                {
+                    name: model.create_input_buffer_by_name(key, name)
+                    for name in inputs
+                    if name not in step.caches
+                },
+                {
+                    name: model.create_output_buffer_by_name(key, name)
+                    for name in outputs
+                    if name not in step.caches
+                },
+            )
+        return self._buffers[step.key]
+
+    def _fill(
+        self, step: Step, inputs: dict[str, TensorBuffer], tokens: Sequence[int], begin: int
+    ) -> None:
+        """Write the inputs of a run; what follows the tokens is hidden, and overwritten later."""
+        padded = np.zeros(step.count, np.int32)
+        padded[: len(tokens)] = tokens
+        positions = np.arange(begin, begin + step.count)
+        if step.tokens:
+            _write(inputs[step.tokens], padded)
+        if step.embeddings:
+            assert self._embedder is not None
+            _write(inputs[step.embeddings], self._embedder.embed(padded))
+        if step.positions:
+            _write(inputs[step.positions], positions)
+        if step.mask:
+            visible = np.arange(self.context)[None, :] <= positions[:, None]
+            buffer = inputs[step.mask]
+            _write(buffer, visible if buffer.dtype == bool else np.where(visible, 0.0, _HIDDEN))
+
+    def close(self) -> None:
+        """Release the models."""
+        with self._lock:
+            self.model.close()
+            if self._embedder is not None:
+                self._embedder.close()
+
+
+def _write(buffer: TensorBuffer, values: npt.NDArray[Any]) -> None:
+    buffer.write(np.ascontiguousarray(values.reshape(buffer.shape), buffer.dtype))

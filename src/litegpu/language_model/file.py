@@ -1,0 +1,96 @@
+"""The parts of a language model's file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from litegpu import zoo
+from litegpu.errors import ModelError
+from litegpu.files import MODEL, Container, Member, located, open_container, open_content
+from litegpu.language_model.metadata import Metadata, read_metadata
+from litegpu.wording import printable
+
+_METADATA = "LLM metadata"
+_TOKENIZERS = ("Hugging Face tokenizer", "SentencePiece tokenizer")
+_TASK_TOKENIZER = "tokenizer_model"
+"""The name of the member of a .task file that is its tokenizer, in lower case."""
+_EMBEDDER = "embedder.tflite"
+
+
+@dataclass(frozen=True)
+class LanguageFile:
+    """What a file has; parts that it lacks are None."""
+
+    model: bytes
+    embedder: bytes | None = None
+    tokenizer: bytes | None = None
+    metadata: Metadata = field(default_factory=Metadata)
+
+
+def read_language_file(
+    path: str | os.PathLike[str], tokenizer: str | os.PathLike[str] | None
+) -> LanguageFile:
+    """Read a .litertlm, .task or .tflite file, or `zoo:NAME`.
+
+    `tokenizer` is the path of one for files without, or in the place of theirs.
+
+    Raises:
+        ModelError: a file is missing, damaged or has no model.
+        OptionsError: an unknown zoo model.
+    """
+    given = None if tokenizer is None else _content(Path(tokenizer))
+    name = os.fspath(path)
+    if zoo.is_zoo_name(name):
+        container = open_content(name, memoryview(zoo.load_language_model(name)))
+    elif located(name)[1]:
+        return LanguageFile(zoo.resolve_model(path), tokenizer=given)
+    else:
+        try:
+            container = open_container(path)
+        except OSError as error:
+            raise _unreadable(Path(path), error) from error
+    if container is None:
+        return LanguageFile(zoo.resolve_model(path), tokenizer=given)
+    return _of_container(container, given)
+
+
+def _of_container(container: Container, given: bytes | None) -> LanguageFile:
+    embedder = _first(container.members, lambda each: each.name == _EMBEDDER)
+    others = [each for each in container.members if each.kind == MODEL and each.name != _EMBEDDER]
+    main = _first(others, lambda each: "prefill_decode" in each.name.lower())
+    if main is None:
+        main = container.model() if len(others) != 1 else others[0]
+    tokenizer = _first(
+        container.members,
+        lambda each: each.kind in _TOKENIZERS or each.name.lower() == _TASK_TOKENIZER,
+    )
+    metadata = _first(container.members, lambda each: each.kind == _METADATA)
+    if any(each.kind == "weights" for each in container.members):
+        raise ModelError(
+            f"'{printable(container.path)}' has weights in a section of their own, which the "
+            "runtime is not given. Convert the model with its weights inside."
+        )
+    return LanguageFile(
+        bytes(main.view()),
+        None if embedder is None else bytes(embedder.view()),
+        given or (None if tokenizer is None else bytes(tokenizer.view())),
+        Metadata() if metadata is None else read_metadata(bytes(metadata.view())),
+    )
+
+
+def _first(members: Sequence[Member], wanted: Callable[[Member], bool]) -> Member | None:
+    return next(filter(wanted, members), None)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> ModelError:
+    return ModelError(f"'{printable(str(path))}' cannot be read: {error.strerror}. Check the path.")

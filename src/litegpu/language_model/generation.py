@@ -1,0 +1,185 @@
+"""Answers of a language model: in parts, or as a whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from litegpu.language_model.prompts import Prompts
+from litegpu.language_model.sampling import Logits, Sampler, Sampling
+from litegpu.language_model.text import StopTexts, TextDecoder
+
+
+class Growing(Protocol):
+    """A row of tokens that an answer continues: a Session."""
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All tokens so far."""
+
+    @property
+    def room(self) -> int:
+        """How many further tokens fit."""
+
+    def append(self, prompt: Sequence[int], /) -> None:
+        """Add tokens."""
+
+    def logits(self) -> Logits:
+        """Return the logits of the next token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """How an answer is made."""
+
+    sampling: Sampling
+    max_tokens: int
+    stops: list[str]
+    """Texts that end the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An answer."""
+
+    text: str
+    tokens: tuple[int, ...]
+    """The tokens of the answer, without those that ended it."""
+    reason: str
+    """Why it ended: "stop" (a stop token or text), "length" (max_tokens), "context" (the cache is
+    full) or "cancelled"."""
+    prompt_tokens: int
+    """The number of tokens before the answer."""
+    prefill_seconds: float
+    """Until the first token."""
+    decode_seconds: float
+    """From the first token to the last."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens per second after the first one; 0 for a single token."""
+        count = len(self.tokens) - 1
+        return count / self.decode_seconds if count > 0 and self.decode_seconds else 0.0
+
+
+class TextStream(Iterator[str]):
+    """An answer in parts, each as soon as it is certain.
+
+    Parts have whole characters, and nothing of a stop text. `close` ends it early; the tokens so
+    far remain in the session.
+    """
+
+    def __init__(
+        self,
+        session: Growing,
+        prompts: Prompts,
+        generation: Generation,
+    ) -> None:
+        """Continue a session; Session does that."""
+        self._session, self._prompts, self._generation = session, prompts, generation
+        self._at_end: Callable[[], None] | None = None
+        self._tokens: list[int] = []
+        self._texts: list[str] = []
+        self._reason = ""
+        self._prompt_tokens = len(session.tokens)
+        self._prefill_seconds = self._decode_seconds = 0.0
+        self._parts = self._generate()
+
+    def __enter__(self) -> TextStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __next__(self) -> str:
+        """Return the next part."""
+        try:
+            part = next(self._parts)
+        except BaseException:
+            self._finish()
+            raise
+        self._texts.append(part)
+        return part
+
+    def when_over(self, work: Callable[[], None]) -> None:
+        """Call `work` once at the end of the answer, or when it is closed."""
+        self._at_end = work
+
+    def close(self) -> None:
+        """End the answer."""
+        self._parts.close()
+        self._finish()
+
+    def _finish(self) -> None:
+        self._reason = self._reason or "cancelled"
+        if self._at_end is not None:
+            at_end, self._at_end = self._at_end, None
+            at_end()
+
+    def completion(self) -> Completion:
+        """Wait for the rest, and return the answer."""
+        for _ in self:
+            pass
+        return self.so_far()
+
+    def so_far(self) -> Completion:
+        """Return the parts that came; its reason is empty while there may be more."""
+        return Completion(
+            "".join(self._texts),
+            tuple(self._tokens),
+            self._reason,
+            self._prompt_tokens,
+            self._prefill_seconds,
+            self._decode_seconds,
+        )
+
+    def _generate(self) -> Generator[str, None, None]:
+        decoder = TextDecoder(self._prompts.tokenizer)
+        stop_tokens, stop_texts = self._prompts.stop_tokens(), StopTexts(self._generation.stops)
+        for token in self._chosen():
+            certain = stop_tokens.add(token)
+            for each in certain:
+                self._tokens.append(each)
+                if part := stop_texts.add(decoder.add(each)):
+                    yield part
+                if stop_texts.found:
+                    break
+            if stop_tokens.found or stop_texts.found:
+                self._reason = "stop"
+                break
+        if not stop_texts.found:
+            rest = stop_tokens.end()
+            self._tokens += rest
+            parts = [*map(decoder.add, rest), decoder.end()]
+            if part := stop_texts.add("".join(parts)) + stop_texts.end():
+                yield part
+
+    def _chosen(self) -> Iterator[int]:
+        """Yield tokens, and append each to the session once the next one is wanted."""
+        session, sampler = self._session, Sampler(self._generation.sampling)
+        suppressed = [
+            each for each in self._prompts.metadata.suppressed if 0 <= each < self._prompts.size
+        ]
+        for number in range(self._generation.max_tokens):
+            begin = time.perf_counter()
+            logits = session.logits()
+            logits[suppressed] = -np.inf
+            token = sampler.choose(logits)
+            seconds = time.perf_counter() - begin
+            if number:
+                self._decode_seconds += seconds
+            else:
+                self._prefill_seconds = seconds
+            yield token
+            if not session.room:
+                self._reason = "context"
+                return
+            session.append([token])
+        self._reason = "length"

@@ -1,0 +1,142 @@
+"""The metadata of a language model: start and stop tokens, chat template, sampling."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from litegpu.errors import ModelError
+from litegpu.files.wire import fields
+
+Token = tuple[int, ...] | str
+"""A token by its text, or tokens by their numbers."""
+_START, _STOP, _PROMPTS, _SAMPLER, _CONTEXT, _TEMPLATE, _SUPPRESSED, _CACHE_START = (
+    *(1, 2, 3, 4, 5, 7),
+    *(9, 10),
+)
+_IDS, _TEXT = 1, 2
+_ROLES = {1: "user", 2: "model", 3: "system"}
+_PREFIX, _SUFFIX = 1, 2
+_TYPE, _K, _P, _TEMPERATURE = 1, 2, 3, 4
+_GREEDY = 3
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a file says about prompts and answers."""
+
+    start: Token = ()
+    """What precedes a prompt."""
+    stops: tuple[Token, ...] = ()
+    """What ends an answer."""
+    template: str = ""
+    """The Jinja template of a chat, empty without one."""
+    affixes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Text before and after the messages of each role, for files without a template."""
+    context: int = 0
+    """Maximum number of tokens of prompt and answer; 0 if unknown."""
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    suppressed: tuple[int, ...] = ()
+    """Tokens that are never an answer."""
+    cache_start: int = 0
+    """The first value of the elements of the caches."""
+
+
+def read_metadata(content: bytes) -> Metadata:
+    """Return the content of an LlmMetadata message.
+
+    Raises:
+        ModelError: it is damaged.
+    """
+    try:
+        return _read(content)
+    except (ValueError, TypeError, AttributeError, struct.error) as error:
+        raise ModelError(
+            f"The language model's metadata are damaged ({error}). Download or convert it again."
+        ) from error
+
+
+def _read(content: bytes) -> Metadata:
+    found: dict[str, Any] = {"stops": ()}
+    for number, value in fields(content):
+        if number == _START:
+            found["start"] = _token(_message(value))
+        elif number == _STOP:
+            found["stops"] += (_token(_message(value)),)
+        elif number == _PROMPTS:
+            found["affixes"] = {
+                _ROLES[role]: _affixes(_message(each))
+                for role, each in fields(_message(value))
+                if role in _ROLES
+            }
+        elif number == _SAMPLER:
+            found |= _sampling(_message(value))
+        elif number == _CONTEXT:
+            found["context"] = _signed(value)
+        elif number == _TEMPLATE:
+            found["template"] = _message(value).decode()
+        elif number == _SUPPRESSED:
+            found["suppressed"] = tuple(_ids(_message(value)))
+        elif number == _CACHE_START:
+            found["cache_start"] = _signed(value)
+    return Metadata(**found)
+
+
+def _token(content: bytes) -> Token:
+    found: Token = ()
+    for number, value in fields(content):
+        if number == _IDS:
+            found = tuple(_ids(_message(value)))
+        elif number == _TEXT:
+            found = _message(value).decode()
+    return found
+
+
+def _ids(content: bytes) -> Iterator[int]:
+    """Yield the numbers of a TokenIds message, packed or not."""
+    for number, value in fields(content):
+        if number == 1 and isinstance(value, bytes):
+            # A packed field is a row of varints; each becomes a field of its own.
+            yield from (_signed(each) for _, each in fields(_as_fields(value)))
+        elif number == 1:
+            yield _signed(value)
+
+
+def _as_fields(packed: bytes) -> bytes:
+    """Return packed varints as a message with a field for each."""
+    result, begins = bytearray(), True
+    for byte in packed:
+        if begins:
+            result.append(1 << 3)
+        result.append(byte)
+        begins = byte < 128
+    return bytes(result)
+
+
+def _affixes(content: bytes) -> tuple[str, str]:
+    found = {number: _message(value).decode() for number, value in fields(content)}
+    return found.get(_PREFIX, ""), found.get(_SUFFIX, "")
+
+
+def _sampling(content: bytes) -> dict[str, Any]:
+    found: dict[int, Any] = dict(fields(content))
+    if found.get(_TYPE) == _GREEDY:
+        return {"temperature": 0.0}
+    names = {_K: ("top_k", int), _P: ("top_p", float), _TEMPERATURE: ("temperature", float)}
+    return {name: kind(found[number]) for number, (name, kind) in names.items() if number in found}
+
+
+def _message(value: int | float | bytes) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"a number, {value}, in the place of text")
+    return value
+
+
+def _signed(value: int | float | bytes) -> int:
+    if not isinstance(value, int):
+        raise TypeError("no integer in the place of one")
+    return value - (1 << 64) if value >> 63 else value

@@ -1,0 +1,171 @@
+"""LanguageModel: answers to prompts and chats, from a file of a language model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from litegpu.compiled_model import CompiledModel, HardwareAccelerator
+from litegpu.delegation.report import DelegationReport
+from litegpu.language_model.chat import Message
+from litegpu.language_model.executor import Embedder, Executor
+from litegpu.language_model.file import read_language_file
+from litegpu.language_model.generation import Completion, TextStream
+from litegpu.language_model.prompts import Prompt, Prompts
+from litegpu.language_model.session import Session
+from litegpu.language_model.tokenizer import read_tokenizer
+from litegpu.wording import printable
+
+_CPU = "cpu"
+
+
+class LanguageModel:
+    """A language model that generates text on the GPU.
+
+    It takes the files of LiteRT-LM (.litertlm), and .tflite files with signatures `prefill_N` and
+    `decode` as litert-torch writes them:
+
+        model = LanguageModel("gemma.litertlm")
+        print(model.generate("The sky is"))
+        for part in model.stream([{"role": "user", "content": "Why?"}]):
+            print(part, end="")
+
+    Threads may share a model; its runs take turns.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        backend: str | None = None,
+        precision: str | None = None,
+        tokenizer: str | os.PathLike[str] | None = None,
+        **delegate: Any,
+    ) -> None:
+        """Compile a file, or `zoo:tiny_lm`, which has random weights.
+
+        Args:
+            path: A .litertlm file, a .task file, or a .tflite file with a `tokenizer`.
+            backend: As of GpuDelegate, or "cpu" for the runtime's kernels.
+            precision: As of GpuDelegate.
+            tokenizer: A tokenizer.json, or a model of SentencePiece, in the place of the file's.
+            delegate: Further options of GpuDelegate.
+
+        Raises:
+            ModelError: The file is missing, damaged, or no language model.
+            MissingDependencyError: The tokenizer's library is not installed.
+            LitegpuError: As GpuDelegate and CompiledModel.
+        """
+        self._name = os.fspath(path)
+        file = read_language_file(path, tokenizer)
+        reader = None if file.tokenizer is None else read_tokenizer(file.tokenizer)
+        options: dict[str, Any] = {"precision": precision} if precision is not None else {}
+        options |= delegate
+        if backend == _CPU:
+            options["hardware_accel"] = HardwareAccelerator.CPU
+        elif backend is not None:
+            options["backend"] = backend
+        opened: list[CompiledModel] = []
+        try:
+            for content in (file.model, file.embedder):
+                if content is not None:
+                    opened.append(CompiledModel(content, **options))
+            embedder = Embedder(opened[1]) if len(opened) > 1 else None
+            self._executor = Executor(opened[0], embedder, file.metadata)
+        except BaseException:
+            for each in opened:
+                each.close()
+            raise
+        self._prompts = Prompts(reader, file.metadata, self._executor.vocabulary)
+
+    def __repr__(self) -> str:
+        return (
+            f"<LanguageModel {printable(self._name)}: {self._executor.vocabulary} tokens, context "
+            f"of {self._executor.context}; {self._executor.model!r}>"
+        )
+
+    def __enter__(self) -> LanguageModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the model's device memory. Repeated calls do nothing."""
+        self._executor.close()
+
+    @property
+    def context(self) -> int:
+        """The maximum number of tokens of prompt and answer."""
+        return self._executor.context
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens that the model knows."""
+        return self._executor.vocabulary
+
+    @property
+    def report(self) -> DelegationReport | None:
+        """What runs on the GPU and why the rest does not; None on the CPU."""
+        return self._executor.model.report
+
+    def tokenize(self, prompt: Prompt) -> list[int]:
+        """Return the tokens of a prompt, with the start token. Raises LanguageModelError."""
+        return self._prompts.tokens_of(prompt, continues=False)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, without special ones."""
+        return self._prompts.tokenizer.decode(tokens)
+
+    def chat_text(self, messages: Sequence[Message]) -> str:
+        """Return the prompt that the file's chat template makes of messages."""
+        return self._prompts.chat_text(messages)
+
+    def session(self) -> Session:
+        """Begin a row of tokens with caches of its own. Raises DeviceMemoryError."""
+        return Session(self._executor, self._prompts)
+
+    def generate(self, prompt: Prompt, **options: Any) -> Completion:
+        """Return the answer to a prompt; `str` of it is its text.
+
+        Args:
+            prompt: Text, which the model continues, messages of a chat, or tokens.
+            options: Those of `stream`.
+
+        Raises:
+            CacheFullError: The prompt is longer than the context.
+            LanguageModelError: An argument is not what it should be.
+        """
+        return self.stream(prompt, **options).completion()
+
+    def stream(self, prompt: Prompt, **options: Any) -> TextStream:
+        """Return the answer to a prompt in parts, as an iterator of text.
+
+        Args:
+            prompt: Text, which the model continues, messages of a chat, or tokens.
+            options: `max_tokens` of the answer (None: as many as fit the context), `temperature`
+                (0: always the most probable token), `top_k`, `top_p`, `seed`, and `stop`, a text or
+                several that end the answer. Without them the file's own sampling is used, or the
+                most probable token.
+
+        Raises as `generate` does.
+        """
+        session = self.session()
+        try:
+            stream = session.stream(prompt, **options)
+        except BaseException:
+            session.close()
+            raise
+        stream.when_over(session.close)
+        return stream
+
+    async def astream(self, prompt: Prompt, **options: Any) -> AsyncIterator[str]:
+        """Yield the answer to a prompt in parts, as `stream`; a thread runs the model meanwhile."""
+        stream = await asyncio.to_thread(self.stream, prompt, **options)
+        try:
+            while (part := await asyncio.to_thread(next, stream, None)) is not None:
+                yield part
+        finally:
+            await asyncio.to_thread(stream.close)

@@ -1,0 +1,84 @@
+"""Prompts as tokens, and what ends an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from litegpu.errors import LanguageModelError
+from litegpu.language_model.chat import Message, chat_text
+from litegpu.language_model.metadata import Metadata, Token
+from litegpu.language_model.text import StopTokens
+from litegpu.language_model.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int] | Sequence[Message]
+"""Text, tokens, or the messages of a chat."""
+
+
+class Prompts:
+    """Turns prompts into tokens, with the tokenizer and the metadata of a file."""
+
+    def __init__(self, tokenizer: Tokenizer | None, metadata: Metadata, vocabulary: int) -> None:
+        """Take the parts of a file; without a tokenizer prompts are tokens.
+
+        `vocabulary` is the number of tokens that the model knows.
+        """
+        self._tokenizer, self.metadata, self.size = tokenizer, metadata, vocabulary
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer. Raises LanguageModelError if there is none."""
+        if self._tokenizer is None:
+            raise LanguageModelError(
+                "The file has no tokenizer. Give one, as tokenizer='tokenizer.json' or a "
+                "SentencePiece model, or prompts of tokens."
+            )
+        return self._tokenizer
+
+    def tokens_of(self, prompt: Prompt, continues: bool) -> list[int]:
+        """Return the tokens of a prompt; text that does not continue others has a start token.
+
+        Raises LanguageModelError for what is none of these, and as `chat_text` does.
+        """
+        if isinstance(prompt, str):
+            text = self.tokenizer.encode(prompt)
+            return text if continues else self._started(text)
+        items: list[Any] = [*prompt] if isinstance(prompt, Sequence) else []
+        if items and all(isinstance(each, Mapping) for each in items):
+            return self._started(self.tokenizer.encode(self.chat_text(items)))
+        if items and all(hasattr(each, "__index__") for each in items):
+            return [self._checked(int(each)) for each in items]
+        raise LanguageModelError(
+            f"A prompt is {prompt!r}. Give text, messages such as "
+            '[{"role": "user", "content": "Hello"}], or a list of tokens.'
+        )
+
+    def chat_text(self, messages: Sequence[Message]) -> str:
+        """Return the text of messages, up to where the answer begins."""
+        start = self._ids(self.metadata.start)
+        return chat_text(messages, self.metadata, self.tokenizer.name(start[0]) if start else "")
+
+    def _checked(self, token: int) -> int:
+        if not 0 <= token < self.size:
+            raise LanguageModelError(
+                f"{token} is no token of the model. Use numbers from 0 to {self.size - 1}."
+            )
+        return token
+
+    def _started(self, tokens: list[int]) -> list[int]:
+        start = self._ids(self.metadata.start)
+        return tokens if tokens[: len(start)] == start else [*start, *tokens]
+
+    def _ids(self, token: Token) -> list[int]:
+        return self.tokenizer.encode(token) if isinstance(token, str) else [*token]
+
+    def stop_tokens(self) -> StopTokens:
+        """Return what ends an answer by the file; without a tokenizer, only tokens by number."""
+        rows = []
+        for stop in self.metadata.stops:
+            if not isinstance(stop, str):
+                rows.append(stop)
+            elif self._tokenizer is not None:
+                # The white space around a mark is the template's.
+                rows.append(tuple(self._tokenizer.encode(stop.strip() or stop)))
+        return StopTokens(rows)

@@ -1,0 +1,100 @@
+"""What the inputs and outputs of a language model's signatures are.
+
+Converters name them differently. So a cache is what a signature takes and returns under one name
+with one shape and type; the other inputs are recognized by their types and shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from litegpu.compiled_model.signatures import Signature, Tensor
+from litegpu.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Step:
+    """A signature that continues a row of tokens."""
+
+    key: str
+    index: int
+    """Its number among the signatures."""
+    count: int
+    """The number of tokens that it takes."""
+    tokens: str = ""
+    """The name of the input of tokens, `[1, count]`; empty if it takes embeddings."""
+    embeddings: str = ""
+    """The name of the input of embeddings, `[1, count, channels]`."""
+    positions: str = ""
+    """The name of the input of positions, `[count]`; empty without one."""
+    mask: str = ""
+    """The name of the mask, `[1, 1, count, context]`; empty without one."""
+    logits: str = ""
+    """The name of the output of logits; empty without one."""
+    caches: tuple[str, ...] = ()
+
+
+def steps_of(signatures: Iterable[Signature]) -> list[Step]:
+    """Return the signatures with caches. Raises ModelError for one with an unknown input."""
+    found = []
+    for index, signature in enumerate(signatures):
+        results = {each.key: each for each in signature.outputs}
+        caches = tuple(
+            each.key
+            for each in signature.inputs
+            if each.key in results and _alike(each, results[each.key])
+        )
+        if caches:
+            found.append(_step(index, signature, caches))
+    return found
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return (a.shape, a.dtype) == (b.shape, b.dtype)
+
+
+def _step(index: int, signature: Signature, caches: tuple[str, ...]) -> Step:
+    names: dict[str, Tensor] = {}
+    for tensor in signature.inputs:
+        if tensor.key not in caches:
+            role = _role(tensor)
+            if not role or role in names:
+                raise ModelError(
+                    f"The signature '{signature.key}' takes '{tensor}', which is none of the "
+                    "inputs that litegpu knows of language models: tokens or embeddings, "
+                    "positions, a mask, caches."
+                )
+            names[role] = tensor
+    inputs = {role: tensor.key for role, tensor in names.items()}
+    if not {"tokens", "embeddings"} & inputs.keys():
+        raise ModelError(
+            f"The signature '{signature.key}' has caches, and no input of tokens or embeddings."
+        )
+    rows = names.get("tokens") or names["embeddings"]
+    return Step(
+        signature.key,
+        index,
+        rows.shape[1],
+        logits=_logits([each for each in signature.outputs if each.key not in caches]),
+        caches=caches,
+        **inputs,
+    )
+
+
+def _role(tensor: Tensor) -> str:
+    """Return which role a tensor has by its type and rank, empty if none."""
+    kind, rank = tensor.dtype.kind, len(tensor.shape)
+    if kind == "i" and tensor.dtype.itemsize >= np.dtype(np.int32).itemsize:
+        return {1: "positions", 2: "tokens"}.get(rank, "")
+    if kind == "f":
+        return {3: "embeddings", 4: "mask"}.get(rank, "")
+    return "mask" if kind == "b" and rank == 4 else ""
+
+
+def _logits(outputs: Sequence[Tensor]) -> str:
+    """Return the float output with the most elements in a row, empty without one."""
+    floats = [each for each in outputs if each.dtype.kind == "f" and each.shape]
+    return max(floats, key=lambda each: each.shape[-1]).key if floats else ""

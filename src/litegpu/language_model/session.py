@@ -1,0 +1,178 @@
+"""A row of tokens and the caches of a language model for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from litegpu.errors import CacheFullError, LanguageModelError
+from litegpu.language_model.executor import Executor
+from litegpu.language_model.generation import Completion, Generation, TextStream
+from litegpu.language_model.prompts import Prompt, Prompts
+from litegpu.language_model.sampling import Logits, Sampling
+
+
+class Session:
+    """A conversation, or another text that grows: its tokens and their caches on the device.
+
+    `LanguageModel.session` creates it. Sessions of a model can be used in any order, each by one
+    thread at a time.
+    """
+
+    def __init__(self, executor: Executor, prompts: Prompts) -> None:
+        """Allocate the caches; LanguageModel does that."""
+        self._executor, self._prompts = executor, prompts
+        self._caches = executor.new_caches()
+        self._tokens: list[int] = []
+        self._cached = 0
+        """How many of the tokens the caches have."""
+        self._logits: Logits | None = None
+        """Those of the last token, if they are known."""
+        self._closed = False
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All tokens so far: prompts and answers."""
+        return tuple(self._tokens)
+
+    @property
+    def room(self) -> int:
+        """How many further tokens fit the cache."""
+        return self._executor.context - len(self._tokens)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its caches."""
+        return self._caches.nbytes()
+
+    def append(self, prompt: Prompt) -> None:
+        """Add text, tokens or messages; they run when logits are needed.
+
+        Messages are a whole chat: they replace what is different from them.
+
+        Raises:
+            CacheFullError: they do not fit the cache; nothing is added.
+            LanguageModelError: it is no prompt.
+        """
+        self._open()
+        tokens = self._prompts.tokens_of(prompt, continues=bool(self._tokens))
+        begin = len(self._tokens)
+        if prompt and not isinstance(prompt, str) and not hasattr(prompt[0], "__index__"):
+            begin = _common(self._tokens, tokens)
+            tokens = tokens[begin:]
+        if begin + len(tokens) > self._executor.context:
+            raise CacheFullError(
+                f"{begin + len(tokens)} tokens do not fit the cache of {self._executor.context}. "
+                "Shorten the prompt, rewind the session or begin another one."
+            )
+        self.rewind(begin)
+        if tokens:
+            self._tokens += tokens
+            self._logits = None
+
+    def rewind(self, length: int) -> None:
+        """Drop the tokens from a length on. Raises LanguageModelError for a longer one."""
+        self._open()
+        if not 0 <= length <= len(self._tokens):
+            raise LanguageModelError(
+                f"The session has {len(self._tokens)} tokens and cannot be rewound to {length!r}."
+            )
+        if length == len(self._tokens):
+            return
+        del self._tokens[length:]
+        self._logits = None
+        if length < self._cached:
+            self._cached = length
+            if not self._executor.can_rewind:
+                self._cached = 0
+                self._caches.fill(self._executor.cache_start)
+
+    def logits(self) -> Logits:
+        """Run what has not run, and return `[vocabulary]` float32 logits of the next token.
+
+        Raises LanguageModelError without tokens, and as CompiledModel.run_by_index does.
+        """
+        self._open()
+        if not self._tokens:
+            raise LanguageModelError("The session has no tokens. Append a prompt first.")
+        if self._logits is None:
+            last = len(self._tokens) - 1
+            begin = min(self._cached, last)
+            self._executor.prefill(self._tokens[begin:last], begin, self._caches)
+            self._cached = last
+            self._logits = self._executor.decode(self._tokens[last], last, self._caches)
+            self._cached = last + 1
+        return self._logits.copy()
+
+    def fork(self) -> Session:
+        """Return another session with the same tokens and a copy of the caches."""
+        self._open()
+        other = Session(self._executor, self._prompts)
+        other._caches.copy_from(self._caches)
+        other._tokens, other._cached, other._logits = [*self._tokens], self._cached, self._logits
+        return other
+
+    def stream(
+        self,
+        prompt: Prompt = "",
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+    ) -> TextStream:
+        """Append a prompt, if any, and return the answer in parts. See LanguageModel.generate."""
+        metadata = self._prompts.metadata
+        sampling = Sampling(
+            _or(temperature, metadata.temperature, 0.0),
+            int(_or(top_k, metadata.top_k, 0)),
+            _or(top_p, metadata.top_p, 1.0),
+            seed,
+        )
+        generation = Generation(
+            sampling, self._room_for(max_tokens), [stop] if isinstance(stop, str) else [*stop]
+        )
+        if prompt:
+            self.append(prompt)
+        return TextStream(self, self._prompts, generation)
+
+    def generate(self, prompt: Prompt = "", **options: object) -> Completion:
+        """Append a prompt, if any, and return the answer. See LanguageModel.generate."""
+        return self.stream(prompt, **options).completion()  # type: ignore[arg-type]
+
+    def _room_for(self, max_tokens: int | None) -> int:
+        if max_tokens is None:
+            return self._executor.context
+        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+            raise LanguageModelError(
+                f"max_tokens is {max_tokens!r}. Use a whole number from 1, or None."
+            )
+        return max_tokens
+
+    def _open(self) -> None:
+        if self._closed:
+            raise LanguageModelError("The session was closed. Begin another one.")
+
+    def close(self) -> None:
+        """Release the caches. Repeated calls do nothing."""
+        if not self._closed:
+            self._closed = True
+            self._caches.destroy()
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many tokens two rows begin with in common."""
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((n for n, (x, y) in pairs if x != y), min(len(a), len(b)))
+
+
+def _or(*values: float | None) -> float:
+    """Return the first value that is not None."""
+    return next(each for each in values if each is not None)

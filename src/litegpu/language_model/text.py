@@ -1,0 +1,116 @@
+"""Text of tokens as they come: whole characters, and nothing of what ends an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from litegpu.language_model.tokenizer import Tokenizer
+
+_PARTIAL = "\N{REPLACEMENT CHARACTER}"
+_MOST_PARTIAL = 3
+"""Maximum number of these for the beginning of one character in UTF-8."""
+
+
+class TextDecoder:
+    """Decodes tokens one by one; holds back the beginning of a character."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Decode with a tokenizer."""
+        self._tokenizer = tokenizer
+        self._tokens: list[int] = []
+        """The tokens since the text was whole before the last time: some decode with a view of
+        the tokens before them."""
+        self._whole = 0
+        """The number of these whose text was returned."""
+        self._returned = 0
+        """Characters of their text that were returned."""
+
+    def add(self, token: int) -> str:
+        """Return what a token adds to the text."""
+        self._tokens.append(token)
+        text = self._tokenizer.decode(self._tokens)
+        partial = len(text) - len(text.rstrip(_PARTIAL))
+        end = max(len(text) - min(partial, _MOST_PARTIAL), self._returned)
+        new = text[self._returned : end]
+        self._returned = end
+        if not partial and text:
+            self._tokens = self._tokens[self._whole :]
+            self._whole = len(self._tokens)
+            self._returned = len(self._tokenizer.decode(self._tokens))
+        return new
+
+    def end(self) -> str:
+        """Return what was held back."""
+        text = self._tokenizer.decode(self._tokens)[self._returned :]
+        self._returned += len(text)
+        return text
+
+
+class StopTexts:
+    """Ends a text at the first of some texts; holds back what may be the beginning of one."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        """Take the texts."""
+        self._stops = [each for each in stops if each]
+        self._held = ""
+        self.found = False
+        """Whether one of them has come."""
+
+    def add(self, text: str) -> str:
+        """Return what is certain to precede a stop."""
+        if self.found:
+            return ""
+        self._held += text
+        places = [self._held.find(each) for each in self._stops]
+        if (first := min((each for each in places if each >= 0), default=-1)) >= 0:
+            self.found = True
+            certain, self._held = self._held[:first], ""
+            return certain
+        kept = max(map(self._beginning, self._stops), default=0)
+        certain = self._held[: len(self._held) - kept]
+        self._held = self._held[len(certain) :]
+        return certain
+
+    def _beginning(self, stop: str) -> int:
+        """Return how much of a stop the end of the text is."""
+        longest = min(len(stop) - 1, len(self._held))
+        return next((n for n in range(longest, 0, -1) if self._held.endswith(stop[:n])), 0)
+
+    def end(self) -> str:
+        """Return what was held back."""
+        text, self._held = self._held, ""
+        return text
+
+
+class StopTokens:
+    """Ends an answer at the first of some rows of tokens; holds back the beginning of one."""
+
+    def __init__(self, stops: Sequence[tuple[int, ...]]) -> None:
+        """Take the rows of tokens."""
+        self._stops = sorted(filter(None, stops), key=len)
+        self._held: list[int] = []
+        self.found = False
+        """Whether one of them has come."""
+
+    def add(self, token: int) -> list[int]:
+        """Return the tokens that are certain to precede a stop."""
+        self._held.append(token)
+        held = tuple(self._held)
+        for stop in self._stops:  # the shortest: longer ones may begin with a part of the answer
+            if held[-len(stop) :] == stop:
+                self.found = True
+                self._held = []
+                return [*held[: len(held) - len(stop)]]
+        kept = max((self._beginning(stop) for stop in self._stops), default=0)
+        self._held = [*held[len(held) - kept :]]
+        return [*held[: len(held) - kept]]
+
+    def _beginning(self, stop: tuple[int, ...]) -> int:
+        held = tuple(self._held)
+        longest = min(len(stop) - 1, len(held))
+        return next((n for n in range(longest, 0, -1) if held[-n:] == stop[:n]), 0)
+
+    def end(self) -> list[int]:
+        """Return what was held back."""
+        tokens, self._held = self._held, []
+        return tokens

@@ -1,0 +1,133 @@
+"""Tokenizers of language models, by the libraries of their formats."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from litegpu.errors import MissingDependencyError, ModelError, missing_dependency
+from litegpu.host.optional_packages import load
+
+_SIZE = 8
+"""Bytes of the length before a compressed tokenizer."""
+_MOST = 1 << 28
+"""Maximum number of bytes of a tokenizer."""
+
+
+class Tokenizer(ABC):
+    """Turns text into the numbers of tokens, and back."""
+
+    size: int
+    """The number of tokens."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text; names of special tokens in it become these."""
+
+    @abstractmethod
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, without special ones; U+FFFD for bytes that are no text."""
+
+    @abstractmethod
+    def name(self, token: int) -> str:
+        """Return the name of a token."""
+
+
+class HuggingFaceTokenizer(Tokenizer):
+    """A `tokenizer.json` of Hugging Face's library."""
+
+    def __init__(self, content: bytes) -> None:
+        """Read the JSON. Raises ModelError for damage, MissingDependencyError."""
+        library = load("tokenizers", "tokenizers", lambda: _missing("tokenizers"))
+        try:
+            self._tokenizer: Any = library.Tokenizer.from_str(content.decode())
+        except Exception as error:  # the library raises Exception itself
+            raise _damaged(error) from error
+        self.size = self._tokenizer.get_vocab_size()
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text. See Tokenizer.encode."""
+        found: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return found
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens. See Tokenizer.decode."""
+        return str(self._tokenizer.decode([*tokens], skip_special_tokens=True))
+
+    def name(self, token: int) -> str:
+        """Return the name of a token. See Tokenizer.name."""
+        return self._tokenizer.id_to_token(token) or ""
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A model of SentencePiece."""
+
+    def __init__(self, content: bytes) -> None:
+        """Read the model. Raises ModelError for damage, MissingDependencyError."""
+        library = load("sentencepiece", "sentencepiece", lambda: _missing("sentencepiece"))
+        try:
+            self._pieces: Any = library.SentencePieceProcessor(model_proto=content)
+            self.size = self._pieces.get_piece_size()
+            self._special = {
+                self._pieces.id_to_piece(number): number
+                for number in range(self.size)
+                if self._pieces.is_control(number)
+            }
+        except Exception as error:  # the library raises RuntimeError, and others
+            raise _damaged(error) from error
+        names = sorted(map(re.escape, self._special), key=len, reverse=True)
+        self._at_special = re.compile(f"({'|'.join(names)})") if names else None
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text. See Tokenizer.encode."""
+        found: list[int] = []
+        for part in self._at_special.split(text) if self._at_special else [text]:
+            if part in self._special:
+                found.append(self._special[part])
+            elif part:
+                found += self._pieces.encode(part)
+        return found
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens. See Tokenizer.decode."""
+        return str(self._pieces.decode([*map(int, tokens)]))
+
+    def name(self, token: int) -> str:
+        """Return the name of a token. See Tokenizer.name."""
+        return str(self._pieces.id_to_piece(token)) if 0 <= token < self.size else ""
+
+
+def read_tokenizer(content: bytes) -> Tokenizer:
+    """Return the tokenizer in a section or file: JSON, the same compressed, or SentencePiece.
+
+    Raises ModelError for damage, MissingDependencyError for a missing library.
+    """
+    if content[:1] == b"{":
+        return HuggingFaceTokenizer(content)
+    if content[_SIZE : _SIZE + 1] == b"\x78" and content[_SIZE - 1 : _SIZE] == b"\0":
+        return HuggingFaceTokenizer(_inflated(content))
+    return SentencePieceTokenizer(content)
+
+
+def _inflated(content: bytes) -> bytes:
+    size = int.from_bytes(content[:_SIZE], "little")
+    try:
+        found = zlib.decompressobj().decompress(content[_SIZE:], min(size, _MOST) + 1)
+    except zlib.error as error:
+        raise _damaged(error) from error
+    if len(found) != size:
+        raise _damaged(f"it has not the {size} bytes that it states")
+    return found
+
+
+def _missing(package: str) -> MissingDependencyError:
+    return missing_dependency(package, "llm", "The tokenizer of this language model")
+
+
+def _damaged(why: object) -> ModelError:
+    return ModelError(
+        f"The language model's tokenizer is damaged ({why}). Download or convert it again."
+    )
