@@ -34,7 +34,7 @@ class ModelTensors:
             return f"<CompiledModel {name}: closed>"
         sides = (self.signature.inputs, self.signature.outputs)
         inputs, outputs = (printable(", ".join(map(str, tensors))) for tensors in sides)
-        return f"<CompiledModel {name} {self._place()}; {inputs} -> {outputs}>"
+        return f"<CompiledModel {name} {self.place}; {inputs} -> {outputs}>"
 
     def _repr_html_(self) -> str:
         """Return tables for notebooks."""
@@ -51,10 +51,12 @@ class ModelTensors:
             ],
         )
         report = self.report
-        place = report._repr_html_() if report else notebook.paragraph(self._place())
+        place = report._repr_html_() if report else notebook.paragraph(self.place)
         return title + tensors + place
 
-    def _place(self) -> str:
+    @property
+    def place(self) -> str:
+        """Where the model runs: the device, the precision and the share of the nodes."""
         delegate = self._main.delegate
         if delegate is None:
             return "on the CPU"

@@ -111,6 +111,11 @@ class LanguageModel:
         """What runs on the GPU and why the rest does not; None on the CPU."""
         return self._executor.model.report
 
+    @property
+    def place(self) -> str:
+        """Where it runs: the device and the precision, and how much of the decoder is there."""
+        return self._executor.model.place
+
     def tokenize(self, prompt: Prompt) -> list[int]:
         """Return the tokens of a prompt, with the start token. Raises LanguageModelError."""
         return self._prompts.tokens_of(prompt, continues=False)

@@ -24,6 +24,9 @@ TOOLS = {
     "profile": "measure the time of each kernel of a model",
     "benchmark_model": "measure latency and memory as TensorFlow Lite's own tool does",
     "inference_diff": "compare a delegate's outputs on random inputs with the CPU's",
+    "generate": "continue a text with a language model",
+    "chat": "hold a conversation with a language model",
+    "benchmark_lm": "measure tokens per second of a language model",
     "imagenet_image_classification": "measure the accuracy of a classifier on images",
     "coco_object_detection": "measure the accuracy of a detector on images",
     "generate_validation_labels": "write the labels of ImageNet's validation images as text",
@@ -63,6 +66,7 @@ examples:
   litegpu check zoo:mobilenet_v1_1.0_224
   litegpu run mobilenet_v2_1.0_224 --image=picture.jpg --precision=fp16
   litegpu profile zoo:mobilenet_v1_1.0_224 --trace=trace.json
+  litegpu generate gemma.litertlm "The sky is"
   litegpu demo
 """
 

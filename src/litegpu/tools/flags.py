@@ -74,6 +74,7 @@ whole = _Kind(int, lambda _: True, "a whole number")
 positive_int = at_least(1)
 number = _Kind(float, math.isfinite, "a finite number")
 positive = _Kind(float, lambda value: 0 < value < math.inf, "a finite number above 0")
+from_zero = _Kind(float, lambda value: 0 <= value < math.inf, "a finite number from 0")
 divisor = _Kind(
     float, lambda value: math.isfinite(value) and value != 0, "a finite number other than 0"
 )

@@ -112,23 +112,51 @@ class LanguageNet(Net):
         return self.binary("ADD", kept, self.binary("MUL", other, angles[1], f"{name}/sin"), name)
 
 
-def build(net: LanguageNet, *, layers: int, context: int) -> None:
+def build(net: LanguageNet, *, layers: int, context: int, embedder: int) -> None:
     """Add the signatures `prefill_8`, `prefill_32` and `decode`, each with its own graph.
 
     Their inputs are `tokens`, `input_pos`, `mask` and the caches of each layer, of `context`
     positions: keys `[1, heads, context, depth]`, values `[1, heads, depth, context]`. Results are
-    the caches, and in `decode` the logits of the token.
+    the caches, and in `decode` the logits of the token. With `embedder` they take `embeddings`
+    `[1, tokens, channels]` in the place of tokens.
     """
     signatures = [*((f"prefill_{count}", count) for count in PREFILL), ("decode", 1)]
     for number, (name, tokens) in enumerate(signatures):
         writer = net.writer.subgraph() if number else net.writer
-        _signature(LanguageNet(net.key, writer), name, tokens, layers, context)
+        inner = LanguageNet(net.key, writer)
+        if embedder:
+            key, x = "embeddings", writer.input((1, tokens, _CHANNELS), name=f"{name}_embeddings")
+            rows = x
+        else:
+            key, x = "tokens", writer.input((1, tokens), "int32", name=f"{name}_tokens")
+            rows = _embedded(inner, x)
+        _signature(inner, name, {key: x}, rows, layers, context)
 
 
-def _signature(net: LanguageNet, name: str, tokens: int, layers: int, context: int) -> None:
-    writer, decodes = net.writer, tokens == 1
+def build_embedder(net: LanguageNet) -> None:
+    """Add the model that turns tokens into the embeddings of `build`."""
+    for number, count in enumerate((1, *PREFILL)):
+        name = f"prefill_embedder_{count}" if count > 1 else "decode_embedder"
+        inner = LanguageNet(net.key, net.writer.subgraph() if number else net.writer)
+        tokens = inner.writer.input((1, count), "int32", name=f"{name}_tokens")
+        rows = _embedded(inner, tokens)
+        inner.writer.output(rows)
+        inner.writer.signature(name, {"token_ids": tokens}, {"embeddings": rows})
+
+
+def _signature(
+    net: LanguageNet,
+    name: str,
+    first: Mapping[str, TensorRef],
+    x: TensorRef,
+    layers: int,
+    context: int,
+) -> None:
+    """Add a signature; `first` is its input of tokens or embeddings, `x` the embeddings."""
+    writer, tokens = net.writer, x.shape[1]
+    decodes = tokens == 1
     inputs = {
-        "tokens": writer.input((1, tokens), "int32", name=f"{name}_tokens"),
+        **first,
         "input_pos": writer.input((tokens,), "int32", name=f"{name}_input_pos"),
         "mask": writer.input((1, 1, tokens, context), name=f"{name}_mask"),
     }
@@ -141,7 +169,6 @@ def _signature(net: LanguageNet, name: str, tokens: int, layers: int, context: i
             key = f"kv_cache_{kind}_{layer}"
             inputs[key] = writer.input(shape, name=f"{name}_{key}")
     results: dict[str, TensorRef] = {}
-    x = _embedded(net, inputs["tokens"])
     angles = _angles(net, inputs["input_pos"])
     places = _places(net, inputs["input_pos"])
     for layer in range(layers):
@@ -262,8 +289,8 @@ def _attended(
     return net.reshaped(found, (1, count, _CHANNELS), f"{name}/joined")
 
 
-def language_file(model: bytes, context: int) -> bytes:
-    """Return the .litertlm file of a model of `build`: metadata, tokenizer and model.
+def language_file(model: bytes, context: int, embedder: bytes = b"") -> bytes:
+    """Return the .litertlm file of a model of `build`: metadata, tokenizer and models.
 
     The tokenizer has a token for each byte, some for parts of English words, and special ones.
     """
@@ -272,6 +299,7 @@ def language_file(model: bytes, context: int) -> bytes:
         Section(_metadata(context), 5, ""),
         Section(len(tokenizer).to_bytes(8, "little") + zlib.compress(tokenizer), 6, ""),
         Section(model),
+        *([Section(embedder, model_type="tf_lite_embedder")] if embedder else []),
     )
     return litertlm(sections)
 

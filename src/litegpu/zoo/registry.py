@@ -63,7 +63,7 @@ _MODELS = {
     "whisper_tiny_encoder": Model(
         whisper.build, {"batch": 1, "frames": 3000, "layers": 4}, _TRANSFORMERS
     ),
-    "tiny_lm": Model(language.build, {"layers": 2, "context": 512}, _LANGUAGE),
+    "tiny_lm": Model(language.build, {"layers": 2, "context": 512, "embedder": 0}, _LANGUAGE),
 }
 
 # Parameters of every model: they change the weights or how they are stored, not the network.
@@ -108,6 +108,7 @@ _PARAMETERS: Mapping[str, _Number | _Variants] = {
     "stride": _Variants((16, 32)),
     "layers": _Number(int, 1, 64),
     "context": _Number(int, 32, 32768),
+    "embedder": _Number(int, 0, 1),
     "frames": _Number(int, 2, 30000),
     "seed": _Number(int, 0, 2**32 - 1),
 }
@@ -156,7 +157,11 @@ def load_language_model(name: str) -> bytes:
     if model.nets is not _LANGUAGE:
         known = [PREFIX + each for each in _MODELS if _MODELS[each].nets is _LANGUAGE]
         raise OptionsError(f"'{name}' is not a language model. Use {' or '.join(known)}.")
-    return language.language_file(_build(key, model, values), int(values["context"]))
+    embedder = b""
+    if values["embedder"]:
+        alone = Model(language.build_embedder, {}, _LANGUAGE)
+        embedder = _build(key, alone, {name: values[name] for name in _COMMON})
+    return language.language_file(_build(key, model, values), int(values["context"]), embedder)
 
 
 def _named(name: str) -> tuple[str, Model, Mapping[str, Value]]:

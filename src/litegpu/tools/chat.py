@@ -1,0 +1,82 @@
+"""`litegpu chat MODEL`: a conversation with a language model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from litegpu.errors import CacheFullError
+from litegpu.language_model.chat import Message
+from litegpu.tools.console import note
+from litegpu.tools.flags import Flag
+from litegpu.tools.language import (
+    ANSWER_FLAGS,
+    MODEL,
+    MODEL_FLAGS,
+    answer_options,
+    open_language_model,
+    speed,
+)
+
+ARGUMENTS = MODEL
+FLAGS = (
+    Flag("system", str, None, "a message that precedes the conversation"),
+    *ANSWER_FLAGS,
+    *MODEL_FLAGS,
+)
+EXAMPLES = (
+    "litegpu chat gemma.litertlm",
+    'litegpu chat gemma.litertlm --system="Answer in one sentence." --temperature=0.7',
+    "litegpu chat zoo:tiny_lm --max_tokens=20",
+)
+NOTES = (
+    "Each line of stdin is a message. /new begins another conversation, /quit or the end of stdin "
+    "ends it. Ctrl+C ends an answer. Only what is new of a conversation is computed.",
+)
+_NEW, _QUIT = "/new", "/quit"
+
+
+def main(args: argparse.Namespace) -> int:
+    """Read messages and print answers until the end."""
+    with open_language_model(args) as model, model.session() as session:
+        first = [{"role": "system", "content": args.system}] if args.system else []
+        messages: list[Message] = [*first]
+        for line in _lines():
+            if line == _NEW:
+                messages = [*first]
+                continue
+            messages.append({"role": "user", "content": line})
+            try:
+                with session.stream(messages, **answer_options(args)) as stream:
+                    _print(stream)
+                    answer = stream.so_far()
+            except CacheFullError as error:
+                messages.pop()
+                note(f"{error} {_NEW} begins another conversation.")
+                continue
+            messages.append({"role": "assistant", "content": answer.text})
+            note(speed(answer))
+    return 0
+
+
+def _print(parts: Iterator[str]) -> None:
+    try:
+        for part in parts:
+            print(part, end="", flush=True)
+    except KeyboardInterrupt:
+        pass  # the answer ends here
+    print()
+
+
+def _lines() -> Iterator[str]:
+    """Yield the lines of stdin that are not empty, with a prompt on a terminal."""
+    while True:
+        if sys.stdin.isatty():
+            sys.stderr.write("> ")
+            sys.stderr.flush()
+        line = sys.stdin.readline()
+        if not line or line.strip() == _QUIT:
+            return
+        if line.strip():
+            yield line.strip()

@@ -1,0 +1,69 @@
+"""Flags of the tools for language models, and the models that these open."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from litegpu.backends import TITLES
+from litegpu.language_model import Completion, LanguageModel
+from litegpu.tools.console import note
+from litegpu.tools.delegation import DELEGATE_FLAGS, given_options, quietly
+from litegpu.tools.flags import Flag, at_least, from_zero, positive_int, share
+from litegpu.tools.models import model_folders
+from litegpu.wording import counted
+from litegpu.zoo import is_zoo_name
+
+MODEL = {"model": "a .litertlm file, a .tflite file with --tokenizer, or zoo:tiny_lm"}
+_BACKEND = Flag(
+    *("backend", str, None),
+    "the GPU API: cuda, opencl (cl), webgpu (or vulkan, metal, d3d12), opengl (gl); or cpu",
+    known=(*TITLES, "cpu"),
+)
+_DELEGATE_FLAGS = tuple(_BACKEND if flag.name == _BACKEND.name else flag for flag in DELEGATE_FLAGS)
+MODEL_FLAGS = (
+    *_DELEGATE_FLAGS,
+    Flag(
+        *("tokenizer", str, None),
+        "a tokenizer.json or a SentencePiece model in the place of the file's",
+        metavar="FILE",
+    ),
+)
+_SAMPLING_FLAGS = (
+    Flag("max_tokens", positive_int, None, "maximum tokens of an answer (default: what fits)"),
+    Flag("temperature", from_zero, None, "divides the logits; 0: always the most probable token"),
+    Flag("top_k", at_least(0), None, "only that many most probable tokens; 0: all"),
+    Flag("top_p", share, None, "only the most probable tokens that add up to this; 1: all"),
+    Flag("seed", at_least(0), None, "of the random numbers (default: others each time)"),
+)
+STOP = Flag("stop", str, None, "a text that ends an answer")
+ANSWER_FLAGS = (*_SAMPLING_FLAGS, STOP)
+
+
+def open_language_model(args: argparse.Namespace) -> LanguageModel:
+    """Return the model of a command. Raises as LanguageModel does."""
+    name = args.model
+    if not is_zoo_name(name) and not os.path.exists(name):
+        found = (str(folder / name) for folder in model_folders())
+        name = next(filter(os.path.isfile, found), name)
+    with quietly():
+        model = LanguageModel(
+            name, tokenizer=args.tokenizer, **given_options(args, _DELEGATE_FLAGS)
+        )
+    note(f"model: {name}, {model.place}")
+    return model
+
+
+def answer_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the keywords of an answer that were given as flags."""
+    return given_options(args, ANSWER_FLAGS)
+
+
+def speed(answer: Completion) -> str:
+    """Return a line on the speed of an answer."""
+    return (
+        f"{counted(answer.prompt_tokens, 'token')} of prompt, first token after "
+        f"{answer.prefill_seconds * 1000:.1f} ms; {counted(len(answer.tokens), 'token')} of "
+        f"answer, {answer.tokens_per_second:.1f} tokens/s ({answer.reason})"
+    )
