@@ -149,7 +149,8 @@ def distance(a: Array, b: Array) -> float:
 
 
 def test_the_tables_of_this_file_cover_the_zoo() -> None:
-    assert [*OPS, *TRANSFORMERS] == [*OUTPUTS, *TRANSFORMERS] == zoo.names()
+    """That of test_language.py is the last one."""
+    assert [*OPS, *TRANSFORMERS] == [*OUTPUTS, *TRANSFORMERS] == zoo.names()[:-1]
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -208,6 +208,11 @@ class Executor:
             _write(inputs[step.embeddings], self._embedder.embed(padded))
         if step.positions:
             _write(inputs[step.positions], positions)
+        if step.span:
+            span = np.zeros(inputs[step.span].shape, np.int32)
+            end = begin + len(tokens)
+            span.reshape(-1)[:3] = begin, end, end
+            _write(inputs[step.span], span)
         if step.mask:
             visible = np.arange(self.context)[None, :] <= positions[:, None]
             buffer = inputs[step.mask]

@@ -159,7 +159,8 @@ class LanguageModel:
         """
         session = self.session()
         try:
-            stream = session.stream(prompt, **options)
+            session.append(prompt)
+            stream = session.stream(**options)
         except BaseException:
             session.close()
             raise

@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from litegpu.errors import LanguageModelError
 from litegpu.language_model.chat import Message, chat_text
 from litegpu.language_model.metadata import Metadata, Token
 from litegpu.language_model.text import StopTokens
 from litegpu.language_model.tokenizer import Tokenizer
 
-Prompt = str | Sequence[int] | Sequence[Message]
+Prompt = str | Sequence[int] | Sequence[Message] | npt.NDArray[np.integer[Any]]
 """Text, tokens, or the messages of a chat."""
+
+
+def is_chat(prompt: Prompt) -> bool:
+    """Whether a prompt is the messages of a chat."""
+    return (
+        not isinstance(prompt, str)
+        and len(prompt) > 0
+        and all(isinstance(each, Mapping) for each in prompt)
+    )
 
 
 class Prompts:
@@ -31,7 +43,7 @@ class Prompts:
         if self._tokenizer is None:
             raise LanguageModelError(
                 "The file has no tokenizer. Give one, as tokenizer='tokenizer.json' or a "
-                "SentencePiece model, or prompts of tokens."
+                "SentencePiece model, or use the logits of a session of tokens."
             )
         return self._tokenizer
 
@@ -43,8 +55,8 @@ class Prompts:
         if isinstance(prompt, str):
             text = self.tokenizer.encode(prompt)
             return text if continues else self._started(text)
-        items: list[Any] = [*prompt] if isinstance(prompt, Sequence) else []
-        if items and all(isinstance(each, Mapping) for each in items):
+        items: list[Any] = [*prompt] if isinstance(prompt, Sequence | np.ndarray) else []
+        if is_chat(items):
             return self._started(self.tokenizer.encode(self.chat_text(items)))
         if items and all(hasattr(each, "__index__") for each in items):
             return [self._checked(int(each)) for each in items]

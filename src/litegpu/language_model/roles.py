@@ -32,6 +32,9 @@ class Step:
     """The name of the input of positions, `[count]`; empty without one."""
     mask: str = ""
     """The name of the mask, `[1, 1, count, context]`; empty without one."""
+    span: str = ""
+    """The name of the first and the last position as the composites of caches take them,
+    `[1, 1, 1, 7]`; empty without it."""
     logits: str = ""
     """The name of the output of logits; empty without one."""
     caches: tuple[str, ...] = ()
@@ -65,7 +68,7 @@ def _step(index: int, signature: Signature, caches: tuple[str, ...]) -> Step:
                 raise ModelError(
                     f"The signature '{signature.key}' takes '{tensor}', which is none of the "
                     "inputs that litegpu knows of language models: tokens or embeddings, "
-                    "positions, a mask, caches."
+                    "positions, one mask, caches."
                 )
             names[role] = tensor
     inputs = {role: tensor.key for role, tensor in names.items()}
@@ -88,7 +91,7 @@ def _role(tensor: Tensor) -> str:
     """Return which role a tensor has by its type and rank, empty if none."""
     kind, rank = tensor.dtype.kind, len(tensor.shape)
     if kind == "i" and tensor.dtype.itemsize >= np.dtype(np.int32).itemsize:
-        return {1: "positions", 2: "tokens"}.get(rank, "")
+        return {1: "positions", 2: "tokens", 4: "span"}.get(rank, "")
     if kind == "f":
         return {3: "embeddings", 4: "mask"}.get(rank, "")
     return "mask" if kind == "b" and rank == 4 else ""

@@ -33,12 +33,17 @@ class Sampling:
         """Check the values. Raises LanguageModelError."""
         checks: tuple[tuple[str, Any, bool, str], ...] = (
             ("temperature", self.temperature, _within(self.temperature, 0, 1e6), "0 or more"),
-            ("top_k", self.top_k, _within(self.top_k, 0, 2**31), "a whole number from 0"),
+            ("top_k", self.top_k, _is_whole(self.top_k), "a whole number from 0"),
+            ("seed", self.seed, self.seed is None or _is_whole(self.seed), "a whole number from 0"),
             ("top_p", self.top_p, _within(self.top_p, 0, 1) and self.top_p > 0, "above 0, up to 1"),
         )
         for name, value, valid, wanted in checks:
             if not valid:
                 raise LanguageModelError(f"{name} is {value!r}. Use {wanted}.")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0
 
 
 def _within(value: Any, low: float, high: float) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from litegpu.errors import CacheFullError, LanguageModelError
 from litegpu.language_model.executor import Executor
 from litegpu.language_model.generation import Completion, Generation, TextStream
-from litegpu.language_model.prompts import Prompt, Prompts
+from litegpu.language_model.prompts import Prompt, Prompts, is_chat
 from litegpu.language_model.sampling import Logits, Sampling
 
 
@@ -62,7 +63,7 @@ class Session:
         self._open()
         tokens = self._prompts.tokens_of(prompt, continues=bool(self._tokens))
         begin = len(self._tokens)
-        if prompt and not isinstance(prompt, str) and not hasattr(prompt[0], "__index__"):
+        if is_chat(prompt):
             begin = _common(self._tokens, tokens)
             tokens = tokens[begin:]
         if begin + len(tokens) > self._executor.context:
@@ -132,14 +133,12 @@ class Session:
         metadata = self._prompts.metadata
         sampling = Sampling(
             _or(temperature, metadata.temperature, 0.0),
-            int(_or(top_k, metadata.top_k, 0)),
+            _or(top_k, metadata.top_k, 0),
             _or(top_p, metadata.top_p, 1.0),
             seed,
         )
-        generation = Generation(
-            sampling, self._room_for(max_tokens), [stop] if isinstance(stop, str) else [*stop]
-        )
-        if prompt:
+        generation = Generation(sampling, self._most(max_tokens), _texts(stop))
+        if not isinstance(prompt, str) or prompt:
             self.append(prompt)
         return TextStream(self, self._prompts, generation)
 
@@ -147,7 +146,7 @@ class Session:
         """Append a prompt, if any, and return the answer. See LanguageModel.generate."""
         return self.stream(prompt, **options).completion()  # type: ignore[arg-type]
 
-    def _room_for(self, max_tokens: int | None) -> int:
+    def _most(self, max_tokens: int | None) -> int:
         if max_tokens is None:
             return self._executor.context
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
@@ -173,6 +172,14 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
     return next((n for n, (x, y) in pairs if x != y), min(len(a), len(b)))
 
 
-def _or(*values: float | None) -> float:
+def _texts(stop: str | Sequence[str]) -> list[str]:
+    stops = [stop] if isinstance(stop, str) else [*stop]
+    for each in stops:
+        if not isinstance(each, str):
+            raise LanguageModelError(f"stop has {each!r}. Give a text, or several.")
+    return stops
+
+
+def _or(*values: Any) -> Any:
     """Return the first value that is not None."""
     return next(each for each in values if each is not None)

@@ -78,6 +78,8 @@ class SentencePieceTokenizer(Tokenizer):
             }
         except Exception as error:  # the library raises RuntimeError, and others
             raise _damaged(error) from error
+        if not self.size:
+            raise _damaged("it has no tokens")
         names = sorted(map(re.escape, self._special), key=len, reverse=True)
         self._at_special = re.compile(f"({'|'.join(names)})") if names else None
 

@@ -16,6 +16,7 @@ from litegpu.tools.language import (
     MODEL_FLAGS,
     answer_options,
     open_language_model,
+    shown,
     speed,
 )
 
@@ -50,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
             try:
                 with session.stream(messages, **answer_options(args)) as stream:
                     _print(stream)
-                    answer = stream.so_far()
+                answer = stream.so_far()
             except CacheFullError as error:
                 messages.pop()
                 note(f"{error} {_NEW} begins another conversation.")
@@ -63,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
 def _print(parts: Iterator[str]) -> None:
     try:
         for part in parts:
-            print(part, end="", flush=True)
+            print(shown(part), end="", flush=True)
     except KeyboardInterrupt:
         pass  # the answer ends here
     print()

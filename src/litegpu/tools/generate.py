@@ -15,6 +15,7 @@ from litegpu.tools.language import (
     MODEL_FLAGS,
     answer_options,
     open_language_model,
+    shown,
     speed,
 )
 
@@ -47,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
         with model.stream(given, **answer_options(args)) as stream:
             for part in stream:
                 if not prints_json(args):
-                    print(part, end="", flush=True)
+                    print(shown(part), end="", flush=True)
             answer = stream.so_far()
     if not prints_json(args):
         print()

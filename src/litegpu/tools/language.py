@@ -37,6 +37,7 @@ _SAMPLING_FLAGS = (
     Flag("top_p", share, None, "only the most probable tokens that add up to this; 1: all"),
     Flag("seed", at_least(0), None, "of the random numbers (default: others each time)"),
 )
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
 STOP = Flag("stop", str, None, "a text that ends an answer")
 ANSWER_FLAGS = (*_SAMPLING_FLAGS, STOP)
 
@@ -58,6 +59,11 @@ def open_language_model(args: argparse.Namespace) -> LanguageModel:
 def answer_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the keywords of an answer that were given as flags."""
     return given_options(args, ANSWER_FLAGS)
+
+
+def shown(text: str) -> str:
+    """Return text of a model for a terminal: other controls than line ends would command it."""
+    return "".join(each if each.isprintable() or each in "\n\t" else _REPLACED for each in text)
 
 
 def speed(answer: Completion) -> str:
