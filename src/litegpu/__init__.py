@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         RunTimeoutError,
         UnsupportedDeviceError,
     )
-    from litegpu.language_model import LanguageModel
+    from litegpu.language_model import Completion, LanguageModel, Session, TextStream
     from litegpu.options import (
         ExperimentalFlags,
         GpuDelegateKeywords,
@@ -69,6 +69,7 @@ __all__ = [
     "CompilationError",
     "CompiledModel",
     "CompiledModelError",
+    "Completion",
     "Composite",
     "CustomNode",
     "CustomOp",
@@ -111,8 +112,10 @@ __all__ = [
     "QuantizedSupport",
     "RejectedNode",
     "RunTimeoutError",
+    "Session",
     "Split",
     "TensorBuffer",
+    "TextStream",
     "UnsupportedDeviceError",
     "__version__",
     "check",
@@ -130,6 +133,7 @@ _HOMES: Mapping[str, str] = {
     "CompilationError": "litegpu.errors",
     "CompiledModel": "litegpu.compiled_model",
     "CompiledModelError": "litegpu.errors",
+    "Completion": "litegpu.language_model",
     "Composite": "litegpu.delegation.report",
     "CustomNode": "litegpu.custom_op",
     "CustomOp": "litegpu.custom_op",
@@ -172,8 +176,10 @@ _HOMES: Mapping[str, str] = {
     "QuantizedSupport": "litegpu.delegation.report",
     "RejectedNode": "litegpu.delegation.report",
     "RunTimeoutError": "litegpu.errors",
+    "Session": "litegpu.language_model",
     "Split": "litegpu.delegation.cost_model",
     "TensorBuffer": "litegpu.compiled_model",
+    "TextStream": "litegpu.language_model",
     "UnsupportedDeviceError": "litegpu.errors",
     "check": "litegpu.tools.check.model_check",
     "list_devices": "litegpu.backends",

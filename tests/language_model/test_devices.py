@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from cuda_emulator import needs_emulator
+from every_backend import device_of
 from litegpu import LanguageModel, zoo
 from litegpu.backends import BACKENDS
 from litegpu.runtime_abi import interpreter as runtime
@@ -71,6 +72,7 @@ def expected(prompt: tuple[int, ...], count: int) -> list[tuple[int, Logits]]:
 
 @pytest.fixture(scope="module", params=[name for name in BACKENDS if name != "opengl"])
 def model(request: pytest.FixtureRequest) -> Iterator[LanguageModel]:
+    device_of(request.param)
     with LanguageModel(NAME, backend=request.param, min_nodes_per_partition=1) as found:
         yield found
 

@@ -196,14 +196,14 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def decoder(inputs: Mapping[str, tuple[tuple[int, ...], str]], logits: bool = True) -> bytes:
     """Return a model of one signature with a cache, other inputs, and logits if wanted."""
     writer = ModelWriter()
-    taken: dict[str, TensorRef] = {"cache": writer.input((1, 8), name="c")}
+    inputs_of: dict[str, TensorRef] = {"cache": writer.input((1, 8), name="c")}
     for name, (shape, dtype) in inputs.items():
-        taken[name] = writer.input(shape, dtype, name=name)
-    given = {"cache": writer.op("ABS", [taken["cache"]], [(1, 8)])}
+        inputs_of[name] = writer.input(shape, dtype, name=name)
+    given = {"cache": writer.op("ABS", [inputs_of["cache"]], [(1, 8)])}
     if logits:
-        given["logits"] = writer.op("NEG", [taken["cache"]], [(1, 8)])
+        given["logits"] = writer.op("NEG", [inputs_of["cache"]], [(1, 8)])
     writer.output(*given.values())
-    writer.signature("decode", taken, given)
+    writer.signature("decode", inputs_of, given)
     return writer.build()
 
 

@@ -66,7 +66,7 @@ def shell(request: pytest.FixtureRequest) -> str:
 
 
 def test_tools(shell: str, tmp_path: Path) -> None:
-    assert ask(shell, "litegpu benchm", tmp_path) == ["benchmark_model"]
+    assert ask(shell, "litegpu benchmark_m", tmp_path) == ["benchmark_model"]
     assert {*cli.TOOLS} <= {*ask(shell, "litegpu ", tmp_path)}
 
 

@@ -70,6 +70,6 @@ class Sampler:
         chances = np.exp(scaled - scaled[0])
         chances /= chances.sum()
         # Tokens before which the sum has not reached top_p; the first one always.
-        kept = np.cumsum(chances) - chances < how.top_p
-        chances = chances[kept] / chances[kept].sum()
+        likely = np.cumsum(chances) - chances < how.top_p
+        chances = chances[likely] / chances[likely].sum()
         return int(order[self._random.choice(len(chances), p=chances)])

@@ -52,7 +52,7 @@ class StopTexts:
     def __init__(self, stops: Sequence[str]) -> None:
         """Take the texts."""
         self._stops = [each for each in stops if each]
-        self._held = ""
+        self._pending = ""
         self.found = False
         """Whether one of them has come."""
 
@@ -60,25 +60,25 @@ class StopTexts:
         """Return what is certain to precede a stop."""
         if self.found:
             return ""
-        self._held += text
-        places = [self._held.find(each) for each in self._stops]
+        self._pending += text
+        places = [self._pending.find(each) for each in self._stops]
         if (first := min((each for each in places if each >= 0), default=-1)) >= 0:
             self.found = True
-            certain, self._held = self._held[:first], ""
+            certain, self._pending = self._pending[:first], ""
             return certain
-        kept = max(map(self._beginning, self._stops), default=0)
-        certain = self._held[: len(self._held) - kept]
-        self._held = self._held[len(certain) :]
+        waiting = max(map(self._beginning, self._stops), default=0)
+        certain = self._pending[: len(self._pending) - waiting]
+        self._pending = self._pending[len(certain) :]
         return certain
 
     def _beginning(self, stop: str) -> int:
         """Return how much of a stop the end of the text is."""
-        longest = min(len(stop) - 1, len(self._held))
-        return next((n for n in range(longest, 0, -1) if self._held.endswith(stop[:n])), 0)
+        longest = min(len(stop) - 1, len(self._pending))
+        return next((n for n in range(longest, 0, -1) if self._pending.endswith(stop[:n])), 0)
 
     def end(self) -> str:
         """Return what was held back."""
-        text, self._held = self._held, ""
+        text, self._pending = self._pending, ""
         return text
 
 
@@ -88,29 +88,29 @@ class StopTokens:
     def __init__(self, stops: Sequence[tuple[int, ...]]) -> None:
         """Take the rows of tokens."""
         self._stops = sorted(filter(None, stops), key=len)
-        self._held: list[int] = []
+        self._pending: list[int] = []
         self.found = False
         """Whether one of them has come."""
 
     def add(self, token: int) -> list[int]:
         """Return the tokens that are certain to precede a stop."""
-        self._held.append(token)
-        held = tuple(self._held)
+        self._pending.append(token)
+        pending = tuple(self._pending)
         for stop in self._stops:  # the shortest: longer ones may begin with a part of the answer
-            if held[-len(stop) :] == stop:
+            if pending[-len(stop) :] == stop:
                 self.found = True
-                self._held = []
-                return [*held[: len(held) - len(stop)]]
-        kept = max((self._beginning(stop) for stop in self._stops), default=0)
-        self._held = [*held[len(held) - kept :]]
-        return [*held[: len(held) - kept]]
+                self._pending = []
+                return [*pending[: len(pending) - len(stop)]]
+        waiting = max((self._beginning(stop) for stop in self._stops), default=0)
+        self._pending = [*pending[len(pending) - waiting :]]
+        return [*pending[: len(pending) - waiting]]
 
     def _beginning(self, stop: tuple[int, ...]) -> int:
-        held = tuple(self._held)
-        longest = min(len(stop) - 1, len(held))
-        return next((n for n in range(longest, 0, -1) if held[-n:] == stop[:n]), 0)
+        pending = tuple(self._pending)
+        longest = min(len(stop) - 1, len(pending))
+        return next((n for n in range(longest, 0, -1) if pending[-n:] == stop[:n]), 0)
 
     def end(self) -> list[int]:
         """Return what was held back."""
-        tokens, self._held = self._held, []
+        tokens, self._pending = self._pending, []
         return tokens

@@ -108,8 +108,8 @@ class LanguageNet(Net):
         minus = self.writer.constant(-1.0, "float32", name=f"{name}/minus")
         turned = [self.binary("MUL", parts[1], minus, f"{name}/neg"), parts[0]]
         other = self.op("CONCATENATION", turned, x.shape, f"{name}/cat", {"axis": 3})
-        kept = self.binary("MUL", x, angles[0], f"{name}/cos")
-        return self.binary("ADD", kept, self.binary("MUL", other, angles[1], f"{name}/sin"), name)
+        same = self.binary("MUL", x, angles[0], f"{name}/cos")
+        return self.binary("ADD", same, self.binary("MUL", other, angles[1], f"{name}/sin"), name)
 
 
 def build(net: LanguageNet, *, layers: int, context: int, embedder: int) -> None:
