@@ -73,6 +73,7 @@ def expected(prompt: tuple[int, ...], count: int) -> list[tuple[int, Logits]]:
 @pytest.fixture(scope="module", params=[name for name in BACKENDS if name != "opengl"])
 def model(request: pytest.FixtureRequest) -> Iterator[LanguageModel]:
     device_of(request.param)
+    pytest.importorskip("tokenizers", reason="needs litegpu[llm]")
     with LanguageModel(NAME, backend=request.param, min_nodes_per_partition=1) as found:
         yield found
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from litegpu import CacheFullError, LanguageModel, LanguageModelError
+from litegpu import CacheFullError, DeviceLostError, LanguageModel, LanguageModelError
 from litegpu.language_model.sampling import Sampler, Sampling
 
 CONTEXT = 96
@@ -178,6 +178,53 @@ def test_a_failed_run_leaves_the_session_as_it_was(
             with pytest.raises(ZeroDivisionError):
                 session.logits()
         np.testing.assert_array_equal(session.logits(), other.logits())
+
+
+def test_sessions_survive_the_loss_of_a_device(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each computes its tokens again, with caches on the device that is opened next."""
+    executor = model._executor
+    with model.session() as first, model.session() as second, model.session() as whole:
+        for each in (first, second, whole):
+            each.append([1, *range(30, 50)])
+        second.logits()
+        run, calls = executor.model.run_by_index, iter(range(100))
+        lost = [
+            caches for session in (first, second) for caches in session._caches.present.values()
+        ]
+
+        def failing(index: int, inputs: Any, outputs: Any) -> None:
+            assert next(calls) == 0 or not {*map(id, inputs)} & {*map(id, lost)}
+            if not executor.losses:
+                raise DeviceLostError("The device is lost.")
+            run(index, inputs, outputs)
+
+        monkeypatch.setattr(executor.model, "run_by_index", failing)
+        found = first.logits()
+        assert executor.losses == 1
+        second.append([60])
+        second.logits()
+        second.rewind(21)
+        monkeypatch.undo()
+        with second.fork() as other:
+            np.testing.assert_allclose(other.logits(), whole.logits(), atol=1e-5)
+        np.testing.assert_allclose(found, whole.logits(), atol=1e-5)
+
+
+def test_a_device_that_is_lost_again_is_an_error(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any) -> None:
+        raise DeviceLostError("The device is lost.")
+
+    with model.session() as session:
+        session.append([1, 2])
+        with monkeypatch.context() as patch:
+            patch.setattr(model._executor.model, "run_by_index", failing)
+            with pytest.raises(DeviceLostError, match=r"The device is lost\."):
+                session.logits()
+        assert session.logits().shape == (296,)
 
 
 def test_stop_texts_end_an_answer_wherever_tokens_end(model: LanguageModel) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from litegpu.compiled_model import CompiledModel
 from litegpu.compiled_model.signatures import Tensor
-from litegpu.errors import ModelError
+from litegpu.errors import DeviceLostError, ModelError
 from litegpu.language_model.caches import Caches
 from litegpu.language_model.metadata import Metadata
 from litegpu.language_model.roles import Step, steps_of
@@ -98,6 +98,8 @@ class Executor:
         self._buffers: dict[str, tuple[dict[str, TensorBuffer], dict[str, TensorBuffer]]] = {}
         self.context = self._context_of(metadata)
         self.cache_start = metadata.cache_start
+        self.losses = 0
+        """How often the device was lost: caches from before are lost, too."""
         self.vocabulary = int(self._tensors(self.decoder)[1][self.decoder.logits].shape[-1])
 
     def _tensors(self, step: Step) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -165,11 +167,16 @@ class Executor:
             inputs = {**inputs, **caches.present}
             outputs = {**outputs, **caches.following}
             signature = self.model.signatures[step.index]
-            self.model.run_by_index(
-                step.index,
-                [inputs[each.key] for each in signature.inputs],
-                [outputs[each.key] for each in signature.outputs],
-            )
+            try:
+                self.model.run_by_index(
+                    step.index,
+                    [inputs[each.key] for each in signature.inputs],
+                    [outputs[each.key] for each in signature.outputs],
+                )
+            except DeviceLostError:
+                self._buffers.clear()
+                self.losses += 1
+                raise
             caches.turn()
             if not logits:
                 return np.empty(0, np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from litegpu.errors import CacheFullError, LanguageModelError
+from litegpu.errors import CacheFullError, DeviceLostError, LanguageModelError
 from litegpu.language_model.executor import Executor
 from litegpu.language_model.generation import Completion, Generation, TextStream
 from litegpu.language_model.prompts import Prompt, Prompts, is_chat
@@ -22,6 +22,7 @@ class Session:
     def __init__(self, executor: Executor, prompts: Prompts) -> None:
         """Allocate the caches; LanguageModel does that."""
         self._executor, self._prompts = executor, prompts
+        self._losses = executor.losses
         self._caches = executor.new_caches()
         self._tokens: list[int] = []
         self._cached = 0
@@ -102,17 +103,36 @@ class Session:
         if not self._tokens:
             raise LanguageModelError("The session has no tokens. Append a prompt first.")
         if self._logits is None:
-            last = len(self._tokens) - 1
-            begin = min(self._cached, last)
-            self._executor.prefill(self._tokens[begin:last], begin, self._caches)
-            self._cached = last
-            self._logits = self._executor.decode(self._tokens[last], last, self._caches)
-            self._cached = last + 1
+            try:
+                self._logits = self._compute()
+            except DeviceLostError:
+                if self._losses == self._executor.losses:
+                    raise
+                self._logits = self._compute()
         return self._logits.copy()
+
+    def _compute(self) -> Logits:
+        """Run the tokens that the caches do not have; all of them if the device was lost."""
+        self._renew()
+        last = len(self._tokens) - 1
+        begin = min(self._cached, last)
+        self._executor.prefill(self._tokens[begin:last], begin, self._caches)
+        self._cached = last
+        logits = self._executor.decode(self._tokens[last], last, self._caches)
+        self._cached = last + 1
+        return logits
+
+    def _renew(self) -> None:
+        """Allocate the caches again if they were lost with their device."""
+        if self._losses != self._executor.losses:
+            self._losses = self._executor.losses
+            self._caches = self._executor.new_caches()
+            self._cached = 0
 
     def fork(self) -> Session:
         """Return another session with the same tokens and a copy of the caches."""
         self._open()
+        self._renew()
         other = Session(self._executor, self._prompts)
         other._caches.copy_from(self._caches)
         other._tokens, other._cached, other._logits = [*self._tokens], self._cached, self._logits

@@ -333,7 +333,7 @@ def _tokenizer() -> Mapping[str, Any]:
         "model": {
             "type": "BPE",
             "vocab": {word: number for number, word in enumerate(words)},
-            "merges": [each.split(" ") for each in _MERGES],
+            "merges": [*_MERGES],
         },
     }
 
