@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from litegpu import CacheFullError, DeviceLostError, LanguageModel, LanguageModelError
+from litegpu.language_model import Session
 from litegpu.language_model.sampling import Sampler, Sampling
 
 CONTEXT = 96
@@ -229,7 +231,7 @@ def test_a_device_that_is_lost_again_is_an_error(
 
 def test_stop_texts_end_an_answer_wherever_tokens_end(model: LanguageModel) -> None:
     whole = model.generate(PROMPT, max_tokens=40)
-    for begin in range(len(whole.text) - 4):
+    for begin in range(0, len(whole.text) - 4, 3):
         stop = whole.text[begin : begin + 3]
         first = whole.text.index(stop)
         stream = model.stream(PROMPT, max_tokens=40, stop=[stop, "never"])
@@ -285,6 +287,29 @@ def test_async_streams(model: LanguageModel) -> None:
     whole, cancelled = asyncio.run(both())
     assert "".join(whole) == model.generate(PROMPT, max_tokens=20).text
     assert model.generate("of", max_tokens=20).text.startswith("".join(cancelled))
+
+
+def test_a_cancelled_task_ends_its_answer(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be cancelled while a thread computes the next part."""
+    decode, ended = model._executor.decode, []
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.02)
+        return decode(*arguments)
+
+    monkeypatch.setattr(model._executor, "decode", slow)
+    monkeypatch.setattr(Session, "close", lambda session: ended.append(session))
+
+    async def read() -> None:
+        async for _ in model.astream(PROMPT):
+            pass
+
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(asyncio.wait_for(read(), 0.05))
+    (session,) = ended
+    assert 0 < len(session.tokens) < model.context
 
 
 def test_threads_share_a_model(model: LanguageModel) -> None:
@@ -352,14 +377,14 @@ def test_chances_follow_the_logits() -> None:
 
     def counts(sampling: Sampling) -> np.ndarray[Any, Any]:
         sampler = Sampler(sampling)
-        drawn = [sampler.choose(logits) for _ in range(4000)]
+        drawn = [sampler.choose(logits) for _ in range(1500)]
         return np.bincount(drawn, minlength=4) / len(drawn)
 
-    np.testing.assert_allclose(counts(Sampling(1.0, seed=0)), chances, atol=0.03)
+    np.testing.assert_allclose(counts(Sampling(1.0, seed=0)), chances, atol=0.05)
     squared = chances**2 / (chances**2).sum()
-    np.testing.assert_allclose(counts(Sampling(0.5, seed=0)), squared, atol=0.03)
+    np.testing.assert_allclose(counts(Sampling(0.5, seed=0)), squared, atol=0.05)
     first = np.array([0.625, 0.375, 0, 0])
-    np.testing.assert_allclose(counts(Sampling(1.0, top_k=2, seed=0)), first, atol=0.03)
-    np.testing.assert_allclose(counts(Sampling(1.0, top_p=0.8, seed=0)), first, atol=0.03)
+    np.testing.assert_allclose(counts(Sampling(1.0, top_k=2, seed=0)), first, atol=0.05)
+    np.testing.assert_allclose(counts(Sampling(1.0, top_p=0.8, seed=0)), first, atol=0.05)
     assert counts(Sampling(1.0, top_p=1e-9, seed=0))[0] == 1
     assert Sampler(Sampling()).choose(np.array([1, 3, 3], np.float32)) == 1

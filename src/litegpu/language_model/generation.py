@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ class TextStream(Iterator[str]):
         self._prompt_tokens = len(session.tokens)
         self._prefill_seconds = self._decode_seconds = 0.0
         self._parts = self._generate()
+        self._lock = threading.RLock()
 
     def __enter__(self) -> TextStream:
         return self
@@ -100,22 +102,24 @@ class TextStream(Iterator[str]):
 
     def __next__(self) -> str:
         """Return the next part."""
-        try:
-            part = next(self._parts)
-        except BaseException:
-            self._finish()
-            raise
-        self._texts.append(part)
-        return part
+        with self._lock:
+            try:
+                part = next(self._parts)
+            except BaseException:
+                self._finish()
+                raise
+            self._texts.append(part)
+            return part
 
     def when_over(self, work: Callable[[], None]) -> None:
         """Call `work` once at the end of the answer, or when it is closed."""
         self._at_end = work
 
     def close(self) -> None:
-        """End the answer."""
-        self._parts.close()
-        self._finish()
+        """End the answer; wait for the part that another thread computes."""
+        with self._lock:
+            self._parts.close()
+            self._finish()
 
     def _finish(self) -> None:
         self._reason = self._reason or "cancelled"

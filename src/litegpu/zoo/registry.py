@@ -137,7 +137,8 @@ def load(name: str) -> bytes:
             `zoo:mobilenet_v1_1.0_224?batch=8&weights=float16&seed=1`. Those of all models are
             `weights` (float32, float16 behind DEQUANTIZE, or int8, which makes activations, inputs
             and outputs int8, too) and `seed`; most have `batch` and `size` (pixels), some `width`
-            (multiplies the channels) or `stride` (of the output).
+            (multiplies the channels) or `stride` (of the output). `tiny_lm` has `layers`, `context`
+            (tokens) and `embedder` (1: a model of its own).
             The same name gives the same bytes everywhere.
 
     Raises:
