@@ -134,6 +134,12 @@ def test_the_documents_show_commands() -> None:
     assert blocks("python")
 
 
+def test_workflows_run_commands_that_are_shown() -> None:
+    shown = {command for _, command in commands()}
+    found = {run for _, text in blocks("yaml") for run in re.findall("- run: (litegpu .*)", text)}
+    assert found and found <= shown
+
+
 @pytest.mark.parametrize(("document", "command"), commands())
 def test_command(document: str, command: str, folder: Path) -> None:
     program, *arguments = shlex.split(command)

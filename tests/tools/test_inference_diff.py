@@ -13,11 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from litegpu import backends
 from litegpu.errors import ModelError
 from litegpu.files.wire import message, repeated
 from litegpu.tools import cli
 from litegpu.tools.inference_diff import beyond_lines
 from litegpu.tools.inference_diff.differences import GaussianInputs, compare_runs
+from litegpu.tools.inference_diff.tolerance import cosine, parse_tolerance, rows_with_others
 from litegpu.zoo.writer import ModelWriter
 from small_models import CPU_ONLY, chain, fully_convolutional
 from wire_reader import parsed
@@ -26,7 +28,10 @@ Array = npt.NDArray[Any]
 
 
 def detail(kind: str, shape: Sequence[int] = (50, 40)) -> dict[str, Any]:
-    return {"name": kind, "index": 0, "shape": np.array(shape), "dtype": np.dtype(kind).type}
+    return {
+        **{"name": kind, "index": 0, "shape": np.array(shape), "dtype": np.dtype(kind).type},
+        "quantization": (0.5, 128) if kind == "uint8" else (0.0, 0),
+    }
 
 
 def drawn(kind: str) -> Array:
@@ -97,10 +102,10 @@ class Side:
         return self.results[(self.invokes - 1) // 3]
 
 
-def compared(test: Sequence[Array], reference: Sequence[Array], tolerance: float = 0.1) -> Any:
+def compared(test: Sequence[Array], reference: Sequence[Array], limit: str = "0.1") -> Any:
     sides = Side(test), Side(reference)
     inputs = GaussianInputs(sides[0].get_input_details())
-    found = compare_runs(*sides, inputs, len(test), tolerance, iter)
+    found = compare_runs(*sides, inputs, len(test), parse_tolerance(limit), iter)
     assert [side.invokes for side in sides] == [3 * len(test)] * 2
     return found
 
@@ -184,10 +189,78 @@ def test_values_that_differ_in_the_last_bit_differ_in_the_text(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     value = np.full(1, 1.2345678, np.float32)
-    found = compared([value], [np.nextafter(value, np.float32(2))], 1e-9)
-    (line,) = beyond_lines(found, 1e-9)
+    found = compared([value], [np.nextafter(value, np.float32(2))], "1e-9")
+    (line,) = beyond_lines(found, parse_tolerance("1e-9"))
     test, reference = re.findall(r"is (\S+) instead of (\S+) in run", line)[0]
     assert test != reference
+
+
+# The tolerance
+
+
+def beyond(test: Sequence[Array], reference: Sequence[Array], limit: str) -> list[str]:
+    return beyond_lines(compared(test, reference, limit), parse_tolerance(limit))
+
+
+def test_every_criterion_has_a_limit_and_all_count() -> None:
+    reference = [np.array([[4, 3, 2, 1], [1, 2, 3, 4]], np.float32)] * 2
+    other = reference[0].copy()
+    other[1] = [1, 2, 4, 3]
+    test = [reference[0], other]
+    for limit in ("relative:0.25", "absolute:1", "cosine:0.98", "top_k:2", "absolute:1,top_k:3"):
+        assert beyond(test, reference, limit) == [], limit
+    name = "Output 0, 'float32', "
+    element = "element [1, 2] is 4 instead of 3 in run 1."
+    assert beyond(test, reference, "0.24") == [
+        f"{name}is beyond the tolerance of 0.24 of its largest magnitude: {element}"
+    ]
+    assert beyond(test, reference, "absolute:0.9,cosine:0.99,top_k:1,relative:0.5") == [
+        f"{name}is beyond the tolerance of 0.5 of its largest magnitude and of 0.9: {element}",
+        f"{name}has a cosine similarity of 0.983333333 to the reference, below 0.99, in run 1.",
+        f"{name}has other elements among the 1 largest than the reference in 1 rows, in run 1.",
+    ]
+    (output,) = compared(test, reference, "cosine:0.99").outputs
+    (measured,) = output.criteria
+    assert (measured.criterion, measured.limit, measured.worst_run) == ("cosine", 0.99, 1)
+    assert (output.passed, output.first_run_beyond, output.first_bad) == (False, 1, None)
+    assert measured.worst == pytest.approx(59 / 60)
+
+
+def test_quantized_outputs_have_the_cosine_of_their_numbers() -> None:
+    test, reference = ([np.array([each, 128], np.uint8)] for each in (126, 130))
+    assert compared(test, reference, "cosine:0").outputs[0].criteria[0].worst == -1
+
+
+NAN, INF = np.nan, np.inf
+
+
+def floats(test: Any, reference: Any) -> tuple[Array, Array]:
+    return np.array(test, np.float32), np.array(reference, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("test", "reference", "similarity"),
+    [
+        *[([0, 0], [0, 0], 1), ([0, 1], [0, 0], 0), ([NAN, 1], [NAN, 1], 1), ([], [], 1)],
+        *[([NAN, 1], [0, 1], 0), ([INF], [INF], 1), ([INF], [1], 0), ([3e38], [1e-40], 1)],
+    ],
+)
+def test_cosine(test: list[float], reference: list[float], similarity: float) -> None:
+    assert cosine(*floats(test, reference)) == pytest.approx(similarity)
+
+
+@pytest.mark.parametrize(
+    ("test", "reference", "k", "rows"),
+    [
+        *[([1, 2, 3], [3, 2, 1], 1, 1), ([1, 2, 3], [3, 2, 1], 3, 0), ([1, 2], [2, 1], 9, 0)],
+        *[([1, 3, 2], [1, 2, 3], 2, 0), ([2, 2, 1], [1, 2, 0], 1, 0), ([2, 1, 2], [1, 2, 0], 1, 1)],
+        *[([5, 5, 5], [1, 2, 3], 2, 0), ([NAN, 1], [2, 1], 1, 1), ([NAN, 1], [NAN, 1], 1, 0)],
+        *[([], [], 1, 0), (7, 3, 1, 0), ([[1, 2], [1, 2]], [[2, 1], [2, 1]], 1, 2)],
+        ([INF, 1], [5, 1], 1, 0),
+    ],
+)
+def test_the_largest_elements(test: Any, reference: Any, k: int, rows: int) -> None:
+    assert rows_with_others(*floats(test, reference), k) == rows
 
 
 def test_another_model_as_the_reference(
@@ -209,6 +282,16 @@ def test_another_model_as_the_reference(
     said = f"is beyond the tolerance of 0.001 of its largest magnitude: element {found[2]} is "
     assert said in captured.err and " instead of " in captured.err
     assert cli.main([*command, "--tolerance=1000"]) == 0
+    capsys.readouterr()
+    assert cli.main([*command, "--tolerance=cosine:1,absolute:1000", "--json"]) == 1
+    captured = capsys.readouterr()
+    shown = json.loads(captured.out)
+    setting = {each: shown[each] for each in ("device", "backend", "precision", "passed")}
+    assert setting == {"device": None, "backend": None, "precision": "fp32", "passed": False}
+    assert shown["tolerance"] == {"absolute": 1000, "cosine": 1}
+    assert [each["passed"] for each in shown["outputs"][0]["criteria"]] == [True, False]
+    assert re.search(r"OutputTolerance\[0\]: cosine=0\.\S+ in run 0, limit 1\n", captured.err)
+    assert "has a cosine similarity of 0." in captured.err
     assert cli.main([*command[:-1], f"--reference={model}", "--use_xnnpack=false"]) == 0
     assert "OutputDiff[0]: avg_error=0, std_dev=0\n" in capsys.readouterr().out
 
@@ -248,6 +331,9 @@ def test_json_is_alone_on_stdout(model: str, capsys: pytest.CaptureFixture[str])
     assert (found["model"], found["num_runs"], len(found["outputs"])) == (model, 2, 1)
     assert 0 <= found["outputs"][0]["avg_error"] <= found["outputs"][0]["max_error"] < 0.01
     assert "INFO: OutputDiff[0]: avg_error=" in captured.err
+    assert captured.err.count(found["device"]) and found["backend"] in backends.BACKENDS
+    assert (found["precision"], found["tolerance"]) == ("fp32", {"relative": 0.001})
+    assert found["passed"] and found["outputs"][0]["criteria"][0]["passed"]
 
 
 def test_the_wire_format() -> None:
@@ -284,6 +370,14 @@ def test_the_metrics_file(model: str, tmp_path: Path, capsys: pytest.CaptureFixt
         ("--delegate=cpu", 2, "'cpu' is not one of nnapi, gpu, hexagon, xnnpack, coreml"),
         ("--num_runs=0", 2, "'0' is not a whole number of at least 1"),
         ("--tolerance=-1", 2, "'-1' is not a finite number above 0"),
+        (
+            "--tolerance=cosin:0.9",
+            2,
+            "'cosin' is not one of relative, absolute, cosine, top_k.",
+        ),
+        ("--tolerance=cosine:9", 2, "'9' is not a number from 0 to 1"),
+        ("--tolerance=0.1,relative:0.2", 2, "'relative' is given twice"),
+        ("--tolerance=top_k:0", 2, "'0' is not a whole number of at least 1"),
         ("--reference=nothing", 1, "No model 'nothing'"),
         ("--output_file_path=/no/such/folder/m.pb", 1, "m.pb: the file cannot be written: "),
     ],

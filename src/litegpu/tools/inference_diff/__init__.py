@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from litegpu.tools.evaluation import (
 )
 from litegpu.tools.evaluation import FAILED as TASK_FAILED
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, write_json
-from litegpu.tools.flags import Flag, positive, positive_int
+from litegpu.tools.flags import Flag, positive_int
 from litegpu.tools.inference_diff.differences import (
     Comparison,
     GaussianInputs,
@@ -35,6 +35,7 @@ from litegpu.tools.inference_diff.differences import (
 )
 from litegpu.tools.inference_diff.per_node import Finding, PerNode
 from litegpu.tools.inference_diff.per_node_text import print_finding
+from litegpu.tools.inference_diff.tolerance import CRITERIA, Tolerance, parse_tolerance
 from litegpu.tools.lines import error, info
 from litegpu.tools.model_explorer import EXPORT, export_errors, needs_nodes, prepare_export
 from litegpu.tools.models import FoundModel, find_model
@@ -51,9 +52,11 @@ FLAGS = (
     METRICS_FILE,
     Flag("reference", str, "", "use this model on the CPU instead", metavar="MODEL"),
     Flag(
-        *("tolerance", positive, None),
-        "maximum error relative to an output's largest magnitude; beyond it the exit "
-        "status is 1 (default: 0.001, or 0.02 if the GPU computes in half precision)",
+        *("tolerance", parse_tolerance, None),
+        "maximum error relative to an output's largest magnitude (default: 0.001, or 0.02 if the "
+        f"GPU computes in half precision), or criteria as NAME:LIMIT,...: {', '.join(CRITERIA)}; "
+        "beyond it the exit status is 1",
+        metavar="LIMIT",
     ),
     Flag(
         *("per_node", bool, False),
@@ -70,6 +73,8 @@ EXAMPLES = (
     "litegpu inference_diff model.tflite --delegate=gpu --per_node",
     "litegpu inference_diff model.tflite --delegate=gpu --per_node --report=a.html",
     "litegpu inference_diff model.tflite --backend=gl --precision=fp16",
+    "litegpu inference_diff model.tflite --delegate=gpu --json \\\n"
+    "    --tolerance=absolute:0.01,cosine:0.999,top_k:5",
 )
 NOTES = (
     "Both sides run on the same inputs, drawn from a normal distribution over the range of their "
@@ -88,7 +93,10 @@ class _Evaluation:
     """The result: the comparison and, with --per_node, the wrong node and each node's error."""
 
     comparison: Comparison
-    tolerance: float
+    tolerance: Tolerance
+    node_tolerance: float
+    """Relative to the largest magnitude of a node's results."""
+    precision: str
     report: DelegationReport | None
     node: Finding | None = None
     errors: Mapping[int, float] = field(default_factory=dict)
@@ -111,17 +119,33 @@ def main(args: argparse.Namespace) -> int:
     found, node = evaluation.comparison, evaluation.node
     if args.output_file_path:
         write_bytes("output_file_path", args.output_file_path, metrics(found))
-    content = {"model": model.source, **asdict(found)}
+    beyond = beyond_lines(found, evaluation.tolerance)
+    content = {
+        "model": model.source,
+        **_setting(evaluation),
+        "passed": not beyond,
+        **asdict(found),
+    }
     if args.per_node:
         content["per_node"] = asdict(node) if node else None
     write_json("json", args.json, content)
     export_errors(args.export, model.content, evaluation.report, evaluation.errors)
     if args.report:
         write_report(args.report, _page(model, evaluation))
-    beyond = beyond_lines(found, evaluation.tolerance)
     for line in beyond:
         error(line)
     return 1 if beyond else 0
+
+
+def _setting(found: _Evaluation) -> dict[str, Any]:
+    """Return what ran where, and how far outputs may be from the reference."""
+    report = found.report
+    return {
+        "device": report.device if report else None,
+        "backend": report.backend if report else None,
+        "precision": found.precision,
+        "tolerance": found.tolerance.limits,
+    }
 
 
 def _page(model: FoundModel, found: _Evaluation) -> Page:
@@ -135,9 +159,9 @@ def _page(model: FoundModel, found: _Evaluation) -> Page:
     sections: list[Section] = [overview(_headline(found)), *comparison_sections(found.comparison)]
     ops = dict(found.report.ops) if found.report else {}
     if found.node:
-        sections += finding_sections(found.node, found.tolerance)
+        sections += finding_sections(found.node, found.node_tolerance)
     if found.errors:
-        sections.append(node_error_section(found.errors, ops, found.tolerance))
+        sections.append(node_error_section(found.errors, ops, found.node_tolerance))
     marked = found.node.nodes if found.node else ()
     sections += delegation_sections(model.content, found.report, errors=found.errors, marked=marked)
     return Page("inference_diff", model.name, _verdict(found), sections)
@@ -146,13 +170,13 @@ def _page(model: FoundModel, found: _Evaluation) -> Page:
 def _verdict(found: _Evaluation) -> str:
     """Return a sentence: whether the two sides agree."""
     outputs = found.comparison.outputs
-    bad = sum(each.first_bad is not None for each in outputs)
+    bad = sum(not each.passed for each in outputs)
+    limit = found.tolerance.text()
+    if found.tolerance.limits.keys() == {"relative"}:
+        limit += " of their magnitude"
     if not bad:
-        return f"All outputs agree with the CPU's, within {found.tolerance:g} of their magnitude."
-    return (
-        f"{bad} of {len(outputs)} outputs differ from the CPU's by more than "
-        f"{found.tolerance:g} of their magnitude."
-    )
+        return f"All outputs agree with the CPU's, within {limit}."
+    return f"{bad} of {len(outputs)} outputs differ from the CPU's by more than {limit}."
 
 
 def _headline(found: _Evaluation) -> list[tuple[str, str]]:
@@ -160,7 +184,7 @@ def _headline(found: _Evaluation) -> list[tuple[str, str]]:
     return [
         *device_facts(found.report),
         ("runs", str(compared.num_runs)),
-        ("tolerance", f"{found.tolerance:g}"),
+        ("tolerance", found.tolerance.text()),
         ("latency of the CPU, 1 thread", f"{compared.reference.avg_us / 1e3:.3f} ms"),
         ("latency of the test", f"{compared.test.avg_us / 1e3:.3f} ms"),
     ]
@@ -174,7 +198,9 @@ def _evaluate(args: argparse.Namespace, model: FoundModel) -> _Evaluation:
     say_what_runs_where(delegates)
     against = interpreter(reference.content, threads=1, builtin_kernels=True)
     _check_alike(model, reference, test, against)
-    tolerance = args.tolerance or TOLERANCES[delegates.gpu.precision if delegates.gpu else "fp32"]
+    precision = delegates.gpu.precision if delegates.gpu else "fp32"
+    tolerance = args.tolerance or Tolerance(relative=TOLERANCES[precision])
+    limit = tolerance.relative or TOLERANCES[precision]
     inputs = GaussianInputs(test.get_input_details())
     found = compare_runs(
         test, against, inputs, args.num_runs, tolerance, lambda runs: progress(runs, "runs")
@@ -182,23 +208,24 @@ def _evaluate(args: argparse.Namespace, model: FoundModel) -> _Evaluation:
     for line in comparison_lines(found, tolerance):
         info(line)
     report = delegates.gpu.report if delegates.gpu else None
+    result = _Evaluation(found, tolerance, limit, precision, report)
     if not args.per_node:
-        return _Evaluation(found, tolerance, report)
-    bad_runs = [output.first_bad.run for output in found.outputs if output.first_bad]
+        return result
+    runs = (output.first_run_beyond for output in found.outputs)
+    bad_runs = [run for run in runs if run is not None]
     if not bad_runs:
         info("No output is beyond the tolerance: there is no node to look for.")
     shown = args.report is not None or args.export is not None
     if not bad_runs and not shown:
-        return _Evaluation(found, tolerance, report)
+        return result
     inputs = GaussianInputs(test.get_input_details())
     *_, values = (inputs.draw() for _ in range(min(bad_runs, default=0) + 1))
     per_node = PerNode(model.content, reference.content, delegates, values)
     node = None
     if bad_runs:
-        node = per_node.find(tolerance)
-        print_finding(node, tolerance)
-    errors = per_node.errors() if shown else {}
-    return _Evaluation(found, tolerance, report, node, errors)
+        node = per_node.find(limit)
+        print_finding(node, limit)
+    return replace(result, node=node, errors=per_node.errors() if shown else {})
 
 
 def _check_alike(model: FoundModel, reference: FoundModel, test: Any, against: Any) -> None:
@@ -217,7 +244,7 @@ def _kinds(details: Sequence[dict[str, Any]]) -> list[str]:
     return [f"{np.dtype(each['dtype']).name}{each['shape'].tolist()}" for each in details]
 
 
-def comparison_lines(found: Comparison, tolerance: float) -> list[str]:
+def comparison_lines(found: Comparison, tolerance: Tolerance) -> list[str]:
     """Return the documented lines, and below each output's one its largest error."""
     lines = [
         f"Num evaluation runs: {found.num_runs}",
@@ -229,25 +256,40 @@ def comparison_lines(found: Comparison, tolerance: float) -> list[str]:
             f"OutputDiff[{index}]: avg_error={each.avg_error:g}, std_dev={each.std_deviation:g}"
         )
         lines.append(f"OutputMax[{index}]: {_worst(each, tolerance)}")
+        lines += [
+            f"OutputTolerance[{index}]: {one.criterion}={one.worst:g} in run {one.worst_run}, "
+            f"limit {one.limit:g}"
+            for one in each.criteria
+            if CRITERIA[one.criterion].beyond
+        ]
     return lines
 
 
-def beyond_lines(found: Comparison, tolerance: float) -> list[str]:
-    """Return a line for each output beyond the tolerance: the first element, and its error."""
-    return [
-        f"Output {index}, '{each.name}', is beyond the tolerance of {tolerance:g} of its largest "
-        f"magnitude: element {list(bad.index)} is {bad.test:.9g} instead of {bad.reference:.9g} in "
-        f"run {bad.run}."
-        for index, each in enumerate(found.outputs)
-        if (bad := each.first_bad)
-    ]
+def beyond_lines(found: Comparison, tolerance: Tolerance) -> list[str]:
+    """Return lines for the outputs beyond the tolerance: the first element, and other criteria."""
+    lines = []
+    for index, each in enumerate(found.outputs):
+        name = f"Output {index}, '{each.name}',"
+        if bad := each.first_bad:
+            lines.append(
+                f"{name} is beyond the tolerance of {tolerance.elements_text()}: element "
+                f"{list(bad.index)} is {bad.test:.9g} instead of {bad.reference:.9g} in run "
+                f"{bad.run}."
+            )
+        for one in each.criteria:
+            text = CRITERIA[one.criterion].beyond
+            if text and not one.passed:
+                said = text.format(value=one.worst, limit=one.limit)
+                lines.append(f"{name} {said}, in run {one.worst_run}.")
+    return lines
 
 
-def _worst(found: OutputDiff, tolerance: float) -> str:
+def _worst(found: OutputDiff, tolerance: Tolerance) -> str:
     largest = f"max_error={found.max_error:g} at {list(found.max_error_index)}"
     bad = found.first_bad
     if bad is None:
-        return f"{largest}, no index beyond the tolerance of {tolerance:g}"
+        elements = tolerance.elements_text()
+        return largest + f", no index beyond the tolerance of {tolerance.text()}" * bool(elements)
     return (
         f"{largest}, first_bad_index={list(bad.index)} in run {bad.run} "
         f"({bad.test:.9g} instead of {bad.reference:.9g})"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from litegpu.errors import ModelError
 from litegpu.runtime_abi.interpreter import invoke, set_inputs
+from litegpu.tools.inference_diff.tolerance import Measured, Measuring, Tolerance, distances
 from litegpu.tools.latencies import LatencyStatistics
 
 INVOKES = 3
@@ -82,6 +83,18 @@ class OutputDiff:
     max_error_index: tuple[int, ...]
     first_bad: BadElement | None
     """The first element beyond the tolerance, by run and then by index."""
+    criteria: tuple[Measured, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is within the tolerance."""
+        return all(each.passed for each in self.criteria)
+
+    @property
+    def first_run_beyond(self) -> int | None:
+        """The first run in which it is beyond the tolerance."""
+        runs = (each.first_run_beyond for each in self.criteria)
+        return min((run for run in runs if run is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -94,32 +107,25 @@ class Comparison:
     outputs: tuple[OutputDiff, ...]
 
 
-def distances(test: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float64]:
-    """Return |test - reference|: 0 for equal infinities or two NaN, infinite for unequal ones."""
-    got, want = test.astype(np.float64), reference.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        found = np.abs(got - want)
-        same = (got == want) | (np.isnan(got) & np.isnan(want))
-    return np.where(same, 0.0, np.where(np.isfinite(found), found, np.inf))
-
-
-def magnitude(reference: NDArray[Any]) -> float:
-    """Return the largest finite magnitude, to which errors are relative; 1 if all is 0."""
-    finite = np.abs(reference[np.isfinite(reference)].astype(np.float64))
-    return float(finite.max(initial=0.0)) or 1.0
-
-
 @dataclass
 class _OutputErrors:
     """The errors of an output, collected run by run."""
 
     name: str
+    tolerance: Tolerance
     means: list[float] = field(default_factory=list)
     worst: tuple[float, int, tuple[int, ...]] = (-1.0, 0, ())
     bad: BadElement | None = None
 
-    def add(self, run: int, test: NDArray[Any], reference: NDArray[Any], tolerance: float) -> None:
-        """Add the results of a run."""
+    def __post_init__(self) -> None:
+        self.measuring = [Measuring(*each) for each in self.tolerance.limits.items()]
+
+    def add(
+        self, run: int, test: NDArray[Any], reference: NDArray[Any], detail: dict[str, Any]
+    ) -> None:
+        """Add the results of a run, and the runtime's `detail` of the output."""
+        for each in self.measuring:
+            each.add(test, reference, detail)
         found = distances(test, reference)
         self.means.append(float(found.mean()) if found.size else 0.0)
         if not found.size:
@@ -127,7 +133,7 @@ class _OutputErrors:
         position = index_of(int(found.argmax()), found.shape)
         if found[position] > self.worst[0]:
             self.worst = (float(found[position]), run, position)
-        beyond = found > tolerance * magnitude(reference)
+        beyond = found > self.tolerance.allowed(reference)
         if self.bad is None and beyond.any():
             position = index_of(int(beyond.argmax()), found.shape)
             self.bad = BadElement(run, position, float(test[position]), float(reference[position]))
@@ -148,6 +154,7 @@ class _OutputErrors:
             max_error_run=run,
             max_error_index=position,
             first_bad=self.bad,
+            criteria=tuple(each.result() for each in self.measuring),
         )
 
 
@@ -156,7 +163,7 @@ def compare_runs(
     reference: Any,
     inputs: GaussianInputs,
     num_runs: int,
-    tolerance: float,
+    tolerance: Tolerance,
     progress: Any,
 ) -> Comparison:
     """Run both interpreters `num_runs` times on the same inputs, each timed three times a run.
@@ -166,7 +173,7 @@ def compare_runs(
         reference: the interpreter to judge it by.
         inputs: where the inputs come from.
         num_runs: how many inputs are drawn.
-        tolerance: the part of an output's largest magnitude that its elements may be away.
+        tolerance: how far outputs may be from the reference.
         progress: called with the runs, yields them.
 
     Raises:
@@ -176,7 +183,7 @@ def compare_runs(
     details = test.get_output_details(), reference.get_output_details()
     for each in details:
         _check_types("outputs", each, _OUTPUTS)
-    errors = [_OutputErrors(detail["name"]) for detail in details[1]]
+    errors = [_OutputErrors(detail["name"], tolerance) for detail in details[1]]
     times: tuple[list[int], list[int]] = ([], [])
     for run in progress(range(num_runs)):
         values = inputs.draw()
@@ -186,7 +193,7 @@ def compare_runs(
         for found, tested, wanted in zip(errors, *details, strict=True):
             found.add(
                 *(run, test.get_tensor(tested["index"]), reference.get_tensor(wanted["index"])),
-                tolerance,
+                wanted,
             )
     return Comparison(
         *(num_runs, LatencyStatistics.of(times[1]), LatencyStatistics.of(times[0])),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from litegpu.runtime_abi.interpreter import invoke
-from litegpu.tools.inference_diff.differences import distances, magnitude
+from litegpu.tools.inference_diff.tolerance import distances, magnitude
 from litegpu.zoo.cuts import CuttableModel, Values
 
 OpenModel = Callable[[bytes], Any]

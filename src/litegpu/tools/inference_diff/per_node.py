@@ -15,8 +15,9 @@ from litegpu.errors import LitegpuError, ModelError
 from litegpu.runtime_abi.interpreter import interpreter, invoke, set_inputs
 from litegpu.tools.console import start_bar
 from litegpu.tools.delegation import quietly
-from litegpu.tools.inference_diff.differences import distances, index_of
+from litegpu.tools.inference_diff.differences import index_of
 from litegpu.tools.inference_diff.parting import Parting, Search, Segment, relative_error
+from litegpu.tools.inference_diff.tolerance import distances
 from litegpu.tools.registrar import Applied, Delegates
 from litegpu.zoo.cuts import CuttableModel
 

@@ -49,7 +49,7 @@ def comparison_sections(found: Comparison) -> Iterator[Section]:
         _drawable([each.max_error for each in found.outputs]),
         "largest |difference|",
         hints=[f"{each.name}: {each.max_error:.4g}" for each in found.outputs],
-        colours=["--hot" if each.first_bad else "--gpu0" for each in found.outputs],
+        colours=["--gpu0" if each.passed else "--hot" for each in found.outputs],
         log=True,
     )
 
