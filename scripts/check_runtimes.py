@@ -109,7 +109,7 @@ def _make(runtime: Runtime) -> None:
         return
     print(f"runtimes: making {runtime.folder}", flush=True)
     _run(sys.executable, "-m", "venv", "--clear", str(runtime.folder))
-    install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
     _run(runtime.python, *install, *runtime.requirements, *COMMON)
     _lend_schema(runtime)
     stamp.write_text(runtime.fingerprint(), encoding="utf-8")

@@ -20,7 +20,7 @@ import turns
 
 # Mesa's software devices compile each kernel for a few numbers only: optimizing does not pay.
 os.environ.setdefault("GALLIVM_PERF", "nopt")
-# Neither does it for PoCL, but for tests that run whole networks: see `optimized`.
+# Neither does it for PoCL; some tests check the optimized code all the same: see `optimized`.
 _POCL, _UNOPTIMIZED = "POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable"
 if not turns.ALL:
     os.environ.setdefault(_POCL, _UNOPTIMIZED)

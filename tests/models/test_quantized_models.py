@@ -16,8 +16,6 @@ from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.cuts import CuttableModel
 from real_models import SIGNED, find, picture_paths, shown_to
 
-pytestmark = pytest.mark.long_kernels
-
 Array = npt.NDArray[Any]
 
 DETECTOR = "ssd_mobilenet_v1_coco_quant"

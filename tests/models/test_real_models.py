@@ -29,8 +29,6 @@ from model_runner import (
 )
 from real_models import SIGNED, UNIT, find, picture_paths, shown_to
 
-pytestmark = pytest.mark.long_kernels
-
 FP32_LIMIT, FP16_LIMIT = 1e-5, 5e-3
 
 
@@ -109,18 +107,21 @@ def reference(model: Trained) -> Reference:
 
 
 def precisions(model: Trained, device: DeviceInfo) -> Sequence[str]:
-    """Return both for a GPU. Devices that a CPU plays have one each, neighbors the other one.
+    """Return both for a GPU. Of the devices that a CPU plays, two have one each.
 
-    Where there is one such device alone, it has both. Large models are left to the first of them,
-    at one precision.
+    These are the first and another one, which changes with the model, as does the precision that
+    the first has. Where there is one such device alone, it has both. Large models are left to the
+    first of them, at one precision.
     """
     played = [each for each in first_devices() if each.software]
     if turns.ALL or not device.software or (len(played) == 1 and not model.large):
         return PRECISIONS
-    position = played.index(device)
-    if position and model.large:
+    first, *others = played
+    place, begins = divmod(turns.turn(model.name, 2 * max(len(others), 1)), 2)
+    takers = [first] if model.large else [first, *others[place : place + 1]]
+    if device not in takers:
         return ()
-    return (PRECISIONS[(turns.turn(model.name, 2) + position) % 2],)
+    return (PRECISIONS[(begins + takers.index(device)) % 2],)
 
 
 @pytest.mark.real_model
