@@ -27,7 +27,7 @@ from litegpu.host.private_files import Folder
 from litegpu.kernels.selector import Fusions
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import Target, as_float32, get
-from litegpu.ops.common.complex_view import complex_view
+from litegpu.ops.common.bit_view import bit_view
 from litegpu.ops.common.float_view import float_view
 from litegpu.ops.common.types import is_quantized
 from litegpu.ops.conv_2d import merged_values
@@ -143,7 +143,7 @@ def rewrite(graph: Graph, target: Target | None = None, fusions: Fusions | None 
     Without a `target`, passes that depend on the device are omitted. `fusions` restricts what may
     be fused (None: everything profitable).
     """
-    graph = _run_passes(complex_view(graph), BEFORE_NORMALIZE)
+    graph = _run_passes(bit_view(graph), BEFORE_NORMALIZE)
     graph = normalize(graph)
     graph = _run_passes(graph, PASSES)
     if target is None:

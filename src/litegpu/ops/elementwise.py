@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -25,7 +24,7 @@ from litegpu.ops.common.functions import (
     cast_name,
     function_of,
 )
-from litegpu.ops.common.types import NUMBERS, is_quantized
+from litegpu.ops.common.types import STORABLE, is_quantized
 from litegpu.ops.exact.elementwise import EXACT_BINARY
 from litegpu.ops.exact.unary import EXACT_UNARY
 
@@ -42,6 +41,13 @@ class _Elementwise(Op):
         if exact is None or len(operands) != self.arity or is_quantized(graph, node):
             return None
         return facts.integers(exact, graph, node, operands)
+
+    def wraps(self, graph: Graph, node: Node) -> tuple[EpilogueOp, ...]:
+        """Return how results of fewer than 32 bits wrap around, if they may need more."""
+        dtype = graph.values[node.outputs[0]].dtype
+        if dtype in STORABLE.dtypes or not self.function.grows:
+            return ()
+        return (EpilogueOp(cast_name(register_of(dtype), dtype)),)
 
 
 class Unary(_Elementwise):
@@ -66,7 +72,8 @@ class Unary(_Elementwise):
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         attributes = tuple((name, float(node.params[name])) for name in self.function.params)
         epilogue_op = EpilogueOp(function_of(graph, node), attributes=attributes)
-        return (Node(node.index, COPY, 1, node.inputs, node.outputs, epilogue=(epilogue_op,)),)
+        epilogue = (epilogue_op, *self.wraps(graph, node))
+        return (Node(node.index, COPY, 1, node.inputs, node.outputs, epilogue=epilogue),)
 
 
 class Binary(_Elementwise):
@@ -101,7 +108,8 @@ class Binary(_Elementwise):
         operand = SELF if running == other else other
         function = function_of(graph, node)
         bounds = activation_epilogue(node.params, integer=function != node.op)
-        epilogue = (EpilogueOp(function, (operand,), position), *bounds)
+        epilogue_op = EpilogueOp(function, (operand,), position)
+        epilogue = (epilogue_op, *self.wraps(graph, node), *bounds)
         return fit.around(Node(node.index, COPY, 1, (running,), node.outputs, epilogue=epilogue))
 
 
@@ -138,18 +146,6 @@ class Stablehlo(Binary):
             lambda: _check_shapes(graph, node),
             lambda: check_unscaled(graph, node),
         )
-
-    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        (found,) = super().normalize(graph, node, new_value)
-        dtype = graph.values[node.outputs[0]].dtype
-        if dtype in NUMBERS.dtypes or self.name not in _GROWING:
-            return (found,)
-        wrap = EpilogueOp(cast_name(register_of(dtype), dtype))
-        return (replace(found, epilogue=(*found.epilogue, wrap)),)
-
-
-_GROWING = ("STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_SHIFT_LEFT")
-"""Whose results may need more bits than their operands."""
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:

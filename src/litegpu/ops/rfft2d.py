@@ -1,6 +1,6 @@
 """RFFT2D, and what takes its result apart: REAL, IMAG and COMPLEX_ABS.
 
-Complex values are floats whose real and imaginary parts alternate (`common/complex_view.py`).
+Complex values are floats whose real and imaginary parts alternate (`common/bit_view.py`).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from litegpu.ops.base import (
 from litegpu.ops.common import checks
 from litegpu.ops.common.facts import Array
 from litegpu.ops.common.functions import cast_name, of_integers
-from litegpu.ops.common.types import INTEGERS, MOVED, NUMBERS, computed_as
+from litegpu.ops.common.types import INTEGERS, MOVED, NUMBERS, VIEWED_AS, computed_as
 from litegpu.ops.index_map import (
     INDEX_MAP,
     IndexMapAttributes,
@@ -370,8 +370,9 @@ def _check_scatter(graph: Graph, node: Node) -> str:
     batch = tuple(size for axis, size in enumerate(update) if axis not in of_update)
     if not part.fits or not part.mapped or batch != tuple(part.positions[a] for a in part.batch):
         return _do_not_fit(part)
-    if {*ops} & {"STABLEHLO_ADD", "STABLEHLO_MULTIPLY"} and dtype not in NUMBERS.dtypes:
-        return f"Sums and products of {dtype.name} are not handled."
+    grows = {*ops} & {"STABLEHLO_ADD", "STABLEHLO_MULTIPLY"} and dtype not in NUMBERS.dtypes
+    if grows or (ops and dtype in VIEWED_AS):
+        return f"{ops[0]} of {dtype.name} is not handled."
     if math.prod(update) > MOST_ROWS:
         return f"{math.prod(update)} elements are scattered; at most {MOST_ROWS} are handled."
     return ""

@@ -90,7 +90,7 @@ class Shifted(Case):
 
 @dataclass(frozen=True, kw_only=True)
 class Moved(Case):
-    """An operation that brings integers elsewhere."""
+    """An operation that brings integers elsewhere, or numbers that no kernel computes with."""
 
     tolerance: ClassVar[float] = EXACT
 
@@ -112,9 +112,11 @@ class Moved(Case):
 
     def write(self, sheet: Sheet) -> None:
         """One input (twice where values are joined), one output."""
-        x = sheet.input(self.shape, Edges(dtype=self.dtype))
+        whole = np.dtype(self.dtype).kind in "iu"
+        values = Edges(dtype=self.dtype) if whole else Range(-1e9, 1e9, dtype=self.dtype)
+        x = sheet.input(self.shape, values)
         if self.op == "CONCATENATION":
-            fixed = sheet.weights(self.shape, Edges(dtype=self.dtype))
+            fixed = sheet.weights(self.shape, values)
             result = sheet.op(self.op, [x, fixed, x], {"axis": 3}, dtype=self.dtype)
         else:
             extra = [sheet.constant(each, "int32") for each in self._OPERANDS[self.op]]
@@ -275,6 +277,23 @@ CASES: tuple[Case, ...] = (
         for dtype in _BOTH
         for activation in ("RELU", "RELU6", "RELU_N1_TO_1")
     ),
+    *(
+        Arithmetic(op=op, dtype="int16")
+        for op in ("ADD", "MAXIMUM", "MINIMUM", *COMPARISONS)
+    ),
+    *(Arithmetic(op=op, dtype=d) for op in ("MAXIMUM", "MINIMUM") for d in ("int8", "uint8")),
+    *(Arithmetic(op="BITWISE_XOR", dtype=dtype) for dtype in ("uint8", "uint16")),
+    *(Arithmetic(op="NEG", dtype=d, shapes=(_WHOLE,)) for d in ("int8", "int16")),
+    Arithmetic(op="ABS", dtype="int16", shapes=(_WHOLE,)),
+    Arithmetic(op="ADD", dtype="int16", activation="RELU6"),
+    Arithmetic(op="ADD_N", shapes=(_WHOLE,) * 3),
+    Arithmetic(op="ADD_N", shapes=((7,),) * 9, constant=4),
+    *(
+        Arithmetic(op=op, dtype=dtype, shapes=shapes, positive=True)
+        for op in ("FLOOR_DIV", "FLOOR_MOD")
+        for dtype in ("int8", "int16")
+        for shapes in ((_WHOLE, _WHOLE), (_WHOLE, (5,)))
+    ),
     *(Arithmetic(op=op, positive=True) for op in ("DIV", "FLOOR_DIV", "FLOOR_MOD")),
     Arithmetic(op="FLOOR_MOD", dtype="int64", positive=True),
     Arithmetic(op="SQUARED_DIFFERENCE"),
@@ -282,6 +301,12 @@ CASES: tuple[Case, ...] = (
     Arithmetic(op="NEG", dtype="int64", shapes=(_WHOLE,)),
     *(Moved(op=op, dtype=dtype) for op in (*Moved._OPERANDS, "CONCATENATION") for dtype in _BOTH),
     *(Moved(op="CONCATENATION", dtype=dtype, shape=(1, 3, 2, 8)) for dtype in _BOTH),
+    *(
+        Moved(op=op, dtype=dtype)
+        for op in ("TRANSPOSE", "RESHAPE", "MIRROR_PAD", "STRIDED_SLICE", "TILE", "EXPAND_DIMS")
+        for dtype in ("uint16", "uint32", "uint64", "float64")
+    ),
+    Moved(op="CONCATENATION", dtype="uint32"),
     *(Chosen(dtype=dtype) for dtype in _BOTH),
     Chosen(op="SELECT", shape=(7,)),
     *(Table(dtype=d, indices=i, fixed=f) for d in _BOTH for i in _BOTH for f in (False, True)),

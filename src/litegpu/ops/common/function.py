@@ -38,6 +38,8 @@ class Function:
     tables: int = 0
     """Number of the last operands that are lookup tables, not element-wise operands."""
 
+    grows: bool = False
+    """Whether results may need more bits than operands: integers wrap around within their type."""
     clamps: bool = False
     """Whether it only clamps integers to its attributes `low` and `high`."""
 

@@ -22,6 +22,7 @@ from litegpu.ops.common.types import (
     FLOATS,
     INTEGER_TYPES,
     NUMBERS,
+    QUANTIZED_TYPES,
     SHORT_NUMBERS,
     STORABLE,
     Types,
@@ -52,7 +53,7 @@ def _truth(
     return Function(
         expression,
         max_version=max_version,
-        takes=STORABLE,
+        takes=_also(STORABLE, DType.INT16),
         gives=BOOLS,
         integer=integer,
         exact=exact,
@@ -69,10 +70,18 @@ def _truncated(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return quotient
 
 
-def _bits(expression: str, exact: Callable[..., Any]) -> Function:
+def _also(types: Types, *dtypes: DType) -> Types:
+    return Types(types.dtypes | {*dtypes}, common=True)
+
+
+_SIGNED = Types(frozenset({DType.INT8, DType.INT16, DType.INT32}), common=True)
+_SHORT = (DType.INT8, DType.INT16)
+
+
+def _bits(expression: str, exact: Callable[..., Any], takes: Types = _SIGNED) -> Function:
     return Function(
         expression,
-        takes=Types(frozenset({DType.INT32, DType.INT16, DType.INT8}), common=True),
+        takes=takes,
         gives=None,
         integer=expression,
         exact=exact,
@@ -94,7 +103,8 @@ UNARY: Mapping[str, Function] = {
     "ABS": _number(
         "ABS4({a})",
         "ABS4{k}({a})",
-        takes=SHORT_NUMBERS,
+        takes=_also(SHORT_NUMBERS, DType.INT16),
+        grows=True,
         max_version=5,
         through_zero=True,
         exact=np.abs,
@@ -117,7 +127,14 @@ UNARY: Mapping[str, Function] = {
     "LOG": Function("LOG4({a})", max_version=2, poles=(0,)),
     "LOGICAL_NOT": Function(f"{_ONE} - {{a}}", takes=BOOLS, gives=BOOLS, exact=np.logical_not),
     "LOGISTIC": Function(f"RECIPROCAL4({_ONE} + EXP4(-{{a}}))", bounded=True, max_version=3),
-    "NEG": _number("-{a}", "NEG4{k}({a})", through_zero=True, exact=np.negative),
+    "NEG": _number(
+        "-{a}",
+        "NEG4{k}({a})",
+        takes=_also(NUMBERS, *_SHORT),
+        grows=True,
+        through_zero=True,
+        exact=np.negative,
+    ),
     "RELU": Function(f"{{at_least}}({_ZERO}, {{a}})", through_zero=True, max_version=3),
     "RELU6": Function(_clamp("0.0f", "6.0f"), bounded=True, through_zero=True, max_version=3),
     "RELU_N1_TO_1": Function(_clamp("-1.0f", "1.0f"), bounded=True),
@@ -137,9 +154,18 @@ UNARY: Mapping[str, Function] = {
 }
 
 BINARY: Mapping[str, Function] = {
-    "ADD": _number("{a} + {b}", "ADD4{k}({a}, {b})", max_version=6, exact=np.add),
+    "ADD": _number(
+        "{a} + {b}",
+        "ADD4{k}({a}, {b})",
+        takes=_also(NUMBERS, DType.INT16),
+        grows=True,
+        max_version=6,
+        exact=np.add,
+    ),
     "ATAN2": Function("ATAN24({a}, {b})", poles=(0, 1)),
-    "BITWISE_XOR": _bits("XOR4{k}({a}, {b})", np.bitwise_xor),
+    "BITWISE_XOR": _bits(
+        "XOR4{k}({a}, {b})", np.bitwise_xor, _also(_SIGNED, DType.UINT8, DType.UINT16)
+    ),
     "DIV": _number(
         "{a} / {b}",
         "DIV4{k}({a}, {b})",
@@ -154,7 +180,8 @@ BINARY: Mapping[str, Function] = {
         "FLOOR4({a} / {b})",
         "FLOOR_DIV4{k}({a}, {b})",
         max_version=3,
-        takes=SHORT_NUMBERS,
+        takes=_also(SHORT_NUMBERS, *_SHORT),
+        grows=True,
         poles=(1,),
         exact=np.floor_divide,
     ),
@@ -164,6 +191,7 @@ BINARY: Mapping[str, Function] = {
         f"{_REMAINDER} + {{b}}, {_REMAINDER})",
         "FLOOR_MOD4{k}({a}, {b})",
         max_version=2,
+        takes=_also(NUMBERS, *_SHORT),
         poles=(1,),
         exact=np.mod,
     ),
@@ -176,6 +204,7 @@ BINARY: Mapping[str, Function] = {
     "MAXIMUM": _number(
         "WHERE4(LESS4({b}, {a}), {a}, {b})",
         "MAX4{k}({a}, {b})",
+        takes=_also(NUMBERS, *QUANTIZED_TYPES),
         max_version=4,
         through_zero=True,
         exact=np.maximum,
@@ -183,6 +212,7 @@ BINARY: Mapping[str, Function] = {
     "MINIMUM": _number(
         "WHERE4(LESS4({a}, {b}), {a}, {b})",
         "MIN4{k}({a}, {b})",
+        takes=_also(NUMBERS, *QUANTIZED_TYPES),
         max_version=4,
         through_zero=True,
         exact=np.minimum,
@@ -210,7 +240,11 @@ _ANY = Types(_WHOLE_OR_BOOL.dtypes | FLOATS.dtypes, common=True)
 
 
 def _stablehlo(
-    expression: str, integer: str, exact: Callable[..., Any] | None, takes: Types = _ANY
+    expression: str,
+    integer: str,
+    exact: Callable[..., Any] | None,
+    takes: Types = _ANY,
+    grows: bool = False,
 ) -> Function:
     return Function(
         expression,
@@ -219,11 +253,12 @@ def _stablehlo(
         integer=integer,
         exact=exact,
         makes=None,
+        grows=grows,
     )
 
 
 STABLEHLO: Mapping[str, Function] = {
-    "STABLEHLO_ADD": _stablehlo("{a} + {b}", "ADD4{k}({a}, {b})", np.add),
+    "STABLEHLO_ADD": _stablehlo("{a} + {b}", "ADD4{k}({a}, {b})", np.add, grows=True),
     "STABLEHLO_AND": _stablehlo("{a} * {b}", "AND4{k}({a}, {b})", np.bitwise_and, _WHOLE_OR_BOOL),
     # Of two equal numbers, or where one is NaN, these return the first.
     "STABLEHLO_MAXIMUM": _stablehlo(
@@ -232,11 +267,12 @@ STABLEHLO: Mapping[str, Function] = {
     "STABLEHLO_MINIMUM": _stablehlo(
         "WHERE4(LESS4({b}, {a}), {b}, {a})", "MIN4{k}({a}, {b})", np.minimum
     ),
-    "STABLEHLO_MULTIPLY": _stablehlo("{a} * {b}", "MUL4{k}({a}, {b})", np.multiply),
+    "STABLEHLO_MULTIPLY": _stablehlo("{a} * {b}", "MUL4{k}({a}, {b})", np.multiply, grows=True),
     "STABLEHLO_SHIFT_LEFT": _stablehlo(
         *("SHIFT_LEFT4{k}({a}, {b})",) * 2,
         None,
-        Types(frozenset({DType.INT32, DType.INT16, DType.INT8}), common=True),
+        _SIGNED,
+        grows=True,
     ),
 }
 """Functions of two values of one shape, whose integers wrap around within their type."""

@@ -32,7 +32,16 @@ BOOLS = Types(frozenset({DType.BOOL}))
 INTEGERS = Types(INTEGER_TYPES)
 STORABLE = Types(frozenset({DType.FLOAT32, DType.BOOL, *INTEGER_TYPES}), common=True)
 """Types that are compared or selected."""
-MOVED = Types(STORABLE.dtypes | {DType.INT8, DType.UINT8, DType.INT16}, common=True)
+VIEWED_AS = {
+    DType.UINT32: DType.INT32,
+    DType.UINT64: DType.INT64,
+    DType.FLOAT64: DType.INT64,
+}
+"""Types that are only moved, and the integers of the same size as which their bits are."""
+MOVED = Types(
+    STORABLE.dtypes | {DType.INT8, DType.UINT8, DType.INT16, DType.UINT16} | VIEWED_AS.keys(),
+    common=True,
+)
 """Types that are moved: quantized values as their stored integers."""
 NUMBERS = Types(frozenset({DType.FLOAT32, *INTEGER_TYPES}), common=True)
 SHORT_NUMBERS = Types(frozenset({DType.FLOAT32, DType.INT32}), common=True)

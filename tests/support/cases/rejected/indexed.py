@@ -104,7 +104,7 @@ CASES = (
     Rejected(
         "STABLEHLO_SCATTER",
         (INT8_ROWS, _places(3, 1), INT8_ROWS),
-        "Sums and products of INT8 are not handled.",
+        "STABLEHLO_ADD of INT8 is not handled.",
         params=_SCATTER,
         graphs=(_SUM,),
         result=DType.INT8,
