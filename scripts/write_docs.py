@@ -80,10 +80,11 @@ These rules hold for all operations:
   batch, unless the operation requires another rank (images of convolutions, pools and resizes have
   4 dimensions).
 - **Types**: the types of the computed inputs, in order (the last entry holds for all further
-  inputs), then those of the outputs. *any* is float32, int32, int64 and bool; *same* is the type of
-  the input; inputs of one rule have the same type. Integers are computed as integers
-  ([decision 4](decisions/0004-element-types.md)). Constants may be float16. SHAPE, RANK, FILL,
-  RANGE and operations on constants are computed in advance and never split a graph.
+  inputs), then those of the outputs. *any* is float32, int32, int64 and bool; *moved* is these and
+  int8, uint8, int16, uint16, uint32, uint64 and float64, of which the CPU's kernel may take fewer;
+  *same* is the type of the input; inputs of one rule have the same type. Integers are computed as
+  integers ([decision 4](decisions/0004-element-types.md)). Constants may be float16. SHAPE, RANK,
+  FILL, RANGE and operations on constants are computed in advance and never split a graph.
 - **Attributes**: the supported values; a node with another value stays on the CPU.
 - **Quantized**: *exact* operations compute int8, uint8 and int16 tensors with a scale in integers,
   equal to the CPU's built-in kernels in every bit ([numerics](numerics.md#quantized-tensors)). With
@@ -130,7 +131,7 @@ def _types(op: Op) -> str:
 
 def _type(rule: Types) -> str:
     names = sorted(dtype.name.lower() for dtype in rule.dtypes)
-    known = {STORABLE.dtypes: "any", MOVED.dtypes: "any/int8/uint8/int16"}
+    known = {STORABLE.dtypes: "any", MOVED.dtypes: "moved"}
     return known.get(rule.dtypes) or "/".join(names)
 
 

@@ -42,7 +42,7 @@ class Arg(Op):
     max_version = 3
     cpu_bytes_per_second = 15e9
     shape_operands = (1,)
-    takes = (Types(SCALED.dtypes | {DType.INT32}, common=True), INTEGERS)
+    takes = (Types(SCALED.dtypes | {DType.INT32, DType.BOOL}, common=True), INTEGERS)
     gives = INTEGERS
 
     def __init__(self, name: str, greatest: bool) -> None:

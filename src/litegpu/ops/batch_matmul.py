@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from litegpu.graph import Graph, Node, Value
+from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops.base import (
     NewValue,
     Op,
@@ -20,6 +20,7 @@ from litegpu.ops.common import checks, facts
 from litegpu.ops.common.conv_spec import ConvSpec
 from litegpu.ops.common.matmul_spec import Batch, MatmulAttributes, MatmulSpec
 from litegpu.ops.common.traits import Trait
+from litegpu.ops.common.types import Types
 from litegpu.ops.common.weights import Weights
 from litegpu.ops.common.window import POINT
 from litegpu.ops.exact.batch_matmul import ExactBatchMatmul
@@ -37,6 +38,8 @@ class BatchMatmul(Op):
     name = "BATCH_MATMUL"
     max_version = 4
     traits = Trait.SUMS_PRODUCTS
+    takes = (Types(frozenset({DType.FLOAT32, DType.INT8}), common=True),)
+    gives = Types(frozenset({DType.FLOAT32, DType.INT32}))
     exact = OrHybrid(
         ExactBatchMatmul(
             lambda graph, node: _check_shapes(graph, node),
@@ -55,10 +58,13 @@ class BatchMatmul(Op):
         return 2 * facts.elements(graph, facts.operand(node.outputs, 0)) * depth
 
     def check(self, graph: Graph, node: Node) -> str:
+        if _is_of_integers(graph, node):
+            return self.exact.check(graph, node)
         return checks.first_of(
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1, 2)),
             checks.constants(graph, node, "The matrix"),
+            lambda: _check_result(graph, node),
             lambda: _check_shapes(graph, node),
         )
 
@@ -67,6 +73,8 @@ class BatchMatmul(Op):
         return ((*np.broadcast_shapes(batch, other), rows, columns),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        if _is_of_integers(graph, node):
+            return self.exact.normalize(graph, node, new_value)
         return (replace(node, attributes=_attributes(graph, node)),)
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[ConvSpec | MatmulSpec]:
@@ -79,6 +87,19 @@ class BatchMatmul(Op):
             return (ConvSpec(left, dst, operand, POINT, image=False),)
         other = ctx.storage(node.inputs[1])
         return (MatmulSpec(left, other, dst, transposed, batches, batch),)
+
+
+def _is_of_integers(graph: Graph, node: Node) -> bool:
+    """Whether the first matrix is of integers that need no scale."""
+    return bool(node.inputs) and graph.values[node.inputs[0]].dtype is DType.INT8
+
+
+def _check_result(graph: Graph, node: Node) -> str:
+    """Require floats of floats: the CPU writes them into whatever the file says."""
+    result = graph.values[node.outputs[0]]
+    if result.dtype is DType.FLOAT32:
+        return ""
+    return f"tensor {result.id} is {result.dtype.name} instead of FLOAT32."
 
 
 def _attributes(graph: Graph, node: Node) -> MatmulAttributes:

@@ -10,7 +10,7 @@ from litegpu.graph import Graph, Node
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.common import checks
 from litegpu.ops.common.facts import Array, Folded
-from litegpu.ops.common.types import INTEGERS, MOVED
+from litegpu.ops.common.types import INDICES, MOVED
 from litegpu.ops.index_map import Source, index_map_node, plain, strides
 
 _VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
@@ -23,7 +23,7 @@ class Gather(Op):
     name = "GATHER"
     max_version = 8
     cpu_bytes_per_second = 15e9
-    takes = (MOVED, INTEGERS)
+    takes = (MOVED, INDICES)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
@@ -39,7 +39,9 @@ class Gather(Op):
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1, 2)),
             checks.operand(graph, node, 0, "The value", _VALUES),
-            checks.integers(graph, node, 1, "The indices", constant=False),
+            checks.integers(
+                graph, node, 1, "The indices", constant=False, kinds=(*INDICES.dtypes,)
+            ),
             lambda: checks.axis(graph, node.inputs[0], node.params["axis"]),
             lambda: _check_shapes(graph, node),
             lambda: _check_indices(graph, node),

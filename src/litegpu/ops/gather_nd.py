@@ -10,7 +10,7 @@ from litegpu.graph import Graph, Node
 from litegpu.ops.base import NewValue, Op, Shape, register
 from litegpu.ops.common import checks
 from litegpu.ops.common.facts import Array, Folded
-from litegpu.ops.common.types import INTEGERS, MOVED
+from litegpu.ops.common.types import INDICES, MOVED
 from litegpu.ops.index_map import Source, index_map_node, plain, strides
 
 
@@ -21,7 +21,7 @@ class GatherNd(Op):
     name = "GATHER_ND"
     max_version = 6
     cpu_bytes_per_second = 15e9
-    takes = (MOVED, INTEGERS)
+    takes = (MOVED, INDICES)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
@@ -35,7 +35,9 @@ class GatherNd(Op):
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1, 2)),
             checks.constants(graph, node, "The value", MOVED),
-            checks.integers(graph, node, 1, "The indices", constant=False),
+            checks.integers(
+                graph, node, 1, "The indices", constant=False, kinds=(*INDICES.dtypes,)
+            ),
             lambda: _check_indices(graph, node),
         )
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from litegpu.graph import Graph, Node
+from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -24,6 +24,8 @@ from litegpu.ops.common.types import INTEGERS, MOVED, Types, stored_zero
 from litegpu.ops.copy import CopyAttributes, copy_kernel, four, merge_ranges
 from litegpu.ops.index_map import Source, index_map_node, plain
 from litegpu.ops.reshape import reshape_node, reshaped
+
+_PADDING_TYPES = (DType.INT8, DType.INT16, DType.INT32, DType.INT64)
 
 
 @register
@@ -41,7 +43,7 @@ class Pad(Op):
         return checks.first_of(
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1,)),
-            checks.integers(graph, node, 1, "The paddings"),
+            checks.integers(graph, node, 1, "The paddings", kinds=_PADDING_TYPES),
             lambda: check_paddings(graph, node),
         )
 
@@ -67,7 +69,7 @@ class PadV2(Pad):
         return checks.first_of(
             checks.input_count(node, 3, 3),
             checks.operands(graph, node, (1,)),
-            checks.integers(graph, node, 1, "The paddings"),
+            checks.integers(graph, node, 1, "The paddings", kinds=_PADDING_TYPES),
             checks.constant(graph, node, 2, "The padding value", MOVED),
             lambda: check_paddings(graph, node),
         )

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from litegpu.graph import Graph, Node
+from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import NewValue, Op, Shape, register
 from litegpu.ops.common import checks
-from litegpu.ops.common.types import BYTES, INTEGERS, SCALED
+from litegpu.ops.common.types import BYTES, INTEGERS, SCALED, Types
 from litegpu.ops.index_map import Source, index_map_node, plain
 from litegpu.ops.quantized_resize import scale_of
 from litegpu.ops.resize_bilinear import check_size, resized_shape
@@ -26,7 +26,10 @@ class ResizeNearestNeighbor(Op):
     max_version = 4
     cpu_bytes_per_second = 14e9
     shape_operands = (1,)
-    takes = (SCALED, INTEGERS)
+    takes = (
+        Types(SCALED.dtypes | {DType.INT32, DType.UINT16, DType.BOOL}, common=True),
+        INTEGERS,
+    )
     gives = None
 
     def check(self, graph: Graph, node: Node) -> str:

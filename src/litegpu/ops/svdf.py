@@ -256,7 +256,7 @@ def _check_operands(
     reasons.append(checks.operand(graph, node, _STATE, "The state"))
     if not any(reasons) and graph.values[node.inputs[_STATE]].dtype is not state:
         found = graph.values[node.inputs[_STATE]].dtype.name
-        reasons.append(f"The state (input {_STATE}) is {found}; {state.value} is needed.")
+        reasons.append(f"The state (input {_STATE}) is {found} instead of {state.name}.")
     return checks.first_of(*reasons)
 
 

@@ -238,7 +238,7 @@ CASES: tuple[Case, ...] = (
     *(GatherNd(indices=(5, depth), shape=(3, 4, 2, 6)) for depth in (1, 2, 3, 4)),
     *(GatherNd(indices=indices) for indices in ((1,), (3,), (3, 1, 2, 2))),
     *(GatherNd(fixed=True, shape=(4, 3, c)) for c in (1, 4, 9)),
-    GatherNd(index="int64"),
+    *(GatherNd(index=index) for index in ("int16", "int64")),
     GatherNd(table=True),
     GatherNd(shape=(2, 3, 2, 3, 2, 5), indices=(4, 3)),
     *(Embedding(table=table) for table in ((6, 5), (5, 2, 3), (9, 8))),

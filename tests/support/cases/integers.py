@@ -277,10 +277,7 @@ CASES: tuple[Case, ...] = (
         for dtype in _BOTH
         for activation in ("RELU", "RELU6", "RELU_N1_TO_1")
     ),
-    *(
-        Arithmetic(op=op, dtype="int16")
-        for op in ("ADD", "MAXIMUM", "MINIMUM", *COMPARISONS)
-    ),
+    *(Arithmetic(op=op, dtype="int16") for op in ("ADD", "MAXIMUM", "MINIMUM", *COMPARISONS)),
     *(Arithmetic(op=op, dtype=d) for op in ("MAXIMUM", "MINIMUM") for d in ("int8", "uint8")),
     *(Arithmetic(op="BITWISE_XOR", dtype=dtype) for dtype in ("uint8", "uint16")),
     *(Arithmetic(op="NEG", dtype=d, shapes=(_WHOLE,)) for d in ("int8", "int16")),

@@ -272,6 +272,7 @@ CASES: tuple[Case, ...] = (
     Gather(indices=(2, 3), axis=2, shape=(2, 4, 3)),
     Gather(indices=(2, 3), axis=1, batch=1),
     Gather(indices=(), axis=1),
+    *(Gather(dtype="int16", shape=(7, c), table=table) for c, table in ((5, False), (8, True))),
     Gather(shape=(20, 8), indices=(2, 5), table=True),
     Gather(shape=(20, 7), indices=(5,), table=True),
     *(OneHot(axis=axis, indices=(2, 3)) for axis in (0, 1, 2, -1)),
@@ -289,6 +290,7 @@ CASES: tuple[Case, ...] = (
     Arg(shape=(2, 1001), axis=1, values=STEPS, dtype="int64"),
     Arg(op="ARG_MIN", shape=(33, 31, 21), axis=-1),
     Arg(values=Range(-3.0, -3.0)),
+    *(Arg(op=op, values=TRUTH) for op in ("ARG_MAX", "ARG_MIN")),
     *(
         Arg(op=op, shape=(2, 3, 2, channels), axis=axis, values=_CLOSE)
         for op in ("ARG_MAX", "ARG_MIN")

@@ -48,7 +48,44 @@ class QuantizedMatmul(Case):
         sheet.output(sheet.op("BATCH_MATMUL", [a, b], options, version, self.dtype, result))
 
 
-CASES = [
+@dataclass(frozen=True, kw_only=True)
+class IntegerMatmul(Case):
+    """BATCH_MATMUL of int8 whose result is int32: the sums of products, whatever the scales."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    left: Shape = ()
+    right: Shape = ()
+    depth: int = 7
+    adj_x: bool = False
+    adj_y: bool = False
+    constant: bool = False
+    """Whether the second matrix is one."""
+    scaled: bool = False
+
+    def write(self, sheet: Sheet) -> None:
+        """One or two inputs, one output."""
+        stored, random = Stored(dtype="int8"), sheet.random
+        scales = [quantization(random, "int8", ORDINARY) if self.scaled else None for _ in "ab"]
+        left = (self.depth, 5) if self.adj_x else (5, self.depth)
+        right = (6, self.depth) if self.adj_y else (self.depth, 6)
+        a = sheet.input((*self.left, *left), stored, scales[0])
+        shape = (*self.right, *right)
+        if self.constant:
+            b = sheet.constant(stored.draw(shape, random), "int8", scales[1])
+        else:
+            b = sheet.input(shape, stored, scales[1])
+        options = {"adj_x": self.adj_x, "adj_y": self.adj_y}
+        sheet.output(sheet.op("BATCH_MATMUL", [a, b], options, 2, "int32"))
+
+
+CASES: list[Case] = [
+    *(
+        IntegerMatmul(adj_x=adj_x, adj_y=adj_y, constant=constant, depth=33)
+        for adj_x, adj_y, constant in product((False, True), repeat=3)
+    ),
+    *(IntegerMatmul(left=(2, 3), right=(3,), scaled=scaled) for scaled in (False, True)),
+    IntegerMatmul(constant=True, scaled=True, left=(2,)),
     *(QuantizedMatmul(kind=kind, left=(2,), right=(2,)) for kind in (ORDINARY, POWER, WIDE)),
     *(
         QuantizedMatmul(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cases.base import LARGE, Case, Pair, Shape, Sheet
+from cases.base import ANY, LARGE, TRUTH, Case, Pair, Range, Shape, Sheet
+from cases.integers import Edges
 from litegpu.zoo.writer import TensorRef
 
 
@@ -17,12 +18,14 @@ class Resize(Case):
     size: Pair = (9, 7)
     corners: bool = False
     centers: bool = False
+    values: Range = ANY
 
     def resized(self, sheet: Sheet) -> TensorRef:
         """Add one input and one resize."""
         options = {"align_corners": self.corners, "half_pixel_centers": self.centers}
-        inputs = [sheet.input(self.image), sheet.constant(self.size, "int32")]
-        return sheet.op(self.op, inputs, options, 3 if self.centers else 1)
+        inputs = [sheet.input(self.image, self.values), sheet.constant(self.size, "int32")]
+        version = 3 if self.centers else 1
+        return sheet.op(self.op, inputs, options, version, self.values.dtype)
 
     def write(self, sheet: Sheet) -> None:
         """One input, one resize, one output."""
@@ -61,6 +64,11 @@ CASES: tuple[Case, ...] = (
     *(
         Resize(op="RESIZE_NEAREST_NEIGHBOR", image=image, size=size, corners=True, centers=True)
         for image, size in _SIZES
+    ),
+    *(
+        Resize(op="RESIZE_NEAREST_NEIGHBOR", values=values, corners=corners)
+        for values in (TRUTH, Edges(dtype="int32"), Edges(dtype="uint16"))
+        for corners in (False, True)
     ),
     *(
         ResizedArg(arg=arg, image=image, size=size, corners=corners, centers=centers, items=items)

@@ -10,7 +10,7 @@ import numpy as np
 from litegpu.codegen import round_up
 from litegpu.graph import ABSENT, DType, Graph, Node
 from litegpu.ops.base import Shape
-from litegpu.ops.common.types import FLOATS, Types
+from litegpu.ops.common.types import FLOATS, Types, joined
 
 MAX_RANK = 8
 MAX_ELEMENTS = 2**31 - 1
@@ -98,7 +98,7 @@ def operand(
         return f"{what} (input {position}) is missing."
     value = graph.values[node.inputs[position]]
     if value.is_constant and value.dtype not in dtypes:
-        return f"{what} (input {position}) is {value.dtype.name}; float32 or float16 is needed."
+        return f"{what} (input {position}) is {value.dtype.name} instead of {joined(dtypes)}."
     return ""
 
 
@@ -146,8 +146,7 @@ def integers(
     if constant and not value.is_constant:
         return f"{what} (input {position}) must be constant, but it is computed at run time."
     if value.dtype not in kinds:
-        wanted = " or ".join(kind.value for kind in kinds)
-        return f"{what} (input {position}) is {value.dtype.name}; {wanted} is needed."
+        return f"{what} (input {position}) is {value.dtype.name} instead of {joined(kinds)}."
     return ""
 
 

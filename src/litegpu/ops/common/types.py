@@ -30,6 +30,8 @@ class Types:
 FLOATS = Types(frozenset({DType.FLOAT32}))
 BOOLS = Types(frozenset({DType.BOOL}))
 INTEGERS = Types(INTEGER_TYPES)
+INDICES = Types(INTEGER_TYPES | {DType.INT16})
+"""Types of indices that the CPU also takes as int16."""
 STORABLE = Types(frozenset({DType.FLOAT32, DType.BOOL, *INTEGER_TYPES}), common=True)
 """Types that are compared or selected."""
 VIEWED_AS = {
@@ -39,7 +41,7 @@ VIEWED_AS = {
 }
 """Types that are only moved, and the integers of the same size as which their bits are."""
 MOVED = Types(
-    STORABLE.dtypes | {DType.INT8, DType.UINT8, DType.INT16, DType.UINT16} | VIEWED_AS.keys(),
+    STORABLE.dtypes | {DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, *VIEWED_AS},
     common=True,
 )
 """Types that are moved: quantized values as their stored integers."""

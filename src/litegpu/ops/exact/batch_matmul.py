@@ -35,14 +35,22 @@ class OfMatrices(Exact):
 
 
 class ExactBatchMatmul(OfMatrices):
-    """Halves are rounded away from zero; those of int16, whose sums have 64 bits, up."""
+    """Halves are rounded away from zero; those of int16, whose sums have 64 bits, up.
+
+    Products of int8 as int32 are those of the stored integers, whatever their scales.
+    """
 
     def check(self, graph: Graph, node: Node) -> str:
-        ends = (*node.inputs, *node.outputs)
         return checks.first_of(
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1, 2)),
-            lambda: numbers.check_tensors(graph, ends, frozenset({DType.INT8, DType.INT16})),
+            lambda: (self._geometry if _is_plain(graph, node) else self._check_scales)(graph, node),
+        )
+
+    def _check_scales(self, graph: Graph, node: Node) -> str:
+        ends = (*node.inputs, *node.outputs)
+        return checks.first_of(
+            numbers.check_tensors(graph, ends, frozenset({DType.INT8, DType.INT16})),
             lambda: _check_types(graph, node),
             lambda: self._geometry(graph, node),
             lambda: self._check_sums(graph, node),
@@ -62,7 +70,8 @@ class ExactBatchMatmul(OfMatrices):
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         left, right = (graph.values[v] for v in node.inputs)
         matmul = self._attributes(graph, node)
-        zeros = (numbers.zero_point(left), numbers.zero_point(right))
+        plain = _is_plain(graph, node)
+        zeros = (0, 0) if plain else (numbers.zero_point(left), numbers.zero_point(right))
         product = Node(
             node.index,
             QUANTIZED_MATMUL,
@@ -72,7 +81,7 @@ class ExactBatchMatmul(OfMatrices):
             attributes=QuantizedMatmulAttributes(
                 matmul.transposed, matmul.batches, matmul.batch, zeros
             ),
-            epilogue=_requantized(graph, node, new_value),
+            epilogue=() if plain else _requantized(graph, node, new_value),
         )
         if left.dtype is DType.INT16:
             return _sums_of_pairs(graph, product, new_value)
@@ -85,6 +94,12 @@ class ExactBatchMatmul(OfMatrices):
         weights = new_value(shape, array.reshape(shape), dtype=DType.INT8)
         attributes = QuantizedConvAttributes(POINT, weights, ABSENT, shape, 1, zeros[0], zeros[1])
         return (replace(product, op=QUANTIZED_CONV, inputs=(left.id,), attributes=attributes),)
+
+
+def _is_plain(graph: Graph, node: Node) -> bool:
+    """Whether sums of products of int8 are the result as they are."""
+    types = [graph.values[v].dtype for v in (*node.inputs, *node.outputs)]
+    return types == [DType.INT8, DType.INT8, DType.INT32]
 
 
 def _check_types(graph: Graph, node: Node) -> str:

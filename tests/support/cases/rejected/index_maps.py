@@ -41,7 +41,7 @@ CASES = (
     Rejected(
         "CONCATENATION",
         (IMAGE, Tensor(shape=(1, 5, 4, 6), dtype=DType.UINT16, data=1)),
-        "The part (input 1) is UINT16; float32 or float16 is needed.",
+        "Its operands have different types: FLOAT32, UINT16.",
     ),
     Rejected("PAD", (IMAGE, None), "The paddings (input 1) is missing."),
     Rejected(
@@ -57,7 +57,7 @@ CASES = (
     Rejected(
         "PAD",
         (IMAGE, floats(4, 2)),
-        "The paddings (input 1) is FLOAT32; int32 or int64 is needed.",
+        "The paddings (input 1) is FLOAT32 instead of INT16, INT32, INT64 or INT8.",
     ),
     Rejected(
         "PAD",

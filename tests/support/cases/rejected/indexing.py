@@ -33,12 +33,12 @@ CASES = (
     Rejected(
         "BATCH_TO_SPACE_ND",
         (computed(4, 5, 6, 3), integers(2, 2), Tensor(shape=(2, 2), dtype=DType.INT64, data=0)),
-        "The paddings or crops (input 2) is INT64; int32 is needed.",
+        "The paddings or crops (input 2) is INT64 instead of INT32.",
     ),
     Rejected(
         "TRANSPOSE",
         (computed(1, 1, 1, 8), Tensor(shape=(4,), dtype=DType.INT64, data=[0, 3, 1, 2])),
-        "The permutation (input 1) is INT64; int32 is needed.",
+        "The permutation (input 1) is INT64 instead of INT32.",
     ),
     Rejected(
         "BROADCAST_TO",

@@ -36,12 +36,12 @@ CASES = (
     Rejected(
         "CONV_2D",
         (IMAGE, Tensor(shape=(8, 3, 3, 6), dtype=DType.INT8, data=1), BIAS),
-        "The filter (input 1) is INT8; float32 or float16 is needed.",
+        "The filter (input 1) is INT8 instead of FLOAT16 or FLOAT32.",
     ),
     Rejected(
         "CONV_2D",
         (IMAGE, FILTER, Tensor(shape=(8,), dtype=DType.INT32, data=1)),
-        "The bias (input 2) is INT32; float32 or float16 is needed.",
+        "The bias (input 2) is INT32 instead of FLOAT16 or FLOAT32.",
     ),
     Rejected(
         "CONV_2D",
@@ -226,6 +226,6 @@ CASES = (
     Rejected(
         "BATCH_MATMUL",
         (computed(3, 4), Tensor(shape=(4, 5), dtype=DType.INT8, data=1)),
-        "The matrix (input 1) is INT8; float32 or float16 is needed.",
+        "The matrix (input 1) is INT8 instead of FLOAT16 or FLOAT32.",
     ),
 )

@@ -33,13 +33,13 @@ CASES = (
     Rejected(
         "FLOOR_DIV",
         (_tensor(2, dtype=DType.INT64), _tensor(2, dtype=DType.INT64)),
-        _WRONG_TYPE + "0 is INT64 instead of FLOAT32 or INT32.",
+        _WRONG_TYPE + "0 is INT64 instead of FLOAT32, INT16, INT32 or INT8.",
         result=DType.INT64,
     ),
     Rejected(
         "NEG",
-        (_tensor(2, dtype=DType.INT16),),
-        _WRONG_TYPE + "0 is INT16 instead of FLOAT32, INT32 or INT64.",
+        (_tensor(2, dtype=DType.UINT8),),
+        _WRONG_TYPE + "0 is UINT8 instead of FLOAT32, INT16, INT32, INT64 or INT8.",
         result=DType.INT16,
     ),
     Rejected("ABS", (_tensor(2),), _WRONG_TYPE + "1 is FLOAT32 instead of INT32."),
@@ -64,7 +64,7 @@ CASES = (
     Rejected(
         "LOGICAL_AND",
         (_tensor(2, dtype=DType.BOOL), integers(1, 0)),
-        "The operand (input 1) is INT32; float32 or float16 is needed.",
+        "The operand (input 1) is INT32 instead of BOOL, FLOAT16 or FLOAT32.",
         result=DType.BOOL,
     ),
     Rejected(
@@ -89,7 +89,7 @@ CASES = (
         "GATHER",
         (computed(3, 2), floats(2)),
         params={"axis": 0},
-        reason="The indices (input 1) is FLOAT32; int32 or int64 is needed.",
+        reason="The indices (input 1) is FLOAT32 instead of INT16, INT32 or INT64.",
     ),
     Rejected(
         "ONE_HOT",
@@ -101,7 +101,7 @@ CASES = (
         "ONE_HOT",
         (_tensor(3, dtype=DType.INT8), _constant(4), floats(1), floats(1)),
         params={"axis": -1},
-        reason="The indices (input 0) is INT8; int32 or int64 is needed.",
+        reason="The indices (input 0) is INT8 instead of INT32 or INT64.",
     ),
     Rejected(
         "ONE_HOT",

@@ -97,7 +97,7 @@ CASES = (
     _full({17: floats(6)}, "The bias of the projection (input 17) has nothing to go with."),
     _full(
         {2: _INT8},
-        "The input weights of the forget gate (input 2) is INT8; float32 or float16 is needed.",
+        "The input weights of the forget gate (input 2) is INT8 instead of FLOAT16 or FLOAT32.",
     ),
     _full(
         {14: computed(6)},
@@ -133,6 +133,6 @@ CASES = (
         {2: floats(24, 12)},
         "Weights of [24, 12] and a bias of [24] do not make 4 gates of 6 cells.",
     ),
-    _basic({3: integers(*range(24))}, "The bias (input 3) is INT32; float32 or float16 is needed."),
+    _basic({3: integers(*range(24))}, "The bias (input 3) is INT32 instead of FLOAT16 or FLOAT32."),
     _basic({4: _state(2, 7)}, "The state (input 4) has the shape [2, 7] instead of [2, 6]."),
 )

@@ -90,7 +90,7 @@ CASES = (
     Rejected(
         "Convolution2DTransposeBias",
         (IMAGE, Tensor(shape=(3, 3, 3, 6), dtype=DType.INT8, data=1, quantization=_EVEN)),
-        "The filter (input 1) is INT8; float32 or float16 is needed.",
+        "The filter (input 1) is INT8 instead of FLOAT16 or FLOAT32.",
         custom=struct.pack("<3i", 1, 2, 2),
     ),
     Rejected(

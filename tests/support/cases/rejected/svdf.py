@@ -69,7 +69,7 @@ CASES = (
         {4: replace(_STATE, shape=(2, 4))},
         "The state (input 4) has the shape [2, 4] instead of [2, 12].",
     ),
-    _svdf(_HYBRID, {2: floats(4, 3)}, "The weights in time (input 2) is FLOAT32; int8 is needed."),
+    _svdf(_HYBRID, {2: floats(4, 3)}, "The weights in time (input 2) is FLOAT32 instead of INT8."),
     _svdf(
         _HYBRID,
         {1: replace(_HYBRID[1], quantization=_PER_CHANNEL)},
@@ -78,9 +78,9 @@ CASES = (
     _svdf(
         _HYBRID,
         {4: replace(_STATE, dtype=DType.INT16)},
-        "The state (input 4) is INT16; float32 is needed.",
+        "The state (input 4) is INT16 instead of FLOAT32.",
     ),
     _svdf(_BYTES, {}, "Fused activation none of quantized tensors.", activation="none"),
     _svdf(_BYTES, {4: replace(_BYTES[4], quantization=None)}, _ONE_SCALE.format(4)),
-    _svdf(_BYTES, {4: _STATE}, "The state (input 4) is FLOAT32; int16 is needed."),
+    _svdf(_BYTES, {4: _STATE}, "The state (input 4) is FLOAT32 instead of INT16."),
 )
