@@ -81,8 +81,8 @@ These rules hold for all operations:
   4 dimensions).
 - **Types**: the types of the computed inputs, in order (the last entry holds for all further
   inputs), then those of the outputs. *any* is float32, int32, int64 and bool; *moved* is these and
-  int8, uint8, int16, uint16, uint32, uint64 and float64, of which the CPU's kernel may take fewer;
-  *same* is the type of the input; inputs of one rule have the same type. Integers are computed as
+  float16, int8, uint8, int16, uint16, uint32, uint64 and float64, of which the CPU's kernel may
+  take fewer; *same* is the type of the input; inputs of one rule have the same type. Integers are computed as
   integers ([decision 4](decisions/0004-element-types.md)). Constants may be float16. SHAPE, RANK,
   FILL, RANGE and operations on constants are computed in advance and never split a graph.
 - **Attributes**: the supported values; a node with another value stays on the CPU.

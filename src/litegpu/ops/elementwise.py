@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from litegpu.codegen import register_of
-from litegpu.graph import SELF, EpilogueOp, Graph, Node
+from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY, NewValue, Op, Shape, add
 from litegpu.ops.common import checks, facts
 from litegpu.ops.common.broadcast import check_broadcast, check_slopes, fitted, running_input
@@ -18,6 +18,7 @@ from litegpu.ops.common.functions import (
     ACTIVATIONS,
     BINARY,
     BOUNDED_INTEGERS,
+    FINITE_HALF,
     STABLEHLO,
     UNARY,
     activation_epilogue,
@@ -43,11 +44,14 @@ class _Elementwise(Op):
         return facts.integers(exact, graph, node, operands)
 
     def wraps(self, graph: Graph, node: Node) -> tuple[EpilogueOp, ...]:
-        """Return how results of fewer than 32 bits wrap around, if they may need more."""
+        """Return how results of fewer than 32 bits wrap around or are rounded."""
         dtype = graph.values[node.outputs[0]].dtype
-        if dtype in STORABLE.dtypes or not self.function.grows:
+        grows = self.function.grows or dtype is DType.FLOAT16
+        if dtype in STORABLE.dtypes or not grows:
             return ()
-        return (EpilogueOp(cast_name(register_of(dtype), dtype)),)
+        wrap = EpilogueOp(cast_name(register_of(dtype), dtype))
+        clamps = dtype is DType.FLOAT16 and "activation" in node.params
+        return (wrap, EpilogueOp(FINITE_HALF)) if clamps else (wrap,)
 
 
 class Unary(_Elementwise):

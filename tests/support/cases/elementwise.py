@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
-from cases.base import STEPS, Case, Range, Shape, Sheet
+import numpy as np
+
+from cases.base import EXACT, STEPS, Array, Case, Range, Shape, Sheet
 from cases.conv_2d import ACTIVATIONS
 
 _SIGNED = Range(-4.0, 4.0)
@@ -74,6 +76,40 @@ class Exact(Case):
         first = sheet.input(_WHOLE, self.first_values)
         make = sheet.weights if self.constant == 1 else sheet.input
         sheet.output(sheet.op(self.op, [first, make(self.second, self.second_values)]))
+
+
+@dataclass(frozen=True)
+class HalfRange(Range):
+    """Where elements of float16 lie, which are no multiples of anything."""
+
+    dtype: str = "float16"
+
+    def draw(self, shape: Shape, random: np.random.Generator) -> Array:
+        """Return seeded elements."""
+        return np.asarray(random.uniform(self.low, self.high, shape), np.float16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halves(Case):
+    """An operation on float16, rounded after each; the input numbered `constant` is a constant."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    op: str
+    shapes: tuple[Shape, ...] = ((2, 3, 2, 5),) * 2
+    constant: int | None = None
+    values: Range = HalfRange(-300.0, 300.0)
+
+    def write(self, sheet: Sheet) -> None:
+        """One or two inputs, one output."""
+        inputs = [
+            sheet.weights(shape, self.values)
+            if i == self.constant
+            else sheet.input(shape, self.values)
+            for i, shape in enumerate(self.shapes)
+        ]
+        dtype = "bool" if self.op in _COMPARED else "float16"
+        sheet.output(sheet.op(self.op, inputs, dtype=dtype))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +187,17 @@ _BINARY = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE
 
 _STABLEHLO = tuple(f"STABLEHLO_{op}" for op in ("ADD", "MULTIPLY", "MAXIMUM", "MINIMUM"))
 
+_COMPARED = ("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")
 CASES: tuple[Case, ...] = (
+    *(Halves(op=op) for op in ("ADD", "MUL", "MAXIMUM", "MINIMUM", *_COMPARED)),
+    *(
+        Halves(op=op, shapes=((2, 3, 2, 8), (8,)), constant=constant)
+        for op in ("ADD", "MUL")
+        for constant in (None, 1)
+    ),
+    Halves(op="EQUAL", shapes=((3, 1), (4,)), values=Range(-2.0, 2.0, dtype="float16")),
+    *(Halves(op=op, values=HalfRange(-6e4, 6e4)) for op in ("ADD", "MUL")),
+    *(Halves(op=op, shapes=((7,),)) for op in ("NEG", "FLOOR", "ROUND")),
     *(
         Unary(op=op, values=values, options=options)
         for op, values in UNARY_VALUES.items()

@@ -113,7 +113,7 @@ class Moved(Case):
     def write(self, sheet: Sheet) -> None:
         """One input (twice where values are joined), one output."""
         whole = np.dtype(self.dtype).kind in "iu"
-        values = Edges(dtype=self.dtype) if whole else Range(-1e9, 1e9, dtype=self.dtype)
+        values = Edges(dtype=self.dtype) if whole else Range(-6e4, 6e4, dtype=self.dtype)
         x = sheet.input(self.shape, values)
         if self.op == "CONCATENATION":
             fixed = sheet.weights(self.shape, values)
@@ -301,7 +301,7 @@ CASES: tuple[Case, ...] = (
     *(
         Moved(op=op, dtype=dtype)
         for op in ("TRANSPOSE", "RESHAPE", "MIRROR_PAD", "STRIDED_SLICE", "TILE", "EXPAND_DIMS")
-        for dtype in ("uint16", "uint32", "uint64", "float64")
+        for dtype in ("uint16", "uint32", "uint64", "float64", "float16")
     ),
     Moved(op="CONCATENATION", dtype="uint32"),
     *(Chosen(dtype=dtype) for dtype in _BOTH),

@@ -53,7 +53,7 @@ def _truth(
     return Function(
         expression,
         max_version=max_version,
-        takes=_also(STORABLE, DType.INT16),
+        takes=_also(STORABLE, DType.INT16, DType.FLOAT16),
         gives=BOOLS,
         integer=integer,
         exact=exact,
@@ -76,6 +76,7 @@ def _also(types: Types, *dtypes: DType) -> Types:
 
 _SIGNED = Types(frozenset({DType.INT8, DType.INT16, DType.INT32}), common=True)
 _SHORT = (DType.INT8, DType.INT16)
+_FLOATS = _also(FLOATS, DType.FLOAT16)
 
 
 def _bits(expression: str, exact: Callable[..., Any], takes: Types = _SIGNED) -> Function:
@@ -113,7 +114,7 @@ UNARY: Mapping[str, Function] = {
     "COS": Function("COS4({a})", max_version=2, bounded=True),
     "ELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), EXPM14({{a}}), {{a}})"),
     "EXP": Function("EXP4({a})", max_version=2),
-    "FLOOR": Function("FLOOR4({a})"),
+    "FLOOR": Function("FLOOR4({a})", takes=_FLOATS, gives=None),
     "GELU": Function("SPLAT4(0.5f) * {a} * ERFC4({a} * SPLAT4(-0.707106781f))", max_version=3),
     "HARD_SWISH": Function(
         f"{{a}} * SPLAT4(0.166666667f) * {_clamp('0.0f', '6.0f', '({a} + SPLAT4(3.0f))')}"
@@ -130,7 +131,7 @@ UNARY: Mapping[str, Function] = {
     "NEG": _number(
         "-{a}",
         "NEG4{k}({a})",
-        takes=_also(NUMBERS, *_SHORT),
+        takes=_also(NUMBERS, DType.FLOAT16, *_SHORT),
         grows=True,
         through_zero=True,
         exact=np.negative,
@@ -139,7 +140,7 @@ UNARY: Mapping[str, Function] = {
     "RELU6": Function(_clamp("0.0f", "6.0f"), bounded=True, through_zero=True, max_version=3),
     "RELU_N1_TO_1": Function(_clamp("-1.0f", "1.0f"), bounded=True),
     "RELU_0_TO_1": Function(_clamp("0.0f", "1.0f"), bounded=True),
-    "ROUND": Function("RINT4({a})", through_zero=True),
+    "ROUND": Function("RINT4({a})", takes=_FLOATS, gives=None, through_zero=True),
     "RSQRT": Function(f"{_ONE} / SQRT4({{a}})", poles=(0,), max_version=3),
     "SIGN": _number(
         f"WHERE4(LESS4({{a}}, {_ZERO}), -{_ONE}, WHERE4(LESS4({_ZERO}, {{a}}), {_ONE}, {{a}}))",
@@ -157,7 +158,7 @@ BINARY: Mapping[str, Function] = {
     "ADD": _number(
         "{a} + {b}",
         "ADD4{k}({a}, {b})",
-        takes=_also(NUMBERS, DType.INT16),
+        takes=_also(NUMBERS, DType.INT16, DType.FLOAT16),
         grows=True,
         max_version=6,
         exact=np.add,
@@ -204,7 +205,7 @@ BINARY: Mapping[str, Function] = {
     "MAXIMUM": _number(
         "WHERE4(LESS4({b}, {a}), {a}, {b})",
         "MAX4{k}({a}, {b})",
-        takes=_also(NUMBERS, *QUANTIZED_TYPES),
+        takes=_also(NUMBERS, DType.FLOAT16, *QUANTIZED_TYPES),
         max_version=4,
         through_zero=True,
         exact=np.maximum,
@@ -212,13 +213,18 @@ BINARY: Mapping[str, Function] = {
     "MINIMUM": _number(
         "WHERE4(LESS4({a}, {b}), {a}, {b})",
         "MIN4{k}({a}, {b})",
-        takes=_also(NUMBERS, *QUANTIZED_TYPES),
+        takes=_also(NUMBERS, DType.FLOAT16, *QUANTIZED_TYPES),
         max_version=4,
         through_zero=True,
         exact=np.minimum,
     ),
     "MUL": _number(
-        "{a} * {b}", "MUL4{k}({a}, {b})", max_version=8, through_zero=True, exact=np.multiply
+        "{a} * {b}",
+        "MUL4{k}({a}, {b})",
+        takes=_also(NUMBERS, DType.FLOAT16),
+        max_version=8,
+        through_zero=True,
+        exact=np.multiply,
     ),
     "NOT_EQUAL": _truth("EQUAL4{k}({a}, {b})", np.not_equal, 4, _ZERO, _ONE),
     "POW": Function("POW4({a}, {b})", poles=(0,)),
@@ -317,7 +323,11 @@ def _casts(source: Register) -> Mapping[str, Function]:
 
 CASTS: Mapping[str, Function] = {**_casts(FLOAT), **_casts(INT), **_casts(LONG)}
 
+FINITE_HALF = "FINITE_HALF"
+"""The CPU clamps sums and products of float16 to what is finite."""
+
 EPILOGUE_ONLY: Mapping[str, Function] = {
+    FINITE_HALF: Function(_clamp("-65504.0f", "65504.0f")),
     "GELU_TANH": Function(f"SPLAT4(0.5f) * {{a}} * ({_ONE} + {_TANH_GELU})"),
     "SELECT": Function(
         f"WHERE4{{k}}(EQUAL4({{a}}, {_ZERO}), {{c}}, {{b}})", typed_by=1, makes=None

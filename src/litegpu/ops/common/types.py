@@ -41,7 +41,8 @@ VIEWED_AS = {
 }
 """Types that are only moved, and the integers of the same size as which their bits are."""
 MOVED = Types(
-    STORABLE.dtypes | {DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, *VIEWED_AS},
+    STORABLE.dtypes
+    | {DType.FLOAT16, DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, *VIEWED_AS},
     common=True,
 )
 """Types that are moved: quantized values as their stored integers."""
@@ -99,7 +100,8 @@ def check(
         reason = "" if value.is_constant else _check_value(value, rule, v in states)
         if reason:
             return reason
-    found = {computed_as(value) for value in common}
+    halves = any(value.dtype is DType.FLOAT16 and not value.is_constant for value in common)
+    found = {value.dtype if halves else computed_as(value) for value in common}
     if len(found) > 1:
         names = sorted({value.dtype.name for value in common})
         return f"Its operands have different types: {', '.join(names)}."

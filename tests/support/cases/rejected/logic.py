@@ -39,7 +39,7 @@ CASES = (
     Rejected(
         "NEG",
         (_tensor(2, dtype=DType.UINT8),),
-        _WRONG_TYPE + "0 is UINT8 instead of FLOAT32, INT16, INT32, INT64 or INT8.",
+        _WRONG_TYPE + "0 is UINT8 instead of FLOAT16, FLOAT32, INT16, INT32, INT64 or INT8.",
         result=DType.INT16,
     ),
     Rejected("ABS", (_tensor(2),), _WRONG_TYPE + "1 is FLOAT32 instead of INT32."),
