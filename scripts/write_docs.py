@@ -15,11 +15,11 @@ import layers
 from litegpu.config import VARIABLES
 from litegpu.graph import DType
 from litegpu.kernels.selector import IMPLEMENTATIONS
-from litegpu.ops.base import Op, Values, all_ops, find
+from litegpu.ops.base import Op, Values, all_ops
 from litegpu.ops.common import attributes
 from litegpu.ops.common.checks import MAX_RANK
 from litegpu.ops.common.types import MOVED, STORABLE, Types
-from litegpu.ops.cpu_only import STAYS_ON_CPU
+from litegpu.ops.cpu_only import NO_KERNEL_YET, STAYS_ON_CPU
 from litegpu.ops.exact.refused import Refused
 from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES
 from litegpu.runtime_abi.params import PARAMS
@@ -82,9 +82,10 @@ These rules hold for all operations:
 - **Types**: the types of the computed inputs, in order (the last entry holds for all further
   inputs), then those of the outputs. *any* is float32, int32, int64 and bool; *moved* is these and
   float16, int8, uint8, int16, uint16, uint32, uint64 and float64, of which the CPU's kernel may
-  take fewer; *same* is the type of the input; inputs of one rule have the same type. Integers are computed as
-  integers ([decision 4](decisions/0004-element-types.md)). Constants may be float16. SHAPE, RANK,
-  FILL, RANGE and operations on constants are computed in advance and never split a graph.
+  take fewer; *same* is the type of the input; inputs of one rule have the same type. Integers are
+  computed as integers ([decision 4](decisions/0004-element-types.md)). Constants may be float16.
+  SHAPE, RANK, FILL, RANGE and operations on constants are computed in advance and never split a
+  graph.
 - **Attributes**: the supported values; a node with another value stays on the CPU.
 - **Quantized**: *exact* operations compute int8, uint8 and int16 tensors with a scale in integers,
   equal to the CPU's built-in kernels in every bit ([numerics](numerics.md#quantized-tensors)). With
@@ -109,8 +110,8 @@ before the model runs, from shapes and constants; where those are not known, the
 
 def _on_cpu() -> list[tuple[str, str]]:
     """Return why operations have no kernel, and these operations."""
-    found = ((why, [n for n in names if find(n) is None]) for why, names in STAYS_ON_CPU.items())
-    return [(why, ", ".join(names)) for why, names in found if names]
+    families = {**STAYS_ON_CPU, "No kernel so far": NO_KERNEL_YET}
+    return [(why, ", ".join(names)) for why, names in families.items()]
 
 
 def _listed(names: Sequence[str]) -> str:

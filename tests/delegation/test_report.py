@@ -160,7 +160,8 @@ def test_a_real_report_and_the_messages_that_users_know(caplog: pytest.LogCaptur
             logging.WARNING,
             "Following operations are not supported by GPU delegate:\n"
             "BITCAST: Operation is not supported.\n"
-            "RANDOM_UNIFORM: Operation is not supported.\n"
+            "RANDOM_UNIFORM: Operation is not supported: random numbers, which would not be those "
+            "of the CPU.\n"
             "1 operation will run on the GPU, and the remaining 3 operations will run on the CPU.",
         ),
     ]

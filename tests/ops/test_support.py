@@ -12,9 +12,10 @@ import turns
 from fuzzing.mutations import pack, parse
 from litegpu import GpuDelegate
 from litegpu.graph import ABSENT, DType, Graph, Node, Quantization, Value
-from litegpu.ops.base import all_ops
+from litegpu.ops.base import all_ops, find
 from litegpu.ops.common.support import check_support
 from litegpu.ops.common.work import states_of, work_of
+from litegpu.ops.cpu_only import STAYS_ON_CPU
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.writer import ModelWriter
 
@@ -156,6 +157,23 @@ def test_versions_that_quantization_brings_are_accepted_with_it(version: int, hi
     assert check_support(graph, None).reasons == {
         0: f"Max version supported: 9. Requested version {version}."
     }
+
+
+@pytest.mark.parametrize(
+    ("op", "reason"),
+    [
+        ("WHERE", "Operation is not supported: results whose shape depends on values."),
+        ("HASHTABLE_FIND", "Operation is not supported: strings and hash tables, which no GPU"),
+        ("RANDOM_UNIFORM", "Operation is not supported: random numbers, which would not be"),
+        ("RANGE", "Its operands are known only when the model runs."),
+        ("BROADCAST_ARGS", "Its operands are known only when the model runs."),
+    ],
+)
+def test_operations_without_a_kernel_say_why(op: str, reason: str) -> None:
+    values = {n: Value(n, f"v{n}", (2,), DType.INT32) for n in range(4)}
+    graph = Graph(values, (Node(0, op, 1, (0, 1, 2), (3,)),), (0, 1, 2), (3,))
+    assert check_support(graph).reasons[0].startswith(reason)
+    assert all(find(name) is None for names in STAYS_ON_CPU.values() for name in names)
 
 
 def test_a_model_that_overwrites_a_tensor_runs_on_the_cpu() -> None:

@@ -18,6 +18,8 @@ from litegpu.ops.common.facts import Array, Folded, OpFacts
 from litegpu.ops.common.traits import Trait
 from litegpu.ops.common.types import TYPE_CODES
 
+_LATE = "Its operands are known only when the model runs."
+
 
 @register
 class Rank(OpFacts):
@@ -68,6 +70,7 @@ class BroadcastArgs(OpFacts):
     """The shape that two shapes are broadcast to."""
 
     name = "BROADCAST_ARGS"
+    no_kernel = _LATE
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
         first, second = (tuple(each.ravel().tolist()) for each in operands)
@@ -80,6 +83,7 @@ class Range(OpFacts):
     """Integers from a start on, up to a limit."""
 
     name = "RANGE"
+    no_kernel = _LATE
     shape_operands = (0, 1, 2)
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
@@ -94,26 +98,15 @@ class Stated(OpFacts):
     def __init__(
         self,
         name: str,
+        no_kernel: str,
         shape_operands: tuple[int, ...] = (),
         shape_unknown: bool = False,
     ) -> None:
         self.name = name  # type: ignore[misc]
+        self.no_kernel = no_kernel  # type: ignore[misc]
         self.shape_operands = shape_operands  # type: ignore[misc]
         self.shape_unknown = shape_unknown  # type: ignore[misc]
 
-
-_STATED: Mapping[str, Mapping[str, Any]] = {
-    "EMBEDDING_LOOKUP_SPARSE": {"shape_unknown": True},
-    "MULTINOMIAL": {"shape_operands": (1,)},
-    "RANDOM_STANDARD_NORMAL": {"shape_operands": (0,)},
-    "RANDOM_UNIFORM": {"shape_operands": (0,)},
-    "SKIP_GRAM": {"shape_unknown": True},
-    "UNIQUE": {"shape_unknown": True},
-    "WHERE": {"shape_unknown": True},
-}
-
-for _name, _what in _STATED.items():
-    add(Stated(_name, **_what))
 
 STAYS_ON_CPU: Mapping[str, tuple[str, ...]] = {
     "Strings and hash tables, which no GPU API holds": (
@@ -125,6 +118,22 @@ STAYS_ON_CPU: Mapping[str, tuple[str, ...]] = {
         "STABLEHLO_RNG_BIT_GENERATOR",
     ),
     "Results whose shape depends on values": ("EMBEDDING_LOOKUP_SPARSE", "UNIQUE", "WHERE"),
-    "No kernel so far": ("BITCAST",),
 }
-"""Why operations have no kernel, for docs/ops.md; those that have one by now are left out there."""
+"""Why operations have no kernel."""
+NO_KERNEL_YET = ("BITCAST",)
+"""Operations that a GPU could compute."""
+
+_STATED: Mapping[str, Mapping[str, Any]] = {
+    "EMBEDDING_LOOKUP_SPARSE": {"shape_unknown": True},
+    "MULTINOMIAL": {"shape_operands": (1,)},
+    "RANDOM_STANDARD_NORMAL": {"shape_operands": (0,)},
+    "RANDOM_UNIFORM": {"shape_operands": (0,)},
+    "SKIP_GRAM": {"shape_unknown": True},
+    "UNIQUE": {"shape_unknown": True},
+    "WHERE": {"shape_unknown": True},
+}
+
+for _why, _names in STAYS_ON_CPU.items():
+    for _name in _names:
+        _reason = f"Operation is not supported: {_why[0].lower()}{_why[1:]}."
+        add(Stated(_name, _reason, **_STATED.get(_name, {})))

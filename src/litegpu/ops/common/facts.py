@@ -33,6 +33,8 @@ class OpFacts:
     name: ClassVar[str]
     code: ClassVar[str] = ""
     """A version of a user's operation that changes with its code; empty for litegpu's own."""
+    no_kernel: ClassVar[str] = "Operation is not supported."
+    """Why a node stays on the CPU if the operation has no kernel."""
     traits: ClassVar[Trait] = Trait.NONE
     launches: ClassVar[int] = 1
     """Typical number of kernels of a node, none if it joins the kernel before it."""

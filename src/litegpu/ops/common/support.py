@@ -193,7 +193,7 @@ def check_node(
     if quantized == "float" and float_view.is_conversion(graph, node):
         return _late(graph, node), (graph.values[node.inputs[0]].shape,)
     if op is None or op.internal:
-        return "Operation is not supported.", ()
+        return facts_of(node.op).no_kernel, ()
     if _missing(node, graph.values):
         return "It refers to tensors that the model does not have.", ()
     try:
