@@ -8,6 +8,7 @@ count as well.
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -45,11 +46,12 @@ def imported(path: Path, names: Collection[str]) -> set[str]:
     return found & set(names)
 
 
-def by_file() -> dict[str, set[str]]:
-    """Return what each module imports."""
+@functools.cache
+def by_file() -> Mapping[str, frozenset[str]]:
+    """Return what each module imports. The files are read once."""
     files = modules()
-    found = {name: imported(path, files) - {name} for name, path in files.items()}
-    return {**found, PACKAGE: {f"{PACKAGE}.version"}}
+    found = {name: frozenset(imported(path, files) - {name}) for name, path in files.items()}
+    return {**found, PACKAGE: frozenset({f"{PACKAGE}.version"})}
 
 
 def by_package(graph: Mapping[str, Collection[str]]) -> dict[str, set[str]]:

@@ -126,7 +126,11 @@ def precisions(model: Trained, device: DeviceInfo) -> Sequence[str]:
 
 @pytest.mark.real_model
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(each, marks=[pytest.mark.long_kernels] * each.large) for each in MODELS],
+    ids=lambda model: model.name,
+)
 def test_answers_of_the_cpu(model: Trained) -> None:
     """On every device: a test of a real model that is skipped anywhere fails CI."""
     for device in first_devices():
@@ -150,6 +154,7 @@ def check_answers(model: Trained, device: DeviceInfo, precision: str) -> None:
 
 
 @pytest.mark.real_model
+@pytest.mark.long_kernels
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("model", QUANTIZED, ids=lambda model: model.name)
 def test_quantized_models_are_split_and_right(model: Trained, precision: str) -> None:

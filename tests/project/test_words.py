@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import re
 import tokenize
@@ -67,8 +68,13 @@ PAGES = sorted(
 """Written by hand; those that are generated consist of docstrings."""
 
 
-def names_of(text: str) -> Iterator[str]:
-    """Yield what a module calls its functions, classes, variables, fields and arguments."""
+@functools.cache
+def names_of(text: str) -> frozenset[str]:
+    """Return what a module calls its functions, classes, variables, fields and arguments."""
+    return frozenset(_names(text))
+
+
+def _names(text: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
