@@ -25,6 +25,7 @@ UNCHANGED: dict[str, Callable[[GraphBuilder, int], int]] = {
     "whole slice": lambda builder, v: builder.node(
         "STRIDED_SLICE", [v], SHAPE, attributes=CopyAttributes()
     ),
+    "plain copy": lambda builder, v: builder.elementwise(v),
     "concat of one": lambda builder, v: builder.concat(3, v),
 }
 

@@ -1,9 +1,9 @@
-"""Removes nodes that change nothing: same-shape RESHAPE and RESIZE, empty PAD, whole slices."""
+"""Removes nodes that change nothing: same-shape RESHAPE and RESIZE, COPY, empty PAD, whole slices."""
 
 from __future__ import annotations
 
 from litegpu.graph import Graph, Node
-from litegpu.ops.base import has
+from litegpu.ops.base import COPY, has
 from litegpu.ops.common.traits import Trait
 from litegpu.ops.copy import CopyAttributes
 from litegpu.passes.base import Editor, PassResult, label
@@ -27,8 +27,11 @@ def remove_identity(graph: Graph) -> PassResult:
 
 
 def _is_identity(graph: Graph, node: Node) -> bool:
-    if not has(node, Trait.RESIZES) or node.epilogue or len(node.inputs) != 1:
+    if node.epilogue or len(node.inputs) != 1:
+        return False
+    if node.op != COPY and not has(node, Trait.RESIZES):
         return False
     if isinstance(node.attributes, CopyAttributes) and node.attributes.moves:
         return False
-    return graph.values[node.inputs[0]].shape == graph.values[node.outputs[0]].shape
+    source, result = (graph.values[v] for v in (node.inputs[0], node.outputs[0]))
+    return (source.shape, source.dtype) == (result.shape, result.dtype)

@@ -30,7 +30,7 @@ FLAGS = (
 EXAMPLES = (
     "litegpu benchmark_lm gemma.litertlm",
     "litegpu benchmark_lm gemma.litertlm --n_prompt=1024 --n_gen=256 --backend=cuda",
-    "litegpu benchmark_lm zoo:tiny_lm --n_prompt=64 --n_gen=16 --repetitions=2 --json",
+    "litegpu benchmark_lm zoo:tiny_lm --n_prompt=64 --n_gen=16 --json",
 )
 NOTES = (
     "pp is the tokens of a prompt per second, tg the tokens of an answer per second, after a run "

@@ -28,7 +28,7 @@ FLAGS = (
 )
 EXAMPLES = (
     "litegpu chat gemma.litertlm",
-    'litegpu chat gemma.litertlm --system="Answer in one sentence." --temperature=0.7',
+    'litegpu chat gemma.litertlm --system="Be brief." --temperature=0.7',
     "litegpu chat zoo:tiny_lm --max_tokens=20",
 )
 NOTES = (
