@@ -56,7 +56,7 @@ def test_every_option_has_a_flag_in_every_tool() -> None:
 
 RUN_NO_MODEL_WITH_OPTIONS = {
     *("devices", "doctor", "delegates", "picture_input", "completion"),
-    *("generate_validation_labels", "preprocess_coco_minival"),
+    *("generate_validation_labels", "preprocess_coco_minival", "build_delegate"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Removes nodes that change nothing: same-shape RESHAPE and RESIZE, COPY, empty PAD, whole slices."""
+"""Removes what changes nothing: COPY, same-shape RESHAPE and RESIZE, empty PAD, whole slices."""
 
 from __future__ import annotations
 
