@@ -152,7 +152,11 @@ int main(int count, char **words) {
     printf("created: %d\n", create(keys, values, option_count, NULL) != NULL);
     destroy(NULL);
   } else if (strcmp(scenario, "delegates") == 0) {
-    /* Python starts in a thread that ends; two models and two threads use its delegate. */
+    /* Two threads start Python at the same time, each for a delegate and a model of its own. */
+    pthread_t both[2];
+    for (int i = 0; i < 2; i++) pthread_create(&both[i], NULL, run_here, (void *)model);
+    for (int i = 0; i < 2; i++) pthread_join(both[i], NULL);
+    /* The delegate of a thread that has ended is used by another one, and for two models. */
     in_thread(create_here, NULL);
     in_thread(run_here, (void *)model);
     run_here((void *)model);

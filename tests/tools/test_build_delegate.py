@@ -203,7 +203,7 @@ def sums() -> float:
 
 
 SCENARIOS = {
-    "delegates": (0, [*["sum"] * 3, "invoke fails: 1", "sum"]),
+    "delegates": (0, [*["sum"] * 5, "invoke fails: 1", "sum"]),
     "fork": (
         5,
         [

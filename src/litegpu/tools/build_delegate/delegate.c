@@ -11,6 +11,7 @@
 #include <string.h>
 
 #ifdef _WIN32
+#define WIN32_LEAN_AND_MEAN
 #include <windows.h>
 #define EXPORT __declspec(dllexport)
 static SRWLOCK lock = SRWLOCK_INIT;
@@ -286,7 +287,7 @@ static int has_running_python(Report report) {
   return runs;
 }
 
-static int connect(Report report) {
+static int load_litegpu(Report report) {
   static const char code[] =
       "exec('''\n"
       "import ctypes, sys\n"
@@ -320,7 +321,7 @@ EXPORT void *tflite_plugin_create_delegate(const char *const *keys, const char *
                                            size_t count, Report report) {
   static int apis;
   void *delegate;
-  if (!has_running_python(report) || !connect(report)) return NULL;
+  if (!has_running_python(report) || !load_litegpu(report)) return NULL;
   delegate = plugin.create(keys, values, count, report);
   if (started && apis < plugin.apis) { /* drivers have added exit handlers, which run later */
     apis = plugin.apis;
