@@ -11,7 +11,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from litegpu.graph import Graph, Node
-from litegpu.ops.common.permutation import Permutation, keeps_order, permutation_of, permuted, then
+from litegpu.ops.common.permutation import (
+    Permutation,
+    keeps_order,
+    permutation_of,
+    permuted,
+    repetition_of,
+    then,
+)
 from litegpu.ops.index_map import IndexMapAttributes, MixedRadix, Source, index_strides
 from passes.graphs import RELU, GraphBuilder, Shape
 
@@ -155,3 +162,29 @@ def test_a_permutation_whose_digits_run_across_the_axes_makes_no_node() -> None:
     for shape, out in (((6, 2), (3, 4)), ((4, 3), (2, 6))):
         node = Node(0, "INDEX_MAP", 1, (builder.input(*shape),), (builder.value(out),))
         assert permuted(graph, node, ((2, 1), (6, 2))) is None
+
+
+def test_repeated_elements_have_steps_of_0() -> None:
+    builder = GraphBuilder()
+    source = builder.input(1, 2, 1, 3)
+    builder.normalized("BROADCAST_TO", source, (1, 2, 4, 3), (1, 2, 4, 3))
+    builder.concat(2, source, source)
+    builder.concat(1, source, source)
+    builder.concat(2, source, builder.input(1, 2, 1, 3))
+    builder.elementwise(source, RELU)
+    builder.transpose(source, 3, 1, 2, 0)
+    graph = Graph(builder.values, tuple(builder.nodes), (), ())
+    assert [repetition_of(graph, node) for node in graph.nodes] == [
+        ((2, 3), (4, 0), (3, 1)),
+        ((2, 3), (2, 0), (3, 1)),
+        ((2, 0), (6, 1)),
+        None,
+        None,
+        ((3, 1), (2, 3)),
+    ]
+
+
+def test_what_reads_repeated_elements_repeats_them() -> None:
+    repeated = ((2, 3), (4, 0), (3, 1))
+    assert then(repeated, ((4, 3), (2, 12), (3, 1))) == ((4, 0), (6, 1))
+    assert then(repeated, ((24, 1), (5, 0))) == ((2, 3), (4, 0), (3, 1), (5, 0))

@@ -37,8 +37,9 @@ def matmul(
     *epilogue: EpilogueOp,
     transposed: tuple[bool, bool] = (False, False),
     batches: tuple[Any, Any] = ((1, *HEADS), (1, *HEADS)),
+    batch: Shape = HEADS,
 ) -> int:
-    attributes = MatmulAttributes(transposed, batches, (1, *HEADS))
+    attributes = MatmulAttributes(transposed, batches, (1, batch[0], batch[1]))
     return builder.node("BATCH_MATMUL", [left, right], shape, epilogue, attributes)
 
 
@@ -117,6 +118,92 @@ def test_heads_that_are_rows_of_a_batch() -> None:
     assert node.outputs == (back,)
 
 
+def _broadcast_heads(builder: GraphBuilder, source: int, share: int) -> int:
+    batch, heads, tokens, depth = builder.shape(source)
+    rows = builder.reshape(source, batch, heads, 1, tokens, depth)
+    shape = (batch, heads, share, tokens, depth)
+    return builder.normalized("BROADCAST_TO", rows, shape, shape)
+
+
+def _tiled_heads(builder: GraphBuilder, source: int, share: int) -> int:
+    batch, heads, tokens, depth = builder.shape(source)
+    rows = builder.reshape(source, batch, heads, 1, tokens, depth)
+    return builder.normalized(
+        "TILE", rows, (batch, heads, share, tokens, depth), (1, 1, share, 1, 1)
+    )
+
+
+def _gathered_heads(builder: GraphBuilder, source: int, share: int) -> int:
+    batch, heads, *matrix = builder.shape(source)
+    indices = [head for head in range(heads) for _ in range(share)]
+    shape = (batch, heads * share, *matrix)
+    return builder.normalized("GATHER", source, shape, indices, axis=1)
+
+
+def _joined_heads(builder: GraphBuilder, source: int, share: int) -> int:
+    batch, heads, *matrix = builder.shape(source)
+    rows = builder.reshape(source, batch * heads, 1, *matrix)
+    return builder.concat(1, *[rows] * share)
+
+
+REPEATS = [_broadcast_heads, _tiled_heads, _gathered_heads, _joined_heads]
+
+
+def grouped(builder: GraphBuilder, sources: list[int], *, turned: bool) -> Graph:
+    """Add attention of queries [2, 5, 6, 8] whose keys and values `sources` are [2, 6, 7, 8]."""
+    heads = (2, 6)
+    query = transpose(builder, builder.input(2, 5, 6, 8), 0, 2, 1, 3)
+    key, value = (builder.reshape(each, *heads, 7, 8) for each in sources)
+    if turned:
+        key = transpose(builder, key, 0, 1, 3, 2)
+    batches = ((1, *heads), (1, *heads))
+    shape = (*heads, 5, 7)
+    scores = matmul(
+        *(builder, query, key, shape), transposed=(False, not turned), batches=batches, batch=heads
+    )
+    result = matmul(
+        *(builder, softmax(builder, scores), value, (*heads, 5, 8)), batches=batches, batch=heads
+    )
+    return builder.graph(transpose(builder, result, 0, 2, 1, 3))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("repeat", REPEATS)
+def test_heads_of_keys_and_values_are_read_for_several_heads_of_queries(
+    repeat: Callable[[GraphBuilder, int, int], int], turned: bool
+) -> None:
+    builder = GraphBuilder()
+    sources = [builder.input(2, 7, 2, 8), builder.input(2, 2, 7, 8)]
+    heads = [transpose(builder, sources[0], 0, 2, 1, 3), sources[1]]
+    graph = grouped(builder, [repeat(builder, each, 3) for each in heads], turned=turned)
+    (node,) = applied(fuse_attention, graph).graph.nodes
+    assert node.inputs[1:] == tuple(sources)
+    assert node.attributes.across == (True, True, False, True)
+
+
+def test_heads_that_are_repeated_in_another_order_are_repeated_first() -> None:
+    builder = GraphBuilder()
+    source = builder.input(2, 2, 7, 8)
+    tiled = builder.normalized("TILE", source, (2, 6, 7, 8), (1, 3, 1, 1))
+    nodes = applied(fuse_attention, grouped(builder, [tiled, tiled], turned=False)).graph.nodes
+    assert [each.op for each in nodes] == ["INDEX_MAP", ATTENTION]
+    assert nodes[1].inputs[1:] == (tiled, tiled)
+
+
+def test_a_product_that_broadcasts_one_head() -> None:
+    builder = GraphBuilder()
+    query, key, value = (
+        builder.input(*shape) for shape in ((2, 3, 5, 8), (2, 1, 7, 8), (2, 1, 7, 8))
+    )
+    batches = ((1, *HEADS), (1, 2, 1))
+    scores = matmul(
+        *(builder, query, key, (*HEADS, 5, 7)), transposed=(False, True), batches=batches
+    )
+    result = matmul(builder, softmax(builder, scores), value, (*HEADS, 5, 8), batches=batches)
+    (node,) = applied(fuse_attention, builder.graph(result)).graph.nodes
+    assert node.inputs == (query, key, value)
+
+
 def test_what_others_read_before_its_transposition_stays() -> None:
     builder = GraphBuilder()
     *_, result = attention(builder)
@@ -153,8 +240,8 @@ def _activated(builder: GraphBuilder) -> Graph:
 
 
 def _broadcast(builder: GraphBuilder) -> Graph:
-    shared = ((1, *HEADS), (1, 1, 1))
-    first, second = builder.input(*HEADS, 5, 8), builder.input(8, 7)
+    shared = ((1, 1, 1), (1, *HEADS))
+    first, second = builder.input(5, 8), builder.input(*HEADS, 8, 7)
     scores = matmul(builder, first, second, (*HEADS, 5, 7), batches=shared)
     value = builder.input(*HEADS, 7, 8)
     return builder.graph(matmul(builder, softmax(builder, scores), value, (2, 3, 5, 8)))
@@ -198,7 +285,7 @@ def _deep(builder: GraphBuilder) -> Graph:
         (_chances_read, "not read by one product alone, as its first operand"),
         (_other_side, "not read by one product alone, as its first operand"),
         (_activated, "more is done with what it makes"),
-        (_broadcast, "keys or values are broadcast"),
+        (_broadcast, "queries or scores are broadcast"),
         (_queries_turned, "queries or values lie the other way round"),
         (_keys_turned, "its keys lie the other way round"),
         (_integers, "not all values are float32"),

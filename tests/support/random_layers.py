@@ -174,9 +174,12 @@ def attention(dice: Dice) -> Case:
     """Heads of any size, before the tokens or across them, with masks of any kind."""
     batch, heads = dice.number(1, 3), dice.number(1, 3)
     queries, across = dice.number(1, 9), dice.flag()
+    repeat = dice.one_of("BROADCAST_TO", "TILE", "GATHER", "CONCATENATION")
     projected = across and dice.flag()
     packed = not projected and dice.flag()
     keys = queries if projected or packed else dice.number(1, 20)
+    share = 1 if packed else dice.one_of(1, 1, 2, 3)
+    heads *= share
     whole = (batch, heads, queries, keys)
     masked = tuple(dice.one_of(1, size) for size in whole[:3])
     has_mask = dice.flag()
@@ -199,6 +202,8 @@ def attention(dice: Dice) -> Case:
         projected=projected,
         packed=packed,
         spread=dice.flag(),
+        share=share,
+        repeat=repeat,
         values=dice.one_of(ANY, Range(-4.0, 4.0, grid=0.25)),
     )
 

@@ -11,9 +11,12 @@ from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.common import checks
 from litegpu.ops.common.facts import Array, Folded
 from litegpu.ops.common.types import INDICES, MOVED
-from litegpu.ops.index_map import Source, index_map_node, plain, strides
+from litegpu.ops.index_map import MixedRadix, Source, index_map_node, plain, strides
 
 _VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
+
+_MOST_DIGITS = 3
+"""Maximum number of digits of an index: each costs a division."""
 
 
 @register
@@ -60,12 +63,37 @@ class Gather(Op):
         terms = tuple(zip(axes, strides(indices), strict=True))
         fixed = graph.values[node.inputs[1]].is_constant
         table = tuple(constant_list(graph, node.inputs[1])) if fixed else None
+        digits = plain(graph.values[node.outputs[0]].shape)
+        source = Source(terms, table=table, operand=not fixed)
+        if (steps := _steps(table or ())) and inner == 1 and batch == 0:
+            digits = (*digits[:axis], MixedRadix(tuple(n for n, _ in steps)), *digits[axis + 1 :])
+            numbered = tuple((axis + i, step) for i, (_, step) in enumerate(steps))
+            source, inner = Source(numbered, offset=(table or (0,))[0]), len(steps)
         sources = [
             *(Source(((i, 1),)) for i in range(axis)),
-            Source(terms, table=table, operand=not fixed),
+            source,
             *(Source(((i + inner - 1, 1),)) for i in range(axis + 1, len(shape))),
         ]
-        return (index_map_node(graph, node, plain(graph.values[node.outputs[0]].shape), sources),)
+        return (index_map_node(graph, node, digits, sources),)
+
+
+def _steps(table: Sequence[int]) -> list[tuple[int, int]]:
+    """Return digits (size, step), the outermost first, whose sums are a table less its first entry.
+
+    Where indices are repeated, steps are 0. There are none for a table of too many digits: to look
+    up its indices costs less.
+    """
+    steps: list[tuple[int, int]] = []
+    rest = np.array(table, np.int64)
+    while len(rest) > 1 and len(steps) < _MOST_DIGITS:
+        change = np.diff(rest)
+        size = int(np.argmax(change != change[0])) + 1 if (change != change[0]).any() else len(rest)
+        runs = rest[: len(rest) // size * size].reshape(-1, size)
+        if runs.size < len(rest) or (np.diff(runs, axis=1) != change[0]).any():
+            return []
+        steps.insert(0, (size, int(change[0])))
+        rest = runs[:, 0]
+    return steps if len(rest) == 1 else []
 
 
 def _axis(graph: Graph, node: Node) -> int:

@@ -14,7 +14,13 @@ from litegpu.codegen.storage import Shape4
 from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
 from litegpu.kernels.selector import Fusions
 from litegpu.ops.attention import ATTENTION, AttentionAttributes
-from litegpu.ops.common.permutation import Permutation, permutation_of, simplified, then
+from litegpu.ops.common.permutation import (
+    Permutation,
+    permutation_of,
+    repetition_of,
+    simplified,
+    then,
+)
 from litegpu.ops.reshape import reshape_node
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
@@ -52,7 +58,7 @@ def fuse_attention(graph: Graph, fusions: Fusions) -> PassResult:
             edit.insert_before(place, each)
         edit.nodes[place] = merged
         edit.applied.append(f"{', '.join(map(label, gone))} are one")
-    unread = [each for each in reversed(graph.nodes) if permutation_of(graph, each) is not None]
+    unread = [each for each in reversed(graph.nodes) if repetition_of(graph, each) is not None]
     edit.drop_unread(unread if edit.applied else ())
     return edit.result()
 
@@ -70,9 +76,9 @@ def _obstacle(
         return "not read by one product alone, as its first operand"
     if softmax.outputs[0] in last.operands[1:] or softmax.epilogue:
         return "more is done with what it makes"
-    batches = {*first.attributes.batches, *last.attributes.batches}
-    if len(batches) > 1:
-        return "keys or values are broadcast"
+    products = (first.attributes, last.attributes)
+    if len({batch for each in products for batch in (each.batch, each.batches[0])}) > 1:
+        return "queries or scores are broadcast"
     values = (*first.inputs, last.inputs[1], *first.outputs, *softmax.outputs, *last.outputs)
     if any(graph.values[v].dtype is not DType.FLOAT32 for v in values):
         return "not all values are float32"
@@ -101,9 +107,9 @@ def _sources(
     """Return what queries, keys and values are read from; None if one cannot be read."""
     turned = (False, not first.attributes.transposed[1], False)
     operands = (*first.inputs, last.inputs[1])
-    _, _, rows, keys = graph.values[first.outputs[0]].shape4
+    outer, heads, rows, keys = graph.values[first.outputs[0]].shape4
     found = [
-        _source(graph, producers, *each)
+        _source(graph, producers, (outer, heads), *each)
         for each in zip(operands, (rows, keys, keys), turned, strict=True)
     ]
     known = [each for each in found if each is not None]
@@ -171,30 +177,38 @@ def _numbered(
 
 
 def _source(
-    graph: Graph, producers: Mapping[int, Node], value: int, tokens: int, turned: bool
+    graph: Graph,
+    producers: Mapping[int, Node],
+    batch: tuple[int, int],
+    value: int,
+    tokens: int,
+    turned: bool,
 ) -> _Found | None:
     """Return the earliest value from which a product's operand can be read.
 
-    `turned`: its matrices are [depth, tokens].
+    `batch` is that of the products. `turned`: the operand's matrices are [depth, tokens].
     """
-    outer, heads, *matrix = graph.values[value].shape4
-    depth = matrix[0] if turned else matrix[1]
-    ways = ((True, (outer, tokens, heads, depth)), (False, (outer, heads, tokens, depth)))
-    permutation: Permutation | None = simplified([(math.prod((outer, heads, *matrix)), 1)])
+    *own_batch, first, second = graph.values[value].shape4
+    depth, matrix = first if turned else second, first * second
+    steps = (own_batch[1] * matrix, matrix)
+    repeated = zip(batch, own_batch, steps, strict=True)
+    digits = [(size, step if own > 1 else 0) for size, own, step in repeated]
+    permutation: Permutation | None = simplified([*digits, (matrix, 1)])
     found = None
     while permutation is not None:
         own = graph.values[value]
+        ways = _ways(own.elements, batch, tokens, depth)
         as_it_is = [
             (across, own.shape4)
             for across, shape in ways
             if len(own.shape) <= 4 and _fits(own.shape4, shape, across)
         ]
         for across, shape in (*as_it_is, *ways):
-            if permutation == _order(shape, across, turned):
+            if permutation == _order(shape, across, turned, math.prod(batch)):
                 found = _Found(value, across, shape)
                 break
         producer = producers.get(value)
-        before = None if producer is None else permutation_of(graph, producer)
+        before = None if producer is None else repetition_of(graph, producer)
         if producer is None or before is None:
             break
         permutation = then(before, permutation)
@@ -202,18 +216,36 @@ def _source(
     return found
 
 
+def _ways(
+    elements: int, batch: tuple[int, int], tokens: int, depth: int
+) -> tuple[tuple[bool, Shape4], ...]:
+    """Return the shapes of a value with heads across tokens, or before them.
+
+    Several neighboring heads of the products may read the same one.
+    """
+    outer, heads = batch
+    count, rest = divmod(elements, tokens * depth)
+    if rest or outer * heads % count:
+        return ()
+    share = outer * heads // count
+    outer, heads = (outer, heads // share) if heads % share == 0 else (1, count)
+    return ((True, (outer, tokens, heads, depth)), (False, (outer, heads, tokens, depth)))
+
+
 def _fits(own: Shape4, shape: Shape4, across: bool) -> bool:
     """Whether a shape has the tokens and channels of another, and as many heads in all."""
     return own[3] == shape[3] and own[1 if across else 2] == shape[1 if across else 2]
 
 
-def _order(shape: Shape4, across: bool, turned: bool) -> Permutation:
+def _order(shape: Shape4, across: bool, turned: bool, products: int) -> Permutation:
     """Return the order of elements that matrices of heads have in a value of that shape."""
-    _, middle, inner, channels = shape
+    outer, middle, inner, channels = shape
     steps = (middle * inner * channels, inner * channels, channels, 1)
     token, head = (1, 2) if across else (2, 1)
-    axes = (0, head, 3, token) if turned else (0, head, token, 3)
-    return simplified([(shape[axis], steps[axis]) for axis in axes])
+    share = products // (outer * shape[head])
+    matrix = (3, token) if turned else (token, 3)
+    heads = [(shape[axis], steps[axis]) for axis in (0, head)]
+    return simplified([*heads, (share, 0), *((shape[axis], steps[axis]) for axis in matrix)])
 
 
 def _target(

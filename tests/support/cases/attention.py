@@ -26,7 +26,9 @@ class Attention(Case):
     hides the `hidden` last keys of all, or is seeded. `added` is added to the result. `projected`:
     queries, keys and values are fully connected layers of one input each, of as many tokens.
     `packed`: they are slices of one input, which is transposed as a whole. `spread`: the square
-    root of the scale multiplies queries and keys, not their products.
+    root of the scale multiplies queries and keys, not their products. Neighboring heads of as many
+    queries as `share` read the same head of keys and values, which the operation `repeat` repeats;
+    without one, all read the same, which the product broadcasts.
     """
 
     batch: int = 1
@@ -46,6 +48,8 @@ class Attention(Case):
     projected: bool = False
     packed: bool = False
     spread: bool = False
+    share: int = 1
+    repeat: str = ""
     values: Range = ANY
 
     def write(self, sheet: Sheet) -> None:
@@ -59,8 +63,8 @@ class Attention(Case):
             query, key, value = self._unpacked(sheet)
         else:
             query = self._heads(sheet, self.queries, self.depth, (0, 2, 1, 3), token)
-            key = self._heads(sheet, self.keys, self.depth, order, token)
-            value = self._heads(sheet, self.keys, columns, (0, 2, 1, 3), token)
+            key = self._heads(sheet, self.keys, self.depth, order, token, self.share)
+            value = self._heads(sheet, self.keys, columns, (0, 2, 1, 3), token, self.share)
         if self.spread and self.scale is not None:
             factor = sheet.constant(self.scale**0.5)
             query, key = (sheet.op("MUL", [each, factor], _PLAIN) for each in (query, key))
@@ -96,21 +100,45 @@ class Attention(Case):
         depth: int,
         order: tuple[int, ...],
         token: TensorRef | None,
+        share: int = 1,
     ) -> TensorRef:
         """Add what is [batch, heads, tokens, depth], perhaps turned: an input, or of tokens."""
+        heads = self.heads // share
         if self.across:
-            source = self._rows(sheet, tokens, self.heads * depth, token)
-            source = self._reshape(sheet, source, (self.batch, tokens, self.heads, depth))
-            source = self._transpose(sheet, source, order)
+            source = self._rows(sheet, tokens, heads * depth, token)
+            source = self._reshape(sheet, source, (self.batch, tokens, heads, depth))
+            source = self._transpose(sheet, source, (0, 2, 1, 3) if share > 1 else order)
         else:
-            source = sheet.input((self.batch, self.heads, tokens, depth), self.values)
-            if order == (0, 1, 3, 2):
-                source = self._transpose(sheet, source, order)
+            source = sheet.input((self.batch, heads, tokens, depth), self.values)
+        if share > 1:
+            source = self._repeated(sheet, source, (self.batch, heads, tokens, depth))
+        if order == (0, 1, 3, 2) or (share > 1 and order == (0, 2, 3, 1)):
+            source = self._transpose(sheet, source, (0, 1, 3, 2))
         if self.rows or self.regrouped:
             turned = order in ((0, 2, 3, 1), (0, 1, 3, 2))
             matrix = (depth, tokens) if turned else (tokens, depth)
             source = self._reshape(sheet, source, (self.batch * self.heads, *matrix))
         return source
+
+    def _repeated(self, sheet: Sheet, source: TensorRef, shape: Shape) -> TensorRef:
+        """Repeat each head of a value of this shape."""
+        batch, heads, *matrix = shape
+        if not self.repeat:
+            return source
+        if self.repeat == "GATHER":
+            indices = sheet.constant(np.repeat(np.arange(heads), self.share), "int32")
+            return sheet.op("GATHER", [source, indices], {"axis": 1})
+        if self.repeat == "CONCATENATION":
+            rows = self._reshape(sheet, source, (batch * heads, 1, *matrix))
+            repeated = sheet.op("CONCATENATION", [rows] * self.share, {"axis": 1, **_PLAIN})
+        else:
+            sizes = {"BROADCAST_TO": (batch, heads), "TILE": (1, 1)}[self.repeat]
+            last = tuple(matrix) if self.repeat == "BROADCAST_TO" else (1, 1)
+            wanted = sheet.constant((*sizes, self.share, *last), "int32")
+            rows = self._reshape(sheet, source, (batch, heads, 1, *matrix))
+            version = 2 if self.repeat == "BROADCAST_TO" else 1
+            repeated = sheet.op(self.repeat, [rows, wanted], version=version)
+        return self._reshape(sheet, repeated, (batch, heads * self.share, *matrix))
 
     def _unpacked(self, sheet: Sheet) -> list[TensorRef]:
         """Add slices of [3, batch, heads, tokens, depth], which are queries, keys and values."""
@@ -184,6 +212,25 @@ CASES: tuple[Case, ...] = (
         for batch, depth in ((1, 5), (2, 8))
     ),
     Attention(batch=2, heads=3, across=True, regrouped=True, spread=True),
+    # Heads that several heads of queries share
+    *(
+        Attention(batch=batch, heads=6, share=3, repeat=repeat, across=batch > 1, depth=depth)
+        for batch, depth in ((1, 8), (2, 5))
+        for repeat in ("BROADCAST_TO", "TILE", "GATHER", "CONCATENATION")
+    ),
+    Attention(batch=2, heads=3, share=3, mask=(2, 1, 5, 7), turned=True),
+    Attention(
+        batch=2,
+        heads=4,
+        queries=19,
+        keys=37,
+        share=2,
+        repeat="BROADCAST_TO",
+        across=True,
+        regrouped=True,
+        turned=True,
+        depth=16,
+    ),
     # Masks: of each score, of each key, of one head for all; all but one key hidden
     *(Attention(batch=2, mask=shape) for shape in ((2, 2, 5, 7), (1, 1, 1, 7), (2, 1, 5, 7))),
     Attention(batch=2, mask=(1, 1, 5, 7), hidden=6, across=True),

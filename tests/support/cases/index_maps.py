@@ -226,6 +226,11 @@ def _gathers() -> list[IndexMap]:
         gather((2, 4, 3, 8), ((1, 0), (0, 3)), 1),
         gather((2, 3, 2, 4, 3), ((1, 0), (0, 3)), 3),
         gather((6, 9), (1, 5), 0, dtype="int64"),
+        # Indices that are sums of digits: repeated, reversed, at a distance
+        gather((2, 3, 4, 5), (0, 0, 1, 1, 2, 2), 1),
+        gather((2, 4, 3, 8), (7, 5, 3, 1), 3),
+        gather((2, 4, 3, 8), (1, 1, 2, 2, 1, 1, 2, 2), 3),
+        gather((6, 9), (2, 3, 4), 0),
     ]
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import Shape
+from litegpu.ops.concatenation import ConcatAttributes
 from litegpu.ops.index_map import (
     IndexMapAttributes,
     MixedRadix,
@@ -46,11 +47,36 @@ def permutation_of(graph: Graph, node: Node) -> Permutation | None:
     return simplified(digits) if whole and strides(sizes) == [s for _, s in inner] else None
 
 
+def repetition_of(graph: Graph, node: Node) -> Permutation | None:
+    """Return the digits of a normalized node that permutes elements, or repeats them: with step 0.
+
+    Those of a node that selects elements have other sizes than its input.
+    """
+    if node.epilogue:
+        return None
+    value, attributes = graph.values[node.inputs[0]], node.attributes
+    if isinstance(attributes, ConcatAttributes) and len(set(node.inputs)) == 1:
+        outer, inner = (
+            math.prod(sizes)
+            for sizes in (value.shape4[: attributes.axis], value.shape4[attributes.axis :])
+        )
+        return simplified([(outer, inner), (len(node.inputs), 0), (inner, 1)])
+    if isinstance(attributes, IndexMapAttributes):
+        steps = index_strides(attributes, value.shape)
+        if steps is None:
+            return None
+        return simplified([*zip(attributes.sizes, steps, strict=True)])
+    return permutation_of(graph, node)
+
+
 def then(first: Permutation, second: Permutation) -> Permutation | None:
     """Return the composition; None if the digits of one overlap those of the other."""
     units = strides([size for size, _ in first])
-    found = []
+    found: list[tuple[int, int]] = []
     for size, step in second:
+        if step == 0:
+            found.append((size, 0))
+            continue
         pieces = _split(size, step, units)
         if pieces is None:
             return None
