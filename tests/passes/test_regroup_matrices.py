@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from cases.attention import Attention
@@ -57,6 +58,92 @@ def test_a_product_computes_as_many_dimensions_as_a_mask_has() -> None:
     assert add.inputs[1] == mask
 
 
+@pytest.mark.parametrize("computed", [False, True])
+def test_masks_of_windows(computed: bool) -> None:
+    builder = GraphBuilder()
+    windows, shape = (1, 2, 1, 5, 7), (1, 2, 3, 5, 7)
+    mask = builder.input(*windows) if computed else builder.constant(*windows)
+    masked = builder.node("ADD", [builder.reshape(product(builder), *shape), mask], shape)
+    scores = builder.reshape(masked, *SCORES)
+    result = applied(regroup_matrices, builder.graph(builder.node("SOFTMAX", [scores], SCORES)))
+    added = ["RESHAPE"] if computed else []
+    assert ops(result) == ["RESHAPE", "RESHAPE", "BATCH_MATMUL", *added, "ADD", "SOFTMAX"]
+    values = result.graph.values
+    assert [values[v].shape for v in result.graph.nodes[-2].inputs] == [SCORES, (2, 1, 5, 7)]
+
+
+def test_masks_of_windows_of_several_images() -> None:
+    builder = GraphBuilder()
+    mask = builder.constant(1, 2, 1, 5, 7)
+    shape = (3, 2, 1, 5, 7)
+    masked = builder.node("ADD", [builder.reshape(product(builder), *shape), mask], shape)
+    scores = builder.reshape(masked, 6, 1, 5, 7)
+    graph = builder.graph(builder.node("SOFTMAX", [scores], (6, 1, 5, 7)))
+    result = applied(regroup_matrices, graph).graph
+    (repeated,) = (
+        result.values[v].data for v in result.nodes[-2].inputs if result.values[v].data is not None
+    )
+    data = builder.values[mask].data
+    assert data is not None and repeated is not None
+    np.testing.assert_array_equal(repeated, np.concatenate([data[0]] * 3))
+
+
+def test_a_softmax_of_more_dimensions_computes_those_of_its_product() -> None:
+    builder = GraphBuilder()
+    shape = (1, 2, 3, 5, 7)
+    scores = builder.node("TANH", [builder.reshape(product(builder), *shape)], shape)
+    soft = builder.node("SOFTMAX", [scores], shape)
+    result = applied(regroup_matrices, builder.graph(soft))
+    assert ops(result) == ["BATCH_MATMUL", "TANH", "SOFTMAX", "RESHAPE"]
+    assert result.graph.values[result.graph.nodes[2].outputs[0]].shape == FLAT
+    assert result.graph.nodes[3].outputs == (soft,)
+
+
+def test_the_sum_of_two_products_is_regrouped_once() -> None:
+    builder = GraphBuilder()
+    total = builder.node("ADD", [product(builder), product(builder)], FLAT)
+    scores = builder.reshape(total, *SCORES)
+    result = applied(regroup_matrices, builder.graph(builder.node("SOFTMAX", [scores], SCORES)))
+    assert len(result.applied) == 1
+    assert ops(result).count("RESHAPE") == 3
+
+
+def _computed_mask_of_windows(builder: GraphBuilder) -> Graph:
+    shape = (3, 2, 1, 5, 7)
+    operands = [builder.reshape(product(builder), *shape), builder.input(1, 2, 1, 5, 7)]
+    return soft(builder, builder.node("ADD", operands, shape), 6, 1, 5, 7)
+
+
+def _condition_of_rows(builder: GraphBuilder) -> Graph:
+    condition, other = builder.input(6), builder.input(*FLAT)
+    chosen = builder.node("SELECT", [condition, product(builder), other], FLAT)
+    return soft(builder, chosen, *SCORES)
+
+
+@pytest.mark.parametrize("write", [_computed_mask_of_windows, _condition_of_rows])
+def test_masks_that_cannot_be_regrouped(write: Callable[[GraphBuilder], Graph]) -> None:
+    result = untouched(regroup_matrices, write(GraphBuilder()))
+    assert result.declined == (
+        f"SOFTMAX {len(result.graph.nodes) - 1}: its masks cannot be regrouped",
+    )
+
+
+def _long(builder: GraphBuilder) -> Graph:
+    scores = product(builder)
+    for _ in range(40):
+        scores = builder.node("TANH", [scores], FLAT)
+    return soft(builder, scores, *SCORES)
+
+
+def _activated(builder: GraphBuilder) -> Graph:
+    return soft(builder, builder.node("EXP", [product(builder)], FLAT), *SCORES)
+
+
+def _squared(builder: GraphBuilder) -> Graph:
+    scores = product(builder)
+    return soft(builder, builder.node("MUL", [scores, scores], FLAT), *SCORES)
+
+
 def test_a_product_reads_what_a_softmax_gives() -> None:
     builder = GraphBuilder()
     scores, values = builder.input(*SCORES), builder.constant(6, 7, 4)
@@ -86,10 +173,6 @@ def _others(builder: GraphBuilder) -> Graph:
 
 def _rows(builder: GraphBuilder) -> Graph:
     return soft(builder, product(builder), 2, 15, 7)
-
-
-def _many(builder: GraphBuilder) -> Graph:
-    return soft(builder, product(builder), 1, 2, 3, 5, 7)
 
 
 def _broadcast(builder: GraphBuilder) -> Graph:
@@ -125,7 +208,11 @@ def _no_softmax(builder: GraphBuilder) -> Graph:
 
 
 @pytest.mark.parametrize(
-    "write", [_others, _rows, _many, _broadcast, _values, _quantized, _more_matrices, _no_softmax]
+    "write",
+    [
+        *(_others, _rows, _broadcast, _values, _quantized, _more_matrices, _no_softmax),
+        *(_long, _activated, _squared),
+    ],
 )
 def test_what_stays_as_it_is(write: Callable[[GraphBuilder], Graph]) -> None:
     untouched(regroup_matrices, write(GraphBuilder()))

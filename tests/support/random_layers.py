@@ -204,6 +204,9 @@ def attention(dice: Dice) -> Case:
         spread=dice.flag(),
         share=share,
         repeat=repeat,
+        choice=bool(has_mask and dice.flag()),
+        windows=0 if rows else dice.one_of(0, dice.divisor(batch)),
+        cap=dice.one_of(None, None, 2.0),
         values=dice.one_of(ANY, Range(-4.0, 4.0, grid=0.25)),
     )
 

@@ -30,6 +30,14 @@ Shape = tuple[int, ...]
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Parts of a value: a range per dimension for each output, which may lack those of size 1."""
+
+    source: int
+    ranges: tuple[Sequence[range], ...]
+
+
 class NewValue(Protocol):
     """Creates an intermediate value, or a constant if there are data, and returns its id.
 
@@ -235,6 +243,10 @@ class Op(OpFacts, ABC):
     @abstractmethod
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         """Return the output shapes of a checked node, which follow from its input shapes."""
+
+    def cuts(self, graph: Graph, node: Node) -> Cuts | None:
+        """Return what the outputs of a checked node are parts of; None for all other operations."""
+        return None
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         """Return the node with its attributes resolved, or the nodes that replace it."""

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from litegpu.graph import Graph, Node
-from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
+from litegpu.ops.base import Cuts, NewValue, Op, Shape, constant_list, register
 from litegpu.ops.common import checks
 from litegpu.ops.common.facts import Array, Folded
 from litegpu.ops.common.types import INDICES, MOVED
 from litegpu.ops.index_map import MixedRadix, Source, index_map_node, plain, strides
+from litegpu.ops.strided_slice import part_nodes
 
 _VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
 
@@ -55,7 +56,21 @@ class Gather(Op):
         axis, batch = _axis(graph, node), _batch_dims(graph, node)
         return ((*shape[:axis], *indices[batch:], *shape[axis + 1 :]),)
 
+    def cuts(self, graph: Graph, node: Node) -> Cuts | None:
+        indices = graph.values[node.inputs[1]]
+        if not indices.is_constant or len(indices.shape) > 1 or _batch_dims(graph, node):
+            return None
+        table = constant_list(graph, indices.id)
+        chosen = range(table[0], table[0] + len(table)) if table else range(0)
+        if list(chosen) != table:
+            return None
+        axis, shape = _axis(graph, node), graph.values[node.inputs[0]].shape
+        ranges = [chosen if i == axis else range(size) for i, size in enumerate(shape)]
+        return Cuts(node.inputs[0], (ranges,))
+
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        if cuts := self.cuts(graph, node):
+            return part_nodes(graph, node, cuts.source, cuts.ranges[0], node.outputs[0], new_value)
         shape, indices = (graph.values[v].shape for v in node.inputs)
         axis, batch = _axis(graph, node), _batch_dims(graph, node)
         inner = len(indices) - batch

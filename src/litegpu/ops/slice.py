@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litegpu.graph import Graph, Node
-from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
+from litegpu.ops.base import Cuts, NewValue, Op, Shape, constant_list, register
 from litegpu.ops.common import checks
 from litegpu.ops.common.facts import Array, Folded
 from litegpu.ops.common.types import INTEGERS, MOVED
@@ -46,6 +46,9 @@ class Slice(Op):
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         return (tuple(map(len, _ranges(graph, node))),)
+
+    def cuts(self, graph: Graph, node: Node) -> Cuts:
+        return Cuts(node.inputs[0], (_ranges(graph, node),))
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         ranges = _ranges(graph, node)

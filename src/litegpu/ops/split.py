@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
 from litegpu.graph import Graph, Node
-from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
+from litegpu.ops.base import Cuts, NewValue, Op, Shape, constant_list, register
 from litegpu.ops.common import checks, facts
 from litegpu.ops.common.facts import Array, Folded
 from litegpu.ops.common.types import INTEGERS, MOVED
@@ -41,14 +42,17 @@ class Parts(Op):
         shape = graph.values[source].shape
         return tuple((*shape[:axis], size, *shape[axis + 1 :]) for size in sizes)
 
-    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+    def cuts(self, graph: Graph, node: Node) -> Cuts:
         source, axis, sizes = self.parts(graph, node)
+        shape, ends = graph.values[source].shape, accumulate(sizes)
+        chosen = (range(end - size, end) for end, size in zip(ends, sizes, strict=True))
+        return Cuts(source, tuple(_along(shape, axis, each) for each in chosen))
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        cuts = self.cuts(graph, node)
         nodes: list[Node] = []
-        start = 0
-        for target, size in zip(node.outputs, sizes, strict=True):
-            ranges = _along(graph.values[source].shape, axis, range(start, start + size))
-            nodes += part_nodes(graph, node, source, ranges, target, new_value)
-            start += size
+        for target, ranges in zip(node.outputs, cuts.ranges, strict=True):
+            nodes += part_nodes(graph, node, cuts.source, ranges, target, new_value)
         return nodes
 
 

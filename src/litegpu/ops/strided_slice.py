@@ -11,6 +11,7 @@ from litegpu.codegen import Storage
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import (
+    Cuts,
     KernelRequest,
     LowerContext,
     NewValue,
@@ -95,6 +96,9 @@ class StridedSlice(Op):
             if entry is None or not _bit(node, "shrink_axis", entry):
                 shape.append(size)
         return (tuple(shape),)
+
+    def cuts(self, graph: Graph, node: Node) -> Cuts:
+        return Cuts(node.inputs[0], (_ranges(graph, node),))
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         ranges = _ranges(graph, node)

@@ -2,36 +2,60 @@
 
 litert-torch multiplies matrices of [batch * heads, rows, columns]: a RESHAPE, or a mask of more
 dimensions, leads from the product to the softmax of [batch, heads, rows, columns], and a RESHAPE
-back. The reshapes move to the operands and to the result, where they merge with the transposes of
-heads.
+back. Masks of windows have another axis for these. The reshapes move to the operands, the masks and
+the result, where they merge with the transposes of heads.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from litegpu.graph import Graph, Node
+from litegpu.ops.base import Shape
 from litegpu.ops.common.types import is_quantized
 from litegpu.ops.reshape import RESHAPE, reshape_node
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _MATMUL = "BATCH_MATMUL"
 _MOST_DIMS = 4
-_SCALES = frozenset(("ADD", "DIV", "MUL", "SUB"))
-_BROADCAST = _SCALES | {"MAXIMUM", "MINIMUM", "SELECT_V2"}
-"""Operations for which a value that gets dimensions of size 1 in front remains the same."""
+_MOST_MATRICES = 1 << 16
+"""Maximum number of matrices of scores: which of them share a mask is listed."""
+_MOST_STEPS = 32
+"""Maximum number of operations between a product and its softmax."""
+_ELEMENTWISE = frozenset(
+    (
+        *("ADD", "CAST", "DIV", "LOGISTIC", "MAXIMUM", "MINIMUM", "MUL", "NEG", "RELU", "SELECT"),
+        *("SELECT_V2", "SUB", "TANH"),
+    )
+)
+BETWEEN = _ELEMENTWISE | {RESHAPE}
+"""What may stand between a product and the softmax of its scores."""
 
 
 def regroup_matrices(graph: Graph) -> PassResult:
     """Exchange reshapes that regroup matrices and the products before or after them."""
     regrouper = _Regrouper(graph, Editor(graph))
     for position, node in enumerate(graph.nodes):
-        if node.op == _MATMUL:
+        if node.op == _MATMUL and not regrouper.before(position, node):
             regrouper.after(position, node)
-        elif node.op == RESHAPE or node.op in _BROADCAST:
-            regrouper.before(position, node)
     return regrouper.edit.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """An operand of a step, and its shape for regrouped scores.
+
+    `matrices` are those of a constant that scores have in this order, where some read the same.
+    """
+
+    value: int
+    shape: Shape
+    matrices: npt.NDArray[np.int64] | None = None
 
 
 @dataclass
@@ -43,53 +67,126 @@ class _Regrouper:
         self._producers: Mapping[int, Node] = self.graph.producers()
         self._consumers = self.graph.consumers()
         self._done: set[int] = set()
-        """The products that are regrouped, by their results."""
+        """The values that were scores before they were regrouped."""
 
-    def before(self, position: int, node: Node) -> None:
-        """Let a product compute matrices as a node gives them, or broadcasts them to."""
-        shape, reshapes = self.graph.values[node.outputs[0]].shape, node.op == RESHAPE
-        for v in node.inputs[:1] if reshapes else node.inputs:
-            own = self.graph.values[v].shape
-            gained = (1,) * (len(shape) - len(own)) + own
-            if own == shape or not (reshapes or gained == shape):
-                continue
-            scaled, product = self._scaled(v)
-            if product is None or product.outputs[0] in self._done or not self._to_softmax(node):
-                continue
-            if not self._regroups(product, own, shape):
-                continue
-            self._done.add(product.outputs[0])
-            place = self.edit.position(product)
-            operands = tuple(self._regrouped(place, product, o, shape) for o in product.inputs)
-            first = replace(product, inputs=operands)
-            for each in (first, *scaled):
-                (output,) = each.outputs
-                at = self.edit.position(product if each is first else each)
-                found = self.edit.new_value(self.graph.values[output], shape=shape)
-                current = first if each is first else self.edit.nodes[at]
-                assert current is not None
-                self.edit.nodes[at] = replace(current, outputs=(found,))
-                self.edit.rename(output, found)
-            if reshapes:
-                self.edit.nodes[position] = None
-                self.edit.rename(node.outputs[0], found)
-            self.edit.applied.append(f"{label(product)} as {label(node)} gives it")
+    def before(self, place: int, product: Node) -> bool:
+        """Let a product, and all that is done to its scores, have the dimensions of a softmax.
 
-    def _scaled(self, value: int) -> tuple[list[Node], Node | None]:
-        """Return the product that computes a value for one reader, and the scales in between."""
-        scales: list[Node] = []
-        while self._alone(value):
-            node = self._producers.get(value)
-            if node is None or node.op == _MATMUL:
-                return scales[::-1], node
-            if node.op not in _SCALES:
-                break
-            others = [v for v in node.inputs if self.graph.values[v].elements > 1]
-            if len(others) != 1:
-                break
-            scales.append(node)
-            (value,) = others
-        return [], None
+        Return whether it does that now.
+        """
+        *steps, softmax = self._to_softmax(product) or (product,)
+        (scores,) = product.outputs
+        if softmax is product or softmax.outputs[0] in self._done:
+            return False
+        given, own = (self.graph.values[v].shape for v in (softmax.inputs[0], scores))
+        shape = given if len(given) <= _MOST_DIMS else own
+        shapes = {self.graph.values[each.outputs[0]].shape for each in (product, *steps)}
+        if shapes | {given} == {shape} or not self._regroups(product, own, shape):
+            return False
+        if any(each[-2:] != shape[-2:] for each in shapes):
+            return False
+        regrouped = self._steps(steps, scores, shape)
+        if regrouped is None:
+            self.edit.declined.append(f"{label(softmax)}: its masks cannot be regrouped")
+            return False
+        self._done.add(softmax.outputs[0])
+        operands = tuple(self._regrouped(place, product, v, shape) for v in product.inputs)
+        scores = self._like(scores, shape)
+        self.edit.nodes[place] = replace(product, inputs=operands, outputs=(scores,))
+        for step, others in regrouped:
+            at = self.edit.position(step)
+            if step.op == RESHAPE:
+                self.edit.nodes[at] = None
+                continue
+            inputs = tuple(scores if v is None else self._operand(at, step, v) for v in others)
+            scores = self._like(step.outputs[0], shape)
+            self.edit.nodes[at] = replace(step, inputs=inputs, outputs=(scores,))
+        at = self.edit.position(softmax)
+        if given == shape:
+            self.edit.nodes[at] = replace(softmax, inputs=(scores,))
+        else:
+            result = self._like(softmax.outputs[0], shape)
+            self.edit.insert_before(at, replace(softmax, inputs=(scores,), outputs=(result,)))
+            self.edit.nodes[at] = reshape_node(softmax, result, softmax.outputs[0])
+        self.edit.applied.append(f"{label(product)} as {label(softmax)} reads it")
+        return True
+
+    def _to_softmax(self, product: Node) -> list[Node]:
+        """Return what is done to scores, and their softmax, if nothing else reads them."""
+        found = [product]
+        size = self.graph.values[product.outputs[0]].elements
+        while not _is_softmax(found[-1]) and len(found) < _MOST_STEPS:
+            (value,) = found[-1].outputs
+            reader = only_consumer(value, self._consumers, self.graph.outputs)
+            if reader is None or not (reader.op in BETWEEN or _is_softmax(reader)):
+                return []
+            if self.graph.values[reader.outputs[0]].elements != size:
+                return []
+            if reader.inputs.count(value) > 1 or (
+                reader.op == RESHAPE and reader.inputs[0] != value
+            ):
+                return []
+            found.append(reader)
+        return found[1:] if _is_softmax(found[-1]) else []
+
+    def _steps(
+        self, steps: list[Node], scores: int, shape: Shape
+    ) -> list[tuple[Node, tuple[_Operand | None, ...]]] | None:
+        """Return steps and their operands for scores of this shape (None: the scores)."""
+        found = []
+        for step in steps:
+            (result,) = step.outputs
+            own = self.graph.values[result].shape
+            operands: list[_Operand | None] = []
+            if step.op == "SELECT" and self.graph.values[step.inputs[0]].shape != own:
+                return None  # its condition is of whole rows
+            for v in step.inputs if step.op != RESHAPE else ():
+                operand = None if v == scores else self._aligned(v, own, shape)
+                if operand is None and v != scores:
+                    return None
+                operands.append(operand)
+            found.append((step, tuple(operands)))
+            scores = result
+        return found
+
+    def _aligned(self, v: int, own: Shape, shape: Shape) -> _Operand | None:
+        """Return an operand that is broadcast to scores `own`, for scores of another shape."""
+        value = self.graph.values[v]
+        *batch, rows, keys = (1,) * (len(own) - len(value.shape)) + value.shape
+        count = math.prod(batch)
+        if count == 1:
+            # Without leading ones: scores may now have fewer dimensions.
+            kept = value.shape[-len(shape) :]
+            return _Operand(v, kept)
+        if math.prod(own[:-2]) > _MOST_MATRICES:
+            return None
+        matrices = np.broadcast_to(np.arange(count).reshape(batch), own[:-2]).reshape(shape[:-2])
+        for axis in range(matrices.ndim):
+            first = matrices.take([0], axis)
+            if (matrices == first).all():
+                matrices = first
+        whole = (*matrices.shape, rows, keys)
+        if matrices.size == count:
+            return _Operand(v, whole)
+        return _Operand(v, whole, matrices.ravel()) if value.is_constant else None
+
+    def _operand(self, place: int, step: Node, operand: _Operand) -> int:
+        """Return an operand in its shape, by a reshape before a step if it is computed."""
+        value = self.edit.values[operand.value]
+        if value.shape == operand.shape:
+            return value.id
+        if value.data is not None:
+            data = value.data
+            if operand.matrices is not None:
+                data = data.reshape(-1, *operand.shape[-2:])[operand.matrices]
+            data = data.reshape(operand.shape)
+            return self.edit.new_value(value, shape=operand.shape, data=data)
+        found = self.edit.new_value(value, shape=operand.shape)
+        self.edit.insert_before(place, reshape_node(step, value.id, found))
+        return found
+
+    def _like(self, value: int, shape: Shape) -> int:
+        return self.edit.new_value(self.graph.values[value], shape=shape)
 
     def after(self, position: int, product: Node) -> None:
         """Let a product read the result of a softmax as it is, before a reshape."""
@@ -111,13 +208,6 @@ class _Regrouper:
         self.edit.nodes[self.edit.position(reshape)] = None
         self.edit.applied.append(f"{label(product)} as {label(softmax)} gives its operand")
 
-    def _to_softmax(self, node: Node) -> bool:
-        """Whether a softmax reads the result of a node, perhaps masked or reshaped."""
-        reader: Node | None = node
-        while reader is not None and (reader.op == RESHAPE or reader.op in _BROADCAST):
-            reader = only_consumer(reader.outputs[0], self._consumers, self.graph.outputs)
-        return _is_softmax(reader)
-
     def _alone(self, value: int) -> bool:
         """Whether one node alone reads a value."""
         return only_consumer(value, self._consumers, self.graph.outputs) is not None
@@ -135,6 +225,8 @@ class _Regrouper:
         """Return an operand as matrices of these dimensions, by a reshape before the product."""
         value = self.edit.values[operand]
         whole = (*shape[:-2], *value.shape[-2:])
+        if value.shape == whole:
+            return operand
         if value.data is not None:
             return self.edit.new_value(value, shape=whole, data=value.data.reshape(whole))
         found = self.edit.new_value(value, shape=whole)

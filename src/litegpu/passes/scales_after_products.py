@@ -14,11 +14,10 @@ import numpy as np
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import as_float32
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
+from litegpu.passes.regroup_matrices import BETWEEN
 
 _MATMUL = "BATCH_MATMUL"
-_MOVES = frozenset(("RESHAPE", "TRANSPOSE"))
-_BETWEEN = frozenset(("ADD", "MUL", "DIV", "SUB", "SELECT_V2", "MINIMUM", "MAXIMUM", "RESHAPE"))
-"""What may stand between a product and the softmax of its scores."""
+_MOVES = frozenset(("BROADCAST_TO", "RESHAPE", "TILE", "TRANSPOSE"))
 _LARGEST = 2.0**12
 """Factors beyond this, or below its inverse, may be what brings operands into a range."""
 
@@ -31,7 +30,7 @@ def scales_after_products(graph: Graph) -> PassResult:
         if node.op != _MATMUL or graph.values[node.outputs[0]].dtype is not DType.FLOAT32:
             continue
         reader: Node | None = node
-        while reader is not None and (reader is node or reader.op in _BETWEEN):
+        while reader is not None and (reader is node or reader.op in BETWEEN):
             reader = only_consumer(reader.outputs[0], consumers, graph.outputs)
         if reader is None or reader.op != "SOFTMAX":
             continue

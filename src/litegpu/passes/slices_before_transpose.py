@@ -1,67 +1,89 @@
-"""Slices the operand of a transpose where all its readers slice the result.
+"""Cuts the operand of a transpose where all its readers are parts of the result.
 
 timm makes queries, keys and values by one layer, transposes them to [3, batch, heads, tokens,
-depth] and takes one of the three each time. Slices of the layer's result are views, and each of
-the transposes merges with what reads it.
+depth] and takes one of the three each time: by SLICE, STRIDED_SLICE, SPLIT, UNPACK or GATHER. Parts
+of the layer's result are views, and each of the transposes merges with what reads it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from litegpu.graph import Graph, Node
-from litegpu.ops.base import constant_list
+from litegpu.ops.base import Cuts, constant_list, get
+from litegpu.ops.reshape import reshape_node
 from litegpu.passes.base import Editor, PassResult, label
 
 
 def slices_before_transpose(graph: Graph) -> PassResult:
-    """Exchange each transpose and the slices that read it."""
+    """Exchange each transpose and the parts of it that are read."""
     edit = Editor(graph)
-    producers, consumers = graph.producers(), graph.consumers()
+    consumers = graph.consumers()
     for position, node in enumerate(graph.nodes):
-        transpose = producers.get(node.inputs[0]) if node.op == "SLICE" else None
-        if transpose is None or transpose.op != "TRANSPOSE":
+        if node.op != "TRANSPOSE" or node.outputs[0] in graph.outputs:
             continue
-        readers = consumers[transpose.outputs[0]]
-        parts = [_part(graph, each) for each in readers]
-        order = _constant(graph, transpose.inputs[1])
-        if transpose.outputs[0] in graph.outputs or order is None or None in parts:
+        (whole,) = node.outputs
+        readers = consumers.get(whole, [])
+        order = _constant(graph, node.inputs[1])
+        parts = [(each, _cuts(graph, each, whole)) for each in readers]
+        known = [(each, cuts) for each, cuts in parts if cuts is not None]
+        if order is None or not known or len(known) < len(parts):
             continue
-        part = _part(graph, node)
-        assert part is not None
-        begin, size = ([0] * len(order) for _ in range(2))
-        for axis, of_source in enumerate(order):
-            place = of_source % len(order)
-            begin[place], size[place] = part[0][axis], part[1][axis]
-        source = graph.values[transpose.inputs[0]]
-        between = edit.new_value(source, shape=tuple(size))
-        numbers = [
-            edit.new_constant(f"litegpu_{name}_{node.index}", np.array(given, np.int32))
-            for name, given in (("begin", begin), ("size", size))
-        ]
-        sliced = Node(
-            *(node.index, "SLICE", node.version, (source.id, *numbers), (between,)),
-            params=node.params,
-        )
-        edit.insert_before(position, sliced)
-        edit.nodes[position] = Node(
-            *(transpose.index, "TRANSPOSE", transpose.version),
-            (between, transpose.inputs[1]),
-            node.outputs,
-            params=transpose.params,
-        )
-        edit.drop_unread([transpose])
-        edit.applied.append(f"{label(node)} before {label(transpose)}")
+        for reader, cuts in known:
+            at = edit.position(reader)
+            for ranges, output in zip(cuts.ranges, reader.outputs, strict=True):
+                _cut_first(edit, at, node, order, ranges, output)
+            edit.nodes[at] = None
+            edit.applied.append(f"{label(reader)} before {label(node)}")
+        edit.nodes[position] = None
     return edit.result()
+
+
+def _cut_first(
+    edit: Editor,
+    at: int,
+    transpose: Node,
+    order: Sequence[int],
+    ranges: Sequence[range],
+    output: int,
+) -> None:
+    """Add the part of a transpose's operand, its transpose and, if it has fewer axes, a reshape."""
+    values = edit.values
+    source, result = values[transpose.inputs[0]], values[output]
+    begin, size = ([0] * len(order) for _ in range(2))
+    for axis, of_source in enumerate(order):
+        place = of_source % len(order)
+        begin[place], size[place] = ranges[axis].start, len(ranges[axis])
+    between = edit.new_value(source, shape=tuple(size))
+    numbers = [
+        edit.new_constant(f"litegpu_{name}_{output}", np.array(given, np.int32))
+        for name, given in (("begin", begin), ("size", size))
+    ]
+    inputs = (source.id, *numbers)
+    edit.insert_before(at, replace(transpose, op="SLICE", inputs=inputs, outputs=(between,)))
+    shape = tuple(map(len, ranges))
+    moved = output if shape == result.shape else edit.new_value(result, shape=shape)
+    inputs = (between, transpose.inputs[1])
+    edit.insert_before(at, replace(transpose, inputs=inputs, outputs=(moved,)))
+    if moved != output:
+        edit.insert_before(at, reshape_node(transpose, moved, output))
 
 
 def _constant(graph: Graph, value: int) -> list[int] | None:
     return constant_list(graph, value) if graph.values[value].is_constant else None
 
 
-def _part(graph: Graph, node: Node) -> tuple[list[int], list[int]] | None:
-    """Return where a slice begins and its sizes, if both are known."""
-    if node.op != "SLICE":
+def _cuts(graph: Graph, node: Node, whole: int) -> Cuts | None:
+    """Return which parts of a value a node gives, if that is known and all it does."""
+    others = [v for v in node.operands if v != whole]
+    if not all(graph.values[v].is_constant for v in others):
         return None
-    begin = _constant(graph, node.inputs[1])
-    return None if begin is None else (begin, [*graph.values[node.outputs[0]].shape])
+    cuts = get(node.op).cuts(graph, node)
+    if cuts is None or cuts.source != whole:
+        return None
+    if any(each.step != 1 for ranges in cuts.ranges for each in ranges):
+        return None
+    return cuts

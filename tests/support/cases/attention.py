@@ -28,7 +28,9 @@ class Attention(Case):
     `packed`: they are slices of one input, which is transposed as a whole. `spread`: the square
     root of the scale multiplies queries and keys, not their products. Neighboring heads of as many
     queries as `share` read the same head of keys and values, which the operation `repeat` repeats;
-    without one, all read the same, which the product broadcasts.
+    without one, all read the same, which the product broadcasts. A mask is added, or with `choice`
+    chooses between scores and -1e9 (SELECT_V2). Each of `windows` has a mask of its own, added to
+    scores of one more dimension. TANH restricts scores to `cap`.
     """
 
     batch: int = 1
@@ -50,6 +52,9 @@ class Attention(Case):
     spread: bool = False
     share: int = 1
     repeat: str = ""
+    choice: bool = False
+    windows: int = 0
+    cap: float | None = None
     values: Range = ANY
 
     def write(self, sheet: Sheet) -> None:
@@ -75,8 +80,19 @@ class Attention(Case):
             scores = self._reshape(sheet, scores, whole)
         if self.scale is not None and not self.spread:
             scores = sheet.op("MUL", [scores, sheet.constant(self.scale)], _PLAIN)
+        if self.cap is not None:
+            scores = sheet.op("MUL", [scores, sheet.constant(1 / self.cap)], _PLAIN)
+            scores = sheet.op("TANH", [scores])
+            scores = sheet.op("MUL", [scores, sheet.constant(self.cap)], _PLAIN)
         if self.mask is not None:
-            scores = sheet.op("ADD", [scores, self._mask(sheet, self.mask)], _PLAIN)
+            scores = self._masked(sheet, scores, self._mask(sheet, self.mask))
+        if self.windows:
+            images = self.batch // self.windows
+            windows = (images, self.windows, self.heads, self.queries, self.keys)
+            mask = (1, self.windows, 1, self.queries, self.keys)
+            added = sheet.constant(sheet.random.integers(-2, 1, mask) * 1.5)
+            scores = sheet.op("ADD", [self._reshape(sheet, scores, windows), added], _PLAIN)
+            scores = self._reshape(sheet, scores, (self.batch, *windows[2:]))
         scores = sheet.op("SOFTMAX", [scores], {"beta": 1.0})
         if self.regrouped:
             flat = (self.batch * self.heads, self.queries, self.keys)
@@ -169,6 +185,13 @@ class Attention(Case):
         options = {**_PLAIN, "keep_num_dims": True}
         return sheet.op("FULLY_CONNECTED", [token, weights], options)
 
+    def _masked(self, sheet: Sheet, scores: TensorRef, mask: TensorRef) -> TensorRef:
+        if not self.choice:
+            return sheet.op("ADD", [scores, mask], _PLAIN)
+        zero, lowest = sheet.constant(0.0), sheet.constant(-1e9)
+        kept = sheet.op("GREATER_EQUAL", [mask, zero], dtype="bool")
+        return sheet.op("SELECT_V2", [kept, scores, lowest])
+
     def _mask(self, sheet: Sheet, shape: Shape) -> TensorRef:
         if not self.hidden:
             return sheet.input(shape)
@@ -234,6 +257,12 @@ CASES: tuple[Case, ...] = (
     # Masks: of each score, of each key, of one head for all; all but one key hidden
     *(Attention(batch=2, mask=shape) for shape in ((2, 2, 5, 7), (1, 1, 1, 7), (2, 1, 5, 7))),
     Attention(batch=2, mask=(1, 1, 5, 7), hidden=6, across=True),
+    Attention(batch=2, mask=(1, 1, 5, 7), hidden=3, choice=True, regrouped=True, turned=True),
+    *(
+        Attention(batch=batch, windows=2, mask=(1, 2, 5, 7), regrouped=True, across=batch > 2)
+        for batch in (2, 4)
+    ),
+    Attention(mask=(1, 1, 5, 7), cap=2.0, regrouped=True),
     # Every way to share out the work
     *(
         Attention(queries=3, keys=keys, depth=depth, mask=(1, 1, 3, keys), items=items)
