@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
+from cases.base import Sheet
+from dice import Seeded
+from litegpu import GpuDelegate
+from litegpu.backends.execution import Executable
+from litegpu.backends.program import Program
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import DType, EpilogueOp, Graph
+from litegpu.host.private_files import Folder
 from litegpu.kernels.selector import Fusions
 from litegpu.numeric_policy import FP32
 from litegpu.ops.attention import ATTENTION
@@ -17,8 +23,10 @@ from litegpu.ops.common.matmul_spec import MatmulAttributes
 from litegpu.ops.softmax import SoftmaxAttributes
 from litegpu.passes.base import PassResult
 from litegpu.passes.fuse_attention import fuse_attention as merge
-from paper_device import DEVICE
+from litegpu.runtime_abi import interpreter as runtime
+from paper_device import DEVICE, PaperDevice, on_paper
 from passes.graphs import RELU, GraphBuilder, Shape, applied, untouched
+from random_layers import attention as draw_attention
 
 PLAIN = Fusions(DeviceTarget(DEVICE, FP32))
 HEADS = (2, 3)
@@ -212,6 +220,29 @@ def test_what_others_read_before_its_transposition_stays() -> None:
     assert node.outputs == (result,)
     assert not node.attributes.across[3]
     assert moved.op == "INDEX_MAP"
+
+
+class _Recorder(PaperDevice):
+    """Records the names of the kernels that it is given."""
+
+    def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
+        self.kernels = [launch.kernel for launch in program.launches]
+        return super().compile(program, cache_dir)
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 20))
+def test_every_spelling_is_one_kernel(seed: int) -> None:
+    """Scales, masks, casts, repeated heads and transposes in any order and form."""
+    for case in (draw_attention(Seeded(number)) for number in range(seed, seed + 20)):
+        sheet = Sheet()
+        sheet.add(case)
+        with on_paper(_Recorder()) as device:
+            delegate = GpuDelegate(backend="opencl", cache=False, inference_preference=0)
+            runtime.interpreter(sheet.writer.build(), delegate, builtin_kernels=True)
+        assert isinstance(device, _Recorder)
+        found = [name.split("_")[0] for name in device.kernels]
+        assert found.count("attention") == 1, case
+        assert not {"softmax", "matmul"} & set(found), case
 
 
 Write = Callable[[GraphBuilder], Graph]

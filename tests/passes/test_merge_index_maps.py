@@ -82,8 +82,8 @@ PAIRS: dict[str, Callable[[GraphBuilder, int], int]] = {
     "gathered and transposed": lambda builder, v: builder.transpose(
         _gathered(builder, v, 3, 1, 3), 3, 2, 1, 0
     ),
-    "one of an axis": lambda builder, v: _mirrored(
-        builder, _gathered(builder, v, 2, 3), (1, 0), (0, 1), (0, 0), (1, 1)
+    "two of an axis": lambda builder, v: _mirrored(
+        builder, _gathered(builder, v, 2, 2, 0), (1, 0), (0, 1), (0, 0), (1, 1)
     ),
 }
 

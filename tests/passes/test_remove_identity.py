@@ -26,6 +26,7 @@ UNCHANGED: dict[str, Callable[[GraphBuilder, int], int]] = {
         "STRIDED_SLICE", [v], SHAPE, attributes=CopyAttributes()
     ),
     "plain copy": lambda builder, v: builder.elementwise(v),
+    "cast": lambda builder, v: builder.node("CAST", [v], SHAPE),
     "concat of one": lambda builder, v: builder.concat(3, v),
 }
 

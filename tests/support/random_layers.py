@@ -206,6 +206,8 @@ def attention(dice: Dice) -> Case:
         repeat=repeat,
         choice=bool(has_mask and dice.flag()),
         windows=0 if rows else dice.one_of(0, dice.divisor(batch)),
+        scaled=dice.one_of("", "query", "key"),
+        casts=dice.flag(),
         cap=dice.one_of(None, None, 2.0),
         values=dice.one_of(ANY, Range(-4.0, 4.0, grid=0.25)),
     )

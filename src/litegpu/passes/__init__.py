@@ -39,6 +39,8 @@ from litegpu.passes.split_epilogues import split_epilogues
 BEFORE_NORMALIZE: tuple[Pass, ...] = (
     # Ops read their weights as plain constants.
     fold_constants,
+    # Casts to the same type, which patterns below do not expect.
+    remove_identity,
     # Before normalization splits reductions and renames ops.
     find_normalization,
     slices_before_transpose,
@@ -49,7 +51,7 @@ BEFORE_NORMALIZE: tuple[Pass, ...] = (
 """Passes on the model's own operations."""
 
 PASSES: tuple[Pass, ...] = (
-    # First: no other pass then visits the removed nodes.
+    # First: no other pass then visits the removed nodes. Here also what normalization resolved.
     remove_identity,
     # Before their ops are fused with others.
     recognize_activations,

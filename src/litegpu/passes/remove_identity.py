@@ -1,4 +1,4 @@
-"""Removes what changes nothing: COPY, same-shape RESHAPE and RESIZE, empty PAD, whole slices."""
+"""Removes what changes nothing: COPY, CAST to the same type, same-shape RESHAPE, empty PAD."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from litegpu.ops.base import COPY, has
 from litegpu.ops.common.traits import Trait
 from litegpu.ops.copy import CopyAttributes
 from litegpu.passes.base import Editor, PassResult, label
+
+_CASTS = frozenset(("CAST", COPY))
+"""Operations that change nothing if type and shape remain; before and after normalization."""
 
 
 def remove_identity(graph: Graph) -> PassResult:
@@ -29,9 +32,12 @@ def remove_identity(graph: Graph) -> PassResult:
 def _is_identity(graph: Graph, node: Node) -> bool:
     if node.epilogue or len(node.inputs) != 1:
         return False
-    if node.op != COPY and not has(node, Trait.RESIZES):
+    if node.op not in _CASTS and not has(node, Trait.RESIZES):
         return False
     if isinstance(node.attributes, CopyAttributes) and node.attributes.moves:
         return False
     source, result = (graph.values[v] for v in (node.inputs[0], node.outputs[0]))
-    return (source.shape, source.dtype) == (result.shape, result.dtype)
+    return all(
+        getattr(source, name) == getattr(result, name)
+        for name in ("shape", "dtype", "quantization")
+    )

@@ -30,7 +30,8 @@ class Attention(Case):
     queries as `share` read the same head of keys and values, which the operation `repeat` repeats;
     without one, all read the same, which the product broadcasts. A mask is added, or with `choice`
     chooses between scores and -1e9 (SELECT_V2). Each of `windows` has a mask of its own, added to
-    scores of one more dimension. TANH restricts scores to `cap`.
+    scores of one more dimension. TANH restricts scores to `cap`. `scaled`: the scale multiplies the
+    "query" or the "key". `casts`: CAST to the same type stands before the softmax and after it.
     """
 
     batch: int = 1
@@ -55,6 +56,8 @@ class Attention(Case):
     choice: bool = False
     windows: int = 0
     cap: float | None = None
+    scaled: str = ""
+    casts: bool = False
     values: Range = ANY
 
     def write(self, sheet: Sheet) -> None:
@@ -73,12 +76,18 @@ class Attention(Case):
         if self.spread and self.scale is not None:
             factor = sheet.constant(self.scale**0.5)
             query, key = (sheet.op("MUL", [each, factor], _PLAIN) for each in (query, key))
+        elif self.scaled and self.scale is not None:
+            factor = sheet.constant(self.scale)
+            if self.scaled == "query":
+                query = sheet.op("MUL", [query, factor], _PLAIN)
+            else:
+                key = sheet.op("MUL", [key, factor], _PLAIN)
         options = {"adj_x": False, "adj_y": not self.turned}
         scores = sheet.op("BATCH_MATMUL", [query, key], options)
         if self.regrouped and (self.batch > 1 or self.mask is None):
             whole = (self.batch, self.heads, self.queries, self.keys)
             scores = self._reshape(sheet, scores, whole)
-        if self.scale is not None and not self.spread:
+        if self.scale is not None and not self.spread and not self.scaled:
             scores = sheet.op("MUL", [scores, sheet.constant(self.scale)], _PLAIN)
         if self.cap is not None:
             scores = sheet.op("MUL", [scores, sheet.constant(1 / self.cap)], _PLAIN)
@@ -93,7 +102,11 @@ class Attention(Case):
             added = sheet.constant(sheet.random.integers(-2, 1, mask) * 1.5)
             scores = sheet.op("ADD", [self._reshape(sheet, scores, windows), added], _PLAIN)
             scores = self._reshape(sheet, scores, (self.batch, *windows[2:]))
+        if self.casts:
+            scores = self._cast(sheet, scores)
         scores = sheet.op("SOFTMAX", [scores], {"beta": 1.0})
+        if self.casts:
+            scores = self._cast(sheet, scores)
         if self.regrouped:
             flat = (self.batch * self.heads, self.queries, self.keys)
             scores = self._reshape(sheet, scores, flat)
@@ -185,6 +198,10 @@ class Attention(Case):
         options = {**_PLAIN, "keep_num_dims": True}
         return sheet.op("FULLY_CONNECTED", [token, weights], options)
 
+    def _cast(self, sheet: Sheet, source: TensorRef) -> TensorRef:
+        options = {"in_data_type": "FLOAT32", "out_data_type": "FLOAT32"}
+        return sheet.op("CAST", [source], options)
+
     def _masked(self, sheet: Sheet, scores: TensorRef, mask: TensorRef) -> TensorRef:
         if not self.choice:
             return sheet.op("ADD", [scores, mask], _PLAIN)
@@ -262,6 +279,7 @@ CASES: tuple[Case, ...] = (
         Attention(batch=batch, windows=2, mask=(1, 2, 5, 7), regrouped=True, across=batch > 2)
         for batch in (2, 4)
     ),
+    *(Attention(regrouped=True, scaled=scaled, casts=True) for scaled in ("query", "key")),
     Attention(mask=(1, 1, 5, 7), cap=2.0, regrouped=True),
     # Every way to share out the work
     *(
