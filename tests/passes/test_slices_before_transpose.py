@@ -134,7 +134,7 @@ def _with_steps(builder: GraphBuilder) -> Graph:
     return builder.graph(builder.node("STRIDED_SLICE", [moved, *bounds], (2, 2, 4)))
 
 
-def _shuffled(builder: GraphBuilder) -> Graph:
+def _permuted(builder: GraphBuilder) -> Graph:
     moved = transpose(builder, builder.input(2, 4, 3), (2, 0, 1))
     found = builder.node("GATHER", [moved, builder.integers([2, 0])], (2, 2, 4))
     builder.nodes[-1] = replace(builder.nodes[-1], params={"axis": 0})
@@ -173,7 +173,7 @@ def _computed_order(builder: GraphBuilder) -> Graph:
 @pytest.mark.parametrize(
     "write",
     [
-        *(_with_steps, _shuffled, _other_operand),
+        *(_with_steps, _permuted, _other_operand),
         *(_read_whole, _output, _computed_begin, _computed_order),
     ],
 )

@@ -156,8 +156,7 @@ class _Regrouper:
         count = math.prod(batch)
         if count == 1:
             # Without leading ones: scores may now have fewer dimensions.
-            kept = value.shape[-len(shape) :]
-            return _Operand(v, kept)
+            return _Operand(v, value.shape[-len(shape) :])
         if math.prod(own[:-2]) > _MOST_MATRICES:
             return None
         matrices = np.broadcast_to(np.arange(count).reshape(batch), own[:-2]).reshape(shape[:-2])

@@ -206,8 +206,8 @@ class Attention(Case):
         if not self.choice:
             return sheet.op("ADD", [scores, mask], _PLAIN)
         zero, lowest = sheet.constant(0.0), sheet.constant(-1e9)
-        kept = sheet.op("GREATER_EQUAL", [mask, zero], dtype="bool")
-        return sheet.op("SELECT_V2", [kept, scores, lowest])
+        visible = sheet.op("GREATER_EQUAL", [mask, zero], dtype="bool")
+        return sheet.op("SELECT_V2", [visible, scores, lowest])
 
     def _mask(self, sheet: Sheet, shape: Shape) -> TensorRef:
         if not self.hidden:
