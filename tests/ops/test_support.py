@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+import op_types
 import turns
 from fuzzing.mutations import pack, parse
 from litegpu import GpuDelegate
@@ -18,6 +19,7 @@ from litegpu.ops.common.work import states_of, work_of
 from litegpu.ops.cpu_only import STAYS_ON_CPU
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.writer import ModelWriter
+from small_models import chain
 
 
 def value(number: int, shape: tuple[int, ...], data: float | None = None) -> Value:
@@ -174,6 +176,14 @@ def test_operations_without_a_kernel_say_why(op: str, reason: str) -> None:
     graph = Graph(values, (Node(0, op, 1, (0, 1, 2), (3,)),), (0, 1, 2), (3,))
     assert check_support(graph).reasons[0].startswith(reason)
     assert all(find(name) is None for names in STAYS_ON_CPU.values() for name in names)
+
+
+def test_types_are_tried_on_models_of_one_node() -> None:
+    models = {model.types: model for model in op_types.variants("NEG", chain(["NEG"], (2, 3)))}
+    assert len(models) == 16, "13 types, 3 of them with scales"
+    assert op_types.runs_on_gpu(models["int16 → int16"])
+    assert op_types.runs_on_gpu(models["int8 with a scale → int8"])
+    assert not op_types.runs_on_gpu(models["float64 → float64"])
 
 
 def test_a_model_that_overwrites_a_tensor_runs_on_the_cpu() -> None:

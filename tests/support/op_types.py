@@ -1,0 +1,157 @@
+"""Finds the element types that the runtime's kernels take and litegpu leaves to the CPU.
+
+Usage: python tests/support/op_types.py [OP ...]. Prints them for each operation, which is tried on
+one or two of its cases. Their tensors get other types: those of one type in the case stay of one
+type. All operations take some minutes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cases import TABLE
+from cases.base import Sheet
+from fuzzing.worker import Task, Worker
+from litegpu import GpuDelegate
+from litegpu.ops.base import find
+from litegpu.runtime_abi import interpreter as runtime
+from litegpu.zoo import schema
+from litegpu.zoo.objects import pack, parse
+from paper_device import on_paper
+
+_TYPES = (
+    *("float32", "float16", "float64", "int8", "uint8", "int16", "uint16"),
+    *("int32", "uint32", "int64", "uint64", "bool", "complex64"),
+)
+_INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
+_SCALED = ("int8", "uint8", "int16")
+_MOST_ELEMENTS = 600
+_BASES = 2
+_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of one node whose tensors have certain types: `types` lists them as text."""
+
+    types: str
+    content: bytes
+
+
+def bases() -> Mapping[str, Sequence[bytes]]:
+    """Return small models of one node without scales by operation: those of the most types."""
+    found: dict[str, dict[tuple[str, ...], bytes]] = {}
+    for case in TABLE.values():
+        sheet = Sheet(reference=True)
+        sheet.add(case)
+        size = sum(int(np.prod(shape)) for shape, _ in sheet.ranges)
+        if len(sheet.ops) != 1 or size > _MOST_ELEMENTS:
+            continue
+        content = sheet.writer.build()
+        graph = parse(content).subgraphs[0]
+        scaled = [t for t in graph.tensors if t.quantization and t.quantization.scale is not None]
+        kinds = tuple(sorted({_name(graph.tensors[v]) for v in _inputs(graph)}))
+        if not scaled and set(kinds) <= set(_TYPES):
+            known = found.setdefault(sheet.ops[0], {})
+            known[kinds] = min(known.get(kinds, content), content, key=len)
+    return {
+        op: [known[kinds] for kinds in sorted(known, key=len, reverse=True)[:_BASES]]
+        for op, known in found.items()
+    }
+
+
+def variants(op: str, base: bytes) -> Iterator[Model]:
+    """Yield a model with other types, with and without scales."""
+    graph = parse(base).subgraphs[0]
+    kinds = list(dict.fromkeys(_name(graph.tensors[v]) for v in _inputs(graph)))
+    results = [_name(graph.tensors[v]) for v in graph.operators[0].outputs]
+    several = len(kinds) > 1
+    special = {"bool": ("bool",), "int32": _INTEGERS, "int64": _INTEGERS} if several else {}
+    choices = [special.get(kind, _TYPES) for kind in kinds]
+    for chosen in itertools.product(*choices):
+        types = dict(zip(kinds, chosen, strict=True))
+        for scaled in (False, True) if {*chosen} & {*_SCALED} else (False,):
+            shown = [f"{each} with a scale" * scaled or each for each in chosen]
+            given = [types.get(kind, kind) for kind in dict.fromkeys(results)]
+            text = f"{', '.join(shown)} → {', '.join(given)}"
+            yield Model(text, _with_types(op, base, types, scaled))
+
+
+def _with_types(op: str, base: bytes, types: Mapping[str, str], scaled: bool) -> bytes:
+    model = parse(base)
+    graph, tables = model.subgraphs[0], schema.tables()
+    node = graph.operators[0]
+    for v in {*_inputs(graph), *node.outputs}:
+        tensor = graph.tensors[v]
+        before = _name(tensor)
+        after = types.get(before, before)
+        data = model.buffers[tensor.buffer].data
+        if data is not None and len(data):
+            buffer = tables.BufferT()
+            array = np.frombuffer(bytes(data), before).astype(after)
+            buffer.data = np.frombuffer(array.tobytes(), np.uint8)
+            tensor.buffer = len(model.buffers)
+            model.buffers.append(buffer)
+        tensor.type = schema.member("TensorType", after.upper(), "type")
+        if scaled and after in _SCALED:
+            tensor.quantization = tables.QuantizationParametersT()
+            tensor.quantization.scale = np.array([0.05], np.float32)
+            tensor.quantization.zeroPoint = np.array([0], np.int64)
+    known = find(op)
+    if known is not None:
+        quantized = known.quantized_version if scaled else 0
+        model.operatorCodes[node.opcodeIndex].version = max(known.max_version, quantized)
+    return pack(model)
+
+
+def _inputs(graph: Any) -> list[int]:
+    return [v for v in graph.operators[0].inputs if v >= 0]
+
+
+def _name(tensor: Any) -> str:
+    numbers = schema.members("TensorType")
+    return next(name for name, number in numbers.items() if number == tensor.type).lower()
+
+
+def runs_on_cpu(worker: Worker, model: Model) -> bool:
+    """Whether the runtime runs a model, and its results are of the types that the file states."""
+    result = worker.run(Task(model.content, 1), _SECONDS)
+    stated = model.types.partition(" → ")[2].split(", ")
+    types = {output.dtype.name for output in result.outputs}
+    return result.status == "ran" and types == {*stated}
+
+
+def runs_on_gpu(model: Model) -> bool:
+    """Whether litegpu takes the node of a model."""
+    delegate = GpuDelegate(precision="fp32", min_nodes_per_partition=1)
+    with on_paper():
+        runtime.interpreter(model.content, delegate, builtin_kernels=True)
+    return delegate.report is not None and delegate.report.whole_graph
+
+
+def search(ops: Sequence[str]) -> None:
+    """Print the types of each operation that only the CPU computes."""
+    worker = Worker()
+    for op, contents in sorted(bases().items()):
+        if (ops and op not in ops) or find(op) is None:
+            continue
+        types = {
+            model.types
+            for content in contents
+            for model in variants(op, content)
+            if runs_on_cpu(worker, model) and not runs_on_gpu(model)
+        }
+        print(op, *sorted(types), sep="\n  ", flush=True)
+    worker.close()
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    search(sys.argv[1:])
