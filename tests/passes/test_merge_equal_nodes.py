@@ -51,6 +51,16 @@ def test_what_its_reader_is_fused_into_is_computed_again() -> None:
     assert line.startswith("COPY 2: COPY 3 is fused into it")
 
 
+def test_many_parts_of_a_join_are_in_place() -> None:
+    builder = GraphBuilder()
+    x = builder.input(*SHAPE)
+    result = untouched(
+        merge_equal_nodes,
+        builder.graph(builder.concat(0, *(builder.elementwise(x, RELU) for _ in range(9)))),
+    )
+    assert result.declined[0] == "COPY 1: a join of many parts has it in place"
+
+
 @pytest.mark.parametrize("reduces", [False, True])
 def test_sums_are_not_computed_again(reduces: bool) -> None:
     builder = GraphBuilder()

@@ -17,6 +17,9 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 _MOST_BYTES = 256
 """Maximum size of constants that are compared by their contents: shapes, axes, scales."""
 
+_MOST_PARTS = 8
+"""Maximum number of inputs of a join that may read one value twice: it then copies its parts."""
+
 
 def merge_equal_nodes(graph: Graph) -> PassResult:
     """Let readers of equal nodes read the first one's results; outputs of the graph remain."""
@@ -52,6 +55,9 @@ def merge_equal_nodes(graph: Graph) -> PassResult:
 def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> str:
     if any(v in graph.outputs for v in node.outputs):
         return "it computes an output of the partition"
+    readers = (reader for v in node.outputs for reader in consumers.get(v, ()))
+    if any(has(each, Trait.HOLDS_INPUTS) and len(each.inputs) > _MOST_PARTS for each in readers):
+        return "a join of many parts has it in place"
     (output, *more) = node.outputs
     reader = None if more else only_consumer(output, consumers, graph.outputs)
     size = graph.values[output].elements
