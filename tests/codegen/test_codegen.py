@@ -357,7 +357,7 @@ def test_equal_layers_share_a_kernel() -> None:
 
 def test_names_are_words_and_tell_the_template() -> None:
     for kernel in build_network().program.kernels:
-        assert re.fullmatch(r"conv_2d(_split)?_[0-9a-f]{12}", kernel.name)
+        assert re.fullmatch(r"conv_2d(_split|_tiles)?_[0-9a-f]{12}", kernel.name)
 
 
 def test_names_depend_on_all_that_makes_the_kernel() -> None:

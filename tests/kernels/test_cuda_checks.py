@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from cases.batch_matmul import Matmul
 from cases.conv_2d import Conv
 from cases.depthwise_conv_2d import Depthwise
 from cases.fully_connected import Dense
+from cases.lstm import BasicLstm
 from cases.separable import Separable
 from cuda_emulator import INFO, ORDERS, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
@@ -24,6 +26,8 @@ from litegpu.backends.program import Launch
 from litegpu.codegen import KernelText, LaunchAttributes
 from litegpu.kernels.cuda import conv_tile
 from litegpu.kernels.cuda.conv_tile.tile import WideProblem, WideTile, candidates
+from litegpu.kernels.portable import attention as portable_attention
+from litegpu.kernels.portable import conv
 from op_runner import MODES, Mode, forced, problem_of
 from op_runner import run as run_cases
 
@@ -174,15 +178,17 @@ def test_nothing_is_found_where_all_is_well(body: str) -> None:
 def mixed() -> dict[str, tuple[Case, ...]]:
     """Return models of some cases of each kind: the first, and others far from it.
 
-    What the CPU has no kernels for goes into models of its own.
+    What the CPU has no kernels for goes into models of its own. So does BASIC_LSTM, whose kernel
+    on the CPU reads what others leave in its memory.
     """
     some = [case for case in cases.TABLE.values() if case.items is None]
     kinds = [list(each) for _, each in itertools.groupby(some, type)]
     apart, most = (3, 4) if turns.ALL else (2, 2)
     picked = [case for kind in kinds for case in kind[:: max(1, len(kind) // apart)][:most]]
     by_numpy = tuple(case for case in picked if isinstance(case, NumpyCase))
-    others = [case for case in picked if not isinstance(case, NumpyCase)]
-    models = [*(tuple(others[start::8]) for start in range(8)), by_numpy]
+    basic = tuple(case for case in picked if isinstance(case, BasicLstm))
+    others = [case for case in picked if not isinstance(case, NumpyCase | BasicLstm)]
+    models = [*(tuple(others[start::8]) for start in range(8)), by_numpy, basic]
     return {f"{len(model)} from {model[0].name}": model for model in models}
 
 
@@ -224,6 +230,17 @@ def test_portable_tiles(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         with forced(number):
             check((case,), MODES[1], EmulatedDevice(PLAIN, checked=True), monkeypatch)
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_tiles_in_local_memory(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv, "_LARGEST_RATIO", math.inf)
+    monkeypatch.setattr(portable_attention, "_FEWEST_KEYS", 1)
+    case = Conv(image=(1, 7, 6, 20), filters=36, kernel=(3, 2))
+    other = Attention(batch=2, heads=3, queries=20, keys=33, depth=12, across=True)
+    with forced(number):
+        kernels = check((case, other), MODES[1], EmulatedDevice(PLAIN, checked=True), monkeypatch)
+    assert {"conv_2d_tiles", "attention_tiles"} <= {name.rpartition("_")[0] for name in kernels}
 
 
 @pytest.mark.parametrize("items", [SMALL, LARGE])

@@ -49,6 +49,8 @@ class DeviceInfo:
     """Work items that may share memory and wait for each other; None: any work group."""
     offset_alignment: int | None = None
     """Where a bound range may begin within a value; None: where values begin."""
+    fast_local_memory: bool = True
+    """Whether a GPU has memory of its own for a work group; on some it is part of the device's."""
     pci_address: str = ""
     """Domain, bus, device and function, as `00000000:3B:00.0`; empty if unknown.
     """
@@ -66,6 +68,15 @@ class DeviceInfo:
     def title(self) -> str:
         """Name it in a line: ``opencl:0 NVIDIA H200``."""
         return f"{self.backend}:{self.index} {self.name}"
+
+
+_WITHOUT_LOCAL_MEMORY = ("mali", "immortalis", "v3d", "videocore")
+"""Words in the names of GPUs that keep the memory of a work group in the device's memory."""
+
+
+def has_local_memory(name: str) -> bool:
+    """Return whether a GPU has memory of its own for a work group, by its name."""
+    return not any(word in name.lower() for word in _WITHOUT_LOCAL_MEMORY)
 
 
 def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:

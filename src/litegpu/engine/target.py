@@ -64,6 +64,10 @@ class DeviceTarget:
         return self.info.compute_units
 
     @property
+    def fast_local_memory(self) -> bool:
+        return self.info.fast_local_memory and not self.info.software
+
+    @property
     def model(self) -> DeviceModel:
         return self.info.model
 

@@ -27,8 +27,8 @@ from litegpu.kernels.cuda.inverted import Inverted
 from litegpu.kernels.cuda.inverted_split import InvertedSplit
 from litegpu.kernels.cuda.matmul import Matmul
 from litegpu.kernels.cuda.separable import Separable
-from litegpu.kernels.portable.attention import AttentionPortable
-from litegpu.kernels.portable.conv import ConvPortable, ConvSplit
+from litegpu.kernels.portable.attention import AttentionPortable, AttentionTiles
+from litegpu.kernels.portable.conv import ConvPortable, ConvSplit, ConvTiles
 from litegpu.kernels.portable.depthwise import DepthwisePortable
 from litegpu.kernels.portable.matmul import MatmulPortable, QuantizedMatmulPortable
 from litegpu.kernels.portable.quantized_conv import QuantizedConvPortable
@@ -45,7 +45,7 @@ from litegpu.ops.quantized_matmul import QuantizedMatmulSpec
 from litegpu.ops.quantized_transpose_conv import QuantizedTransposeSpec
 
 IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
-    AttentionSpec: (AttentionFlash(), AttentionMma(), AttentionPortable()),
+    AttentionSpec: (AttentionFlash(), AttentionMma(), AttentionTiles(), AttentionPortable()),
     ConvSpec: (
         # Blocks that other kernels compute in parts come first: the widest fusion.
         Inverted(),
@@ -56,6 +56,7 @@ IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
         ConvTile(),
         ConvPatch(),
         ConvMma(),
+        ConvTiles(),
         ConvSplit(),
         ConvPortable(),
     ),

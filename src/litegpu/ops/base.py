@@ -137,6 +137,11 @@ class Target(Protocol):
     def compute_units(self) -> int: ...
 
     @property
+    def fast_local_memory(self) -> bool:
+        """Whether the memory of a work group is faster than the cache."""
+        ...
+
+    @property
     def model(self) -> DeviceModel:
         """The architecture: the resources of a multiprocessor, and optional features."""
         ...

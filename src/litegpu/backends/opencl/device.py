@@ -35,6 +35,8 @@ from litegpu.host.optional_packages import load
 from litegpu.host.private_files import Folder
 
 _GPU, _CPU = 1 << 2, 1 << 1
+_LOCAL = 1
+"""The local memory is memory of its own, CL_LOCAL."""
 """Bits of CL_DEVICE_TYPE."""
 
 _TOO_LITTLE_MEMORY = (
@@ -139,6 +141,7 @@ def _describe(index: int, device: Any) -> DeviceInfo:
         buffer_alignment=_ALIGNMENT,
         offset_alignment=OFFSET_UNIT,
         max_arguments=device.max_parameter_size // 16,
+        fast_local_memory=device.local_mem_type == _LOCAL,
         pci_address=_pci_address(device) if NVIDIA_FACTS in extensions else "",
     )
 

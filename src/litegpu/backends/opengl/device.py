@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from litegpu.backends.base import Backend, Device, DeviceInfo
+from litegpu.backends.base import Backend, Device, DeviceInfo, has_local_memory
 from litegpu.backends.buffers import Adopted, Buffer, HostBuffer, MemoryKind
 from litegpu.backends.execution import Executable
 from litegpu.backends.limits import check_sizes
@@ -195,6 +195,7 @@ def _describe(gl: OpenGL, number: int) -> DeviceInfo:
         buffer_alignment=max(gl.integer(_OFFSET_ALIGNMENT), 16),
         max_arguments=min(gl.integer(_BLOCKS), gl.integer(_BINDINGS)),
         max_binding_bytes=gl.integer(_BLOCK_BYTES),
+        fast_local_memory=has_local_memory(name),
     )
 
 

@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from litegpu import config
-from litegpu.backends.base import Backend, Device, DeviceInfo
+from litegpu.backends.base import Backend, Device, DeviceInfo, has_local_memory
 from litegpu.backends.buffers import Adopted, Buffer, HostBuffer, MemoryKind
 from litegpu.backends.execution import Executable
 from litegpu.backends.limits import check_sizes
@@ -182,6 +182,7 @@ def _describe(index: int, adapter: Any) -> DeviceInfo:
         max_arguments=limits["max-storage-buffers-per-shader-stage"],
         max_binding_bytes=limits["max-storage-buffer-binding-size"],
         half_lanes=_HALF in features,
+        fast_local_memory=has_local_memory(info["device"]),
     )
 
 

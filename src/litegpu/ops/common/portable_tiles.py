@@ -24,6 +24,8 @@ class TileProblem:
     """Type of the input's elements."""
     whole_groups: bool = True
     """Whether two adjacent channel blocks always belong to one group of channels."""
+    group_blocks: int = 0
+    """Channel blocks of a group of channels; 0 if there is one group."""
 
     @classmethod
     def of_conv(
@@ -33,7 +35,15 @@ class TileProblem:
         outputs, height, width, depth = shape
         whole_groups = groups == 1 or outputs // groups % 8 == 0
         terms = (height, width, -(-depth // 4))
-        return cls(template, dst.rows, dst.channel_blocks, terms, src.dtype.value, whole_groups)
+        return cls(
+            template,
+            dst.rows,
+            dst.channel_blocks,
+            terms,
+            src.dtype.value,
+            whole_groups,
+            (outputs // groups // 4 if groups > 1 else 0),
+        )
 
 
 _TILES: Sequence[tuple[int, int]] = ((4, 2), (4, 1), (2, 2), (2, 1), (1, 2))

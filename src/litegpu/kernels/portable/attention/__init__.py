@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from litegpu.codegen.dialect import SHARED_SIZES
 from litegpu.graph import Node
 from litegpu.kernels.attention import beyond_limits
 from litegpu.kernels.base import Implementation, Plan, Rejected
@@ -19,6 +20,105 @@ _MOST_BLOCKS_OF_CORES = 32
 """The same on devices with few cores, on which spilling registers costs little."""
 _FEW_ITEMS = 64
 _FLOAT4 = 16
+
+
+_PADDING = 2
+"""Vectors after each row in shared memory, for the stores of adjacent items to differ in bank."""
+
+
+class AttentionTiles(Implementation):
+    """Work groups share tiles of queries, keys and values: for many keys, on GPUs."""
+
+    name = "attention_tiles"
+    general = True
+    example = AttentionExample(64, 64, 32)
+
+    def plan(self, spec: AttentionSpec, target: Target) -> Plan | Rejected:
+        if rejected := beyond_limits(spec, target):
+            return rejected
+        if not target.fast_local_memory:
+            return Rejected("the device's local memory is not faster than its cache")
+        fitting = [rows for rows in _ROWS if _fits(_TilesPlan(spec, rows), target)]
+        if not fitting:
+            return Rejected("the device permits too few work items per group")
+        if spec.keys < _FEWEST_KEYS or spec.rows < _FEWEST_QUERIES:
+            return Rejected("most of a tile would be empty")
+        plans = [_TilesPlan(spec, rows) for rows in fitting]
+        plan = next((each for each in plans if each.groups >= target.compute_units), plans[-1])
+        if plan.groups * _MOST_IDLE < target.compute_units:
+            return Rejected(f"{plan.groups} tiles would leave the device idle")
+        return plan
+
+
+_ROWS = (4, 2)
+"""Queries of a work item."""
+_ROW_ITEMS, _KEY_ITEMS = 8, 8
+_FEWEST_KEYS = 32
+_FEWEST_QUERIES = 8
+_MOST_IDLE = 16
+"""Compute units for each tile from which on the items of a group should divide the keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class _TilesPlan(Plan):
+    """The queries of a work item."""
+
+    spec: AttentionSpec
+    item_rows: int
+
+    @property
+    def rows(self) -> int:
+        """The queries of a work group."""
+        return self.item_rows * _ROW_ITEMS
+
+    @property
+    def groups(self) -> int:
+        """The number of work groups."""
+        return self.spec.products * -(-self.spec.rows // self.rows)
+
+    @property
+    def values(self) -> int:
+        """Channel blocks of the result of a work item."""
+        return -(-self.spec.dst.channel_blocks // _KEY_ITEMS)
+
+    @property
+    def shared(self) -> tuple[tuple[str, str, int], ...]:
+        """The arrays in shared memory."""
+        blocks, keys = -(-self.spec.depths[0] // 4), 4 * _KEY_ITEMS
+        other = max(blocks * (keys + _PADDING), keys * self.values * _KEY_ITEMS)
+        return (
+            ("float4", "query_tile", blocks * (self.rows + _PADDING)),
+            ("float4", "other_tile", other),
+            ("float4", "weight_tile", _KEY_ITEMS * (self.rows + _PADDING)),
+            ("float", "maxima", _KEY_ITEMS * self.rows),
+        )
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        items, tiles = _ROW_ITEMS * _KEY_ITEMS, -(-self.spec.rows // self.rows)
+        return KernelRequest(
+            template="attention_tiles",
+            grid=(items, tiles * self.spec.products, 1),
+            local=(items, 1, 1),
+            output=node.outputs[0],
+            reads=dict(zip(("query", "key", "values"), node.inputs[:3], strict=True)),
+            variables={
+                "ROWS": self.item_rows,
+                "ROW_ITEMS": _ROW_ITEMS,
+                "KEY_ITEMS": _KEY_ITEMS,
+                "VALUES": self.values,
+                "PADDING": _PADDING,
+                **self.spec.words(tiles),
+            },
+            shared=self.shared,
+            inner_epilogue=self.spec.epilogue,
+            work={Unit.FP32: self.spec.flops},
+        )
+
+
+def _fits(plan: _TilesPlan, target: Target) -> bool:
+    nbytes = sum(SHARED_SIZES[kind] * length for kind, _, length in plan.shared)
+    items = _ROW_ITEMS * _KEY_ITEMS
+    return items <= target.max_shared_items and nbytes <= target.local_memory_bytes
 
 
 class AttentionPortable(Implementation):

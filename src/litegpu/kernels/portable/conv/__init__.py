@@ -1,4 +1,4 @@
-"""Convolutions in the portable dialect: conv_2d and conv_2d_split."""
+"""Convolutions in the portable dialect: tiles, divided sums, and one item for each output."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from litegpu.codegen import round_up
 from litegpu.graph import Node
 from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected
 from litegpu.kernels.examples import ConvExample
+from litegpu.kernels.portable.conv.tiles import STEP, Tile, direct_clocks, tiles
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.common import weights
 from litegpu.ops.common.conv_spec import ConvSpec
@@ -19,6 +20,12 @@ from litegpu.ops.common.work_groups import can_share
 
 _SPLIT_K_ITEMS = (64, 32)
 """Work items that divide a sum; the first number that the device permits."""
+_LARGEST_RATIO = 0.6
+"""Maximum ratio of a tile's estimated clocks to those of items that load operands themselves."""
+_FEWEST_PIXELS = 8
+"""Half of the pixels of the smallest tile."""
+_CANDIDATES = 6
+"""Tiles among which a measurement selects."""
 
 
 class ConvSplit(Implementation):
@@ -58,6 +65,68 @@ class _SplitKPlan(Plan):
             local=(self.items, 1, 1),
             variables={**request.variables, "ITEMS": self.items},
             shared=(("float4", "scratch", self.items),),
+        )
+
+
+class ConvTiles(Implementation):
+    """Work groups compute tiles from memory that they share: for large products on GPUs."""
+
+    name = "conv_2d_tiles"
+    general = True
+    example = ConvExample((1, 64, 64, 64), 64, 3)
+
+    def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
+        if spec.depthwise is not None:
+            return IN_MEMORY
+        if not target.fast_local_memory:
+            return Rejected("the device's local memory is not faster than its cache")
+        if spec.dst.rows < _FEWEST_PIXELS:
+            return Rejected("most of a tile would be empty")
+        shape, groups = weights.spread_shape(spec.weights)
+        problem = TileProblem.of_conv(self.name, spec.dst, spec.src, shape, groups)
+        units = target.compute_units
+        found = sorted(tiles(problem, target), key=lambda tile: tile.clocks(problem, units))
+        if not found:
+            return Rejected("the device permits too few work items per group")
+        clocks, direct = found[0].clocks(problem, units), direct_clocks(problem, units)
+        if clocks > _LARGEST_RATIO * direct:
+            return Rejected(f"it should take {clocks:.0f} clocks, and {direct:.0f} without tiles")
+        return _TilesPlan(spec, problem, tuple(found[:_CANDIDATES]))
+
+
+@dataclass(frozen=True, slots=True)
+class _TilesPlan(Plan):
+    """The tiles that should be fastest, best first."""
+
+    spec: ConvSpec
+    problem: TileProblem
+    tiles: tuple[Tile, ...]
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        tile = ctx.choose(self.problem, self.tiles)
+        padded_blocks = round_up(self.spec.dst.channel_blocks, tile.columns)
+        request = _request(node, ctx, self.spec, "conv_2d_tiles", padded_blocks)
+        pixels, weight = tile.shared_vectors
+        return replace(
+            request,
+            grid=(
+                padded_blocks // tile.columns * tile.items,
+                -(-self.spec.dst.rows // tile.rows),
+                1,
+            ),
+            local=(tile.items, 1, 1),
+            variables={
+                **request.variables,
+                "PIXELS": tile.pixels,
+                "CHANNEL_BLOCKS": tile.channel_blocks,
+                "ROW_ITEMS": tile.row_items,
+                "COLUMN_ITEMS": tile.column_items,
+                "SLICES": tile.slices,
+                "STEP": STEP,
+                "PIXEL_PITCH": tile.pixel_pitch,
+                "WEIGHT_PITCH": tile.weight_pitch,
+            },
+            shared=(("float4", "pixel_tile", pixels), ("float4", "weight_tile", weight)),
         )
 
 

@@ -1,0 +1,91 @@
+"""Attention by tiles in shared memory: right on every device, chosen where it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+
+from cases.attention import Attention
+from cases.base import Case
+from every_backend import device_of, on_backends
+from litegpu.backends.base import DeviceInfo
+from litegpu.engine.layout import assign
+from litegpu.engine.selected import Selected
+from litegpu.engine.target import DeviceTarget
+from litegpu.kernels.base import Plan, Rejected
+from litegpu.kernels.examples import AttentionExample
+from litegpu.kernels.portable import attention
+from litegpu.kernels.portable.attention import AttentionTiles
+from litegpu.numeric_policy import FP32
+from litegpu.ops.base import get
+from op_runner import MODES, problem_of, run
+from paper_device import DEVICE
+
+CASES: tuple[Case, ...] = (
+    Attention(queries=33, keys=70, depth=5, columns=9),
+    Attention(batch=2, heads=3, queries=20, keys=33, depth=12, across=True, added=True),
+    Attention(batch=1, heads=2, queries=9, keys=65, depth=64, mask=(1, 1, 9, 65)),
+    Attention(batch=2, heads=2, queries=40, keys=7, depth=20, turned=True),
+    Attention(queries=17, keys=32, depth=128),
+)
+GPU = replace(DEVICE, backend="opencl", compute_units=132, local_memory_bytes=48 << 10)
+
+
+@pytest.fixture
+def tiled() -> Iterator[None]:
+    """Let every attention that can use tiles use them."""
+    with (
+        mock.patch.object(DeviceTarget, "fast_local_memory", property(lambda _: True)),
+        mock.patch.multiple(attention, _FEWEST_KEYS=1, _FEWEST_QUERIES=1),
+    ):
+        yield
+
+
+@pytest.mark.usefixtures("tiled")
+@on_backends(("opencl", "webgpu", "opengl"))
+def test_tiles_give_what_the_cpu_gives(backend: str) -> None:
+    device, mode = device_of(backend), MODES[1 if backend == "opencl" else 3]
+    some = CASES if backend == "opencl" else CASES[1:3]
+    outcomes = run(some, device, mode)
+    target = DeviceTarget(device, FP32)
+    shares = target.max_shared_items >= 64 and target.local_memory_bytes >= 48 << 10
+    for case in some:
+        outcome = outcomes[case.name]
+        assert not isinstance(outcome, Exception), outcome
+        assert not problem_of(case, outcome, mode), case.name
+        chosen = any(name.startswith("attention_tiles") for name in outcome.kernels)
+        assert chosen or not shares, (case.name, outcome.kernels)
+
+
+def planned(info: DeviceInfo, example: AttentionExample) -> Plan | Rejected:
+    """Return the plan of tiles for an example on a device that exists on paper."""
+    graph = example.graph()
+    layout = assign(graph, FP32)
+    node = graph.nodes[-1]
+    (spec,) = get(node.op).specs(node, Selected(layout, DeviceTarget(info, FP32)))
+    return AttentionTiles().plan(spec, DeviceTarget(info, FP32))
+
+
+@pytest.mark.parametrize(
+    ("info", "example", "reason"),
+    [
+        (GPU, AttentionExample(1500, 1500, 64), ""),
+        (GPU, AttentionExample(1500, 1500, 192), "heads of 192 channels are more than 128"),
+        (replace(GPU, software=True), AttentionExample(256, 256, 64), "local memory is not faster"),
+        (replace(GPU, max_shared_items=32), AttentionExample(256, 256, 64), "too few work items"),
+        (replace(GPU, local_memory_bytes=4096), AttentionExample(256, 256, 64), "too few work"),
+        (GPU, AttentionExample(256, 16, 64), "most of a tile would be empty"),
+        (GPU, AttentionExample(1, 256, 64), "most of a tile would be empty"),
+        (GPU, AttentionExample(64, 4096, 64), "4 tiles would leave the device idle"),
+    ],
+)
+def test_reasons(info: DeviceInfo, example: AttentionExample, reason: str) -> None:
+    found = planned(info, example)
+    if reason:
+        assert isinstance(found, Rejected)
+        assert reason in found.reason
+    else:
+        assert not isinstance(found, Rejected)
