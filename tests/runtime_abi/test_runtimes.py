@@ -47,6 +47,9 @@ from small_models import run as run_model
 TOGETHER = 24
 WRONG_IN_OLD_RUNTIMES = {
     "Matmul": "batch",
+    "IntegerMatmul": ".",
+    "Halves": ".",
+    "Resize": "uint16|int32|bool",
     "HybridMatrix": "per_channel|bits=2|block",
     "HybridTransposeConv": ".",
     "Embedding": "per_row|int2|block",
@@ -66,7 +69,8 @@ WRONG_IN_OLD_RUNTIMES = {
 
 tflite-runtime 2.14 broadcasts transposed matrices wrongly, and beyond its memory. It lacks
 composites, operations of StableHLO, DILATE, REDUCE_WINDOW, CONV_2D 8, FULLY_CONNECTED 11 and 12,
-TRANSPOSE_CONV of floats with weights of int8, and the scales of an embedding's rows. ai-edge-litert
+TRANSPOSE_CONV of floats with weights of int8, products of int8 in int32, arithmetic of float16, and
+the scales of an embedding's rows. ai-edge-litert
 1.0 reads weights of 4 bits as bytes where activations have 16. Those before 2.3 lack weights of 2
 bits and blockwise-quantized ones, and STABLEHLO_GATHER reads beyond its operands there.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,13 +12,12 @@ import numpy as np
 
 from litegpu.backends.buffers import Bytes
 from litegpu.delegation.cost_model import Estimate
-from litegpu.delegation.partition_kernel import PartitionKernel
+from litegpu.delegation.partition_kernel import PartitionKernel, data_field
 from litegpu.delegation.report import Partition
 from litegpu.engine.compiled import CompiledPartition
 from litegpu.engine.loop import DeviceLoop
-from litegpu.graph import Graph, Node
+from litegpu.graph import Graph
 from litegpu.ops.while_loop import WHILE, batch_of
-from litegpu.runtime_abi.reader import tensor_at
 
 
 class LoopKernel(PartitionKernel):
@@ -36,13 +36,9 @@ class LoopKernel(PartitionKernel):
         self._loop: DeviceLoop | None = None
         super().__init__(*args, **kwargs)
 
-    @property
-    def _node(self) -> Node:
-        return next(node for node in self.graph.nodes if node.op == WHILE)
-
     def _compile(self, graph: Graph) -> CompiledPartition:
-        node = next(node for node in graph.nodes if node.op == WHILE)
-        self._batch = batch_of(graph, node, self._passes)
+        self._node = next(node for node in graph.nodes if node.op == WHILE)
+        self._batch = batch_of(graph, self._node, self._passes)
         return super()._compile(self._batch.graph)
 
     def _sizes(self) -> dict[int, int]:
@@ -51,28 +47,33 @@ class LoopKernel(PartitionKernel):
         return {v: values[v].elements * values[v].dtype.size for v in ends}
 
     def _bind(self, tensors: int) -> None:
+        """Find the data of the loop's inputs and outputs; the runtime may move its tensor table."""
         self._release_loop()
-        self._loop = DeviceLoop(self._batch, self.compiled, self._device)
-        self._run = partial(self._run_loop, self._loop, tensors, self._sizes())
-        self._tensors = tensors
+        self._loop = loop = DeviceLoop(self._batch, self.compiled, self._device)
+        node, carried, sizes = self._node, self._batch.carried, self._sizes()
 
-    def _run_loop(self, loop: DeviceLoop, tensors: int, sizes: dict[int, int]) -> None:
-        node, carried = self._node, self._batch.carried
+        def reader(v: int) -> Callable[[], Bytes]:
+            data = self.graph.values[v].data
+            if data is None:
+                return partial(_bytes_at, data_field(tensors, v), sizes[v])
+            constant = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+            return lambda: constant
 
-        def given(v: int) -> Bytes:
-            value = self.graph.values[v]
-            if value.data is not None:
-                return np.ascontiguousarray(value.data).reshape(-1).view(np.uint8)
-            source = tensor_at(tensors, v).data or 0
-            return np.frombuffer(ctypes.string_at(source, sizes[v]), np.uint8)
+        readers = [reader(v) for v in node.inputs]
+        of_value = dict(zip(node.inputs, readers, strict=True))
+        first = [readers[i] for i in carried]
+        others = {v: of_value[v] for v in loop.others}
+        fields = {i: data_field(tensors, v) for i, v in enumerate(node.outputs) if v in sizes}
+        results = [(place, fields[i]) for place, i in enumerate(carried) if i in fields]
+        unchanged = [(readers[i], fields[i]) for i in fields if i not in carried]
 
-        before = {v: given(v) for v in node.inputs}
-        results = loop.run([before[node.inputs[i]] for i in carried], before)
-        found = dict(zip(carried, results, strict=True))
-        for place, (v, source) in enumerate(zip(node.outputs, node.inputs, strict=True)):
-            if v in sizes:
-                data = found[place] if place in found else before[source]
-                ctypes.memmove(tensor_at(tensors, v).data or 0, data.ctypes.data, data.nbytes)
+        def run() -> None:
+            before = [(read(), field) for read, field in unchanged]
+            found = loop.run([read() for read in first], {v: r() for v, r in others.items()})
+            for data, field in (*before, *((found[place], field) for place, field in results)):
+                ctypes.memmove(field, data.ctypes.data, data.nbytes)
+
+        self._run, self._tensors = run, tensors
 
     def _release_loop(self) -> None:
         if self._loop is not None:
@@ -87,3 +88,8 @@ class LoopKernel(PartitionKernel):
         """Release everything on the device."""
         self._release_loop()
         super().close(context)
+
+
+def _bytes_at(field: ctypes.c_void_p, size: int) -> Bytes:
+    """Return a copy of the bytes that a tensor's field refers to."""
+    return np.frombuffer(ctypes.string_at(field.value or 0, size), np.uint8)

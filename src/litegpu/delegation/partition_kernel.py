@@ -7,6 +7,7 @@ import ctypes
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from litegpu import backends, progress
 from litegpu.backends.base import Device
@@ -485,10 +486,7 @@ class PartitionKernel:
 
     def _bind(self, tensors: int) -> None:
         """Find the fields with the data addresses; the runtime may move its tensor table."""
-
-        def data(index: int) -> ctypes.c_void_p:
-            return ctypes.c_void_p.from_address(tensors + index * _TENSOR_SIZE + _DATA)
-
+        data = partial(data_field, tensors)
         compiled, sizes = self.compiled, dict(self.compiled.sizes())
 
         def end(v: int) -> Buffer:
@@ -621,6 +619,11 @@ class PartitionKernel:
         self.compiled.close()
         if self._cpu is not None:
             self._cpu.close()
+
+
+def data_field(tensors: int, v: int) -> ctypes.c_void_p:
+    """Return the field of a tensor in the runtime's table that has the address of its data."""
+    return ctypes.c_void_p.from_address(tensors + v * _TENSOR_SIZE + _DATA)
 
 
 def _supported(graph: Graph, policy: NumericPolicy) -> Graph:

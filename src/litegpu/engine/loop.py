@@ -34,11 +34,12 @@ class DeviceLoop:
         """The number of submissions of all runs."""
         sizes = dict(compiled.sizes())
         try:
-            self._others = {
+            self.others = {
                 v: self._allocate(device, sizes[v])
                 for v in compiled.inputs
                 if v not in batch.inputs
             }
+            """The buffers of what does not change, by value id."""
             results = batch.graph.outputs[:-1]
             sets = [[self._allocate(device, sizes[v]) for v in results] for _ in range(2)]
             self._turns = [
@@ -56,7 +57,7 @@ class DeviceLoop:
     def _bound(self, source: Sequence[Buffer], target: Sequence[Buffer]) -> Submission:
         batch, compiled = self._batch, self._compiled
         *results, holds = batch.graph.outputs
-        reads = {**self._others, **dict(zip(batch.inputs, source, strict=True))}
+        reads = {**self.others, **dict(zip(batch.inputs, source, strict=True))}
         writes = {**dict(zip(results, target, strict=True)), holds: HostBuffer.of(self._holds)}
         ins, outs = [reads[v] for v in compiled.inputs], [writes[v] for v in compiled.outputs]
         return compiled.context.bind_cached(compiled.watched(ins, outs))
@@ -69,7 +70,7 @@ class DeviceLoop:
         """
         for buffer, data in zip(self._turns[0][0], first, strict=True):
             buffer.write(data)
-        for v, buffer in self._others.items():
+        for v, buffer in self.others.items():
             buffer.write(others[v])
         watch, turn = self._compiled.watch, 0
         while True:
