@@ -41,7 +41,7 @@ FIXED = {
         "QuantizedMatrix.states_bias",
     ),
     *("QuantizedDepthwise.bias", "QuantizedMatrix.bias", "QuantizedTransposeConv.bias"),
-    *("QuantizedMatmul.dtype", "QuantizedSvdf.kind", "Svdf.values"),
+    *("QuantizedMatmul.dtype", "QuantizedSvdf.kind", "Svdf.values", "Resize.values"),
 }
 """What a case has from another class and must not change, or has cases of its own."""
 OF_GRAPHS = {"WHILE", "IF", "STABLEHLO_CASE", *VARIABLES}

@@ -307,7 +307,7 @@ def test_it_needs_tensor_cores() -> None:
     device = dataclasses.replace(INFO, compute_capability=(7, 5))
     graph = convolution((64, 224, 224, 3), 32, Window((3, 3), (2, 2)))
     (launch,) = built(graph, FP16, device).launches
-    assert launch.template == "conv_2d"
+    assert launch.template == "conv_2d_tiles"
 
 
 # The k axis
