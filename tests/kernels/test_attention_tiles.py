@@ -12,17 +12,14 @@ from cases.attention import Attention
 from cases.base import Case
 from every_backend import device_of, on_backends
 from litegpu.backends.base import DeviceInfo
-from litegpu.engine.layout import assign
-from litegpu.engine.selected import Selected
 from litegpu.engine.target import DeviceTarget
-from litegpu.kernels.base import Plan, Rejected
+from litegpu.kernels.base import Rejected
 from litegpu.kernels.examples import AttentionExample
 from litegpu.kernels.portable import attention
 from litegpu.kernels.portable.attention import AttentionTiles
 from litegpu.numeric_policy import FP32
-from litegpu.ops.base import get
 from op_runner import MODES, problem_of, run
-from paper_device import DEVICE
+from paper_device import DEVICE, planned
 
 CASES: tuple[Case, ...] = (
     Attention(queries=33, keys=70, depth=5, columns=9),
@@ -60,15 +57,6 @@ def test_tiles_give_what_the_cpu_gives(backend: str) -> None:
         assert chosen or not shares, (case.name, outcome.kernels)
 
 
-def planned(info: DeviceInfo, example: AttentionExample) -> Plan | Rejected:
-    """Return the plan of tiles for an example on a device that exists on paper."""
-    graph = example.graph()
-    layout = assign(graph, FP32)
-    node = graph.nodes[-1]
-    (spec,) = get(node.op).specs(node, Selected(layout, DeviceTarget(info, FP32)))
-    return AttentionTiles().plan(spec, DeviceTarget(info, FP32))
-
-
 @pytest.mark.parametrize(
     ("info", "example", "reason"),
     [
@@ -83,7 +71,7 @@ def planned(info: DeviceInfo, example: AttentionExample) -> Plan | Rejected:
     ],
 )
 def test_reasons(info: DeviceInfo, example: AttentionExample, reason: str) -> None:
-    found = planned(info, example)
+    found = planned(AttentionTiles(), info, example)
     if reason:
         assert isinstance(found, Rejected)
         assert reason in found.reason

@@ -15,19 +15,16 @@ from cases.conv_2d import Conv
 from cases.fully_connected import Dense
 from every_backend import device_of, needs_device, on_backends
 from litegpu.backends.base import DeviceInfo, has_local_memory
-from litegpu.engine.layout import assign
-from litegpu.engine.selected import Selected
 from litegpu.engine.target import DeviceTarget
-from litegpu.kernels.base import Plan, Rejected
+from litegpu.kernels.base import Rejected
 from litegpu.kernels.examples import ConvExample
 from litegpu.kernels.portable import conv
 from litegpu.kernels.portable.conv import ConvTiles
 from litegpu.kernels.portable.conv.tiles import Tile, tiles
 from litegpu.numeric_policy import FP32
-from litegpu.ops.base import get
 from litegpu.ops.common.portable_tiles import TileProblem
 from op_runner import MODES, forced, problem_of, run
-from paper_device import DEVICE
+from paper_device import DEVICE, planned
 
 CASES: tuple[Case, ...] = (
     Conv(image=(2, 5, 7, 9), filters=20, kernel=(3, 2)),
@@ -71,16 +68,6 @@ def test_tiles_give_what_the_cpu_gives(number: int, backend: str) -> None:
         assert chosen or not shares, (case.name, outcome.kernels)
 
 
-def planned(info: DeviceInfo, example: ConvExample) -> Plan | Rejected:
-    """Return the plan of tiles for an example on a device that exists on paper."""
-    graph = example.graph()
-    layout = assign(graph, FP32)
-    target = DeviceTarget(info, FP32)
-    node = graph.nodes[-1]
-    (spec,) = get(node.op).specs(node, Selected(layout, DeviceTarget(info, FP32)))
-    return ConvTiles().plan(spec, target)
-
-
 def problem(
     rows: int, blocks: int, terms: tuple[int, int, int], group_blocks: int = 0
 ) -> TileProblem:
@@ -111,15 +98,15 @@ def test_tiles_keep_to_the_limits_of_a_device(kib: int, most: int) -> None:
 
 def test_reasons() -> None:
     example = ConvExample((1, 64, 64, 64), 64, 3)
-    assert not isinstance(planned(GPU, example), Rejected)
-    found = planned(replace(GPU, fast_local_memory=False), example)
+    assert not isinstance(planned(ConvTiles(), GPU, example), Rejected)
+    found = planned(ConvTiles(), replace(GPU, fast_local_memory=False), example)
     assert found == Rejected("the device's local memory is not faster than its cache")
-    assert planned(replace(GPU, software=True), example) == found
-    found = planned(replace(GPU, max_shared_items=16), example)
+    assert planned(ConvTiles(), replace(GPU, software=True), example) == found
+    found = planned(ConvTiles(), replace(GPU, max_shared_items=16), example)
     assert found == Rejected("the device permits too few work items per group")
-    found = planned(GPU, ConvExample((1, 1, 7, 1024), 64))
+    found = planned(ConvTiles(), GPU, ConvExample((1, 1, 7, 1024), 64))
     assert found == Rejected("most of a tile would be empty")
-    found = planned(GPU, ConvExample((1, 4, 4, 8), 8))
+    found = planned(ConvTiles(), GPU, ConvExample((1, 4, 4, 8), 8))
     assert isinstance(found, Rejected)
     assert found.reason.endswith("without tiles")
 

@@ -22,14 +22,19 @@ def program(source: str, folder: Path, *libraries: str) -> Path:
     return _compiled(source, folder / "program", after=libraries)
 
 
-def _compiled(source: str, target: Path, *flags: str, after: Sequence[str]) -> Path:
-    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if compiler is None:
+def compiler() -> str:
+    """Return the path of a C compiler; the test is skipped if there is none."""
+    found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if found is None:
         pytest.skip("no C compiler: none of cc, gcc, clang is on PATH")
+    return found
+
+
+def _compiled(source: str, target: Path, *flags: str, after: Sequence[str]) -> Path:
     text = target.with_suffix(".c")
     text.write_text(source)
     headers = ["-I", str(Path(__file__).parent)]
-    command = [compiler, *flags, *headers, "-o", str(target), str(text), *after]
+    command = [compiler(), *flags, *headers, "-o", str(target), str(text), *after]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return target

@@ -15,9 +15,15 @@ from litegpu.backends.execution import Executable
 from litegpu.backends.program import Program
 from litegpu.codegen import Dialect
 from litegpu.codegen.opencl import OpenCLDialect
-from litegpu.engine.layout import Layout
+from litegpu.engine.layout import Layout, assign
 from litegpu.engine.program import BuiltProgram, build_program
+from litegpu.engine.selected import Selected
+from litegpu.engine.target import DeviceTarget
 from litegpu.host.private_files import Folder
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.examples import Example
+from litegpu.numeric_policy import FP32
+from litegpu.ops.base import get
 
 DEVICE = DeviceInfo(
     backend="none",
@@ -54,6 +60,14 @@ def build(layout: Layout) -> BuiltProgram:
     """Choose the kernels of a placed graph, and plan its memory."""
     graph = layout.graph
     return build_program(layout, DEVICE, graph.inputs, graph.outputs)
+
+
+def planned(each: Implementation, info: DeviceInfo, example: Example) -> Plan | Rejected:
+    """Return how an implementation computes the last node of an example on a device, or why not."""
+    graph, target = example.graph(), DeviceTarget(info, FP32)
+    node = graph.nodes[-1]
+    (spec,) = get(node.op).specs(node, Selected(assign(graph, FP32), target))
+    return each.plan(spec, target)
 
 
 class PaperDevice(HostDevice):

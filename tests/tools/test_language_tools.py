@@ -11,6 +11,7 @@ import pytest
 from litegpu import LanguageModel, zoo
 from litegpu.language_model.generation import TextStream
 from litegpu.tools import cli
+from litegpu.tools.models import RANDOM_WEIGHTS
 
 pytest.importorskip("tokenizers", reason="needs litegpu[llm]")
 NAME = "zoo:tiny_lm?layers=1&context=96"
@@ -32,7 +33,7 @@ def test_generate_prints_the_answer_and_its_speed(capsys: pytest.CaptureFixture[
     assert cli.main(["generate", NAME, "The sky", "--max_tokens=8", CPU]) == 0
     out, err = capsys.readouterr()
     assert out == shown(answer("The sky")) + "\n"
-    assert f"model: {NAME}, on the CPU" in err
+    assert f"model: {NAME}, on the CPU\n{RANDOM_WEIGHTS}\n" in err
     assert "8 tokens of answer" in err and "tokens/s (length)" in err
 
 

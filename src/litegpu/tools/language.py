@@ -11,7 +11,7 @@ from litegpu.language_model import Completion, LanguageModel
 from litegpu.tools.console import note
 from litegpu.tools.delegation import DELEGATE_FLAGS, given_options, quietly
 from litegpu.tools.flags import Flag, at_least, from_zero, positive_int, share
-from litegpu.tools.models import model_folders
+from litegpu.tools.models import RANDOM_WEIGHTS, model_folders
 from litegpu.wording import counted
 from litegpu.zoo import is_zoo_name
 
@@ -53,6 +53,8 @@ def open_language_model(args: argparse.Namespace) -> LanguageModel:
             name, tokenizer=args.tokenizer, **given_options(args, _DELEGATE_FLAGS)
         )
     note(f"model: {name}, {model.place}")
+    if is_zoo_name(name):
+        note(RANDOM_WEIGHTS)
     return model
 
 
