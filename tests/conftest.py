@@ -127,6 +127,12 @@ def optimized(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
+def nothing_of_earlier_tests() -> None:
+    """Collect interpreters of earlier tests, for tests that count what is alive."""
+    gc.collect()
+
+
+@pytest.fixture
 def opencl_device() -> OpenCLDevice:
     """Return the first OpenCL device."""
     pytest.importorskip("pyopencl", reason="pyopencl is not installed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import operator
 import weakref
@@ -17,6 +16,7 @@ from litegpu.backends import DeviceInfo
 from litegpu.backends.buffers import Buffer, DeviceBuffer, HostBuffer, MemoryKind
 from litegpu.backends.dlpack import DeviceType, lend
 from litegpu.errors import BindingError, CompiledModelError
+from litegpu.host.finalizers import finalizer
 
 Array = npt.NDArray[Any]
 KINDS = {"host": MemoryKind.HOST, "pinned": MemoryKind.PINNED, "device": MemoryKind.DEVICE}
@@ -245,10 +245,10 @@ class TensorBuffer:
         """Notify `user`, which is referenced weakly, when the buffer is released."""
         self._users.add(user)
 
+    @finalizer
     def __del__(self) -> None:
         """Release the memory, and what was prepared for it."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
-            self.destroy()
+        self.destroy()
 
     # Other libraries
 

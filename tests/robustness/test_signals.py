@@ -31,6 +31,7 @@ from small_models import (
     run,
 )
 
+pytestmark = pytest.mark.usefixtures("nothing_of_earlier_tests")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 
 

@@ -14,10 +14,7 @@ from litegpu import GpuDelegate
 from litegpu.runtime_abi import bridge
 from small_models import RUNTIME, assert_close, chain, fully_convolutional, interpreter, random, run
 
-
-@pytest.fixture(autouse=True)
-def _nothing_of_earlier_tests() -> None:
-    gc.collect()
+pytestmark = pytest.mark.usefixtures("nothing_of_earlier_tests")
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations(["interpreter", "delegate", "model"])])

@@ -126,6 +126,7 @@ def test_threads_with_runners_of_one_delegate() -> None:
     in_threads(work)
 
 
+@pytest.mark.usefixtures("nothing_of_earlier_tests")
 def test_dropping_a_model_with_subgraphs() -> None:
     live = bridge.live_kernels()
     target = interpreter(two_signatures(), GpuDelegate(max_delegated_partitions=9))

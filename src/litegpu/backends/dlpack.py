@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from litegpu.errors import BindingError
+from litegpu.host.finalizers import finalizer
 from litegpu.host.fork_safety import immortal
 
 _VERSION = (1, 0)
@@ -124,6 +125,7 @@ class Borrowed:
         if tensor.strides:
             check_dense(self.shape, tensor.strides[: tensor.ndim])
 
+    @finalizer
     def __del__(self) -> None:
         """Return it to the other library."""
         if self._managed.deleter:

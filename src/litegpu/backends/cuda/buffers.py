@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from litegpu.backends.buffers import (
 from litegpu.backends.cuda.driver import FATAL, TITLE, Handles, call, driver
 from litegpu.codegen import round_up
 from litegpu.errors import CudaError, DeviceMemoryError
+from litegpu.host.finalizers import finalizer
 from litegpu.host.fork_safety import is_inherited, keep_in_children
 
 if TYPE_CHECKING:
@@ -86,12 +86,10 @@ class CUDABuffer(_CUDAMemory):
             self.closed = True
             self.device.release(self, self._owned)
 
+    @finalizer
     def __del__(self) -> None:
         """Release what was never closed."""
-        with contextlib.suppress(
-            Exception
-        ):  # attributes may be missing after an error in __init__, or modules at exit
-            self.close()
+        self.close()
 
 
 class CUDABorrowedBuffer(BorrowedBuffer, _CUDAMemory):
@@ -137,12 +135,10 @@ class CUDABorrowedBuffer(BorrowedBuffer, _CUDAMemory):
             super().close()
             self.device.release(self, self._owned)
 
+    @finalizer
     def __del__(self) -> None:
         """Release the memory if it was not closed."""
-        with contextlib.suppress(
-            Exception
-        ):  # attributes may be missing after an error in __init__, or modules at exit
-            self.close()
+        self.close()
 
 
 class CUDAPinnedBuffer(HostBuffer):
@@ -165,9 +161,7 @@ class CUDAPinnedBuffer(HostBuffer):
             self.closed, self.pointer.value = True, None
             self._device.release(self, self._owned)
 
+    @finalizer
     def __del__(self) -> None:
         """Release what was never closed."""
-        with contextlib.suppress(
-            Exception
-        ):  # attributes may be missing after an error in __init__, or modules at exit
-            self.close()
+        self.close()

@@ -34,6 +34,7 @@ from litegpu.backends.program import BufferRange
 from litegpu.codegen import round_up
 from litegpu.device_model import model_of
 from litegpu.errors import CudaError, ExecutionError
+from litegpu.host.finalizers import finalizer
 from litegpu.host.fork_safety import Living, is_inherited, keep_in_children
 
 if TYPE_CHECKING:
@@ -342,9 +343,7 @@ class CUDAContext(ExecutionContext):
         finally:
             self.executable.leave(self)
 
+    @finalizer
     def __del__(self) -> None:
         """Release what was never closed, or not to the end."""
-        with contextlib.suppress(
-            Exception
-        ):  # attributes may be missing after an error in __init__, or modules at exit
-            self.close()
+        self.close()

@@ -17,6 +17,7 @@ from litegpu.backends.execution import Executable, ExecutionContext
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.errors import CompilationError, CudaError, KernelError
+from litegpu.host.finalizers import finalizer
 from litegpu.host.fork_safety import is_inherited, keep_in_children
 
 if TYPE_CHECKING:
@@ -135,12 +136,10 @@ class CUDAExecutable(Executable):
         if not is_inherited(TITLE):
             self.device.release(self, self._owned)
 
+    @finalizer
     def __del__(self) -> None:
         """Release what was never closed."""
-        with contextlib.suppress(
-            Exception
-        ):  # attributes may be missing after an error in __init__, or modules at exit
-            self.close()
+        self.close()
 
 
 def _unseen(work: Callable[[], Code]) -> Code:

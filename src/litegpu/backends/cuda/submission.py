@@ -21,6 +21,7 @@ from litegpu.backends.cuda.io_bindings import (
 from litegpu.backends.execution import Submission
 from litegpu.backends.program import BufferRange
 from litegpu.errors import ExecutionError, InvokeTimeoutError
+from litegpu.host.finalizers import finalizer
 from litegpu.host.fork_safety import is_inherited, keep_in_children
 from litegpu.host.native_calls import together, wait_until
 
@@ -202,13 +203,11 @@ class CUDASubmission(Submission):
         self._on.device.note(error)
         raise error
 
+    @finalizer
     def __del__(self) -> None:
         """Release its own graph; a run in flight references its submission."""
-        with contextlib.suppress(
-            Exception
-        ):  # attributes may be missing after an error in __init__, or modules at exit
-            if self._used and not is_inherited(TITLE):
-                self._on.device.release(self, self._owned)
+        if self._used and not is_inherited(TITLE):
+            self._on.device.release(self, self._owned)
 
     def fail_waiting(self, statuses: Sequence[int]) -> None:
         """Raise the error of a run that has waited."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from litegpu.backends.buffers import (
     MemoryKind,
 )
 from litegpu.backends.opencl.library import TITLE
+from litegpu.host.finalizers import finalizer
 from litegpu.host.fork_safety import is_inherited, keep_in_children, touch
 
 if TYPE_CHECKING:
@@ -107,12 +107,10 @@ class OpenCLPinnedBuffer(HostBuffer):
             self._queue.finish()
             self._memory.release()
 
+    @finalizer
     def __del__(self) -> None:
         """Release what was never closed."""
-        with contextlib.suppress(
-            Exception
-        ):  # attributes may be missing after an error in __init__, or modules at exit
-            self.close()
+        self.close()
 
 
 def _allocated(device: OpenCLDevice, flags: int, nbytes: int) -> Any:

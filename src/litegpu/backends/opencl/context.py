@@ -19,6 +19,7 @@ from litegpu.backends.opencl.profile import OpenCLProfiler
 from litegpu.backends.opencl.submission import OpenCLSubmission
 from litegpu.backends.program import BufferRange, Launch
 from litegpu.errors import ExecutionError
+from litegpu.host.finalizers import finalizer
 from litegpu.host.fork_safety import immortal, is_inherited, keep_in_children
 from litegpu.host.native_calls import bound
 
@@ -162,9 +163,7 @@ class OpenCLContext(ExecutionContext):
         self.owned.release()
         self.executable.leave(self)
 
+    @finalizer
     def __del__(self) -> None:
         """Release what was never closed: handles that no Python object owns."""
-        with contextlib.suppress(
-            Exception
-        ):  # attributes may be missing after an error in __init__, or modules at exit
-            self.close()
+        self.close()

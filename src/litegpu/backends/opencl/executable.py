@@ -15,6 +15,7 @@ from litegpu.backends.opencl.context import OpenCLContext
 from litegpu.backends.opencl.library import TITLE, Handles
 from litegpu.backends.program import Program
 from litegpu.errors import ExecutionError
+from litegpu.host.finalizers import finalizer
 from litegpu.host.fork_safety import is_inherited, keep_in_children
 
 if TYPE_CHECKING:
@@ -77,9 +78,7 @@ class OpenCLExecutable(Executable):
             self.constants = None
             self._owned.release()
 
+    @finalizer
     def __del__(self) -> None:
         """Release what was never closed."""
-        with contextlib.suppress(
-            Exception
-        ):  # attributes may be missing after an error in __init__, or modules at exit
-            self.close()
+        self.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterable
 from ctypes import c_uint32
@@ -15,6 +14,7 @@ from litegpu.backends.opengl.library import OpenGL, error_name
 from litegpu.backends.opengl.sharing import GLBuffer
 from litegpu.backends.shaders import too_little_memory
 from litegpu.errors import BindingError, DeviceMemoryError
+from litegpu.host.finalizers import finalizer
 
 if TYPE_CHECKING:
     from litegpu.backends.opengl.device import OpenGLDevice
@@ -109,12 +109,10 @@ class OpenGLBuffer(_OpenGLMemory):
         self.closed = True
         self._buffers.release()
 
+    @finalizer
     def __del__(self) -> None:
         """Release what was never closed."""
-        with contextlib.suppress(
-            Exception
-        ):  # attributes may be missing after an error in __init__, or modules at exit
-            self.close()
+        self.close()
 
 
 class OpenGLBorrowedBuffer(BorrowedBuffer, _OpenGLMemory):

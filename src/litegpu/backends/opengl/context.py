@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import byref, c_size_t, c_uint32
 from functools import partial
@@ -20,6 +19,7 @@ from litegpu.backends.opengl.submission import OpenGLSubmission
 from litegpu.backends.program import BufferRange
 from litegpu.codegen import round_up
 from litegpu.errors import ExecutionError
+from litegpu.host.finalizers import finalizer
 from litegpu.host.native_calls import bound
 
 if TYPE_CHECKING:
@@ -142,9 +142,7 @@ class OpenGLContext(ExecutionContext):
         self.buffers.release()
         self.executable.leave(self)
 
+    @finalizer
     def __del__(self) -> None:
         """Release what was never closed: this may be any thread, in any state."""
-        with contextlib.suppress(
-            Exception
-        ):  # attributes may be missing after an error in __init__, or modules at exit
-            self._release()
+        self._release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections.abc import Callable, Mapping
@@ -38,6 +37,7 @@ from litegpu.errors import (
     InvokeTimeoutError,
     UnsupportedDeviceError,
 )
+from litegpu.host.finalizers import finalizer
 from litegpu.host.fork_safety import touch
 from litegpu.host.private_files import Folder
 from litegpu.host.thread_worker import Worker, WorkerEndedError
@@ -275,12 +275,10 @@ class OpenGLDevice(Device):
         self.gl.call.glMemoryBarrier(library.BUFFER_UPDATE_BARRIER)
         return self.gl.fence()
 
+    @finalizer
     def __del__(self) -> None:
         """End the thread, and release the context there."""
-        with contextlib.suppress(
-            Exception
-        ):  # attributes may be missing after an error in __init__, or modules at exit
-            self.worker.stop()
+        self.worker.stop()
 
     @property
     def lost(self) -> bool:  # type: ignore[override]
@@ -364,7 +362,7 @@ class LinkedProgram:
         self.refused = refused
         self._delete = partial(device.worker.post, partial(device.gl.call.glDeleteProgram, number))
 
+    @finalizer
     def __del__(self) -> None:
         """Have it deleted some time: this may be any thread, in any state."""
-        with contextlib.suppress(Exception):  # modules may be unloaded at exit
-            self._delete()
+        self._delete()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from litegpu.backends.program import Program
 from litegpu.backends.shaders import sources_of
 from litegpu.errors import CompilationError
 from litegpu.host.disk_cache import DiskCache
+from litegpu.host.finalizers import finalizer
 from litegpu.host.private_files import Folder
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ class OpenGLExecutable(Executable):
         self.programs.clear()
         self._buffers.release()
 
+    @finalizer
     def __del__(self) -> None:
         """Release what was never closed."""
-        with contextlib.suppress(
-            Exception
-        ):  # attributes may be missing after an error in __init__, or modules at exit
-            self.close()
+        self.close()

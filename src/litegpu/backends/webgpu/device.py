@@ -29,6 +29,7 @@ from litegpu.errors import (
     UnsupportedDeviceError,
     missing_dependency,
 )
+from litegpu.host.finalizers import finalizer
 from litegpu.host.fork_safety import keep_in_children, touch
 from litegpu.host.optional_packages import load
 from litegpu.host.private_files import Folder
@@ -220,12 +221,10 @@ class WebGPUDevice(Device):
         self.pipelines: Recent[Any] = Recent()
         """What partitions with equal kernels share."""
 
+    @finalizer
     def __del__(self) -> None:
         """End the thread."""
-        with contextlib.suppress(
-            Exception
-        ):  # attributes may be missing after an error in __init__, or modules at exit
-            self.worker.stop()
+        self.worker.stop()
 
     def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
         """Make pipelines, and upload the constants. See Device.compile."""
