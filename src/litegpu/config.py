@@ -17,6 +17,7 @@ VARIABLES: Mapping[str, str] = {
     "LITEGPU_DEVICE": "default of the option device (number, part of its name, cuda:0)",
     "LITEGPU_MODELS": "folder with trained models",
     "LITEGPU_CACHE": "0 disables the cache of partitions, a path sets its folder",
+    "LITEGPU_CACHE_PATH": "folders of cached partitions; the first writable one takes new files",
     "LITEGPU_CACHE_UNSAFE": "1 uses a cache folder even if other users can write to it",
     "LITEGPU_CACHE_LIMIT": "maximum size of a cache folder in MiB (default 1024)",
     "LITEGPU_COMPILE_PROCESSES": "0 compiles CUDA in one process, OpenCL as one program",
@@ -47,9 +48,9 @@ _NO, _YES = ("", "0", "false", "no", "off"), ("true", "yes", "on")
 
 
 def cache_setting() -> bool | None:
-    """Return whether LITEGPU_CACHE enables or disables the cache; None if it is not set."""
+    """Return whether the cache is enabled or disabled; None if neither variable of it is set."""
     value = text("LITEGPU_CACHE").lower()
-    return value not in _NO if value else None
+    return value not in _NO if value else bool(text("LITEGPU_CACHE_PATH")) or None
 
 
 def is_unsafe_cache_allowed() -> bool:
@@ -57,10 +58,14 @@ def is_unsafe_cache_allowed() -> bool:
     return text("LITEGPU_CACHE_UNSAFE").lower() not in _NO
 
 
-def cache_folder() -> str | None:
-    """Return the folder in LITEGPU_CACHE, None if it is not a path."""
-    value = text("LITEGPU_CACHE")
-    return value if is_folder_name(value) else None
+def cache_folders() -> list[str]:
+    """Return the folder in LITEGPU_CACHE, if it is a path, and those in LITEGPU_CACHE_PATH.
+
+    The separator is that of PATH: a colon, on Windows a semicolon.
+    """
+    folder = text("LITEGPU_CACHE")
+    named = [folder] if is_folder_name(folder) else []
+    return [*named, *filter(None, map(str.strip, text("LITEGPU_CACHE_PATH").split(os.pathsep)))]
 
 
 def is_folder_name(value: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict
 
 from litegpu import config
 from litegpu.backends import named
-from litegpu.cache.store import CacheFolder, default_folder
+from litegpu.cache.store import CacheFolder, default_folders
 from litegpu.engine.choices import Tuning
 from litegpu.errors import LitegpuError, OptionsError, did_you_mean
 from litegpu.host.user_folders import with_home
@@ -367,9 +367,10 @@ class GpuDelegateOptions:
         trusted = self.unsafe_cache
         if trusted is None:
             trusted = config.is_unsafe_cache_allowed()
-        folder = with_home(self.serialization_dir or "") or str(default_folder())
+        own = self.serialization_dir
+        folder, *others = [with_home(own)] if own else map(str, default_folders())
         requested = self._cache_request() is not None
-        return CacheFolder(folder, self.model_token or "", trusted, requested)
+        return CacheFolder(folder, self.model_token or "", trusted, requested, (*others,))
 
     def usable_cache_folder(self) -> CacheFolder | None:
         """Return the result of `cache_folder`, or None after a log line if it raises.

@@ -20,7 +20,7 @@ from litegpu.cache import store as store_module
 from litegpu.cache.store import (
     ArtifactStore,
     DamagedError,
-    default_folder,
+    default_folders,
     entries,
     evict,
     kernels,
@@ -123,6 +123,22 @@ def test_what_is_wrong_is_told_once_and_replaced(
     assert caplog.records[0].levelno == logging.INFO
     store.store(KEY, [DATA])
     assert path.read_bytes() == whole
+
+
+def test_other_folders_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _, shipped = stored(tmp_path / "shipped")
+    store = ArtifactStore(tmp_path / "own", "a model", others=[tmp_path / "none", shipped.parent])
+    assert loaded(store) == DATA and not (tmp_path / "own").exists()
+    store.store(OTHER, [b"new"])
+    assert loaded(store, OTHER) == b"new"
+    assert [*shipped.parent.iterdir()] == [shipped] and not (tmp_path / "none").exists()
+    shipped.write_bytes(b"damaged")
+    assert loaded(store) is None
+    assert f"'{shipped}' is not used and will be replaced: it is truncated" in caplog.text
+    store.store(KEY, [DATA])
+    assert loaded(store) == DATA and shipped.read_bytes() == b"damaged"
+    store.discard(KEY, "the driver rejects it")
+    assert loaded(store) is None and not shipped.exists()
 
 
 def test_what_proves_unusable_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -267,9 +283,10 @@ ArtifactStore({str(tmp_path)!r}, "a model").store({KEY!r}, [b"half of it"])
 
 def test_the_usual_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LITEGPU_CACHE", raising=False)
-    assert default_folder().parts[-2:] == ("litegpu", "partitions")
+    (folder,) = default_folders()
+    assert folder.parts[-2:] == ("litegpu", "partitions")
     monkeypatch.setenv("LITEGPU_CACHE", tempfile.gettempdir())
-    assert default_folder() == Path(tempfile.gettempdir())
+    assert default_folders() == [Path(tempfile.gettempdir())]
 
 
 @posix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -168,14 +169,42 @@ def test_the_backend_follows(fields: dict[str, Any], backend: str | None) -> Non
 def test_partitions_are_cached_by_default(
     fields: dict[str, Any], folder: tuple[str, str, bool] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("litegpu.options.default_folder", lambda: Path("named"))
+    monkeypatch.setattr("litegpu.options.default_folders", lambda: [Path("named")])
     monkeypatch.delenv("LITEGPU_CACHE", raising=False)
     found = GpuDelegateOptions(**fields).cache_folder()
     requested = "cache" in fields or {"serialization_dir", "model_token"} <= set(fields)
-    assert found == (None if folder is None else (*folder, requested))
+    assert found == (None if folder is None else (*folder, requested, ()))
     monkeypatch.setenv("LITEGPU_CACHE", "0")
     found = GpuDelegateOptions(**fields).cache_folder()
-    assert found == ((*folder, True) if folder is not None and requested else None)
+    assert found == ((*folder, True, ()) if folder is not None and requested else None)
+
+
+def test_the_environment_names_several_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first writable one takes new files, and all are read."""
+    shipped, own, last = (str(tmp_path / name) for name in ("shipped", "own", "last"))
+    Path(shipped).mkdir()
+    monkeypatch.setenv("LITEGPU_CACHE_PATH", os.pathsep.join([shipped, "", own, last]))
+    for value in ("", "1"):
+        monkeypatch.setenv("LITEGPU_CACHE", value)
+        found = GpuDelegateOptions().cache_folder()
+        assert found == (shipped, "", False, True, (own, last))
+    monkeypatch.setenv("LITEGPU_CACHE", "0")
+    assert GpuDelegateOptions().cache_folder() is None
+    monkeypatch.setenv("LITEGPU_CACHE", last)
+    assert GpuDelegateOptions().cache_folder() == (last, "", False, True, (shipped, own))
+    named = GpuDelegateOptions(cache=own).cache_folder()
+    assert named == (own, "", False, True, ()), "an option names the only folder"
+    monkeypatch.delenv("LITEGPU_CACHE")
+    accessible = os.access
+    monkeypatch.setattr(os, "access", lambda p, m: str(p) != shipped and accessible(p, m))
+    assert GpuDelegateOptions().cache_folder() == (own, "", False, True, (shipped, last))
+    (tmp_path / "file").touch()
+    nowhere = str(tmp_path / "file" / "folder")
+    monkeypatch.setenv("LITEGPU_CACHE_PATH", os.pathsep.join([nowhere, shipped]))
+    found = GpuDelegateOptions().cache_folder()
+    assert found == (nowhere, "", False, True, (shipped,)), "the first one, which is reported"
 
 
 def test_the_environment_asks_for_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,16 +220,22 @@ def test_the_environment_asks_for_what_is_kept(monkeypatch: pytest.MonkeyPatch) 
         assert GpuDelegateOptions().cache_folder() == usual
     assert usual.folder.endswith(str(Path("litegpu") / "partitions"))
     monkeypatch.setenv("LITEGPU_CACHE", "elsewhere")
-    assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", False, True)
+    assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", False, True, ())
     assert GpuDelegateOptions(cache=False).cache_folder() is None
     there = GpuDelegateOptions(serialization_dir="~/kept", model_token="m").cache_folder()
-    assert there == (str(Path("~/kept").expanduser()), "m", False, True)
+    assert there == (str(Path("~/kept").expanduser()), "m", False, True, ())
     monkeypatch.setenv("LITEGPU_CACHE_UNSAFE", "1")
-    assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", True, True)
-    assert GpuDelegateOptions(unsafe_cache=False).cache_folder() == ("elsewhere", "", False, True)
+    assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", True, True, ())
+    assert GpuDelegateOptions(unsafe_cache=False).cache_folder() == (
+        "elsewhere",
+        "",
+        False,
+        True,
+        (),
+    )
     for value in ("0", "false"):
         monkeypatch.setenv("LITEGPU_CACHE_UNSAFE", value)
-        assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", False, True)
+        assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", False, True, ())
 
 
 @pytest.mark.parametrize(

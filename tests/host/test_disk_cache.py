@@ -529,3 +529,14 @@ def test_what_proved_unusable_is_gone_and_kept_anew(
     files(tmp_path).store(b"better", "source")
     assert files(tmp_path).load("source") == b"better"
     assert hashlib.sha256(b"better").digest() in path.read_bytes()
+
+
+def test_other_folders_are_read(tmp_path: Path) -> None:
+    files(tmp_path / "shipped").store(b"compiled", "source")
+    cache = DiskCache(Folder(str(tmp_path / "own"), others=(str(tmp_path / "shipped"),)), ".bin")
+    assert cache.has_files() and cache.load("source") == b"compiled"
+    cache.store(b"new", "other")
+    assert cache.load("other") == b"new"
+    assert len([*(tmp_path / "shipped").iterdir()]) == 1
+    cache.discard("no good", "source")
+    assert cache.load("source") is None

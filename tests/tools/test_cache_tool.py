@@ -70,6 +70,31 @@ def test_several_models_are_warmed(tmp_path: Path, model: Path, capsys: Capture)
     assert len(entries(tmp_path / "kept")) == 2
 
 
+def test_several_precisions_are_warmed(
+    tmp_path: Path, model: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped, own = tmp_path / "shipped", tmp_path / "own"
+    flags = (f"--warm={model}", "--device=opencl:0", "--precision=fp32,fp16")
+    assert in_folder(shipped, *flags) == 0
+    assert capsys.readouterr().err.count(", 1 new file (") == 2
+    accessible = os.access
+    monkeypatch.setattr(os, "access", lambda p, m: p != shipped and accessible(p, m))
+    monkeypatch.setenv("LITEGPU_CACHE_PATH", os.pathsep.join(map(str, (shipped, own))))
+    assert cli.main(["cache", *flags, "--json"]) == 0
+    seen = capsys.readouterr()
+    assert seen.err.count(", which was already cached (") == 2
+    found = json.loads(seen.out)
+    assert (found["folder"], found["files"]) == (str(own), [])
+    (other,) = found["others"]
+    assert other["folder"] == str(shipped)
+    assert {file["precision"] for file in other["files"]} == {"fp32", "fp16"}
+    assert cli.main(["cache"]) == 0
+    seen = capsys.readouterr()
+    assert f"Nothing is cached in '{own}'." in seen.out and "2 files, " in seen.out
+    assert cli.main(["cache", *flags[:2], "--precision=fp32,fp99"]) == 2
+    assert "Unknown precision 'fp99'" in capsys.readouterr().err
+
+
 def test_entries_of_one_model_are_told_apart(tmp_path: Path, model: Path, capsys: Capture) -> None:
     warm = (f"--warm={model}", "--backend=opencl")
     for flags in (("--precision=fp32",), ("--precision=fp16", "--quantized=float")):

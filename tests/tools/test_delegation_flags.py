@@ -98,10 +98,16 @@ def test_each_flag_reaches_its_option(name: str, monkeypatch: pytest.MonkeyPatch
 
 def test_a_place_to_keep_kernels_turns_keeping_them_on(monkeypatch: pytest.MonkeyPatch) -> None:
     flags_of_it = ["--serialization_dir=folder", "--model_token=name"]
-    assert options_of(flags_of_it, monkeypatch).cache_folder() == ("folder", "name", False, True)
+    assert options_of(flags_of_it, monkeypatch).cache_folder() == (
+        "folder",
+        "name",
+        False,
+        True,
+        (),
+    )
     assert options_of([*flags_of_it, "--cache=false"], monkeypatch).cache_folder() is None
     for words in ([flags_of_it[0], "--cache"], ["--cache=folder"]):
-        assert options_of(words, monkeypatch).cache_folder() == ("folder", "", False, True)
+        assert options_of(words, monkeypatch).cache_folder() == ("folder", "", False, True, ())
 
 
 def test_unknown_members_are_refused(

@@ -264,7 +264,7 @@ def test_a_compiler_that_is_newer_than_the_driver(
 
 
 def cache_finding(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Finding:
-    monkeypatch.setattr(about, "default_folder", lambda: folder)
+    monkeypatch.setattr(about, "default_folders", lambda: [folder])
     *_, last = about.cache_folder(Machine())
     return last
 
@@ -291,10 +291,10 @@ def test_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_cache_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing() -> Path:
+    def failing() -> list[Path]:
         raise OptionsError("This user has no home folder.")
 
-    monkeypatch.setattr(about, "default_folder", failing)
+    monkeypatch.setattr(about, "default_folders", failing)
     (found,) = about.cache_folder(Machine())
     assert (found.level, found.text) == ("note", "This user has no home folder.")
 

@@ -60,11 +60,13 @@ class CacheFolder(NamedTuple):
     """Whether the folder is used even if other users may write to it."""
     requested: bool = True
     """Whether a user named it or enabled the cache: then problems are warnings."""
+    others: tuple[str, ...] = ()
+    """Folders that are read too, but not written."""
 
     @property
     def kernels(self) -> Folder:
         """The folder of cached kernels and choices, next to the artifacts."""
-        return Folder(self.folder, self.trusted, self.requested)
+        return Folder(self.folder, self.trusted, self.requested, self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,11 @@ class ArtifactStore:
         token: str = "",
         trusted: bool = False,
         requested: bool = True,
+        others: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         """Take the fields of a `CacheFolder`; the folder need not exist yet."""
         self.folder = Path(folder)
+        self._others = [*map(Path, others)]
         self._trusted, self._requested = trusted, requested
         # Whatever the token is, its readable part is no path; the fingerprint has all of it.
         self._prefix = _UNREADABLE.sub("_", token)[:48].strip("_-") or "model"
@@ -99,16 +103,16 @@ class ArtifactStore:
 
     def load(self, key: bytes) -> npt.NDArray[np.uint8] | None:
         """Return what was stored under a key; None if there is nothing, or nothing trustworthy."""
-        path = self.path(key)
-        try:
-            found = read(path, key, self._trusted)
-            if found is not None:
-                private_files.touch(path)
-            return found
-        except UnsafeFolderError as error:
-            self._warn(error)
-        except (OSError, DamagedError, MemoryError) as error:
-            self._report(path, f"is not used and will be replaced: {error}")
+        for path in self._paths(key):
+            try:
+                found = read(path, key, self._trusted)
+                if found is not None:
+                    private_files.touch(path)
+                    return found
+            except UnsafeFolderError as error:
+                self._warn(path.parent, error)
+            except (OSError, DamagedError, MemoryError) as error:
+                self._report(path, f"is not used and will be replaced: {error}")
         return None
 
     def store(self, key: bytes, sections: Sequence[bytes | memoryview]) -> None:
@@ -121,32 +125,42 @@ class ArtifactStore:
             private_files.replace(self.path(key), (header, *sections), False, self._trusted)
             self._evict(self.path(key))
         except OSError as error:
-            self._warn(error)
+            self._warn(self.folder, error)
 
     def discard(self, key: bytes, reason: str) -> None:
         """Delete what was stored under a key, since it is unusable."""
-        self._report(self.path(key), f"is unusable and will be replaced: {reason}")
-        with contextlib.suppress(OSError):
-            os.unlink(self.path(key))
+        for path in filter(os.path.exists, self._paths(key)):
+            self._report(path, f"is unusable and will be replaced: {reason}")
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+    def _paths(self, key: bytes) -> list[Path]:
+        """Return where an artifact may be, in the order of the search."""
+        path = self.path(key)
+        return [path, *(folder / path.name for folder in self._others)]
 
     def _evict(self, newest: Path) -> None:
         """Remove the least recently used files if the folder is too large, but not `newest`."""
         evict(self.folder, config.cache_limit(), newest)
 
-    def _warn(self, error: OSError) -> None:
-        report_not_cached("Compiled partitions", self.folder, error, self._requested)
+    def _warn(self, folder: Path, error: OSError) -> None:
+        report_not_cached("Compiled partitions", folder, error, self._requested)
 
     def _report(self, path: Path, text: str) -> None:
         report_once(logging.INFO, f"Compiled partition: '{path}'", text)
 
 
-def default_folder() -> Path:
-    """Return the default folder of artifacts of this user.
+def default_folders() -> list[Path]:
+    """Return the default folders of artifacts; the first one takes new files.
 
-    Raises OptionsError where the user has no home folder.
+    These are the folders of the environment, the first writable one before the others, or else the
+    user's own. Raises OptionsError where the user has no home folder.
     """
-    named = config.cache_folder()
-    return Path(with_home(named)) if named else user_cache("partitions", "The cache")
+    named = [Path(with_home(folder)) for folder in config.cache_folders()]
+    if not named:
+        return [user_cache("partitions", "The cache")]
+    first = next(filter(private_files.is_writable, named), named[0])
+    return [first, *(folder for folder in named if folder != first)]
 
 
 def read(

@@ -48,6 +48,7 @@ class DiskCache:
         `content` names the contents in messages; data of more than `most_bytes` are not cached.
         """
         self._folder = Path(folder.path) if folder is not None else None
+        self._folders = [*map(Path, (folder.path, *folder.others))] if folder is not None else []
         self._trusted = folder is not None and folder.trusted
         self._requested = folder is not None and folder.requested
         self._suffix = suffix
@@ -56,9 +57,8 @@ class DiskCache:
 
     def has_files(self) -> bool:
         """Return whether the cache has any file."""
-        folder = self._folder
         try:
-            return folder is not None and any(folder.glob(f"*{self._suffix}"))
+            return any(any(folder.glob(f"*{self._suffix}")) for folder in self._folders)
         except OSError:
             return False
 
@@ -69,21 +69,18 @@ class DiskCache:
 
     def load(self, *key: object) -> bytes | None:
         """Return the data of a key, None if there is no valid file."""
-        if self._folder is None:
-            return None
         digest = self._digest(key)
-        path = self._path(self._folder, digest)
-        try:
-            found = private_files.read(path, _HEADER.size + self._most_bytes, self._trusted)
-            if found is None:
-                return None
-            data = _verified(found, digest)
-            private_files.touch(path)
-            return data
-        except UnsafeFolderError as error:
-            self._warn(error)
-        except (OSError, _DamagedError) as error:
-            self._report(logging.INFO, path, f"is not used and will be replaced: {error}")
+        for path in self._paths(digest):
+            try:
+                found = private_files.read(path, _HEADER.size + self._most_bytes, self._trusted)
+                if found is not None:
+                    data = _verified(found, digest)
+                    private_files.touch(path)
+                    return data
+            except UnsafeFolderError as error:
+                self._warn(path.parent, error)
+            except (OSError, _DamagedError) as error:
+                self._report(logging.INFO, path, f"is not used and will be replaced: {error}")
         return None
 
     def store(self, data: bytes, *key: object) -> None:
@@ -102,16 +99,18 @@ class DiskCache:
         except OSError as error:
             # Windows does not replace a file while another process reads or replaces it.
             if self.load(*key) != data:
-                self._warn(error)
+                self._warn(self._folder, error)
 
     def discard(self, reason: str, *key: object) -> None:
         """Remove an unusable entry; the next store replaces it."""
-        if self._folder is None:
-            return
-        path = self._path(self._folder, self._digest(key))
-        self._report(logging.INFO, path, f"is unusable and will be replaced: {reason}")
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+        for path in filter(os.path.exists, self._paths(self._digest(key))):
+            self._report(logging.INFO, path, f"is unusable and will be replaced: {reason}")
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+    def _paths(self, digest: bytes) -> list[Path]:
+        """Return where a file may be, in the order of the search."""
+        return [self._path(folder, digest) for folder in self._folders]
 
     def _digest(self, key: tuple[object, ...]) -> bytes:
         return hashlib.sha256(repr((__version__, self._suffix, *key)).encode()).digest()
@@ -119,8 +118,8 @@ class DiskCache:
     def _path(self, folder: Path, digest: bytes) -> Path:
         return folder / f"{digest.hex()}{self._suffix}"
 
-    def _warn(self, error: OSError) -> None:
-        report_not_cached(self._content, self._folder, error, self._requested)
+    def _warn(self, folder: Path, error: OSError) -> None:
+        report_not_cached(self._content, folder, error, self._requested)
 
     def _report(self, level: int, path: Path, text: str) -> None:
         report_once(level, f"{self._content}: '{path}'", text)

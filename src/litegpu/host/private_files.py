@@ -46,6 +46,8 @@ class Folder(NamedTuple):
     """Whether it is used even if other users may write to it."""
     requested: bool = True
     """Whether a user named it or enabled the cache: then problems are warnings."""
+    others: tuple[str, ...] = ()
+    """Folders that are read too, but not written."""
 
 
 class UnsafeFolderError(OSError):
@@ -184,6 +186,12 @@ def _lock(handle: int) -> bool | None:
     except (ImportError, OSError):  # on Windows, and on some file systems
         return None
     return True
+
+
+def is_writable(folder: Path) -> bool:
+    """Return whether this user may create files in a folder, or the folder if it is missing."""
+    existing = next(filter(os.path.exists, (folder, *folder.parents)), folder)
+    return os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)
 
 
 def check_folder(folder: Path, trusted: bool = False) -> os.stat_result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +39,8 @@ FLAGS = (
         "warm",
         str,
         None,
-        "compile a model into the cache with the delegate's flags; several with commas",
+        "compile a model into the cache with the delegate's flags; several with commas, as are "
+        "several values of --backend, --device and --precision",
     ),
     Flag(
         "verify",
@@ -59,7 +61,7 @@ FLAGS = (
 EXAMPLES = (
     "litegpu cache",
     "litegpu cache --warm=model.tflite --precision=fp16",
-    "litegpu cache --warm=zoo:resnet50,zoo:mobilenet_v1_1.0_224",
+    "litegpu cache --warm=zoo:resnet50,zoo:mobilenet_v1_1.0_224 --precision=fp32,fp16",
     "litegpu cache --verify --json",
     "litegpu cache --limit=512",
 )
@@ -95,36 +97,68 @@ class _Seen:
         }
 
 
+@dataclass(frozen=True)
+class _Contents:
+    """A folder: why it is not used, its files, and the files of kernels and choices."""
+
+    folder: Path
+    refused: str
+    files: Sequence[_Seen]
+    kernels: Sequence[Entry]
+
+    @property
+    def damaged(self) -> int:
+        return sum(bool(file.fault) for file in self.files)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "refused": self.refused,
+            "files": [file.to_dict() for file in self.files],
+            "kernels": {"files": len(self.kernels), "bytes": _size(self.kernels)},
+        }
+
+
 def main(args: argparse.Namespace) -> int:
     """Do what is requested, then list the cache; 1 if something is damaged or did not warm."""
     if args.cache is False:
         raise OptionsError("--cache=false caches nothing. Leave it out to list the cache.")
     try_to_write("json", args.json)
-    options = {**given_options(args), "cache": args.cache or True}
-    kept_in = GpuDelegateOptions(**options).cache_folder()
-    assert kept_in is not None  # cache=True reports that
-    folder, trusted = Path(kept_in.folder), kept_in.trusted
-    _require_readable(folder)
+    each = _combinations({**given_options(args), "cache": args.cache or True})
+    first, *_ = [GpuDelegateOptions(**options) for options in each]
+    cache = first.cache_folder()
+    assert cache is not None  # cache=True reports that
+    folder, others, trusted = Path(cache.folder), [*map(Path, cache.others)], cache.trusted
+    for path in (folder, *others):
+        _require_readable(path)
     removed = _clear(folder) if args.clear else []
     removed += [] if args.limit is None else evict(folder, args.limit << 20)
     models = [] if args.warm is None else [*map(find_model, args.warm.split(","))]
-    warmed = _warm_all(models, folder, options)
-    seen = [_look(entry, args.verify, trusted) for entry in reversed(entries(folder))]
-    refused, others = _refused(folder, trusted), kernels(folder)
+    warmed = _warm_all(models, folder, each)
+    found = [_look_into(path, args.verify, trusted) for path in (folder, *others)]
     if prints_json(args):
-        found = {
-            "folder": str(folder),
-            "refused": refused,
-            "removed": [str(entry.path) for entry in removed],
-            "files": [each.to_dict() for each in seen],
-            "kernels": {"files": len(others), "bytes": _size(others)},
-        }
-        write_json("json", args.json, found)
+        own, *shown = [one.to_dict() for one in found]
+        removed_paths = [str(entry.path) for entry in removed]
+        write_json("json", args.json, {**own, "removed": removed_paths, "others": shown})
     else:
-        if refused:
-            note(f"'{folder}' is not used: {refused}.")
-        _print(folder, removed, seen, others, args.verify)
-    return 0 if warmed and not any(each.fault for each in seen) else 1
+        if removed:
+            note(f"removed: {counted(len(removed), 'file')}, {shown_size(_size(removed))}")
+        for one in found:
+            _print(one, args.verify)
+    return 0 if warmed and not any(one.damaged for one in found) else 1
+
+
+def _combinations(options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the options of each delegate: one for each combination of the values with commas."""
+    names = [name for name in ("backend", "device", "precision") if name in options]
+    values = itertools.product(*(options[name].split(",") for name in names))
+    return [{**options, **dict(zip(names, chosen, strict=True))} for chosen in values]
+
+
+def _look_into(folder: Path, whole: bool, trusted: bool) -> _Contents:
+    """Return the facts of a folder, the last used file first."""
+    seen = [_look(entry, whole, trusted) for entry in reversed(entries(folder))]
+    return _Contents(folder, _refused(folder, trusted), seen, kernels(folder))
 
 
 def _require_readable(folder: Path) -> None:
@@ -156,10 +190,10 @@ def _clear(folder: Path) -> list[Entry]:
     return removed
 
 
-def _warm_all(models: Sequence[FoundModel], folder: Path, options: dict[str, Any]) -> bool:
-    """Warm models, one after the other; return whether everything is cached at the end."""
+def _warm_all(models: Sequence[FoundModel], folder: Path, each: Sequence[dict[str, Any]]) -> bool:
+    """Warm each model with each combination of options; return whether all is cached at the end."""
     warmed, used = True, set[Path]()
-    for model in models:
+    for model, options in itertools.product(models, each):
         before = {*entries(folder)}
         warmed &= _warm(model, folder, options)
         used |= {entry.path for entry in {*entries(folder)} - before}
@@ -222,29 +256,22 @@ def _size(files: Sequence[Entry]) -> int:
     return sum(entry.nbytes for entry in files)
 
 
-def _print(
-    folder: Path,
-    removed: Sequence[Entry],
-    seen: Sequence[_Seen],
-    others: Sequence[Entry],
-    whole: bool,
-) -> None:
-    if removed:
-        note(f"removed: {counted(len(removed), 'file')}, {shown_size(_size(removed))}")
-    if not seen and not others:
-        print(f"Nothing is cached in '{folder}'.")
+def _print(found: _Contents, whole: bool) -> None:
+    if found.refused:
+        note(f"'{found.folder}' is not used: {found.refused}.")
+    if not found.files and not found.kernels:
+        print(f"Nothing is cached in '{found.folder}'.")
         return
-    damaged = sum(bool(each.fault) for each in seen)
-    columns = (*_COLUMNS, "damage") if damaged else _COLUMNS
-    if seen:
-        print_table(columns, (_row(each)[: len(columns)] for each in seen))
+    columns = (*_COLUMNS, "damage") if found.damaged else _COLUMNS
+    if found.files:
+        print_table(columns, (_row(file)[: len(columns)] for file in found.files))
         print()
-    found = f", {damaged or 'none'} damaged" if whole else ""
-    size = shown_size(_size([each.entry for each in seen]))
-    print(f"{counted(len(seen), 'file')}, {size} in '{folder}'{found}")
-    if others:
-        what = counted(len(others), "file")
-        print(f"{what} of kernels and choices, {shown_size(_size(others))}")
+    damaged = f", {found.damaged or 'none'} damaged" if whole else ""
+    size = shown_size(_size([file.entry for file in found.files]))
+    print(f"{counted(len(found.files), 'file')}, {size} in '{found.folder}'{damaged}")
+    if found.kernels:
+        what = counted(len(found.kernels), "file")
+        print(f"{what} of kernels and choices, {shown_size(_size(found.kernels))}")
 
 
 _COLUMNS = ("file", ">size", "last used", "inputs", "precision", "?device", "?version")

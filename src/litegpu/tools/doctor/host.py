@@ -16,7 +16,7 @@ from litegpu.backends import (
     BACKENDS,
     SHORT,
 )
-from litegpu.cache.store import default_folder, entries, kernels
+from litegpu.cache.store import default_folders, entries, kernels
 from litegpu.errors import LitegpuError, did_you_mean
 from litegpu.host import private_files
 from litegpu.runtime_abi.kernels import RUNTIMES
@@ -133,7 +133,7 @@ def environment(machine: Machine) -> Iterator[Finding]:
 def cache_folder(machine: Machine) -> Iterator[Finding]:
     """Report whether compiled partitions can be cached for the next start."""
     try:
-        folder = default_folder()
+        folder = default_folders()[0]
     except LitegpuError as error:
         yield Finding("cache", "note", str(error), error.remedy)
         return
