@@ -137,6 +137,15 @@ class WorkerError(LitegpuError, RuntimeError):
     """A process that ran samples failed, and no other process could take over its work."""
 
 
+class RequestError(LitegpuError, ValueError):
+    """A server cannot answer a request; `status` is the status of HTTP."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        """Take the message, and the status."""
+        super().__init__(message)
+        self.status = status
+
+
 class MissingDependencyError(LitegpuError, ImportError):
     """An optional Python package is needed and not installed."""
 

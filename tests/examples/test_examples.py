@@ -26,6 +26,7 @@ from litegpu.tools.picture_flag import (
 from places import ROOT, python_path
 from real_models import find
 from seeing_models import clip
+from served import serving
 
 EXAMPLES = ROOT / "examples"
 SMALL = "zoo:mobilenet_v1_0.25_128"
@@ -209,6 +210,15 @@ def _answers(server: subprocess.Popen[str], address: str, picture: bytes) -> lis
             time.sleep(0.2)
     with ThreadPoolExecutor(8) as threads:
         return list(threads.map(ask, range(8)))
+
+
+def test_serve_client(tmp_path: Path) -> None:
+    for package in ("starlette", "uvicorn", "prometheus_client"):
+        pytest.importorskip(package, reason="needs litegpu[serve]")
+    with serving(tmp_path, f"m={SMALL}", "--backend=cpu", "--max_batch=1") as server:
+        address = f"--address=http://127.0.0.1:{server.port}"
+        printed = run("serve_client", default_picture(), "--model=m", address, folder=tmp_path)
+    assert re.fullmatch(r"(0\.\d{3}  \d+\n){5}", printed), printed
 
 
 def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

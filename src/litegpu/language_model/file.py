@@ -57,16 +57,22 @@ def read_language_file(
     return _of_container(container, given)
 
 
+def is_language_container(container: Container) -> bool:
+    """Whether a container has what only a language model has: a tokenizer or metadata."""
+    return any(_is_tokenizer(each) or each.kind == _METADATA for each in container.members)
+
+
+def _is_tokenizer(member: Member) -> bool:
+    return member.kind in _TOKENIZERS or member.name.lower() == _TASK_TOKENIZER
+
+
 def _of_container(container: Container, given: bytes | None) -> LanguageFile:
     embedder = _first(container.members, lambda each: each.name == _EMBEDDER)
     others = [each for each in container.members if each.kind == MODEL and each.name != _EMBEDDER]
     main = _first(others, lambda each: "prefill_decode" in each.name.lower())
     if main is None:
         main = container.model() if len(others) != 1 else others[0]
-    tokenizer = _first(
-        container.members,
-        lambda each: each.kind in _TOKENIZERS or each.name.lower() == _TASK_TOKENIZER,
-    )
+    tokenizer = _first(container.members, _is_tokenizer)
     metadata = _first(container.members, lambda each: each.kind == _METADATA)
     if any(each.kind == "weights" for each in container.members):
         raise ModelError(

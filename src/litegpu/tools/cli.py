@@ -26,6 +26,7 @@ TOOLS = {
     "inference_diff": "compare a delegate's outputs on random inputs with the CPU's",
     "generate": "continue a text with a language model",
     "chat": "hold a conversation with a language model",
+    "serve": "answer requests over HTTP: KServe's protocol",
     "benchmark_lm": "measure tokens per second of a language model",
     "imagenet_image_classification": "measure the accuracy of a classifier on images",
     "coco_object_detection": "measure the accuracy of a detector on images",
@@ -160,16 +161,21 @@ def _parser(name: str, tool: ModuleType) -> FlagParser:
     # what users of the tool should know about its figures
     notes = (f"litegpu {name}: {TOOLS[name]}.", *getattr(tool, "NOTES", ()))
     about = "\n\n".join(paragraph(text) for text in notes)
-    optional = getattr(tool, "OPTIONAL", ())
-    shown = [f"[{each.upper()}]" if each in optional else each.upper() for each in tool.ARGUMENTS]
+    counts = dict.fromkeys(getattr(tool, "OPTIONAL", ()), "?")
+    counts |= dict.fromkeys(getattr(tool, "MANY", ()), "+")
+    shown = [_FORMS[counts.get(each)].format(each.upper()) for each in tool.ARGUMENTS]
     words = [f"litegpu {name}", *shown, "[--FLAG=VALUE ...]"]
     failed = getattr(tool, "FAILED", "")
     parser = FlagParser(words[0], about, tool.EXAMPLES, usage=" ".join(words), failed=failed)
     for argument, text in tool.ARGUMENTS.items():
-        count = "?" if argument in optional else None
-        parser.add_argument(argument, metavar=argument.upper(), help=text, nargs=count)
+        metavar = argument.upper()
+        parser.add_argument(argument, metavar=metavar, help=text, nargs=counts.get(argument))
     parser.add_flags(tool.FLAGS)
     return parser
+
+
+_FORMS = {None: "{}", "?": "[{}]", "+": "{} ..."}
+"""How the usage shows arguments, by how many of them there may be."""
 
 
 def _use_forgiving_output() -> None:

@@ -160,7 +160,7 @@ class FlagParser(argparse.ArgumentParser):
             words, left = self._first_of_each(words)
             for word in words:
                 self._check(word)
-        args, unknown = self.parse_known_args(words)
+        args, unknown = self.parse_known_intermixed_args(words)
         args.unconsumed = tuple(left)
         if unknown:
             name = unknown[0].split("=")[0]

@@ -21,9 +21,12 @@ _BACKEND = Flag(
     "the GPU API: cuda, opencl (cl), webgpu (or vulkan, metal, d3d12), opengl (gl); or cpu",
     known=(*TITLES, "cpu"),
 )
-_DELEGATE_FLAGS = tuple(_BACKEND if flag.name == _BACKEND.name else flag for flag in DELEGATE_FLAGS)
+LANGUAGE_DELEGATE_FLAGS = tuple(
+    _BACKEND if flag.name == _BACKEND.name else flag for flag in DELEGATE_FLAGS
+)
+"""The delegate's flags, of which `backend` may be cpu."""
 MODEL_FLAGS = (
-    *_DELEGATE_FLAGS,
+    *LANGUAGE_DELEGATE_FLAGS,
     Flag(
         *("tokenizer", str, None),
         "a tokenizer.json or a SentencePiece model in the place of the file's",
@@ -50,7 +53,7 @@ def open_language_model(args: argparse.Namespace) -> LanguageModel:
         name = next(filter(os.path.isfile, found), name)
     with quietly():
         model = LanguageModel(
-            name, tokenizer=args.tokenizer, **given_options(args, _DELEGATE_FLAGS)
+            name, tokenizer=args.tokenizer, **given_options(args, LANGUAGE_DELEGATE_FLAGS)
         )
     note(f"model: {name}, {model.place}")
     if is_zoo_name(name):

@@ -4,13 +4,21 @@ The architectures are the published ones, operation by operation; only the weigh
 """
 
 from litegpu.zoo.files import model_bytes, resolve_model
-from litegpu.zoo.registry import has_random_weights, is_zoo_name, load, load_language_model, names
+from litegpu.zoo.registry import (
+    has_random_weights,
+    is_language_model,
+    is_zoo_name,
+    load,
+    load_language_model,
+    names,
+)
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
 __all__ = [
     "ModelWriter",
     "TensorRef",
     "has_random_weights",
+    "is_language_model",
     "is_zoo_name",
     "load",
     "load_language_model",

@@ -129,6 +129,11 @@ def has_random_weights(content: bytes) -> bool:
     return _DESCRIPTION.encode() in content
 
 
+def is_language_model(name: str) -> bool:
+    """Return whether `load_language_model` takes a name. Raises OptionsError for an unknown one."""
+    return _named(name)[1].nets is _LANGUAGE
+
+
 def load(name: str) -> bytes:
     """Build a model of the zoo and return it as the bytes of a .tflite file.
 
@@ -155,7 +160,7 @@ def load_language_model(name: str) -> bytes:
     kind, and as `load` does.
     """
     key, model, values = _named(name)
-    if model.nets is not _LANGUAGE:
+    if not is_language_model(name):
         known = [PREFIX + each for each in _MODELS if _MODELS[each].nets is _LANGUAGE]
         raise OptionsError(f"'{name}' is not a language model. Use {' or '.join(known)}.")
     embedder = b""

@@ -1,0 +1,123 @@
+"""The application of `litegpu serve`, and the server that runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from litegpu import config
+from litegpu.errors import OptionsError
+from litegpu.tools.serve import v2
+from litegpu.tools.serve.metrics import CONTENT_TYPE, Metrics
+from litegpu.tools.serve.v2 import V2, Models
+from litegpu.tools.serve.web import Answer, Endpoint, Gate, Limits, Model, json_answer
+
+_KEEP_ALIVE = 75
+"""Seconds that a connection without a request remains open; clients pool them for about 60."""
+_BACKLOG = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens, and how many connections it takes."""
+
+    host: str
+    port: int
+    connections: int
+    drain: int
+    """Seconds that requests in flight have after SIGTERM."""
+
+
+def application(models: Sequence[Model], gate: Gate) -> Starlette:
+    """Return the application that serves these models."""
+
+    async def metrics(_: Request, __: ExitStack) -> Answer:
+        return Answer(gate.metrics.text(), type=CONTENT_TYPE)
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        path = request.url.path[:200]
+        message = f"{request.method} {path}: {error.detail}. See /v2."
+        found = json_answer(v2.error_body(error.status_code, message), error.status_code)
+        return Response(found.body, found.status, error.headers, found.type)
+
+    routes = [
+        *V2(Models(models), gate).routes(),
+        Route("/metrics", Endpoint(metrics, v2.error_body, gate.limits), methods=["GET"]),
+    ]
+    handlers: Any = {404: unknown, 405: unknown}
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+class _Server(uvicorn.Server):
+    """A server that tells its gate when it ends."""
+
+    def __init__(self, settings: uvicorn.Config, gate: Gate) -> None:
+        super().__init__(settings)
+        self._gate = gate
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Refuse new requests, and wait for those in flight."""
+        self._gate.closing = True
+        await super().shutdown(sockets)
+
+
+def bound(address: Address) -> socket.socket:
+    """Return a socket that is bound to an address. Raises OptionsError if it cannot be."""
+    try:
+        family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise OptionsError(
+            f"--host={address.host} --port={address.port}: the address cannot be used: {why}. "
+            "Give another one; --port=0 takes any free port."
+        ) from error
+
+
+def run(app: Any, gate: Gate, address: Address, listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT: then answer the requests in flight, and refuse others."""
+    logging.getLogger("uvicorn").setLevel(
+        logging.INFO if config.debug_level() else logging.CRITICAL
+    )
+    settings = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=address.connections,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=address.drain,
+    )
+    # uvicorn raises the signal again at its end, for handlers such as Python's own.
+    previous = {each: signal.signal(each, _ignore) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        asyncio.run(_Server(settings, gate).serve([listener]))
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+
+
+def _ignore(*_: object) -> None:
+    """Handle a signal that the server has handled."""
+
+
+def new_gate(limits: Limits) -> Gate:
+    """Return the gate of a server."""
+    return Gate(limits, Metrics())
