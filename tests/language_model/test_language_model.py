@@ -54,6 +54,26 @@ def test_parts_are_the_answer(model: LanguageModel) -> None:
     assert stream.so_far().tokens == answer.tokens
 
 
+def test_logprobs_are_those_of_the_logits(model: LanguageModel) -> None:
+    answer = model.generate(PROMPT, max_tokens=6, temperature=2, seed=3, logprobs=4)
+    assert [each.token for each in answer.logprobs] == [*answer.tokens]
+    with model.session() as session:
+        session.append(PROMPT)
+        for each in answer.logprobs:
+            chances = np.exp(session.logits().astype(np.float64))
+            wanted = np.log(chances / chances.sum())
+            best = np.argsort(-wanted, kind="stable")[:4]
+            assert [token for token, _ in each.top] == [*best]
+            np.testing.assert_allclose([value for _, value in each.top], wanted[best], atol=1e-5)
+            assert each.logprob == pytest.approx(wanted[each.token], abs=1e-5)
+            session.append([each.token])
+    assert model.generate(PROMPT, max_tokens=2).logprobs == ()
+    assert [each.top for each in model.generate(PROMPT, max_tokens=1, logprobs=0).logprobs] == [()]
+    for wrong in (-1, True, 0.5):
+        with pytest.raises(LanguageModelError, match=r"logprobs is .*\. Use a whole number from 0"):
+            model.generate(PROMPT, logprobs=wrong)
+
+
 def test_a_chat_is_in_the_words_of_the_template(model: LanguageModel) -> None:
     text = model.chat_text(CHAT)
     assert text == ("<bos><start_of_turn>user\nHello<end_of_turn>\n<start_of_turn>model\n")

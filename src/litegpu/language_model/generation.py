@@ -34,6 +34,16 @@ class Growing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """How probable a token of an answer was: natural logarithms, before temperature and top_p."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+    """The most probable tokens in its place, the most probable one first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """How an answer is made."""
 
@@ -41,6 +51,8 @@ class Generation:
     max_tokens: int
     stops: list[str]
     """Texts that end the answer."""
+    logprobs: int | None = None
+    """How many of the most probable tokens are stored for each token; None for no logprobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,8 @@ class Completion:
     """Until the first token."""
     decode_seconds: float
     """From the first token to the last."""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of each token, if they were requested."""
 
     def __str__(self) -> str:
         return self.text
@@ -88,6 +102,7 @@ class TextStream(Iterator[str]):
         self._at_end: Callable[[], None] | None = None
         self._tokens: list[int] = []
         self._texts: list[str] = []
+        self._logprobs: list[TokenLogprobs] = []
         self._reason = ""
         self._prompt_tokens = len(session.tokens)
         self._prefill_seconds = self._decode_seconds = 0.0
@@ -142,6 +157,8 @@ class TextStream(Iterator[str]):
             self._prompt_tokens,
             self._prefill_seconds,
             self._decode_seconds,
+            # The last ones may be of tokens that end the answer.
+            tuple(self._logprobs[: len(self._tokens)]),
         )
 
     def _generate(self) -> Generator[str, None, None]:
@@ -176,6 +193,8 @@ class TextStream(Iterator[str]):
             logits = session.logits()
             logits[suppressed] = -np.inf
             token = sampler.choose(logits)
+            if self._generation.logprobs is not None:
+                self._logprobs.append(logprobs_of(logits, token, self._generation.logprobs))
             seconds = time.perf_counter() - begin
             if number:
                 self._decode_seconds += seconds
@@ -187,3 +206,13 @@ class TextStream(Iterator[str]):
                 return
             session.append([token])
         self._reason = "length"
+
+
+def logprobs_of(logits: Logits, token: int, count: int) -> TokenLogprobs:
+    """Return the logprobs of a token and of the `count` most probable ones."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max()
+    wide -= np.log(np.exp(wide).sum())
+    best = np.argsort(-wide, kind="stable")[:count]
+    top = tuple((int(each), float(wide[each])) for each in best)
+    return TokenLogprobs(token, float(wide[token]), top)

@@ -151,9 +151,10 @@ class LanguageModel:
         Args:
             prompt: Text, which the model continues, messages of a chat, or tokens.
             options: `max_tokens` of the answer (None: as many as fit the context), `temperature`
-                (0: always the most probable token), `top_k`, `top_p`, `seed`, and `stop`, a text or
-                several that end the answer. Without them the file's own sampling is used, or the
-                most probable token.
+                (0: always the most probable token), `top_k`, `top_p`, `seed`, `stop`, a text or
+                several that end the answer, and `logprobs`, how many of the most probable tokens
+                are stored for each token of the answer. Without them the file's own sampling is
+                used, or the most probable token, and nothing is stored.
 
         Raises as `generate` does.
         """

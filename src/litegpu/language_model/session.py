@@ -148,6 +148,7 @@ class Session:
         top_p: float | None = None,
         seed: int | None = None,
         stop: str | Sequence[str] = (),
+        logprobs: int | None = None,
     ) -> TextStream:
         """Append a prompt, if any, and return the answer in parts. See LanguageModel.generate."""
         metadata = self._prompts.metadata
@@ -157,7 +158,8 @@ class Session:
             _or(top_p, metadata.top_p, 1.0),
             seed,
         )
-        generation = Generation(sampling, self._most(max_tokens), _texts(stop))
+        most = self._most(max_tokens)
+        generation = Generation(sampling, most, _texts(stop), _checked_count(logprobs))
         if not isinstance(prompt, str) or prompt:
             self.append(prompt)
         return TextStream(self, self._prompts, generation)
@@ -198,6 +200,14 @@ def _texts(stop: str | Sequence[str]) -> list[str]:
         if not isinstance(each, str):
             raise LanguageModelError(f"stop has {each!r}. Give a text, or several.")
     return stops
+
+
+def _checked_count(logprobs: int | None) -> int | None:
+    if logprobs is not None and (type(logprobs) is not int or logprobs < 0):
+        raise LanguageModelError(
+            f"logprobs is {logprobs!r}. Use a whole number from 0, or None for no logprobs."
+        )
+    return logprobs
 
 
 def _or(*values: Any) -> Any:

@@ -26,7 +26,7 @@ TOOLS = {
     "inference_diff": "compare a delegate's outputs on random inputs with the CPU's",
     "generate": "continue a text with a language model",
     "chat": "hold a conversation with a language model",
-    "serve": "answer requests over HTTP: KServe's protocol",
+    "serve": "answer requests over HTTP: KServe's protocol and OpenAI's",
     "benchmark_lm": "measure tokens per second of a language model",
     "imagenet_image_classification": "measure the accuracy of a classifier on images",
     "coco_object_detection": "measure the accuracy of a detector on images",

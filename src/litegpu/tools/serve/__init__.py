@@ -1,4 +1,4 @@
-"""`litegpu serve MODEL…`: answers requests over HTTP by KServe's protocol."""
+"""`litegpu serve MODEL…`: answers requests over HTTP by the protocols of KServe and OpenAI."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from litegpu.host.optional_packages import load
 from litegpu.tools.console import note
 from litegpu.tools.delegation import given_options, quietly
 from litegpu.tools.flags import Flag, at_least, divisor, from_zero, number, positive, positive_int
-from litegpu.tools.language import LANGUAGE_DELEGATE_FLAGS, MODEL_FLAGS
+from litegpu.tools.language import LANGUAGE_DELEGATE_FLAGS, MODEL_FLAGS, open_language_model
 from litegpu.tools.models import RANDOM_WEIGHTS, find_model
 from litegpu.tools.serve.repository import Entry, entries_of
 from litegpu.wording import counted
@@ -42,16 +42,21 @@ _BATCH_FLAGS = (
     Flag("input_mean", number, 127.5, "pictures as bytes: floats are (pixel - mean) / std"),
     Flag("input_std", divisor, 127.5, "see input_mean"),
 )
-FLAGS = (*_SERVER_FLAGS, *_BATCH_FLAGS, *MODEL_FLAGS)
+_ANSWERS = Flag(
+    *("max_answers", positive_int, 4),
+    "answers of a language model at a time, each with caches of its own; others wait",
+)
+FLAGS = (*_SERVER_FLAGS, *_BATCH_FLAGS, _ANSWERS, *MODEL_FLAGS)
 EXAMPLES = (
     "litegpu serve mobilenet_v2_1.0_224",
-    "litegpu serve faces=face_landmark.tflite poses=pose_landmark_lite --backend=cuda",
+    "litegpu serve faces=face_landmark.tflite gemma.litertlm --backend=cuda",
     "litegpu serve models --host=0.0.0.0 --port=8080 --max_batch=32",
-    "litegpu serve zoo:mobilenet_v1_0.25_128 --backend=cpu",
+    "litegpu serve zoo:tiny_lm --backend=cpu",
 )
 NOTES = (
-    "Models answer KServe's version 2 protocol (/v2/models/NAME/infer); /metrics is for "
-    "Prometheus. SIGTERM and Ctrl+C end the server once the requests in flight are answered.",
+    "Models answer KServe's version 2 protocol (/v2/models/NAME/infer); language models answer "
+    "OpenAI's /v1/completions and /v1/chat/completions. /metrics is for Prometheus. SIGTERM and "
+    "Ctrl+C end the server once the requests in flight are answered.",
     "A folder may have several models, and each several versions: models/NAME/1/model.tflite.",
 )
 
@@ -92,8 +97,12 @@ _MB = 10**6
 
 def _open(entry: Entry, args: argparse.Namespace) -> Any:
     """Return a model that answers requests. Raises as CompiledModel and Batcher do."""
+    from litegpu.tools.serve.language import ServedLanguageModel
     from litegpu.tools.serve.served import Batching, GraphModel
 
+    if entry.is_language_model(args.tokenizer is not None):
+        text_model = open_language_model(argparse.Namespace(**{**vars(args), "model": entry.path}))
+        return ServedLanguageModel(entry.name, entry.version, text_model, args.max_answers)
     found = find_model(entry.path)
     options = given_options(args, LANGUAGE_DELEGATE_FLAGS)
     if options.get("backend") == "cpu":

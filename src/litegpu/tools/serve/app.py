@@ -20,9 +20,12 @@ from starlette.routing import Route
 
 from litegpu import config
 from litegpu.errors import OptionsError
-from litegpu.tools.serve import v2
+from litegpu.tools.serve import v1, v2
+from litegpu.tools.serve.language import ServedLanguageModel
 from litegpu.tools.serve.metrics import CONTENT_TYPE, Metrics
-from litegpu.tools.serve.v2 import V2, Models
+from litegpu.tools.serve.models import Models
+from litegpu.tools.serve.v1 import V1
+from litegpu.tools.serve.v2 import V2
 from litegpu.tools.serve.web import Answer, Endpoint, Gate, Limits, Model, json_answer
 
 _KEEP_ALIVE = 75
@@ -50,12 +53,15 @@ def application(models: Sequence[Model], gate: Gate) -> Starlette:
     async def unknown(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         path = request.url.path[:200]
-        message = f"{request.method} {path}: {error.detail}. See /v2."
-        found = json_answer(v2.error_body(error.status_code, message), error.status_code)
+        message = f"{request.method} {path}: {error.detail}. See /v2 and /v1/models."
+        style = v1.error_body if path.startswith("/v1") else v2.error_body
+        found = json_answer(style(error, error.status_code, message), error.status_code)
         return Response(found.body, found.status, error.headers, found.type)
 
+    language_models = [each for each in models if isinstance(each, ServedLanguageModel)]
     routes = [
         *V2(Models(models), gate).routes(),
+        *V1(Models(language_models), gate).routes(),
         Route("/metrics", Endpoint(metrics, v2.error_body, gate.limits), methods=["GET"]),
     ]
     handlers: Any = {404: unknown, 405: unknown}

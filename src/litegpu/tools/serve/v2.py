@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Generic, TypeVar
 
 from starlette.requests import Request
 from starlette.routing import Route
 
-from litegpu.errors import RequestError, did_you_mean
+from litegpu.errors import RequestError
+from litegpu.tools.serve.models import Models
 from litegpu.tools.serve.served import GraphModel
 from litegpu.tools.serve.web import (
     Answer,
@@ -23,42 +22,8 @@ from litegpu.tools.serve.web import (
 )
 from litegpu.version import __version__
 
-_Served = TypeVar("_Served", bound=Model)
 HEADER_LENGTH = "inference-header-content-length"
 EXTENSIONS = ["binary_tensor_data"]
-
-
-class Models(Generic[_Served]):
-    """Models by name and version."""
-
-    def __init__(self, models: Sequence[_Served]) -> None:
-        self._models: dict[str, dict[str, _Served]] = {}
-        for each in models:
-            self._models.setdefault(each.name, {})[each.version] = each
-
-    def __iter__(self) -> Any:
-        """Iterate over all versions of all models."""
-        return (each for versions in self._models.values() for each in versions.values())
-
-    def versions(self, name: str) -> Mapping[str, _Served]:
-        """Return the versions of a model, the oldest first. Raises RequestError (404)."""
-        if name not in self._models:
-            raise RequestError(
-                f"There is no model '{name[:80]}'.{did_you_mean(name[:80], self._models)}", 404
-            )
-        return self._models[name]
-
-    def find(self, name: str, version: str | None = None) -> _Served:
-        """Return a version of a model, the newest by default. Raises RequestError (404)."""
-        versions = self.versions(name)
-        version = version or max(versions, key=int)
-        if version not in versions:
-            raise RequestError(
-                f"The model '{name}' has no version '{version[:40]}'. "
-                f"It has {', '.join(versions)}.",
-                404,
-            )
-        return versions[version]
 
 
 class V2:
@@ -134,6 +99,6 @@ class V2:
         return Answer(found, type="application/octet-stream", headers={HEADER_LENGTH: str(header)})
 
 
-def error_body(_: int, message: str) -> dict[str, str]:
+def error_body(_: Exception, __: int, message: str) -> dict[str, str]:
     """Return the JSON of an error."""
     return {"error": message}

@@ -169,13 +169,14 @@ Handler = Callable[[Request, contextlib.ExitStack], Awaitable[Answer]]
 """Answers a request; what is put on the stack ends once the answer was sent."""
 
 
+ErrorBody = Callable[[Exception, int, str], Any]
+"""Returns the JSON of an error with its status and message."""
+
+
 class Endpoint:
-    """An ASGI application of one handler, whose errors become answers.
+    """An ASGI application of one handler, whose errors become answers."""
 
-    `error_body` makes the JSON of an error from its status and message.
-    """
-
-    def __init__(self, handler: Handler, error_body: Callable[[int, str], Any], limits: Limits):
+    def __init__(self, handler: Handler, error_body: ErrorBody, limits: Limits) -> None:
         self._handler, self._error_body, self._limits = handler, error_body, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -198,7 +199,7 @@ class Endpoint:
     def _failed(self, error: Exception) -> Answer:
         status = status_of(error)
         headers = {"retry-after": "1"} if status in (429, 503) else {}
-        return json_answer(self._error_body(status, message_of(error)), status, headers)
+        return json_answer(self._error_body(error, status, message_of(error)), status, headers)
 
     @staticmethod
     def _count(request: Request, status: int) -> None:
