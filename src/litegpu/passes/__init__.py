@@ -34,6 +34,7 @@ from litegpu.passes.scale_into_weights import scale_into_weights
 from litegpu.passes.scales_after_products import scales_after_products
 from litegpu.passes.sink_permutations import sink_permutations
 from litegpu.passes.slices_before_transpose import slices_before_transpose
+from litegpu.passes.slices_into_index_map import slices_into_index_map
 from litegpu.passes.split_epilogues import split_epilogues
 
 BEFORE_NORMALIZE: tuple[Pass, ...] = (
@@ -56,6 +57,8 @@ PASSES: tuple[Pass, ...] = (
     # Before their ops are fused with others.
     recognize_activations,
     blocks_into_dilation,
+    # Before hoist_elementwise, which moves ops above the CONCATENATION.
+    slices_into_index_map,
     sink_permutations,
     # Moves ops next to kernels that can fuse them.
     hoist_elementwise,
