@@ -178,6 +178,9 @@ def test_every_pass_module_has_a_pass() -> None:
         ("fold_constants", "find_normalization"),  # which reads weights as constants
         ("remove_identity", "recognize_activations"),  # whose patterns have no identities
         ("recognize_activations", "fuse_elementwise"),  # which hides ops in epilogues
+        ("slices_into_index_map", "hoist_elementwise"),  # which moves ops above the joining node
+        ("products_into_sums", "fuse_elementwise"),  # which hides products in epilogues
+        ("fuse_elementwise", "index_maps_before_permutations"),  # which moves a whole node
         ("sink_permutations", "merge_permutations"),  # which only merges what meets
         ("hoist_elementwise", "fuse_elementwise"),  # which needs its producer next to it
         ("pad_into_window", "index_map_into_window"),  # zeros around an enlarged image

@@ -180,6 +180,8 @@ def attention(dice: Dice) -> Case:
     keys = queries if projected or packed else dice.number(1, 20)
     share = 1 if packed else dice.one_of(1, 1, 2, 3)
     heads *= share
+    depth = dice.number(1, 20)
+    spellings = ["", "joined"] * (depth > 1) + ["apart"] * (depth % 2 == 0)
     whole = (batch, heads, queries, keys)
     masked = tuple(dice.one_of(1, size) for size in whole[:3])
     has_mask = dice.flag()
@@ -189,7 +191,8 @@ def attention(dice: Dice) -> Case:
         heads=heads,
         queries=queries,
         keys=keys,
-        depth=dice.number(1, 20),
+        depth=depth,
+        rotary="" if packed else dice.one_of("", *spellings),
         columns=0 if packed else dice.number(0, 20),
         across=across,
         rows=rows,

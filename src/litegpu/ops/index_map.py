@@ -71,18 +71,30 @@ class IndexMapAttributes:
         return tuple(size for axis in self.digits for size in axis.sizes)
 
     @property
-    def whole_block_start(self) -> int | None:
-        """The channel from which on blocks of the output are blocks of the input, if they are."""
+    def whole_blocks(self) -> bool:
+        """Whether each channel block of the output is a channel block of the input."""
         if not self.digits or not self.sources or self.digits[-1].begin:
-            return None
-        channel = self.sources[-1]
+            return False
+        channel, lane = self.sources[-1], len(self.sizes) - 1
+        blocks = [factor for digit, factor in channel.terms if digit != lane]
+        together = self.only_digit or self.digits[-1].sizes[-1] % 4 == 0
+        alone = not any(lane == digit for source in self.sources[:-1] for digit, _ in source.terms)
+        even = not any(step % 4 for step in (channel.offset, *blocks))
+        return alone and together and even and channel.affine and (lane, 1) in channel.terms
+
+    @property
+    def only_digit(self) -> bool:
+        """Whether the channels of the output are a single digit."""
+        return math.prod(self.digits[-1].sizes[:-1]) == 1
+
+    @property
+    def whole_block_start(self) -> int | None:
+        """The channel from which on blocks of the output are blocks of the input in order."""
         lane = len(self.sizes) - 1
-        alone = math.prod(self.digits[-1].sizes[:-1]) == 1 and not any(
-            lane == digit for source in self.sources[:-1] for digit, _ in source.terms
+        ordered = self.whole_blocks and self.only_digit
+        return (
+            self.sources[-1].offset if ordered and self.sources[-1].terms == ((lane, 1),) else None
         )
-        if alone and channel.affine and channel.terms == ((lane, 1),) and channel.offset % 4 == 0:
-            return channel.offset
-        return None
 
 
 def plain(shape: Shape) -> tuple[MixedRadix, ...]:
@@ -167,6 +179,7 @@ class IndexMap(InternalOp):
                 "fill": moved.literal(attributes.fill),
                 "as_index": _as_index(node, ctx),
                 "first_block": None if start is None else start // 4,
+                "whole_blocks": attributes.whole_blocks,
             },
             accumulator=moved,
         )

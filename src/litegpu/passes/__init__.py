@@ -14,6 +14,7 @@ from litegpu.passes.fuse_attention import fuse_attention
 from litegpu.passes.fuse_elementwise import fuse_elementwise
 from litegpu.passes.hoist_elementwise import hoist_elementwise
 from litegpu.passes.index_map_into_window import index_map_into_window
+from litegpu.passes.index_maps_before_permutations import index_maps_before_permutations
 from litegpu.passes.join_channels import join_channels
 from litegpu.passes.join_products import join_products
 from litegpu.passes.join_slices import join_slices
@@ -25,6 +26,7 @@ from litegpu.passes.merge_siblings import merge_siblings
 from litegpu.passes.pad_into_operand import pad_into_operand
 from litegpu.passes.pad_into_window import pad_into_window
 from litegpu.passes.pool_into_convolution import pool_into_convolution
+from litegpu.passes.products_into_sums import products_into_sums
 from litegpu.passes.recognize_activations import recognize_activations
 from litegpu.passes.regroup_matrices import regroup_matrices
 from litegpu.passes.remove_identity import remove_identity
@@ -82,7 +84,10 @@ PASSES: tuple[Pass, ...] = (
     join_products,
     # Before fuse_elementwise, after which siblings have different epilogues.
     merge_siblings,
+    products_into_sums,
     fuse_elementwise,
+    # After fuse_elementwise: the index map and all that is computed of it are one node.
+    index_maps_before_permutations,
     # Both need casts fused into one kernel.
     bytes_into_resize,
     matrix_into_channels,

@@ -44,6 +44,8 @@ def slices_into_index_map(graph: Graph) -> PassResult:
         reason = next((each for each in found if isinstance(each, str)), "")
         if not reason and len({each.source for each in parts}) > 1:
             reason = "its parts come from several values"
+        if not reason and any(_adjacent(*pair) for pair in pairwise(parts)):
+            reason = "join_slices joins its parts"
         if reason:
             edit.declined.append(f"{label(node)}: {reason}")
             continue
@@ -82,6 +84,12 @@ def _part(
     begin, step = attributes.begin[axis], attributes.step[axis]
     indices = range(begin, begin + shape[axis] * step, step)
     return _Part(source.id, indices, factor, (*nodes, node))
+
+
+def _adjacent(a: _Part, b: _Part) -> bool:
+    """Whether a part begins where the other one ends, so that one slice can be both."""
+    dense = (a.indices.step, b.indices.step) == (1, 1)
+    return dense and a.indices.stop == b.indices.start and a.factor == b.factor
 
 
 def _factor(graph: Graph, node: Node) -> float | None:
@@ -125,7 +133,9 @@ def _map(
     digits, sources = list(plain(tuple(shape))), [Source(((i, 1),)) for i in range(len(shape))]
     first = indices[0]
     steps = {b.start - a.start for a, b in pairwise(indices)}
-    if len(steps) > 1 or any((len(each), each.step) != (len(first), first.step) for each in indices):
+    if len(steps) > 1 or any(
+        (len(each), each.step) != (len(first), first.step) for each in indices
+    ):
         table = tuple(i for each in indices for i in each)
         sources[axis] = Source(((axis, 1),), table=table)
         return digits, sources

@@ -32,6 +32,8 @@ class Attention(Case):
     chooses between scores and -1e9 (SELECT_V2). Each of `windows` has a mask of its own, added to
     scores of one more dimension. TANH restricts scores to `cap`. `scaled`: the scale multiplies the
     "query" or the "key". `casts`: CAST to the same type stands before the softmax and after it.
+    `rotary` positions turn queries and keys: "joined" are the halves of their channels in exchanged
+    order, which sines multiply; of "apart" ones each half is computed by itself.
     """
 
     batch: int = 1
@@ -58,6 +60,7 @@ class Attention(Case):
     cap: float | None = None
     scaled: str = ""
     casts: bool = False
+    rotary: str = ""
     values: Range = ANY
 
     def write(self, sheet: Sheet) -> None:
@@ -70,8 +73,9 @@ class Attention(Case):
         if self.packed:
             query, key, value = self._unpacked(sheet)
         else:
-            query = self._heads(sheet, self.queries, self.depth, (0, 2, 1, 3), token)
-            key = self._heads(sheet, self.keys, self.depth, order, token, self.share)
+            turning = bool(self.rotary)
+            query = self._heads(sheet, self.queries, self.depth, (0, 2, 1, 3), token, 1, turning)
+            key = self._heads(sheet, self.keys, self.depth, order, token, self.share, turning)
             value = self._heads(sheet, self.keys, columns, (0, 2, 1, 3), token, self.share)
         if self.spread and self.scale is not None:
             factor = sheet.constant(self.scale**0.5)
@@ -130,24 +134,54 @@ class Attention(Case):
         order: tuple[int, ...],
         token: TensorRef | None,
         share: int = 1,
+        turning: bool = False,
     ) -> TensorRef:
         """Add what is [batch, heads, tokens, depth], perhaps turned: an input, or of tokens."""
         heads = self.heads // share
         if self.across:
             source = self._rows(sheet, tokens, heads * depth, token)
             source = self._reshape(sheet, source, (self.batch, tokens, heads, depth))
-            source = self._transpose(sheet, source, (0, 2, 1, 3) if share > 1 else order)
+            first = (0, 2, 1, 3) if share > 1 or turning else order
+            source = self._transpose(sheet, source, first)
         else:
             source = sheet.input((self.batch, heads, tokens, depth), self.values)
+        if turning:
+            source = self._rotated(sheet, source, (self.batch, heads, tokens, depth))
         if share > 1:
             source = self._repeated(sheet, source, (self.batch, heads, tokens, depth))
-        if order == (0, 1, 3, 2) or (share > 1 and order == (0, 2, 3, 1)):
+        if order == (0, 1, 3, 2) or (order == (0, 2, 3, 1) and (share > 1 or turning)):
             source = self._transpose(sheet, source, (0, 1, 3, 2))
         if self.rows or self.regrouped:
             turned = order in ((0, 2, 3, 1), (0, 1, 3, 2))
             matrix = (depth, tokens) if turned else (tokens, depth)
             source = self._reshape(sheet, source, (self.batch * self.heads, *matrix))
         return source
+
+    def _rotated(self, sheet: Sheet, source: TensorRef, shape: Shape) -> TensorRef:
+        """Add rotary positions to a value of this shape."""
+        *_, tokens, depth = shape
+        half = depth // 2
+        parts: list[TensorRef] = []
+        for begin, width in ((0, half), (half, depth - half)):
+            ends = ((0, 0, 0, begin), (*shape[:3], width))
+            operands = [source, *(sheet.constant(each, "int32") for each in ends)]
+            parts += sheet.multi("SLICE", operands, 1, shape=(*shape[:3], width))
+        low, high = parts
+        angles = np.arange(tokens * depth).reshape(1, 1, tokens, depth) % 61 / 8
+        if self.rotary == "joined":
+            cosines, sines = (sheet.constant(f(angles)) for f in (np.cos, np.sin))
+            other = sheet.op("CONCATENATION", [sheet.op("NEG", [high]), low], {"axis": 3, **_PLAIN})
+            same = sheet.op("MUL", [source, cosines], _PLAIN)
+            turned = sheet.op("MUL", [other, sines], _PLAIN)
+            return sheet.op("ADD", [same, turned], _PLAIN)
+        cosines, sines = (sheet.constant(f(angles[..., :half])) for f in (np.cos, np.sin))
+        products = [
+            sheet.op("MUL", [part, factor], _PLAIN)
+            for part, factor in ((low, cosines), (high, sines), (high, cosines), (low, sines))
+        ]
+        first = sheet.op("SUB", products[:2], _PLAIN)
+        second = sheet.op("ADD", products[2:], _PLAIN)
+        return sheet.op("CONCATENATION", [first, second], {"axis": 3, **_PLAIN})
 
     def _repeated(self, sheet: Sheet, source: TensorRef, shape: Shape) -> TensorRef:
         """Repeat each head of a value of this shape."""
@@ -281,6 +315,15 @@ CASES: tuple[Case, ...] = (
     ),
     *(Attention(regrouped=True, scaled=scaled, casts=True) for scaled in ("query", "key")),
     Attention(mask=(1, 1, 5, 7), cap=2.0, regrouped=True),
+    # Rotary positions: halves in whole channel blocks or not, of unequal size; heads across
+    *(
+        Attention(heads=4, share=2, repeat="TILE", rotary=rotary, across=depth > 8, depth=depth)
+        for rotary in ("joined", "apart")
+        for depth in (8, 16, 20)
+    ),
+    Attention(batch=2, rotary="joined", depth=7, turned=True),
+    _projected(batch=2, heads=6, share=3, repeat="GATHER", queries=9, depth=16, rotary="joined"),
+    _projected(heads=2, queries=1, depth=16, rotary="joined"),
     # Every way to share out the work
     *(
         Attention(queries=3, keys=keys, depth=depth, mask=(1, 1, 3, keys), items=items)

@@ -383,6 +383,7 @@ def attention(net: Drawing) -> None:
             rows=mask is None and net.rarely(4),
             scale=(width // heads) ** -0.5,
             mask=mask,
+            rotary=net.one_of("", "joined", "apart") if width // heads % 2 == 0 else "",
         ),
         *projected,
     )

@@ -19,6 +19,7 @@ from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from random_models import whole_numbers
 
+Shape = tuple[int, ...]
 Outputs = dict[str, npt.NDArray[Any]]
 _UNKNOWN = (1,)
 """The file's shape of computed tensors: it is inferred."""
@@ -77,6 +78,24 @@ class Model:
 
     def concat(self, axis: int, *parts: TensorRef) -> TensorRef:
         return self.op("CONCATENATION", *parts, axis=axis)
+
+    def rotated(
+        self, x: TensorRef, shape: Shape, cosines: TensorRef, sines: TensorRef
+    ) -> TensorRef:
+        """Add rotary positions to `x` of that shape."""
+        half = shape[3] // 2
+        low, high = (
+            self.writer.op(
+                *("SLICE", [x, self.integers(0, 0, 0, begin), self.integers(*shape[:3], half)]),
+                [(*shape[:3], half)],
+            )
+            for begin in (0, half)
+        )
+        other = self.concat(3, self.op("NEG", high), low)
+        return self.op("ADD", self.op("MUL", x, cosines), self.op("MUL", other, sines))
+
+    def transposed(self, x: TensorRef, *order: int) -> TensorRef:
+        return self.op("TRANSPOSE", x, self.integers(*order))
 
     def build(self, *outputs: TensorRef) -> bytes:
         self.writer.output(*outputs)
