@@ -36,12 +36,12 @@ def test_operands_are_turned_as_well() -> None:
     x, computed = _turned(builder), builder.input(3, 1, 8)
     fixed, row = builder.constant(3, 2, 8), builder.constant(8)
     epilogue = [EpilogueOp("MUL", (v,)) for v in (fixed, computed, row)]
-    epilogue.append(EpilogueOp("ADD_PRODUCT", (x, builder.number(2))))
+    epilogue.append(EpilogueOp("MULTIPLY_ADD", (x, builder.number(2))))
     graph = builder.graph(_mapped(builder, x, *epilogue))
     result = applied(index_maps_before_permutations, graph)
     assert ops(result) == ["RESHAPE", INDEX_MAP, INDEX_MAP]
     view, moved, last = result.graph.nodes
-    assert functions(moved) == ["MUL", "MUL", "MUL", "ADD_PRODUCT"]
+    assert functions(moved) == ["MUL", "MUL", "MUL", "MULTIPLY_ADD"]
     assert last.outputs == graph.outputs
     operands = [each.operands[0] for each in moved.epilogue]
     values = result.graph.values

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from litegpu.graph import EpilogueOp, Graph
+from litegpu.ops.common import functions as table
+from litegpu.ops.exact.functions import EXACT
 from litegpu.passes.products_into_sums import products_into_sums
 from litegpu.zoo.writer import TensorRef
 from passes.graphs import RELU, GraphBuilder, applied, functions, untouched
@@ -30,7 +32,7 @@ def test_the_sum_multiplies(swapped: bool) -> None:
     builder = GraphBuilder()
     result = applied(products_into_sums, _graph(builder, swapped=swapped))
     node = result.graph.nodes[-1]
-    assert functions(node) == ["ADD_PRODUCT", "RELU"]
+    assert functions(node) == ["MULTIPLY_ADD", "RELU"]
     assert node.inputs == result.graph.nodes[-2].outputs
     assert node.epilogue[0].operands[0] == builder.inputs[0]
     assert node.merged == (0,)
@@ -83,3 +85,9 @@ def test_keeps_the_numbers(channels: int, first: bool) -> None:
         return [model.op("ADD", *(pair if first else pair[::-1]))]
 
     check_numbers(write, "products_into_sums", 1)
+
+
+def test_no_two_functions_have_one_name() -> None:
+    tables = (table.UNARY, table.BINARY, table.STABLEHLO, table.EPILOGUE_ONLY)
+    names = [name for each in (*tables, table.CASTS, EXACT) for name in each]
+    assert len(names) == len(set(names))

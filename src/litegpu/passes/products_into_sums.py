@@ -32,7 +32,7 @@ def products_into_sums(graph: Graph) -> PassResult:
                 edit.declined.append(f"{label(product)}: others read the other summand, too")
                 continue
             (factor,) = product.epilogue[0].operands
-            summed = EpilogueOp("ADD_PRODUCT", (product.inputs[0], factor))
+            summed = EpilogueOp("MULTIPLY_ADD", (product.inputs[0], factor))
             edit.nodes[position] = replace(
                 node,
                 inputs=(other,),

@@ -327,7 +327,7 @@ FINITE_HALF = "FINITE_HALF"
 """The CPU clamps sums and products of float16 to what is finite."""
 
 EPILOGUE_ONLY: Mapping[str, Function] = {
-    "ADD_PRODUCT": Function("{a} + {b} * {c}"),
+    "MULTIPLY_ADD": Function("{a} + {b} * {c}"),
     FINITE_HALF: Function(_clamp("-65504.0f", "65504.0f")),
     "GELU_TANH": Function(f"SPLAT4(0.5f) * {{a}} * ({_ONE} + {_TANH_GELU})"),
     "SELECT": Function(
