@@ -146,8 +146,8 @@ class _Exchange:
             data = np.ascontiguousarray(np.reshape(value.data, whole).transpose(self.axes))
             return self.edit.new_value(value, shape=shape, data=data)
         # The order of elements stays if axes that are longer than 1 stay in order.
-        kept = [axis for axis in self.axes if whole[axis] > 1]
-        if kept != sorted(kept):
+        long = [axis for axis in self.axes if whole[axis] > 1]
+        if long != sorted(long):
             return None
         turned = self.edit.new_value(value, shape=shape)
         self.added.append(reshape_node(self.node, v, turned))
