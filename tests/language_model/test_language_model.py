@@ -54,6 +54,12 @@ def test_parts_are_the_answer(model: LanguageModel) -> None:
     assert stream.so_far().tokens == answer.tokens
 
 
+def test_a_prompt_of_half_characters_is_rejected(model: LanguageModel) -> None:
+    for prompt in ("a\ud800", [{"role": "user", "content": "\udfff"}]):
+        with pytest.raises(LanguageModelError, match=r"half a character .*\. Give whole"):
+            model.generate(prompt)
+
+
 def test_logprobs_are_those_of_the_logits(model: LanguageModel) -> None:
     answer = model.generate(PROMPT, max_tokens=6, temperature=2, seed=3, logprobs=4)
     assert [each.token for each in answer.logprobs] == [*answer.tokens]

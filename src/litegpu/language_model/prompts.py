@@ -53,11 +53,11 @@ class Prompts:
         Raises LanguageModelError for what is none of these, and as `chat_text` does.
         """
         if isinstance(prompt, str):
-            text = self.tokenizer.encode(prompt)
+            text = self._encoded(prompt)
             return text if continues else self._started(text)
         items: list[Any] = [*prompt] if isinstance(prompt, Sequence | np.ndarray) else []
         if is_chat(items):
-            return self._started(self.tokenizer.encode(self.chat_text(items)))
+            return self._started(self._encoded(self.chat_text(items)))
         if items and all(hasattr(each, "__index__") for each in items):
             return [self._checked(int(each)) for each in items]
         raise LanguageModelError(
@@ -69,6 +69,16 @@ class Prompts:
         """Return the text of messages, up to where the answer begins."""
         start = self._ids(self.metadata.start)
         return chat_text(messages, self.metadata, self.tokenizer.name(start[0]) if start else "")
+
+    def _encoded(self, text: str) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise LanguageModelError(
+                f"A prompt has half a character (a surrogate) at position {error.start}. Give "
+                "whole characters."
+            ) from error
+        return self.tokenizer.encode(text)
 
     def _checked(self, token: int) -> int:
         if not 0 <= token < self.size:

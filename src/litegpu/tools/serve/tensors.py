@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -29,6 +30,8 @@ BYTES = "BYTES"
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LENGTH = struct.Struct("<I")
 _MOST_AXES = 8
+_LONGEST = 1024
+"""Characters of names."""
 _LARGEST = 2**31 - 1
 """What the runtime stores as a size."""
 _UNSUPPORTED = (
@@ -84,6 +87,8 @@ def parse_json(body: memoryview) -> dict[str, Any]:
     """
     try:
         found = json.loads(bytes(body), object_pairs_hook=_object)
+    except RequestError:
+        raise
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         why = "too many levels" if isinstance(error, RecursionError) else str(error)
         raise RequestError(f"The body is not valid JSON: {why}. Send one object.") from error
@@ -95,10 +100,16 @@ def parse_json(body: memoryview) -> dict[str, Any]:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise RequestError(f"The JSON has the key '{twice}' twice in one object. Give it once.")
+        twice = _repeated(name for name, _ in pairs)
+        raise RequestError(
+            f"The JSON has the key '{twice[:40]}' twice in one object. Give it once."
+        )
     return found
+
+
+def _repeated(names: Iterable[str]) -> str:
+    """Return a name that comes twice, or an empty text."""
+    return next((name for name, count in Counter(names).items() if count > 1), "")
 
 
 def parse_call(body: memoryview, header: str | None) -> Call:
@@ -128,9 +139,9 @@ def call_of(found: Mapping[str, Any], binary: memoryview) -> Call:
     rest = binary
     for each in _objects(found, "inputs"):
         given, rest = _input(each, rest)
-        if any(given.name == other.name for other in inputs):
-            raise RequestError(f"Input '{given.name}' is given twice. Give it once.")
         inputs.append(given)
+    if twice := _repeated(each.name for each in inputs):
+        raise RequestError(f"Input '{twice}' is given twice. Give it once.")
     if len(rest):
         raise RequestError(
             f"{len(rest)} bytes follow the data of the inputs. Give each binary input its "
@@ -140,9 +151,8 @@ def call_of(found: Mapping[str, Any], binary: memoryview) -> Call:
     outputs = None
     if found.get("outputs") is not None:
         outputs = [_output(each, all_binary) for each in _objects(found, "outputs")]
-        names = [each.name for each in outputs]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise RequestError(f"Output '{twice[0]}' is requested twice. Name it once.")
+        if twice := _repeated(each.name for each in outputs):
+            raise RequestError(f"Output '{twice}' is requested twice. Name it once.")
     return Call(
         inputs,
         outputs or None,
@@ -179,8 +189,10 @@ def _flag(parameters: Mapping[str, Any], name: str) -> bool:
 
 def _text(found: Mapping[str, Any], name: str) -> str | None:
     value = found.get(name)
-    if not isinstance(value, str | None):
-        raise RequestError(f"'{name}' is {_shown(value)}. Give a text.")
+    if value is not None and not (isinstance(value, str) and len(value) <= _LONGEST):
+        raise RequestError(
+            f"'{name}' is {_shown(value)}. Give a text of up to {_LONGEST} characters."
+        )
     return value
 
 
@@ -208,8 +220,8 @@ def _output(found: Mapping[str, Any], binary: bool) -> Output:
 
 def _name(found: Mapping[str, Any], what: str) -> str:
     name = found.get("name")
-    if not isinstance(name, str) or not name:
-        raise RequestError(f"An {what} has no 'name'. Give one, a text.")
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST:
+        raise RequestError(f"An {what} has no 'name' of up to {_LONGEST} characters. Give one.")
     return name
 
 
