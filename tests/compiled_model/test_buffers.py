@@ -6,6 +6,7 @@ import gc
 import weakref
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from every_backend import needs_device, present
 from litegpu import CompiledModel, CompiledModelError, TensorBuffer
 from litegpu.backends import BACKENDS
 from litegpu.backends.buffers import DeviceBuffer
+from litegpu.compiled_model.cached_runs import MOST_RUNS, CachedRuns, key_of
 from litegpu.errors import BindingError
 from litegpu.zoo.writer import ModelWriter
 from simulated_cuda import SimulatedDriver
@@ -371,6 +373,28 @@ def test_buffers_that_nobody_holds_leave_nothing() -> None:
             gc.collect()
             assert not context._runs
         assert len(outputs[0]._users) == 1
+
+
+def test_many_buffers_in_turns_are_prepared_once() -> None:
+    with CompiledModel.from_buffer(chain(["ABS"])) as model:
+        (context,) = model._pool.all
+        ends = [(model.create_input_buffers(), model.create_output_buffers()) for _ in range(24)]
+        with mock.patch.object(context, "prepared", wraps=context.prepared) as prepared:
+            for _ in range(3):
+                for inputs, outputs in ends:
+                    model.run_by_index(0, inputs, outputs)
+        assert prepared.call_count == len(ends)
+
+
+def test_the_run_that_was_not_used_for_the_longest_time_is_dropped() -> None:
+    runs, buffers = CachedRuns[int](), [TensorBuffer.of(X.copy())]
+    keys = [key_of(index, buffers, [], None) for index in range(MOST_RUNS + 1)]
+    for number, key in enumerate(keys[:-1]):
+        runs.add(key, number, buffers)
+    assert runs.find(keys[0]) == 0
+    runs.add(keys[-1], MOST_RUNS, buffers)
+    assert [runs.find(key) for key in (keys[0], keys[1], keys[-1])] == [0, None, MOST_RUNS]
+    assert len(runs) == MOST_RUNS
 
 
 @pytest.mark.parametrize("closed", [True, False])

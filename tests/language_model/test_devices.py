@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator, Sequence
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +13,7 @@ import pytest
 
 from cuda_emulator import needs_emulator
 from every_backend import device_of
-from litegpu import LanguageModel, zoo
+from litegpu import LanguageModel, TensorBuffer, zoo
 from litegpu.backends import BACKENDS
 from litegpu.runtime_abi import interpreter as runtime
 from simulated_cuda import SimulatedDriver
@@ -101,6 +103,30 @@ def test_the_most_probable_tokens_are_those_of_the_cpu(
 ) -> None:
     assert all(model._executor.model.runs_directly(n) for n in range(3))
     check(model, prompt, 256)
+
+
+def test_no_cache_leaves_the_device(model: LanguageModel) -> None:
+    """The host writes a token, its position and the mask, and reads logits."""
+    with model.session() as session:
+        session.append(PROMPTS[0])
+        session.logits()
+        with contextlib.ExitStack() as stack:
+            reads, writes = (
+                stack.enter_context(
+                    mock.patch.object(TensorBuffer, name, autospec=True, side_effect=each)
+                )
+                for name, each in (("read", TensorBuffer.read), ("write", TensorBuffer.write))
+            )
+            for token in range(5, 9):
+                session.append([token])
+                session.logits()
+        read, written = (
+            sorted(call.args[0].nbytes for call in each.call_args_list) for each in (reads, writes)
+        )
+        number = np.dtype(np.int32).itemsize
+        assert read == [model.vocabulary * number] * 4
+        assert written == sorted([number, number, CONTEXT * number] * 4)
+        assert session.nbytes > 10 * CONTEXT * number
 
 
 def test_sessions_do_not_disturb_each_other(model: LanguageModel) -> None:

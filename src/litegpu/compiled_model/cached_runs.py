@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from litegpu.tensor_buffer import TensorBuffer
 
-_MOST = 16
-"""Maximum number of cached runs."""
+MOST_RUNS = 128
+"""Maximum number of cached runs: two for each of many sessions that share a language model."""
 _FIRST_BUFFER = 3
 """Index of the first buffer in a key."""
 _Run = TypeVar("_Run")
@@ -18,7 +19,7 @@ Key = tuple[object, ...]
 
 
 class CachedRuns(Generic[_Run]):
-    """The most recent runs by their buffers; a run is dropped with any of its buffers."""
+    """The most recently used runs by their buffers; a run is dropped with any of its buffers."""
 
     def __init__(self) -> None:
         """Create an empty cache."""
@@ -29,14 +30,17 @@ class CachedRuns(Generic[_Run]):
 
     def find(self, key: Key) -> _Run | None:
         """Return the run of a key, or None."""
-        return self._runs.get(key)
+        run = self._runs.get(key)
+        with contextlib.suppress(KeyError):  # none, or another thread has released a buffer
+            self._runs.move_to_end(key)
+        return run
 
     def add(self, key: Key, run: _Run, buffers: Buffers) -> None:
         """Add a run, which must not reference its buffers; buffers reference this cache weakly."""
         self._runs[key] = run
         for buffer in buffers:
             buffer.when_gone(self)
-        if len(self._runs) > _MOST:
+        if len(self._runs) > MOST_RUNS:
             self._runs.popitem(last=False)
 
     def forget_buffer(self, number: int) -> None:
