@@ -25,6 +25,7 @@ MANY = ("model",)
 _SERVER_FLAGS = (
     Flag("host", str, "127.0.0.1", "the address to listen at; 0.0.0.0 for all"),
     Flag("port", at_least(0), 8000, "the port to listen at; 0 for any free one"),
+    Flag("grpc_port", at_least(0), None, "also answer gRPC at this port (default: no gRPC)"),
     Flag("max_connections", positive_int, 1024, "maximum number of connections"),
     Flag("max_queue", positive_int, 256, "maximum requests of a model that wait or run"),
     Flag("max_body_mb", positive, 64.0, "maximum size of a request in MB"),
@@ -65,6 +66,9 @@ def main(args: argparse.Namespace) -> int:
     """Serve until a signal."""
     for package in ("starlette", "uvicorn", "prometheus_client"):
         load(package, package, partial(missing_dependency, package, "serve", "`litegpu serve`"))
+    if args.grpc_port is not None:
+        for package, module in (("grpcio", "grpc"), ("protobuf", "google.protobuf")):
+            load(package, module, partial(missing_dependency, package, "grpc", "--grpc_port"))
     from litegpu.tools.serve import app
     from litegpu.tools.serve.web import Limits
 
@@ -87,12 +91,20 @@ def main(args: argparse.Namespace) -> int:
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         note(f"serving {counted(len(models), 'model')} at http://{shown}:{port}")
-        app.run(app.application(models, gate), gate, address, listener)
+        companion = None if args.grpc_port is None else _grpc(args, models, gate)
+        app.run(app.application(models, gate), gate, address, listener, companion)
     note("ended")
     return 0
 
 
 _MB = 10**6
+
+
+def _grpc(args: argparse.Namespace, models: Any, gate: Any) -> Any:
+    """Return the server of gRPC."""
+    from litegpu.tools.serve.grpc_server import GrpcServer
+
+    return GrpcServer(models, gate, args.host, args.grpc_port)
 
 
 def _open(entry: Entry, args: argparse.Namespace) -> Any:

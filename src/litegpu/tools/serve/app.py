@@ -9,7 +9,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 from starlette.applications import Starlette
@@ -68,17 +68,38 @@ def application(models: Sequence[Model], gate: Gate) -> Starlette:
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
-class _Server(uvicorn.Server):
-    """A server that tells its gate when it ends."""
+class Companion(Protocol):
+    """A server of another protocol in the same event loop."""
 
-    def __init__(self, settings: uvicorn.Config, gate: Gate) -> None:
+    async def start(self) -> None:
+        """Listen."""
+
+    async def stop(self, seconds: float) -> None:
+        """Accept no requests, and wait for those in flight for so many seconds."""
+
+
+class _Server(uvicorn.Server):
+    """A server that tells its gate when it ends, and has a companion."""
+
+    def __init__(
+        self, settings: uvicorn.Config, gate: Gate, companion: Companion | None, drain: int
+    ) -> None:
         super().__init__(settings)
-        self._gate = gate
+        self._gate, self._companion, self._drain = gate, companion, drain
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. Raises OptionsError if the companion cannot."""
+        if self._companion is not None:
+            await self._companion.start()
+        await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Refuse new requests, and wait for those in flight."""
         self._gate.closing = True
-        await super().shutdown(sockets)
+        stopping = [super().shutdown(sockets)]
+        if self._companion is not None:
+            stopping.append(self._companion.stop(self._drain))
+        await asyncio.gather(*stopping)
 
 
 def bound(address: Address) -> socket.socket:
@@ -94,7 +115,13 @@ def bound(address: Address) -> socket.socket:
         ) from error
 
 
-def run(app: Any, gate: Gate, address: Address, listener: socket.socket) -> None:
+def run(
+    app: Any,
+    gate: Gate,
+    address: Address,
+    listener: socket.socket,
+    companion: Companion | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT: then answer the requests in flight, and refuse others."""
     logging.getLogger("uvicorn").setLevel(
         logging.INFO if config.debug_level() else logging.CRITICAL
@@ -114,7 +141,8 @@ def run(app: Any, gate: Gate, address: Address, listener: socket.socket) -> None
     # uvicorn raises the signal again at its end, for handlers such as Python's own.
     previous = {each: signal.signal(each, _ignore) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
-        asyncio.run(_Server(settings, gate).serve([listener]))
+        server = _Server(settings, gate, companion, address.drain)
+        asyncio.run(server.serve([listener]))
     finally:
         for each, handler in previous.items():
             signal.signal(each, handler)

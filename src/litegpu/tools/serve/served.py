@@ -19,7 +19,9 @@ from litegpu.tools.console import note
 from litegpu.tools.serve.tensors import (
     BYTES,
     Array,
+    Call,
     Given,
+    Output,
     answer_of,
     datatype,
     described,
@@ -119,19 +121,26 @@ class GraphModel(Model):
         Raises RequestError and the errors of the model.
         """
         call = await self._threads.run(parse_call, body, header)
-        signature = self._signature(call.signature)
-        wanted = wanted_outputs(call, [tensor.key for tensor in signature.outputs])
-        work = self._run(signature, call.inputs)
-        try:
-            found = await asyncio.wait_for(work, call.timeout)
-        except asyncio.TimeoutError as error:
-            raise RequestError(
-                f"The request was not answered within its timeout of {call.timeout:g} seconds.", 504
-            ) from error
+        wanted, found = await self.infer(call)
         start = {"model_name": self.name, "model_version": self.version}
         if call.id:
             start["id"] = call.id
         return await self._threads.run(answer_of, start, wanted, found)
+
+    async def infer(self, call: Call) -> tuple[list[Output], Mapping[str, Array]]:
+        """Return the outputs that a request wants, and all outputs by name.
+
+        Raises RequestError and the errors of the model.
+        """
+        signature = self._signature(call.signature)
+        wanted = wanted_outputs(call, [tensor.key for tensor in signature.outputs])
+        try:
+            found = await asyncio.wait_for(self._run(signature, call.inputs), call.timeout)
+        except asyncio.TimeoutError as error:
+            raise RequestError(
+                f"The request was not answered within its timeout of {call.timeout:g} seconds.", 504
+            ) from error
+        return wanted, found
 
     async def _run(self, signature: Signature, inputs: Sequence[Given]) -> Mapping[str, Array]:
         if self._batcher is None or not self._is_batched(signature):

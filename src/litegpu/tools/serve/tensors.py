@@ -419,7 +419,7 @@ def answer_of(
             "shape": [*array.shape],
         }
         if each.binary:
-            data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+            data = raw_bytes(array)
             output["parameters"] = {"binary_data_size": len(data)}
             binary.append(data)
         else:
@@ -427,6 +427,11 @@ def answer_of(
         outputs.append(output)
     text = json.dumps({**start, "outputs": outputs}, allow_nan=False).encode()
     return b"".join([text, *binary]), len(text) if binary else None
+
+
+def raw_bytes(array: Array) -> bytes:
+    """Return the elements of an array as binary data, little-endian."""
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def _listed(array: Array) -> list[Any]:

@@ -81,11 +81,7 @@ class V2:
         )
 
     async def _infer(self, request: Request, stack: ExitStack) -> Answer:
-        model = self._model(request)
-        if not isinstance(model, GraphModel):
-            raise RequestError(
-                f"'{model.name}' is a language model. Use /v1/completions or /v1/chat/completions."
-            )
+        model = graph_model(self._model(request))
         gate = self._gate
         request.state.answered = lambda status: gate.metrics.answered(
             model.name, model.version, status
@@ -102,3 +98,12 @@ class V2:
 def error_body(_: Exception, __: int, message: str) -> dict[str, str]:
     """Return the JSON of an error."""
     return {"error": message}
+
+
+def graph_model(model: Model) -> GraphModel:
+    """Return a model that has tensors. Raises RequestError for any other."""
+    if not isinstance(model, GraphModel):
+        raise RequestError(
+            f"'{model.name}' is a language model. Use /v1/completions or /v1/chat/completions."
+        )
+    return model
