@@ -1,8 +1,10 @@
-"""Converts PyTorch architectures with litert-torch, and tries each with litegpu.
+"""Converts PyTorch architectures with litert-torch, Keras ones with TensorFlow, and tries each.
 
-Every architecture (architectures.py) has random weights and few, small layers, so that it has the
-operations of its kind and converts in seconds. Each is converted and tried in processes of its
-own: one that ends its process becomes a row with the reason.
+Every architecture (architectures.py, keras_architectures.py) has random weights and few, small
+layers, so that it has the operations of its kind and converts in seconds. Those of Keras are
+converted in float, with dynamic ranges, and quantized as int8 and as int16 with int8 weights. Each
+is converted and tried in processes of its own: one that ends its process becomes a row with the
+reason.
 
 The table has, for each architecture, how many of its nodes run on the GPU and in how many
 partitions and kernels, the relative L2 error against the CPU's built-in kernels at fp32 and at fp16
@@ -11,12 +13,12 @@ nodes stay on the CPU. All nodes that can be are delegated, whether that pays of
 
 Packages, in an environment with litegpu (pip install -e '.[opencl,benchmarks]'):
 
-    pip install torch torchvision litert-torch timm transformers ultralytics
+    pip install torch torchvision litert-torch timm transformers ultralytics tensorflow-cpu
 
 For example:
 
     python benchmarks/convert_architectures.py                    # all, on OpenCL
-    python benchmarks/convert_architectures.py --only 'swin*' gpt2 --backend cuda
+    python benchmarks/convert_architectures.py --only 'swin*' gpt2 'keras_*' --backend cuda
     python benchmarks/convert_architectures.py --list
     python benchmarks/convert_architectures.py --models out/models --page docs/converted_models.md
 
@@ -45,8 +47,10 @@ from typing import Any
 
 import numpy as np
 
+import keras_architectures
 import machine
 from architectures import ARCHITECTURES
+from keras_architectures import KERAS_ARCHITECTURES
 from litegpu import GpuDelegate
 from litegpu.delegation.report import without_tensors
 from litegpu.runtime_abi.interpreter import interpreter
@@ -84,6 +88,11 @@ class Trial:
 
 def convert(name: str, path: Path) -> None:
     """Write the file of an architecture, and its inputs next to it (.npz, in their order)."""
+    if name in KERAS_ARCHITECTURES:
+        content, arrays = keras_architectures.convert(name)
+        np.savez(path.with_suffix(".npz"), *arrays)
+        path.write_bytes(content)
+        return
     import litert_torch
     import torch
 
@@ -270,7 +279,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--convert", nargs=2, metavar=("NAME", "FILE"), help=argparse.SUPPRESS)
     add("--attempt", type=Path, help=argparse.SUPPRESS)
     settings = parser.parse_args(arguments)
-    names = [n for n in ARCHITECTURES if any(fnmatch.fnmatch(n, p) for p in settings.only)]
+    known = (*ARCHITECTURES, *KERAS_ARCHITECTURES)
+    names = [n for n in known if any(fnmatch.fnmatch(n, p) for p in settings.only)]
     if not names:
         parser.error(f"No architecture is called {settings.only}: see --list.")
     settings.names = names

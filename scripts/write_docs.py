@@ -42,10 +42,7 @@ FOLDED = ("BROADCAST_ARGS", "RANGE", "RANK", "SHAPE", "ZEROS_LIKE")
 
 
 def _versions(op: Op) -> str:
-    highest = f"1–{op.max_version}" if op.max_version > 1 else "1"
-    if op.quantized_version > op.max_version:
-        return f"{highest}, quantized –{op.quantized_version}"
-    return highest
+    return f"1–{op.max_version}" if op.max_version > 1 else "1"
 
 
 def ops_page() -> str:

@@ -145,20 +145,19 @@ def test_without_quantization_floats_beside_quantized_weights_stay_on_the_cpu() 
     assert "ENABLE_QUANT" in check_support(graph, None).reasons[0]
 
 
-@pytest.mark.parametrize(("version", "highest"), [(14, 9), (15, 14)])
-def test_versions_that_quantization_brings_are_accepted_with_it(version: int, highest: int) -> None:
-    weights = Value(
-        1, "weights", (4, 3), DType.INT8, np.ones((4, 3), "int8"), False, Quantization((0.5,), (0,))
-    )
+@pytest.mark.parametrize("kind", ["int8", "float32"])
+def test_versions_are_those_of_the_runtime_for_all_types(kind: str) -> None:
+    """Converters write the version of quantized weights also for those that they left floats."""
+    scales = Quantization((0.5,), (0,)) if kind == "int8" else None
+    weights = Value(1, "weights", (4, 3), DType(kind), np.ones((4, 3), kind), False, scales)
     values = {0: value(0, (2, 3)), 1: weights, 2: value(2, (2, 4))}
-    graph = Graph(values, (Node(0, "FULLY_CONNECTED", version, (0, 1), (2,)),), (), ())
-    reason = f"Max version supported: {highest}. Requested version {version}."
-    for quantized in ("exact", "float"):
-        expected = {} if highest == 9 else {0: reason}
-        assert check_support(graph, quantized).reasons == expected
-    assert check_support(graph, None).reasons == {
-        0: f"Max version supported: 9. Requested version {version}."
-    }
+    for version, reason in ((14, None), (15, "Max version supported: 14. Requested version 15.")):
+        graph = Graph(values, (Node(0, "FULLY_CONNECTED", version, (0, 1), (2,)),), (), ())
+        expected = {} if reason is None else {0: reason}
+        for quantized in ("exact", "float"):
+            assert check_support(graph, quantized).reasons == expected
+        if kind == "float32":
+            assert check_support(graph, None).reasons == expected
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,7 @@ def _with_types(op: str, base: bytes, types: Mapping[str, str], scaled: bool) ->
             tensor.quantization.zeroPoint = np.array([0], np.int64)
     known = find(op)
     if known is not None:
-        quantized = known.quantized_version if scaled else 0
-        model.operatorCodes[node.opcodeIndex].version = max(known.max_version, quantized)
+        model.operatorCodes[node.opcodeIndex].version = known.max_version
     return pack(model)
 
 

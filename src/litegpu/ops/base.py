@@ -227,8 +227,6 @@ class Op(OpFacts, ABC):
     """An operation that has kernels. Subclasses are registered by `register`."""
 
     max_version: ClassVar[int]
-    quantized_version: ClassVar[int] = 0
-    """The highest version that only quantized tensors require, if it is above `max_version`."""
     internal: ClassVar[bool] = False
     """Whether only litegpu creates such nodes, and no model contains one."""
 

@@ -85,8 +85,7 @@ class Conv2D(Op):
     """2-D convolution: stride, dilation, groups, bias, activation; weights may be computed."""
 
     name = "CONV_2D"
-    max_version = 6
-    quantized_version = 8
+    max_version = 8
     traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED | Trait.CONTRACTION | Trait.WINDOWED
     exact = OrHybrid(
         ExactConv2D(lambda graph, node: _check_geometry(graph, node)),

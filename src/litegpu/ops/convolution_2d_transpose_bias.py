@@ -18,7 +18,6 @@ class Convolution2DTransposeBias(TransposeConv):
     name = "Convolution2DTransposeBias"
     max_version = 2
     shape_operands = ()
-    quantized_version = 0
     exact = None
 
     def flops(self, graph: Graph, node: Node) -> int:

@@ -20,8 +20,7 @@ class DepthwiseConv2D(Op):
     """Depthwise convolution with stride, dilation, multiplier, bias, activation; any weights."""
 
     name = "DEPTHWISE_CONV_2D"
-    max_version = 6
-    quantized_version = 7
+    max_version = 7
     traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED | Trait.WINDOWED
     exact = OrHybrid(
         ExactDepthwise(lambda graph, node: _check_geometry(graph, node)),

@@ -18,8 +18,7 @@ class Dequantize(Op):
     """Constants are folded before any kernel is selected."""
 
     name = "DEQUANTIZE"
-    max_version = 5
-    quantized_version = 9
+    max_version = 9
     launches = 0
     traits = Trait.SAME_DATA
     exact = ExactDequantize()

@@ -26,8 +26,7 @@ class FullyConnected(Op):
     """Matrix product with weights [outputs, inputs], constant or computed; any rank of input."""
 
     name = "FULLY_CONNECTED"
-    max_version = 9
-    quantized_version = 14
+    max_version = 14
     traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED | Trait.CONTRACTION
     exact = OrHybrid(
         ExactFullyConnected(lambda graph, node: _check_geometry(graph, node)),

@@ -12,7 +12,7 @@ class L2Normalization(Softmax):
     """The channels divided by the square root of the sum of their squares, at least 1e-6."""
 
     name = "L2_NORMALIZATION"
-    quantized_version = 0
+    max_version = 2
     cpu_bytes_per_second = 15e9
     reduced = ("sums",)
     exact_rows = ExactL2Normalization

@@ -12,6 +12,6 @@ class LogSoftmax(Softmax):
     """The logarithm of softmax, over the channels."""
 
     name = "LOG_SOFTMAX"
-    quantized_version = 0
+    max_version = 2
     cpu_bytes_per_second = 5e9
     exact_rows = ExactLogSoftmax

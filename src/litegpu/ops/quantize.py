@@ -15,8 +15,7 @@ class Quantize(Op):
     """Becomes epilogue ops of the kernel before it; all of its nodes have quantized tensors."""
 
     name = "QUANTIZE"
-    max_version = 3
-    quantized_version = 6
+    max_version = 6
     launches = 0
     takes = (types.Types(types.QUANTIZED_TYPES | types.FLOATS.dtypes | {DType.INT32}),)
     gives = types.Types(types.QUANTIZED_TYPES | {DType.INT32})

@@ -45,8 +45,7 @@ class ResizeBilinear(Op):
     """Bilinear resize of H and W."""
 
     name = RESIZE_BILINEAR
-    max_version = 3
-    quantized_version = 4
+    max_version = 4
     traits = Trait.CONVEX | Trait.RESIZES
     cpu_bytes_per_second = 14e9
     shape_operands = (1,)

@@ -28,8 +28,7 @@ class Softmax(Op):
     """exp(beta * (x - max)) / sum, over the channels."""
 
     name = "SOFTMAX"
-    max_version = 2
-    quantized_version = 4
+    max_version = 4
     cpu_bytes_per_second: ClassVar[float] = 10e9
     reduced: ClassVar[tuple[str, ...]] = ("sums", "maxima")
     """The values that the work items of a row exchange."""

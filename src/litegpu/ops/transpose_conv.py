@@ -39,8 +39,7 @@ class TransposeConv(Op):
     """Transposed convolution: stride, padding, bias, activation; weights may be computed."""
 
     name = "TRANSPOSE_CONV"
-    max_version = 4
-    quantized_version = 5
+    max_version = 5
     shape_operands: ClassVar[tuple[int, ...]] = (_SHAPE,)
     traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED | Trait.TRANSPOSED
     exact: ClassVar[Exact | None] = OrHybrid(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from litegpu.errors import LitegpuError
-from litegpu.graph import DType, Node, Value
+from litegpu.graph import DType, Node, Quantization, Value
 from litegpu.runtime_abi.enums import DTYPES, TfLiteType
+from litegpu.runtime_abi.params import BIAS_TYPE, BIAS_TYPE_SINCE
 
 if TYPE_CHECKING:
     from litegpu.zoo.writer import ModelWriter, TensorRef
@@ -36,11 +39,16 @@ OPTIONS = {
     "stride_width": "stride_w",
 }
 """File options by the names of parameters, if these differ."""
-_NEWER = frozenset({"quantized_bias_type"})
+_NEWER = frozenset({BIAS_TYPE})
 """Options that are read only from newer versions of nodes: see `params`."""
 _TYPES = _NEWER | {"idx_out_type", "in_data_type", "out_data_type", "out_type", "output_type"}
 NO_PARAMETERS = frozenset({"quant_spec"})
 """Options that the runtime's parameter structs lack."""
+
+
+def runtime() -> ModuleType | None:
+    """Return the runtime that this process has loaded, None in programs that are not Python's."""
+    return next(filter(None, map(sys.modules.get, RUNTIMES)), None)
 
 
 def compute(
@@ -52,15 +60,15 @@ def compute(
     its results have more than `most_bytes`, and if this process has loaded no runtime, or one that
     cannot write such a model.
     """
-    runtime = next(filter(None, map(sys.modules.get, RUNTIMES)), None)
-    resolvers = getattr(runtime, "OpResolverType", None)
-    if runtime is None or resolvers is None or node.op in _RANDOM:
+    loaded = runtime()
+    resolvers = getattr(loaded, "OpResolverType", None)
+    if loaded is None or resolvers is None or node.op in _RANDOM:
         return None
     try:
         content = _written(node, values)
         if content is None:
             return None
-        interpreter = runtime.Interpreter(
+        interpreter = loaded.Interpreter(
             model_content=content,
             num_threads=1,
             experimental_op_resolver_type=resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
@@ -74,6 +82,35 @@ def compute(
         return [interpreter.get_tensor(each["index"]) for each in interpreter.get_output_details()]
     except (LitegpuError, RuntimeError, TypeError, ValueError):
         return None
+
+
+@functools.cache
+def sums_without_bias(stated: int) -> TfLiteType | None:
+    """Return in which type FULLY_CONNECTED adds up products of INT16 without a bias.
+
+    `stated` is the code of the type that the node states. None if this process has loaded no
+    runtime, or one that does not have the parameter. The runtime computes 85 * 0.75 / 128, which
+    is below a half: sums of 32 bits are rounded before they are shifted, and give 1.
+    """
+    one, factor = Quantization((1.0,), (0,)), Quantization((0.75 / 128,), (0,))
+    values = {
+        0: Value(0, "", (1, 1), DType.INT16, np.array([[85]], np.int16), quantization=one),
+        1: Value(1, "", (1, 1), DType.INT8, np.array([[1]], np.int8), quantization=factor),
+        2: Value(2, "", (1, 1), DType.INT16, quantization=one),
+    }
+    options = {
+        "activation": "none",
+        "weights_format": 0,
+        "keep_num_dims": False,
+        "asymmetric_quantize_inputs": False,
+        BIAS_TYPE: stated,
+    }
+    op = "FULLY_CONNECTED"
+    node = Node(0, op, BIAS_TYPE_SINCE[op], (0, 1), (2,), options)
+    found = compute(node, values, 2)
+    if found is None:
+        return None
+    return TfLiteType.INT32 if found[0].item() else TfLiteType.INT64
 
 
 def _bytes_of(interpreter: Any) -> int:
@@ -113,7 +150,7 @@ def options_of(node: Node) -> dict[str, Any] | None:
     """Return a node's options as in a file; None if a parameter is not known."""
     from litegpu.zoo import schema
 
-    names = set(schema.option_names(node.op) - NO_PARAMETERS - _NEWER)
+    names = set(schema.option_names(node.op) - NO_PARAMETERS - _NEWER) | _NEWER & {*node.params}
     found = {}
     for name, value in node.params.items():
         name = OPTIONS.get(name, name)

@@ -76,7 +76,9 @@ _BLOCK = _fields("int32", "block_size")
 _CLIPS = _fields("float", "cell_clip", "proj_clip")
 _DILATIONS = _fields("int32", "dilation_width_factor", "dilation_height_factor")
 _STRIDES = _fields("int32", "stride_width", "stride_height")
-_BIAS_TYPE = _fields("int32", "quantized_bias_type")
+BIAS_TYPE = "quantized_bias_type"
+"""The parameter that older runtimes do not allocate."""
+_BIAS_TYPE = _fields("int32", BIAS_TYPE)
 _ADD = (*_ACTIVATION, *_fields("bool", "pot_scale_int16"))
 _ARG = _fields("int32", "output_type")
 _CONV_3D = (
@@ -219,7 +221,8 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
 }
 """Fields of each op's struct, in C order, as (name, kind); ops without parameters are absent."""
 
-_BIAS_TYPE_SINCE = {"CONV_2D": 8, "FULLY_CONNECTED": 11, "TRANSPOSE_CONV": 5}
+BIAS_TYPE_SINCE = {"CONV_2D": 8, "FULLY_CONNECTED": 11, "TRANSPOSE_CONV": 5}
+"""The versions of nodes that only runtimes with `BIAS_TYPE` have."""
 """The versions from which on structs have the type of the bias."""
 
 
@@ -246,7 +249,7 @@ def read_params(op_name: str, address: int | None, version: int) -> dict[str, Pa
         return {}
     struct = STRUCTURES[op_name].from_address(address)
     fields = PARAMS[op_name]
-    if version < _BIAS_TYPE_SINCE.get(op_name, 0):
+    if version < BIAS_TYPE_SINCE.get(op_name, 0):
         fields = fields[: -len(_BIAS_TYPE)]
     values = {
         name: _convert(kind, getattr(struct, name)) for name, kind in fields if kind != "address"

@@ -16,7 +16,7 @@ from litegpu.graph import ABSENT, Blockwise, DType, Graph, Node, Quantization, V
 from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.runtime_abi.enums import DTYPES, AllocationType, QuantizationType, TfLiteType
 from litegpu.runtime_abi.opcodes import CUSTOM, name_of
-from litegpu.runtime_abi.params import read_params
+from litegpu.runtime_abi.params import BIAS_TYPE, BIAS_TYPE_SINCE, ParamValue, read_params
 from litegpu.runtime_abi.sparse import densify, read_sparsity
 from litegpu.runtime_abi.structs import (
     TfLiteAffineQuantization,
@@ -32,6 +32,7 @@ UPGRADE = "Known to work are ai-edge-litert 1.0 and newer, and tflite-runtime 2.
 """The remedy when the runtime does not support an interface."""
 
 _MOST_ELEMENTS = 1 << 40
+_MATRIX = "FULLY_CONNECTED"
 _TENSOR_SIZE = ctypes.sizeof(TfLiteTensor)
 
 
@@ -122,15 +123,42 @@ def _read_node(context: int, index: int, budget: ReadBudget) -> Node:
     node, registration = node_at(context, index)
     code = registration.builtin_code
     name = budget.shown_name(registration.custom_name) if code == CUSTOM else name_of(code)
+    inputs = budget.integers(node.inputs)
+    params = read_params(name, node.builtin_data, registration.version)
+    if name == _MATRIX and _sums_without_bias(context, inputs):
+        params |= _type_of_sums(node.builtin_data, registration.version)
     return Node(
         index=index,
         op=name,
         version=registration.version,
-        inputs=budget.integers(node.inputs),
+        inputs=inputs,
         outputs=budget.integers(node.outputs),
-        params=read_params(name, node.builtin_data, registration.version),
+        params=params,
         custom=budget.custom(node.custom_initial_data, node.custom_initial_data_size),
     )
+
+
+def _sums_without_bias(context: int, inputs: Sequence[int]) -> bool:
+    """Whether a product of matrices has activations of 16 bits and no bias."""
+    struct = TfLiteContext.from_address(context)
+    if not inputs or not 0 <= inputs[0] < struct.tensors_size or [*inputs[2:3]] not in ([], [-1]):
+        return False
+    return bool(tensor_at(struct.tensors or 0, inputs[0]).type == TfLiteType.INT16)
+
+
+def _type_of_sums(address: int | None, version: int) -> dict[str, ParamValue]:
+    """Return the type in which the runtime adds up products without a bias; NOTYPE if unknown.
+
+    Converters state the type of an absent bias also in nodes of versions that do not have it.
+    """
+    from litegpu.runtime_abi import kernels
+
+    if kernels.sums_without_bias(TfLiteType.INT64) is None:  # it may not have the parameter
+        is_old = kernels.runtime() is not None and version < BIAS_TYPE_SINCE[_MATRIX]
+        return {} if is_old else {BIAS_TYPE: TfLiteType.NOTYPE}
+    stated: Any = read_params(_MATRIX, address, BIAS_TYPE_SINCE[_MATRIX])[BIAS_TYPE]
+    found = kernels.sums_without_bias(stated)
+    return {BIAS_TYPE: TfLiteType.NOTYPE if found is None else found}
 
 
 def _read_value(index: int, tensor: TfLiteTensor, budget: ReadBudget) -> Value:

@@ -126,6 +126,8 @@ class QuantizedMatrix(Weighted):
         version = {"int8": 4, "uint8": 1, "int16": 7}[self.dtype] if self.has_bias else 7
         if self.has_bias or self.states_bias:
             options, version = self.typed(options, version)
+        if self.states_bias and self.bias == "int64":  # as converters do, with an old version
+            options["quantized_bias_type"] = "INT64"
         operands = [x, weights, bias] if self.has_bias else [x, weights]
         result = self.result(sheet, self.inputs)
         computed = sheet.op("FULLY_CONNECTED", operands, options, version, self.dtype, result)
@@ -230,4 +232,7 @@ CASES = [
     QuantizedMatrix(dtype="int16", bits=4, inputs=32, outputs=8),
     QuantizedMatrix(dtype="int16", bits=2, per_channel=True, bias="int64", batch=2),
     QuantizedMatrix(dtype="int16", has_bias=False, states_bias=True, batch=3),
+    QuantizedMatrix(
+        dtype="int16", has_bias=False, states_bias=True, bias="int64", kind=POWER, batch=31
+    ),
 ]

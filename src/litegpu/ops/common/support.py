@@ -197,7 +197,7 @@ def check_node(
     if _missing(node, graph.values):
         return "It refers to tensors that the model does not have.", ()
     try:
-        reason = _reason(graph, node, op, quantized)
+        reason = _reason(graph, node, op)
         shapes = () if reason else op.infer(graph, node)
     except OperationError as error:
         return str(error), ()
@@ -211,14 +211,11 @@ def check_node(
     return reason, shapes
 
 
-def _reason(graph: Graph, node: Node, op: Op, quantized: QuantizedMode | None) -> str:
+def _reason(graph: Graph, node: Node, op: Op) -> str:
     if late := _late(graph, node):
         return late
-    highest = op.max_version
-    if quantized is not None and _has_scales(graph, node):
-        highest = max(highest, op.quantized_version)
     reason = checks.first_of(
-        checks.version(node, highest), checks.shapes(graph, node, op.may_be_empty)
+        checks.version(node, op.max_version), checks.shapes(graph, node, op.may_be_empty)
     )
     if not reason and op.exact is not None and types.is_quantized(graph, node):
         return op.exact.check(graph, node)
@@ -227,12 +224,6 @@ def _reason(graph: Graph, node: Node, op: Op, quantized: QuantizedMode | None) -
     if not reason:
         reason = types.check(graph, node, op.takes, op.gives, op.states(node))
     return reason
-
-
-def _has_scales(graph: Graph, node: Node) -> bool:
-    """Whether a node has quantized tensors, be they seen as floats."""
-    values = (graph.values[v] for v in (*node.inputs, *node.outputs) if v != ABSENT)
-    return any(value.quantization or value.blockwise for value in values)
 
 
 def _computes_shapes(graph: Graph, node: Node, from_shapes: Set[int]) -> bool:

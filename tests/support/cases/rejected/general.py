@@ -15,7 +15,7 @@ from cases.rejected.base import (
 _WRONG_TYPE = "OP is supported, but tensor type/shape isn't compatible: tensor "
 
 CASES = (
-    Rejected("CONV_2D", CONV, version=9, reason="Max version supported: 6. Requested version 9."),
+    Rejected("CONV_2D", CONV, version=9, reason="Max version supported: 8. Requested version 9."),
     Rejected(
         "ADD",
         (floats(6), floats(6)),

@@ -177,8 +177,8 @@ CASES = (
     Rejected(
         "TRANSPOSE_CONV",
         (_SHAPE, _TAPS, IMAGE),
-        version=5,
-        reason="Max version supported: 4. Requested version 5.",
+        version=6,
+        reason="Max version supported: 5. Requested version 6.",
     ),
     Rejected(
         "TRANSPOSE_CONV",
