@@ -106,9 +106,9 @@ def test_a_wrong_kernel_is_found_and_its_layer_remains(
     assert [each["op_name"] for each in details] == ["TANH"]
 
 
-# Three hundred of them
+# A hundred and fifty of them
 
-_SHARES, _SHARE, _RUN = 10, 30, 15
+_SHARES, _SHARE, _RUN = 5, 30, 15
 """How many tests share the networks, how many each has, and one of how many of these it runs."""
 
 
