@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,21 +108,18 @@ def reference(model: Trained) -> Reference:
 
 
 def precisions(model: Trained, device: DeviceInfo) -> Sequence[str]:
-    """Return both for a GPU. Of the devices that a CPU plays, two have one each.
+    """Return both for a GPU. Of the devices that a CPU plays, one has one of them.
 
-    These are the first and another one, which changes with the model, as does the precision that
-    the first has. Where there is one such device alone, it has both. Large models are left to the
-    first of them, at one precision.
+    Models are dealt out in their order, so that each device has both. Where there is one such
+    device alone, it has both of each model. Large models are left to the first of them.
     """
     played = [each for each in first_devices() if each.software]
     if turns.ALL or not device.software or (len(played) == 1 and not model.large):
         return PRECISIONS
-    first, *others = played
-    place, begins = divmod(turns.turn(model.name, 2 * max(len(others), 1)), 2)
-    takers = [first] if model.large else [first, *others[place : place + 1]]
-    if device not in takers:
+    begins, place = divmod(MODELS.index(model), len(played))
+    if device != (played[0] if model.large else played[place]):
         return ()
-    return (PRECISIONS[(begins + takers.index(device)) % 2],)
+    return (PRECISIONS[begins % 2],)
 
 
 @pytest.mark.real_model
@@ -155,8 +153,13 @@ def check_answers(model: Trained, device: DeviceInfo, precision: str) -> None:
 
 @pytest.mark.real_model
 @pytest.mark.long_kernels
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("model", QUANTIZED, ids=lambda model: model.name)
+@pytest.mark.parametrize(
+    ("model", "precision"),
+    itertools.product(QUANTIZED, PRECISIONS)
+    if turns.ALL
+    else zip(QUANTIZED, PRECISIONS, strict=True),
+    ids=lambda each: getattr(each, "name", each),
+)
 def test_quantized_models_are_split_and_right(model: Trained, precision: str) -> None:
     wanted = reference(model)
     answers = device_answers(
