@@ -275,7 +275,7 @@ def begun(server: Server, size: int) -> socket.socket:
 def test_limits_of_waiting_requests_and_the_end(folder: Path) -> None:
     pending = 'litegpu_requests_pending{model="plain",version="1"}'
     path = f"{MODELS[0]}/infer"
-    flags = ("--max_queue=4", "--max_memory_mb=0.001", "--drain_timeout=3")
+    flags = ("--max_queue=4", "--max_memory_mb=0.001", "--drain_timeout=8")
     with serving(folder, "plain.tflite", CPU, *flags) as server:
         request = {**given([ROW]), "parameters": {"timeout": 1}}
         status, answer = server.json("POST", path, request)
@@ -322,7 +322,7 @@ def test_slow_requests_and_slow_readers_end(folder: Path) -> None:
     writer.output(writer.op("ADD", [x, row], [(1 << 20, 4)]))
     (folder / "large.tflite").write_bytes(writer.build())
     body, headers = binary([ROW])
-    with serving(folder, "plain.tflite", "large.tflite", CPU, "--timeout=2") as server:
+    with serving(folder, "plain.tflite", "large.tflite", CPU, "--timeout=4") as server:
         pending = 'litegpu_requests_pending{model="large",version="1"}'
         lines = {"content-length": str(len(body)), **headers}
         start = POST.replace(b"plain", b"large")
