@@ -17,7 +17,6 @@ import pytest
 from c_compiler import compiler
 from containers import bundle
 from eval_models import detector
-from litegpu import zoo
 from litegpu.tools import cli
 from litegpu.tools.picture_flag import (
     default_picture,
@@ -25,7 +24,7 @@ from litegpu.tools.picture_flag import (
 from litegpu.zoo.containers import Section, litertlm
 from places import ROOT, SOURCE
 from seeing_models import clip
-from small_models import keywords
+from small_models import classifier, keywords
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 NO_HOME = Path("/proc/home" if sys.platform == "linux" else Path(__file__) / "home")
@@ -67,7 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(default_picture(), tmp_path / "picture.jpg")
     (tmp_path / "pictures").mkdir(exist_ok=True)
     shutil.copy(default_picture(), tmp_path / "pictures")
-    (tmp_path / "model.tflite").write_bytes(zoo.load("zoo:mobilenet_v1_0.25_128"))
+    (tmp_path / "model.tflite").write_bytes(classifier())
     (tmp_path / "keywords.tflite").write_bytes(keywords())
     add_containers(tmp_path, (tmp_path / "model.tflite").read_bytes())
     add_evaluation(tmp_path)

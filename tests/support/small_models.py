@@ -81,6 +81,22 @@ def fully_convolutional(shape: Shape = (1, 9, 7, 3), *, float16_weights: bool = 
     return writer.build()
 
 
+def classifier() -> bytes:
+    """Return a model that classifies pictures, float32[1, 128, 128, 3] to [1, 1001].
+
+    The last weights are large enough to be halves at fp16.
+    """
+    writer = ModelWriter()
+    x = convolution(writer, writer.input((1, 128, 128, 3)), 8, stride=4, seed=1)
+    x = pool(writer, convolution(writer, x, 128, stride=2, seed=2))
+    axes = writer.constant(np.array([1, 2], np.int32), name="axes")
+    mean = writer.op("MEAN", [x, axes], [(1, 128)], options={"keep_dims": False})
+    operands = [mean, writer.weights(random(1001, 128), name="weights")]
+    scores = writer.op("FULLY_CONNECTED", operands, [(1, 1001)])
+    writer.output(writer.op("SOFTMAX", [scores], [scores.shape], options={"beta": 1.0}))
+    return writer.build()
+
+
 def spectrogram(writer: ModelWriter, sound: TensorRef, shape: Shape) -> TensorRef:
     """Add AudioSpectrogram, a custom operation of the runtime that litegpu leaves to the CPU.
 
