@@ -25,7 +25,7 @@ def mismatch(expected: Array, got: Array, limit: float) -> str:
         return f"{got.dtype} instead of {expected.dtype}"
     if expected.dtype == np.complex64:
         expected, got = expected.view(np.float32), got.view(np.float32)
-    if expected.dtype != np.float32:
+    if expected.dtype.kind != "f":
         limit = 0.0  # integers and truth values are exact
     lost = np.isfinite(expected) & ~np.isfinite(got)
     if np.any(lost):

@@ -160,9 +160,10 @@ bool less(ivec2 a, ivec2 b) { return a.y == b.y ? uint(a.x) < uint(b.x) : a.y < 
 bool same(ivec2 a, ivec2 b) { return a.x == b.x && a.y == b.y; }
 ivec2 pick(bool c, ivec2 a, ivec2 b) { return ivec2(c ? a.x : b.x, c ? a.y : b.y); }
 ivec2 magnitude(ivec2 a) { return pick(a.y < 0, sub(ivec2(0), a), a); }
-ivec2 floor_rest_of_long(ivec2 a, ivec2 b) {
-    /* One bit of the dividend after the other; by 0, nothing is left. */
-    ivec2 by = magnitude(b), all = magnitude(a), rest = ivec2(0);
+/* What is left of the magnitudes, and their quotient; by 0, nothing is left. */
+ivec4 divide_long(ivec2 a, ivec2 b) {
+    ivec2 by = magnitude(b), all = magnitude(a), rest = ivec2(0), quotient = ivec2(0);
+    /* One bit of the dividend after the other. */
     for (int k = 63; k >= 0; k -= 1) {
         uint bit = (uint(k > 31 ? all.y : all.x) >> uint(k & 31)) & 1u;
         bool full = rest.y < 0;
@@ -172,8 +173,18 @@ ivec2 floor_rest_of_long(ivec2 a, ivec2 b) {
         bool reached = !less(ivec2(rest.x, rest.y ^ (-2147483647 - 1)),
                              ivec2(by.x, by.y ^ (-2147483647 - 1)));
         rest = pick(full || reached, sub(rest, by), rest);
+        int one = full || reached ? 1 << uint(k & 31) : 0;
+        quotient = quotient | (k > 31 ? ivec2(0, one) : ivec2(one, 0));
     }
-    rest = pick(same(b, ivec2(0)), ivec2(0), rest);
+    return ivec4(pick(same(b, ivec2(0)), ivec2(0), rest), quotient);
+}
+ivec2 floor_quotient_of_long(ivec2 a, ivec2 b) {
+    ivec4 found = divide_long(a, b);
+    ivec2 down = add(found.zw, ivec2(same(found.xy, ivec2(0)) ? 0 : 1, 0));
+    return pick((a.y < 0) != (b.y < 0), sub(ivec2(0), down), found.zw);
+}
+ivec2 floor_rest_of_long(ivec2 a, ivec2 b) {
+    ivec2 rest = divide_long(a, b).xy;
     rest = pick(a.y < 0, sub(ivec2(0), rest), rest);
     bool low = !same(rest, ivec2(0)) && (rest.y < 0) != (b.y < 0);
     return pick(low, add(rest, b), rest);
@@ -271,6 +282,7 @@ Long4 LANES4_I64(Long4 a, int left, ivec2 fill) {
     + _of("Long4", "AND4_I64", "Long4 a, Long4 b", "a.{0} & b.{0}")
     + _of("Long4", "MIN4_I64", "Long4 a, Long4 b", "pick(less(b.{0}, a.{0}), b.{0}, a.{0})")
     + _of("Long4", "MAX4_I64", "Long4 a, Long4 b", "pick(less(a.{0}, b.{0}), b.{0}, a.{0})")
+    + _of("Long4", "FLOOR_DIV4_I64", "Long4 a, Long4 b", "floor_quotient_of_long(a.{0}, b.{0})")
     + _of("Long4", "FLOOR_MOD4_I64", "Long4 a, Long4 b", "floor_rest_of_long(a.{0}, b.{0})")
     + _of("Long4", "CAST4_F32_I64", "vec4 a", "whole_long(a.{0})")
     + _of("float4", "CAST4_I64_F32", "Long4 a", "nearest_float(a.{0})")

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from litegpu.codegen import register_of
 from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY, NewValue, Op, Shape, add
 from litegpu.ops.common import checks, facts
@@ -22,10 +21,10 @@ from litegpu.ops.common.functions import (
     STABLEHLO,
     UNARY,
     activation_epilogue,
-    cast_name,
     function_of,
+    wraps,
 )
-from litegpu.ops.common.types import STORABLE, is_quantized
+from litegpu.ops.common.types import is_quantized
 from litegpu.ops.exact.elementwise import EXACT_BINARY
 from litegpu.ops.exact.unary import EXACT_UNARY
 
@@ -43,15 +42,22 @@ class _Elementwise(Op):
             return None
         return facts.integers(exact, graph, node, operands)
 
+    def attributes(self, graph: Graph, node: Node) -> tuple[tuple[str, float], ...]:
+        """Return the numbers that the expression refers to by their names."""
+        bits = 8 * np.dtype(graph.values[node.inputs[0]].dtype.value).itemsize
+        known = {"last_bit": bits - 1}
+        return tuple(
+            (name, known[name] if name in known else float(node.params[name]))
+            for name in self.function.params
+        )
+
     def wraps(self, graph: Graph, node: Node) -> tuple[EpilogueOp, ...]:
         """Return how results of fewer than 32 bits wrap around or are rounded."""
         dtype = graph.values[node.outputs[0]].dtype
-        grows = self.function.grows or dtype is DType.FLOAT16
-        if dtype in STORABLE.dtypes or not grows:
+        if not self.function.grows and dtype is not DType.FLOAT16:
             return ()
-        wrap = EpilogueOp(cast_name(register_of(dtype), dtype))
         clamps = dtype is DType.FLOAT16 and "activation" in node.params
-        return (wrap, EpilogueOp(FINITE_HALF)) if clamps else (wrap,)
+        return (*wraps(dtype), *((EpilogueOp(FINITE_HALF),) if clamps else ()))
 
 
 class Unary(_Elementwise):
@@ -74,7 +80,7 @@ class Unary(_Elementwise):
         return (graph.values[node.inputs[0]].shape,)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        attributes = tuple((name, float(node.params[name])) for name in self.function.params)
+        attributes = self.attributes(graph, node)
         epilogue_op = EpilogueOp(function_of(graph, node), attributes=attributes)
         epilogue = (epilogue_op, *self.wraps(graph, node))
         return (Node(node.index, COPY, 1, node.inputs, node.outputs, epilogue=epilogue),)
@@ -112,16 +118,21 @@ class Binary(_Elementwise):
         operand = SELF if running == other else other
         function = function_of(graph, node)
         bounds = activation_epilogue(node.params, integer=function != node.op)
-        epilogue_op = EpilogueOp(function, (operand,), position)
+        attributes = self.attributes(graph, node)
+        epilogue_op = EpilogueOp(function, (operand,), position, attributes)
         epilogue = (epilogue_op, *self.wraps(graph, node), *bounds)
         return fit.around(Node(node.index, COPY, 1, (running,), node.outputs, epilogue=epilogue))
+
+
+_REAL_TYPES = (DType.FLOAT32, DType.FLOAT16, DType.BOOL)
 
 
 def _check_integers(graph: Graph, node: Node) -> str:
     """Require of integers an activation that the CPU applies to them."""
     found = node.params.get("activation", "none")
-    integer = function_of(graph, node) != node.op
-    if not integer or found == "none" or ACTIVATIONS[found] in BOUNDED_INTEGERS:
+    dtype = graph.values[node.inputs[0]].dtype
+    bounded = ACTIVATIONS[found] in BOUNDED_INTEGERS and dtype is not DType.UINT32
+    if dtype in _REAL_TYPES or found == "none" or bounded:
         return ""
     return f"Fused activation {found} of integers, which the CPU leaves out."
 
@@ -130,8 +141,9 @@ class Gelu(Unary):
     """x times the normal distribution function; `approximate` computes that by tanh."""
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        epilogue_op = EpilogueOp("GELU_TANH" if node.params["approximate"] else "GELU")
-        return (Node(node.index, COPY, 1, node.inputs, node.outputs, epilogue=(epilogue_op,)),)
+        name = "GELU_TANH" if node.params["approximate"] else "GELU"
+        epilogue = (EpilogueOp(name), *self.wraps(graph, node))
+        return (Node(node.index, COPY, 1, node.inputs, node.outputs, epilogue=epilogue),)
 
 
 class Prelu(Binary):
@@ -148,7 +160,7 @@ class Stablehlo(Binary):
         return checks.first_of(
             super().check(graph, node),
             lambda: _check_shapes(graph, node),
-            lambda: check_unscaled(graph, node),
+            lambda: checks.unscaled(graph, node),
         )
 
 
@@ -157,12 +169,6 @@ def _check_shapes(graph: Graph, node: Node) -> str:
     if first == second:
         return ""
     return f"Operands of {list(first)} and {list(second)} are not of one shape."
-
-
-def check_unscaled(graph: Graph, node: Node) -> str:
-    """Require tensors without scales, which the CPU ignores."""
-    scaled = [v for v in (*node.inputs, *node.outputs) if graph.values[v].quantization is not None]
-    return f"tensor {scaled[0]} has a scale, which this operation ignores." if scaled else ""
 
 
 for _name, _function in UNARY.items():

@@ -4,18 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from litegpu.codegen import FLOAT, INT, Register, literal, register_of
-from litegpu.graph import DType, Graph, Node
-from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add, constant_list
+from litegpu.graph import DType, EpilogueOp, Graph, Node
+from litegpu.ops.base import (
+    COPY,
+    KernelRequest,
+    LowerContext,
+    NewValue,
+    Op,
+    Shape,
+    add,
+    constant_list,
+)
 from litegpu.ops.common import checks, facts
 from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.functions import cast_name
 from litegpu.ops.common.traits import Trait
-from litegpu.ops.common.types import BOOLS, FLOATS, INTEGER_TYPES, INTEGERS, NUMBERS, SCALED, Types
+from litegpu.ops.common.types import (
+    BOOLS,
+    FLOATS,
+    INTEGER_TYPES,
+    INTEGERS,
+    NUMBERS,
+    QUANTIZED_TYPES,
+    SCALED,
+    Types,
+    is_quantized,
+)
 from litegpu.ops.common.units import Unit
 from litegpu.ops.common.work_groups import shared_items
 from litegpu.ops.exact.reduce import ExactMean, ExactSum
@@ -44,12 +64,29 @@ class Kind:
     """NumPy's function of the same meaning, for integers and bools."""
     integer: str = ""
     """How two registers of integers are combined, whose words end in {k}."""
+    partial: Mapping[DType, DType] = field(default_factory=dict)
+    """The types of what integers are combined to before the result, where it is another one."""
+
+
+def _mean(data: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    """Return the mean of integers, whose sums wrap around, towards zero."""
+    sums = np.sum(data, axis=axis, keepdims=keepdims, dtype=np.int64)
+    count = data.size // max(sums.size, 1)
+    return np.asarray(np.where(sums < 0, -(-sums // count), sums // count))
 
 
 _COMPARED = Types(SCALED.dtypes | INTEGER_TYPES, common=True)
 
 KINDS: Mapping[str, Kind] = {
-    "MEAN": Kind("{a} + {b}", 0.0, average=True, traits=Trait.CONVEX),
+    "MEAN": Kind(
+        "{a} + {b}",
+        0.0,
+        average=True,
+        types=NUMBERS,
+        traits=Trait.CONVEX,
+        exact=_mean,
+        partial=dict.fromkeys(INTEGER_TYPES, DType.INT64),
+    ),
     "REDUCE_ALL": Kind("MIN4({a}, {b})", 1.0, max_version=1, types=BOOLS, exact=np.all),
     "REDUCE_ANY": Kind("MAX4({a}, {b})", 0.0, max_version=1, types=BOOLS, exact=np.any),
     "REDUCE_MAX": Kind(
@@ -68,7 +105,16 @@ KINDS: Mapping[str, Kind] = {
         exact=np.min,
         integer="MIN4{k}({a}, {b})",
     ),
-    "REDUCE_PROD": Kind("{a} * {b}", 1.0, in_order=True, max_version=2, exact=np.prod),
+    "REDUCE_PROD": Kind(
+        "{a} * {b}",
+        1.0,
+        in_order=True,
+        max_version=2,
+        types=_COMPARED,
+        exact=np.prod,
+        integer="MUL4{k}({a}, {b})",
+        partial=dict.fromkeys(QUANTIZED_TYPES, DType.INT32),
+    ),
     "SUM": Kind(
         "{a} + {b}",
         0.0,
@@ -114,7 +160,7 @@ class Reduction(Op):
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
         data, axes = operands
         function = self.kind.exact
-        if function is None or data.dtype.kind not in "ib":
+        if function is None or data.dtype.kind not in "iub" or is_quantized(graph, node):
             return None  # sums of floats depend on their order
         axis, keep = tuple(np.ravel(axes)), bool(node.params["keep_dims"])
         return facts.as_many(
@@ -126,6 +172,7 @@ class Reduction(Op):
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1,)),
             checks.integers(graph, node, 1, "The axes"),
+            lambda: self._check_scales(graph, node),
             lambda: checks.first_of(
                 *(
                     checks.axis(graph, node.inputs[0], axis)
@@ -134,6 +181,11 @@ class Reduction(Op):
             ),
         )
 
+    def _check_scales(self, graph: Graph, node: Node) -> str:
+        if self.kind.partial and self.exact is None and is_quantized(graph, node):
+            return "The CPU rounds products of scaled integers one by one."
+        return ""
+
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         shape, axes = graph.values[node.inputs[0]].shape, _axes(graph, node)
         if node.params["keep_dims"]:
@@ -141,18 +193,39 @@ class Reduction(Op):
         return (tuple(size for i, size in enumerate(shape) if i not in axes),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        return reduced(graph, node, new_value, graph.values[node.outputs[0]].dtype)
+        source, result = (graph.values[v] for v in (node.inputs[0], node.outputs[0]))
+        partial = self.kind.partial.get(source.dtype)
+        if partial is None:
+            return reduced(graph, node, new_value, result.dtype)
+        whole = replace(source, id=new_value(source.shape, dtype=partial), dtype=partial)
+        total = replace(result, id=new_value(result.shape, dtype=partial), dtype=partial)
+        values = {**graph.values, whole.id: whole, total.id: total}
+        inner = replace(node, inputs=(whole.id, *node.inputs[1:]), outputs=(total.id,))
+        end: tuple[EpilogueOp, ...] = ()
+        if self.kind.average:
+            inner, terms = replace(inner, op="SUM"), source.elements // max(result.elements, 1)
+            count = new_value((), np.array(terms, partial.value), dtype=partial)
+            end = (EpilogueOp("INTEGER_MEAN", (count,)),)
+        if partial is not result.dtype:
+            end += (EpilogueOp(cast_name(register_of(partial), result.dtype)),)
+        begin = (EpilogueOp(cast_name(register_of(source.dtype), partial)),)
+        return (
+            Node(node.index, COPY, 1, (source.id,), (whole.id,), epilogue=begin),
+            *reduced(replace(graph, values=values), inner, new_value, partial),
+            Node(node.index, COPY, 1, (total.id,), node.outputs, epilogue=end),
+        )
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
         axes: tuple[int, ...] = node.attributes.axes
         taps = math.prod(src.shape[axis] for axis in axes if axis != 3)
         channel_blocks = -(-src.channels // 4) if 3 in axes else 1
-        terms = 1 if self.kind.in_order else taps * channel_blocks // 2
+        whole = register_of(src.dtype)
+        in_order = self.kind.in_order and whole is FLOAT
+        terms = 1 if in_order else taps * channel_blocks // 2
         items = shared_items(dst.rows * dst.channel_blocks, terms, ctx)
         count = taps * (src.channels if 3 in axes else 1)
         rows = [axis for axis in axes if axis != 3]
-        whole = register_of(src.dtype)
         steps: tuple[int, ...] = node.attributes.steps
         texts = mixed_radix_texts("k", [src.shape[axis] for axis in rows])
         request = KernelRequest(
@@ -170,7 +243,7 @@ class Reduction(Op):
                 "taps": taps,
                 "channel_blocks": channel_blocks,
                 "over_channels": 3 in axes,
-                "in_order": self.kind.in_order,
+                "in_order": in_order,
                 "along": dict(zip(rows, texts, strict=True)),
                 "divisor": literal(count) if self.kind.average else "",
             },

@@ -14,8 +14,8 @@ from litegpu.graph import DType, EpilogueOp, Graph, Node
 from litegpu.ops.base import NewValue, Op, Shape, Values, constant_list, one_of, register
 from litegpu.ops.common import checks, facts
 from litegpu.ops.common.facts import OpFacts
-from litegpu.ops.common.functions import of_integers
-from litegpu.ops.common.types import INTEGER_TYPES, INTEGERS, NUMBERS, Types
+from litegpu.ops.common.functions import of_integers, wraps
+from litegpu.ops.common.types import INTEGERS, NUMBERS, QUANTIZED_TYPES, Types
 from litegpu.ops.dilate import Spacing, spread_node, spread_shape
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, MixedRadix, Source
 from litegpu.ops.reduce import ReduceAttributes
@@ -30,6 +30,7 @@ _FUNCTIONS = {
 """By their numbers in the file format: the reduction, and what joins it with the first value."""
 _OF_BODIES = {"ADD": 1, "MUL": 2, "MULTIPLY": 2, "MINIMUM": 3, "MAXIMUM": 4}
 """The same numbers by the only node of a graph, without STABLEHLO_ before its name."""
+_NUMBERS = Types(NUMBERS.dtypes | QUANTIZED_TYPES | {DType.UINT16}, common=True)
 _MOST_RANK = 6
 _MOST_TERMS = 1 << 12
 
@@ -41,7 +42,7 @@ class ReduceWindow(Op):
     name = "REDUCE_WINDOW"
     max_version = 1
     shape_operands: ClassVar[tuple[int, ...]] = (2, 3, 4)
-    takes: ClassVar[tuple[Types, ...]] = (NUMBERS, NUMBERS, INTEGERS)
+    takes: ClassVar[tuple[Types, ...]] = (_NUMBERS, _NUMBERS, INTEGERS)
     gives = None
     accepts: ClassVar[Mapping[str, Values]] = {
         "reduce_function": one_of(*_FUNCTIONS, wrong=(0, 5, 6))
@@ -64,7 +65,7 @@ class ReduceWindow(Op):
         return checks.first_of(
             checks.input_count(node, 5, 5),
             checks.operands(graph, node, (1,)),
-            checks.constant(graph, node, 1, "The first value", NUMBERS),
+            checks.constant(graph, node, 1, "The first value", _NUMBERS),
             *(
                 checks.integers(graph, node, i, name, kinds=(DType.INT64,))
                 for i, name in enumerate(names, 2)
@@ -97,7 +98,7 @@ class ReduceWindow(Op):
         attributes = IndexMapAttributes(digits, sources)
         nodes.append(Node(node.index, INDEX_MAP, 1, (spread,), (gathered,), attributes=attributes))
         reduction, join = _FUNCTIONS[windows.function]
-        name = of_integers(join) if source.dtype in INTEGER_TYPES else join
+        name = join if source.dtype is DType.FLOAT32 else of_integers(join)
         reduced = new_value((rows, 1), dtype=source.dtype)
         nodes.append(
             Node(
@@ -107,7 +108,7 @@ class ReduceWindow(Op):
                 (gathered,),
                 (reduced,),
                 attributes=ReduceAttributes((3,)),
-                epilogue=(EpilogueOp(name, (node.inputs[1],)),),
+                epilogue=(EpilogueOp(name, (node.inputs[1],)), *wraps(source.dtype)),
             )
         )
         return (*nodes, reshape_node(node, reduced, node.outputs[0]))
@@ -119,7 +120,7 @@ class StablehloReduceWindow(ReduceWindow):
 
     name = "STABLEHLO_REDUCE_WINDOW"
     shape_operands = ()
-    takes = (NUMBERS, NUMBERS)
+    takes = (_NUMBERS, _NUMBERS)
     accepts: ClassVar[Mapping[str, Values]] = {
         "padding": Values(about="any: before and after each dimension; less than 0 cuts off"),
         **dict.fromkeys(
@@ -147,7 +148,7 @@ class StablehloReduceWindow(ReduceWindow):
         return checks.first_of(
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1,)),
-            checks.constant(graph, node, 1, "The first value", NUMBERS),
+            checks.constant(graph, node, 1, "The first value", _NUMBERS),
             lambda: _check_windows(graph, node, self.windows(graph, node)),
         )
 
@@ -187,8 +188,6 @@ def _check_windows(graph: Graph, node: Node, found: _Windows) -> str:
         return (
             f"Its reduce_function {found.function} is none of a sum, product, minimum and maximum."
         )
-    if found.function == 2 and source.dtype in INTEGER_TYPES:
-        return "Products of integers are not handled."
     rank = len(source.shape)
     if not 1 <= rank <= _MOST_RANK or any(len(each) != rank for each in window):
         return f"A window of {list(window[0])} does not fit a value of {list(source.shape)}."

@@ -22,8 +22,16 @@ from litegpu.ops.base import (
     register,
 )
 from litegpu.ops.common import checks, facts
-from litegpu.ops.common.functions import FUNCTIONS, cast_name
-from litegpu.ops.common.types import INTEGERS, MOVED, NUMBERS, SHORT_NUMBERS, Types, computed_as
+from litegpu.ops.common.functions import FUNCTIONS, cast_name, wraps
+from litegpu.ops.common.types import (
+    BYTES,
+    INTEGERS,
+    MOVED,
+    SHORT_NUMBERS,
+    STORABLE,
+    Types,
+    computed_as,
+)
 from litegpu.ops.index_map import Source, index_map_node, plain, strides
 from litegpu.ops.reshape import reshape_node, reshaped
 
@@ -31,6 +39,7 @@ MOST_ROWS = 1 << 16
 """Mesa's software devices stop longer loops, and each result looks through all rows."""
 _PLACES = (DType.INT32,)
 _VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
+_SCATTERED = Types(STORABLE.dtypes | BYTES, common=True)
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -114,6 +123,7 @@ class Segments(Op):
         inner = math.prod(shape[found.joined :])
         flat = (math.prod(shape[: found.joined]), inner)
         (rows,), nodes = reshaped(graph, node, [node.inputs[found.rows]], [flat], new_value)
+        dtype = graph.values[node.inputs[found.rows]].dtype
         target = new_value((math.prod(found.axes), inner))
         joined = replace(
             node,
@@ -121,9 +131,10 @@ class Segments(Op):
             outputs=(target,),
             attributes=SegmentAttributes(
                 tuple(strides(found.axes)),
-                combine=self._combine,
-                start=self._start(register_of(graph.values[node.inputs[found.rows]].dtype)),
+                combine="LOGICAL_OR" if dtype is DType.BOOL else self._combine,
+                start=self._start(register_of(dtype)),
             ),
+            epilogue=wraps(dtype),
         )
         return (*nodes, joined, reshape_node(node, target, node.outputs[0]))
 
@@ -270,7 +281,7 @@ def _most(register: Register) -> float:
 
 
 for _op in (
-    Segments("SCATTER_ND", _scattered, rows=1, types=NUMBERS),
+    Segments("SCATTER_ND", _scattered, rows=1, types=_SCATTERED),
     Segments("SEGMENT_SUM", _sorted, sizes=None),
     Segments("UNSORTED_SEGMENT_SUM", _unsorted),
     Segments("UNSORTED_SEGMENT_PROD", _unsorted, combine="MUL", start=lambda register: 1),

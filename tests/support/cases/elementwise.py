@@ -113,6 +113,23 @@ class Halves(Case):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HalfFunction(Case):
+    """A function of float16, of which the CPU also rounds what it computes on the way."""
+
+    tolerance: ClassVar[float] = 1e-3
+
+    op: str
+    count: int = 1
+    shape: Shape = (2, 3, 2, 5)
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def write(self, sheet: Sheet) -> None:
+        """One or two inputs, one output."""
+        inputs = [sheet.input(self.shape, HalfRange(-6.0, 6.0)) for _ in range(self.count)]
+        sheet.output(sheet.op(self.op, inputs, dict(self.options), dtype="float16"))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sum(Case):
     """ADD_N of so many inputs, or of one input again and again."""
 
@@ -198,6 +215,12 @@ CASES: tuple[Case, ...] = (
     Halves(op="EQUAL", shapes=((3, 1), (4,)), values=Range(-2.0, 2.0, dtype="float16")),
     *(Halves(op=op, values=HalfRange(-6e4, 6e4)) for op in ("ADD", "MUL")),
     *(Halves(op=op, shapes=((7,),)) for op in ("NEG", "FLOOR", "ROUND")),
+    *(
+        HalfFunction(op=op, options=options)
+        for op in ("COS", "GELU", "LOGISTIC", "SIN", "TANH")
+        for options in unary_options(op)
+    ),
+    HalfFunction(op="ATAN2", count=2),
     *(
         Unary(op=op, values=values, options=options)
         for op, values in UNARY_VALUES.items()

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from cases.base import EXACT, FEW, STEPS, UNKNOWN, Case, Range, Shape, Sheet
+from cases.base import EXACT, FEW, STEPS, TRUTH, UNKNOWN, Case, Range, Shape, Sheet
 from cases.integers import Edges
 from litegpu.graph import Blockwise, Quantization
 
@@ -160,7 +160,8 @@ class Joined(Case):
 
 def _few(dtype: str) -> Range:
     """Return values whose sums and products are exact, as halves, too."""
-    return FEW if dtype == "float32" else Edges(dtype=dtype)
+    known = {"float32": FEW, "bool": TRUTH}
+    return known[dtype] if dtype in known else Edges(dtype=dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +268,10 @@ CASES: tuple[Case, ...] = (
             ((3, 2), (3, 3), (3, 3, 3, 2)),
         )
     ),
-    *(Joined(op="SCATTER_ND", indices=(6, 1), result=(3, 2, 5), dtype=d) for d in _INTEGERS),
+    *(
+        Joined(op="SCATTER_ND", indices=(6, 1), result=(3, 2, 5), dtype=d)
+        for d in (*_INTEGERS, "int8", "uint8", "bool")
+    ),
     Joined(op="SCATTER_ND", indices=(6, 1), result=(3, 2, 5), fixed=True),
     *(Joined(op="SEGMENT_SUM", dtype=dtype) for dtype in ("float32", "int32")),
     Joined(op="SEGMENT_SUM", rows=(6, 9)),

@@ -232,7 +232,7 @@ def _casts() -> Iterator[Case]:
 CASES: tuple[Case, ...] = (
     *(
         AlongAxis(op=op, dtype=dtype, axes=axes)
-        for op in ("SUM", "REDUCE_MAX", "REDUCE_MIN")
+        for op in ("SUM", "REDUCE_MAX", "REDUCE_MIN", "MEAN", "REDUCE_PROD")
         for dtype in _BOTH
         for axes in ((1,), (3,), (0, 1, 2, 3))
     ),
@@ -279,7 +279,17 @@ CASES: tuple[Case, ...] = (
     ),
     *(Arithmetic(op=op, dtype="int16") for op in ("ADD", "MAXIMUM", "MINIMUM", *COMPARISONS)),
     *(Arithmetic(op=op, dtype=d) for op in ("MAXIMUM", "MINIMUM") for d in ("int8", "uint8")),
-    *(Arithmetic(op="BITWISE_XOR", dtype=dtype) for dtype in ("uint8", "uint16")),
+    *(AlongAxis(op="REDUCE_PROD", dtype=dtype, axes=(1, 3)) for dtype in _SMALL[:3]),
+    *(
+        AlongAxis(op="MEAN", dtype=dtype, axes=axes, options=(("keep_dims", True),))
+        for dtype in _BOTH
+        for axes in ((1, 2), (-1,))
+    ),
+    *(Arithmetic(op="BITWISE_XOR", dtype=dtype) for dtype in ("uint8", "uint16", "uint32")),
+    *(Arithmetic(op="RIGHT_SHIFT", dtype=dtype) for dtype in ("uint8", "uint16")),
+    *(Arithmetic(op="MUL", dtype=dtype) for dtype in ("int16", "uint32")),
+    Arithmetic(op="MUL", dtype="int16", activation="RELU6"),
+    Arithmetic(op="MUL", dtype="int16", shapes=(_WHOLE, (5,)), constant=1),
     *(Arithmetic(op="NEG", dtype=d, shapes=(_WHOLE,)) for d in ("int8", "int16")),
     Arithmetic(op="ABS", dtype="int16", shapes=(_WHOLE,)),
     Arithmetic(op="ADD", dtype="int16", activation="RELU6"),

@@ -69,6 +69,12 @@ CASES: tuple[Case, ...] = (
     *(Windows(function=each, first=0.75) for each in ("ADD", "MUL", "MINIMUM", "MAXIMUM")),
     *(Windows(function=each, first=2, dtype="int32") for each in ("ADD", "MINIMUM", "MAXIMUM")),
     Windows(function="MAXIMUM", first=-50, dtype="int64"),
+    *(
+        Windows(function=each, first=3, dtype=dtype)
+        for each in ("ADD", "MUL", "MAXIMUM")
+        for dtype in ("int8", "uint8", "int16")
+    ),
+    *(Windows(function="MUL", first=3, dtype=dtype) for dtype in ("int32", "int64")),
     Windows(window=(1, 2, 2, 3), strides=(1, 1, 1, 1), dilations=(1, 2, 3, 1)),
     Windows(window=(1, 3, 2, 1), strides=(1, 3, 2, 2), function="MAXIMUM", first=-9.0),
     Windows(window=(2, 1, 1, 2), strides=(1, 2, 2, 1), first=1.5),
@@ -116,17 +122,6 @@ REJECTED = (
         (_X, _FIRST, _ONES, _ONES, _ONES),
         "Its reduce_function 6 is none of a sum, product, minimum and maximum.",
         params={"reduce_function": 6},
-    ),
-    Rejected(
-        "REDUCE_WINDOW",
-        (
-            Tensor(shape=(4, 5), dtype=DType.INT32),
-            Tensor(shape=(), dtype=DType.INT32, data=1),
-            *(_ONES,) * 3,
-        ),
-        "Products of integers are not handled.",
-        params={"reduce_function": 2},
-        result=DType.INT32,
     ),
     Rejected(
         "REDUCE_WINDOW",

@@ -46,6 +46,12 @@ def input_count(node: Node, lowest: int, highest: int) -> str:
     return f"Expected {wanted} inputs, but node has {len(node.inputs)} inputs."
 
 
+def unscaled(graph: Graph, node: Node) -> str:
+    """Require tensors without scales, which the CPU ignores."""
+    scaled = [v for v in (*node.inputs, *node.outputs) if graph.values[v].quantization is not None]
+    return f"tensor {scaled[0]} has a scale, which this operation ignores." if scaled else ""
+
+
 def activation(node: Node) -> str:
     """Require a fused activation that a kernel can apply."""
     found = node.params.get("activation", "none")

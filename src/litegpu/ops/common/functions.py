@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import FLOAT, INT, LONG, Register, literal
+from litegpu.codegen import FLOAT, INT, LONG, Register, literal, register_of
 from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
 from litegpu.ops.common.function import Function
 from litegpu.ops.common.types import (
@@ -79,9 +79,16 @@ _SHORT = (DType.INT8, DType.INT16)
 _FLOATS = _also(FLOATS, DType.FLOAT16)
 
 
-def _bits(expression: str, exact: Callable[..., Any], takes: Types = _SIGNED) -> Function:
+def _real(expression: str, **others: Any) -> Function:
+    return Function(expression, takes=_FLOATS, gives=None, **others)
+
+
+def _bits(
+    expression: str, exact: Callable[..., Any], takes: Types, params: tuple[str, ...] = ()
+) -> Function:
     return Function(
         expression,
+        params=params,
         takes=takes,
         gives=None,
         integer=expression,
@@ -111,11 +118,11 @@ UNARY: Mapping[str, Function] = {
         exact=np.abs,
     ),
     "CEIL": Function("CEIL4({a})"),
-    "COS": Function("COS4({a})", max_version=2, bounded=True),
+    "COS": _real("COS4({a})", max_version=2, bounded=True),
     "ELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), EXPM14({{a}}), {{a}})"),
     "EXP": Function("EXP4({a})", max_version=2),
-    "FLOOR": Function("FLOOR4({a})", takes=_FLOATS, gives=None),
-    "GELU": Function("SPLAT4(0.5f) * {a} * ERFC4({a} * SPLAT4(-0.707106781f))", max_version=3),
+    "FLOOR": _real("FLOOR4({a})"),
+    "GELU": _real("SPLAT4(0.5f) * {a} * ERFC4({a} * SPLAT4(-0.707106781f))", max_version=3),
     "HARD_SWISH": Function(
         f"{{a}} * SPLAT4(0.166666667f) * {_clamp('0.0f', '6.0f', '({a} + SPLAT4(3.0f))')}"
     ),
@@ -127,7 +134,7 @@ UNARY: Mapping[str, Function] = {
     ),
     "LOG": Function("LOG4({a})", max_version=2, poles=(0,)),
     "LOGICAL_NOT": Function(f"{_ONE} - {{a}}", takes=BOOLS, gives=BOOLS, exact=np.logical_not),
-    "LOGISTIC": Function(f"RECIPROCAL4({_ONE} + EXP4(-{{a}}))", bounded=True, max_version=3),
+    "LOGISTIC": _real(f"RECIPROCAL4({_ONE} + EXP4(-{{a}}))", bounded=True, max_version=3),
     "NEG": _number(
         "-{a}",
         "NEG4{k}({a})",
@@ -140,7 +147,7 @@ UNARY: Mapping[str, Function] = {
     "RELU6": Function(_clamp("0.0f", "6.0f"), bounded=True, through_zero=True, max_version=3),
     "RELU_N1_TO_1": Function(_clamp("-1.0f", "1.0f"), bounded=True),
     "RELU_0_TO_1": Function(_clamp("0.0f", "1.0f"), bounded=True),
-    "ROUND": Function("RINT4({a})", takes=_FLOATS, gives=None, through_zero=True),
+    "ROUND": _real("RINT4({a})", through_zero=True),
     "RSQRT": Function(f"{_ONE} / SQRT4({{a}})", poles=(0,), max_version=3),
     "SIGN": _number(
         f"WHERE4(LESS4({{a}}, {_ZERO}), -{_ONE}, WHERE4(LESS4({_ZERO}, {{a}}), {_ONE}, {{a}}))",
@@ -148,10 +155,10 @@ UNARY: Mapping[str, Function] = {
         max_version=2,
         takes=SHORT_NUMBERS,
     ),
-    "SIN": Function("SIN4({a})", max_version=2, bounded=True),
+    "SIN": _real("SIN4({a})", max_version=2, bounded=True),
     "SQRT": Function("SQRT4({a})", max_version=2, through_zero=True),
     "SQUARE": Function("{a} * {a}", through_zero=True),
-    "TANH": Function("TANH4({a})", bounded=True, max_version=3),
+    "TANH": _real("TANH4({a})", bounded=True, max_version=3),
 }
 
 BINARY: Mapping[str, Function] = {
@@ -163,9 +170,9 @@ BINARY: Mapping[str, Function] = {
         max_version=6,
         exact=np.add,
     ),
-    "ATAN2": Function("ATAN24({a}, {b})", poles=(0, 1)),
+    "ATAN2": _real("ATAN24({a}, {b})", poles=(0, 1)),
     "BITWISE_XOR": _bits(
-        "XOR4{k}({a}, {b})", np.bitwise_xor, _also(_SIGNED, DType.UINT8, DType.UINT16)
+        "XOR4{k}({a}, {b})", np.bitwise_xor, _also(_SIGNED, DType.UINT8, DType.UINT16, DType.UINT32)
     ),
     "DIV": _number(
         "{a} / {b}",
@@ -221,7 +228,8 @@ BINARY: Mapping[str, Function] = {
     "MUL": _number(
         "{a} * {b}",
         "MUL4{k}({a}, {b})",
-        takes=_also(NUMBERS, DType.FLOAT16),
+        takes=_also(NUMBERS, DType.INT16, DType.UINT32, DType.FLOAT16),
+        grows=True,
         max_version=8,
         through_zero=True,
         exact=np.multiply,
@@ -229,7 +237,12 @@ BINARY: Mapping[str, Function] = {
     "NOT_EQUAL": _truth("EQUAL4{k}({a}, {b})", np.not_equal, 4, _ZERO, _ONE),
     "POW": Function("POW4({a}, {b})", poles=(0,)),
     "PRELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * {{b}}, {{a}})"),
-    "RIGHT_SHIFT": _bits("SHIFT_RIGHT4{k}({a}, MAX4{k}(MIN4{k}({b}, {n[31]}), {n[0]}))", _shifted),
+    "RIGHT_SHIFT": _bits(
+        "SHIFT_RIGHT4{k}({a}, MAX4{k}(MIN4{k}({b}, {last_bit}), {n[0]}))",
+        _shifted,
+        _also(_SIGNED, DType.UINT8, DType.UINT16),
+        params=("last_bit",),
+    ),
     "SQUARED_DIFFERENCE": _number(
         "({a} - {b}) * ({a} - {b})",
         "MUL4{k}(SUB4{k}({a}, {b}), SUB4{k}({a}, {b}))",
@@ -298,6 +311,13 @@ def cast_name(source: Register, target: DType) -> str:
     return f"CAST_{source.kind}_{target.name}"
 
 
+def wraps(dtype: DType) -> tuple[EpilogueOp, ...]:
+    """Return what brings results to a type of fewer than 32 bits: integers wrap around."""
+    if dtype in STORABLE.dtypes:
+        return ()
+    return (EpilogueOp(cast_name(register_of(dtype), dtype)),)
+
+
 def _casts(source: Register) -> Mapping[str, Function]:
     """Return the casts as the CPU does them: floats end at the bounds, integers wrap around."""
     from_float, kind, ending = source is FLOAT, source.kind, source.ending
@@ -328,6 +348,12 @@ FINITE_HALF = "FINITE_HALF"
 
 EPILOGUE_ONLY: Mapping[str, Function] = {
     "MULTIPLY_ADD": Function("{a} + {b} * {c}"),
+    # A sum divided by a positive number of terms, towards zero
+    "INTEGER_MEAN": Function(
+        "FLOOR_DIV4{k}(WHERE4{k}(LESS4{k}({a}, {n[0]}), ADD4{k}({a}, SUB4{k}({b}, {n[1]})), {a}), "
+        "{b})",
+        makes=None,
+    ),
     FINITE_HALF: Function(_clamp("-65504.0f", "65504.0f")),
     "GELU_TANH": Function(f"SPLAT4(0.5f) * {{a}} * ({_ONE} + {_TANH_GELU})"),
     "SELECT": Function(
@@ -352,7 +378,9 @@ def of_integers(name: str) -> str:
 
 _INTEGERS: Mapping[str, Function] = {
     **{
-        of_integers(name): Function(each.integer, makes=FLOAT if each.gives == BOOLS else None)
+        of_integers(name): Function(
+            each.integer, params=each.params, makes=FLOAT if each.gives == BOOLS else None
+        )
         for name, each in {**UNARY, **BINARY, **STABLEHLO}.items()
         if each.integer
     },

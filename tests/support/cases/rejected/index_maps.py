@@ -13,6 +13,7 @@ from cases.rejected.base import (
 from litegpu.graph import DType, Quantization
 
 SIZE = integers(9, 7)
+_UNSIGNED = Tensor(shape=(4,), dtype=DType.UINT32)
 SCALED = Tensor(shape=(4,), dtype=DType.INT8, quantization=Quantization((0.5,), (0,), 0))
 BOUNDS = (integers(0, 0), integers(2, 3), integers(1, 1))
 
@@ -156,6 +157,19 @@ CASES = (
         "STABLEHLO_ADD",
         (computed(2, 3), computed(3)),
         "Operands of [2, 3] and [3] are not of one shape.",
+    ),
+    Rejected(
+        "MUL",
+        (_UNSIGNED, _UNSIGNED),
+        "Fused activation relu of integers, which the CPU leaves out.",
+        params={"activation": "relu"},
+        result=DType.UINT32,
+    ),
+    Rejected(
+        "REDUCE_PROD",
+        (SCALED, integers(0)),
+        "The CPU rounds products of scaled integers one by one.",
+        result=DType.INT8,
     ),
     Rejected(
         "STABLEHLO_MAXIMUM",
