@@ -6,8 +6,10 @@ Usage: write_docs.py. Run it in the environment that litegpu is installed in.
 from __future__ import annotations
 
 import ast
+import csv
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import layers
@@ -37,6 +39,15 @@ DOCUMENTED = frozenset(
     }
 )
 """What TensorFlow Lite's own GPU delegate documents."""
+WHY = {
+    "no arithmetic": "Kernels only move float64, complex64 and unsigned integers of 16 to 64 bits, "
+    "and compute few operations on them.",
+    "no scale": "Small integers stand for real numbers here, and have no scale: the CPU takes 0.",
+    "error": "The CPU stops at negative exponents with an error, which a device cannot report.",
+    "read as floats": "The CPU reads the bytes of any type as those of float32.",
+    "no kernel so far": "A device could compute it.",
+}
+"""Why types stay on the CPU, by the words in `docs/data/op_types.csv`."""
 FOLDED = ("BROADCAST_ARGS", "RANGE", "RANK", "SHAPE", "ZEROS_LIKE")
 """What has no kernel, but a rule that computes it in advance."""
 
@@ -97,12 +108,36 @@ These rules hold for all operations:
   cases on both.
 
 {_table(("operation", "versions", "types", "attributes", "quantized", "supported"), rows)}
+## Element types of the runtime
+
+The types that the runtime's kernels take, found by running a model of one node for each in the
+interpreter (`tests/support/op_types.py`): of the inputs, then of the outputs. *scaled* integers
+stand for real numbers. The tests try some of them again. Operations are missing that take no
+random elements, such as positions, or that are more than one node.
+
+{_table(("operation", "computed", "on the CPU"), _runtime_types())}
+Types stay on the CPU for one of these reasons:
+
+{_table(("reason", "why"), WHY.items())}
 ## Operations without a kernel
 
 The runtime has kernels of these operations, and litegpu has none. {_listed(FOLDED)} are computed
 before the model runs, from shapes and constants; where those are not known, they stay on the CPU.
 
 {_table(("why it stays on the CPU", "operations"), _on_cpu())}"""
+
+
+def _runtime_types() -> Iterator[tuple[str, str, str]]:
+    """Yield the types of each operation that run on the GPU, and those on the CPU with a reason."""
+    with (DOCS / "data" / "op_types.csv").open(encoding="utf-8", newline="") as file:
+        rows = [*csv.reader(file)]
+    for op, found in itertools.groupby(rows, key=lambda row: row[0]):
+        places: dict[str, list[str]] = {}
+        for _, types, where in found:
+            places.setdefault(where, []).append(types.replace(" with a scale", " scaled"))
+        computed = "<br>".join(places.pop("GPU", ())) or "–"
+        left = (f"{where}: {'; '.join(types)}" for where, types in places.items())
+        yield op, computed, "<br>".join(left) or "–"
 
 
 def _on_cpu() -> list[tuple[str, str]]:

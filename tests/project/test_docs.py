@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import op_types
+from fuzzing.worker import Worker
 from litegpu.ops.base import all_ops, find
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import schema
@@ -20,6 +22,38 @@ DOCUMENTS = [
     for pattern in ("*.md", "docs/**/*.md", "benchmarks/notes/*.md")
     for path in sorted(ROOT.glob(pattern))
 ]
+MISSING = {
+    *(
+        "ASSIGN_VARIABLE",
+        "CALL_ONCE",
+        "COMPLEX_ABS",
+    ),
+    *(
+        "DENSIFY",
+        "DEQUANTIZE",
+        "IMAG",
+    ),
+    *(
+        "NON_MAX_SUPPRESSION_V5",
+        "QUANTIZE",
+        "READ_VARIABLE",
+    ),
+    *(
+        "REAL",
+        "SPARSE_TO_DENSE",
+        "STABLEHLO_GATHER",
+    ),
+    *(
+        "UNSORTED_SEGMENT_MAX",
+        "UNSORTED_SEGMENT_MIN",
+        "UNSORTED_SEGMENT_PROD",
+    ),
+    *(
+        "UNSORTED_SEGMENT_SUM",
+        "VAR_HANDLE",
+        "WHILE",
+    ),
+}
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "write_docs.py"))
 
 
@@ -46,6 +80,34 @@ def test_every_operation_of_the_runtime_is_computed_or_has_a_reason() -> None:
     for name in schema.members("BuiltinOperator"):
         if find(name) is None and name != "CUSTOM" and is_registered(name):
             assert re.search(rf"\b{name}\b", table), name
+
+
+def test_most_operations_have_their_types() -> None:
+    """Missing are those that random elements make no valid model of, such as positions."""
+    listed = {op for op, _, _ in op_types.recorded()}
+    known = {op.name for op in all_ops() if not op.internal} & schema.members(
+        "BuiltinOperator"
+    ).keys()
+    assert known - listed == MISSING
+    assert {where for _, _, where in op_types.recorded()} == {"GPU", *SCRIPT["WHY"]}
+
+
+def test_types_stay_on_the_cpu_for_the_reasons_that_the_table_gives() -> None:
+    for op, types, where in op_types.recorded():
+        assert where in ("GPU", op_types.why(op, types)), (op, types)
+
+
+def test_types_are_computed_as_the_table_says() -> None:
+    """Tries one in 80 of the rows again, and all types of one operation."""
+    bases, worker = op_types.bases(), Worker()
+    for op, types, where in op_types.recorded()[::80]:
+        models = {each.types: each for base in bases[op] for each in op_types.variants(op, base)}
+        assert op_types.runs_on_cpu(worker, models[types]), (op, types)
+        found = "GPU" if op_types.runs_on_gpu(models[types]) else op_types.why(op, types)
+        assert found == where, (op, types)
+    rows = op_types.rows(worker, "MEAN", bases["MEAN"])
+    worker.close()
+    assert rows == [row for row in op_types.recorded() if row[0] == "MEAN"]
 
 
 def test_every_version_of_the_runtime_is_known() -> None:

@@ -1,12 +1,15 @@
-"""Finds the element types that the runtime's kernels take and litegpu leaves to the CPU.
+"""Finds the element types that the runtime's kernels take, and which of them litegpu computes.
 
 Usage: python tests/support/op_types.py [OP ...]. Prints them for each operation, which is tried on
 one or two of its cases. Their tensors get other types: those of one type in the case stay of one
-type. All operations take some minutes.
+type, and integers that are positions or sizes stay integers of 32 or 64 bits. Without OP it tries
+all, which takes some minutes, and writes docs/data/op_types.csv, of which
+scripts/write_docs.py makes a table.
 """
 
 from __future__ import annotations
 
+import csv
 import itertools
 import logging
 import sys
@@ -25,16 +28,24 @@ from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo import schema
 from litegpu.zoo.objects import pack, parse
 from paper_device import on_paper
+from places import ROOT
 
 _TYPES = (
     *("float32", "float16", "float64", "int8", "uint8", "int16", "uint16"),
     *("int32", "uint32", "int64", "uint64", "bool", "complex64"),
 )
-_INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
+_INTEGERS = ("int32", "int64")
 _SCALED = ("int8", "uint8", "int16")
 _MOST_ELEMENTS = 600
 _BASES = 2
 _SECONDS = 5.0
+
+
+RECORD = ROOT / "docs" / "data" / "op_types.csv"
+"""Of each operation all types that the CPU takes, and "GPU" or a reason for each."""
+_REASONS = {"FAKE_QUANT": "read as floats", "POW": "error"}
+"""Reasons of single operations."""
+_MOVED_TYPES = ("float64", "uint16", "uint32", "uint64", "complex64")
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,8 @@ def _with_types(op: str, base: bytes, types: Mapping[str, str], scaled: bool) ->
         data = model.buffers[tensor.buffer].data
         if data is not None and len(data):
             buffer = tables.BufferT()
-            array = np.frombuffer(bytes(data), before).astype(after)
+            with np.errstate(over="ignore"):
+                array = np.frombuffer(bytes(data), before).astype(after)
             buffer.data = np.frombuffer(array.tobytes(), np.uint8)
             tensor.buffer = len(model.buffers)
             model.buffers.append(buffer)
@@ -135,22 +147,47 @@ def runs_on_gpu(model: Model) -> bool:
     return delegate.report is not None and delegate.report.whole_graph
 
 
-def search(ops: Sequence[str]) -> None:
-    """Print the types of each operation that only the CPU computes."""
-    worker = Worker()
+def why(op: str, types: str) -> str:
+    """Return why types stay on the CPU, in the words of scripts/write_docs.py."""
+    words = types.replace(" with a scale", "*").replace(",", "").split()
+    if op in _REASONS:
+        return _REASONS[op]
+    if not {*words}.isdisjoint(_MOVED_TYPES):
+        return "no arithmetic"
+    unscaled = not {*words}.isdisjoint(_SCALED) and not any("*" in word for word in words)
+    return "no scale" if unscaled and "int64" not in types else "no kernel so far"
+
+
+def rows(worker: Worker, op: str, contents: Sequence[bytes]) -> list[tuple[str, str, str]]:
+    """Return the types of an operation that the CPU takes, and what becomes of each."""
+    models = {each.types: each for content in contents for each in variants(op, content)}
+    return [
+        (op, types, "GPU" if runs_on_gpu(models[types]) else why(op, types))
+        for types in sorted(models)
+        if runs_on_cpu(worker, models[types])
+    ]
+
+
+def recorded() -> list[tuple[str, str, str]]:
+    """Return the rows that were found for all operations."""
+    with RECORD.open(encoding="utf-8", newline="") as file:
+        return [(op, types, where) for op, types, where in csv.reader(file)]
+
+
+def main(ops: Sequence[str]) -> None:
+    """Print the types of some operations, or write down those of all."""
+    worker, found = Worker(), []
     for op, contents in sorted(bases().items()):
         if (ops and op not in ops) or find(op) is None:
             continue
-        types = {
-            model.types
-            for content in contents
-            for model in variants(op, content)
-            if runs_on_cpu(worker, model) and not runs_on_gpu(model)
-        }
-        print(op, *sorted(types), sep="\n  ", flush=True)
+        found += rows(worker, op, contents)
+        print(op, *(f"{types}: {where}" for name, types, where in found if name == op), sep="\n  ")
     worker.close()
+    if not ops:
+        with RECORD.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(found)
 
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
-    search(sys.argv[1:])
+    main(sys.argv[1:])
