@@ -74,14 +74,15 @@ def noise(*shape: int) -> npt.NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("hybrid", [False, True], ids=["float", "hybrid"])
 @pytest.mark.parametrize(("gru", "batch"), [(False, 1), (True, 3)], ids=["lstm", "gru"])
-def test_recurrent_layers(gru: bool, batch: int, precision: str) -> None:
+def test_recurrent_layers(gru: bool, batch: int, hybrid: bool, precision: str) -> None:
     """Two layers, the second backward, of 4 and 3 steps' states."""
     writer = ModelWriter()
     x = writer.input((4, batch, 5))
-    first = recurrent(writer, x, 6, gru=gru, backward=False, seed=1)
-    writer.output(recurrent(writer, first, 3, gru=not gru, backward=True, seed=2))
-    limit = SUMS if precision == "fp32" else 1e-2
+    first = recurrent(writer, x, 6, gru=gru, backward=False, seed=1, hybrid=hybrid)
+    writer.output(recurrent(writer, first, 3, gru=not gru, backward=True, seed=2, hybrid=hybrid))
+    limit = SUMS if precision == "fp32" and not hybrid else 1e-2
     report = both(writer.build(), [noise(4, batch, 5)], limit, precision=precision)
     assert report.whole_graph
     assert report.subgraphs == ()  # bodies that nobody runs are not compiled

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from litegpu.graph import Quantization
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
 Carried = tuple[TensorRef, ...]
@@ -83,9 +84,19 @@ def with_row(
 
 
 def recurrent(
-    writer: ModelWriter, x: TensorRef, units: int, *, gru: bool, backward: bool, seed: int
+    writer: ModelWriter,
+    x: TensorRef,
+    units: int,
+    *,
+    gru: bool,
+    backward: bool,
+    seed: int,
+    hybrid: bool = False,
 ) -> TensorRef:
-    """Add an LSTM or GRU over a sequence [steps, batch, features]; returns all its steps."""
+    """Add an LSTM or GRU over a sequence [steps, batch, features]; returns all its steps.
+
+    The weights of a `hybrid` one are int8.
+    """
     random = np.random.default_rng(seed)
     steps, batch, features = x.shape
     if backward:
@@ -105,10 +116,12 @@ def recurrent(
             return inner.op(name, inputs, [small])
 
         def product(of: TensorRef, size: int) -> TensorRef:
-            operands = [of, inner.constant(weights(gates * units, size))]
-            return inner.op(
-                "FULLY_CONNECTED", [*operands, inner.constant(weights(gates * units))], [wide]
-            )
+            matrix, bias = weights(gates * units, size), inner.constant(weights(gates * units))
+            if not hybrid:
+                return inner.op("FULLY_CONNECTED", [of, inner.constant(matrix), bias], [wide])
+            stored = np.rint(matrix * 127).astype(np.int8)
+            kept = inner.constant(stored, np.int8, quantization=Quantization((1 / 127,), (0,)))
+            return inner.op("FULLY_CONNECTED", [of, kept, bias], [wide], version=3)
 
         old = product(hidden, units)
         now = product(inner.op("GATHER", [sequence, step], [(batch, features)]), features)

@@ -201,7 +201,9 @@ def _check_graphs(graph: Graph, node: Node) -> str:
             return "Its body has variable tensors."
         if node.op in _BRANCHES and any(each.op in VARIABLES for each in inner.nodes):
             return "Its branches read or assign variables."
-        if not quantized and any(map(has_scale, inner.values.values())):
+        if not quantized and any(
+            has_scale(value) and not value.is_constant for value in inner.values.values()
+        ):
             return "Its body computes with quantized tensors."
     for group in groups:
         for carried in zip(*(ends for _, ends in group), strict=True):
@@ -613,10 +615,12 @@ def _of_zeros(graph: Graph, node: Node) -> list[Array] | None:
     operands = [graph.values[v].data for v in node.inputs if v != ABSENT]
     if node.params.get("activation", "none") != "none" or len(operands) < 2:
         return None
-    if any(each is None or each.dtype != np.float32 for each in operands):
+    if any(each is None for each in operands):
         return None
     zeros, weights, *bias = (each for each in operands if each is not None)
-    if zeros.any() or not np.isfinite(weights).all():
+    if any(each.dtype != np.float32 for each in (zeros, *bias)) or zeros.any():
+        return None
+    if weights.dtype.kind not in "if" or not np.isfinite(weights).all():
         return None
     try:
         (shape,) = get(node.op).infer(graph, node)
