@@ -120,8 +120,8 @@ def recurrent(
             if not hybrid:
                 return inner.op("FULLY_CONNECTED", [of, inner.constant(matrix), bias], [wide])
             stored = np.rint(matrix * 127).astype(np.int8)
-            kept = inner.constant(stored, np.int8, quantization=Quantization((1 / 127,), (0,)))
-            return inner.op("FULLY_CONNECTED", [of, kept, bias], [wide], version=3)
+            quantized = inner.constant(stored, np.int8, quantization=Quantization((1 / 127,), (0,)))
+            return inner.op("FULLY_CONNECTED", [of, quantized, bias], [wide], version=3)
 
         old = product(hidden, units)
         now = product(inner.op("GATHER", [sequence, step], [(batch, features)]), features)
