@@ -61,7 +61,7 @@ FLAGS = (
 EXAMPLES = (
     "litegpu cache",
     "litegpu cache --warm=model.tflite --precision=fp16",
-    "litegpu cache --warm=zoo:resnet50,zoo:mobilenet_v1_1.0_224 --precision=fp32,fp16",
+    "litegpu cache --warm=model.tflite,zoo:resnet50 --precision=fp32,fp16",
     "litegpu cache --verify --json",
     "litegpu cache --limit=512",
 )
