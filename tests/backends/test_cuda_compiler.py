@@ -179,6 +179,27 @@ def test_what_is_compiled_in_a_hurry_is_kept_by_nobody(
     assert (hurried(True), len(compilers.sources)) == ((False, False), 3), "the better one is there"
 
 
+def test_what_only_the_fast_compiler_rejects_is_optimized_at_once(
+    compilers: Compilers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compile_source = cuda_compiler.compile_source
+
+    def without_fast(source: str, options: Sequence[str]) -> bytes:
+        if "--Ofast-compile=mid" in options:
+            raise CompilationError("NVRTC rejects a kernel: unsupported operation")
+        return compile_source(source, options)
+
+    monkeypatch.setattr(cuda_compiler, "can_compile_fast", lambda: True)
+    monkeypatch.setattr(cuda_compiler, "compile_source", without_fast)
+    folder = Folder(str(tmp_path), False)
+    with KernelCompiler(CUDADialect(), (8, 0), folder, fast_compile=True) as compiler:
+        assert len(compiler.cubins([long("first")])) == 1
+        assert not compiler.fast_compiled
+        with pytest.raises(CompilationError, match="NVRTC rejects a kernel"):
+            compiler.cubins([long("refused")])
+    assert len([*tmp_path.iterdir()]) == 1, "it is cached"
+
+
 @pytest.mark.parametrize(
     ("version", "possible", "quick"),
     [((12, 8), True, False), ((12, 9), True, True), ((13, 0), True, True), ((13, 0), False, False)],

@@ -227,8 +227,11 @@ class KernelCompiler:
             self._cache.discard(self._unusable, *key)
         cubin = self._cache.load(*key)
         if cubin is None and self._fast_compile:
-            self.fast_compiled = True
-            return self._compile(source, (*options, _FAST))
+            # NVRTC 13.5 rejects some kernels with this option only, such as dot products of bytes.
+            with contextlib.suppress(CompilationError):
+                cubin = self._compile(source, (*options, _FAST))
+                self.fast_compiled = True
+                return cubin
         if cubin is None:
             cubin = self._compile(source, options)
             self._cache.store(cubin, *key)
