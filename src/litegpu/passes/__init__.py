@@ -15,6 +15,7 @@ from litegpu.passes.fuse_elementwise import fuse_elementwise
 from litegpu.passes.hoist_elementwise import hoist_elementwise
 from litegpu.passes.index_map_into_window import index_map_into_window
 from litegpu.passes.index_maps_before_permutations import index_maps_before_permutations
+from litegpu.passes.join_before_sums import join_before_sums
 from litegpu.passes.join_channels import join_channels
 from litegpu.passes.join_products import join_products
 from litegpu.passes.join_slices import join_slices
@@ -46,6 +47,8 @@ BEFORE_NORMALIZE: tuple[Pass, ...] = (
     remove_identity,
     # Before normalization splits reductions and renames ops.
     find_normalization,
+    # Before slices_before_transpose, which moves only parts that nothing else reads with the whole.
+    join_before_sums,
     slices_before_transpose,
     scales_after_products,
     # Masks of scores then have as many dimensions as the scores.
