@@ -81,7 +81,7 @@ class Select(SelectV2):
 
 
 def _select(graph: Graph, node: Node, inputs: Sequence[int]) -> Node:
-    position = running_input(graph, node)
+    position = running_input(graph, node, first=1)  # not the condition: passes follow the values
     running = inputs[position]
     rest = (v for i, v in enumerate(inputs) if i != position)
     epilogue_op = EpilogueOp("SELECT", tuple(SELF if v == running else v for v in rest), position)

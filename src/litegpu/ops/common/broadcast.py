@@ -80,10 +80,14 @@ def fitted(graph: Graph, node: Node, new_value: NewValue) -> Fitted:
     return Fitted(inputs, node.outputs[0], before)
 
 
-def running_input(graph: Graph, node: Node) -> int:
-    """Return the index of the running value: a computed input, of the output's shape if any."""
+def running_input(graph: Graph, node: Node, first: int = 0) -> int:
+    """Return the index of the running value: a computed input, of the output's shape if any.
+
+    Inputs before the `first` one are chosen only if there is no other.
+    """
     shape = graph.values[node.outputs[0]].shape
-    computed = [i for i, v in enumerate(node.inputs) if not graph.values[v].is_constant]
+    order = (*range(first, len(node.inputs)), *range(first))
+    computed = [i for i in order if not graph.values[node.inputs[i]].is_constant]
     whole = [i for i in computed if graph.values[node.inputs[i]].shape == shape]
     return (whole or computed)[0]
 
