@@ -86,7 +86,7 @@ def running_input(graph: Graph, node: Node, first: int = 0) -> int:
     Inputs before the `first` one are chosen only if there is no other.
     """
     shape = graph.values[node.outputs[0]].shape
-    order = (*range(first, len(node.inputs)), *range(first))
+    order: list[int] = [*range(first, len(node.inputs)), *range(first)]
     computed = [i for i in order if not graph.values[node.inputs[i]].is_constant]
     whole = [i for i in computed if graph.values[node.inputs[i]].shape == shape]
     return (whole or computed)[0]
