@@ -149,7 +149,7 @@ def _sequences(of: Any, x: Any) -> Any:
 
 def _volumes(of: Any, x: Any) -> Any:
     x = of.Conv3D(8, 3, padding="same", activation="relu")(x)
-    x = of.AveragePooling3D(2)(of.UpSampling3D()(of.MaxPooling3D()(x)))
+    x = of.UpSampling3D()(of.Conv3D(8, 2, strides=2)(x))
     return of.GlobalAveragePooling3D()(of.Conv3DTranspose(4, 2, strides=2)(x))
 
 

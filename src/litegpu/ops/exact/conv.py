@@ -250,7 +250,8 @@ def _check_wide(graph: Graph, node: Node) -> str:
     if node.params.get("depth_multiplier", outputs // channels) != outputs // channels:
         return "Its depth_multiplier is not that of its weights, by which the CPU reads them."
     dtype = _type_of_sums(graph, node)
-    if bias == ABSENT and node.params.get("quantized_bias_type") == 0:
+    unknown = node.op == "FULLY_CONNECTED" and node.params.get("quantized_bias_type") == 0
+    if bias == ABSENT and unknown:
         return "Without a bias, the type of its sums is not known."
     value = None if bias == ABSENT else graph.values[bias]
     return checks.first_of(
