@@ -282,6 +282,28 @@ def test_factors_must_not_make_the_value_larger() -> None:
     assert line.endswith("its factors make it larger")
 
 
+@pytest.mark.parametrize("lead", [(1,), (1, 1)])
+def test_a_value_and_its_view_with_leading_ones_are_the_same(lead: tuple[int, ...]) -> None:
+    writer = Writer()
+    source = writer.input(6, 8)
+    view = writer.node("RESHAPE", [source], (*lead, 6, 8))
+    square = writer.mean(writer.do("MUL", source, view), len(lead) + 1)
+    scale = writer.do("RSQRT", writer.do("ADD", square, writer.number(0.25)))
+    out = writer.do("MUL", source, scale)
+    result = applied(find_normalization, writer.graph(out))
+    assert ops(result) == ["RESHAPE", "NORMALIZE"]
+    assert result.graph.nodes[1].inputs == (view,)
+
+
+def test_a_value_under_another_shape_is_another_one() -> None:
+    writer = Writer()
+    source = writer.input(6, 6)
+    view = writer.node("RESHAPE", [writer.node("TRANSPOSE", [source], (6, 6))], (1, 6, 6))
+    square = writer.mean(writer.do("MUL", source, view), 2)
+    scale = writer.do("RSQRT", writer.do("ADD", square, writer.number(0.25)))
+    untouched(find_normalization, writer.graph(writer.do("MUL", source, scale)))
+
+
 def test_other_nodes_are_left_alone() -> None:
     builder = GraphBuilder()
     output = builder.conv(builder.input(1, 4, 4, 8), 8)

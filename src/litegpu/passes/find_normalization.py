@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 
 from litegpu.graph import Graph, Node, Value
 from litegpu.ops.base import as_float32, constant_list
@@ -185,6 +186,7 @@ class _Finder:
     def __post_init__(self) -> None:
         """Start without any known value."""
         self._producers = self.graph.producers()
+        self._wholes: dict[int, int] = {}
 
     def follow(self, node: Node) -> _Form | None:
         """Return (and store) the symbolic form of a node's output; None if it is not relevant."""
@@ -205,7 +207,7 @@ class _Finder:
         waiting = [node]
         while waiting and len(found) <= _MOST_OPERATIONS:
             for v in waiting.pop().inputs:
-                if v == of.source or v not in self.forms:
+                if self._whole(v) == self._whole(of.source) or v not in self.forms:
                     continue
                 producer = self._producers[v]
                 if id(producer) not in found:
@@ -222,7 +224,7 @@ class _Finder:
 
     def _as_sum(self, v: int, of: _Of) -> _Sum | None:
         """Return a value as terms of the value that statistics are taken of."""
-        if v == of.source:
+        if self._whole(v) == self._whole(of.source):
             return _Sum(of, (_Term("x"),))
         form = self.forms.get(v)
         if form is None:
@@ -232,6 +234,17 @@ class _Finder:
         if not _is_statistic(form) or self._lines_up(self.graph.values[v], of):
             return form
         return None
+
+    def _whole(self, v: int) -> int:
+        """Return what a value shows under a shape with other leading dimensions of size 1."""
+        if v not in self._wholes:
+            producer = self._producers.get(v)
+            source = producer.inputs[0] if producer and producer.op in _VIEWS else v
+            same = _without_leading_ones(self.graph.values[source]) == _without_leading_ones(
+                self.graph.values[v]
+            )
+            self._wholes[v] = self._whole(source) if source != v and same else v
+        return self._wholes[v]
 
     def _lines_up(self, value: Value, of: _Of) -> bool:
         """Whether a statistic is broadcast along exactly the axes that it was reduced over."""
@@ -325,8 +338,9 @@ class _Finder:
         return both and _added(*both, -1)
 
     def multiply(self, node: Node) -> _Form | None:
-        if node.inputs[0] == node.inputs[1]:
-            return self.square(node)
+        if self._whole(node.inputs[0]) == self._whole(node.inputs[1]):
+            largest = max(node.inputs, key=lambda v: len(self.graph.values[v].shape))
+            return self._square_of(largest, self.forms.get(largest))
         both = self._both(node)
         return both and _product(*both)
 
@@ -372,6 +386,10 @@ class _Finder:
         return total and _product(total, scale)
 
 
+def _without_leading_ones(value: Value) -> tuple[int, ...]:
+    return tuple(dropwhile(lambda size: size == 1, value.shape))
+
+
 def _joined(left: _Sum, right: _Sum, terms: list[_Term]) -> _Sum | None:
     """Return a sum of terms if both operands have the same deviation."""
     deviations = {form.deviation for form in (left, right)} - {None}
@@ -409,6 +427,7 @@ def _product(left: _Sum, right: _Sum) -> _Sum | None:
     return _joined(left, right, terms)
 
 
+_VIEWS = frozenset(("EXPAND_DIMS", "RESHAPE", "SQUEEZE"))
 _RULES: Mapping[str, Callable[[_Finder, Node], _Form | None]] = {
     "ADD": _Finder.add,
     "DIV": _Finder.divide,

@@ -38,11 +38,14 @@ class Normalization(Case):
     epsilon: float = 1e-3
     residual: bool = False
     activation: str = "NONE"
+    viewed: bool = False
+    """Whether squares are of the value and of a view with more leading dimensions of size 1."""
     values: Range = _VALUES
 
     def write(self, sheet: Sheet) -> None:
         """One input, the normalization, and perhaps the input added to it."""
-        source = sheet.input(self.shape, self.values)
+        lead = next(i for i, n in enumerate(self.shape) if n > 1) if self.viewed else 0
+        source = sheet.input(self.shape[lead:], self.values)
         result = self._normalized(sheet, source)
         if self.residual:
             result = sheet.fused("ADD", [source, result], self.activation)
@@ -114,7 +117,8 @@ class Normalization(Case):
             return sheet.op("SQUARE", [value])
         if self.squares == "POW":
             return sheet.op("POW", [value, sheet.constant(2.0)])
-        return sheet.op("MUL", [value, value], _FUSED)
+        view = self._reshape(sheet, value, self.shape) if self.viewed else value
+        return sheet.op("MUL", [value, view], _FUSED)
 
     def _inverse_root(self, sheet: Sheet, raised: TensorRef) -> TensorRef:
         if self.root == "RSQRT":
@@ -213,6 +217,10 @@ CASES: tuple[Case, ...] = (
     *(Normalization(centred=False, squares="MUL", axes=axes) for axes in ((1, 2), (1, 2, 3))),
     Normalization(centred=False, squares="SQUARE", root="SQRT", applied="difference"),
     Normalization(centred=False, squares="MUL", shape=(1, 50, 50, 7)),
+    *(
+        Normalization(centred=False, squares="MUL", shape=(*lead, 12, 16), axes=(-1,), viewed=True)
+        for lead in ((1,), (1, 1), (1, 3))
+    ),
     *(Normalization(residual=True, activation=a) for a in ("NONE", "RELU6")),
     Normalization(activation="LOGISTIC", shape=(1, 9, 9, 3)),
     Normalization(shape=(1, 40, 41, 12), residual=True, affine="computed"),
