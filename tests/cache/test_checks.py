@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from litegpu.backends.program import BufferRange, Span
+from litegpu.backends.program import BufferRange, Span, Update
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.checks import check
 from litegpu.engine.partition import compile_partition
@@ -84,6 +84,7 @@ FAR = BufferRange(False, PROGRAM.memory_bytes, 4)
 BEFORE = BufferRange(False, -4, 4)
 CONSTANT = next(part for each in PROGRAM.launches for part in each.ranges if part.constant)
 WRITTEN = next(n for n, each in enumerate(KERNEL.arguments) if each.written)
+LAST = len(PROGRAM.outputs) - 1
 LONG = Span(0, PROGRAM.memory_bytes + 32)
 
 
@@ -91,6 +92,11 @@ def bound(part: BufferRange, number: int = 0) -> Artifact:
     ranges = [*LAUNCH.ranges]
     ranges[number] = part
     return launch(ranges=tuple(ranges))
+
+
+def updated(number: int, *uses: tuple[int, int], source: int = len(PROGRAM.inputs) - 1) -> Artifact:
+    """Let an output update the last input, or another one: the range words are both."""
+    return program(updates={number: Update(source, uses)})
 
 
 FAULTS: dict[str, tuple[Artifact, str]] = {
@@ -141,6 +147,15 @@ FAULTS: dict[str, tuple[Artifact, str]] = {
     "read elsewhere": (
         program(readers={0: ((0, WRITTEN),)}),
         "readers names an argument that does not read the input",
+    ),
+    "no updated output": (updated(9), "updates names an unknown output"),
+    "no updated input": (updated(0, source=9), "updates names an unknown input"),
+    "updated elsewhere": (updated(0), "updates names an input in other memory"),
+    "no updating launch": (updated(LAST, (99, 0)), "updates names an unknown launch"),
+    "no updating argument": (updated(LAST, (0, 99)), "updates names an unknown argument"),
+    "argument elsewhere": (
+        updated(LAST, (0, WRITTEN)),
+        "updates names an argument that is in other memory",
     ),
     "told": (facts(launches=FACTS.launches[1:]), "it does not have facts of every launch"),
     "work": (

@@ -66,6 +66,16 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Update:
+    """An output that is an input with parts replaced, in the same range of memory."""
+
+    input: int
+    """The input's number."""
+    uses: tuple[tuple[int, int], ...]
+    """All launches and arguments that access the range, by their numbers."""
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """Everything a device needs to run a partition: kernels, memory and the list of launches.
 
@@ -91,4 +101,10 @@ class Program:
 
     Only of inputs that no launch writes, and that are no output: a device may bind these arguments
     to other memory of as many bytes, rounded up to whole vectors of 16.
+    """
+    updates: Mapping[int, Update] = field(default_factory=dict)
+    """Of an output, by its number: the input that it updates.
+
+    A device may bind these arguments to other memory, which then has to contain the input before
+    the launches, and contains the output after them.
     """

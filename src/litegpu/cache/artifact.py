@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.base import DeviceInfo
-from litegpu.backends.program import BufferRange, Launch, Program
+from litegpu.backends.program import BufferRange, Launch, Program, Update
 from litegpu.cache.codec import decode, encode
 from litegpu.codegen import KernelText
 from litegpu.engine.compiled import CompiledPartition
@@ -42,6 +42,7 @@ class Description:
     program_outputs: tuple[BufferRange, ...]
     sole_writers: Mapping[int, tuple[int, int]]
     readers: Mapping[int, tuple[tuple[int, int], ...]]
+    updates: Mapping[int, Update]
     facts: PartitionFacts
     fast_compiled: bool
     """Whether the binaries were compiled fast."""
@@ -93,6 +94,7 @@ class Artifact:
                 program.outputs,
                 program.sole_writers,
                 program.readers,
+                program.updates,
                 self.facts,
                 self.fast_compiled,
                 {name: len(binary) for name, binary in self.binaries.items()},
@@ -132,6 +134,7 @@ class Artifact:
             found.program_outputs,
             found.sole_writers,
             found.readers,
+            found.updates,
         )
         ends = found.inputs, found.outputs
         origin = found.version, found.device, found.precision

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from litegpu.backends.base import DeviceInfo
 from litegpu.backends.limits import obstacle
-from litegpu.backends.program import BufferRange, Launch, Program, Span
+from litegpu.backends.program import BufferRange, Launch, Program, Span, Update
 from litegpu.cache.artifact import Artifact
 from litegpu.codegen import KINDS, RANGE_WORDS, KernelText
 from litegpu.codegen.dialect import SHARED_SIZES
@@ -49,6 +49,8 @@ def check(artifact: Artifact, graph: Graph, info: DeviceInfo) -> None:
     _check_io(artifact, graph)
     for number, uses in program.readers.items():
         _check_readers(program, number, uses)
+    for number, update in program.updates.items():
+        _check_update(program, number, update)
 
 
 def _require(holds: bool, otherwise: str) -> None:
@@ -143,6 +145,20 @@ def _check_readers(program: Program, number: int, uses: Sequence[tuple[int, int]
         same = _is_end(launch.ranges[argument], program.inputs[number])
         written = kernels[launch.kernel].arguments[argument].written
         _require(same and not written, "readers names an argument that does not read the input")
+
+
+def _check_update(program: Program, number: int, update: Update) -> None:
+    _require(0 <= number < len(program.outputs), "updates names an unknown output")
+    _require(0 <= update.input < len(program.inputs), "updates names an unknown input")
+    whole = program.outputs[number]
+    _require(whole == program.inputs[update.input], "updates names an input in other memory")
+    for launch_number, argument in update.uses:
+        _require(0 <= launch_number < len(program.launches), "updates names an unknown launch")
+        ranges = program.launches[launch_number].ranges
+        _require(0 <= argument < len(ranges), "updates names an unknown argument")
+        _require(
+            _is_end(ranges[argument], whole), "updates names an argument that is in other memory"
+        )
 
 
 def _is_end(part: BufferRange, whole: BufferRange) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from litegpu.codegen import Storage
+from litegpu.engine.updates import place_updates
 from litegpu.graph import ABSENT, SELF, DType, Graph, Node, Value
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import COPY, get, has
@@ -26,6 +27,7 @@ from litegpu.ops.reshape import RESHAPE
 class Layout:
     """The graph, with copies where a value needs two storages, and the storage of each value.
 
+    A value that a node updates may share an allocation with the result (`engine/updates.py`).
     Inputs and outputs of the partition are unpadded, as in the runtime: kernels convert small
     elements (bools, integers of 8 or 16 bits) when they read or write them. All other values are
     padded, to a multiple of 4 channels (float32, int32, int64) or 8 (half). The `policy` selects
@@ -100,6 +102,7 @@ def assign(
             if storage.vector or (padded_channels and len(consumers[v]) == 1):
                 layout.storages[v] = storage
     _place_parts(layout, consumers)
+    place_updates(graph, layout.storages, policy.guards_range)
     return layout
 
 

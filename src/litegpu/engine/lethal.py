@@ -43,6 +43,7 @@ def _alone(program: Program, name: str) -> Program:
         outputs=(),
         sole_writers={},
         readers={},
+        updates={},
     )
 
 

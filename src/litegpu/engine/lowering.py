@@ -217,7 +217,7 @@ class Lowering:
     ) -> KernelLaunch:
         buffers = _Buffers(self)
         dst_storage = request.destination or self.storage(request.output)
-        dst = buffers.destination(request.output, dst_storage)
+        dst = buffers.destination(request.output, dst_storage, written=request.written)
         tensors: dict[str, Any] = {"dst": dst}
         for name, value_id in request.writes.items():
             tensors[name] = buffers.destination(value_id, self.storage(value_id), name)
@@ -286,9 +286,11 @@ class _Buffers:
     """Bytes to move for each part of a buffer, counted once per kernel."""
     noted: list[int] = field(default_factory=list)
 
-    def destination(self, value_id: int, storage: Storage, name: str = "dst") -> TensorRef:
-        """Bind the kernel's output."""
-        self._move((storage.base, False, storage), None)
+    def destination(
+        self, value_id: int, storage: Storage, name: str = "dst", written: int | None = None
+    ) -> TensorRef:
+        """Bind the kernel's output; `written`: see KernelRequest."""
+        self._move((storage.base, False, storage), written)
         storage = self._bind(name, storage, storage.base, constant=False, written=True)
         noted = self.lowering.selected.layout.is_rounded(value_id)
         if noted:

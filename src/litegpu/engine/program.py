@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from litegpu.backends.base import Compilation, DeviceInfo
-from litegpu.backends.program import BufferRange, Launch, Program, Span
+from litegpu.backends.program import BufferRange, Launch, Program, Span, Update
 from litegpu.codegen import Storage, round_up
 from litegpu.engine import memory
 from litegpu.engine.budget import ConstantBudget
@@ -85,9 +85,10 @@ def build_program(
         words.block.offset + words.block.size if words else max(plan.size, 4),
         block,
         (*(ranges[v] for v in inputs), *ends),
-        (*(_for_host(layout, v, ranges[v]) for v in outputs), *ends),
+        (*(_for_host(layout, v, ranges[layout.storages[v].base]) for v in outputs), *ends),
         _sole_writers(layout, launches, inputs, outputs),
         _readers(launches, inputs, outputs),
+        _updates(layout, launches, inputs, outputs),
     )
     lower_bound = memory.lower_bound(usages) + (words.block.size if words else 0)
     offsets = dict(zip(bases, plan.offsets, strict=True))
@@ -192,6 +193,22 @@ def _readers(
     }
 
 
+def _updates(
+    layout: Layout,
+    launches: Sequence[KernelLaunch],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+) -> dict[int, Update]:
+    """Return Program.updates: of the outputs that share the allocation of an input."""
+    uses, bases = _uses(launches), [layout.storages[v].base for v in outputs]
+    numbers = {v: number for number, v in enumerate(inputs)}
+    return {
+        number: Update(numbers[base], tuple(uses[base]))
+        for number, (v, base) in enumerate(zip(outputs, bases, strict=True))
+        if base != v and base in numbers and bases.count(base) == 1
+    }
+
+
 def _uses(launches: Sequence[KernelLaunch]) -> dict[int, list[tuple[int, int]]]:
     """Map each base value to the launches and arguments that bind it."""
     found: dict[int, list[tuple[int, int]]] = {}
@@ -214,7 +231,8 @@ def _usages(
     layout: Layout, launches: Sequence[KernelLaunch], bases: Iterable[int]
 ) -> Iterable[memory.Usage]:
     """Yield size and lifetime of each base; inputs live from the start, outputs to the end."""
-    given, results = set(layout.graph.inputs), set(layout.graph.outputs)
+    given = set(layout.graph.inputs)
+    results = {layout.storages[v].base for v in layout.graph.outputs}
     users: dict[int, list[int]] = {}
     for number, launch in enumerate(launches):
         for base in launch.bases:

@@ -91,6 +91,8 @@ class KernelRequest:
     work: Operations = field(default_factory=dict)
     needed: Mapping[str, int] = field(default_factory=dict)
     """Number of elements needed of a value in `reads`, if these may be fewer than all."""
+    written: int | None = None
+    """Number of elements written of the output, if these are fewer than all."""
     products: int = 1
     """Number of products on matrix units per product of values, if these are split into parts."""
     accumulator: Register = FLOAT

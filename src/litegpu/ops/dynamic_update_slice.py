@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,8 +12,9 @@ from litegpu.graph import Graph, Node
 from litegpu.ops.base import KernelRequest, LowerContext, Op, Shape, register
 from litegpu.ops.common import checks
 from litegpu.ops.common.facts import Array, Folded
+from litegpu.ops.common.traits import Trait
 from litegpu.ops.common.types import INTEGERS, MOVED
-from litegpu.ops.index_map import axis_texts, strides
+from litegpu.ops.index_map import axis_texts, mixed_radix_texts, strides
 
 
 @register
@@ -21,6 +23,7 @@ class DynamicUpdateSlice(Op):
 
     name = "DYNAMIC_UPDATE_SLICE"
     max_version = 6
+    traits = Trait.UPDATES_INPUT
     cpu_bytes_per_second = 15e9
     takes = (MOVED, MOVED, INTEGERS)
     gives = None
@@ -53,10 +56,11 @@ class DynamicUpdateSlice(Op):
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         dst = ctx.storage(node.outputs[0])
         sizes, parts = (ctx.value(v).shape for v in node.inputs[:2])
+        if ctx.storage(node.inputs[0]).base == dst.base:
+            return [_in_place(node, ctx)]
         texts = axis_texts(sizes)[:-1]
         steps = [step // parts[-1] for step in strides(parts)[:-1]]
         terms = [f"(i{i} - b{i}) * {step}" for i, step in enumerate(steps)]
-        places = register_of(ctx.storage(node.inputs[2]).dtype)
         request = KernelRequest(
             template="dynamic_update_slice",
             grid=(dst.channel_blocks, dst.rows, 1),
@@ -67,11 +71,43 @@ class DynamicUpdateSlice(Op):
                 "parts": parts,
                 "outer": texts,
                 "row": " + ".join(terms) or "0",
-                "as_index": "NEAREST_INT(%s)" if places is LONG else "%s",
+                "as_index": _as_index(node, ctx),
             },
             accumulator=register_of(ctx.storage(node.inputs[0]).dtype),
         )
         return (request,)
+
+
+def _in_place(node: Node, ctx: LowerContext) -> KernelRequest:
+    """Return the kernel that writes the part alone: only blocks of channels that it touches."""
+    dst = ctx.storage(node.outputs[0])
+    sizes, parts = (ctx.value(v).shape for v in node.inputs[:2])
+    whole = sizes[-1] == parts[-1]
+    blocks = dst.channel_blocks if whole else min(dst.channel_blocks, (parts[-1] + 2) // 4 + 1)
+    rows = math.prod(parts[:-1])
+    steps = [step // sizes[-1] for step in strides(sizes)[:-1]]
+    return KernelRequest(
+        template="update_in_place",
+        grid=(blocks, rows, 1),
+        output=node.outputs[0],
+        reads=dict(zip(("update", "begin"), node.inputs[1:], strict=True)),
+        variables={
+            "sizes": sizes,
+            "parts": parts,
+            "blocks": blocks,
+            "rows": rows,
+            "outer": mixed_radix_texts("r", parts[:-1]),
+            "steps": steps,
+            "as_index": _as_index(node, ctx),
+        },
+        written=rows * parts[-1],
+        accumulator=register_of(dst.dtype),
+    )
+
+
+def _as_index(node: Node, ctx: LowerContext) -> str:
+    places = register_of(ctx.storage(node.inputs[2]).dtype)
+    return "NEAREST_INT(%s)" if places is LONG else "%s"
 
 
 _VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)

@@ -92,14 +92,18 @@ class UpdateSlice(Case):
     index: str = "int32"
     fixed: bool = False
     table: bool = False
+    read_again: bool = False
+    """The value is needed afterwards, too."""
 
     def write(self, sheet: Sheet) -> None:
-        """A value, a part and where it goes, one output."""
+        """A value, a part and where it goes, one output or two."""
         value = (sheet.weights if self.table else sheet.input)(self.shape, _values(self.dtype))
         update = sheet.input(self.update, _values(self.dtype))
         places = Range(*self.begin, dtype=self.index)
         begin = (sheet.weights if self.fixed else sheet.input)((len(self.shape),), places)
         sheet.output(sheet.op("DYNAMIC_UPDATE_SLICE", [value, update, begin], dtype=self.dtype))
+        if self.read_again:
+            sheet.output(sheet.op("ADD", [value, value], dtype=self.dtype))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +259,9 @@ CASES: tuple[Case, ...] = (
     UpdateSlice(index="int64"),
     UpdateSlice(fixed=True),
     UpdateSlice(table=True),
+    *(UpdateSlice(read_again=True, dtype=dtype) for dtype in ("float32", *_INTEGERS)),
+    UpdateSlice(read_again=True, shape=(3, 8), update=(2, 8)),
+    UpdateSlice(shape=(3, 12), update=(2, 2), begin=(0, 11)),
     *(UpdateSlice(shape=(3, c), update=(2, part)) for c, part in ((5, 1), (8, 8), (9, 4))),
     UpdateSlice(shape=(7,), update=(3,)),
     UpdateSlice(shape=(2, 3, 2, 3, 5), update=(1, 2, 2, 1, 3), begin=(0, 2)),

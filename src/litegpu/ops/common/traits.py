@@ -27,6 +27,10 @@ class Trait(enum.Flag):
     """It needs no kernel if its inputs can be stored in its result, unless it has an epilogue."""
     LIES_IN_INPUT = enum.auto()
     """It needs no kernel if its result can be a view of its input."""
+    UPDATES_INPUT = enum.auto()
+    """Its result is its first input with a part replaced: stored there, it needs to write no more
+    than this part.
+    """
     WINDOWED = enum.auto()
     """It reads an image, its first input, through `attributes.window`, which passes may enlarge."""
     WEIGHTED = enum.auto()

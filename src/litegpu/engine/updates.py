@@ -1,0 +1,81 @@
+"""Results that are stored in the input that they update, instead of in a copy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import replace
+
+from litegpu.codegen import Storage
+from litegpu.graph import DType, Graph, Node
+from litegpu.ops.base import has
+from litegpu.ops.common.traits import Trait
+
+_FLOATS = (DType.FLOAT16, DType.FLOAT32, DType.FLOAT64)
+
+
+def place_updates(graph: Graph, storages: MutableMapping[int, Storage], repeats: bool) -> None:
+    """Store the results of nodes with UPDATES_INPUT in their input, where nobody misses that.
+
+    Such a node must be the last one that reads the input, which is no output. If a run `repeats`
+    (its values may overflow half), it may do so with inputs that it has updated: then nothing reads
+    an input of the partition before that, and where it is updated depends on integers alone, so
+    that the same update makes the same of it.
+    """
+    if not any(has(node, Trait.UPDATES_INPUT) for node in graph.nodes):
+        return
+    first, last = dict[int, int](), dict[int, int]()
+    for position, node in enumerate(graph.nodes):
+        for base in {storages[v].base for v in node.operands}:
+            first.setdefault(base, position)
+            last[base] = position
+    parts: dict[int, list[int]] = {}
+    for v, storage in storages.items():
+        parts.setdefault(storage.base, []).append(v)
+    results = {storages[v].base for v in graph.outputs}
+    producers = {v: node for node in graph.nodes for v in node.outputs}
+    given = {*graph.inputs} if repeats else set[int]()
+    updated: set[int] = set()
+    for position, node in enumerate(graph.nodes):
+        if not has(node, Trait.UPDATES_INPUT) or not _may_lie_there(graph, storages, node):
+            continue
+        base, result = storages[node.inputs[0]].base, node.outputs[0]
+        if base in results or last[base] > position:
+            continue
+        # Who reads an input that is updated already, reads the same in a repeated run.
+        read_before = base not in updated and first[base] < position
+        if base in given and (read_before or not _from_integers(graph, producers, node)):
+            continue
+        for v in parts[result]:
+            storages[v] = replace(storages[v], base=base)
+        parts[base] += parts.pop(result)
+        last[base] = max(last.get(result, position), position)
+        updated.add(base)
+        if result in results:
+            results.add(base)
+
+
+def _may_lie_there(graph: Graph, storages: Mapping[int, Storage], node: Node) -> bool:
+    """Whether the result would be stored as the input is, which is not read otherwise here."""
+    source, *others = node.inputs
+    stored, result = storages[source], storages[node.outputs[0]]
+    return (
+        not node.epilogue
+        and not graph.values[source].is_constant
+        and result.base == node.outputs[0]
+        and replace(result, base=stored.base) == stored
+        and storages[stored.base].nbytes == stored.nbytes
+        and all(storages[v].base != stored.base for v in others)
+    )
+
+
+def _from_integers(graph: Graph, producers: Mapping[int, Node], node: Node) -> bool:
+    """Whether no float has a part in where the node updates its input."""
+    waiting, seen = [node.inputs[2]], set[int]()
+    while waiting:
+        v = waiting.pop()
+        if graph.values[v].dtype in _FLOATS:
+            return False
+        if v in producers and v not in seen:
+            waiting += producers[v].operands
+        seen.add(v)
+    return True
