@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from litegpu.graph import SELF, EpilogueOp
@@ -29,6 +30,19 @@ UNCHANGED: dict[str, Callable[[GraphBuilder, int], int]] = {
     "cast": lambda builder, v: builder.node("CAST", [v], SHAPE),
     "concat of one": lambda builder, v: builder.concat(3, v),
 }
+
+
+def test_constants_under_another_shape_are_constants() -> None:
+    builder = GraphBuilder()
+    constant = builder.value((2, 6), np.arange(12, dtype=np.float32).reshape(2, 6))
+    between = builder.node("RESHAPE", [constant], (3, 4))
+    view = builder.node("RESHAPE", [between], (1, 4, 3))
+    total = builder.node("ADD", [builder.input(1, 4, 3), view], (1, 4, 3))
+    found = applied(remove_identity, builder.graph(total))
+    assert ops(found) == ["ADD"]
+    value = found.graph.values[found.graph.nodes[0].inputs[1]]
+    assert value.data is not None
+    np.testing.assert_array_equal(value.data, np.arange(12).reshape(1, 4, 3))
 
 
 def test_names_may_come_back() -> None:

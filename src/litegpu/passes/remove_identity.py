@@ -1,11 +1,17 @@
-"""Removes what changes nothing: COPY, CAST to the same type, same-shape RESHAPE, empty PAD."""
+"""Removes what changes nothing: COPY, CAST to the same type, same-shape RESHAPE, empty PAD.
+
+Constants under another shape are constants.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import COPY, has
 from litegpu.ops.common.traits import Trait
 from litegpu.ops.copy import CopyAttributes
+from litegpu.ops.reshape import RESHAPE
 from litegpu.passes.base import Editor, PassResult, label
 
 _CASTS = frozenset(("CAST", COPY))
@@ -16,17 +22,34 @@ def remove_identity(graph: Graph) -> PassResult:
     """Let consumers read the input instead; outputs of the graph remain."""
     edit = Editor(graph)
     for position, node in enumerate(graph.nodes):
+        target = node.outputs[0]
+        if node.op == RESHAPE and _is_constant(edit, position) and target not in graph.outputs:
+            edit.nodes[position] = None
+            edit.applied.append(f"{label(node)} of a constant")
+            continue
         if not _is_identity(graph, node):
             continue
-        if node.outputs[0] in graph.outputs:
+        if target in graph.outputs:
             edit.declined.append(f"{label(node)} computes an output of the partition")
             continue
         current = edit.nodes[position]
         source = current.inputs[0] if current else node.inputs[0]
         edit.nodes[position] = None
-        edit.rename(node.outputs[0], source)
+        edit.rename(target, source)
         edit.applied.append(f"{label(node)} changes nothing")
     return edit.result()
+
+
+def _is_constant(edit: Editor, position: int) -> bool:
+    """Let the result of a RESHAPE be a constant if its operand is one, and return whether it is."""
+    node = edit.nodes[position]
+    source = edit.values[node.inputs[0]] if node else None
+    if node is None or source is None or source.data is None:
+        return False
+    result = edit.values[node.outputs[0]]
+    data = source.data.reshape(result.shape)
+    edit.values[result.id] = replace(source, id=result.id, shape=result.shape, data=data)
+    return True
 
 
 def _is_identity(graph: Graph, node: Node) -> bool:

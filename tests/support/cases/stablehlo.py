@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from cases.base import EXACT, STEPS, Case, Range, Shape, Sheet
 from cases.integers import Edges
@@ -69,6 +69,8 @@ class Scattered(Case):
     dtype: str = "float32"
     index: str = "int32"
     fixed: bool = False
+    constant: str = ""
+    """Which other operand is a constant, "value" or "update"."""
 
     def write(self, sheet: Sheet) -> None:
         """A value, positions and an update, one output."""
@@ -79,9 +81,10 @@ class Scattered(Case):
         )
         body.output(joined or sides[1])
         places = Range(0.0, 7.0, dtype=self.index)
-        x = sheet.input(self.shape, _values(self.dtype))
+        make = {self.constant: sheet.weights}
+        x = make.get("value", sheet.input)(self.shape, _values(self.dtype))
         positions = (sheet.weights if self.fixed else sheet.input)(self.positions, places)
-        update = sheet.input(self.update, _values(self.dtype))
+        update = make.get("update", sheet.input)(self.update, _values(self.dtype))
         options = {
             "update_window_dims": self.windows,
             "inserted_window_dims": self.inserted,
@@ -97,6 +100,7 @@ class Scattered(Case):
 
 
 _DTYPES = ("int32", "int64", "int8", "int16", "uint8")
+_ELEMENTS: dict[str, Any] = {"windows": (), "inserted": (0, 1, 2), "mapped": (0, 1, 2)}
 _FUNCTIONS = ("ADD", "MULTIPLY", "MAXIMUM", "MINIMUM")
 
 CASES: tuple[Case, ...] = (
@@ -157,6 +161,17 @@ CASES: tuple[Case, ...] = (
     ),
     Scattered(positions=(2, 4), update=(2, 4, 5), windows=(2,), vector=2, function="ADD"),
     *(Scattered(shape=(6, c), update=(4, c), function="ADD") for c in (1, 4, 9)),
+    *(
+        Scattered(constant=each, shape=shape, **options)
+        for each in ("value", "update")
+        for shape, options in (
+            ((6, 5), {}),
+            # Parts of one element: all of the value is in rows of one.
+            ((2, 3, 4), {"positions": (5, 3), "update": (5,), **_ELEMENTS}),
+            # Its axes in another order.
+            ((3, 8), {"update": (4, 3), "windows": (1,), "inserted": (1,), "mapped": (1,)}),
+        )
+    ),
 )
 
 _POSITIONS = Tensor(shape=(3, 1), dtype=DType.INT32)
