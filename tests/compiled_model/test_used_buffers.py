@@ -169,3 +169,26 @@ def test_closed_buffers_are_seen_before_a_run(driver: SimulatedDriver) -> None:
         for run in (model.run_by_index, model.submit_by_index):
             with pytest.raises((BindingError, CompiledModelError), match=r"closed"):
                 run(0, inputs, outputs)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_an_input_is_updated_where_it_is(driver: SimulatedDriver, same: bool) -> None:
+    """As the cache of a language model; into another buffer, it is copied by the graph."""
+    writer = ModelWriter()
+    operands = [writer.input(SHAPE), writer.input((1, 1, 4, 4)), writer.input((4,), "int32")]
+    writer.output(writer.op("DYNAMIC_UPDATE_SLICE", operands, [SHAPE]))
+    with CompiledModel.from_buffer(writer.build(), backend="cuda") as model:
+        inputs = model.create_input_buffers(memory="device")
+        outputs = inputs[:1] if same else model.create_output_buffers(memory="device")
+        expected = X.copy()
+        inputs[0].write(X)
+        for row in (2, 0):
+            part = np.full((1, 1, 4, 4), row + 7, np.float32)
+            inputs[1].write(part)
+            inputs[2].write(np.array([0, row, 0, 0], np.int32))
+            assert copies(driver, lambda: model.run_by_index(0, inputs, outputs)) == 0
+            expected[0, row] = part
+            np.testing.assert_array_equal(outputs[0].read(), expected)
+            if not same:
+                np.testing.assert_array_equal(inputs[0].read(), X)
+                expected = X.copy()

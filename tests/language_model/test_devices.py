@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -15,6 +16,7 @@ from cuda_emulator import needs_emulator
 from every_backend import device_of
 from litegpu import LanguageModel, TensorBuffer, zoo
 from litegpu.backends import BACKENDS
+from litegpu.backends.direct_updates import DirectUpdates, direct_updates
 from litegpu.runtime_abi import interpreter as runtime
 from simulated_cuda import SimulatedDriver
 
@@ -127,6 +129,27 @@ def test_no_cache_leaves_the_device(model: LanguageModel) -> None:
         assert read == [model.vocabulary * number] * 4
         assert written == sorted([number, number, CONTEXT * number] * 4)
         assert session.nbytes > 10 * CONTEXT * number
+
+
+def test_kernels_update_the_caches_where_they_are(model: LanguageModel) -> None:
+    found = []
+
+    def noted(*arguments: Any) -> DirectUpdates:
+        found.append(direct_updates(*arguments))
+        return found[-1]
+
+    report = model.report
+    assert report is not None
+    if report.backend == "cuda":
+        pytest.skip("its graphs are tested by how many copies the driver makes")
+    module = f"litegpu.backends.{report.backend}.context.direct_updates"
+    with mock.patch(module, noted), model.session() as session:
+        session.append(PROMPTS[0])
+        session.logits()
+    assert len(found) == 2, "a prefill and a step of the decoder"
+    for direct in found:
+        assert set(direct.inputs.values()) == {None}
+        assert len(direct.outputs) == len(model._executor.decoder.caches)
 
 
 def test_sessions_do_not_disturb_each_other(model: LanguageModel) -> None:

@@ -148,7 +148,7 @@ def test_a_fork_goes_on_by_itself(model: LanguageModel) -> None:
             other.generate(max_tokens=3)
         with session.fork() as other:
             assert other.tokens == session.tokens
-            assert other.nbytes == session.nbytes == 4 * CONTEXT * 2 * 16 * 4
+            assert other.nbytes == session.nbytes == 2 * CONTEXT * 2 * 16 * 4
         session.rewind(len(model.tokenize(PROMPT)))
         assert session.generate(max_tokens=6).tokens == wanted
 

@@ -10,6 +10,7 @@ import ctypes
 import gc
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,16 @@ import pytest
 
 from litegpu import DeviceMemoryError
 from litegpu.backends.base import Device
-from litegpu.backends.buffers import Bindings, HostBuffer
+from litegpu.backends.buffers import Bindings, DeviceBuffer, HostBuffer
 from litegpu.backends.execution import ExecutionContext
-from litegpu.backends.program import BufferRange, Launch, Program
+from litegpu.backends.program import BufferRange, Launch, Program, Update
 from litegpu.codegen import Argument, KernelText
 from litegpu.errors import KernelError
 from litegpu.host.private_files import Folder
 
 __all__ = [
     "test_a_kernel_that_does_not_compile_is_named",
+    "test_an_input_is_updated_where_it_is",
     "test_bound_calls_follow_their_pointers",
     "test_chains_take_as_long_as_their_kernels",
     "test_closing_twice_is_harmless",
@@ -209,6 +211,52 @@ def test_bound_calls_follow_their_pointers(device: Device) -> None:
         call()
         np.testing.assert_array_equal(result, x + 1 + 1)
     context.close()
+
+
+@pytest.mark.parametrize("bound", ["same", "other", "host", "crossed", "once", "partly"])
+def test_an_input_is_updated_where_it_is(device: Device, bound: str) -> None:
+    """Two inputs are updated; a third one reads what an update makes of the first."""
+    texts = [
+        kernel("add_one", ADD_ONE.replace("src", "dst"), ()),
+        kernel("add", ADD, ("src", "other")),
+    ]
+    launches = [launch("add_one", 0), launch("add", 3, 0, 2), launch("add_one", 1)]
+    built = replace(
+        program(texts, launches, [0, 1, 2], [3, 1, 0]),
+        updates={2: Update(0, ((0, 0), (1, 1))), 1: Update(1, ((2, 0),))},
+    )
+    x, y, z = floats(), floats() * 2, floats() + 3
+    buffers = [device.allocate(2 * CELL) for _ in range(3)]
+    assert all(isinstance(each, DeviceBuffer) for each in buffers)
+    first, second, third = (b.part(0, CELL) for b in buffers)  # type: ignore[attr-defined]
+    host = HostBuffer.of(np.zeros(FLOATS, np.float32))
+    summed = HostBuffer.of(np.zeros(FLOATS, np.float32))
+    ins, outs = {
+        "same": ((first, second, third), (summed, second, first)),
+        "other": ((first, second, third), (summed, *(b.part(CELL, CELL) for b in buffers[:2]))),  # type: ignore[attr-defined]
+        "host": ((host, second, third), (summed, second, first)),
+        "crossed": ((first, second, third), (summed, first, second)),
+        "once": ((first, second, first), (summed, second, first)),
+        "partly": (
+            (first, second, third),
+            (summed, second, buffers[0].part(CELL // 2, CELL)),  # type: ignore[attr-defined]
+        ),
+    }[bound]
+    given = (x, y, x if bound == "once" else z)
+    with contextlib.closing(ready(device, built)) as context:
+        submission = context.bind_cached(Bindings(ins, outs))
+        for begin in (submission.run, submission.submit):
+            for buffer, data in zip(ins, given, strict=True):
+                buffer.write(data)
+            event = begin()
+            if event is not None:
+                event.wait()
+            found = [each.read().view(np.float32) for each in outs]
+            np.testing.assert_array_equal(found[0], x + 1 + given[2])
+            np.testing.assert_array_equal(found[1], y + 1)
+            np.testing.assert_array_equal(found[2], x + 1)
+    for each in buffers:
+        each.close()
 
 
 def test_launches_wait_for_each_other(device: Device) -> None:

@@ -14,15 +14,16 @@ Buffers = Mapping[str, TensorBuffer]
 
 @dataclass
 class Caches:
-    """Two buffers for each cache: a run reads the one and writes the other.
+    """One buffer for each cache, which runs update, or two.
 
-    So a run that fails leaves the tokens before it as they were.
+    A run that fails leaves the tokens before it as they were: it writes only positions after them
+    or, where positions are overwritten, the other buffer.
     """
 
     present: Buffers
     """What the next run reads, by the names in the signatures."""
     following: Buffers
-    """What the next run writes."""
+    """What the next run writes: the same buffers, or others."""
 
     def turn(self) -> None:
         """Let what a run has written be what the next one reads."""
@@ -48,4 +49,5 @@ class Caches:
         return sum(each.nbytes for each in self._buffers())
 
     def _buffers(self) -> Iterable[TensorBuffer]:
-        return (*self.present.values(), *self.following.values())
+        both = (*self.present.values(), *self.following.values())
+        return {id(each): each for each in both}.values()

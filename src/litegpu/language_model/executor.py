@@ -129,9 +129,9 @@ class Executor:
         names, key = self.decoder.caches, self.decoder.key
         sides = [
             {name: self.model.create_input_buffer_by_name(key, name, kind) for name in names}
-            for _ in range(2)
+            for _ in range(1 if self.can_rewind else 2)
         ]
-        caches = Caches(*sides)
+        caches = Caches(sides[0], sides[-1])
         if self.cache_start:
             caches.fill(self.cache_start)
         return caches

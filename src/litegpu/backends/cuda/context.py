@@ -162,15 +162,26 @@ class CUDAContext(ExecutionContext):
             if place is not None and not place.on_host:
                 for use in readers:
                     direct[use] = place.address + self._offset_in(part, use)
-        copies_in = tuple(
-            self._transfer(place.address, self.address(part), part.size)
-            for number, (place, part) in enumerate(zip(inputs, program.inputs, strict=True))
-            if place is not None and not direct.keys() & program.readers.get(number, ())
-        )
+        updated: dict[int, int] = {}
+        for number, update in program.updates.items():
+            place, part = outputs[number], program.outputs[number]
+            if place is not None and not place.on_host:
+                updated[update.input] = place.address
+                for use in update.uses:
+                    direct[use] = place.address + self._offset_in(part, use)
+        copies_in = []
+        for number, (place, part) in enumerate(zip(inputs, program.inputs, strict=True)):
+            own = self.address(part)
+            source = own if place is None else place.address  # copied there before, or not at all
+            target = updated.get(number, source if place is None else own)
+            if source != target and not direct.keys() & program.readers.get(number, ()):
+                copies_in.append(self._transfer(source, target, part.size))
         copies_out = [
             self._transfer(self.address(part), place.address, part.size)
             for number, (place, part) in enumerate(zip(outputs, program.outputs, strict=True))
-            if place is not None and program.sole_writers.get(number) not in direct
+            if place is not None
+            and program.sole_writers.get(number) not in direct
+            and not (number in program.updates and program.updates[number].input in updated)
         ]
         kernels = tuple(self.kernel_nodes(direct, overlap=True))
         nodes = [*copies_in, *kernels, *copies_out]
@@ -181,7 +192,7 @@ class CUDAContext(ExecutionContext):
             if error.code not in UNLAUNCHABLE or not 0 <= number < len(kernels):
                 raise
             raise self.device.rejects({program.launches[number].kernel: str(error)}) from error
-        graph.copies_in, graph.kernels, graph.direct = copies_in, kernels, direct
+        graph.copies_in, graph.kernels, graph.direct = tuple(copies_in), kernels, direct
 
     def _offset_in(self, part: BufferRange, use: tuple[int, int]) -> int:
         number, argument = use

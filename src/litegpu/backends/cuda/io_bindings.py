@@ -59,18 +59,21 @@ def direct_bindings(bindings: Bindings, program: Program, copied: IoBindings) ->
 
     Kernels access whole units, so the memory must consist of these, and not be large host memory.
     An output in GPU memory that one launch writes may have any size. Inputs that overlap an output
-    are copied before.
+    are copied before, unless that output updates them where they are.
     """
     spans = [_bytes_of(buffer) for buffer in bindings.outputs]
+    updated = {update.input: spans[number][0] for number, update in program.updates.items()}
 
     def whole(buffer: Buffer, part: BufferRange) -> bool:
         if isinstance(buffer, HostBuffer) and part.size >= _LARGE:
             return False
         return part.size % UNIT == 0 or isinstance(buffer, (CUDABuffer, CUDAPinnedBuffer))
 
-    def source(buffer: Buffer, part: BufferRange, own: Place | None) -> Place | None:
+    def source(number: int, buffer: Buffer, part: BufferRange, own: Place | None) -> Place | None:
         span = _bytes_of(buffer)
-        free = not any(span[0] < end and start < span[1] for start, end in spans)
+        overlapping = [start for start, end in spans if span[0] < end and start < span[1]]
+        in_place = isinstance(buffer, DeviceBuffer) and updated.get(number) == span[0]
+        free = overlapping == ([span[0]] if in_place else [])
         return own or (_place(buffer) if whole(buffer, part) and free else None)
 
     def target(number: int, buffer: Buffer, part: BufferRange, own: Place | None) -> Place | None:
@@ -78,10 +81,10 @@ def direct_bindings(bindings: Bindings, program: Program, copied: IoBindings) ->
         written = place is not None and not place.on_host and number in program.sole_writers
         return place if own or written or whole(buffer, part) else None
 
-    inputs = zip(bindings.inputs, program.inputs, copied[0], strict=True)
+    inputs = enumerate(zip(bindings.inputs, program.inputs, copied[0], strict=True))
     outputs = enumerate(zip(bindings.outputs, program.outputs, copied[1], strict=True))
     return (
-        tuple(source(*each) for each in inputs),
+        tuple(source(number, *each) for number, each in inputs),
         tuple(target(number, *each) for number, each in outputs),
     )
 

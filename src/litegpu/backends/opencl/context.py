@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from litegpu.backends.buffers import Bindings, Bytes
-from litegpu.backends.execution import ExecutionContext
+from litegpu.backends.direct_updates import DirectUpdates, direct_updates
+from litegpu.backends.execution import ExecutionContext, without_streams
 from litegpu.backends.opencl.commands import CommandBuffer, EnqueueLoop
 from litegpu.backends.opencl.library import TITLE, Call, Handles, OpenCLKernel, library
 from litegpu.backends.opencl.profile import OpenCLProfiler
 from litegpu.backends.opencl.submission import OpenCLSubmission
-from litegpu.backends.program import BufferRange, Launch
+from litegpu.backends.program import BufferRange
 from litegpu.errors import ExecutionError
 from litegpu.host.finalizers import finalizer
 from litegpu.host.fork_safety import immortal, is_inherited, keep_in_children
@@ -56,10 +57,10 @@ class OpenCLContext(ExecutionContext):
             """Waits for all that is in flight."""
             self._allocate()
             # No closure: an error's frames would reference its variables, even when cleared.
-            for launch in self.program.launches:
-                self.kernels.append(self._kernel(launch))
+            for number in range(len(self.program.launches)):
+                self.kernels.append(self._kernel(number, DirectUpdates(), self.owned))
             self._check_launches()
-            self._commands = self._record()
+            self._commands = self._record(self.kernels, self.owned)
         except BaseException as error:
             with contextlib.suppress(ExecutionError, cl.Error):
                 self.close()
@@ -77,11 +78,16 @@ class OpenCLContext(ExecutionContext):
         cl.enqueue_fill_buffer(self.queue, self.memory, np.full(1, 0xFF, np.uint8), 0, nbytes)
         self.queue.finish()
 
-    def _kernel(self, launch: Launch) -> OpenCLKernel:
-        buffers = [(self._whole(part).int_ptr, part.offset) for part in launch.ranges]
+    def _kernel(self, number: int, direct: DirectUpdates, owned: Handles) -> OpenCLKernel:
+        launch = self.program.launches[number]
+        buffers = []
+        for argument, part in enumerate(launch.ranges):
+            buffer, offset = direct.argument(number, argument, part)
+            whole = self._whole(part) if buffer is None else buffer.handle
+            buffers.append((whole.int_ptr, offset))
         sizes = (launch.global_size, launch.local_size)
         program = self.executable.program_of(launch.kernel)
-        return OpenCLKernel(self.owned, program.int_ptr, launch.kernel, buffers, *sizes)
+        return OpenCLKernel(owned, program.int_ptr, launch.kernel, buffers, *sizes)
 
     def _check_launches(self) -> None:
         """Raise KernelError where the device cannot launch some of the kernels."""
@@ -98,9 +104,20 @@ class OpenCLContext(ExecutionContext):
         # sub-buffers.
         return self.executable.constants if part.constant else self.memory
 
-    def _record(self) -> CommandBuffer | EnqueueLoop:
-        commands = CommandBuffer.create(self.owned, self.queue, self.kernels)
-        return commands or EnqueueLoop(self.queue, self.kernels)
+    def _record(
+        self, kernels: Sequence[OpenCLKernel], owned: Handles
+    ) -> CommandBuffer | EnqueueLoop:
+        commands = CommandBuffer.create(owned, self.queue, kernels)
+        return commands or EnqueueLoop(self.queue, kernels)
+
+    def launches_on(self, direct: DirectUpdates, owned: Handles) -> Sequence[Call]:
+        """Return the calls that run all kernels on other memory; `owned` owns what they use."""
+        changed = {launch for launch, _ in direct.uses}
+        kernels = [
+            self._kernel(number, direct, owned) if number in changed else kernel
+            for number, kernel in enumerate(self.kernels)
+        ]
+        return self._record(kernels, owned).calls
 
     @property
     def launches(self) -> Sequence[Call]:
@@ -112,6 +129,15 @@ class OpenCLContext(ExecutionContext):
         self.check_alive()
         bindings.check(self.program, self.device)
         return OpenCLSubmission(self, bindings)
+
+    def bind_cached(self, bindings: Bindings, stream: int | None = None) -> OpenCLSubmission:
+        """Prepare the same calls; kernels update device memory where it is."""
+        if stream is not None:
+            raise without_streams()
+        self.check_alive()
+        bindings.check(self.program, self.device)
+        direct = direct_updates(self.program, bindings, self.device.info.buffer_alignment)
+        return OpenCLSubmission(self, bindings, direct)
 
     def check_alive(self) -> None:
         """Raise ExecutionError if nothing can run; see that nothing else runs."""

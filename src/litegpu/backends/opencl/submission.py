@@ -8,10 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from litegpu.backends.buffers import Bindings, Buffer, DeviceBuffer, HostBuffer, Staging
+from litegpu.backends.direct_updates import DirectUpdates
 from litegpu.backends.execution import Submission
-from litegpu.backends.opencl.library import Call, library
+from litegpu.backends.opencl.library import TITLE, Call, Handles, library
 from litegpu.backends.program import BufferRange
 from litegpu.errors import InvokeTimeoutError
+from litegpu.host.finalizers import finalizer
+from litegpu.host.fork_safety import is_inherited, keep_in_children
 from litegpu.host.native_calls import bound, together, wait_until
 
 if TYPE_CHECKING:
@@ -21,11 +24,19 @@ if TYPE_CHECKING:
 class OpenCLSubmission(Submission):
     """All is enqueued in order. No Python runs in between."""
 
-    def __init__(self, context: OpenCLContext, bindings: Bindings) -> None:
-        """Prepare the calls for buffers that fit."""
+    def __init__(
+        self, context: OpenCLContext, bindings: Bindings, direct: DirectUpdates | None = None
+    ) -> None:
+        """Prepare the calls for buffers that fit. Raises ExecutionError if the driver lacks one."""
         super().__init__(context)
         self._on = context
         self._bindings = bindings
+        self._direct = direct or DirectUpdates()
+        self._owned = Handles()
+        self._launches = context.launches
+        if self._direct.uses:
+            keep_in_children(self)
+            self._launches = context.launches_on(self._direct, self._owned)
         self._staged: tuple[Staging, Staging] | None = None
         self._calls: tuple[Call, ...] = ()
         self._marker: Any = None
@@ -34,38 +45,54 @@ class OpenCLSubmission(Submission):
     def run(self) -> Callable[[], None]:
         if self._on.timeout is not None:
             return self._run_in_time
-        calls = (*self.copies_in(), *self._on.launches, *self.copies_out(wait=True))
-        return partial(_run, calls, self._on, self._bindings)
+        calls = (*self.copies_in(), *self._launches, *self.copies_out(wait=True))
+        return partial(_run, calls, self._on, self)
 
     def copies_in(self, buffers: Sequence[Buffer] | None = None) -> list[Call]:
         """Return the calls that copy in, from the bound buffers or from others."""
-        parts = self._on.program.inputs
         used = self._bindings.inputs if buffers is None else buffers
-        return [self._copy(True, *each) for each in zip(parts, used, strict=True)]
+        calls = []
+        for number, (part, buffer) in enumerate(zip(self._on.program.inputs, used, strict=True)):
+            if number not in self._direct.inputs:
+                calls.append(self._copy(True, part, buffer))
+            elif (target := self._direct.inputs[number]) is not None:
+                calls.append(self._copy(True, part, buffer, target))
+        return calls
 
     def copies_out(self, buffers: Sequence[Buffer] | None = None, wait: bool = False) -> list[Call]:
         """Return the calls that copy out; with `wait` the last one waits."""
-        parts = self._on.program.outputs
         used = self._bindings.outputs if buffers is None else buffers
-        pairs = list(zip(parts, used, strict=True))
-        ends = [False] * len(pairs)
+        ends = enumerate(zip(self._on.program.outputs, used, strict=True))
+        pairs = [pair for number, pair in ends if number not in self._direct.outputs]
+        waits = [False] * len(pairs)
         finish = [self._on.finish] if wait else []
         if finish and pairs and isinstance(pairs[-1][1], HostBuffer):
-            ends[-1], finish = True, []
-        copies = [self._copy(False, *pair, wait=end) for pair, end in zip(pairs, ends, strict=True)]
+            waits[-1], finish = True, []
+        copies = [self._copy(False, *pair, wait=w) for pair, w in zip(pairs, waits, strict=True)]
         return [*copies, *finish]
 
-    def _copy(self, into: bool, part: BufferRange, buffer: Buffer, wait: bool = False) -> Call:
-        lib, queue, memory = library(), self._on.queue.int_ptr, self._on.memory.int_ptr
+    def _copy(
+        self,
+        into: bool,
+        part: BufferRange,
+        buffer: Buffer,
+        target: DeviceBuffer | None = None,
+        wait: bool = False,
+    ) -> Call:
+        """Return the call that copies to or from a range of memory, or to a `target`."""
+        lib, queue = library(), self._on.queue.int_ptr
+        memory, offset = self._on.memory.int_ptr, part.offset
+        if target is not None:
+            memory, offset = target.handle.int_ptr, target.offset
         events = (0, None, None)
         if isinstance(buffer, DeviceBuffer):
-            ends = [(memory, part.offset), (buffer.handle.int_ptr, buffer.offset)]
-            (source, first), (target, to) = reversed(ends) if into else ends
+            ends = [(memory, offset), (buffer.handle.int_ptr, buffer.offset)]
+            (source, first), (sink, to) = reversed(ends) if into else ends
             copy = lib.clEnqueueCopyBuffer
-            return bound(copy, queue, source, target, first, to, part.size, *events)
+            return bound(copy, queue, source, sink, first, to, part.size, *events)
         assert isinstance(buffer, HostBuffer)
         copy = lib.clEnqueueWriteBuffer if into else lib.clEnqueueReadBuffer
-        span = (part.offset, part.size, buffer.pointer)
+        span = (offset, part.size, buffer.pointer)
         return bound(copy, queue, memory, int(wait), *span, *events)
 
     def start(self) -> None:
@@ -88,7 +115,7 @@ class OpenCLSubmission(Submission):
             sent = Staging(self._bindings.inputs, (part.size for part in program.inputs))
             returned = Staging(self._bindings.outputs, (part.size for part in program.outputs))
             copies = self.copies_in(sent.buffers), self.copies_out(returned.buffers)
-            self._calls = (*copies[0], *self._on.launches, *copies[1])
+            self._calls = (*copies[0], *self._launches, *copies[1])
             self._staged = sent, returned
         return self._staged
 
@@ -122,7 +149,8 @@ class OpenCLSubmission(Submission):
         elif wait_until(self.is_done, seconds):
             context.ready = True
         else:
-            context.give_up(self._staged, self._bindings)
+            context.give_up(self._staged, self._bindings, self._owned)
+            self._owned = Handles()
             raise InvokeTimeoutError(
                 f"OpenCL device '{context.device.info.name}' has not ended an invoke after "
                 f"{seconds * 1e3:g} ms (invoke_timeout_ms). Create a new GpuDelegate and "
@@ -143,8 +171,14 @@ class OpenCLSubmission(Submission):
                     self._wait_for_end()
             raise
 
+    @finalizer
+    def __del__(self) -> None:
+        """Release its own kernels; a run in flight references its submission."""
+        if not is_inherited(TITLE):
+            self._owned.release()
 
-def _run(calls: Sequence[Call], context: OpenCLContext, _bound: Bindings) -> None:
+
+def _run(calls: Sequence[Call], context: OpenCLContext, _bound: OpenCLSubmission) -> None:
     """Make all calls; the last one waits. `_bound` references their arguments."""
     if not context.ready or context.device.lost:
         context.check_alive()

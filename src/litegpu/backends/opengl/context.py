@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from litegpu.backends.buffers import Bindings, Bytes
-from litegpu.backends.execution import ExecutionContext
+from litegpu.backends.buffers import Bindings, Bytes, DeviceBuffer
+from litegpu.backends.direct_updates import DirectUpdates, direct_updates
+from litegpu.backends.execution import ExecutionContext, without_streams
 from litegpu.backends.folding import groups_of
 from litegpu.backends.opengl import library
 from litegpu.backends.opengl.buffers import WORD_BYTES, Buffers
@@ -51,7 +52,7 @@ class OpenGLContext(ExecutionContext):
             )
             self.sent = self.buffers.make(sent, usage=library.STREAM_DRAW)
             self.returned = self.buffers.make(returned, usage=library.STREAM_READ)
-            self.launches: list[list[Callable[[], object]]] = [*self._record()]
+            self.launches: list[list[Callable[[], object]]] = [*self._record(DirectUpdates())]
             """The calls of each launch."""
             device.check("recording a partition")
         except BaseException:
@@ -69,32 +70,41 @@ class OpenGLContext(ExecutionContext):
         gl.glFinish()
         self.buffers.check_memory(self.program.memory_bytes)
 
-    def _record(self) -> Iterator[list[Callable[[], object]]]:
+    def _record(self, direct: DirectUpdates) -> Iterator[list[Callable[[], object]]]:
         gl = self.gl.call
-        for launch in self.program.launches:
+        for number, launch in enumerate(self.program.launches):
+            places = [
+                direct.argument(number, argument, part)
+                for argument, part in enumerate(launch.ranges)
+            ]
             yield [
                 bound(gl.glUseProgram, self.executable.programs[launch.kernel].number),
-                *self._binds(launch.ranges),
+                *self._binds(launch.ranges, places),
                 bound(gl.glDispatchCompute, *groups_of(launch)),
                 bound(gl.glMemoryBarrier, library.SHADER_STORAGE_BARRIER),
             ]
 
-    def _binds(self, parts: Sequence[BufferRange]) -> list[Callable[[], object]]:
+    def _binds(
+        self, parts: Sequence[BufferRange], places: Sequence[tuple[DeviceBuffer | None, int]]
+    ) -> list[Callable[[], object]]:
         """Return the calls that bind the ranges of a launch: one, where the driver has it."""
         gl, target = self.gl.call, library.SHADER_STORAGE_BUFFER
-        constants = self.executable.constants
-        buffers = [constants if part.constant else self.memory for part in parts]
+        constants, starts = self.executable.constants, [start for _, start in places]
+        buffers = [
+            (constants if part.constant else self.memory) if buffer is None else buffer.handle
+            for part, (buffer, _) in zip(parts, places, strict=True)
+        ]
         sizes = [round_up(part.size, WORD_BYTES) for part in parts]
         if gl.glBindBuffersRange is None:
-            ranges = zip(buffers, parts, sizes, strict=True)
+            ranges = zip(buffers, starts, sizes, strict=True)
             return [
-                bound(gl.glBindBufferRange, target, binding, buffer, part.offset, size)
-                for binding, (buffer, part, size) in enumerate(ranges)
+                bound(gl.glBindBufferRange, target, binding, *each)
+                for binding, each in enumerate(ranges)
             ]
         count = len(parts)
         arrays = (
             (c_uint32 * count)(*buffers),
-            (c_size_t * count)(*(part.offset for part in parts)),
+            (c_size_t * count)(*starts),
             (c_size_t * count)(*sizes),
         )
         return [bound(gl.glBindBuffersRange, target, 0, count, *arrays)]
@@ -103,6 +113,18 @@ class OpenGLContext(ExecutionContext):
         """Prepare calls that copy in, launch all and copy out, on the context's thread."""
         bindings.check(self.program, self.device)
         return OpenGLSubmission(self, bindings)
+
+    def bind_cached(self, bindings: Bindings, stream: int | None = None) -> OpenGLSubmission:
+        """Prepare the same calls; kernels update device memory where it is."""
+        if stream is not None:
+            raise without_streams()
+        bindings.check(self.program, self.device)
+        direct = direct_updates(self.program, bindings, self.device.info.buffer_alignment)
+        return OpenGLSubmission(self, bindings, direct)
+
+    def launches_on(self, direct: DirectUpdates) -> list[list[Callable[[], object]]]:
+        """Return the calls of each launch, on other memory."""
+        return [*self._record(direct)] if direct.uses else self.launches
 
     def make(self, calls: Sequence[Callable[[], object]], what: str = "running") -> None:
         """Make calls, on the worker. Raises ExecutionError or DeviceLostError."""

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from litegpu.backends.buffers import Bindings, DeviceBuffer, HostBuffer
+from litegpu.backends.direct_updates import DirectUpdates
 from litegpu.backends.execution import Submission
 from litegpu.backends.opengl import library
 from litegpu.backends.opengl.buffers import OpenGLBorrowedBuffer
@@ -22,11 +23,14 @@ _Call = Callable[[], object]
 class OpenGLSubmission(Submission):
     """Calls that are ready; the context's thread makes them."""
 
-    def __init__(self, context: OpenGLContext, bindings: Bindings) -> None:
+    def __init__(
+        self, context: OpenGLContext, bindings: Bindings, direct: DirectUpdates | None = None
+    ) -> None:
         """Prepare the calls for buffers that fit."""
         super().__init__(context)
         self._on = context
         self._bindings = bindings  # keeps the memory
+        self._direct = direct or DirectUpdates()
         self._fence: int | None = None
         buffers = (*bindings.inputs, *bindings.outputs)
         on_device = any(isinstance(each, DeviceBuffer) for each in buffers)
@@ -35,7 +39,7 @@ class OpenGLSubmission(Submission):
         self._awaited: list[int] = []
         """Fences of the application's context that the next run waits for."""
         collect, fetch = self._copies_out(bindings)
-        launches = (call for launch in context.launches for call in launch)
+        launches = (call for each in context.launches_on(self._direct) for call in each)
         self._work: list[_Call] = [*self._copies_in(bindings), *launches, *collect]
         self._fetch: list[_Call] = fetch
         if self._shares:
@@ -48,18 +52,29 @@ class OpenGLSubmission(Submission):
         gl, source, target = self._on.gl.call, library.COPY_READ_BUFFER, library.COPY_WRITE_BUFFER
         parts = self._on.program.inputs
         starts = accumulate((part.size for part in parts), initial=0)
-        pairs = [*zip(parts, starts, bindings.inputs, strict=False)]
+        pairs = [*enumerate(zip(parts, starts, bindings.inputs, strict=False))]
+        direct = self._direct.inputs
         yield bound(gl.glBindBuffer, source, self._on.sent)
         yield bound(gl.glBindBuffer, target, self._on.memory)
-        for part, start, buffer in pairs:
+        for number, (part, start, buffer) in pairs:
             if isinstance(buffer, HostBuffer):
                 yield bound(gl.glBufferSubData, source, start, part.size, buffer.pointer)
-                yield bound(gl.glCopyBufferSubData, source, target, start, part.offset, part.size)
-        for part, _, buffer in pairs:
-            if isinstance(buffer, DeviceBuffer):
+                if number not in direct:
+                    ends = (start, part.offset, part.size)
+                    yield bound(gl.glCopyBufferSubData, source, target, *ends)
+        for number, (part, _, buffer) in pairs:
+            if isinstance(buffer, DeviceBuffer) and number not in direct:
                 ends = (buffer.offset, part.offset, part.size)
                 yield bound(gl.glBindBuffer, source, buffer.handle)
                 yield bound(gl.glCopyBufferSubData, source, target, *ends)
+        for number, (part, start, buffer) in pairs:
+            if (to := direct.get(number)) is not None:
+                at = (self._on.sent, start)
+                if isinstance(buffer, DeviceBuffer):
+                    at = buffer.handle, buffer.offset
+                yield bound(gl.glBindBuffer, source, at[0])
+                yield bound(gl.glBindBuffer, target, to.handle)
+                yield bound(gl.glCopyBufferSubData, source, target, at[1], to.offset, part.size)
 
     def _copies_out(self, bindings: Bindings) -> tuple[list[_Call], list[_Call]]:
         """Return the calls that collect the results, and those that hand them to the host."""
@@ -72,7 +87,8 @@ class OpenGLSubmission(Submission):
         ]
         to_host: list[_Call] = [bound(gl.glBindBuffer, target, self._on.returned)]
         fetch: list[_Call] = []
-        for part, start, buffer in zip(parts, starts, bindings.outputs, strict=False):
+        ends = enumerate(zip(parts, starts, bindings.outputs, strict=False))
+        for part, start, buffer in (e for number, e in ends if number not in self._direct.outputs):
             copy = partial(bound, gl.glCopyBufferSubData, source, target, part.offset)
             if isinstance(buffer, DeviceBuffer):
                 collect.append(bound(gl.glBindBuffer, target, buffer.handle))

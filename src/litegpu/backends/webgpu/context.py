@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from litegpu.backends.buffers import Bindings, Bytes
-from litegpu.backends.execution import ExecutionContext
+from litegpu.backends.buffers import Bindings, Bytes, DeviceBuffer
+from litegpu.backends.direct_updates import DirectUpdates, direct_updates
+from litegpu.backends.execution import ExecutionContext, without_streams
 from litegpu.backends.folding import groups_of
 from litegpu.backends.program import BufferRange
 from litegpu.backends.shaders import timed_out
@@ -65,33 +66,58 @@ class WebGPUContext(ExecutionContext):
         self._buffers.poison(self.memory, self.program.memory_bytes)
         readable = usage.COPY_DST | usage.MAP_READ
         self.results = self._buffers.make(self._results_bytes, readable)
-        self.launches = [*self._record()]
+        self.launches = [*self._record(DirectUpdates(), self._groups)]
         self.commands = Commands(calls, device, self.launches)
         self._reader = Reader(calls, device, self.results, max(self._results_bytes, WORD_BYTES))
         self._buffers.wait()
 
-    def _record(self) -> Iterator[tuple[Any, ...]]:
+    def _record(self, direct: DirectUpdates, groups: list[Any]) -> Iterator[tuple[Any, ...]]:
+        """Yield the launches; `groups` references the bind groups."""
         texts = {kernel.name: kernel for kernel in self.program.kernels}
-        for launch in self.program.launches:
+        for number, launch in enumerate(self.program.launches):
+            places = (
+                self._range(part, *direct.argument(number, argument, part))
+                for argument, part in enumerate(launch.ranges)
+            )
             entries = [
-                {"binding": binding, "resource": self._range(part)}
-                for binding, part in enumerate(launch.ranges)
+                {"binding": binding, "resource": place} for binding, place in enumerate(places)
             ]
             layout = self.executable.layout(texts[launch.kernel])
             bound = self.device.device.create_bind_group(layout=layout, entries=entries)
-            self._groups.append(bound)
+            groups.append(bound)
             pipeline = self.executable.pipelines[launch.kernel]
             yield (pipeline._internal, bound._internal, *groups_of(launch))
 
-    def _range(self, part: BufferRange) -> dict[str, Any]:
-        buffer = self.executable.constants if part.constant else self.memory
-        return {"buffer": buffer, "offset": part.offset, "size": words(part.size)}
+    def _range(self, part: BufferRange, lent: DeviceBuffer | None, offset: int) -> dict[str, Any]:
+        own = self.executable.constants if part.constant else self.memory
+        buffer = own if lent is None else lent.handle
+        return {"buffer": buffer, "offset": offset, "size": words(part.size)}
 
     def bind(self, bindings: Bindings) -> WebGPUSubmission:
         """Prepare a run: copy in, encode and submit all launches together, wait, and copy out."""
         self.open_reader()
         bindings.check(self.program, self.device)
         return WebGPUSubmission(self, bindings)
+
+    def bind_cached(self, bindings: Bindings, stream: int | None = None) -> WebGPUSubmission:
+        """Prepare the same run; kernels update device memory where it is."""
+        if stream is not None:
+            raise without_streams()
+        self.open_reader()
+        bindings.check(self.program, self.device)
+        direct = direct_updates(self.program, bindings, self.device.info.buffer_alignment)
+        return WebGPUSubmission(self, bindings, direct)
+
+    def commands_on(self, direct: DirectUpdates, groups: list[Any]) -> Commands:
+        """Return the launches on other memory; `groups` references their bind groups."""
+
+        def record() -> Commands:
+            with self.typed:
+                self.open_reader()
+                launches = [*self._record(direct, groups)]
+            return Commands(self.device.calls, self.device.device, launches)
+
+        return self.device.make(record)
 
     def open_reader(self) -> Reader:
         """Return what reads the results. Raises DeviceLostError, after `close` ExecutionError."""

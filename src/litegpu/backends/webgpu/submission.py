@@ -7,10 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from litegpu.backends.buffers import Bindings, DeviceBuffer, HostBuffer
+from litegpu.backends.direct_updates import DirectUpdates
 from litegpu.backends.execution import Submission
 from litegpu.backends.program import BufferRange
 from litegpu.backends.webgpu.buffers import WORD_BYTES, check_words, words
-from litegpu.backends.webgpu.library import Copy, Reader
+from litegpu.backends.webgpu.library import TITLE, Copy, Reader
+from litegpu.host.finalizers import finalizer
+from litegpu.host.fork_safety import is_inherited, keep_in_children
 
 if TYPE_CHECKING:
     from litegpu.backends.webgpu.context import WebGPUContext
@@ -19,33 +22,51 @@ if TYPE_CHECKING:
 class WebGPUSubmission(Submission):
     """Everything in one submission; the host reads the results from a buffer that is mapped."""
 
-    def __init__(self, context: WebGPUContext, bindings: Bindings) -> None:
+    def __init__(
+        self, context: WebGPUContext, bindings: Bindings, direct: DirectUpdates | None = None
+    ) -> None:
         """Prepare for buffers that fit. Raises BindingError for ranges that cut words."""
         super().__init__(context)
         self._on = context
         self._bindings = bindings  # keeps the memory
+        direct = direct or DirectUpdates()
+        self._groups: list[Any] = []
+        self._commands = context.commands
+        if direct.uses:
+            keep_in_children(self)
+            self._commands = context.commands_on(direct, self._groups)
         program, memory, results = context.program, context.memory, context.results
         ends = (*bindings.inputs, *bindings.outputs)
         self._on_device = [each for each in ends if isinstance(each, DeviceBuffer)]
-        self._writes: list[tuple[BufferRange, HostBuffer]] = []
+        self._writes: list[tuple[BufferRange, HostBuffer, Any, int]] = []
+        """What is written from the host, from where and to which byte of which buffer."""
         self._reads: list[tuple[HostBuffer, int, int]] = []
         """For the host: where to, from where among the results, and bytes."""
         self._before: list[Copy] = []
         self._after: list[Copy] = []
-        for part, buffer in zip(program.inputs, bindings.inputs, strict=True):
+        inputs = enumerate(zip(program.inputs, bindings.inputs, strict=True))
+        for number, (part, buffer) in inputs:
+            sink, at = memory, part.offset
+            if number in direct.inputs:
+                lent = direct.inputs[number]
+                if lent is None:
+                    continue
+                sink, at = lent.handle, lent.offset
             if isinstance(buffer, HostBuffer):
-                self._writes.append((part, buffer))
+                self._writes.append((part, buffer, sink, at))
             elif isinstance(buffer, DeviceBuffer):
-                self._before.append((*_outside(buffer), *_operand(memory, part), words(part.size)))
+                self._before.append((*_outside(buffer), sink._internal, at, words(part.size)))
         outputs = zip(program.outputs, bindings.outputs, context.result_starts, strict=True)
-        for part, buffer, start in outputs:
+        for number, (part, buffer, start) in enumerate(outputs):
+            if number in direct.outputs:
+                continue
             if isinstance(buffer, HostBuffer):
                 target = (results._internal, start)
                 self._reads.append((buffer, start, part.size))
             else:
                 assert isinstance(buffer, DeviceBuffer)
                 target = _outside(buffer)
-            self._after.append((*_operand(memory, part), *target, words(part.size)))
+            self._after.append((memory._internal, part.offset, *target, words(part.size)))
 
     @property
     def run(self) -> Callable[[], None]:
@@ -67,7 +88,7 @@ class WebGPUSubmission(Submission):
             for buffer in self._on_device:  # the library aborts the process for a destroyed one
                 buffer.check_open()
             self._write()
-            context.commands.submit(self._before, self._after)
+            self._commands.submit(self._before, self._after)
             reader.map()
         return reader
 
@@ -79,14 +100,13 @@ class WebGPUSubmission(Submission):
 
     def _write(self) -> None:
         queue, calls = self._on.device.device.queue, self._on.device.calls
-        memory = self._on.memory
-        for part, buffer in self._writes:
+        for part, buffer, sink, at in self._writes:
             address, whole = buffer.address, part.size // WORD_BYTES * WORD_BYTES
-            calls.write(queue, memory, part.offset, address, whole)
+            calls.write(queue, sink, at, address, whole)
             if whole < part.size:
                 # The tensor ends inside a word, and the bytes after it are not ours to read.
                 rest = ctypes.string_at(address + whole, part.size - whole)
-                queue.write_buffer(memory, part.offset + whole, rest.ljust(WORD_BYTES, b"\0"))
+                queue.write_buffer(sink, at + whole, rest.ljust(WORD_BYTES, b"\0"))
 
     def start(self) -> None:
         """Write, encode and submit."""
@@ -107,9 +127,11 @@ class WebGPUSubmission(Submission):
             if reader.busy:  # else it was interrupted after the end
                 self._deliver(reader)
 
-
-def _operand(memory: Any, part: BufferRange) -> tuple[Any, int]:
-    return memory._internal, part.offset
+    @finalizer
+    def __del__(self) -> None:
+        """Have the worker drop its own bind groups; a run in flight references its submission."""
+        if self._groups and not is_inherited(TITLE):
+            self._on.device.worker.post(self._groups.clear)
 
 
 def _outside(buffer: DeviceBuffer) -> tuple[Any, int]:
