@@ -22,6 +22,9 @@ PROGRAM = replace(
 class _Memory(DeviceBuffer):
     """A range of an allocation that is a number."""
 
+    def _take(self, offset: int, source: DeviceBuffer) -> None:
+        raise NotImplementedError
+
     def _write(self, offset: int, data: Bytes) -> None:
         raise NotImplementedError
 

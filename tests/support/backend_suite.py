@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from litegpu import DeviceMemoryError
+from litegpu import BindingError, DeviceMemoryError
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Bindings, DeviceBuffer, HostBuffer
 from litegpu.backends.execution import ExecutionContext
@@ -30,6 +30,7 @@ __all__ = [
     "test_a_kernel_that_does_not_compile_is_named",
     "test_an_input_is_updated_where_it_is",
     "test_bound_calls_follow_their_pointers",
+    "test_buffers_are_copied_on_the_device",
     "test_chains_take_as_long_as_their_kernels",
     "test_closing_twice_is_harmless",
     "test_constants_reach_the_kernels",
@@ -257,6 +258,31 @@ def test_an_input_is_updated_where_it_is(device: Device, bound: str) -> None:
             np.testing.assert_array_equal(found[2], x + 1)
     for each in buffers:
         each.close()
+
+
+@pytest.mark.parametrize("nbytes", [CELL, CELL - 16, CELL - 2])
+def test_buffers_are_copied_on_the_device(device: Device, nbytes: int) -> None:
+    source, target = device.allocate(2 * CELL), device.allocate(2 * CELL)
+    assert isinstance(source, DeviceBuffer) and isinstance(target, DeviceBuffer)
+    data = np.random.default_rng(0).integers(0, 256, 2 * CELL, np.uint8)
+    source.write(data)
+    expected = np.full(2 * CELL, 7, np.uint8)
+    target.write(expected)
+    target.part(16, 2 * CELL - 16).copy_from(source.part(CELL, nbytes))
+    expected[16 : 16 + nbytes] = data[CELL : CELL + nbytes]
+    np.testing.assert_array_equal(target.read(), expected)
+    target.part(CELL, CELL).copy_from(target.part(CELL // 2, CELL))
+    expected[CELL:] = expected[CELL // 2 : CELL // 2 + CELL].copy()
+    np.testing.assert_array_equal(target.read(), expected)
+    host = HostBuffer.of(np.arange(CELL, dtype=np.uint8))
+    target.copy_from(host)
+    np.testing.assert_array_equal(target.read()[:CELL], host.read())
+    with pytest.raises(BindingError, match=f"{2 * CELL} bytes do not fit a buffer of {CELL}"):
+        target.part(0, CELL).copy_from(source)
+    source.close()
+    with pytest.raises(BindingError, match="closed"):
+        target.copy_from(source)
+    target.close()
 
 
 def test_launches_wait_for_each_other(device: Device) -> None:

@@ -139,6 +139,7 @@ class FakeDriver:
             "cuMemsetD8Async",
             "cuMemcpyHtoD",
             "cuMemcpyDtoH",
+            "cuMemcpyDtoD",
             "cuFuncSetAttribute",
         )
         idle += ("cuGraphUpload", "cuStreamSynchronize", "cuStreamQuery", "cuEventRecord")

@@ -69,6 +69,7 @@ class SimulatedDriver(FakeDriver):
             "cuMemsetD8Async": self._fill,
             "cuMemcpyHtoD": self._copy,
             "cuMemcpyDtoH": self._copy,
+            "cuMemcpyDtoD": self._copy,
             "cuMemcpyAsync": self._copy,
             "cuModuleLoadData": self._load,
             "cuModuleGetFunctionCount": lambda module: (

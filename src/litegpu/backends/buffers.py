@@ -46,17 +46,28 @@ class Buffer(ABC):
     def read(self) -> Bytes:
         """Return a copy of all bytes. Raises ExecutionError when the device fails."""
 
+    def copy_from(self, source: Buffer) -> None:
+        """Copy all bytes of another buffer to the begin of this one, and wait until they are there.
+
+        They do not leave the device where both are. Raises as `write` and `read` do.
+        """
+        self.write(source.read())
+
     def close(self) -> None:  # noqa: B027 - who owns no memory has nothing to do
         """Release memory that the buffer owns; nothing may use it any more."""
 
     def _fitting(self, data: npt.NDArray[Any]) -> Bytes:
         """Return the bytes of an array, in a row. Raises BindingError when there are too many."""
-        self.check_open()
-        if data.nbytes > self.nbytes:
-            raise BindingError(
-                f"{data.nbytes} bytes do not fit a buffer of {self.nbytes}. Allocate a larger one."
-            )
+        self._check_room(data.nbytes)
         return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+
+    def _check_room(self, nbytes: int) -> None:
+        """Raise BindingError when there are too many bytes, and after `close`."""
+        self.check_open()
+        if nbytes > self.nbytes:
+            raise BindingError(
+                f"{nbytes} bytes do not fit a buffer of {self.nbytes}. Allocate a larger one."
+            )
 
     def check_open(self) -> None:
         """Raise BindingError after `close`."""
@@ -139,6 +150,19 @@ class DeviceBuffer(Buffer):
         self._read(self.offset, host)
         return host
 
+    def copy_from(self, source: Buffer) -> None:
+        if not isinstance(source, DeviceBuffer) or source.device is not self.device:
+            return super().copy_from(source)
+        if source.handle == self.handle:  # within an allocation not every API copies
+            return super().copy_from(source)
+        source.check_open()
+        self._check_room(source.nbytes)
+        return self._take(self.offset, source)
+
+    @abstractmethod
+    def _take(self, offset: int, source: DeviceBuffer) -> None:
+        """Copy another allocation's bytes to an offset of this one, on the device, and wait."""
+
     @abstractmethod
     def _write(self, offset: int, data: Bytes) -> None:
         """Copy bytes to an offset of the allocation, and wait."""
@@ -185,6 +209,9 @@ class _Part(DeviceBuffer):
 
     def check_open(self) -> None:
         self._whole.check_open()
+
+    def _take(self, offset: int, source: DeviceBuffer) -> None:
+        self._whole._take(offset, source)
 
     def _write(self, offset: int, data: Bytes) -> None:
         self._whole._write(offset, data)

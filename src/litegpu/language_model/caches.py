@@ -35,9 +35,9 @@ class Caches:
             each.write(np.full(each.shape, value, each.dtype))
 
     def copy_from(self, other: Caches) -> None:
-        """Take the content of other caches of the same model."""
+        """Take the content of other caches of the same model, on the device if they are there."""
         for name, source in other.present.items():
-            self.present[name].write(source.read())
+            self.present[name].memory.copy_from(source.memory)
 
     def destroy(self) -> None:
         """Release the memory."""

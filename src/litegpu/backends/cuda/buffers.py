@@ -62,6 +62,18 @@ class _CUDAMemory(DeviceBuffer):
         call(cu.cuMemcpyHtoD, self.handle + offset, data.ctypes.data, data.nbytes)
         call(cu.cuStreamSynchronize, 0)  # see CUDAExecutable
 
+    def _take(self, offset: int, source: DeviceBuffer) -> None:
+        self.device.within(partial(self._copy_here, offset, source))
+
+    def _copy_here(self, offset: int, source: DeviceBuffer) -> None:
+        cu = driver()
+        for each in (self, source):
+            if isinstance(each, CUDABorrowedBuffer):
+                each.await_arrival()
+        start = source.handle + source.offset
+        call(cu.cuMemcpyDtoD, self.handle + offset, start, source.nbytes)
+        call(cu.cuStreamSynchronize, 0)  # such a copy does not wait by itself
+
     def _read(self, offset: int, host: Bytes) -> None:
         io = (host.ctypes.data, self.handle + offset, host.nbytes)
         self.device.within(partial(call, driver().cuMemcpyDtoH, *io))
@@ -118,14 +130,15 @@ class CUDABorrowedBuffer(BorrowedBuffer, _CUDAMemory):
         self.arrival = int(event)
 
     def _upload(self, offset: int, data: Bytes) -> None:
-        self._await_arrival()
+        self.await_arrival()
         super()._upload(offset, data)
 
     def _read(self, offset: int, host: Bytes) -> None:
-        self.device.within(self._await_arrival)
+        self.device.within(self.await_arrival)
         super()._read(offset, host)
 
-    def _await_arrival(self) -> None:
+    def await_arrival(self) -> None:
+        """Wait until the memory may be used."""
         if self.arrival is not None:
             call(driver().cuEventSynchronize, self.arrival)
 

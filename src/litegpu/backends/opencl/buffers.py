@@ -33,12 +33,19 @@ class _OpenCLMemory(DeviceBuffer):
     def _read(self, offset: int, host: Bytes) -> None:
         self._copy(host, self.handle, src_offset=offset)
 
-    def _copy(self, target: Any, source: Any, **offset: int) -> None:
+    def _take(self, offset: int, source: DeviceBuffer) -> None:
+        ends = {"src_offset": source.offset, "dst_offset": offset}
+        self._copy(self.handle, source.handle, byte_count=source.nbytes, **ends)
+
+    def _copy(self, target: Any, source: Any, **how: int) -> None:
         device = self.device
         touch(TITLE)
         try:
             queue = device.cl.CommandQueue(device.context)
-            device.cl.enqueue_copy(queue, target, source, is_blocking=True, **offset)
+            if "byte_count" in how:
+                device.cl.enqueue_copy(queue, target, source, **how).wait()
+            else:
+                device.cl.enqueue_copy(queue, target, source, is_blocking=True, **how)
         except device.cl.Error as error:
             raise device.typed(error, self.nbytes, "copy a buffer") from error
 

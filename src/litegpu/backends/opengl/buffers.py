@@ -85,6 +85,19 @@ class _OpenGLMemory(DeviceBuffer):
         ends = (offset, host.nbytes, host.ctypes.data)
         self.device.call(partial(self._copy, "glGetBufferSubData", *ends))
 
+    def _take(self, offset: int, source: DeviceBuffer) -> None:
+        self.device.call(partial(self._copy_here, source, offset))
+
+    def _copy_here(self, source: DeviceBuffer, offset: int) -> None:
+        gl = self.device.gl.call
+        ends = (library.COPY_READ_BUFFER, library.COPY_WRITE_BUFFER)
+        gl.glMemoryBarrier(library.BUFFER_UPDATE_BARRIER)
+        for target, each in zip(ends, (source, self), strict=True):
+            gl.glBindBuffer(target, each.handle)
+        gl.glCopyBufferSubData(*ends, source.offset, offset, source.nbytes)
+        gl.glFinish()
+        self.device.check("copying a buffer")
+
     def _copy(self, function: str, offset: int, nbytes: int, address: int) -> None:
         gl, target = self.device.gl.call, library.COPY_READ_BUFFER
         gl.glMemoryBarrier(library.BUFFER_UPDATE_BARRIER)

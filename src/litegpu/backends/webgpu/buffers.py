@@ -12,7 +12,7 @@ import numpy as np
 
 from litegpu.backends.buffers import Adopted, BorrowedBuffer, Bytes, DeviceBuffer
 from litegpu.backends.shaders import too_little_memory
-from litegpu.backends.webgpu.library import TITLE
+from litegpu.backends.webgpu.library import TITLE, Commands
 from litegpu.codegen import round_up
 from litegpu.errors import BindingError, DeviceMemoryError, LitegpuError
 from litegpu.host.fork_safety import is_inherited, keep_in_children, touch
@@ -129,6 +129,19 @@ class _WebGPUMemory(DeviceBuffer):
                 data = np.concatenate([data, rest[data.nbytes - last :]])
             queue.write_buffer(self.handle, offset, data)
             Buffers(device).wait()
+
+    def _take(self, offset: int, source: DeviceBuffer) -> None:
+        nbytes = source.nbytes
+        if nbytes % WORD_BYTES:  # the rest of the last word is not changed
+            return self._write(offset, source.read())
+        check_words(offset)
+        check_words(source.offset)
+        touch(TITLE)
+        device = self.device
+        ends = (source.handle._internal, source.offset, self.handle._internal, offset)
+        with device.lock, Typed(device, (nbytes,)):
+            Commands(device.calls, device.device, ()).submit([(*ends, nbytes)], ())
+            return Buffers(device).wait()
 
     def _read(self, offset: int, host: Bytes) -> None:
         check_words(offset)
