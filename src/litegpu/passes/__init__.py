@@ -32,6 +32,7 @@ from litegpu.passes.recognize_activations import recognize_activations
 from litegpu.passes.regroup_matrices import regroup_matrices
 from litegpu.passes.remove_identity import remove_identity
 from litegpu.passes.resize_into_arg import resize_into_arg
+from litegpu.passes.rows_into_matrices import rows_into_matrices
 from litegpu.passes.scale_before_weights import scale_before_weights
 from litegpu.passes.scale_into_weights import scale_into_weights
 from litegpu.passes.scales_after_products import scales_after_products
@@ -50,6 +51,8 @@ BEFORE_NORMALIZE: tuple[Pass, ...] = (
     # Before slices_before_transpose, which moves only parts that nothing else reads with the whole.
     join_before_sums,
     slices_before_transpose,
+    # Before the two below, which look for products of matrices.
+    rows_into_matrices,
     scales_after_products,
     # Masks of scores then have as many dimensions as the scores.
     regroup_matrices,

@@ -37,6 +37,14 @@ BETWEEN = _ELEMENTWISE | {RESHAPE}
 """What may stand between a product and the softmax of its scores."""
 
 
+def reaches_softmax(graph: Graph, consumers: Mapping[int, list[Node]], product: Node) -> bool:
+    """Whether a product's result is read by one softmax alone, or by what may stand between."""
+    reader: Node | None = product
+    while reader is not None and (reader is product or reader.op in BETWEEN):
+        reader = only_consumer(reader.outputs[0], consumers, graph.outputs)
+    return _is_softmax(reader)
+
+
 def regroup_matrices(graph: Graph) -> PassResult:
     """Exchange reshapes that regroup matrices and the products before or after them."""
     regrouper = _Regrouper(graph, Editor(graph))
@@ -217,7 +225,7 @@ class _Regrouper:
             return False
         values = (*product.inputs, *product.outputs)
         batches = {self.graph.values[v].shape[:-2] for v in values}
-        same = min(len(own), len(shape)) > 2 and own[-2:] == shape[-2:]
+        same = min(len(own), len(shape)) > 1 and own[-2:] == shape[-2:]
         return same and max(len(own), len(shape)) <= _MOST_DIMS and len(batches) == 1
 
     def _regrouped(self, place: int, product: Node, operand: int, shape: tuple[int, ...]) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import as_float32
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
-from litegpu.passes.regroup_matrices import BETWEEN
+from litegpu.passes.regroup_matrices import reaches_softmax
 
 _MATMUL = "BATCH_MATMUL"
 _MOVES = frozenset(("BROADCAST_TO", "RESHAPE", "TILE", "TRANSPOSE"))
@@ -29,10 +29,7 @@ def scales_after_products(graph: Graph) -> PassResult:
     for position, node in enumerate(graph.nodes):
         if node.op != _MATMUL or graph.values[node.outputs[0]].dtype is not DType.FLOAT32:
             continue
-        reader: Node | None = node
-        while reader is not None and (reader is node or reader.op in BETWEEN):
-            reader = only_consumer(reader.outputs[0], consumers, graph.outputs)
-        if reader is None or reader.op != "SOFTMAX":
+        if not reaches_softmax(graph, consumers, node):
             continue
         factor, scales = 1.0, []
         for operand in node.inputs:

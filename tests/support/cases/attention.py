@@ -258,6 +258,37 @@ class Attention(Case):
         return sheet.op("TRANSPOSE", [source, sheet.constant(order, "int32")])
 
 
+@dataclass(frozen=True, kw_only=True)
+class OneHead(Case):
+    """Attention of one head, whose scores are a FULLY_CONNECTED by the keys."""
+
+    queries: int = 5
+    keys: int = 7
+    depth: int = 4
+    columns: int = 9
+    lead: Shape = (1, 1)
+    """The dimensions of the queries before their matrix."""
+    mask: bool = False
+    scale: float | None = None
+
+    def write(self, sheet: Sheet) -> None:
+        """Three inputs and one output."""
+        query = sheet.input((*self.lead, self.queries, self.depth))
+        key, value = (sheet.input((self.keys, n)) for n in (self.depth, self.columns))
+        options = {**_PLAIN, "keep_num_dims": True}
+        scores = sheet.op("FULLY_CONNECTED", [query, key, None], options)
+        if self.scale is not None:
+            scores = sheet.op("MUL", [scores, sheet.constant(self.scale)], _PLAIN)
+        if self.mask:
+            scores = sheet.op("ADD", [scores, sheet.input((self.queries, self.keys))], _PLAIN)
+        weights = sheet.op("SOFTMAX", [scores], {"beta": 1.0})
+        if self.lead:
+            flat = sheet.constant((self.queries, self.keys), "int32")
+            weights = sheet.op("RESHAPE", [weights, flat])
+        products = {"adj_x": False, "adj_y": False}
+        sheet.output(sheet.op("BATCH_MATMUL", [weights, value], products))
+
+
 def _sizes(queries: int, keys: int, depth: int) -> Attention:
     return Attention(queries=queries, keys=keys, depth=depth)
 
@@ -273,6 +304,9 @@ CASES: tuple[Case, ...] = (
     *(_sizes(queries, keys, depth) for queries, keys, depth in _SIZES),
     Attention(depth=5, columns=9),
     Attention(depth=20, columns=3, turned=True),
+    # One head, without dimensions for batch and heads
+    *(OneHead(lead=lead, mask=len(lead) == 1) for lead in ((), (1,), (1, 1))),
+    OneHead(queries=33, keys=19, depth=16, scale=0.25, mask=True),
     # Spellings, batches, heads across tokens, what is added behind
     *(Attention(batch=batch, across=True, added=True) for batch in (1, 3)),
     Attention(batch=3, heads=3, across=True, turned=True, depth=8, scale=None),
