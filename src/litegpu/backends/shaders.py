@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from litegpu import progress
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
-from litegpu.codegen.glsl import GLSLDialect
 
 _Value = TypeVar("_Value")
 
 
 class Recent(Generic[_Value]):
-    """A cache of the objects of the most recently used texts."""
+    """A cache of the objects of the most recently used kernels."""
 
     def __init__(self, most: int = 256) -> None:
         """Take the maximum number of objects."""
         self._most = most
-        self._compiled: OrderedDict[str, _Value] = OrderedDict()
+        self._compiled: OrderedDict[Hashable, _Value] = OrderedDict()
 
-    def get(self, text: str, make: Callable[[], _Value]) -> _Value:
-        """Return the cached object of a text, or create it with `make`."""
+    def get(self, text: Hashable, make: Callable[[], _Value]) -> _Value:
+        """Return the cached object of a kernel or its text, or create it with `make`."""
         if text not in self._compiled:
             self._compiled[text] = make()
             if len(self._compiled) > self._most:
@@ -36,11 +35,9 @@ class Recent(Generic[_Value]):
         self._compiled.clear()
 
 
-def sources_of(program: Program, dialect: GLSLDialect) -> Iterator[tuple[KernelText, str]]:
-    """Yield each kernel with the source of its shader: a step of compiling."""
-    kernels = program.kernels
-    for text in progress.steps("compile", kernels, len(kernels)):
-        yield text, dialect.source((text,))
+def kernels_of(program: Program) -> Iterator[KernelText]:
+    """Yield each kernel: a step of compiling."""
+    return progress.steps("compile", program.kernels, len(program.kernels))
 
 
 def too_little_memory(title: str, sizes: Sequence[int], cause: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from litegpu.codegen.dialect import Argument, Dialect, KernelText
 from litegpu.codegen.glsl_integers import INTEGERS
 
-_WORDS = """\
+WORDS = """\
 #define INFINITY uintBitsToFloat(0x7f800000u)
 #define NAN uintBitsToFloat(0x7fc00000u)
 #define float4 vec4
@@ -185,7 +185,7 @@ vec4 erfc4(vec4 v) {
 }
 """
 
-_PACKED_HALF = """\
+PACKED_HALF = """\
 #define LOAD4_F16(buffer, i) vec4(unpackHalf2x16(buffer[i].x), unpackHalf2x16(buffer[i].y))
 #define LOAD1_F16(buffer, i) unpackHalf2x16(buffer[(i) >> 1])[(i) & 1]
 #define LANE4_F16(buffer, i) unpackHalf2x16(buffer[(i) >> 2][((i) >> 1) & 1])[(i) & 1]
@@ -245,11 +245,11 @@ class Flavour:
 OPENGL = Flavour(
     "#version 430 core",
     "memoryBarrierShared(); barrier()",
-    _PACKED_HALF + _ATOMIC_HALF,
+    PACKED_HALF + _ATOMIC_HALF,
     _PACKED_ELEMENTS,
     False,
 )
-WEBGPU_PACKED = Flavour("#version 450", "barrier()", _PACKED_HALF, _PACKED_ELEMENTS, True)
+WEBGPU_PACKED = Flavour("#version 450", "barrier()", PACKED_HALF, _PACKED_ELEMENTS, True)
 """For devices without 16-bit storage; single halves cannot be stored, since naga has no atomics."""
 WEBGPU_NATIVE = Flavour("#version 450", "barrier()", _NATIVE_HALF, _NATIVE_ELEMENTS, True)
 
@@ -264,7 +264,7 @@ class GLSLDialect(Dialect):
         """Combine the flavour's words with the common ones."""
         self._flavour = flavour
         barrier = f"#define BARRIER() {flavour.barrier}\n"
-        self.prelude = f"{flavour.version}\n{barrier}{_WORDS}{flavour.half_words}"
+        self.prelude = f"{flavour.version}\n{barrier}{WORDS}{flavour.half_words}"
 
     def kernel(self, text: KernelText) -> str:
         """Return the entry point as a compute shader."""

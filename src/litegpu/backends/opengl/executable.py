@@ -11,7 +11,7 @@ from litegpu.backends.folding import fold_launches
 from litegpu.backends.opengl.buffers import Buffers
 from litegpu.backends.opengl.context import OpenGLContext
 from litegpu.backends.program import Program
-from litegpu.backends.shaders import sources_of
+from litegpu.backends.shaders import kernels_of
 from litegpu.errors import CompilationError
 from litegpu.host.disk_cache import DiskCache
 from litegpu.host.finalizers import finalizer
@@ -53,8 +53,9 @@ class OpenGLExecutable(Executable):
 
     def _link(self, cache: DiskCache) -> None:
         device, logs = self.device, dict[str, str]()
-        for text, source in sources_of(self.program, device.dialect):
+        for text in kernels_of(self.program):
             device.worker.check()
+            source = device.dialect.source((text,))
             key = (source, device.info.name, device.info.driver)
             binary = cache.load(*key)
             try:

@@ -23,7 +23,7 @@ from litegpu.backends.webgpu import buffers as webgpu_buffers
 from litegpu.backends.webgpu.buffers import WebGPUBuffer
 from litegpu.backends.webgpu.executable import WebGPUExecutable
 from litegpu.backends.webgpu.library import TITLE, NativeCalls
-from litegpu.codegen.glsl import WEBGPU_NATIVE, WEBGPU_PACKED, GLSLDialect
+from litegpu.codegen.wgsl import WGSLDialect
 from litegpu.errors import (
     ExecutionError,
     UnsupportedDeviceError,
@@ -43,12 +43,6 @@ _APIS = {"Vulkan": "Vulkan", "Metal": "Metal", "D3D12": "Direct3D 12"}
 """The system APIs in use, by wgpu's names; OpenGL has a separate backend."""
 _INSTANCE = ("Vulkan", "Metal", "DX12")
 """The same, by the names that wgpu has for them in its instance's options."""
-_BARRIER = ("subgroup", "subgroup-barrier")
-"""Features without which naga rejects barrier() in GLSL.
-
-naga translates it to a subgroup barrier, not a work-group barrier: see
-docs/decisions/0010-glsl-for-opengl-and-webgpu.md.
-"""
 _HALF, _TIMER = "shader-f16", "timestamp-query"
 _USUAL_UNITS = {"DiscreteGPU": 64, "IntegratedGPU": 16}
 """Assumed compute units of a GPU: WebGPU does not report them."""
@@ -159,8 +153,6 @@ def _is_software(adapter: Any) -> bool:
 def _describe(index: int, adapter: Any) -> DeviceInfo:
     info, limits, features = adapter.info, adapter.limits, adapter.features
     units = _USUAL_UNITS.get(info["adapter_type"], _USUAL_UNITS["IntegratedGPU"])
-    # wgpu's own spelling of WebGPU's subgroupMinSize.
-    together = int(info.get("stackgroup_min_size") or 0) if features.issuperset(_BARRIER) else 0
     return DeviceInfo(
         backend="webgpu",
         index=index,
@@ -176,8 +168,7 @@ def _describe(index: int, adapter: Any) -> DeviceInfo:
             limits["max-compute-workgroup-size-x"],
             limits["max-compute-workgroup-size-y"],
         ),
-        local_memory_bytes=limits["max-compute-workgroup-storage-size"] if together else 0,
-        max_shared_items=together,
+        local_memory_bytes=limits["max-compute-workgroup-storage-size"],
         half_arithmetic=_HALF in features,
         buffer_alignment=max(limits["min-storage-buffer-offset-alignment"], 16),
         max_arguments=limits["max-storage-buffers-per-shader-stage"],
@@ -190,14 +181,14 @@ def _describe(index: int, adapter: Any) -> DeviceInfo:
 class WebGPUDevice(Device):
     """One WebGPU device."""
 
-    dialect: GLSLDialect
+    dialect: WGSLDialect
 
     def __init__(self, info: DeviceInfo, adapter: Any) -> None:
         """Request the device. Raises UnsupportedDeviceError if the driver fails."""
         self.info = info
         self.wgpu = _wgpu()
         self.calls = NativeCalls(self.wgpu)
-        wanted = [each for each in (*_BARRIER, _HALF, _TIMER) if each in adapter.features]
+        wanted = [each for each in (_HALF, _TIMER) if each in adapter.features]
         limits = {name: adapter.limits[name] for name in _LIMITS}
         try:
             self.device = adapter.request_device_sync(
@@ -209,7 +200,7 @@ class WebGPUDevice(Device):
                 "the others."
             ) from error
         keep_in_children(self)
-        self.dialect = GLSLDialect(WEBGPU_NATIVE if info.half_lanes else WEBGPU_PACKED)
+        self.dialect = WGSLDialect(info.half_lanes)
         self.timed = _TIMER in wanted
         """Whether kernels can be timed by the device's clock."""
         self.group_limit: int = limits["max-compute-workgroups-per-dimension"]

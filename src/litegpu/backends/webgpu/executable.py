@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from litegpu.backends.execution import Executable, ExecutionContext
 from litegpu.backends.folding import fold_launches
 from litegpu.backends.program import Program
-from litegpu.backends.shaders import sources_of
+from litegpu.backends.shaders import kernels_of
 from litegpu.backends.webgpu.buffers import Buffers, Typed
 from litegpu.backends.webgpu.context import WebGPUContext
 from litegpu.backends.webgpu.library import TITLE
 from litegpu.codegen import KernelText
+from litegpu.codegen.macros import TranslationError
 from litegpu.host.fork_safety import is_inherited, keep_in_children
 
 if TYPE_CHECKING:
@@ -45,10 +46,13 @@ class WebGPUExecutable(Executable):
 
     def _compile(self) -> None:
         device, logs = self.device, dict[str, str]()
-        for text, source in sources_of(self.program, device.dialect):
+        for text in kernels_of(self.program):
             device.worker.check()
             try:
-                pipeline = device.pipelines.get(source, partial(self._pipeline, text, source))
+                pipeline = device.pipelines.get(text, partial(self._pipeline, text))
+            except TranslationError as error:
+                logs[text.name] = str(error)
+                continue
             except device.wgpu.GPUError as error:
                 if device.is_loss(error) or device.is_shortage(error):
                     raise
@@ -58,8 +62,8 @@ class WebGPUExecutable(Executable):
         if logs:
             raise device.rejects(logs)
 
-    def _pipeline(self, text: KernelText, source: str) -> Any:
-        device = self.device.device
+    def _pipeline(self, text: KernelText) -> Any:
+        device, source = self.device.device, self.device.dialect.source((text,))
         module = self.device.calls.shader_module(device, text.name, source)
         return device.create_compute_pipeline(
             label=text.name,

@@ -34,18 +34,16 @@ class NativeCalls:
         self._make_module = getattr(self.checked, "wgpuDeviceCreateShaderModuleTrusted", None)
 
     def shader_module(self, device: Any, label: str, code: str) -> Any:
-        """Return the module of a GLSL compute shader that compares each index with the length.
+        """Return the module of a WGSL shader that compares each index with the length.
 
         By default wgpu also counts the rounds of each loop; those of litegpu's kernels end.
         """
         if self._make_module is None:  # an older wgpu-py
-            # It takes a label with "comp" in it as the stage of a GLSL shader.
-            return device.create_shader_module(label=f"compute {label}", code=code)
+            return device.create_shader_module(label=label, code=code)
         ffi, lib = self.ffi, self.lib
         texts = [ffi.new("char[]", text.encode()) for text in (code, label)]
-        source = ffi.new("WGPUShaderSourceGLSL *")
-        source.chain.sType = lib.WGPUSType_ShaderSourceGLSL
-        source.stage = lib.WGPUShaderStage_Compute
+        source = ffi.new("WGPUShaderSourceWGSL *")
+        source.chain.sType = lib.WGPUSType_ShaderSourceWGSL
         source.code = {"data": texts[0], "length": len(texts[0]) - 1}
         wanted = ffi.new("WGPUShaderModuleDescriptor *")
         wanted.nextInChain = ffi.cast("WGPUChainedStruct *", source)

@@ -1,0 +1,213 @@
+"""Translates statements of the C-like dialect to WGSL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from litegpu.codegen.macros import TranslationError
+from litegpu.codegen.wgsl_expressions import Expressions, Symbols
+from litegpu.codegen.wgsl_names import renamed
+from litegpu.codegen.wgsl_types import (
+    BOOL,
+    VOID,
+    Type,
+    Value,
+    convert,
+    type_text,
+)
+
+_ASSIGNMENTS = frozenset(("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="))
+_STEPS = frozenset(("++", "--"))
+
+
+class Statements(Expressions):
+    """Writes the statements of one function to `lines`."""
+
+    def __init__(self, tokens: Sequence[str], symbols: Symbols, result: Type = VOID) -> None:
+        """Begin with the first token in the braces of a function of some result."""
+        super().__init__(tokens, symbols)
+        self._result = result
+
+    def body(self) -> list[str]:
+        """Return all statements. Raises TranslationError."""
+        while self.tokens[self.at]:
+            self._statement()
+        return self.lines
+
+    def assigned(self, name: str) -> bool:
+        """Return whether a parameter of that name is changed."""
+        tokens = self.tokens
+        for i, token in enumerate(tokens):
+            if token == name:
+                following = tokens[i + 3] if tokens[i + 1] == "." else tokens[i + 1]
+                if following in _ASSIGNMENTS or following in _STEPS or tokens[i - 1] in _STEPS:
+                    return True
+        return False
+
+    def _statement(self) -> None:
+        token = self.tokens[self.at]
+        if token == "{":
+            self.at += 1
+            self._block()
+        elif token == "if":
+            self.at += 1
+            self._if()
+        elif token == "for":
+            self.at += 1
+            self._for()
+        elif token == "while":
+            self.at += 1
+            self._while()
+        elif token in ("return", "break", "continue"):
+            self.at += 1
+            self._leave(token)
+        elif token == ";":
+            self.at += 1
+        else:
+            self._simple()
+            self.expect(";")
+
+    def _block(self) -> None:
+        self.lines.append("{")
+        self._enter()
+        while not self.accept("}"):
+            if not self.tokens[self.at]:
+                raise TranslationError("A brace is not closed.")
+            self._statement()
+        self._exit()
+        self.lines.append("}")
+
+    def _enter(self) -> None:
+        self.scope = self.scope.new_child()
+
+    def _exit(self) -> None:
+        self.scope = self.scope.parents
+
+    def _inside(self) -> None:
+        """Write a statement, which the braces around it have been written for."""
+        self._enter()
+        if self.accept("{"):
+            while not self.accept("}"):
+                if not self.tokens[self.at]:
+                    raise TranslationError("A brace is not closed.")
+                self._statement()
+        else:
+            self._statement()
+        self._exit()
+
+    def _condition(self) -> Value:
+        return convert(self.expression(), BOOL)
+
+    def _if(self) -> None:
+        self.expect("(")
+        condition = self._condition()
+        self.expect(")")
+        self.lines.append(f"if ({condition.text}) {{")
+        self._inside()
+        self.lines.append("}")
+        if self.accept("else"):
+            self.lines[-1] = "} else {"
+            self._inside()
+            self.lines.append("}")
+
+    def _while(self) -> None:
+        self.expect("(")
+        self._loop([])
+
+    def _for(self) -> None:
+        self.expect("(")
+        self.lines.append("{")
+        self._enter()
+        if not self.accept(";"):
+            self._simple()
+            self.expect(";")
+        if self.accept(";"):
+            raise TranslationError("A loop has no condition.")
+        self._loop(None)
+        self._exit()
+        self.lines.append("}")
+
+    def _loop(self, steps: list[str] | None) -> None:
+        """Write a loop; those with a step, which are read after the condition, get None."""
+        before = self.aside()
+        condition = self._condition()
+        tests = self.back(before)
+        if steps is None:
+            self.expect(";")
+            before = self.aside()
+            if self.tokens[self.at] != ")":
+                self._simple()
+                while self.accept(","):
+                    self._simple()
+            steps = self.back(before)
+        self.expect(")")
+        self.lines += ["loop {", *tests, f"if (!({condition.text})) {{ break; }}"]
+        self._inside()
+        if steps:
+            self.lines += ["continuing {", *steps, "}"]
+        self.lines.append("}")
+
+    def _leave(self, token: str) -> None:
+        if token != "return" or self.accept(";"):
+            if token != "return":
+                self.expect(";")
+            self.lines.append(f"{token};")
+            return
+        value = convert(self.expression(), self._result)
+        self.expect(";")
+        self.lines.append(f"return {value.text};")
+
+    def _simple(self) -> None:
+        """Write a declaration, an assignment or a call."""
+        fixed = self.accept("const")
+        token, following = self.tokens[self.at], self.tokens[self.at + 1]
+        kind = self.symbols.types.get(token)
+        if kind is not None and following != "(":
+            self.at += 1
+            self._declare(kind, fixed)
+            while self.accept(","):
+                self._declare(kind, fixed)
+        elif token in _STEPS:
+            self.at += 1
+            self.lines.append(f"{self._unary().text}{token};")
+        else:
+            self._assign()
+
+    def _declare(self, kind: Type, fixed: bool) -> None:
+        name = self.take()
+        text = renamed(name)
+        if self.accept("["):
+            length = self.take()
+            self.expect("]")
+            if not length.isdigit():
+                raise TranslationError(f"The length of '{name}' is not a number.")
+            kind = Type(kind.kind, kind.size, int(length))
+        if self.accept("="):
+            value = convert(self.expression(), kind)
+            self.lines.append(
+                f"let {text} = {value.text};"
+                if fixed
+                else f"var {text}: {type_text(kind)} = {value.text};"
+            )
+        else:
+            self.lines.append(f"var {text}: {type_text(kind)};")
+        self.scope[name] = Value(text, kind)
+
+    def _assign(self) -> None:
+        target = self._unary()
+        token = self.tokens[self.at]
+        if token in _STEPS:
+            self.at += 1
+            self.lines.append(f"{target.text}{token};")
+        elif token in _ASSIGNMENTS:
+            self.at += 1
+            value = self.expression()
+            if token in ("<<=", ">>="):
+                value = convert(value, Type("u32", target.type.size))
+            elif token in ("=", "&=", "|=", "^=") or value.type.size != 1:
+                value = convert(value, target.type)
+            else:
+                value = convert(value, Type(target.type.kind))
+            self.lines.append(f"{target.text} {token} {value.text};")
+        else:
+            self.lines.append(f"{target.text};")

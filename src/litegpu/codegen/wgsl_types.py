@@ -1,0 +1,118 @@
+"""Types and values of WGSL, and the conversions that C-like languages do on their own."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from litegpu.codegen.macros import TranslationError
+
+_SCALARS = {"bool": 0, "i32": 1, "u32": 2, "f16": 3, "f32": 4}
+"""Element types: a value of one is converted to one further on."""
+
+
+class Type(NamedTuple):
+    """A scalar (`size` 1), a vector, a struct (`size` 0), or an array of them.
+
+    `length` is the number of elements of an array, -1 for one of any length.
+    """
+
+    kind: str
+    size: int = 1
+    length: int | None = None
+
+    @property
+    def element(self) -> Type:
+        """The type of what an index finds."""
+        if self.length is not None:
+            return Type(self.kind, self.size)
+        if self.size < 2:
+            raise TranslationError(f"A {self.kind} has no elements.")
+        return Type(self.kind)
+
+
+BOOL, INT, UINT, FLOAT, VOID = Type("bool"), Type("i32"), Type("u32"), Type("f32"), Type("void", 0)
+
+TYPES = {
+    "void": VOID,
+    **{"bool": BOOL, "int": INT, "uint": UINT, "float": FLOAT, "float16_t": Type("f16")},
+    **{
+        f"{prefix}vec{size}": Type(kind, size)
+        for prefix, kind in (("", "f32"), ("i", "i32"), ("u", "u32"), ("b", "bool"), ("f16", "f16"))
+        for size in (2, 3, 4)
+    },
+}
+"""Types by their names in kernels."""
+
+
+class Value(NamedTuple):
+    """An expression. `whole` ones need no parentheses; `lasting` ones should not be done in vain.
+
+    What lasts reads memory by an index, which may only be valid under a condition, or calls a
+    function.
+    """
+
+    text: str
+    type: Type
+    whole: bool = True
+    lasting: bool = False
+
+    @property
+    def operand(self) -> str:
+        """The text in a larger expression."""
+        return self.text if self.whole else f"({self.text})"
+
+
+@cache
+def type_text(each: Type) -> str:
+    """Return the name of a type in WGSL."""
+    element = each.kind if each.size < 2 else f"vec{each.size}<{each.kind}>"
+    if each.length is None:
+        return element
+    return f"array<{element}, {each.length}>" if each.length >= 0 else f"array<{element}>"
+
+
+def convert(value: Value, target: Type) -> Value:
+    """Return a value of another element type, or a scalar as a vector of equal elements.
+
+    Raises TranslationError if it cannot be converted.
+    """
+    have = value.type
+    if have == target:
+        return value
+    scalar = target.kind in _SCALARS and have.kind in _SCALARS
+    if not scalar or target.length is not None or have.size not in (1, target.size):
+        raise TranslationError(
+            f"{value.text} is of type {type_text(have)}, not of {type_text(target)}."
+        )
+    if have.size == 1 and have.kind != target.kind and (text := _literal(value.text, target.kind)):
+        value = Value(text, Type(target.kind))
+        if target.size == 1:
+            return value
+    elif target.size > have.size and have.kind != target.kind:
+        value = Value(f"{target.kind}({value.text})", Type(target.kind), True, value.lasting)
+    return Value(f"{type_text(target)}({value.text})", target, True, value.lasting)
+
+
+def _literal(text: str, kind: str) -> str:
+    """Return the text of an integer literal in another type, or ""."""
+    if not text[:-1].isdigit() or text[-1] not in "iu":
+        return ""
+    endings = {"u32": "u", "f32": "f", "f16": "h", "i32": "i"}
+    return text[:-1] + endings[kind] if kind in endings else ""
+
+
+def joint_kind(*values: Value) -> str:
+    """Return the element type that values of several are converted to."""
+    kinds = {value.type.kind for value in values}
+    if len(kinds) == 1:
+        return kinds.pop()
+    unknown = kinds - _SCALARS.keys()
+    if unknown:
+        raise TranslationError(f"A {unknown.pop()} is no number.")
+    return max(kinds, key=_SCALARS.__getitem__)
+
+
+def joint_size(*values: Value) -> int:
+    """Return the number of elements that the results of values have."""
+    return max(value.type.size for value in values)
