@@ -1,4 +1,4 @@
-"""GLSL for compute shaders, compiled by OpenGL 4.3 and by wgpu's naga for WebGPU.
+"""GLSL for compute shaders, compiled by OpenGL 4.3.
 
 Each kernel is a separate shader, and each of its buffers a separate block.
 """
@@ -6,11 +6,12 @@ Each kernel is a separate shader, and each of its buffers a separate block.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from litegpu.codegen.dialect import Argument, Dialect, KernelText
 from litegpu.codegen.glsl_integers import INTEGERS
+
+_BARRIER = "#define BARRIER() memoryBarrierShared(); barrier()\n"
 
 WORDS = """\
 #define INFINITY uintBitsToFloat(0x7f800000u)
@@ -194,15 +195,6 @@ PACKED_HALF = """\
 uvec2 pack_half4(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)); }
 """
 
-_NATIVE_HALF = """\
-#define LOAD4_F16(buffer, i) vec4(buffer[i])
-#define LOAD1_F16(buffer, i) float(buffer[i])
-#define LANE4_F16(buffer, i) float(buffer[(i) >> 2][(i) & 3])
-#define STORE4_F16(buffer, i, value) buffer[i] = f16vec4(to_half_range4(value))
-#define STORE4_F16_BOUNDED(buffer, i, value) buffer[i] = f16vec4(value)
-#define STORE1_F16(buffer, i, value) buffer[i] = float16_t(to_half_range4(vec4(value)).x)
-"""
-
 _ATOMIC_HALF = """\
 /* Two halves share a word, and other work items may be storing the other one. */
 #define STORE1_F16(buffer, i, value) \\
@@ -211,9 +203,11 @@ _ATOMIC_HALF = """\
 uint half_bits(float v) { return packHalf2x16(vec2(to_half_range4(vec4(v)).x, 0.0f)); }
 """
 
-_COMMON_ELEMENTS = {
+_ELEMENTS = {
     ("F32", False): "float",
     ("F32", True): "vec4",
+    ("F16", False): "uint",
+    ("F16", True): "uvec2",
     ("U32", False): "uint",
     **{(kind, vector): "uint" for kind in ("BOOL8", "S8", "U8") for vector in (False, True)},
     **{(kind, False): "uint" for kind in ("S16", "U16")},
@@ -223,72 +217,33 @@ _COMMON_ELEMENTS = {
     ("I64", False): "ivec2",
     ("I64", True): "ivec2",
 }
-_PACKED_ELEMENTS = {**_COMMON_ELEMENTS, ("F16", False): "uint", ("F16", True): "uvec2"}
-_NATIVE_ELEMENTS = {**_COMMON_ELEMENTS, ("F16", False): "float16_t", ("F16", True): "f16vec4"}
-
-
-@dataclass(frozen=True, slots=True)
-class Flavour:
-    """Requirements of one GLSL compiler.
-
-    `one_access`: a buffer that an argument of a kernel writes must not be declared read-only for
-    another argument.
-    """
-
-    version: str
-    barrier: str
-    half_words: str
-    elements: Mapping[tuple[str, bool], str]
-    one_access: bool
-
-
-OPENGL = Flavour(
-    "#version 430 core",
-    "memoryBarrierShared(); barrier()",
-    PACKED_HALF + _ATOMIC_HALF,
-    _PACKED_ELEMENTS,
-    False,
-)
-WEBGPU_PACKED = Flavour("#version 450", "barrier()", PACKED_HALF, _PACKED_ELEMENTS, True)
-"""For devices without 16-bit storage; single halves cannot be stored, since naga has no atomics."""
-WEBGPU_NATIVE = Flavour("#version 450", "barrier()", _NATIVE_HALF, _NATIVE_ELEMENTS, True)
 
 
 class GLSLDialect(Dialect):
-    """GLSL in one of its flavours."""
+    """GLSL 4.30."""
 
     name = "glsl"
+    prelude = f"#version 430 core\n{_BARRIER}{WORDS}{PACKED_HALF}{_ATOMIC_HALF}"
     integers = INTEGERS
-
-    def __init__(self, flavour: Flavour = OPENGL) -> None:
-        """Combine the flavour's words with the common ones."""
-        self._flavour = flavour
-        barrier = f"#define BARRIER() {flavour.barrier}\n"
-        self.prelude = f"{flavour.version}\n{barrier}{WORDS}{flavour.half_words}"
 
     def kernel(self, text: KernelText) -> str:
         """Return the entry point as a compute shader."""
         lines = [f"// {text.name}", *_folded_words(text)]
         sizes = zip("xyz", text.local_size, strict=True)
         lines.append(f"layout({', '.join(f'local_size_{a} = {size}' for a, size in sizes)}) in;")
-        lines += [
-            self._declare(binding, argument) for binding, argument in enumerate(text.arguments)
-        ]
+        lines += [_declare(binding, argument) for binding, argument in enumerate(text.arguments)]
         lines += [f"shared {kind} {name}[{length}];" for kind, name, length in text.shared]
         lines.append("void main() {")
         if text.attributes.folded is not None:
             lines.append(f"    if (GROUP >= {math.prod(text.attributes.folded)}) return;")
         return "\n".join(lines) + f"\n{text.body}}}\n"
 
-    def fixed(self, argument: Argument) -> bool:
-        """Whether a buffer is declared read-only."""
-        return argument.constant if self._flavour.one_access else not argument.written
 
-    def _declare(self, binding: int, argument: Argument) -> str:
-        element = self._flavour.elements[argument.kind, argument.vector]
-        access = "readonly " if self.fixed(argument) else ""
-        block = f"buffer block_{argument.name} {{ {element} {argument.name}[]; }};"
-        return f"layout(std430, binding = {binding}) {access}{block}"
+def _declare(binding: int, argument: Argument) -> str:
+    element = _ELEMENTS[argument.kind, argument.vector]
+    access = "" if argument.written else "readonly "
+    block = f"buffer block_{argument.name} {{ {element} {argument.name}[]; }};"
+    return f"layout(std430, binding = {binding}) {access}{block}"
 
 
 def _folded_words(text: KernelText) -> Iterator[str]:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from litegpu.codegen.macros import TranslationError
 from litegpu.codegen.wgsl_types import (
     BOOL,
-    FLOAT,
     INT,
-    TYPES,
     UINT,
+    VOID,
     Type,
     Value,
     convert,
@@ -129,7 +128,7 @@ BUILTINS: dict[str, tuple[str, Builtin]] = {
     "packHalf2x16": ("", _of("pack2x16float", UINT, Type("f32", 2))),
     "unpackHalf2x16": ("", _of("unpack2x16float", Type("f32", 2), UINT)),
     "dot4I8Packed": ("", _of("dot4I8Packed", INT, UINT, UINT)),
-    "workgroupBarrier": ("", _of("workgroupBarrier", TYPES["void"])),
+    "workgroupBarrier": ("", _of("workgroupBarrier", VOID)),
 }
 """For each function, its name in WGSL and what makes a call of it."""
 
@@ -167,6 +166,3 @@ def _first(value: Value, size: int) -> Value:
     return Value(
         f"{value.operand}.{'xyzw'[:size]}", Type(value.type.kind, size), True, value.lasting
     )
-
-
-__all__ = ["BUILTINS", "FLOAT", "RUNTIME_BITS", "builtin", "construct"]

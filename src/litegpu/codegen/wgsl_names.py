@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-_KEPT = frozenset(
-    """
+_TEXT = """
     alias break case const const_assert continue continuing default diagnostic discard else enable
     false fn for if let loop override requires return struct switch true var while NULL Self
     abstract active alignas alignof as asm asm_fragment async attribute auto await become cast catch
@@ -25,8 +24,8 @@ _KEPT = frozenset(
     inverseSqrt ldexp length log log2 max min mix modf normalize pack2x16float pow quantizeToF16
     radians reflect round saturate select sign sin sinh smoothstep sqrt step tan tanh transpose
     trunc unpack2x16float workgroupBarrier main runtime_bits
-    """.split()
-)
+"""
+_KEPT = frozenset(_TEXT.split())
 
 
 def renamed(name: str) -> str:

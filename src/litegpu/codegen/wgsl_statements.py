@@ -34,21 +34,30 @@ class Statements(Expressions):
             self._statement()
         return self.lines
 
-    def assigned(self, name: str) -> bool:
-        """Return whether a parameter of that name is changed."""
-        tokens = self.tokens
-        for i, token in enumerate(tokens):
+    def parameter(self, name: str, kind: Type) -> str:
+        """Declare a parameter, and return its name in the function's head: none can be changed."""
+        text = renamed(name)
+        self.scope[name] = Value(text, kind)
+        if not self._is_assigned(name):
+            return text
+        self.lines.append(f"var {text} = given_{text};")
+        return f"given_{text}"
+
+    def _is_assigned(self, name: str) -> bool:
+        for i, token in enumerate(self.tokens):
             if token == name:
-                following = tokens[i + 3] if tokens[i + 1] == "." else tokens[i + 1]
-                if following in _ASSIGNMENTS or following in _STEPS or tokens[i - 1] in _STEPS:
+                member = self.tokens[i + 1] == "."
+                following = self.tokens[i + 3 if member else i + 1]
+                if following in _ASSIGNMENTS or following in _STEPS or self.tokens[i - 1] in _STEPS:
                     return True
         return False
 
     def _statement(self) -> None:
         token = self.tokens[self.at]
         if token == "{":
-            self.at += 1
-            self._block()
+            self.lines.append("{")
+            self._inside()
+            self.lines.append("}")
         elif token == "if":
             self.at += 1
             self._if()
@@ -66,16 +75,6 @@ class Statements(Expressions):
         else:
             self._simple()
             self.expect(";")
-
-    def _block(self) -> None:
-        self.lines.append("{")
-        self._enter()
-        while not self.accept("}"):
-            if not self.tokens[self.at]:
-                raise TranslationError("A brace is not closed.")
-            self._statement()
-        self._exit()
-        self.lines.append("}")
 
     def _enter(self) -> None:
         self.scope = self.scope.new_child()
@@ -95,12 +94,9 @@ class Statements(Expressions):
             self._statement()
         self._exit()
 
-    def _condition(self) -> Value:
-        return convert(self.expression(), BOOL)
-
     def _if(self) -> None:
         self.expect("(")
-        condition = self._condition()
+        condition = convert(self.expression(), BOOL)
         self.expect(")")
         self.lines.append(f"if ({condition.text}) {{")
         self._inside()
@@ -130,7 +126,7 @@ class Statements(Expressions):
     def _loop(self, steps: list[str] | None) -> None:
         """Write a loop; those with a step, which are read after the condition, get None."""
         before = self.aside()
-        condition = self._condition()
+        condition = convert(self.expression(), BOOL)
         tests = self.back(before)
         if steps is None:
             self.expect(";")
