@@ -214,20 +214,6 @@ def test_wgpu_says_nothing_about_displays_that_it_does_not_find(
     assert log.level == level
 
 
-def test_only_a_subgroup_may_share_memory() -> None:
-    def shared(*features: str, together: int = 32) -> tuple[int, int | None]:
-        card = adapter("D3D12", features=features, max_compute_workgroup_storage_size=32768)
-        card.info["stackgroup_min_size"] = together
-        info = webgpu._describe(0, card)
-        return info.local_memory_bytes, info.max_shared_items
-
-    barriers = ("subgroup", "subgroup-barrier")
-    assert shared() == (0, 0)
-    assert shared(barriers[0]) == (0, 0)
-    assert shared(*barriers, together=0) == (0, 0)
-    assert shared(*barriers) == (32768, 32)
-
-
 def test_limits_become_facts() -> None:
     info = webgpu._describe(
         3,
@@ -239,6 +225,7 @@ def test_limits_become_facts() -> None:
             max_storage_buffer_binding_size=1 << 27,
             max_compute_invocations_per_workgroup=256,
             max_compute_workgroup_size_x=128,
+            max_compute_workgroup_storage_size=1 << 14,
             max_storage_buffers_per_shader_stage=8,
             min_storage_buffer_offset_alignment=256,
         ),
@@ -246,6 +233,7 @@ def test_limits_become_facts() -> None:
     assert (info.index, info.max_allocation_bytes, info.max_binding_bytes) == (3, 1 << 28, 1 << 27)
     assert (info.max_work_group_size, info.max_arguments, info.buffer_alignment) == (128, 8, 256)
     assert info.half_lanes and info.half_arithmetic and not info.software
+    assert info.local_memory_bytes == 1 << 14, "without any feature of subgroups"
     assert info.compute_units < webgpu._describe(0, adapter("Vulkan")).compute_units
 
 
@@ -591,7 +579,7 @@ def test_packed_halves_where_the_device_has_no_others(
     info = dataclasses.replace(device.info, half_lanes=False)
     packed = WebGPUDevice(info, webgpu._adapters()[0])
     assert "unpackHalf2x16" in packed.dialect.prelude
-    assert "float16_t" not in packed.dialect.prelude
+    assert "f16vec4" not in packed.dialect.prelude
     monkeypatch.setitem(webgpu._opened.devices, 0, packed)
     mode = next(mode for mode in MODES if mode.half)
     for name, outcome in op_runner.run(group, device.info, mode).items():

@@ -33,9 +33,9 @@ from litegpu.codegen import (
 )
 from litegpu.codegen import render as render_kernel
 from litegpu.codegen.dialect import SHARED_SIZES
-from litegpu.codegen.glsl import WEBGPU_NATIVE, WEBGPU_PACKED, GLSLDialect
 from litegpu.codegen.registers import KINDS
 from litegpu.codegen.sources import templates
+from litegpu.codegen.wgsl import WGSLDialect
 from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
 from litegpu.graph import DType
@@ -63,6 +63,8 @@ def dialects() -> dict[str, Dialect]:
 
 
 DIALECTS = dialects()
+TEXTUAL = {name: dialect for name, dialect in DIALECTS.items() if name != "wgsl"}
+"""Those that hand words and kernels to a compiler as they are."""
 
 
 # Words
@@ -283,7 +285,7 @@ def test_what_an_epilogue_reads_may_be_read_before() -> None:
 
 
 def test_the_words_of_integers_come_with_kernels_that_have_some() -> None:
-    for dialect in DIALECTS.values():
+    for dialect in TEXTUAL.values():
         texts = [
             KernelText(name, (), (1, 1, 1), (), f"    {body}\n")
             for name, body in (("plain", "float4 v;"), ("whole", "int4 v;"))
@@ -416,10 +418,10 @@ def kernels() -> Iterator[KernelText]:
         yield KernelText("kernel", arguments, (8, 4, 2), shared, "body;\n")
 
 
-FLAVOURS = (*DIALECTS.values(), GLSLDialect(WEBGPU_PACKED), GLSLDialect(WEBGPU_NATIVE))
+FLAVOURS = (*DIALECTS.values(), WGSLDialect(halves=False))
 
 
-@pytest.mark.parametrize("dialect", FLAVOURS, ids=(*DIALECTS, "packed", "native"))
+@pytest.mark.parametrize("dialect", TEXTUAL.values(), ids=TEXTUAL)
 def test_every_dialect_writes_every_kind_of_argument(dialect: Dialect) -> None:
     for kernel in kernels():
         text = dialect.kernel(kernel)
@@ -429,14 +431,12 @@ def test_every_dialect_writes_every_kind_of_argument(dialect: Dialect) -> None:
             pointer = re.search(rf"([\w ]+)(?:\*|buffer )(?:\w+ |block_)?{argument.name}\b", text)
             assert pointer is not None
             fixed = bool(re.search("const |readonly ", pointer[1]))
-            # In WebGPU the same buffer may be read by one argument and written by another.
-            by_use = dialect in DIALECTS.values()
-            assert fixed is (not argument.written if by_use else argument.constant)
+            assert fixed is (not argument.written)
         for kind, name, length in kernel.shared:
             assert re.search(rf"\b{kind}\b.* {name}\[{length}\]", text)
 
 
-@pytest.mark.parametrize("dialect", FLAVOURS, ids=(*DIALECTS, "packed", "native"))
+@pytest.mark.parametrize("dialect", FLAVOURS, ids=(*DIALECTS, "packed"))
 def test_dialects_differ_in_no_word(dialect: Dialect) -> None:
     """What OpenCL C has for an element type, the others have too, but for those of `_ABSENT`."""
     expected = {word for word in defined_words(DIALECTS["opencl"]) if _KIND.search(word)}
@@ -446,5 +446,5 @@ def test_dialects_differ_in_no_word(dialect: Dialect) -> None:
 
 
 _KIND = re.compile(r"^[A-Z].*_(F32|F16|U32|BOOL8|[SUI](8|16|32|64))")
-_ABSENT = (("glsl", "FLOOR_DIV4_I64"), ("glsl", "STORE1_F16"))
+_ABSENT = (("glsl", "FLOOR_DIV4_I64"), ("wgsl", "STORE1_F16"))
 """Words that a dialect needs in none of its kernels, or that some device cannot have."""

@@ -197,7 +197,7 @@ def test_work_items_own_several_slices(case: Lstm) -> None:
 def test_where_few_items_share_memory_the_cpu_runs_wide_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(DeviceTarget, "max_shared_items", 4)
+    monkeypatch.setattr(DeviceTarget, "max_work_group_size", 4)
     gpu = delegate(first_devices()[0])
     interpreter(written(Lstm(cells=270, inputs=3, steps=2, batch=1)), gpu)
     assert str(gpu.error) == (

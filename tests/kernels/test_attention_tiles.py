@@ -48,7 +48,7 @@ def test_tiles_give_what_the_cpu_gives(backend: str) -> None:
     some = CASES if backend == "opencl" else CASES[1:3]
     outcomes = run(some, device, mode)
     target = DeviceTarget(device, FP32)
-    shares = target.max_shared_items >= 64 and target.local_memory_bytes >= 48 << 10
+    shares = target.max_work_group_size >= 64 and target.local_memory_bytes >= 48 << 10
     for case in some:
         outcome = outcomes[case.name]
         assert not isinstance(outcome, Exception), outcome
@@ -63,7 +63,11 @@ def test_tiles_give_what_the_cpu_gives(backend: str) -> None:
         (GPU, AttentionExample(1500, 1500, 64), ""),
         (GPU, AttentionExample(1500, 1500, 192), "heads of 192 channels are more than 128"),
         (replace(GPU, software=True), AttentionExample(256, 256, 64), "local memory is not faster"),
-        (replace(GPU, max_shared_items=32), AttentionExample(256, 256, 64), "too few work items"),
+        (
+            replace(GPU, max_work_group_size=32),
+            AttentionExample(256, 256, 64),
+            "too few work items",
+        ),
         (replace(GPU, local_memory_bytes=4096), AttentionExample(256, 256, 64), "too few work"),
         (GPU, AttentionExample(256, 16, 64), "most of a tile would be empty"),
         (GPU, AttentionExample(1, 256, 64), "most of a tile would be empty"),

@@ -59,7 +59,7 @@ def test_tiles_give_what_the_cpu_gives(number: int, backend: str) -> None:
     some = CASES if backend == "opencl" else CASES[1 - bool(number) :: 4]
     with forced(number):
         outcomes = run(some, device, mode)
-    shares = DeviceTarget(device, FP32).max_shared_items >= 32
+    shares = DeviceTarget(device, FP32).max_work_group_size >= 32
     for case in some:
         outcome = outcomes[case.name]
         assert not isinstance(outcome, Exception), outcome
@@ -89,7 +89,7 @@ def test_large_products_use_wide_tiles_and_small_ones_divide_their_sums() -> Non
 @pytest.mark.parametrize("kib", [2, 4, 8, 16, 48])
 @pytest.mark.parametrize("most", [16, 32, 64, 256])
 def test_tiles_keep_to_the_limits_of_a_device(kib: int, most: int) -> None:
-    info = replace(GPU, local_memory_bytes=kib << 10, max_shared_items=most)
+    info = replace(GPU, local_memory_bytes=kib << 10, max_work_group_size=most)
     found = list(tiles(problem(3136, 64, (3, 3, 16), 16), DeviceTarget(info, FP32)))
     assert all(tile.shared_bytes <= kib << 10 and tile.items <= most for tile in found)
     assert all(16 % tile.columns == 0 for tile in found), "no tile has columns of two groups"
@@ -102,7 +102,7 @@ def test_reasons() -> None:
     found = planned(ConvTiles(), replace(GPU, fast_local_memory=False), example)
     assert found == Rejected("the device's local memory is not faster than its cache")
     assert planned(ConvTiles(), replace(GPU, software=True), example) == found
-    found = planned(ConvTiles(), replace(GPU, max_shared_items=16), example)
+    found = planned(ConvTiles(), replace(GPU, max_work_group_size=16), example)
     assert found == Rejected("the device permits too few work items per group")
     found = planned(ConvTiles(), GPU, ConvExample((1, 1, 7, 1024), 64))
     assert found == Rejected("most of a tile would be empty")

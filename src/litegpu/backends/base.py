@@ -45,8 +45,6 @@ class DeviceInfo:
     """The largest range of a buffer that a kernel may use; None: all of it."""
     half_lanes: bool = True
     """Whether a kernel may store a single half; otherwise it must store four at a time."""
-    max_shared_items: int | None = None
-    """Work items that may share memory and wait for each other; None: any work group."""
     offset_alignment: int | None = None
     """Where a bound range may begin within a value; None: where values begin."""
     fast_local_memory: bool = True

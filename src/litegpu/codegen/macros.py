@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from litegpu.errors import LitegpuError
+from litegpu.errors import CompilationError
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _TOKEN = re.compile(
@@ -18,7 +18,7 @@ _TOKEN = re.compile(
 _DEFINE = re.compile(r"^[ \t]*#define (\w+)(?:\(([^)]*)\))?((?:\\\n|[^\n])*)\n", re.MULTILINE)
 
 
-class TranslationError(LitegpuError):
+class TranslationError(CompilationError):
     """A kernel has something that is none of the dialect."""
 
 

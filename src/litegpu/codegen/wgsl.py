@@ -14,7 +14,7 @@ from functools import cached_property
 from litegpu.codegen.dialect import Argument, Dialect, KernelText
 from litegpu.codegen.glsl import PACKED_HALF, WORDS
 from litegpu.codegen.glsl_integers import INTEGERS
-from litegpu.codegen.macros import Macro, tokens_of
+from litegpu.codegen.macros import Macro, TranslationError, tokens_of
 from litegpu.codegen.wgsl_names import renamed
 from litegpu.codegen.wgsl_types import Type, Value, type_text
 from litegpu.codegen.wgsl_words import Words
@@ -63,7 +63,7 @@ class WGSLDialect(Dialect):
     name = "wgsl"
     integers = _DOT + INTEGERS
 
-    def __init__(self, halves: bool = False) -> None:
+    def __init__(self, halves: bool = True) -> None:
         """Use the type f16, which the device must support, or pairs of halves in words.
 
         A single half of a pair cannot be stored.
@@ -84,7 +84,10 @@ class WGSLDialect(Dialect):
     def kernel(self, text: KernelText) -> str:
         """Return a whole shader. Raises TranslationError for what is not in the dialect."""
         with self._lock:  # words are translated when they are needed first
-            return self._kernel(text)
+            try:
+                return self._kernel(text)
+            except RecursionError as error:
+                raise TranslationError(f"Kernel {text.name} is nested too deeply.") from error
 
     def _kernel(self, text: KernelText) -> str:
         words = self._words
@@ -104,7 +107,7 @@ class WGSLDialect(Dialect):
             variables[name] = value
             declared.append(f"var<workgroup> {value.text}: {type_text(value.type)};")
         statements = words.statements(_begin(text) + text.body, _folded_words(text), variables)
-        body = "\n".join(statements.body())
+        body = statements.body()
         parameters = ", ".join(
             f"@builtin({value}) {name}: {type_text(_UINT3)}"
             for name, value in _ITEM_VALUES.items()

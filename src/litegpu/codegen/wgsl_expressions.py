@@ -44,6 +44,8 @@ _LEVELS = (
     *(("<<", ">>"), ("+", "-"), ("*", "/", "%")),
 )
 _PRECEDENCE = {name: level for level, names in enumerate(_LEVELS, 1) for name in names}
+_END = ("",) * 4
+"""What follows the last token: as many empty ones as are looked at in one place."""
 _LOGICAL, _COMPARED, _SHIFTS, _BITS = {"||", "&&"}, 6, {"<<", ">>"}, {"|", "^", "&"}
 
 
@@ -52,7 +54,7 @@ class Expressions:
 
     def __init__(self, tokens: Sequence[str], symbols: Symbols) -> None:
         """Begin with the first token."""
-        self.tokens = [*tokens, ""]
+        self.tokens = [*tokens, *_END]
         self.at = 0
         self.symbols = symbols
         self.scope: ChainMap[str, Value] = ChainMap({}, dict(symbols.variables))
@@ -67,7 +69,7 @@ class Expressions:
     def take(self) -> str:
         """Return the next token, and go on."""
         token = self.tokens[self.at]
-        self.at += 1
+        self.at += bool(token)
         return token
 
     def accept(self, token: str) -> bool:
@@ -160,6 +162,8 @@ class Expressions:
     def _joined(self, left: Value, name: str, right: Value) -> Value:
         size = joint_size(left, right)
         lasting = left.lasting or right.lasting
+        if name == "<<" and left.text[-1] == "i" and (shifted := _shifted(left, right)):
+            return shifted
         if name in _SHIFTS:
             left = convert(left, Type(left.type.kind, size))
             right = convert(right, Type("u32", size))
@@ -261,6 +265,15 @@ def _struct(kind: Type, members: Mapping[str, Type], values: Sequence[Value]) ->
     pairs = zip(values, members.values(), strict=True)
     text = ", ".join(convert(*pair).text for pair in pairs)
     return Value(f"{kind.kind}({text})", kind, True, any(value.lasting for value in values))
+
+
+def _shifted(left: Value, right: Value) -> Value | None:
+    """Return a literal shifted by another one: constants of WGSL must not lose bits."""
+    if not (left.text[:-1].isdigit() and right.text[:-1].isdigit()):
+        return None
+    number = int(left.text[:-1]) << (int(right.text[:-1]) & 31) & 0xFFFFFFFF
+    number -= (number & 0x80000000) << 1
+    return Value(f"{number}i", INT) if number >= 0 else Value(f"{number + 1}i - 1i", INT, False)
 
 
 def _number(token: str) -> Value:

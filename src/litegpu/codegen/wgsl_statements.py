@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from litegpu.codegen.macros import TranslationError
 from litegpu.codegen.wgsl_expressions import Expressions, Symbols
@@ -28,11 +28,11 @@ class Statements(Expressions):
         super().__init__(tokens, symbols)
         self._result = result
 
-    def body(self) -> list[str]:
+    def body(self) -> str:
         """Return all statements. Raises TranslationError."""
         while self.tokens[self.at]:
             self._statement()
-        return self.lines
+        return "\n".join(_indented(self.lines))
 
     def parameter(self, name: str, kind: Type) -> str:
         """Declare a parameter, and return its name in the function's head: none can be changed."""
@@ -66,7 +66,11 @@ class Statements(Expressions):
             self._for()
         elif token == "while":
             self.at += 1
-            self._while()
+            self.expect("(")
+            self._loop([])
+        elif token == "do":
+            self.at += 1
+            self._do()
         elif token in ("return", "break", "continue"):
             self.at += 1
             self._leave(token)
@@ -106,9 +110,16 @@ class Statements(Expressions):
             self._inside()
             self.lines.append("}")
 
-    def _while(self) -> None:
+    def _do(self) -> None:
+        self.lines.append("loop {")
+        self._inside()
+        self.lines.append("continuing {")
+        self.expect("while")
         self.expect("(")
-        self._loop([])
+        condition = convert(self.expression(), BOOL)
+        self.expect(")")
+        self.expect(";")
+        self.lines += [f"break if !({condition.text});", "}", "}"]
 
     def _for(self) -> None:
         self.expect("(")
@@ -117,17 +128,18 @@ class Statements(Expressions):
         if not self.accept(";"):
             self._simple()
             self.expect(";")
-        if self.accept(";"):
-            raise TranslationError("A loop has no condition.")
         self._loop(None)
         self._exit()
         self.lines.append("}")
 
     def _loop(self, steps: list[str] | None) -> None:
         """Write a loop; those with a step, which are read after the condition, get None."""
-        before = self.aside()
-        condition = convert(self.expression(), BOOL)
-        tests = self.back(before)
+        tests: list[str] = []
+        if self.tokens[self.at] != ";":
+            before = self.aside()
+            condition = convert(self.expression(), BOOL)
+            tests = self.back(before)
+            tests.append(f"if (!({condition.text})) {{ break; }}")
         if steps is None:
             self.expect(";")
             before = self.aside()
@@ -137,7 +149,7 @@ class Statements(Expressions):
                     self._simple()
             steps = self.back(before)
         self.expect(")")
-        self.lines += ["loop {", *tests, f"if (!({condition.text})) {{ break; }}"]
+        self.lines += ["loop {", *tests]
         self._inside()
         if steps:
             self.lines += ["continuing {", *steps, "}"]
@@ -174,20 +186,29 @@ class Statements(Expressions):
         text = renamed(name)
         if self.accept("["):
             length = self.take()
-            self.expect("]")
             if not length.isdigit():
                 raise TranslationError(f"The length of '{name}' is not a number.")
+            self.expect("]")
             kind = Type(kind.kind, kind.size, int(length))
         if self.accept("="):
-            value = convert(self.expression(), kind)
-            self.lines.append(
-                f"let {text} = {value.text};"
-                if fixed
-                else f"var {text}: {type_text(kind)} = {value.text};"
-            )
+            value = convert(self._initial(kind), kind)
+            # Elements of an array are found by an index only in a variable.
+            begin = f"var {text}: {type_text(kind)}"
+            begin = f"let {text}" if fixed and kind.length is None else begin
+            self.lines.append(f"{begin} = {value.text};")
         else:
             self.lines.append(f"var {text}: {type_text(kind)};")
         self.scope[name] = Value(text, kind)
+
+    def _initial(self, kind: Type) -> Value:
+        """Return the next expression, or the elements of an array."""
+        if kind.length is None or not self.accept("{"):
+            return self.expression()
+        values = [convert(self.expression(), kind.element)]
+        while self.accept(","):
+            values.append(convert(self.expression(), kind.element))
+        self.expect("}")
+        return Value(f"{type_text(kind)}({', '.join(value.text for value in values)})", kind)
 
     def _assign(self) -> None:
         target = self._unary()
@@ -207,3 +228,11 @@ class Statements(Expressions):
             self.lines.append(f"{target.text} {token} {value.text};")
         else:
             self.lines.append(f"{target.text};")
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    depth = 1
+    for line in lines:
+        depth -= line[0] == "}"
+        yield "    " * depth + line
+        depth += line[-1] == "{"

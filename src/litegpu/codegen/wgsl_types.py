@@ -80,8 +80,9 @@ def convert(value: Value, target: Type) -> Value:
     have = value.type
     if have == target:
         return value
-    scalar = target.kind in _SCALARS and have.kind in _SCALARS
-    if not scalar or target.length is not None or have.size not in (1, target.size):
+    numbers = target.kind in _SCALARS and have.kind in _SCALARS
+    arrays = target.length is not None or have.length is not None
+    if not numbers or arrays or have.size not in (1, target.size):
         raise TranslationError(
             f"{value.text} is of type {type_text(have)}, not of {type_text(target)}."
         )

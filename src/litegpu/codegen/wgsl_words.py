@@ -95,7 +95,7 @@ class Words:
                 parameters.append(f"{text}: {type_text(kind)}")
             result = type_text(signature.result)
             head = f"fn {renamed(name)}({', '.join(parameters)}) -> {result} {{"
-            whole = "\n".join((head, *statements.body(), "}"))
+            whole = "\n".join((head, statements.body(), "}"))
             self._translated[name] = whole, frozenset(statements.called)
         return self._translated[name]
 

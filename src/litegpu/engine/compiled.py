@@ -16,6 +16,8 @@ from litegpu.backends.base import Compilation, Device
 from litegpu.backends.buffers import Bindings, Buffer, HostBuffer
 from litegpu.backends.execution import Executable, ExecutionContext
 from litegpu.backends.program import Program
+from litegpu.codegen import KernelText
+from litegpu.codegen.macros import TranslationError
 from litegpu.engine.choices import Choices
 from litegpu.engine.facts import PartitionFacts
 from litegpu.engine.fallback import exclude, replaceable
@@ -203,7 +205,7 @@ class PlacedPartition:
         """
         if config.debug_level() >= 2:
             for kernel in built.program.kernels:
-                _log.info("%s", self.device.dialect.kernel(kernel))
+                _log.info("%s", self._source(kernel))
         if compilation is None:
             executable = self.device.compile(built.program)
         else:
@@ -211,3 +213,10 @@ class PlacedPartition:
         outputs = tuple(self.states.get(v, v) for v in self.outputs)
         facts = PartitionFacts.of(self.selected.layout, built, self.replaced)
         return CompiledPartition.create(self.inputs, outputs, executable, facts, self.constants)
+
+    def _source(self, kernel: KernelText) -> str:
+        """Return the source of a kernel, or its own text if there is none."""
+        try:
+            return self.device.dialect.kernel(kernel)
+        except TranslationError:  # which compiling raises, too
+            return kernel.body

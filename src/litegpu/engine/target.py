@@ -37,12 +37,6 @@ class DeviceTarget:
         return self.info.max_work_group_size
 
     @property
-    def max_shared_items(self) -> int:
-        limit = self.info.max_shared_items
-        whole = self.info.max_work_group_size
-        return whole if limit is None else min(limit, whole)
-
-    @property
     def local_memory_bytes(self) -> int:
         return self.info.local_memory_bytes
 

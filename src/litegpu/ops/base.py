@@ -113,10 +113,7 @@ class Target(Protocol):
         ...
 
     @property
-    def max_work_group_size(self) -> int: ...
-
-    @property
-    def max_shared_items(self) -> int:
+    def max_work_group_size(self) -> int:
         """Maximum number of work items that can share memory and synchronize."""
         ...
 

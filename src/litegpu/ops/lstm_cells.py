@@ -189,11 +189,11 @@ def shares(blocks: int, what: str, ctx: LowerContext) -> tuple[int, int]:
 
     Raises CompilationError if a device cannot share so many blocks among the items of a group.
     """
-    owned = -(-blocks // min(_MAX_ITEMS, ctx.target.max_shared_items))
+    owned = -(-blocks // min(_MAX_ITEMS, ctx.target.max_work_group_size))
     if owned > _MAX_OWNED:
         raise CompilationError(
-            f"{what} is too wide for the {ctx.target.max_shared_items} work items that can share "
-            "memory there. Use another device or backend."
+            f"{what} is too wide for the {ctx.target.max_work_group_size} work items that can "
+            "share memory there. Use another device or backend."
         )
     return owned, -(-blocks // owned)
 

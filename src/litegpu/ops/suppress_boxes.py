@@ -196,7 +196,7 @@ class ListDetections(InternalOp):
 
 def shared_items(ctx: LowerContext) -> int:
     """Return how many work items share the choice of a box."""
-    return min(_ITEMS, ctx.target.max_shared_items)
+    return min(_ITEMS, ctx.target.max_work_group_size)
 
 
 def list_size(ctx: LowerContext, lists: Sequence[int]) -> int:

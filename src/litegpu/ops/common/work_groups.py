@@ -17,7 +17,7 @@ _SMALLEST_GROUP = 16
 def can_share(items: int, target: Target) -> bool:
     """Return whether a work group of this many items may exist and share a float4 each."""
     fits = items * _SHARED_BYTES <= target.local_memory_bytes
-    return fits and items <= target.max_shared_items
+    return fits and items <= target.max_work_group_size
 
 
 _WARP = 32

@@ -118,7 +118,7 @@ class _TilesPlan(Plan):
 def _fits(plan: _TilesPlan, target: Target) -> bool:
     nbytes = sum(SHARED_SIZES[kind] * length for kind, _, length in plan.shared)
     items = _ROW_ITEMS * _KEY_ITEMS
-    return items <= target.max_shared_items and nbytes <= target.local_memory_bytes
+    return items <= target.max_work_group_size and nbytes <= target.local_memory_bytes
 
 
 class AttentionPortable(Implementation):

@@ -114,7 +114,7 @@ def tiles(problem: TileProblem, target: Target) -> Iterator[Tile]:
         for row_items, column_items in _GRIDS:
             for slices in _SLICES:
                 tile = Tile(pixels, channel_blocks, row_items, column_items, slices)
-                most = min(target.max_shared_items, _MOST_ITEMS)
+                most = min(target.max_work_group_size, _MOST_ITEMS)
                 fits = tile.items <= most and tile.shared_bytes <= target.local_memory_bytes
                 divides = tile.rows * STEP % (row_items * column_items) == 0
                 whole = problem.group_blocks % tile.columns == 0 if problem.group_blocks else True
