@@ -198,7 +198,7 @@ _COMPUTED = (
     # What a condition excludes is not done.
     ("int n = 0; for (int i = 0; i < 3; ++i) n += i > 0 ? words[i - 1] + 1 : 100; R(n);", 103),
     ("bool b = true || src[9999999] > 0.0f; R(b ? 1 : 2);", 1),
-    ("bool b = GLOBAL_X > 9 && (src[0] > 0.0f || src[1] > 0.0f); R(b ? 1 : 2);", 2),
+    ("bool b = GLOBAL_X > 99 && (src[0] > 0.0f || src[1] > 0.0f); R(b ? 1 : 2);", 2),
     ("int n = src[0] > 9.0f ? 1 : src[1] > 9.0f ? 2 : src[4] == 0.0f ? 3 : 4; R(n);", 3),
     # Types
     ("uint u = 7; int i = -7; R(TO_FLOAT(i / 2) + u % 4);", 0),

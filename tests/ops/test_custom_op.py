@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from every_backend import needs_device
 from litegpu import (
     CompilationError,
     CompiledModel,
@@ -83,9 +84,9 @@ def model(name: str = "Scaled", inputs: int = 1, options: bytes = b"") -> bytes:
     return writer.build()
 
 
-def error_of(content: bytes) -> BaseException:
+def error_of(content: bytes, backend: str | None = None) -> BaseException:
     """Return why a delegate left a model to the CPU, which has no such operation either."""
-    delegate = GpuDelegate()
+    delegate = GpuDelegate(backend=backend)
     with pytest.raises(ModelError, match="unresolved custom op"):
         interpreter(content, delegate)
     assert delegate.error is not None
@@ -258,6 +259,20 @@ def test_a_kernel_that_does_not_compile() -> None:
     error = error_of(model())
     assert isinstance(error, CompilationError)
     assert "nonsense" in str(error)
+
+
+@needs_device("webgpu")
+def test_a_template_that_is_not_in_the_dialect(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a kernel that WGSL has no words for, the portable text is printed."""
+    monkeypatch.setenv("LITEGPU_DEBUG", "2")
+    caplog.set_level(logging.INFO, "litegpu")
+    register_op(scaled(template=SCALED.replace("GLOBAL_Y;", "nonsense;")))
+    error = error_of(model(), "webgpu")
+    assert isinstance(error, CompilationError)
+    assert "Nothing is named 'nonsense'" in str(error)
+    assert any("const int p = nonsense;" in record.getMessage() for record in caplog.records)
 
 
 def test_the_cache_knows_template_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
