@@ -31,7 +31,7 @@ class Signature(NamedTuple):
 
 
 class Symbols(NamedTuple):
-    """What texts may use beside their own variables."""
+    """What texts may use in addition to their own variables."""
 
     variables: Mapping[str, Value]
     functions: Mapping[str, Signature]

@@ -1,8 +1,8 @@
-"""Names that WGSL keeps for itself, or that its standard functions have."""
+"""Names that WGSL reserves, or that its types and functions have."""
 
 from __future__ import annotations
 
-_TEXT = """
+_WORDS = """
     alias break case const const_assert continue continuing default diagnostic discard else enable
     false fn for if let loop override requires return struct switch true var while NULL Self
     abstract active alignas alignof as asm asm_fragment async attribute auto await become cast catch
@@ -25,9 +25,9 @@ _TEXT = """
     radians reflect round saturate select sign sin sinh smoothstep sqrt step tan tanh transpose
     trunc unpack2x16float workgroupBarrier main runtime_bits
 """
-_KEPT = frozenset(_TEXT.split())
+_RESERVED = frozenset(_WORDS.split())
 
 
 def renamed(name: str) -> str:
-    """Return a name that WGSL does not keep for itself."""
-    return f"{name}_" if name in _KEPT or name.startswith("__") else name
+    """Return a name, changed if it is reserved."""
+    return f"{name}_" if name in _RESERVED or name.startswith("__") else name

@@ -36,7 +36,7 @@ class Words:
         types = {**TYPES, **{name: Type(name, 0) for name in structs}}
         functions: dict[str, Signature] = {}
         self.symbols = Symbols({}, functions, structs, types)
-        """What kernels may use beside their own variables."""
+        """What kernels may use in addition to their own variables."""
         self._bodies: dict[str, tuple[list[str], str]] = {}
         """For each function, the names of its parameters, and its statements."""
         for found in _FUNCTION.finditer(text):
