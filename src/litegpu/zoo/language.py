@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from litegpu.files.wire import message
+from litegpu.graph.ir import Quantization
 from litegpu.zoo import weights
 from litegpu.zoo.containers import Section, litertlm
 from litegpu.zoo.layers import Net
-from litegpu.zoo.weights import Moments
-from litegpu.zoo.writer import TensorRef
+from litegpu.zoo.weights import Floats, Moments
+from litegpu.zoo.writer import ModelWriter, TensorRef
 
 PREFILL = (8, 32)
 """Numbers of tokens of the signatures `prefill_N`."""
-_CHANNELS, _HEADS, _CACHE_HEADS, _DEPTH, _HIDDEN = 64, 4, 2, 16, 128
 _EPSILON = 1e-5
 _STANDARD, _BRANCH = Moments(0.0, 1.0), Moments(0.0, 0.5)
 _LOGITS = Moments(0.0, 4.0)
@@ -39,18 +40,47 @@ _BYTES, _MERGED = 256, len(_MERGES)
 _WORDS = len(_SPECIAL) + _BYTES + _MERGED
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large a decoder is, and how its weights are stored."""
+
+    channels: int = 64
+    heads: int = 4
+    cache_heads: int = 2
+    """The number of heads of keys and values; queries have a multiple of it."""
+    depth: int = 16
+    """The channels of a head."""
+    rotary: int = 16
+    """The first channels of a head, which positions turn; an even number."""
+    hidden: int = 128
+    weights: str = "float32"
+    """The type of the matrices of linear layers: float32, int8 or int4, with a scale per row."""
+
+
 class LanguageNet(Net):
     """Adds the layers of a decoder with rotary positions and grouped queries."""
+
+    sizes = Sizes()
 
     def linear(
         self, x: TensorRef, units: int, name: str, source: Moments, result: Moments
     ) -> TensorRef:
         """Add FULLY_CONNECTED of each token, without a bias."""
         matrix = weights.dense(f"{self.key}/{name}", (units, x.shape[-1]), source, result)[0]
-        operands = [x, self.writer.weights(matrix, name=f"{name}/weight"), None]
+        operands = [x, self._matrix(matrix, f"{name}/weight"), None]
         options = {"keep_num_dims": True}
         shape = (*x.shape[:-1], units)
         return self.op("FULLY_CONNECTED", operands, shape, name, options, version=5)
+
+    def _matrix(self, matrix: Floats, name: str) -> TensorRef:
+        kind = self.sizes.weights
+        if kind == "float32":
+            return self.writer.weights(matrix, name=name)
+        most = {"int8": 127, "int4": 7}[kind]
+        scales = np.abs(matrix).max(axis=1) / np.float32(most)
+        rounded = np.rint(matrix / scales[:, None]).astype(np.int8)
+        quantization = Quantization(tuple(scales.tolist()), (0,) * len(scales))
+        return self.writer.constant(rounded, kind, name=name, quantization=quantization)
 
     def op(
         self,
@@ -99,6 +129,11 @@ class LanguageNet(Net):
 
     def rotated(self, x: TensorRef, angles: tuple[TensorRef, TensorRef], name: str) -> TensorRef:
         """Turn the channels of `[1, heads, tokens, depth]` by the cosines and sines of angles."""
+        rotary, rest = self.sizes.rotary, x.shape[-1] - self.sizes.rotary
+        if rest:
+            first, last = (self._channels(x, *e, name) for e in ((0, rotary), (rotary, rest)))
+            both = [self.rotated(first, angles, name), last]
+            return self.op("CONCATENATION", both, x.shape, f"{name}/all", {"axis": 3})
         half = (*x.shape[:-1], x.shape[-1] // 2)
         parts = []
         for number in range(2):
@@ -110,6 +145,13 @@ class LanguageNet(Net):
         other = self.op("CONCATENATION", turned, x.shape, f"{name}/cat", {"axis": 3})
         same = self.binary("MUL", x, angles[0], f"{name}/cos")
         return self.binary("ADD", same, self.binary("MUL", other, angles[1], f"{name}/sin"), name)
+
+    def _channels(self, x: TensorRef, first: int, count: int, name: str) -> TensorRef:
+        """Add SLICE of some channels."""
+        shape = (*x.shape[:-1], count)
+        begin = self.numbers([0, 0, 0, first], f"{name}/from_{first}")
+        ends = [begin, self.numbers(shape, f"{name}/part_{first}")]
+        return self.op("SLICE", [x, *ends], shape, f"{name}/channels_{first}")
 
 
 def build(net: LanguageNet, *, layers: int, context: int, embedder: int) -> None:
@@ -123,9 +165,12 @@ def build(net: LanguageNet, *, layers: int, context: int, embedder: int) -> None
     signatures = [*((f"prefill_{count}", count) for count in PREFILL), ("decode", 1)]
     for number, (name, tokens) in enumerate(signatures):
         writer = net.writer.subgraph() if number else net.writer
-        inner = LanguageNet(net.key, writer)
+        inner = _like(net, writer)
         if embedder:
-            key, x = "embeddings", writer.input((1, tokens, _CHANNELS), name=f"{name}_embeddings")
+            key, x = (
+                "embeddings",
+                writer.input((1, tokens, net.sizes.channels), name=f"{name}_embeddings"),
+            )
             rows = x
         else:
             key, x = "tokens", writer.input((1, tokens), "int32", name=f"{name}_tokens")
@@ -137,11 +182,16 @@ def build_embedder(net: LanguageNet) -> None:
     """Add the model that turns tokens into the embeddings of `build`."""
     for number, count in enumerate((1, *PREFILL)):
         name = f"prefill_embedder_{count}" if count > 1 else "decode_embedder"
-        inner = LanguageNet(net.key, net.writer.subgraph() if number else net.writer)
+        inner = _like(net, net.writer.subgraph() if number else net.writer)
         tokens = inner.writer.input((1, count), "int32", name=f"{name}_tokens")
         rows = _embedded(inner, tokens)
         inner.writer.output(rows)
         inner.writer.signature(name, {"token_ids": tokens}, {"embeddings": rows})
+
+
+def _like(net: LanguageNet, writer: ModelWriter) -> LanguageNet:
+    """Return a net of the same kind for another graph."""
+    return type(net)(net.key, writer)
 
 
 def _signature(
@@ -161,8 +211,8 @@ def _signature(
         "mask": writer.input((1, 1, tokens, context), name=f"{name}_mask"),
     }
     shapes = {
-        "k": (1, _CACHE_HEADS, context, _DEPTH),
-        "v": (1, _CACHE_HEADS, _DEPTH, context),
+        "k": (1, net.sizes.cache_heads, context, net.sizes.depth),
+        "v": (1, net.sizes.cache_heads, net.sizes.depth, context),
     }
     for layer in range(layers):
         for kind, shape in shapes.items():
@@ -182,13 +232,13 @@ def _signature(
 
 
 def _embedded(net: LanguageNet, tokens: TensorRef) -> TensorRef:
-    table = weights.dense(f"{net.key}/embed", (_WORDS, _CHANNELS), _STANDARD, _STANDARD)[0]
+    table = weights.dense(f"{net.key}/embed", (_WORDS, net.sizes.channels), _STANDARD, _STANDARD)[0]
     # The sum of a row has the moments, so each element has a part of them.
-    table = np.float32(_CHANNELS**0.5) * table
+    table = np.float32(net.sizes.channels**0.5) * table
     count = tokens.shape[1]
     operands = [net.reshaped(tokens, (count,), "embed/tokens"), net.writer.weights(table, name="e")]
-    rows = net.op("EMBEDDING_LOOKUP", operands, (count, _CHANNELS), "embed")
-    return net.reshaped(rows, (1, count, _CHANNELS), "embed/rows")
+    rows = net.op("EMBEDDING_LOOKUP", operands, (count, net.sizes.channels), "embed")
+    return net.reshaped(rows, (1, count, net.sizes.channels), "embed/rows")
 
 
 def _angles(net: LanguageNet, positions: TensorRef) -> tuple[TensorRef, TensorRef]:
@@ -196,10 +246,10 @@ def _angles(net: LanguageNet, positions: TensorRef) -> tuple[TensorRef, TensorRe
     count = positions.shape[0]
     column = net.reshaped(positions, (1, count, 1), "rope/positions")
     column = net.op("CAST", [column], column.shape, "rope/cast")
-    powers = np.ldexp(np.float32(1), -np.arange(_DEPTH // 2)).astype(np.float32)
+    powers = np.ldexp(np.float32(1), -np.arange(net.sizes.rotary // 2)).astype(np.float32)
     frequencies = net.writer.constant(powers.reshape(1, 1, -1), name="rope/frequencies")
-    half = net.op("MUL", [column, frequencies], (1, count, _DEPTH // 2), "rope/angles")
-    shape = (1, count, _DEPTH)
+    half = net.op("MUL", [column, frequencies], (1, count, net.sizes.rotary // 2), "rope/angles")
+    shape = (1, count, net.sizes.rotary)
     angles = net.op("CONCATENATION", [half, half], shape, "rope/both", {"axis": 2})
     cosines, sines = (net.op(each, [angles], shape, f"rope/{each}") for each in ("COS", "SIN"))
     return cosines, sines
@@ -234,13 +284,13 @@ def _layer(
     inner = net.norm(x, f"{name}/input_norm")
 
     def heads(number: int, part: str) -> TensorRef:
-        units = number * _DEPTH
+        units = number * net.sizes.depth
         rows = net.linear(inner, units, f"{name}/{part}_proj", _STANDARD, _STANDARD)
-        rows = net.reshaped(rows, (1, count, number, _DEPTH), f"{name}/{part}/split")
+        rows = net.reshaped(rows, (1, count, number, net.sizes.depth), f"{name}/{part}/split")
         return net.transpose(rows, (0, 2, 1, 3), f"{name}/{part}/heads")
 
-    new = {"k": net.rotated(heads(_CACHE_HEADS, "k"), angles, f"{name}/k/rope")}
-    new["v"] = net.transpose(heads(_CACHE_HEADS, "v"), (0, 1, 3, 2), f"{name}/v/turned")
+    new = {"k": net.rotated(heads(net.sizes.cache_heads, "k"), angles, f"{name}/k/rope")}
+    new["v"] = net.transpose(heads(net.sizes.cache_heads, "v"), (0, 1, 3, 2), f"{name}/v/turned")
     for kind, rows in new.items():
         key = f"kv_cache_{kind}_{layer}"
         operands = [inputs[key], rows, places[kind]]
@@ -248,18 +298,18 @@ def _layer(
         results[key] = net.op("DYNAMIC_UPDATE_SLICE", operands, shape, f"{name}/{kind}/cache")
     if not whole:
         return x
-    query = net.rotated(heads(_HEADS, "q"), angles, f"{name}/q/rope")
+    query = net.rotated(heads(net.sizes.heads, "q"), angles, f"{name}/q/rope")
     keys, values = (results[f"kv_cache_{kind}_{layer}"] for kind in "kv")
     attended = _attended(net, query, keys, values, inputs["mask"], name)
-    branch = net.linear(attended, _CHANNELS, f"{name}/o_proj", _BRANCH, _BRANCH)
+    branch = net.linear(attended, net.sizes.channels, f"{name}/o_proj", _BRANCH, _BRANCH)
     x = net.binary("ADD", x, branch, f"{name}/add")
     inner = net.norm(x, f"{name}/mlp_norm")
-    gate = net.linear(inner, _HIDDEN, f"{name}/gate_proj", _STANDARD, _STANDARD)
+    gate = net.linear(inner, net.sizes.hidden, f"{name}/gate_proj", _STANDARD, _STANDARD)
     chance = net.op("LOGISTIC", [gate], gate.shape, f"{name}/sigmoid")
-    up = net.linear(inner, _HIDDEN, f"{name}/up_proj", _STANDARD, _STANDARD)
+    up = net.linear(inner, net.sizes.hidden, f"{name}/up_proj", _STANDARD, _STANDARD)
     gate = net.binary("MUL", gate, chance, f"{name}/silu")
     gated = net.binary("MUL", gate, up, f"{name}/gated")
-    branch = net.linear(gated, _CHANNELS, f"{name}/down_proj", _GATED, _BRANCH)
+    branch = net.linear(gated, net.sizes.channels, f"{name}/down_proj", _GATED, _BRANCH)
     return net.binary("ADD", x, branch, f"{name}/add_1")
 
 
@@ -272,21 +322,21 @@ def _attended(
     name: str,
 ) -> TensorRef:
     """Add attention: the queries of the heads that share keys are rows of one matrix."""
-    count, context, group = query.shape[2], keys.shape[2], _HEADS // _CACHE_HEADS
-    rows = (1, _CACHE_HEADS, group * count)
-    scale = net.writer.constant(_DEPTH**-0.5, "float32", name=f"{name}/scale")
+    count, context, group = query.shape[2], keys.shape[2], net.sizes.heads // net.sizes.cache_heads
+    rows = (1, net.sizes.cache_heads, group * count)
+    scale = net.writer.constant(net.sizes.depth**-0.5, "float32", name=f"{name}/scale")
     query = net.binary("MUL", query, scale, f"{name}/scaled")
-    query = net.reshaped(query, (*rows, _DEPTH), f"{name}/grouped")
+    query = net.reshaped(query, (*rows, net.sizes.depth), f"{name}/grouped")
     right = {"adj_x": False, "adj_y": True}
     scores = net.op("BATCH_MATMUL", [query, keys], (*rows, context), f"{name}/qk", right)
     shape = (1, 1, group * count, context)
     masks = net.op("CONCATENATION", [mask] * group, shape, f"{name}/masks", {"axis": 2})
     scores = net.binary("ADD", scores, masks, f"{name}/masked")
     chances = net.op("SOFTMAX", [scores], scores.shape, f"{name}/softmax", {"beta": 1.0})
-    found = net.op("BATCH_MATMUL", [chances, values], (*rows, _DEPTH), f"{name}/av", right)
-    found = net.reshaped(found, (1, _HEADS, count, _DEPTH), f"{name}/ungrouped")
+    found = net.op("BATCH_MATMUL", [chances, values], (*rows, net.sizes.depth), f"{name}/av", right)
+    found = net.reshaped(found, (1, net.sizes.heads, count, net.sizes.depth), f"{name}/ungrouped")
     found = net.transpose(found, (0, 2, 1, 3), f"{name}/tokens")
-    return net.reshaped(found, (1, count, _CHANNELS), f"{name}/joined")
+    return net.reshaped(found, (1, count, net.sizes.heads * net.sizes.depth), f"{name}/joined")
 
 
 def language_file(model: bytes, context: int, embedder: bytes = b"") -> bytes:
