@@ -118,6 +118,22 @@ def test_a_slice_goes_into_the_map_after_it() -> None:
     np.testing.assert_array_equal(_result(result.graph, node, data), expected)
 
 
+@pytest.mark.parametrize(("begin", "computed", "merged"), [(8, 1, 0), (8, 0, 1), (4, 1, 1)])
+def test_whole_units_of_channels_before_a_transpose_are_a_view(
+    begin: int, computed: int, merged: int
+) -> None:
+    builder = GraphBuilder()
+    source = builder.input(2, 3, 4, 24)
+    source = builder.conv(source, 24) if computed else source
+    bounds = (0, 0, 0, begin), (2, 3, 4, begin + 8), (1, 1, 1, 1)
+    cut = builder.normalized("STRIDED_SLICE", source, (2, 3, 4, 8), *bounds)
+    result = merge_index_maps(builder.graph(builder.transpose(cut, 0, 1, 3, 2)))
+    assert len(result.applied) == merged
+    if not merged:
+        (reason,) = result.declined
+        assert "the slice is a view, and attention may read it in another order" in reason
+
+
 def test_two_slices_stay_slices() -> None:
     builder = GraphBuilder()
     source = builder.input(*SHAPE)

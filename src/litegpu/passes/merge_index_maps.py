@@ -10,9 +10,14 @@ from dataclasses import replace
 
 from litegpu.graph import Graph, Node
 from litegpu.ops.common.lookups import Lookup, lookups
+from litegpu.ops.common.permutation import permutation_of
+from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.index_map import INDEX_MAP, Source, index_map_node, plain
 from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
+
+_UNIT = 8
+"""A multiple of this many channels is a whole number of channel blocks, also of halves."""
 
 
 def merge_index_maps(graph: Graph) -> PassResult:
@@ -39,6 +44,8 @@ def merge_index_maps(graph: Graph) -> PassResult:
             reason = "one depends on more than its own axis"
         elif only_consumer(node.inputs[0], consumers, graph.outputs) is None:
             reason = "others read the value in between"
+        elif _is_view(graph, producer) and permutation_of(graph, node) is not None:
+            reason = "the slice is a view, and attention may read it in another order"
         if first is None or second is None or reason:
             edit.declined.append(f"{label(producer)} and {label(node)}: {reason}")
             continue
@@ -47,6 +54,17 @@ def merge_index_maps(graph: Graph) -> PassResult:
         edit.nodes[source] = None
         edit.applied.append(f"{label(producer)} into {label(node)}")
     return edit.result()
+
+
+def _is_view(graph: Graph, node: Node) -> bool:
+    """Whether a node gives whole units of the channels of a computed value, which costs nothing."""
+    source, result = (graph.values[v] for v in (node.inputs[0], node.outputs[0]))
+    if node.op != STRIDED_SLICE or source.id in graph.inputs or source.is_constant:
+        return False
+    cut: CopyAttributes = node.attributes
+    if source.shape[:-1] != result.shape[:-1] or cut.step[-1] != 1:
+        return False
+    return cut.begin[-1] % _UNIT == 0 and result.shape[-1] % _UNIT == 0
 
 
 def _then(first: Lookup, second: Sequence[Lookup]) -> Lookup:
