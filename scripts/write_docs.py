@@ -21,7 +21,7 @@ from litegpu.ops.base import Op, Values, all_ops
 from litegpu.ops.common import attributes
 from litegpu.ops.common.checks import MAX_RANK
 from litegpu.ops.common.types import MOVED, STORABLE, Types
-from litegpu.ops.cpu_only import NO_KERNEL_YET, STAYS_ON_CPU
+from litegpu.ops.cpu_only import STAYS_ON_CPU
 from litegpu.ops.exact.refused import Refused
 from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES
 from litegpu.runtime_abi.params import PARAMS
@@ -48,8 +48,8 @@ WHY = {
     "no kernel so far": "A device could compute it.",
 }
 """Why types stay on the CPU, by the words in `docs/data/op_types.csv`."""
-FOLDED = ("BROADCAST_ARGS", "RANGE", "RANK", "SHAPE", "ZEROS_LIKE")
-"""What has no kernel, but a rule that computes it in advance."""
+FOLDED = ("BROADCAST_ARGS", "RANGE", "RANK", "SHAPE", "UNIQUE", "WHERE", "ZEROS_LIKE")
+"""What has no kernel, but is computed in advance where its operands are known."""
 
 
 def _versions(op: Op) -> str:
@@ -142,8 +142,7 @@ def _runtime_types() -> Iterator[tuple[str, str, str]]:
 
 def _on_cpu() -> list[tuple[str, str]]:
     """Return why operations have no kernel, and these operations."""
-    families = {**STAYS_ON_CPU, "No kernel so far": NO_KERNEL_YET}
-    return [(why, ", ".join(names)) for why, names in families.items()]
+    return [(why, ", ".join(names)) for why, names in STAYS_ON_CPU.items()]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -14,7 +14,17 @@ from every_backend import present
 from litegpu import BindingError, GpuDelegate, InterpreterError, TensorBuffer
 from litegpu.backends import BACKENDS
 from litegpu.zoo.writer import ModelWriter
-from small_models import ALL_HALF, CPU_ONLY, ONE, RUNTIME, chain, interpreter, reference, scaled
+from small_models import (
+    ALL_HALF,
+    CPU_ONLY,
+    ONE,
+    RUNTIME,
+    chain,
+    interpreter,
+    reference,
+    scaled,
+    step,
+)
 
 SHAPE = (1, 4, 4, 4)
 X = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
@@ -177,7 +187,7 @@ def test_tensors_that_the_cpu_reads_stay_its_own() -> None:
     writer = ModelWriter()
     value = writer.input(SHAPE)
     negative = writer.op("NEG", [value], [SHAPE])
-    writer.output(negative, writer.op(CPU_ONLY, [negative], [SHAPE]))
+    writer.output(negative, step(writer, CPU_ONLY, negative))
     gpu = GpuDelegate()
     target = interpreter(writer.build(), gpu)
     source, result = ends(target)

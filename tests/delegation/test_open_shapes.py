@@ -128,7 +128,7 @@ def behind_the_cpu() -> bytes:
     x = writer.input((1, 48))
     axis = writer.constant([2, 8, 3], "int32", name="shape")
     rows = writer.op("RESHAPE", [x, axis], [(-1, -1, 3)])
-    rounded = writer.op(CPU_ONLY, [rows], [(-1, -1, 3)])
+    rounded = step(writer, CPU_ONLY, rows)
     end = writer.constant(3, "int32", name="end")
     image = writer.op("EXPAND_DIMS", [rounded, end], [(-1, -1, 3, 1)])
     options = {"padding": "VALID", **POOL}

@@ -11,7 +11,7 @@ from litegpu import DelegationReport, GpuDelegate, backends
 from litegpu.delegation.report import Partition, RejectedNode
 from litegpu.zoo.writer import ModelWriter
 from made_up import REPORT
-from small_models import CPU_ONLY, chain, interpreter, spectrogram, step
+from small_models import CPU_ONLY, WHY_ON_CPU, chain, interpreter, spectrogram, step
 
 TABLE = """\
 litegpu on Some GPU (opencl, fp16)
@@ -154,12 +154,12 @@ def test_a_real_report_and_the_messages_that_users_know(caplog: pytest.LogCaptur
     delegate = GpuDelegate()
     interpreter(mixed_model(), delegate)
     assert messages(caplog) == [
+        (logging.WARNING, "WARNING: op code #18 cannot be handled by this delegate."),
         (logging.WARNING, "WARNING: op code #148 cannot be handled by this delegate."),
-        (logging.WARNING, "WARNING: op code #159 cannot be handled by this delegate."),
         (
             logging.WARNING,
             "Following operations are not supported by GPU delegate:\n"
-            "BITCAST: Operation is not supported.\n"
+            f"{CPU_ONLY}: {WHY_ON_CPU}\n"
             "RANDOM_UNIFORM: Operation is not supported: random numbers, which would not be those "
             "of the CPU.\n"
             "1 operation will run on the GPU, and the remaining 3 operations will run on the CPU.",
@@ -178,7 +178,7 @@ def test_nothing_on_the_gpu(caplog: pytest.LogCaptureFixture) -> None:
     interpreter(chain([CPU_ONLY]), GpuDelegate())
     assert messages(caplog)[-1][1] == (
         "Following operations are not supported by GPU delegate:\n"
-        "BITCAST: Operation is not supported.\n"
+        f"{CPU_ONLY}: {WHY_ON_CPU}\n"
         "No operations will run on the GPU, and the only one will run on the CPU."
     )
 

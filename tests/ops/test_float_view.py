@@ -13,7 +13,7 @@ from litegpu.graph import DType, Graph, Node, Quantization, Value
 from litegpu.ops.common.float_view import as_floats, float_view
 from litegpu.ops.common.support import check_support
 from litegpu.zoo.writer import ModelWriter, TensorRef
-from small_models import CPU_ONLY, interpreter, reference, run
+from small_models import CPU_ONLY, interpreter, reference, run, step
 
 Array = npt.NDArray[Any]
 SHAPE = (1, 5, 6, 4)
@@ -119,7 +119,7 @@ def test_a_partition_begins_and_ends_among_bytes() -> None:
     x = writer.input(SHAPE, "int8", quantization=HALF)
     y = conv(writer, x, HALF)
     real = writer.op("DEQUANTIZE", [y], [SHAPE], version=2)
-    cpu = writer.op(CPU_ONLY, [real], [SHAPE])
+    cpu = step(writer, CPU_ONLY, real)
     again = writer.op("QUANTIZE", [cpu], [SHAPE], dtype="int8", quantization=HALF)
     writer.output(conv(writer, again, HALF))
     model = writer.build()
@@ -133,7 +133,7 @@ def test_float16_constants_for_the_cpu_make_no_partition() -> None:
     x = writer.input(SHAPE, "int8", quantization=HALF)
     weights = writer.constant(np.ones(SHAPE, np.float16))
     wide = writer.op("DEQUANTIZE", [weights], [SHAPE], version=2)
-    rounded = writer.op(CPU_ONLY, [wide], [SHAPE])
+    rounded = step(writer, CPU_ONLY, wide)
     y = writer.op("QUANTIZE", [rounded], [SHAPE], dtype="int8", quantization=HALF)
     writer.output(
         writer.op("ADD", [x, y], [SHAPE], options={}, version=2, dtype="int8", quantization=HALF)

@@ -137,7 +137,7 @@ def test_a_shape_that_the_cpu_reads_too() -> None:
     """The shape is that of a value which the partition has nothing else to do with."""
     m = Integers()
     wanted = m.op("PACK", m.slice(0, 1), -1, size=2, values_count=2, axis=0)
-    rounded = m.writer.op(CPU_ONLY, [m.x], [(2, 3, 4, 5)])
+    rounded = step(m.writer, CPU_ONLY, m.x)
     flat = m.writer.op("RESHAPE", [rounded, wanted], [(2, 60)])
     m.writer.output(m.writer.op("NEG", [flat], [(2, 60)]), wanted)
     model = m.writer.build()
@@ -284,9 +284,23 @@ def _logarithm(writer: ModelWriter) -> TensorRef:
     return writer.op("CAST", [whole], [(3,)])
 
 
+def _chosen_places(writer: ModelWriter) -> TensorRef:
+    """Two operations whose results are as long as their operands tell."""
+    truth = writer.constant(np.array([[True, False, True], [False, False, True]]))
+    places = writer.op("WHERE", [truth], [(3, 2)], dtype="int64")
+    whole = writer.constant(np.array([2, 0], np.int64))
+    column = writer.op("GATHER", [places, writer.constant(np.int32(0))], [(2,)], dtype="int64")
+    both = writer.op("ADD", [column, whole], [(2,)], dtype="int64")
+    options, dtypes = {"idx_out_type": "INT32"}, ["int64", "int32"]
+    values, _ = writer.multi("UNIQUE", [both], [(2,), (2,)], options=options, dtypes=dtypes)
+    options = {"in_data_type": "INT64", "out_data_type": "FLOAT32"}
+    return writer.op("CAST", [values], [(2,)], options=options)
+
+
 @pytest.mark.parametrize(
     "make",
     [
+        _chosen_places,
         *(_chosen_floats, _many_integers, _repeated, _largest, _dequantized, _filtered),
         *(_projected, _logarithm),
     ],

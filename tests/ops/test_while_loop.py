@@ -35,7 +35,7 @@ from litegpu.runtime_abi.file import ModelFile
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from loop_models import Carried, composite, counted, loop, recurrent, run_loop
 from model_runner import cpu_answers, invoke
-from small_models import CPU_ONLY, step
+from small_models import CPU_ONLY, CPU_OPTIONS, WHY_ON_CPU, step
 
 Inputs = list[npt.NDArray[Any]]
 
@@ -324,7 +324,7 @@ def test_a_body_that_the_cpu_must_run() -> None:
 
     writer.output(loop(writer, (writer.constant(0, np.int32), x), body, 2)[1])
     found = reason(both(writer.build(), [noise(2, 6)]))
-    assert found == f"Node 1 of its body ({CPU_ONLY}): Operation is not supported."
+    assert found == f"Node 1 of its body ({CPU_ONLY}): {WHY_ON_CPU}"
 
 
 def test_a_sequence_that_grows() -> None:
@@ -423,10 +423,10 @@ def test_a_condition_that_is_no_single_truth_value() -> None:
 
 def test_a_body_that_never_runs_is_checked_all_the_same() -> None:
     """The CPU prepares it, and refuses what it could not run."""
-    inner = body({9: value(9, (4, 3))}, Node(1, CPU_ONLY, 1, (3,), (9,)))
+    inner = body({9: value(9, (4, 3))}, Node(1, CPU_ONLY, 1, (3, 3), (9,), CPU_OPTIONS))
     node = Node(0, "WHILE", 1, (1, 3), (4, 5), graphs=(CONDITION, inner))
     values = {1: LIMIT, 3: value(3, (4, 3)), 4: replace(COUNTER, id=4), 5: value(5, (4, 3))}
-    wanted = f"Node 1 of its body ({CPU_ONLY}): Operation is not supported."
+    wanted = f"Node 1 of its body ({CPU_ONLY}): {WHY_ON_CPU}"
     assert check_support(Graph(values, (node,), (3,), (5,))).reasons == {0: wanted}
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from cases.base import Case, Shape
+from cases.bits import TYPES, Bits
 from cases.detection import Detections, Suppression
 from cases.indexed import (
     UNSORTED,
+    Buckets,
     Diagonal,
     Embedding,
     GatherNd,
     Joined,
+    Lookup,
     ReverseSequence,
     Top,
     UpdateSlice,
@@ -51,6 +54,36 @@ def embedding(dice: Dice) -> Case:
         block=block,
         computed=not stored and dice.flag(),
     )
+
+
+def lookup(dice: Dice) -> Case:
+    """Rows by keys, of which some are missing and some equal."""
+    return Lookup(
+        table=(dice.number(1, 12), *dice.shape(0, 3)),
+        wanted=dice.number(1, 9),
+        dtype=dice.one_of(*_DTYPES),
+        repeated=dice.flag(),
+        fixed=dice.flag(),
+    )
+
+
+def buckets(dice: Dice) -> Case:
+    """Weighted rows in buckets of any order."""
+    return Buckets(
+        combiner=dice.one_of("SUM", "MEAN", "SQRTN"),
+        table=(dice.number(1, 6), *dice.shape(1, 2)),
+        axes=tuple(dice.number(1, 4) for _ in range(dice.number(1, 3))),
+        rows=dice.number(1, 20),
+        mixed=dice.flag(),
+        fixed=dice.flag(),
+    )
+
+
+def bytes_of(dice: Dice) -> Case:
+    """The bytes of a tensor as elements of another type."""
+    given = dice.one_of(*TYPES)
+    made = dice.one_of(*(each for each in TYPES if each != given))
+    return Bits(given=given, made=made, shape=dice.shape())
 
 
 def update_slice(dice: Dice) -> Case:

@@ -23,12 +23,20 @@ Array = npt.NDArray[Any]
 RUNTIME = runtime.load()
 """The module of the runtime under test."""
 
-CPU_ONLY = "BITCAST"
-"""An operation that litegpu leaves to the CPU."""
+CPU_ONLY = "MUL"
+"""An operation that litegpu leaves to the CPU: by 1, with an activation that no kernel has."""
+CPU_OPTIONS = {"activation": "sign_bit"}
+"""Its parameters as litegpu sees them."""
+WHY_ON_CPU = "Unsupported fused activation: sign_bit"
+"""The reason that the report gives."""
 
 
 def step(writer: ModelWriter, op: str, x: TensorRef, name: str | None = None) -> TensorRef:
     """Add an operation with one input that keeps the shape."""
+    if op == CPU_ONLY:
+        one = writer.constant(np.float32(1))
+        options = {"fused_activation_function": "SIGN_BIT"}
+        return writer.op(op, [x, one], [x.shape], options=options, name=name)
     return writer.op(op, [x], [x.shape], name=name)
 
 

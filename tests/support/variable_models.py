@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.zoo.writer import ModelWriter, TensorRef
+from small_models import step
 
 
 def handle(writer: ModelWriter, name: str) -> TensorRef:
@@ -74,7 +75,7 @@ def accumulator(*, on_cpu: str = "") -> bytes:
     x = subtract.input((4,), name="x")
     call_once(subtract, first)
     y = subtract.op("SUB", [read(subtract, handle(subtract, "sum"), (4,)), x], [(4,)])
-    y = subtract.op(on_cpu, [y], [(4,)]) if on_cpu else y
+    y = step(subtract, on_cpu, y) if on_cpu else y
     subtract.output(y)
     subtract.signature("get", {"x": x}, {"y": y})
     return writer.build()

@@ -15,7 +15,7 @@ from litegpu.tools import cli, delegates, registrar
 from litegpu.tools.delegates import recommend
 from litegpu.zoo import kinds
 from litegpu.zoo.writer import ModelWriter
-from small_models import chain
+from small_models import CPU_ONLY, WHY_ON_CPU, chain
 
 SMALL = "zoo:mobilenet_v1_0.25_128"
 
@@ -44,7 +44,7 @@ def test_the_machine_alone(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_the_gpu_takes_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "sample", lambda _: chain(["BITCAST"]))
+    monkeypatch.setattr(kinds, "sample", lambda _: chain([CPU_ONLY]))
     with GpuDelegate() as gpu:
         assert delegates._gpu_entry(gpu, "").takes == ()
     monkeypatch.setattr(kinds, "sample", lambda _: chain(["ABS"]))
@@ -104,8 +104,8 @@ def test_a_gpu_that_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_model_that_the_gpu_cannot_run() -> None:
     with GpuDelegate() as gpu:
-        advice = recommend(chain(["BITCAST"]), gpu, "")
-    said = "The GPU would run none of its operations. BITCAST: Operation is not supported."
+        advice = recommend(chain([CPU_ONLY]), gpu, "")
+    said = f"The GPU would run none of its operations. {CPU_ONLY}: {WHY_ON_CPU}"
     assert advice.reason == said
 
 

@@ -154,6 +154,12 @@ __device__ __forceinline__ int floor_int(float v) {
     + """\
 #define RECIPROCAL(a) (1.0f / (a))
 #define NEAREST_INT(a) ((int)min(max((a), -2147483648ll), 2147483647ll))
+#define LOW_WORD(a) ((int)(a))
+#define HIGH_WORD(a) ((int)((a) >> 32))
+#define FLOAT_BITS(a) __float_as_int(a)
+#define BITS_FLOAT(a) __int_as_float(a)
+#define HALF_BITS(a) ((int)to_half(a))
+#define BITS_HALF(a) from_half((unsigned short)(a))
 #define LOOKUP4_S8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_S8, table, (i))
 #define LOOKUP4_U8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_U8, table, (i))
 #define LOOKUP4_I32(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_I32, table, (i))

@@ -78,7 +78,7 @@ class KernelText:
             yield from zip("XYZ", grid_indices, self.local_size, strict=True)
 
 
-_INTEGER_WORD = re.compile(r"int4|Long4|ROUND4_F16|_[ISU](8|16|64|32)\b")
+_INTEGER_WORD = re.compile(r"int4|Long4|ROUND4_F16|_BITS\b|\bBITS_|_[ISU](8|16|64|32)\b")
 
 
 class Dialect(ABC):

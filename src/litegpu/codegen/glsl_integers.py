@@ -100,6 +100,10 @@ int quotient(int a, int b) {
     int by = b == 0 || b == -1 ? 1 : b;
     return b == -1 ? 0 - a : a / by;
 }
+#define FLOAT_BITS(a) floatBitsToInt(a)
+#define BITS_FLOAT(a) intBitsToFloat(a)
+#define HALF_BITS(a) int(packHalf2x16(vec2((a), 0.0f)))
+#define BITS_HALF(a) unpackHalf2x16(uint((a) & 0xffff)).x
 /* The language leaves % of negative numbers open. */
 int rest_of(int a, int b) { return b == 0 ? 0 : a - quotient(a, b) * b; }
 bool is_low(int rest, int b) { return rest != 0 && (rest < 0) != (b < 0); }
@@ -139,6 +143,8 @@ struct Long4 { ivec2 x; ivec2 y; ivec2 z; ivec2 w; };
 #define MASK4_I64(value, left) LANES4_I64((value), (left), ivec2(0))
 #define NEG4_I64(a) SUB4_I64(SPLAT4_I64(ivec2(0)), (a))
 #define NEAREST_INT(a) to_int(a)
+#define LOW_WORD(a) (a).x
+#define HIGH_WORD(a) (a).y
 Long4 SPLAT4_I64(ivec2 a) { return Long4(a, a, a, a); }
 ivec2 add(ivec2 a, ivec2 b) {
     uint low = uint(a.x) + uint(b.x);

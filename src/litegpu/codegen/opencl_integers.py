@@ -92,6 +92,21 @@ _WORDS = (
 #define WRAP4_S16(a) convert_int4(convert_short4(a))
 #define WRAP4_U16(a) convert_int4(convert_ushort4(a))
 #define NEAREST_INT(a) convert_int_sat(a)
+#define LOW_WORD(a) ((int)(a))
+#define HIGH_WORD(a) ((int)((a) >> 32))
+#define FLOAT_BITS(a) as_int(a)
+#define BITS_FLOAT(a) as_float(a)
+#define HALF_BITS(a) half_bits(a)
+#define BITS_HALF(a) bits_half(a)
+int half_bits(float a) {
+    ushort bits;
+    vstore_half_rte(a, 0, (half *)&bits);
+    return bits;
+}
+float bits_half(int a) {
+    const ushort bits = (ushort)a;
+    return vload_half(0, (const half *)&bits);
+}
 /* 1 / a, positive and not tiny, to the nearest float: the language's own division may be off. */
 float RECIPROCAL(float a) {
     const uint bits = as_uint(a), by = (bits & 0x7fffffu) | 0x800000u;

@@ -1,7 +1,7 @@
 """Operations without a kernel: what folding, estimates and shapes know of them.
 
-SHAPE, RANK, ZEROS_LIKE, BROADCAST_ARGS and RANGE are folded where their operands are known; the
-others stay on the CPU.
+SHAPE, RANK, ZEROS_LIKE, BROADCAST_ARGS, RANGE, UNIQUE and WHERE are folded where their operands
+are known; the others stay on the CPU.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from litegpu.ops.common.traits import Trait
 from litegpu.ops.common.types import TYPE_CODES
 
 _LATE = "Its operands are known only when the model runs."
+_BY_VALUES = "Results whose shape depends on values"
+
+
+def _reason(why: str) -> str:
+    return f"Operation is not supported: {why[0].lower()}{why[1:]}."
 
 
 @register
@@ -92,6 +97,26 @@ class Range(OpFacts):
         return found and Folded(max(0, -((start - limit) // delta)), found.make)
 
 
+@register
+class Unique(OpFacts):
+    """The different elements in the order of their first places, and the number of each element."""
+
+    name = "UNIQUE"
+    no_kernel = _reason(_BY_VALUES)
+    shape_unknown = True
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        if operands[0].dtype.kind == "f" and np.isnan(operands[0]).any():
+            return None
+        target = graph.values[node.outputs[1]].dtype
+        return Folded(2 * operands[0].size, lambda: _unique(operands[0], target))
+
+
+def _unique(given: Array, numbers: DType) -> Sequence[Array]:
+    _, first, inverse = np.unique(given, return_index=True, return_inverse=True)
+    return [given[np.sort(first)], np.argsort(np.argsort(first))[inverse].astype(numbers.value)]
+
+
 class Stated(OpFacts):
     """An operation of which a table says what there is to know."""
 
@@ -110,30 +135,25 @@ class Stated(OpFacts):
 
 STAYS_ON_CPU: Mapping[str, tuple[str, ...]] = {
     "Strings and hash tables, which no GPU API holds": (
-        *("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP"),
-        *("HASHTABLE_SIZE", "LSH_PROJECTION", "SKIP_GRAM"),
+        *("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_SIZE"),
+        *("LSH_PROJECTION", "SKIP_GRAM"),
     ),
     "Random numbers, which would not be those of the CPU": (
         *("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"),
         "STABLEHLO_RNG_BIT_GENERATOR",
     ),
-    "Results whose shape depends on values": ("EMBEDDING_LOOKUP_SPARSE", "UNIQUE", "WHERE"),
+    _BY_VALUES: ("UNIQUE", "WHERE"),
 }
 """Why operations have no kernel."""
-NO_KERNEL_YET = ("BITCAST",)
-"""Operations that a GPU could compute."""
 
 _STATED: Mapping[str, Mapping[str, Any]] = {
-    "EMBEDDING_LOOKUP_SPARSE": {"shape_unknown": True},
     "MULTINOMIAL": {"shape_operands": (1,)},
     "RANDOM_STANDARD_NORMAL": {"shape_operands": (0,)},
     "RANDOM_UNIFORM": {"shape_operands": (0,)},
     "SKIP_GRAM": {"shape_unknown": True},
-    "UNIQUE": {"shape_unknown": True},
     "WHERE": {"shape_unknown": True},
 }
 
 for _why, _names in STAYS_ON_CPU.items():
-    for _name in _names:
-        _reason = f"Operation is not supported: {_why[0].lower()}{_why[1:]}."
-        add(Stated(_name, _reason, **_STATED.get(_name, {})))
+    for _name in {*_names} - {Unique.name}:
+        add(Stated(_name, _reason(_why), **_STATED.get(_name, {})))

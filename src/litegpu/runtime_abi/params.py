@@ -129,6 +129,7 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
     ),
     "DEPTH_TO_SPACE": _BLOCK,
     "DIV": _ACTIVATION,
+    "EMBEDDING_LOOKUP_SPARSE": _fields("int32", "combiner"),
     "FAKE_QUANT": (
         *_fields("float", "min", "max"),
         *_fields("int32", "num_bits"),

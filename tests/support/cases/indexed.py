@@ -15,7 +15,8 @@ _INTEGERS = ("int32", "int64")
 
 
 def _values(dtype: str) -> Range:
-    return STEPS if dtype == "float32" else Edges(dtype=dtype)
+    known = {"float32": STEPS, "bool": TRUTH}
+    return known[dtype] if dtype in known else Edges(dtype=dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +232,59 @@ class Diagonal(Case):
         sheet.output(sheet.op(op, given, dtype=self.dtype))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lookup(Case):
+    """Rows of a table by sorted keys, some of which are missing; with `repeated` some are equal."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    table: Shape = (6, 5)
+    wanted: int = 7
+    dtype: str = "float32"
+    repeated: bool = False
+    fixed: bool = False
+
+    def write(self, sheet: Sheet) -> None:
+        """Wanted keys and a table, the rows and which there are."""
+        wanted = sheet.input((self.wanted,), Range(-4.0, 4.0, dtype="int32"))
+        known = np.arange(-20, 21) // 3 if self.repeated else np.arange(-8, 30, 2)
+        keys = sheet.random.choice(known, self.table[:1], replace=False)
+        sorted_keys = sheet.constant(np.sort(keys), "int32")
+        values = (sheet.weights if self.fixed else sheet.input)(self.table, _values(self.dtype))
+        sheet.ops.append("HASHTABLE_LOOKUP")
+        sheet.tensors += 2
+        operands = [wanted, sorted_keys, values]
+        dtypes = [self.dtype, "uint8"]
+        found = sheet.writer.multi("HASHTABLE_LOOKUP", operands, [UNKNOWN] * 2, dtypes=dtypes)
+        sheet.output(*found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buckets(Case):
+    """Weighted rows of a table added up in buckets that come in order or, with `mixed`, in none."""
+
+    combiner: str = "SUM"
+    table: Shape = (5, 3)
+    axes: Shape = (4,)
+    rows: int = 9
+    mixed: bool = False
+    fixed: bool = False
+
+    def write(self, sheet: Sheet) -> None:
+        """Numbers of rows, weights and a table, one output."""
+        rows = sheet.input((self.rows,), Range(0.0, self.table[0], dtype="int32"))
+        places = sheet.random.integers(0, np.prod(self.axes), self.rows)
+        numbers = np.unravel_index(places if self.mixed else np.sort(places), self.axes)
+        within = np.arange(self.rows)
+        indices = sheet.constant(np.stack([*numbers, within], axis=1), "int32")
+        shape = sheet.constant([*self.axes, self.rows], "int32")
+        weights = sheet.input((self.rows,), Range(0.5, 2.0, grid=0.25))
+        table = (sheet.weights if self.fixed else sheet.input)(self.table, FEW)
+        operands = [rows, indices, shape, weights, table]
+        options = {"combiner": self.combiner}
+        sheet.output(sheet.op("EMBEDDING_LOOKUP_SPARSE", operands, options))
+
+
 UNSORTED = tuple(f"UNSORTED_SEGMENT_{what}" for what in ("SUM", "PROD", "MAX", "MIN"))
 
 CASES: tuple[Case, ...] = (
@@ -255,6 +309,14 @@ CASES: tuple[Case, ...] = (
     ),
     *(Embedding(table=(5, 24), stored=stored, block=8) for stored in ("int4", "int2")),
     Embedding(table=(3, 12), stored="int4", block=4, rows=1),
+    *(Lookup(dtype=dtype) for dtype in ("float32", *_INTEGERS, "int8", "uint8", "int16", "bool")),
+    *(Lookup(table=table, repeated=True) for table in ((9,), (1, 4), (12, 2, 9), (7, 3, 2, 5))),
+    *(Lookup(table=(5, c), wanted=1, fixed=True) for c in (1, 8)),
+    *(Buckets(combiner=combiner) for combiner in ("SUM", "MEAN", "SQRTN")),
+    *(Buckets(combiner=combiner, mixed=True) for combiner in ("SUM", "MEAN", "SQRTN")),
+    *(Buckets(table=table, fixed=True) for table in ((4, 8), (3, 2, 5), (1, 1))),
+    Buckets(combiner="MEAN", table=(6, 9), axes=(2, 3), rows=17),
+    Buckets(combiner="SQRTN", axes=(2, 1, 2), rows=1),
     *(UpdateSlice(dtype=dtype) for dtype in ("float32", *_INTEGERS)),
     UpdateSlice(index="int64"),
     UpdateSlice(fixed=True),

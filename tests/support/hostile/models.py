@@ -11,6 +11,7 @@ from hostile import sharing
 from hostile.nesting import in_itself
 from hostile.sharing import Once
 from litegpu.zoo.writer import ModelWriter, TensorRef
+from small_models import CPU_ONLY
 from sparse_tensors import DENSE, SPARSE, sparse_constant
 
 Write = Callable[[], bytes]
@@ -158,7 +159,7 @@ def sums(count: int = 3000) -> bytes:
 
 def pieces(count: int = 1000) -> bytes:
     """Operations for a device and for the CPU by turns."""
-    return chain(2 * count, ("NEG", "BITCAST"))
+    return chain(2 * count, ("NEG", CPU_ONLY))
 
 
 def long_shapes(count: int = 3000) -> bytes:

@@ -2,6 +2,7 @@
 
 Complex tensors are floats: real and imaginary parts alternate along the last dimension. Types that
 are only moved are integers of their size. So nothing changes where a partition begins or ends.
+Floats whose bits are read are never stored as half.
 """
 
 from __future__ import annotations
@@ -11,15 +12,20 @@ from dataclasses import replace
 import numpy as np
 
 from litegpu.graph import DType, Graph, Value
+from litegpu.ops.base import has
+from litegpu.ops.common.traits import Trait
 from litegpu.ops.common.types import VIEWED_AS
 
 
 def bit_view(graph: Graph) -> Graph:
     """Return a partition without complex tensors, and without those of types that are only moved.
 
-    The floats of complex tensors are never stored as half.
+    The floats of complex tensors are never stored as half, nor are those whose bits are read.
     """
     views = {v: _view(value) for v, value in graph.values.items()}
+    for node in graph.nodes:
+        if has(node, Trait.READS_BITS):
+            views |= {v: replace(views[v], precise=True) for v in (*node.inputs, *node.outputs)}
     return graph if views == graph.values else replace(graph, values=views)
 
 

@@ -39,3 +39,5 @@ class Trait(enum.Flag):
     """Its window moves over the result: pixels beyond the input count as zero."""
     CONTRACTION = enum.auto()
     """Its attributes are `ConvAttributes`: over all channels of a group, weights [O, H, W, I]."""
+    READS_BITS = enum.auto()
+    """It reads or makes the bits of numbers: none of its floats may be rounded."""

@@ -54,6 +54,40 @@ CASES = (
         result=DType.INT32,
     ),
     Rejected(
+        "HASHTABLE_LOOKUP",
+        (_places(2), _places(3), computed(4, 5)),
+        "Keys of [2] are looked up by those of [3] in [4, 5].",
+        outputs=2,
+        result=DType.UINT8,
+    ),
+    Rejected(
+        "HASHTABLE_LOOKUP",
+        (_places(2), _places(4), computed(4, 5)),
+        "It gives UINT8 and UINT8 of FLOAT32.",
+        outputs=2,
+        result=DType.UINT8,
+    ),
+    Rejected(
+        "EMBEDDING_LOOKUP_SPARSE",
+        (_places(3), _places(3, 2), integers(2, 3), computed(2), computed(4, 5)),
+        "Rows of [3] with weights of [2] at indices of [3, 2] do not make [2, 3] of [4, 5].",
+        params={"combiner": 0},
+    ),
+    Rejected(
+        "EMBEDDING_LOOKUP_SPARSE",
+        (
+            *(_places(70000), _places(70000, 2), integers(2, 70000)),
+            *(computed(70000), computed(4, 5)),
+        ),
+        "70000 rows are joined; at most 65536 are handled.",
+        params={"combiner": 0},
+    ),
+    Rejected(
+        "BITCAST",
+        (INT8_ROWS,),
+        "[3, 5] of INT8 make no FLOAT32.",
+    ),
+    Rejected(
         "EMBEDDING_LOOKUP",
         (_places(2), Tensor(shape=(4, 5), dtype=DType.INT8)),
         "Its table of stored integers is computed at run time.",
