@@ -40,12 +40,13 @@ DOCUMENTED = frozenset(
 )
 """What TensorFlow Lite's own GPU delegate documents."""
 WHY = {
-    "no arithmetic": "Kernels only move float64, complex64 and unsigned integers of 16 to 64 bits, "
-    "and compute few operations on them.",
-    "no scale": "Small integers stand for real numbers here, and have no scale: the CPU takes 0.",
-    "error": "The CPU stops at negative exponents with an error, which a device cannot report.",
-    "read as floats": "The CPU reads the bytes of any type as those of float32.",
-    "no kernel so far": "A device could compute it.",
+    "no arithmetic": "Few devices compute with float64, complex64 and unsigned integers of 16 to "
+    "64 bits: kernels only move these, but for a few operations.",
+    "no scale": "Integers stand for real numbers here, and an input or the result has no scale: "
+    "the CPU takes 0.",
+    "no answer": "The CPU reads bytes of this type as those of another one, or stops with an "
+    "error: there is no result to repeat.",
+    "no kernel so far": "The CPU rounds the product of scaled integers after each factor.",
 }
 """Why types stay on the CPU, by the words in `docs/data/op_types.csv`."""
 FOLDED = ("BROADCAST_ARGS", "RANGE", "RANK", "SHAPE", "UNIQUE", "WHERE", "ZEROS_LIKE")

@@ -305,11 +305,12 @@ def test_a_node_that_no_way_to_compute_integers_can_run_gives_its_reason() -> No
     writer = ModelWriter()
     x = int8(writer, step(writer, "EXP", writer.input(LARGE)), "QUANTIZE", "int8")
     scale = Quantization((1 / 256,), (-128,))
-    y = writer.op("STABLEHLO_ADD", [x, x], [LARGE], dtype="int8", quantization=scale)
+    options = {"fused_activation_function": "SIGN_BIT"}
+    y = writer.op("MUL", [x, x], [LARGE], dtype="int8", quantization=scale, options=options)
     writer.output(int8(writer, y, "DEQUANTIZE", "float32"))
     (found,) = advice_on(writer.build(), max_delegated_partitions=2)
     assert found.nodes == (2,)
-    assert "tensor 2 has a scale, which this operation ignores. " in found.text
+    assert "Fused activation sign_bit of quantized tensors. " in found.text
     assert "quantized=" not in found.text
 
 

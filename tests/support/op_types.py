@@ -43,8 +43,16 @@ _SECONDS = 5.0
 
 RECORD = ROOT / "docs" / "data" / "op_types.csv"
 """Of each operation all types that the CPU takes, and "GPU" or a reason for each."""
-_REASONS = {"FAKE_QUANT": "read as floats", "POW": "error"}
-"""Reasons of single operations."""
+_READ_AS_INT32 = {
+    **dict.fromkeys(("BATCH_TO_SPACE_ND", "TRANSPOSE"), "int64"),
+    **dict.fromkeys(("PAD", "PADV2"), "bool"),
+}
+"""Operations whose second operand the CPU reads as int32, if it is of this type, too."""
+_OTHER_BYTES = {
+    ("BATCH_MATMUL", "float32", "int32"),
+    ("PRELU", "int16*", "int16"),
+}
+"""Further ones, by the types of the first input and of the result."""
 _MOVED_TYPES = ("float64", "uint16", "uint32", "uint64", "complex64")
 
 
@@ -150,12 +158,14 @@ def runs_on_gpu(model: Model) -> bool:
 def why(op: str, types: str) -> str:
     """Return why types stay on the CPU, in the words of scripts/write_docs.py."""
     words = types.replace(" with a scale", "*").replace(",", "").split()
-    if op in _REASONS:
-        return _REASONS[op]
-    if not {*words}.isdisjoint(_MOVED_TYPES):
-        return "no arithmetic"
-    unscaled = not {*words}.isdisjoint(_SCALED) and not any("*" in word for word in words)
-    return "no scale" if unscaled and "int64" not in types else "no kernel so far"
+    given, result = words[: words.index("→")], words[-1]
+    second = given[1].removesuffix("*") if len(given) > 1 else ""
+    wrong = op in ("FAKE_QUANT", "POW") or second == _READ_AS_INT32.get(op, "none")
+    if wrong or (op, given[0], result) in _OTHER_BYTES:
+        return "no answer"
+    if op == "REDUCE_PROD" and given[0].endswith("*"):
+        return "no kernel so far"
+    return "no arithmetic" if not {*words}.isdisjoint(_MOVED_TYPES) else "no scale"
 
 
 def rows(worker: Worker, op: str, contents: Sequence[bytes]) -> list[tuple[str, str, str]]:

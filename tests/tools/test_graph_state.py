@@ -14,7 +14,7 @@ from litegpu.tools import cli
 from litegpu.tools.benchmark_model.graph_state import NodeState, execution_plan, read_state
 from litegpu.tools.benchmark_model.state_text import Lengths, state_text, type_name
 from litegpu.zoo.writer import ModelWriter
-from small_models import CPU_ONLY, chain, fully_convolutional, with_subgraphs
+from small_models import CPU_ONLY, chain, fully_convolutional, step, with_subgraphs
 from wire_reader import parsed
 
 QUICK = ("--num_runs=1", "--min_secs=0", "--warmup_min_secs=0", "--use_xnnpack=false")
@@ -26,9 +26,13 @@ GPU = (
 
 @pytest.fixture
 def shared(tmp_path: Path) -> str:
-    """A file with a node in the middle that stays on the CPU."""
-    path = tmp_path / "model.tflite"
-    path.write_bytes(chain(["ABS", CPU_ONLY, "LOGISTIC"]))
+    """A file with a node in the middle that stays on the CPU, and without constants."""
+    path, writer, shape = tmp_path / "model.tflite", ModelWriter(), (1, 4, 4, 4)
+    x = step(writer, "ABS", writer.input(shape))
+    options = {"fused_activation_function": "SIGN_BIT"}
+    y = writer.op(CPU_ONLY, [x, x], [shape], options=options)
+    writer.output(step(writer, "LOGISTIC", y))
+    path.write_bytes(writer.build())
     return str(path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from litegpu.ops.base import register
+from litegpu.ops.common.types import FLOATS
 from litegpu.ops.exact.rows import ExactLogSoftmax
 from litegpu.ops.softmax import Softmax
 
@@ -14,4 +15,5 @@ class LogSoftmax(Softmax):
     name = "LOG_SOFTMAX"
     max_version = 2
     cpu_bytes_per_second = 5e9
+    takes = (FLOATS,)
     exact_rows = ExactLogSoftmax

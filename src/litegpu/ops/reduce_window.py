@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from litegpu.graph import DType, EpilogueOp, Graph, Node
-from litegpu.ops.base import NewValue, Op, Shape, Values, constant_list, one_of, register
+from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
+from litegpu.ops.base import NewValue, Op, Shape, Values, constant_list, register
 from litegpu.ops.common import checks, facts
 from litegpu.ops.common.facts import OpFacts
 from litegpu.ops.common.functions import of_integers, wraps
@@ -28,9 +28,15 @@ _FUNCTIONS = {
     4: ("REDUCE_MAX", "MAXIMUM"),
 }
 """By their numbers in the file format: the reduction, and what joins it with the first value."""
-_OF_BODIES = {"ADD": 1, "MUL": 2, "MULTIPLY": 2, "MINIMUM": 3, "MAXIMUM": 4}
+_ALL, _ANY = ("REDUCE_ALL", "LOGICAL_AND"), ("REDUCE_ANY", "LOGICAL_OR")
+_OF_TRUTHS = {1: _ANY, 2: _ALL, 3: _ALL, 4: _ANY, 5: _ALL, 6: _ANY}
+"""The same for bools, of which sums are no numbers."""
+_OF_BODIES = {
+    **{"ADD": 1, "MUL": 2, "MULTIPLY": 2, "MINIMUM": 3, "MAXIMUM": 4},
+    **{"AND": 5, "LOGICAL_AND": 5, "OR": 6, "LOGICAL_OR": 6},
+}
 """The same numbers by the only node of a graph, without STABLEHLO_ before its name."""
-_NUMBERS = Types(NUMBERS.dtypes | QUANTIZED_TYPES | {DType.UINT16}, common=True)
+_ELEMENTS = Types(NUMBERS.dtypes | QUANTIZED_TYPES | {DType.UINT16, DType.BOOL}, common=True)
 _MOST_RANK = 6
 _MOST_TERMS = 1 << 12
 
@@ -42,10 +48,10 @@ class ReduceWindow(Op):
     name = "REDUCE_WINDOW"
     max_version = 1
     shape_operands: ClassVar[tuple[int, ...]] = (2, 3, 4)
-    takes: ClassVar[tuple[Types, ...]] = (_NUMBERS, _NUMBERS, INTEGERS)
+    takes: ClassVar[tuple[Types, ...]] = (_ELEMENTS, _ELEMENTS, INTEGERS)
     gives = None
     accepts: ClassVar[Mapping[str, Values]] = {
-        "reduce_function": one_of(*_FUNCTIONS, wrong=(0, 5, 6))
+        "reduce_function": Values(about="1 to 4; of bools 5 and 6, too", wrong=(0, 5, 6))
     }
 
     def windows(self, graph: Graph, node: Node) -> _Windows:
@@ -65,7 +71,7 @@ class ReduceWindow(Op):
         return checks.first_of(
             checks.input_count(node, 5, 5),
             checks.operands(graph, node, (1,)),
-            checks.constant(graph, node, 1, "The first value", _NUMBERS),
+            checks.constant(graph, node, 1, "The first value", _ELEMENTS),
             *(
                 checks.integers(graph, node, i, name, kinds=(DType.INT64,))
                 for i, name in enumerate(names, 2)
@@ -97,8 +103,9 @@ class ReduceWindow(Op):
         digits = (MixedRadix(result.shape), MixedRadix(windows.shape))
         attributes = IndexMapAttributes(digits, sources)
         nodes.append(Node(node.index, INDEX_MAP, 1, (spread,), (gathered,), attributes=attributes))
-        reduction, join = _FUNCTIONS[windows.function]
-        name = join if source.dtype is DType.FLOAT32 else of_integers(join)
+        reduction, join = _functions(source)[windows.function]
+        real = source.dtype in (DType.FLOAT32, DType.BOOL)
+        name = join if real else of_integers(join)
         reduced = new_value((rows, 1), dtype=source.dtype)
         nodes.append(
             Node(
@@ -120,7 +127,7 @@ class StablehloReduceWindow(ReduceWindow):
 
     name = "STABLEHLO_REDUCE_WINDOW"
     shape_operands = ()
-    takes = (_NUMBERS, _NUMBERS)
+    takes = (_ELEMENTS, _ELEMENTS)
     accepts: ClassVar[Mapping[str, Values]] = {
         "padding": Values(about="any: before and after each dimension; less than 0 cuts off"),
         **dict.fromkeys(
@@ -148,7 +155,7 @@ class StablehloReduceWindow(ReduceWindow):
         return checks.first_of(
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1,)),
-            checks.constant(graph, node, 1, "The first value", _NUMBERS),
+            checks.constant(graph, node, 1, "The first value", _ELEMENTS),
             lambda: _check_windows(graph, node, self.windows(graph, node)),
         )
 
@@ -181,10 +188,14 @@ def _result_shape(shape: Shape, window: Shape, strides: Shape, dilations: Shape)
     )
 
 
+def _functions(source: Value) -> Mapping[int, tuple[str, str]]:
+    return _OF_TRUTHS if source.dtype is DType.BOOL else _FUNCTIONS
+
+
 def _check_windows(graph: Graph, node: Node, found: _Windows) -> str:
     source, first = (graph.values[v] for v in node.inputs[:2])
     window = (found.shape, found.strides, found.dilations)
-    if found.function not in _FUNCTIONS:
+    if found.function not in _functions(source):
         return (
             f"Its reduce_function {found.function} is none of a sum, product, minimum and maximum."
         )

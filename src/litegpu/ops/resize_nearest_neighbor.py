@@ -27,7 +27,7 @@ class ResizeNearestNeighbor(Op):
     cpu_bytes_per_second = 14e9
     shape_operands = (1,)
     takes = (
-        Types(SCALED.dtypes | {DType.INT32, DType.UINT16, DType.BOOL}, common=True),
+        Types(SCALED.dtypes | {DType.INT32, DType.UINT16, DType.BOOL, DType.FLOAT16}, common=True),
         INTEGERS,
     )
     gives = None

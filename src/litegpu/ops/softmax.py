@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from litegpu.codegen import literal
-from litegpu.graph import Graph, Node
+from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
 from litegpu.ops.common import checks
-from litegpu.ops.common.functions import activation_epilogue
+from litegpu.ops.common.functions import activation_epilogue, wraps
+from litegpu.ops.common.types import FLOATS, Types
 from litegpu.ops.common.units import Unit
 from litegpu.ops.common.work_groups import lanes_of, shared_items
 from litegpu.ops.exact.rows import ExactRows, ExactSoftmax
@@ -30,6 +31,8 @@ class Softmax(Op):
     name = "SOFTMAX"
     max_version = 4
     cpu_bytes_per_second: ClassVar[float] = 10e9
+    takes: ClassVar[tuple[Types, ...]] = (Types(FLOATS.dtypes | {DType.FLOAT16}, common=True),)
+    gives: ClassVar[Types | None] = None
     reduced: ClassVar[tuple[str, ...]] = ("sums", "maxima")
     """The values that the work items of a row exchange."""
     exact_rows: ClassVar[type[ExactRows] | None] = ExactSoftmax
@@ -48,7 +51,9 @@ class Softmax(Op):
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         attributes = SoftmaxAttributes(float(node.params.get("beta", 1.0)))
-        epilogue = activation_epilogue(node.params)
+        result = graph.values[node.outputs[0]].dtype
+        rounded = wraps(result) if result is DType.FLOAT16 else ()
+        epilogue = (*activation_epilogue(node.params), *rounded)
         return (replace(node, attributes=attributes, epilogue=epilogue),)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:

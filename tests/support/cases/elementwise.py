@@ -222,6 +222,12 @@ CASES: tuple[Case, ...] = (
     ),
     HalfFunction(op="ATAN2", count=2),
     *(
+        HalfFunction(op="SOFTMAX", shape=shape, options=(("beta", beta),))
+        for shape, beta in (((3, 5), 1.0), ((2, 3, 8), 0.5), ((1, 1001), 2.0), ((2, 1), 1.0))
+    ),
+    *(Halves(op=op) for op in _STABLEHLO),
+    Halves(op="STABLEHLO_ADD", shapes=((3, 9),) * 2, constant=1),
+    *(
         Unary(op=op, values=values, options=options)
         for op, values in UNARY_VALUES.items()
         for options in unary_options(op)

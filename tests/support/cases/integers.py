@@ -10,8 +10,10 @@ import numpy as np
 
 from cases.base import EXACT, FEW, STEPS, TRUTH, Array, Case, Range, Shape, Sheet
 from cases.logic import COMPARISONS, Cast, LargeCast
+from litegpu.graph import Quantization
 
 _WHOLE = (2, 3, 2, 5)
+_SCALE = Quantization((0.05,), (3,))
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Arithmetic(Case):
     activation: str = ""
     positive: bool = False
     """Whether the last operand is a divisor: positive, for others stop the CPU."""
+    scaled: bool = False
+    """Whether all have a scale, which the CPU ignores."""
 
     def write(self, sheet: Sheet) -> None:
         """One or two inputs, one output."""
@@ -65,11 +69,14 @@ class Arithmetic(Case):
             divides = self.positive and i == len(self.shapes) - 1
             values = Edges(dtype=self.dtype, least=1 if divides else None)
             refs.append(
-                sheet.weights(shape, values) if i == self.constant else sheet.input(shape, values)
+                sheet.weights(shape, values)
+                if i == self.constant
+                else sheet.input(shape, values, _SCALE if self.scaled else None)
             )
         options = {"fused_activation_function": self.activation} if self.activation else {}
         dtype = "bool" if self.op in COMPARISONS else self.dtype
-        sheet.output(sheet.op(self.op, refs, options, dtype=dtype))
+        scale = _SCALE if self.scaled else None
+        sheet.output(sheet.op(self.op, refs, options, dtype=dtype, quantization=scale))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +87,15 @@ class Shifted(Case):
 
     dtype: str = "int32"
     shape: Shape = _WHOLE
+    scaled: bool = False
 
     def write(self, sheet: Sheet) -> None:
         """Integers and numbers of bits, one output."""
-        x = sheet.input(self.shape, Edges(dtype=self.dtype))
-        bits = sheet.input(self.shape, Range(0.0, 32.0, dtype=self.dtype))
-        sheet.output(sheet.op("STABLEHLO_SHIFT_LEFT", [x, bits], dtype=self.dtype))
+        scale = _SCALE if self.scaled else None
+        x = sheet.input(self.shape, Edges(dtype=self.dtype), scale)
+        bits = sheet.input(self.shape, Range(0.0, 32.0, dtype=self.dtype), scale)
+        found = sheet.op("STABLEHLO_SHIFT_LEFT", [x, bits], dtype=self.dtype, quantization=scale)
+        sheet.output(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,6 +275,12 @@ CASES: tuple[Case, ...] = (
         for dtype in (*_BOTH, *_SMALL)
     ),
     Arithmetic(op="STABLEHLO_MULTIPLY", dtype="int8", shapes=((1, 3, 2, 9),) * 2, constant=0),
+    *(
+        Arithmetic(op=f"STABLEHLO_{op}", dtype=dtype, scaled=True)
+        for op in _STABLEHLO
+        for dtype in ("int8", "uint8", "int16")
+    ),
+    *(Shifted(dtype=dtype, scaled=True) for dtype in ("int8", "int16")),
     *(Shifted(dtype=dtype) for dtype in ("int8", "int16", "int32")),
     *(
         Arithmetic(op="SUB", dtype=d, shapes=((1, 3, 2, c),) * 2)

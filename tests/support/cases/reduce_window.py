@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cases.base import Case, Range, Shape, Sheet
+from cases.base import TRUTH, Case, Range, Shape, Sheet
 from cases.rejected.base import Rejected, Tensor, computed, floats
 from litegpu.graph import DType
 
@@ -24,8 +24,8 @@ class Windows(Case):
     def write(self, sheet: Sheet) -> None:
         """One input, one output."""
         floats = Range() if self.function != "MUL" else Range(0.5, 1.5)
-        values = floats if self.dtype == "float32" else Range(-99.0, 99.0, dtype=self.dtype)
-        x = sheet.input(self.shape, values)
+        known = {"float32": floats, "bool": TRUTH}
+        x = sheet.input(self.shape, known.get(self.dtype, Range(-99.0, 99.0, dtype=self.dtype)))
         first = sheet.constant(self.first, self.dtype)
         window = (sheet.constant(v, "int64") for v in (self.window, self.strides, self.dilations))
         options = {"reduce_function": self.function}
@@ -52,8 +52,9 @@ class Reduced(Case):
         sides = [body.input((), self.dtype) for _ in range(2)]
         body.output(body.op(self.function, sides, [()], dtype=self.dtype))
         floats = Range(0.5, 1.5) if "MUL" in self.function else Range()
-        values = floats if self.dtype == "float32" else Range(-99.0, 99.0, dtype=self.dtype)
-        x, first = sheet.input(self.shape, values), sheet.constant(self.first, self.dtype)
+        known = {"float32": floats, "bool": TRUTH}
+        x = sheet.input(self.shape, known.get(self.dtype, Range(-99.0, 99.0, dtype=self.dtype)))
+        first = sheet.constant(self.first, self.dtype)
         options = {
             "window_dimensions": self.window,
             "window_strides": self.strides,
@@ -75,6 +76,16 @@ CASES: tuple[Case, ...] = (
         for dtype in ("int8", "uint8", "int16")
     ),
     *(Windows(function="MUL", first=3, dtype=dtype) for dtype in ("int32", "int64")),
+    *(
+        Windows(function=each, first=first, dtype="bool")
+        for each in ("ADD", "MUL", "MINIMUM", "MAXIMUM", "ALL", "ANY")
+        for first in (0, 1)
+    ),
+    *(
+        Reduced(function=f"STABLEHLO_{each}", first=first, dtype="bool")
+        for each in ("ADD", "MULTIPLY", "MINIMUM", "MAXIMUM", "AND")
+        for first in (0, 1)
+    ),
     Windows(window=(1, 2, 2, 3), strides=(1, 1, 1, 1), dilations=(1, 2, 3, 1)),
     Windows(window=(1, 3, 2, 1), strides=(1, 3, 2, 2), function="MAXIMUM", first=-9.0),
     Windows(window=(2, 1, 1, 2), strides=(1, 2, 2, 1), first=1.5),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cases.base import ANY, LARGE, TRUTH, Case, Pair, Range, Shape, Sheet
+from cases.elementwise import HalfRange
 from cases.integers import Edges
 from litegpu.zoo.writer import TensorRef
 
@@ -67,7 +68,7 @@ CASES: tuple[Case, ...] = (
     ),
     *(
         Resize(op="RESIZE_NEAREST_NEIGHBOR", values=values, corners=corners)
-        for values in (TRUTH, Edges(dtype="int32"), Edges(dtype="uint16"))
+        for values in (TRUTH, Edges(dtype="int32"), Edges(dtype="uint16"), HalfRange())
         for corners in (False, True)
     ),
     *(

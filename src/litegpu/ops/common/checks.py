@@ -47,9 +47,10 @@ def input_count(node: Node, lowest: int, highest: int) -> str:
 
 
 def unscaled(graph: Graph, node: Node) -> str:
-    """Require tensors without scales, which the CPU ignores."""
-    scaled = [v for v in (*node.inputs, *node.outputs) if graph.values[v].quantization is not None]
-    return f"tensor {scaled[0]} has a scale, which this operation ignores." if scaled else ""
+    """Require that no stored integers are seen as real numbers: the CPU ignores their scales."""
+    values = [graph.values[v] for v in (*node.inputs, *node.outputs)]
+    seen = [each.id for each in values if each.dtype is DType.FLOAT32 and each.quantization]
+    return f"tensor {seen[0]} has a scale, which this operation ignores." if seen else ""
 
 
 def activation(node: Node) -> str:

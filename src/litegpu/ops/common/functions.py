@@ -255,7 +255,7 @@ BINARY: Mapping[str, Function] = {
 
 _WHOLE = Types(INTEGER_TYPES | {DType.INT8, DType.UINT8, DType.INT16, DType.UINT16}, common=True)
 _WHOLE_OR_BOOL = Types(_WHOLE.dtypes | BOOLS.dtypes, common=True)
-_ANY = Types(_WHOLE_OR_BOOL.dtypes | FLOATS.dtypes, common=True)
+_ANY = Types(_WHOLE_OR_BOOL.dtypes | _FLOATS.dtypes, common=True)
 
 
 def _stablehlo(

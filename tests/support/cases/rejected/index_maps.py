@@ -172,12 +172,6 @@ CASES = (
         result=DType.INT8,
     ),
     Rejected(
-        "STABLEHLO_MAXIMUM",
-        (SCALED, SCALED),
-        "tensor 0 has a scale, which this operation ignores.",
-        result=DType.INT8,
-    ),
-    Rejected(
         "MUL",
         (computed(2, 3), integers(1, 2, 3)),
         "Its operands have different types: FLOAT32, INT32.",
