@@ -110,11 +110,14 @@ def test_every_op_module_is_imported_and_registered() -> None:
 
 FAMILIES = {
     "arg_max": "the largest or the smallest",
+    "bitcast": "and its step",
     "conv_3d": "there and back",
     "cpu_only": "no kernels: what is known of them is a table",
     "depth_to_space": "there and back",
     "dilate": "elements apart, and space around them",
     "elementwise": "a table of expressions",
+    "embedding_lookup_sparse": "and its step",
+    "hashtable_lookup": "and its step",
     "landmarks_to_transform_matrix": "two names of one op",
     "lstm_cells": "the two kernels of an LSTM",
     "matrix_diag": "new matrices, or given ones",

@@ -7,13 +7,13 @@ from cases.bits import TYPES, Bits
 from cases.detection import Detections, Suppression
 from cases.indexed import (
     UNSORTED,
-    Buckets,
     Diagonal,
     Embedding,
     GatherNd,
     Joined,
     Lookup,
     ReverseSequence,
+    SparseEmbedding,
     Top,
     UpdateSlice,
 )
@@ -69,7 +69,7 @@ def lookup(dice: Dice) -> Case:
 
 def buckets(dice: Dice) -> Case:
     """Weighted rows in buckets of any order."""
-    return Buckets(
+    return SparseEmbedding(
         combiner=dice.one_of("SUM", "MEAN", "SQRTN"),
         table=(dice.number(1, 6), *dice.shape(1, 2)),
         axes=tuple(dice.number(1, 4) for _ in range(dice.number(1, 3))),
@@ -82,8 +82,8 @@ def buckets(dice: Dice) -> Case:
 def bytes_of(dice: Dice) -> Case:
     """The bytes of a tensor as elements of another type."""
     given = dice.one_of(*TYPES)
-    made = dice.one_of(*(each for each in TYPES if each != given))
-    return Bits(given=given, made=made, shape=dice.shape())
+    result = dice.one_of(*(each for each in TYPES if each != given))
+    return Bits(given=given, result=result, shape=dice.shape())
 
 
 def update_slice(dice: Dice) -> Case:

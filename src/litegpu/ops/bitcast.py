@@ -29,7 +29,7 @@ from litegpu.ops.reshape import reshape_node
 _BITS = "BITS"
 _GIVEN = Types(frozenset({*MOVED.dtypes, DType.COMPLEX64}))
 # The CPU leaves bytes in a bool that are neither 0 nor 1.
-_MADE = Types(_GIVEN.dtypes - {DType.BOOL})
+_RESULTS = Types(_GIVEN.dtypes - {DType.BOOL})
 _AS_BITS = {
     DType.FLOAT32: "FLOAT_BITS(%s)",
     DType.FLOAT16: "HALF_BITS(%s)",
@@ -46,7 +46,7 @@ class Bitcast(Op):
     max_version = 1
     traits = Trait.READS_BITS
     takes = (_GIVEN,)
-    gives = _MADE
+    gives = _RESULTS
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
         target = graph.values[node.outputs[0]].dtype
@@ -93,22 +93,22 @@ class Bits(InternalOp):
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
-        given, made = (ctx.value(v).dtype for v in (node.inputs[0], node.outputs[0]))
-        register = register_of(made)
+        given, target = (ctx.value(v).dtype for v in (node.inputs[0], node.outputs[0]))
+        register = register_of(target)
         request = KernelRequest(
             template="bits",
             grid=(dst.channel_blocks, dst.rows, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
             variables={
-                "split": given.size // made.size,
-                "joined": made.size // given.size,
+                "split": given.size // target.size,
+                "joined": target.size // given.size,
                 "given_bits": 8 * given.size,
-                "made_bits": 8 * made.size,
+                "target_bits": 8 * target.size,
                 "long_source": register_of(src.dtype) is LONG,
                 "as_bits": _AS_BITS.get(given, "%s"),
-                "of_bits": _OF_BITS.get(made, "%s"),
-                "made": register,
+                "of_bits": _OF_BITS.get(target, "%s"),
+                "target": register,
             },
             accumulator=register,
         )

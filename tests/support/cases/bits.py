@@ -34,31 +34,34 @@ class Bits(Case):
     tolerance: ClassVar[float] = EXACT
 
     given: str = "float32"
-    made: str = "int32"
+    result: str = "int32"
     shape: Shape = (2, 3, 5)
 
     def write(self, sheet: Sheet) -> None:
         """One input, one output."""
         if self.given == "bool":
             values = TRUTH
-        elif self.made in _WHOLE:
+        elif self.result in _WHOLE:
             known = {"float32": ANY, **{whole: Edges(dtype=whole) for whole in _WHOLE}}
             values = known.get(self.given, Words(dtype=self.given))
         else:
             values = Words(dtype=self.given)
-        ratio = np.dtype(self.made).itemsize // np.dtype(self.given).itemsize
+        ratio = np.dtype(self.result).itemsize // np.dtype(self.given).itemsize
         shape = (*self.shape, ratio) if ratio > 1 else self.shape
-        sheet.output(sheet.op("BITCAST", [sheet.input(shape, values)], dtype=self.made))
+        sheet.output(sheet.op("BITCAST", [sheet.input(shape, values)], dtype=self.result))
 
 
 _WHOLE = ("int8", "uint8", "int16", "int32", "int64")
 TYPES = (*_WHOLE, "uint16", "uint32", "uint64", "float16", "float32", "float64", "complex64")
 
 CASES: tuple[Case, ...] = (
-    *(Bits(given=given, made=made) for given in TYPES for made in TYPES if given != made),
-    Bits(made="float32"),
-    Bits(given="bool", made="uint8"),
-    Bits(given="bool", made="int32"),
-    *(Bits(given="int8", made="float32", shape=shape) for shape in ((), (1,), (9,), (2, 2, 3, 8))),
-    *(Bits(made="int16", shape=shape) for shape in ((1,), (3, 4), (2, 1, 2, 3, 5))),
+    *(Bits(given=given, result=result) for given in TYPES for result in TYPES if given != result),
+    Bits(result="float32"),
+    Bits(given="bool", result="uint8"),
+    Bits(given="bool", result="int32"),
+    *(
+        Bits(given="int8", result="float32", shape=shape)
+        for shape in ((), (1,), (9,), (2, 2, 3, 8))
+    ),
+    *(Bits(result="int16", shape=shape) for shape in ((1,), (3, 4), (2, 1, 2, 3, 5))),
 )

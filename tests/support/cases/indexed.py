@@ -260,7 +260,7 @@ class Lookup(Case):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Buckets(Case):
+class SparseEmbedding(Case):
     """Weighted rows of a table added up in buckets that come in order or, with `mixed`, in none."""
 
     combiner: str = "SUM"
@@ -312,11 +312,11 @@ CASES: tuple[Case, ...] = (
     *(Lookup(dtype=dtype) for dtype in ("float32", *_INTEGERS, "int8", "uint8", "int16", "bool")),
     *(Lookup(table=table, repeated=True) for table in ((9,), (1, 4), (12, 2, 9), (7, 3, 2, 5))),
     *(Lookup(table=(5, c), wanted=1, fixed=True) for c in (1, 8)),
-    *(Buckets(combiner=combiner) for combiner in ("SUM", "MEAN", "SQRTN")),
-    *(Buckets(combiner=combiner, mixed=True) for combiner in ("SUM", "MEAN", "SQRTN")),
-    *(Buckets(table=table, fixed=True) for table in ((4, 8), (3, 2, 5), (1, 1))),
-    Buckets(combiner="MEAN", table=(6, 9), axes=(2, 3), rows=17),
-    Buckets(combiner="SQRTN", axes=(2, 1, 2), rows=1),
+    *(SparseEmbedding(combiner=combiner) for combiner in ("SUM", "MEAN", "SQRTN")),
+    *(SparseEmbedding(combiner=combiner, mixed=True) for combiner in ("SUM", "MEAN", "SQRTN")),
+    *(SparseEmbedding(table=table, fixed=True) for table in ((4, 8), (3, 2, 5), (1, 1))),
+    SparseEmbedding(combiner="MEAN", table=(6, 9), axes=(2, 3), rows=17),
+    SparseEmbedding(combiner="SQRTN", axes=(2, 1, 2), rows=1),
     *(UpdateSlice(dtype=dtype) for dtype in ("float32", *_INTEGERS)),
     UpdateSlice(index="int64"),
     UpdateSlice(fixed=True),
