@@ -278,6 +278,11 @@ class Case(ABC):
 
     items: int | None = None
 
+    @property
+    def has_large_weights(self) -> bool:
+        """Whether its weights are stored as half at fp16 where its values are not."""
+        return False
+
     def limit(self, half: bool) -> float:
         """Return the greatest relative L2 error with float32 or half storage."""
         return HALF if half and self.tolerance > EXACT else self.tolerance

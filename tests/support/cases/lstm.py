@@ -34,6 +34,11 @@ class Lstm(Case):
     half_weights: bool = False
     all_slots: bool = True
 
+    @property
+    def has_large_weights(self) -> bool:
+        """See Case.has_large_weights."""
+        return self.cells > 128
+
     def write(self, sheet: Sheet) -> None:
         """One input, two states, one LSTM, one output."""
         sequence = (self.steps, self.batch) if self.time_major else (self.batch, self.steps)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,19 +57,38 @@ class MatmulSpec:
 
     def words(self, blocks: int) -> dict[str, Any]:
         """Return the template variables; `blocks` of rows form a product."""
+        count = self.dst.shape[0], self.dst.shape[1]
         return {
             "blocks": blocks,
             "depth": self.depth,
             "transposed": self.transposed,
             "coordinates": [_coordinates(each, self.batch) for each in self.batches],
+            "result": dict(zip("ny", digits("b", count), strict=True)),
         }
+
+
+def digits(number: str, dimensions: Sequence[int]) -> list[str]:
+    """Return kernel text of the index along each dimension, outermost first, of an element.
+
+    No text divides in vain: NVIDIA's OpenCL compiler crashes on some remainders that are the number
+    itself.
+
+    >>> digits("b", (2, 3)), digits("b", (1, 6)), digits("b", (4, 1, 5))
+    (['(b / 3)', '(b % 3)'], ['0', 'b'], ['(b / 5)', '0', '(b % 5)'])
+    """
+    found = []
+    for axis, size in enumerate(dimensions):
+        inner, outer = math.prod(dimensions[axis + 1 :]), math.prod(dimensions[:axis])
+        text = f"{number} / {inner}" if inner > 1 else number
+        text = f"{text} % {size}" if outer > 1 else text
+        found.append("0" if size == 1 else text if text == number else f"({text})")
+    return found
 
 
 def _coordinates(own: Batch, batch: Batch) -> tuple[str, str]:
     """Return kernel text of an operand's N and H for number `b` of the result's batch."""
-    _, middle, inner = batch
-    numbers = (f"b / {middle * inner}", f"b / {inner} % {middle}", f"b % {inner}")
-    first, second, third = (
-        f"({text})" if size > 1 else "0" for text, size in zip(numbers, own, strict=True)
-    )
-    return (f"({first} * {own[1]} + {second})", third)
+    texts = [text if size > 1 else "0" for text, size in zip(digits("b", batch), own, strict=True)]
+    first, second, third = texts
+    if first == "0":
+        return second, third
+    return f"({first} * {own[1]} + {second})", third
