@@ -30,6 +30,8 @@ def mismatch(expected: Array, got: Array, limit: float) -> str:
     lost = np.isfinite(expected) & ~np.isfinite(got)
     if np.any(lost):
         return f"{int(lost.sum())} of {got.size} not finite, {_element(expected, got, lost)}"
+    same = np.isinf(expected) & (got == expected)
+    expected, got = (np.where(same, 0, each).astype(each.dtype) for each in (expected, got))
     error = relative_error(expected, got)
     if error <= limit:
         return ""
