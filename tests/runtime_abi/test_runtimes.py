@@ -50,7 +50,7 @@ WRONG_IN_OLD_RUNTIMES = {
     "IntegerMatmul": ".",
     "HalfFunction": ".",
     "Halves": ".",
-    "Resize": "uint16|int32|bool",
+    "Resize": "uint16|int32|bool|float16",
     "HybridMatrix": "per_channel|bits=2|block",
     "HybridTransposeConv": ".",
     "Embedding": "per_row|int2|block",
