@@ -87,7 +87,9 @@ def test_what_is_finite_on_the_cpu_must_be_finite() -> None:
 def test_an_infinity_must_have_its_sign() -> None:
     expected = np.array([np.inf, 1.0, -np.inf], np.float32)
     assert mismatch(expected, expected.copy(), 0.0) == ""
-    assert mismatch(expected, -expected, 1e9).startswith("relative L2 error nan above 1e+09, at (0,)")
+    assert mismatch(expected, -expected, 1e9).startswith(
+        "relative L2 error nan above 1e+09, at (0,)"
+    )
 
 
 def test_an_error_without_a_norm_to_measure_by_is_taken_as_it_is() -> None:
