@@ -46,7 +46,6 @@ from litegpu.backends.failures import Failures
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
-from litegpu.delegation import partition_kernel
 from litegpu.device_model import model_of
 from litegpu.engine import partition
 from litegpu.graph import Graph
@@ -197,7 +196,7 @@ def estimate(model: str, precision: str) -> Estimate:
         raise CompilationError("That was all.")
 
     with (
-        mock.patch.object(partition_kernel, "compile_partition", compile_on_paper),
+        mock.patch.object(partition, "compile_partition", compile_on_paper),
         mock.patch.object(cuda_compiler, "compile_source", seconds_of),
         mock.patch.dict(os.environ, LITEGPU_COMPILE_PROCESSES="0"),
         contextlib.suppress(ValueError),  # where the CPU lacks a kernel

@@ -32,8 +32,7 @@ from litegpu import (
     GpuDelegate,
     list_devices,
 )
-from litegpu.delegation import partition_kernel
-from litegpu.engine.partition import compile_partition
+from litegpu.engine import partition
 from litegpu.runtime_abi.interpreter import interpreter
 from litegpu.zoo import resolve_model
 from machine import facts
@@ -58,8 +57,8 @@ def measure() -> dict[str, Any]:
     No values share memory: otherwise others would lie where the input was while kernels are timed,
     and the kernels that read it would look for their range.
     """
-    apart = functools.partial(compile_partition, share_memory=False)
-    partition_kernel.compile_partition = apart  # type: ignore[assignment]
+    apart = functools.partial(partition.compile_partition, share_memory=False)
+    partition.compile_partition = apart  # type: ignore[assignment]
     found = {}
     for model in MODELS:
         for batch in BATCHES:

@@ -115,7 +115,7 @@ def sound_programs(monkeypatch: pytest.MonkeyPatch) -> None:
         verify(built)
         return built
 
-    monkeypatch.setattr("litegpu.engine.compiled.build_program", verified)
+    monkeypatch.setattr("litegpu.engine.placed.build_program", verified)
 
 
 @pytest.fixture(autouse=True)

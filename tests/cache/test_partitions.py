@@ -281,7 +281,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bytes, Graph, Devi
             seen.append(graph)
             return compile_partition(graph, *args, **options)
 
-        patched.setattr("litegpu.delegation.partition_kernel.compile_partition", noted)
+        patched.setattr("litegpu.engine.partition.compile_partition", noted)
         _target, delegate = started(
             folder,
             narrow(),

@@ -17,7 +17,6 @@ from litegpu import (
     ModelError,
 )
 from litegpu.backends.base import DeviceInfo
-from litegpu.delegation import partition_kernel
 from litegpu.engine import partition
 from litegpu.engine.program import build_program
 from litegpu.engine.selected import Selected, place
@@ -165,7 +164,7 @@ def captured(content: bytes, device: DeviceInfo, policy: NumericPolicy) -> list[
 
     # The CPU may have no kernels for what was captured.
     stop = contextlib.suppress(ModelError)
-    with stop, on_paper(), mock.patch.object(partition_kernel, "compile_partition", capture):
+    with stop, on_paper(), mock.patch.object(partition, "compile_partition", capture):
         runtime.interpreter(content, GpuDelegate(backend="opencl"), builtin_kernels=True)
     return found
 

@@ -23,7 +23,7 @@ from litegpu.backends.execution import Executable, Profiler
 from litegpu.backends.program import Program
 from litegpu.engine import tuning
 from litegpu.engine.choices import Choices, Tuning
-from litegpu.engine.compiled import PlacedPartition
+from litegpu.engine.placed import PlacedPartition
 from litegpu.engine.program import BuiltProgram
 from litegpu.engine.selected import place
 from litegpu.engine.target import DeviceTarget

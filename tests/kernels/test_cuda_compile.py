@@ -30,7 +30,7 @@ from litegpu.backends.cuda.transfer import transfer_kernel
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
-from litegpu.delegation import partition_kernel
+from litegpu.engine import partition
 from litegpu.engine.partition import rewrite
 from litegpu.engine.program import build_program
 from litegpu.engine.selected import place
@@ -85,7 +85,7 @@ def programs(
 
     # The CPU has no kernels for some of these models; they are captured before it finds out.
     stop = contextlib.suppress(ModelError)
-    patched = mock.patch.object(partition_kernel, "compile_partition", capture)
+    patched = mock.patch.object(partition, "compile_partition", capture)
     with stop, patched, kept_busy_by(items), on_paper():
         runtime.interpreter(content, GpuDelegate(backend="opencl"), builtin_kernels=True)
     yield from found

@@ -23,10 +23,12 @@ from litegpu import GpuDelegate
 from litegpu.backends.base import Compilation, DeviceInfo
 from litegpu.codegen import HALF_MAX, HALF_TINY, Storage
 from litegpu.delegation import partition_kernel
+from litegpu.engine import partition
 from litegpu.engine.choices import Choices
-from litegpu.engine.compiled import CompiledPartition, PlacedPartition
+from litegpu.engine.compiled import CompiledPartition
 from litegpu.engine.layout import Layout
 from litegpu.engine.partition import compile_partition
+from litegpu.engine.placed import PlacedPartition
 from litegpu.engine.program import BuiltProgram
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Node
@@ -226,7 +228,7 @@ def _as_asked(mode: Mode, items: int | None) -> Iterator[_Result]:
         stack.enter_context(mock.patch.object(PlacedPartition, "compile", noted))
         if mode.staged:
             staged = functools.partial(compile_partition, share_memory=False, stage_boundary=True)
-            stack.enter_context(mock.patch.object(partition_kernel, "compile_partition", staged))
+            stack.enter_context(mock.patch.object(partition, "compile_partition", staged))
         stack.enter_context(kept_busy_by(items))
         yield result
 

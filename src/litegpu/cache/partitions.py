@@ -13,8 +13,7 @@ from litegpu.cache.improving import improve, wait_for
 from litegpu.cache.sharing import shared_or_else
 from litegpu.cache.source import source_digest
 from litegpu.cache.store import ArtifactStore, CacheFolder
-from litegpu.engine.compiled import CompiledPartition
-from litegpu.engine.partition import constant_outputs
+from litegpu.engine.compiled import CompiledPartition, constant_outputs
 from litegpu.errors import DeviceLostError, LitegpuError
 from litegpu.graph import Graph
 from litegpu.numeric_policy import NumericPolicy

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from litegpu.backends.base import Device
 from litegpu.backends.execution import Executable
 from litegpu.cache.fingerprint import Fingerprint
-from litegpu.engine.compiled import CompiledPartition
+from litegpu.engine.compiled import CompiledPartition, constant_outputs
 from litegpu.engine.facts import PartitionFacts
-from litegpu.engine.partition import constant_outputs
 from litegpu.errors import LitegpuError
 from litegpu.graph import Graph
 

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
-
-from litegpu.codegen.compiled_templates import CompiledTemplates
 from litegpu.codegen.dialect import PLAIN_LAUNCH, Argument, KernelText, LaunchAttributes
 from litegpu.codegen.half_range import with_range_stores
 from litegpu.codegen.registers import FLOAT, INT, Register
 from litegpu.codegen.sources import templates
 from litegpu.codegen.storage import Position, Shape4, TensorRef
 from litegpu.errors import OperationError
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,6 @@ def _source(name: str) -> tuple[str, str, None] | None:
 
 
 _OPTIONS: Mapping[str, Any] = {
-    "undefined": jinja2.StrictUndefined,
     "trim_blocks": True,
     "lstrip_blocks": True,
     "keep_trailing_newline": True,
@@ -279,9 +278,14 @@ _OPTIONS: Mapping[str, Any] = {
 
 @cache
 def _environment() -> jinja2.Environment:
-    compiled = CompiledTemplates(repr(_OPTIONS))
+    import jinja2  # a start from a stored partition renders nothing
+
+    from litegpu.codegen.compiled_templates import CompiledTemplates
+
+    options = {**_OPTIONS, "undefined": jinja2.StrictUndefined}
     loader = jinja2.FunctionLoader(_source)
-    return jinja2.Environment(loader=loader, bytecode_cache=compiled, **_OPTIONS)
+    compiled = CompiledTemplates(repr(options))
+    return jinja2.Environment(loader=loader, bytecode_cache=compiled, **options)
 
 
 def compile_templates() -> None:

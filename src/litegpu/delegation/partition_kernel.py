@@ -21,7 +21,6 @@ from litegpu.delegation.report import Partition
 from litegpu.delegation.variables import Variables
 from litegpu.engine.choices import Tuning
 from litegpu.engine.compiled import CompiledPartition
-from litegpu.engine.partition import compile_partition
 from litegpu.engine.peaks import Peaks
 from litegpu.engine.profile import PartitionProfile, profile_partition
 from litegpu.engine.tuning import Tuner
@@ -175,6 +174,8 @@ class PartitionKernel:
         return compiled
 
     def _compile_graph(self, graph: Graph) -> CompiledPartition:
+        from litegpu.engine.partition import compile_partition  # imports all passes and kernels
+
         progress.at("choose")
         compiled = compile_partition(
             graph,

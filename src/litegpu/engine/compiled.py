@@ -11,21 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu import config
-from litegpu.backends.base import Compilation, Device
+from litegpu.backends.base import Device
 from litegpu.backends.buffers import Bindings, Buffer, HostBuffer
 from litegpu.backends.execution import Executable, ExecutionContext
 from litegpu.backends.program import Program
-from litegpu.codegen import KernelText
-from litegpu.codegen.macros import TranslationError
-from litegpu.engine.choices import Choices
 from litegpu.engine.facts import PartitionFacts
-from litegpu.engine.fallback import exclude, replaceable
 from litegpu.engine.lethal import lethal_kernel
-from litegpu.engine.program import BuiltProgram, build_program
 from litegpu.engine.ranges import RangeWatch
-from litegpu.engine.selected import Selected
 from litegpu.errors import DeviceLostError
+from litegpu.graph import DType, Graph, Value
+from litegpu.ops.base import as_float32
 
 _log = logging.getLogger("litegpu")
 
@@ -149,6 +144,8 @@ class CompiledPartition:
 
         All special ones whose kernels ran if no kernel is known to lose it alone.
         """
+        from litegpu.engine.fallback import exclude, replaceable  # imports all kernels
+
         launches = self.facts.launches
         suspects = replaceable(launch.template for launch in launches)
         kernels = {each.kernel: each.template for each in launches if each.template in suspects}
@@ -169,54 +166,12 @@ class CompiledPartition:
         self.executable.close(self.context)
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedPartition:
-    """A rewritten graph with its layout, from which programs with different kernels are built.
+def constant_outputs(graph: Graph) -> dict[int, npt.NDArray[Any]]:
+    """Return the outputs that do not depend on any input, by number."""
+    return {v: _as_runtime(graph.values[v]) for v in graph.outputs if graph.values[v].is_constant}
 
-    `inputs` and `outputs` are the values to transfer; `states` maps each output that replaces an
-    input to that input. `constants`: see CompiledPartition, `share_memory`: see compile_partition.
-    """
 
-    device: Device
-    selected: Selected
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    states: Mapping[int, int]
-    constants: Mapping[int, npt.NDArray[Any]]
-    share_memory: bool
-    replaced: tuple[str, ...] = ()
-    """See PartitionFacts."""
-
-    def build(self, choices: Choices, compilation: Compilation | None = None) -> BuiltProgram:
-        """Select kernels and plan the memory; see build_program for `compilation`."""
-        layout, info = self.selected.layout, self.device.info
-        ends = self.inputs, self.outputs
-        return build_program(
-            *(layout, info, *ends, self.share_memory, choices, self.selected),
-            compilation=compilation,
-        )
-
-    def compile(
-        self, built: BuiltProgram, compilation: Compilation | None = None
-    ) -> CompiledPartition:
-        """Compile, or finish a compilation, and create a context.
-
-        Raises CompilationError, a KernelError if single kernels fail, or DeviceMemoryError.
-        """
-        if config.debug_level() >= 2:
-            for kernel in built.program.kernels:
-                _log.info("%s", self._source(kernel))
-        if compilation is None:
-            executable = self.device.compile(built.program)
-        else:
-            executable = compilation.finish(built.program)
-        outputs = tuple(self.states.get(v, v) for v in self.outputs)
-        facts = PartitionFacts.of(self.selected.layout, built, self.replaced)
-        return CompiledPartition.create(self.inputs, outputs, executable, facts, self.constants)
-
-    def _source(self, kernel: KernelText) -> str:
-        """Return the source of a kernel, or its own text if there is none."""
-        try:
-            return self.device.dialect.kernel(kernel)
-        except TranslationError:  # which compiling raises, too
-            return kernel.body
+def _as_runtime(value: Value) -> npt.NDArray[Any]:
+    """Return a constant in the runtime's type for computed tensors: float16 becomes float32."""
+    found = as_float32(value) if value.dtype is DType.FLOAT16 else value.data
+    return np.ascontiguousarray(found)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from litegpu.codegen import Storage
 from litegpu.codegen.storage import Shape4
-from litegpu.engine.layout import Layout
-from litegpu.engine.lowering import KernelLaunch
-from litegpu.engine.program import BuiltProgram
 from litegpu.engine.ranges import RangeWords
 from litegpu.graph import DType
 from litegpu.ops.common.units import Operations
+
+if TYPE_CHECKING:  # a stored partition is read without what compiles
+    from litegpu.engine.layout import Layout
+    from litegpu.engine.lowering import KernelLaunch
+    from litegpu.engine.program import BuiltProgram
 
 
 @dataclass(frozen=True, slots=True)

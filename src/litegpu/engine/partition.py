@@ -7,16 +7,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from litegpu import config
 from litegpu.backends.base import Device
 from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
-from litegpu.engine.compiled import CompiledPartition, PlacedPartition
+from litegpu.engine.compiled import CompiledPartition, constant_outputs
 from litegpu.engine.fallback import reject, replacements
 from litegpu.engine.layout import keeping
+from litegpu.engine.placed import PlacedPartition
 from litegpu.engine.selected import Selected, place
 from litegpu.engine.states import expose_states
 from litegpu.engine.target import DeviceTarget
@@ -26,7 +26,7 @@ from litegpu.graph import DType, Graph, Node, Value
 from litegpu.host.private_files import Folder
 from litegpu.kernels.selector import Fusions
 from litegpu.numeric_policy import NumericPolicy
-from litegpu.ops.base import Target, as_float32, get
+from litegpu.ops.base import Target, get
 from litegpu.ops.common.bit_view import bit_view
 from litegpu.ops.common.float_view import float_view
 from litegpu.ops.common.types import is_quantized
@@ -100,11 +100,6 @@ def compile_partition(
                 rejection = error
 
 
-def constant_outputs(graph: Graph) -> dict[int, npt.NDArray[Any]]:
-    """Return the outputs that do not depend on any input, by number."""
-    return {v: _as_runtime(graph.values[v]) for v in graph.outputs if graph.values[v].is_constant}
-
-
 def _rewrite_and_place(
     graph: Graph,
     target: DeviceTarget,
@@ -129,12 +124,6 @@ def _rewrite_and_place(
             return rewritten, selected
         fusions.failed += selected.pairs(not_accepted)
         fusions.apart |= undone
-
-
-def _as_runtime(value: Value) -> npt.NDArray[Any]:
-    """Return a constant in the runtime's type for computed tensors: float16 becomes float32."""
-    found = as_float32(value) if value.dtype is DType.FLOAT16 else value.data
-    return np.ascontiguousarray(found)
 
 
 def rewrite(graph: Graph, target: Target | None = None, fusions: Fusions | None = None) -> Graph:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from litegpu import progress
 from litegpu.backends.base import Compilation, Device, DeviceInfo
 from litegpu.engine.choices import Choices, Tuning
-from litegpu.engine.compiled import CompiledPartition, PlacedPartition
-from litegpu.engine.program import BuiltProgram
+from litegpu.engine.compiled import CompiledPartition
 from litegpu.errors import DeviceLostError, KernelError, LitegpuError
 from litegpu.host.disk_cache import DiskCache
 from litegpu.host.private_files import Folder
 from litegpu.version import __version__
+
+if TYPE_CHECKING:
+    from litegpu.engine.placed import PlacedPartition
+    from litegpu.engine.program import BuiltProgram
 
 _log = logging.getLogger("litegpu")
 
