@@ -317,25 +317,39 @@ def add(op: OpFacts) -> None:
     _REGISTRY[op.name] = op
 
 
+_FAMILIES = ("elementwise", "pool_2d", "reduce", "pad", "depth_to_space")
+"""Modules of several operations that most models use; others have the name of their operation."""
+
+
 @cache
-def _import_ops() -> None:
-    """Import every module of this package, so that each registers its ops."""
+def _modules() -> Sequence[str]:
+    """Return the names of this package's modules."""
+    package = import_module(__name__.rpartition(".")[0])
+    return tuple(module.name for module in iter_modules(package.__path__))
+
+
+def _import_op(name: str) -> None:
+    """Import the module that registers an operation; all of them if none is known to do so."""
     package = __name__.rpartition(".")[0]
-    for module in iter_modules(import_module(package).__path__):
-        import_module(f"{package}.{module.name}")
+    for module in (name.lower(), *_FAMILIES, *_modules()):
+        if name in _REGISTRY:
+            return
+        if module in _modules():
+            import_module(f"{package}.{module}")
 
 
 def facts_of(name: str) -> OpFacts:
     """Return the facts of an operation, whether it has kernels or not."""
-    _import_ops()
-    if name not in _REGISTRY:
+    found = registered(name)
+    if found is None:
         import_plug_ins()
     return _REGISTRY.get(name, _UNKNOWN)
 
 
 def registered(name: str) -> OpFacts | None:
     """Return what litegpu or users registered under a name; does not import plug-ins."""
-    _import_ops()
+    if name not in _REGISTRY:
+        _import_op(name)
     return _REGISTRY.get(name)
 
 
@@ -360,7 +374,7 @@ def get(name: str) -> Op:
 
 def all_facts() -> Iterator[OpFacts]:
     """Yield the facts of all operations, by name, including those without kernels."""
-    _import_ops()
+    _import_op("")  # which no module registers
     return (op for _, op in sorted(_REGISTRY.items()))
 
 
