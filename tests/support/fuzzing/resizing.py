@@ -129,6 +129,9 @@ def resize(task: Task) -> Result:
             outputs = (*outputs, *output)
         except (RuntimeError, ValueError, MemoryError) as error:
             lines.append("refused " + " ".join(str(error).split()))
+        if delegate is None and not all(array.size for array in arrays):
+            # FULLY_CONNECTED with scales of blocks stays empty after an empty batch.
+            target = runtime.interpreter(task.content, builtin_kernels=True)
     return Result("ran", outputs, "\n".join(lines))
 
 
