@@ -123,14 +123,15 @@ def resize(task: Task) -> Result:
         details = _details(target)
         arrays = [_array(s, d, random) for s, d in zip(shapes, details, strict=True)]
         arrays = [_nudged(array, task) for array in arrays]
+        output: Arrays = ()
         try:
             output = _run(target, shapes, arrays)
             lines.append(f"ran {len(output)} {shapes}")
             outputs = (*outputs, *output)
         except (RuntimeError, ValueError, MemoryError) as error:
             lines.append("refused " + " ".join(str(error).split()))
-        if delegate is None and not all(array.size for array in arrays):
-            # FULLY_CONNECTED with scales of blocks stays empty after an empty batch.
+        if delegate is None and not all(array.size for array in output):
+            # FULLY_CONNECTED with scales of blocks stays empty once it was.
             target = runtime.interpreter(task.content, builtin_kernels=True)
     return Result("ran", outputs, "\n".join(lines))
 
