@@ -29,6 +29,7 @@ FIXED = {
     *("QuantizedDepthwise.batch", "QuantizedPool.pads"),
     *("HybridConv.has_bias", "HybridMatrix.batch"),
     *("QuantizedTransposeConv.bits", "Arithmetic.activation", "Arithmetic.positive"),
+    "Arithmetic.scaled",
     *("HybridConv.dtype", "HybridMatrix.dtype"),
     *("HybridTransposeConv.dtype", "HybridTransposeConv.bits"),
     *("Detections.scores", "Detections.least", "Detections.labels", "Detections.regular"),

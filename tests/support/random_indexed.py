@@ -98,6 +98,7 @@ def update_slice(dice: Dice) -> Case:
         index=dice.one_of("int32", "int64"),
         fixed=dice.flag(),
         table=dice.flag(),
+        read_again=dice.flag(),
     )
 
 
