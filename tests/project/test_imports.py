@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import litegpu
+from every_backend import first_devices
 from litegpu import backends
+from litegpu.zoo.writer import ModelWriter
 from places import SOURCE
 
 LOADED = "print(*(name for name in sys.modules if name.partition('.')[0] == 'litegpu'))"
@@ -45,10 +48,35 @@ def test_a_named_backend_loads_no_other() -> None:
     assert names & loaded == {"litegpu.backends.opencl.device"}
 
 
+def test_a_start_from_a_stored_partition_loads_nothing_that_compiles(tmp_path: Path) -> None:
+    model = tmp_path / "model.tflite"
+    writer = ModelWriter()
+    x = writer.input((1, 4, 4, 8))
+    writer.output(writer.op("ABS", [x], [(1, 4, 4, 8)]))
+    model.write_bytes(writer.build())
+    backend, folder = first_devices()[0].backend, str(tmp_path)
+    start = f"""
+from pathlib import Path
+from litegpu import GpuDelegate
+from litegpu.runtime_abi.interpreter import interpreter
+delegate = GpuDelegate(backend={backend!r}, cache={folder!r}, min_nodes_per_partition=1)
+interpreter(Path({str(model)!r}).read_bytes(), delegate).invoke()
+assert delegate.report.partitions
+"""
+    assert {"litegpu.passes", "litegpu.kernels.selector"} <= loaded_by(start)
+    loaded = loaded_by(f"{start}assert 'jinja2' not in sys.modules")
+    compilers = ("passes", "kernels", "engine.partition", "engine.lowering", "engine.placed")
+    assert {f"litegpu.{name}" for name in compilers} & loaded == set()
+    assert sum(name.startswith("litegpu.ops") for name in loaded) <= 50, sorted(loaded)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_each_package_of_tools_can_be_imported_first() -> None:
-    """No package needs another one to be imported before it, as a circle of imports does."""
-    parents = sorted(each.parent for each in (SOURCE / "litegpu" / "tools").rglob("__init__.py"))
+@pytest.mark.parametrize("folder", ["tools", "ops"])
+def test_each_module_can_be_imported_first(folder: str) -> None:
+    """No module needs another one to be imported before it, as a circle of imports does."""
+    below = SOURCE / "litegpu" / folder
+    packages = (each.parent for each in below.rglob("__init__.py"))
+    found = packages if folder == "tools" else (each.with_suffix("") for each in below.glob("*.py"))
     code = """
 import importlib, os, sys
 import litegpu
@@ -57,12 +85,12 @@ for name in sys.argv[1:]:
     if not child:
         try:
             importlib.import_module(name)
-        except ImportError as error:
-            print(name, error, flush=True)
+        except Exception as error:
+            print(name, repr(error), flush=True)
         os._exit(0)
     os.waitpid(child, 0)
 """
-    names = [".".join(each.relative_to(SOURCE).parts) for each in parents]
+    names = sorted(".".join(each.relative_to(SOURCE).parts) for each in found)
     command = [sys.executable, "-c", code, *names]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
