@@ -47,6 +47,7 @@ SCALED = """
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     base.facts_of("ADD")  # all of litegpu's are there
+    list(base.all_facts())  # modules register their operations once, when they are imported
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
 
 

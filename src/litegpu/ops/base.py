@@ -321,21 +321,31 @@ _FAMILIES = ("elementwise", "pool_2d", "reduce", "pad", "depth_to_space")
 """Modules of several operations that most models use; others have the name of their operation."""
 
 
+_PACKAGE = __name__.rpartition(".")[0]
+
+
 @cache
-def _modules() -> Sequence[str]:
+def _modules() -> frozenset[str]:
     """Return the names of this package's modules."""
-    package = import_module(__name__.rpartition(".")[0])
-    return tuple(module.name for module in iter_modules(package.__path__))
+    return frozenset(module.name for module in iter_modules(import_module(_PACKAGE).__path__))
 
 
+@cache
+def _import_ops() -> None:
+    """Import every module of this package, so that each registers its ops."""
+    for module in sorted(_modules()):
+        import_module(f"{_PACKAGE}.{module}")
+
+
+@cache
 def _import_op(name: str) -> None:
     """Import the module that registers an operation; all of them if none is known to do so."""
-    package = __name__.rpartition(".")[0]
-    for module in (name.lower(), *_FAMILIES, *_modules()):
+    for module in (name.lower(), *_FAMILIES):
+        if module in _modules():
+            import_module(f"{_PACKAGE}.{module}")
         if name in _REGISTRY:
             return
-        if module in _modules():
-            import_module(f"{package}.{module}")
+    _import_ops()
 
 
 def facts_of(name: str) -> OpFacts:
@@ -374,7 +384,7 @@ def get(name: str) -> Op:
 
 def all_facts() -> Iterator[OpFacts]:
     """Yield the facts of all operations, by name, including those without kernels."""
-    _import_op("")  # which no module registers
+    _import_ops()
     return (op for _, op in sorted(_REGISTRY.items()))
 
 
