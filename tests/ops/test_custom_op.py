@@ -46,8 +46,7 @@ SCALED = """
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    base.facts_of("ADD")  # all of litegpu's are there
-    list(base.all_facts())  # modules register their operations once, when they are imported
+    list(base.all_facts())  # all of litegpu's are there: modules register theirs but once
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
 
 
