@@ -55,6 +55,7 @@ PARAMS_LAYOUT: dict[str, tuple[str, int]] = {
     "DEPTHWISE_CONV_2D": ("TfLiteDepthwiseConvParams", 28),
     "DEPTH_TO_SPACE": ("TfLiteBlockParams", 4),
     "DIV": ("TfLiteActivationParams", 4),
+    "EMBEDDING_LOOKUP_SPARSE": ("TfLiteEmbeddingLookupSparseParams", 4),
     "FAKE_QUANT": ("TfLiteFakeQuantParams", 16),
     "FULLY_CONNECTED": ("TfLiteFullyConnectedParams", 16),
     "GATHER": ("TfLiteGatherParams", 8),

@@ -116,6 +116,7 @@ typedef struct {
   code activation;
   int dilation_width_factor, dilation_height_factor;
 } TfLiteDepthwiseConvParams;
+typedef struct { code combiner; } TfLiteEmbeddingLookupSparseParams;
 typedef struct { float min, max; int num_bits; bool narrow_range; } TfLiteFakeQuantParams;
 typedef struct {
   code activation, weights_format;

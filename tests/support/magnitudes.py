@@ -12,7 +12,7 @@ from litegpu.backends.base import DeviceInfo
 from litegpu.codegen import HALF_TINY
 from litegpu.runtime_abi import interpreter as runtime
 from model_runner import invoke
-from op_runner import MODES, Mode, Outcome, inputs_of, run, write
+from op_runner import MODES, Mode, Outcome, inputs_of, limit_of, run, write
 
 FACTORS = (1e-8, 1e-6, 1e-3, 1e3, 1e4, 1e6)
 SCALES = tuple(
@@ -91,7 +91,7 @@ def _run(
 def _problem(case: Case, outcome: Outcome, mode: Mode) -> str:
     pairs = zip(outcome.expected, outcome.got, strict=True)
     # What is only moved is exact with numbers that half holds, which scaled ones need not be.
-    limit = max(case.limit(mode.half), HALF if mode.half else 0.0)
+    limit = max(limit_of(case, mode), HALF if mode.half else 0.0)
     found = (mismatch(*_where_finite(expected, got), limit) for expected, got in pairs)
     return "; ".join(text for text in found if text)
 

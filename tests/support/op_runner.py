@@ -118,12 +118,16 @@ def run(
     return outcomes
 
 
+def limit_of(case: Case, mode: Mode) -> float:
+    """Return the greatest relative L2 error of a case in a mode."""
+    return case.limit(mode.half or (mode.precision == "fp16" and case.has_large_weights))
+
+
 def problem_of(case: Case, outcome: Outcome, mode: Mode) -> str:
     """Return what is wrong with what a case gave, or an empty text."""
-    half = mode.half or (mode.precision == "fp16" and case.has_large_weights)
     pairs = zip(outcome.expected, outcome.got, strict=True)
     for number, (expected, got) in enumerate(pairs):
-        problem = mismatch(expected, got, case.limit(half))
+        problem = mismatch(expected, got, limit_of(case, mode))
         if problem:
             return f"output {number}: {problem}"
     for number, (got, again) in enumerate(zip(outcome.got, outcome.again, strict=True)):
