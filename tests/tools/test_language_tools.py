@@ -114,7 +114,7 @@ def test_benchmark_lm_measures_prompts_and_answers(
     assert cli.main(["benchmark_lm", NAME, *flags]) == 0
     out = capsys.readouterr().out
     assert all(each in out for each in ("pp48", "tg3", "ttft48", "t/s", " ± ", " ms"))
-    assert "caches of a session: 48.0 KiB" in out
+    assert "caches of a session: 24.0 KiB" in out
     found = json.loads(target.read_text())
     assert [(each["test"], each["tokens"]) for each in found["tests"]] == [("pp48", 48), ("tg3", 3)]
     assert all(len(each["tokens_per_second"]) == 2 for each in found["tests"])
