@@ -23,13 +23,13 @@ class _Memory(DeviceBuffer):
     """A range of an allocation that is a number."""
 
     def _take(self, offset: int, source: DeviceBuffer) -> None:
-        raise NotImplementedError
+        raise AssertionError("Only the places of buffers are asked for.")
 
     def _write(self, offset: int, data: Bytes) -> None:
-        raise NotImplementedError
+        raise AssertionError("Only the places of buffers are asked for.")
 
     def _read(self, offset: int, host: Bytes) -> None:
-        raise NotImplementedError
+        raise AssertionError("Only the places of buffers are asked for.")
 
 
 class _Lent(BorrowedBuffer, _Memory):
