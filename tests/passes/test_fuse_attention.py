@@ -111,6 +111,25 @@ def test_heads_are_read_and_written_across_tokens(turned: bool) -> None:
     assert view.op == "RESHAPE"
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("across", [False, True])
+def test_keys_that_lie_the_other_way_round(across: bool, shared: bool) -> None:
+    builder = GraphBuilder()
+    heads = 1 if shared else 3
+    query, value = (builder.input(*HEADS, tokens, 8) for tokens in (5, 7))
+    key = builder.input(*((2, 8, heads, 7) if across else (2, heads, 8, 7)))
+    turned = transpose(builder, key, 0, 2, 1, 3) if across else key
+    batches = ((1, *HEADS), (1, 2, heads))
+    scores = matmul(builder, query, turned, (*HEADS, 5, 7), batches=batches)
+    result = matmul(builder, softmax(builder, scores), value, (*HEADS, 5, 8))
+    found = applied(fuse_attention, builder.graph(result))
+    move, node = found.graph.nodes
+    assert (move.op, move.inputs, node.op) == ("INDEX_MAP", (key,), ATTENTION)
+    assert found.graph.values[move.outputs[0]].shape == (2, heads, 7, 8)
+    assert node.inputs == (query, *move.outputs, value)
+    assert node.attributes.across == (False, False, False, False)
+
+
 def test_heads_that_are_rows_of_a_batch() -> None:
     builder = GraphBuilder()
     sources = [builder.input(2, tokens, 3, 8) for tokens in (5, 7, 7)]
@@ -286,9 +305,11 @@ def _queries_turned(builder: GraphBuilder) -> Graph:
     return builder.graph(matmul(builder, softmax(builder, scores), value, (2, 3, 5, 8)))
 
 
-def _keys_turned(builder: GraphBuilder) -> Graph:
-    first, second = builder.input(*HEADS, 5, 8), builder.input(*HEADS, 8, 7)
-    scores = matmul(builder, first, second, (*HEADS, 5, 7))
+def _keys_of_batches(builder: GraphBuilder) -> Graph:
+    shared = ((1, *HEADS), (1, 1, 3))
+    first, second = builder.input(*HEADS, 5, 8), builder.input(1, 3, 7, 8)
+    ways = (False, True)
+    scores = matmul(builder, first, second, (*HEADS, 5, 7), transposed=ways, batches=shared)
     value = builder.input(*HEADS, 7, 8)
     return builder.graph(matmul(builder, softmax(builder, scores), value, (2, 3, 5, 8)))
 
@@ -318,7 +339,7 @@ def _deep(builder: GraphBuilder) -> Graph:
         (_activated, "more is done with what it makes"),
         (_broadcast, "queries or scores are broadcast"),
         (_queries_turned, "queries or values lie the other way round"),
-        (_keys_turned, "its keys lie the other way round"),
+        (_keys_of_batches, "keys or values are broadcast to batches"),
         (_integers, "not all values are float32"),
         (_many_dimensions, "values have more than 4 dimensions"),
         (_deep, "its kernel is for cuda devices; heads of 129 channels are more than 128"),

@@ -160,6 +160,28 @@ def test_a_product_reads_what_a_softmax_gives() -> None:
     assert result.graph.nodes[2].outputs == (last,)
 
 
+@pytest.mark.parametrize("key", [(4, 7), (1, 4, 7), (1, 1, 1, 4, 7)])
+def test_one_matrix_of_keys_for_all_queries(key: Shape) -> None:
+    builder = GraphBuilder()
+    scores = matmul(builder, builder.input(6, 5, 4), builder.input(*key), FLAT)
+    result = applied(regroup_matrices, soft(builder, scores, *SCORES))
+    product = next(each for each in result.graph.nodes if each.op == "BATCH_MATMUL")
+    found = [result.graph.values[v].shape for v in (*product.inputs, *product.outputs)]
+    assert found == [(2, 3, 5, 4), key[-4:], SCORES]
+
+
+@pytest.mark.parametrize("values", [(7, 4), (1, 7, 4)])
+def test_one_matrix_of_values_for_all_scores(values: Shape) -> None:
+    builder = GraphBuilder()
+    weights = builder.node("SOFTMAX", [builder.input(*SCORES)], SCORES)
+    last = matmul(builder, builder.reshape(weights, *FLAT), builder.input(*values), (6, 5, 4))
+    result = applied(regroup_matrices, builder.graph(last))
+    assert ops(result) == ["SOFTMAX", "BATCH_MATMUL", "RESHAPE"]
+    product, found = result.graph.nodes[1], result.graph.values
+    shapes = [found[v].shape for v in (*product.inputs, *product.outputs)]
+    assert shapes == [SCORES, values, (2, 3, 5, 4)]
+
+
 def soft(builder: GraphBuilder, scores: int, *shape: int, others: Sequence[int] = ()) -> Graph:
     """Add the softmax of scores of another shape."""
     reshaped = builder.reshape(scores, *shape)
@@ -176,8 +198,8 @@ def _rows(builder: GraphBuilder) -> Graph:
 
 
 def _broadcast(builder: GraphBuilder) -> Graph:
-    query, key = builder.input(6, 5, 4), builder.input(1, 4, 7)
-    return soft(builder, matmul(builder, query, key, FLAT), *SCORES)
+    query, key = builder.input(2, 3, 5, 4), builder.input(2, 1, 4, 7)
+    return soft(builder, matmul(builder, query, key, SCORES), *FLAT)
 
 
 def _values(builder: GraphBuilder) -> Graph:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
@@ -21,6 +22,7 @@ from litegpu.ops.common.permutation import (
     simplified,
     then,
 )
+from litegpu.ops.index_map import INDEX_MAP, Source, index_map_node, plain
 from litegpu.ops.reshape import reshape_node
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
@@ -42,10 +44,10 @@ def fuse_attention(graph: Graph, fusions: Fusions) -> PassResult:
             continue
         found = _sources(graph, first, last, producers)
         if found is None:
-            edit.declined.append(f"{label(node)}: its keys lie the other way round")
+            edit.declined.append(f"{label(node)}: keys or values are broadcast to batches")
             continue
-        reshapes, sources = _read_as(edit, first, found)
-        across = tuple(each.across for each in found)
+        moves, sources = _read_as(edit, first, found)
+        across = tuple(each.across and not each.turned for each in found)
         merged, after = _merged(graph, (first, node, last), consumers, sources, across)
         if reason := fusions.obstacle(replace(graph, values=edit.values), merged, first.outputs[0]):
             edit.declined.append(f"{label(node)}: {reason}")
@@ -54,7 +56,7 @@ def fuse_attention(graph: Graph, fusions: Fusions) -> PassResult:
         for each in gone:
             edit.nodes[edit.position(each)] = None
         place = edit.position(gone[-1])
-        for each in reshapes:
+        for each in moves:
             edit.insert_before(place, each)
         edit.nodes[place] = merged
         edit.applied.append(f"{', '.join(map(label, gone))} are one")
@@ -93,25 +95,29 @@ def _obstacle(
 class _Found:
     """A value with attention heads: before the tokens' axis, or in their channels (`across`).
 
-    It is read as `shape`.
+    It is read as `shape`. `turned`: its matrices are [depth, tokens] there; they are transposed
+    before.
     """
 
     value: int
     across: bool
     shape: Shape4
+    turned: bool = False
 
 
 def _sources(
     graph: Graph, first: Node, last: Node, producers: Mapping[int, Node]
 ) -> list[_Found] | None:
     """Return what queries, keys and values are read from; None if one cannot be read."""
-    turned = (False, not first.attributes.transposed[1], False)
-    operands = (*first.inputs, last.inputs[1])
+    query, key = first.inputs
     outer, heads, rows, keys = graph.values[first.outputs[0]].shape4
-    found = [
-        _source(graph, producers, (outer, heads), *each)
-        for each in zip(operands, (rows, keys, keys), turned, strict=True)
-    ]
+    source = partial(_source, graph, producers, (outer, heads))
+    turned = not first.attributes.transposed[1]
+    of_keys = source(key, keys, turned)
+    if of_keys is None and turned:
+        lying = source(key, graph.values[key].shape4[2])
+        of_keys = lying and replace(lying, turned=True)
+    found = [source(query, rows), of_keys, source(last.inputs[1], keys)]
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else None
 
@@ -151,16 +157,32 @@ def _read_as(
     edit: Editor, node: Node, found: Sequence[_Found]
 ) -> tuple[list[Node], tuple[int, ...]]:
     """Return values in the shapes in which their heads are read, and the nodes that this takes."""
-    reshapes: list[Node] = []
+    moves: list[Node] = []
     sources: list[int] = []
     for each in found:
         value = edit.values[each.value]
-        if len(value.shape) <= 4 and value.shape4 == each.shape:
-            sources.append(each.value)
+        if len(value.shape) > 4 or value.shape4 != each.shape:
+            source = edit.new_value(value, shape=each.shape)
+            moves.append(reshape_node(node, each.value, source))
         else:
-            sources.append(edit.new_value(value, shape=each.shape))
-            reshapes.append(reshape_node(node, each.value, sources[-1]))
-    return reshapes, tuple(sources)
+            source = each.value
+        if each.turned:
+            moves.append(_transposed(edit, node, source, each))
+            (source,) = moves[-1].outputs
+        sources.append(source)
+    return moves, tuple(sources)
+
+
+def _transposed(edit: Editor, node: Node, source: int, found: _Found) -> Node:
+    """Return the node that makes [heads, tokens, depth] of matrices of [depth, tokens]."""
+    outer, *inner, tokens = found.shape
+    heads, depth = reversed(inner) if found.across else inner
+    shape = (outer, heads, tokens, depth)
+    target = edit.new_value(edit.values[source], shape=shape)
+    places = (0, 3, 1, 2) if found.across else (0, 1, 3, 2)
+    move = Node(node.index, INDEX_MAP, 1, (source,), (target,))
+    graph = replace(edit.graph, values=edit.values)
+    return index_map_node(graph, move, plain(shape), [Source(((each, 1),)) for each in places])
 
 
 def _numbered(
@@ -182,7 +204,7 @@ def _source(
     batch: tuple[int, int],
     value: int,
     tokens: int,
-    turned: bool,
+    turned: bool = False,
 ) -> _Found | None:
     """Return the earliest value from which a product's operand can be read.
 

@@ -220,11 +220,15 @@ class _Regrouper:
         return only_consumer(value, self._consumers, self.graph.outputs) is not None
 
     def _regroups(self, product: Node, own: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-        """Whether a shape regroups the matrices of a product of as many pairs of matrices."""
+        """Whether a shape regroups the matrices of a product of as many pairs of matrices.
+
+        One matrix alone may be an operand of all products.
+        """
         if product.op != _MATMUL or is_quantized(self.graph, product):
             return False
-        values = (*product.inputs, *product.outputs)
-        batches = {self.graph.values[v].shape[:-2] for v in values}
+        of_operands = [self.graph.values[v].shape[:-2] for v in product.inputs]
+        batches = {batch for batch in of_operands if math.prod(batch) > 1}
+        batches.add(self.graph.values[product.outputs[0]].shape[:-2])
         same = min(len(own), len(shape)) > 1 and own[-2:] == shape[-2:]
         return same and max(len(own), len(shape)) <= _MOST_DIMS and len(batches) == 1
 
@@ -232,6 +236,8 @@ class _Regrouper:
         """Return an operand as matrices of these dimensions, by a reshape before the product."""
         value = self.edit.values[operand]
         whole = (*shape[:-2], *value.shape[-2:])
+        if value.elements != math.prod(whole):
+            whole = value.shape[-len(shape) :]  # one matrix for all products
         if value.shape == whole:
             return operand
         if value.data is not None:

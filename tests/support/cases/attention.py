@@ -22,7 +22,8 @@ class Attention(Case):
     `across`: queries, keys, values and the result are [batch, tokens, heads * depth]; RESHAPE and
     TRANSPOSE bring the heads ahead. `rows`: heads are rows of the batch; `regrouped`: of the
     products only, the softmax has batch and heads, which a RESHAPE or the mask brings. `turned`:
-    the keys are transposed by TRANSPOSE, not by the product. `mask` is the shape of a mask, which
+    the keys are transposed by TRANSPOSE, not by the product; `lying` ones come as [depth, keys].
+    `mask` is the shape of a mask, which
     hides the `hidden` last keys of all, or is seeded. `added` is added to the result. `projected`:
     queries, keys and values are fully connected layers of one input each, of as many tokens.
     `packed`: they are slices of one input, which is transposed as a whole. `spread`: the square
@@ -46,6 +47,7 @@ class Attention(Case):
     rows: bool = False
     regrouped: bool = False
     turned: bool = False
+    lying: bool = False
     scale: float | None = 0.5
     mask: Shape | None = None
     hidden: int = 0
@@ -75,7 +77,11 @@ class Attention(Case):
         else:
             turning = bool(self.rotary)
             query = self._heads(sheet, self.queries, self.depth, (0, 2, 1, 3), token, 1, turning)
-            key = self._heads(sheet, self.keys, self.depth, order, token, self.share, turning)
+            key = (
+                self._lying(sheet)
+                if self.lying
+                else self._heads(sheet, self.keys, self.depth, order, token, self.share, turning)
+            )
             value = self._heads(sheet, self.keys, columns, (0, 2, 1, 3), token, self.share)
         if self.spread and self.scale is not None:
             factor = sheet.constant(self.scale**0.5)
@@ -86,7 +92,7 @@ class Attention(Case):
                 query = sheet.op("MUL", [query, factor], _PLAIN)
             else:
                 key = sheet.op("MUL", [key, factor], _PLAIN)
-        options = {"adj_x": False, "adj_y": not self.turned}
+        options = {"adj_x": False, "adj_y": not (self.turned or self.lying)}
         scores = sheet.op("BATCH_MATMUL", [query, key], options)
         if self.regrouped and (self.batch > 1 or self.mask is None):
             whole = (self.batch, self.heads, self.queries, self.keys)
@@ -156,6 +162,13 @@ class Attention(Case):
             matrix = (depth, tokens) if turned else (tokens, depth)
             source = self._reshape(sheet, source, (self.batch * self.heads, *matrix))
         return source
+
+    def _lying(self, sheet: Sheet) -> TensorRef:
+        """Add keys whose matrices are [depth, keys], between which the heads are with `across`."""
+        heads = self.heads // self.share
+        inner = (self.depth, heads) if self.across else (heads, self.depth)
+        key = sheet.input((self.batch, *inner, self.keys), self.values)
+        return self._transpose(sheet, key, (0, 2, 1, 3)) if self.across else key
 
     def _rotated(self, sheet: Sheet, source: TensorRef, shape: Shape) -> TensorRef:
         """Add rotary positions to a value of this shape."""
@@ -314,6 +327,10 @@ CASES: tuple[Case, ...] = (
     Attention(batch=2, heads=3, across=True, depth=5),
     *(Attention(batch=batch, across=True, regrouped=True, turned=True) for batch in (1, 2)),
     *(Attention(batch=batch, regrouped=True, mask=(1, 1, 5, 7), added=True) for batch in (1, 2)),
+    # Keys that lie the other way round
+    Attention(lying=True, mask=(5, 7)),
+    Attention(batch=2, heads=3, across=True, lying=True, depth=8),
+    Attention(batch=2, heads=3, share=3, lying=True, depth=6, columns=9),
     # Slices of what is transposed as a whole; a scale of both operands
     *(
         Attention(batch=batch, queries=7, packed=True, spread=True, turned=batch > 1, depth=depth)
