@@ -267,7 +267,11 @@ def reduced(graph: Graph, node: Node, new_value: NewValue, partial: DType) -> Se
     shape, axes = graph.values[node.inputs[0]].shape, _axes(graph, node)
     nodes: list[Node] = []
     source, present = node.inputs[0], shape
-    for before, after, over in _steps(shape, axes):
+    steps = _steps(shape, axes)
+    if not steps and partial is not graph.values[source].dtype:
+        rows_of_channels = (1, 1, math.prod(shape[:-1]), math.prod(shape[-1:]))
+        steps = [(rows_of_channels, rows_of_channels, (0,))]  # sums of one term, of another type
+    for before, after, over in steps:
         if present != before:
             view = new_value(before, dtype=partial if nodes else graph.values[source].dtype)
             nodes.append(reshape_node(node, source, view))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cases.base import EXACT, Case, Range, Shape, Sheet
+from cases.base import ANY, EXACT, Case, Range, Shape, Sheet
 from cases.rejected.base import Rejected, computed
 from litegpu.graph import DType
 
@@ -18,11 +18,12 @@ class FakeQuant(Case):
     low: float = -1.0
     high: float = 1.5
     bits: int = 8
+    values: Range = ANY
 
     def write(self, sheet: Sheet) -> None:
         """One input, one output."""
         options = {"min": self.low, "max": self.high, "num_bits": self.bits}
-        sheet.output(sheet.op("FAKE_QUANT", [sheet.input(self.shape)], options))
+        sheet.output(sheet.op("FAKE_QUANT", [sheet.input(self.shape, self.values)], options))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,8 @@ CASES: tuple[Case, ...] = (
     FakeQuant(shape=(3, 9), low=-0.75, high=0.0, bits=16),
     FakeQuant(shape=(5,), low=0.5, high=1.0, bits=2),
     FakeQuant(low=-3.0, high=-1.0),
+    # Zero is exact: -2 + 15 * (2 / 15) is not where the product is not rounded.
+    FakeQuant(low=-2.0, high=0.0, bits=4, values=Range(0.5, 2.0)),
     Buckets(),
     Buckets(shape=(9,), boundaries=(0.25,)),
     Buckets(shape=(2, 3), boundaries=(-1.0, -1.0, 0.5, 0.5, 0.5)),

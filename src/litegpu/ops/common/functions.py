@@ -391,8 +391,9 @@ _GRID_NUMBER = (
     f"FLOOR4(({_clamp('{low}', '{high}')} - SPLAT4({{low}})) * SPLAT4({{inverse}}) + SPLAT4(0.5f))"
 )
 _GRID: Mapping[str, Function] = {
-    # Real numbers within a range, as multiples of a step from its lower end on.
-    "ON_GRID": Function(f"{_GRID_NUMBER} * SPLAT4({{step}}) + SPLAT4({{low}})"),
+    # Real numbers within a range, as multiples of a step from its lower end on. MAX4 changes
+    # nothing, but keeps compilers from contracting the product and the sum: zero stays exact.
+    "ON_GRID": Function(f"MAX4({_GRID_NUMBER} * SPLAT4({{step}}), SPLAT4(0.0f)) + SPLAT4({{low}})"),
     "GRID_NUMBER": Function(f"ADD4_I32(CAST4_F32_I32({_GRID_NUMBER}), {{first}})", makes=INT),
 }
 
