@@ -179,6 +179,10 @@ def test_every_pass_module_has_a_pass() -> None:
     ("first", "second"),
     [
         ("fold_constants", "find_normalization"),  # which reads weights as constants
+        (
+            "slices_into_gather",
+            "slices_before_transpose",
+        ),  # which parts transposes from their source
         ("join_before_sums", "slices_before_transpose"),  # which needs parts alone to be read
         ("remove_identity", "recognize_activations"),  # whose patterns have no identities
         ("recognize_activations", "fuse_elementwise"),  # which hides ops in epilogues

@@ -38,6 +38,7 @@ from litegpu.passes.scale_into_weights import scale_into_weights
 from litegpu.passes.scales_after_products import scales_after_products
 from litegpu.passes.sink_permutations import sink_permutations
 from litegpu.passes.slices_before_transpose import slices_before_transpose
+from litegpu.passes.slices_into_gather import slices_into_gather
 from litegpu.passes.slices_into_index_map import slices_into_index_map
 from litegpu.passes.split_epilogues import split_epilogues
 
@@ -48,6 +49,8 @@ BEFORE_NORMALIZE: tuple[Pass, ...] = (
     remove_identity,
     # Before normalization splits reductions and renames ops.
     find_normalization,
+    # Before slices_before_transpose, after which transposes stand between parts and their source.
+    slices_into_gather,
     # Before slices_before_transpose, which moves only parts that nothing else reads with the whole.
     join_before_sums,
     slices_before_transpose,

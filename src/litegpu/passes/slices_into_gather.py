@@ -1,0 +1,162 @@
+"""Replaces slices of one value that take turns by a gather of its channels.
+
+Rotary positions of language models do this where neighboring channels are a pair: those of odd
+numbers, negated, take turns with those of even ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.graph import DType, Graph, Node
+from litegpu.ops.base import Shape, as_float32, get
+from litegpu.ops.reshape import RESHAPE
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
+
+_VIEWS = frozenset((RESHAPE, "EXPAND_DIMS", "SQUEEZE"))
+_CUTS = frozenset(("SLICE", "STRIDED_SLICE"))
+_JOINS = frozenset(("CONCATENATION", "PACK"))
+_MOST_STEPS = 8
+"""Maximum number of operations between a part and what it is cut from."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    """What each row of a value has: elements of a row of another value, times factors."""
+
+    source: int
+    indices: npt.NDArray[np.int32]
+    factors: npt.NDArray[np.float32]
+    nodes: tuple[Node, ...]
+
+
+def slices_into_gather(graph: Graph) -> PassResult:
+    """Visit each RESHAPE of joined parts; slices that others read remain."""
+    edit = Editor(graph)
+    producers, consumers = graph.producers(), graph.consumers()
+    for position, node in enumerate(graph.nodes):
+        joined = producers.get(node.inputs[0]) if node.op == RESHAPE else None
+        if joined is None or joined.op not in _JOINS or not _is_last_axis(graph, joined):
+            continue
+        if only_consumer(joined.outputs[0], consumers, graph.outputs) is None:
+            edit.declined.append(f"{label(joined)}: others read it, too")
+            continue
+        row = _joined_row(graph, producers, joined, graph.values[node.outputs[0]].shape)
+        if row is None:
+            edit.declined.append(f"{label(joined)}: its parts are no slices of rows of one value")
+            continue
+        edit.nodes[edit.position(joined)] = None
+        edit.nodes[position] = _gather(edit, position, node, row)
+        edit.drop_unread(sorted(set(row.nodes), key=edit.position, reverse=True))
+        edit.applied.append(f"the parts of {label(joined)} as {label(node)} reads them")
+    return edit.result()
+
+
+def _is_last_axis(graph: Graph, joined: Node) -> bool:
+    """Whether a node joins float32 values along its result's last axis, and does nothing else."""
+    result = graph.values[joined.outputs[0]]
+    last = joined.params["axis"] in (-1, len(result.shape) - 1)
+    plain = joined.params.get("activation", "none") == "none"
+    return last and plain and result.dtype is DType.FLOAT32
+
+
+def _joined_row(
+    graph: Graph, producers: Mapping[int, Node], joined: Node, shape: Shape
+) -> _Row | None:
+    """Return what a row of parts, joined and reshaped to `shape`, consists of."""
+    rows, width = math.prod(shape[:-1]), shape[-1]
+    *_, length, count = graph.values[joined.outputs[0]].shape
+    if length * count != width:
+        return None
+    parts = [_row(graph, producers, v, rows, width) for v in joined.inputs]
+    known = [each for each in parts if each is not None]
+    if len(known) < len(parts) or len({each.source for each in known}) > 1:
+        return None
+    indices, factors = (
+        np.concatenate([each.reshape(length, -1) for each in arrays], axis=1).ravel()
+        for arrays in ([e.indices for e in known], [e.factors for e in known])
+    )
+    nodes = tuple(node for each in known for node in each.nodes)
+    return _Row(known[0].source, indices, factors, nodes)
+
+
+def _row(
+    graph: Graph, producers: Mapping[int, Node], value: int, rows: int, width: int
+) -> _Row | None:
+    """Return what each of `rows` rows of a value has of rows of `width` elements."""
+    path: list[Node] = []
+    while graph.values[value].shape[-1:] != (width,):
+        node = producers.get(value)
+        source = None if node is None else _source(graph, node)
+        if node is None or source is None or len(path) == _MOST_STEPS:
+            return None
+        path.append(node)
+        value = source
+    if math.prod(graph.values[value].shape[:-1]) != rows:
+        return None
+    indices, factor = np.arange(width, dtype=np.int32), 1.0
+    for node in reversed(path):
+        factor *= _factor(graph, node)
+        if node.op in _CUTS:
+            found = _cut(graph, node, indices, rows)
+            if found is None:
+                return None
+            indices = found
+    return _Row(value, indices, np.full(indices.size, factor, np.float32), tuple(path))
+
+
+def _source(graph: Graph, node: Node) -> int | None:
+    """Return what a node cuts, reshapes or multiplies by a number."""
+    if node.op in _VIEWS | _CUTS | {"NEG"}:
+        return node.inputs[0]
+    if node.op != "MUL" or node.params["activation"] != "none":
+        return None
+    number, source = graph.values[node.inputs[1]], graph.values[node.inputs[0]]
+    same = source.shape == graph.values[node.outputs[0]].shape
+    return source.id if same and number.is_constant and number.elements == 1 else None
+
+
+def _factor(graph: Graph, node: Node) -> float:
+    if node.op == "MUL":
+        return float(as_float32(graph.values[node.inputs[1]]).item())
+    return -1.0 if node.op == "NEG" else 1.0
+
+
+def _cut(
+    graph: Graph, node: Node, indices: npt.NDArray[np.int32], rows: int
+) -> npt.NDArray[np.int32] | None:
+    """Return what a slice leaves of a row; None if it takes some of the rows only."""
+    cuts = get(node.op).cuts(graph, node)
+    assert cuts is not None
+    shape, (ranges,) = graph.values[cuts.source].shape, cuts.ranges
+    axis = next((i for i in range(len(shape)) if math.prod(shape[:i]) == rows), None)
+    if axis is None or any(r != range(n) for r, n in zip(ranges[:axis], shape, strict=False)):
+        return None
+    return indices.reshape(shape[axis:])[np.ix_(*ranges[axis:])].ravel()
+
+
+def _gather(edit: Editor, position: int, node: Node, row: _Row) -> Node:
+    """Return the last of the nodes that gather a row's elements; the others precede `position`."""
+    source, result = edit.values[row.source], edit.values[node.outputs[0]]
+    value = edit.new_value(result, shape=source.shape)
+    table = edit.new_constant(f"litegpu_turns_{node.index}", row.indices)
+    params: dict[str, object] = {"axis": len(source.shape) - 1, "batch_dims": 0}
+    inputs = (row.source, table)
+    added = [replace(node, op="GATHER", inputs=inputs, outputs=(value,), params=params)]
+    if (row.factors != 1).any():
+        factors = edit.new_constant(f"litegpu_factors_{node.index}", row.factors)
+        inputs, value = (value, factors), edit.new_value(result, shape=source.shape)
+        params = {"activation": "none"}
+        added.append(replace(node, op="MUL", inputs=inputs, outputs=(value,), params=params))
+    if source.shape == result.shape:
+        added[-1] = replace(added[-1], outputs=node.outputs)
+    else:
+        added.append(replace(node, inputs=(value, *node.inputs[1:])))
+    for each in added[:-1]:
+        edit.insert_before(position, each)
+    return added[-1]
