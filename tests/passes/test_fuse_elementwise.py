@@ -87,6 +87,18 @@ def test_the_order_of_a_broadcast_operand_is_not_exchanged() -> None:
     assert result.declined == (f"COPY 1 (MUL): {NO_KERNEL}",)
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_a_sum_with_leading_ones_is_the_products(first: bool) -> None:
+    builder = GraphBuilder()
+    product, other = builder.conv(builder.input(1, 1, 1, 6), 8), builder.input(1, 8)
+    product = builder.node("CONV_2D", [product], (1, 8), (), builder.nodes[-1].attributes)
+    inputs = (other, product) if first else (product, other)
+    total = builder.elementwise(inputs[0], EpilogueOp("ADD", inputs[1:]), shape=(1, 1, 8))
+    result = applied(fuse_elementwise, builder.graph(total))
+    *_, node = result.graph.nodes
+    assert (node.op, node.outputs, functions(node)) == ("CONV_2D", (total,), ["ADD"])
+
+
 def test_an_extended_operand_is_not_exchanged() -> None:
     builder = GraphBuilder()
     narrow = builder.conv(builder.input(*SHAPE), 3)

@@ -43,6 +43,25 @@ def test_another_reader_of_the_summand() -> None:
     assert result.declined == ("COPY 0: others read the other summand, too",)
 
 
+def test_the_product_of_a_slice() -> None:
+    builder = GraphBuilder()
+    x = builder.input(*SHAPE)
+    half = (*SHAPE[:3], 4)
+    low, high = (
+        builder.normalized("STRIDED_SLICE", x, half, [0, 0, 0, i], [*SHAPE[:3], i + 4], [1] * 4)
+        for i in (0, 4)
+    )
+    products = [
+        builder.elementwise(each, EpilogueOp("MUL", (builder.input(*half),)))
+        for each in (low, high)
+    ]
+    total = builder.elementwise(products[0], EpilogueOp("ADD", (products[1],)))
+    result = applied(products_into_sums, builder.graph(total))
+    (*_, node) = result.graph.nodes
+    assert functions(node) == ["MULTIPLY_ADD"]
+    assert node.epilogue[0].operands[0] == low
+
+
 def _alone(builder: GraphBuilder, x: int) -> int:
     """A kernel before the product can multiply: nobody else reads its result."""
     product = builder.elementwise(builder.conv(x, 8), EpilogueOp("MUL", (builder.constant(8),)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from litegpu.passes.activations_before_slices import activations_before_slices
 from litegpu.passes.base import FusionPass, Pass, PassResult
 from litegpu.passes.blocks_into_dilation import blocks_into_dilation
 from litegpu.passes.bytes_into_resize import bytes_into_resize
@@ -67,6 +68,8 @@ PASSES: tuple[Pass, ...] = (
     remove_identity,
     # Before their ops are fused with others.
     recognize_activations,
+    # Before hoist_elementwise, which moves activations further up.
+    activations_before_slices,
     blocks_into_dilation,
     # Before hoist_elementwise, which moves ops above the CONCATENATION.
     slices_into_index_map,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from litegpu.graph import SELF, Graph, Node
+from litegpu.graph import SELF, Graph, Node, Value
 from litegpu.ops.base import COPY, has
 from litegpu.ops.common.functions import depends_on_position
 from litegpu.ops.common.traits import Trait
@@ -58,11 +58,20 @@ def _fits(graph: Graph, producer: Node, reader: Node, consumers: Mapping[int, li
         return False  # its kernels each see only a part of the result
     if only_consumer(value, consumers, graph.outputs) is None or reader.operands.count(value) > 1:
         return False
-    if graph.values[value].shape != graph.values[reader.outputs[0]].shape:
+    source, result = graph.values[value], graph.values[reader.outputs[0]]
+    if not _has_shape(source, result):
         return False
+    if source.shape != result.shape and not has(producer, Trait.WEIGHTED):
+        return False  # its attributes tell one dimension from another
     if len(producer.epilogue) + len(reader.epilogue) > _MOST_OPS:
         return False
     return _buffers(graph, producer) + _buffers(graph, reader) <= MAX_OPERANDS
+
+
+def _has_shape(value: Value, result: Value) -> bool:
+    """Whether a value has the shape of a result, but for leading ones."""
+    low = max(len(value.shape), len(result.shape)) <= 4
+    return value.shape == result.shape or (low and value.shape4 == result.shape4)
 
 
 def _buffers(graph: Graph, node: Node) -> int:
@@ -79,7 +88,7 @@ def _orientations(graph: Graph, node: Node) -> list[Node]:
     if len(first.operands) != 1 or first.operands[0] == SELF or first.extend:
         return [node]
     operand = graph.values[first.operands[0]]
-    if operand.is_constant or operand.shape != graph.values[node.outputs[0]].shape:
+    if operand.is_constant or not _has_shape(operand, graph.values[node.outputs[0]]):
         return [node]
     swapped = replace(first, operands=node.inputs, position=1 - first.position)
     return [node, replace(node, inputs=first.operands, epilogue=(swapped, *node.epilogue[1:]))]

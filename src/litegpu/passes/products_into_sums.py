@@ -1,7 +1,7 @@
 """Computes a product in the sum that reads it, if no kernel before the product can.
 
 Rotary positions multiply a value twice and add the products; only one of them can be the epilogue
-of the kernel that moves the channels.
+of the kernel that moves the channels. A slice is no such kernel: sums read it in place.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY
+from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
@@ -24,7 +25,11 @@ def products_into_sums(graph: Graph) -> PassResult:
         pair = (node.inputs[0], *node.epilogue[0].operands)
         for value, other in (pair, pair[::-1]):
             product = producers.get(value)
-            if product is None or other == SELF or not _fits(graph, product, node, consumers):
+            if (
+                product is None
+                or other == SELF
+                or not _fits(graph, product, node, producers, consumers)
+            ):
                 continue
             if graph.values[other].shape != graph.values[node.outputs[0]].shape:
                 continue
@@ -45,8 +50,14 @@ def products_into_sums(graph: Graph) -> PassResult:
     return edit.result()
 
 
-def _fits(graph: Graph, node: Node, reader: Node, consumers: Mapping[int, list[Node]]) -> bool:
-    """Whether a node only multiplies a value that others read, too, for its reader alone."""
+def _fits(
+    graph: Graph,
+    node: Node,
+    reader: Node,
+    producers: Mapping[int, Node],
+    consumers: Mapping[int, list[Node]],
+) -> bool:
+    """Whether a node only multiplies, for its reader alone, a slice or what others read, too."""
     if node.op != COPY or node.attributes is not None or len(node.epilogue) != 1:
         return False
     (epilogue_op,) = node.epilogue
@@ -59,4 +70,6 @@ def _fits(graph: Graph, node: Node, reader: Node, consumers: Mapping[int, list[N
     if target.shape != graph.values[reader.outputs[0]].shape:
         return False
     alone = only_consumer(target.id, consumers, graph.outputs) is not None
-    return alone and len(consumers[source.id]) > 1
+    producer = producers.get(source.id)
+    cut = producer is not None and producer.op == STRIDED_SLICE and not producer.epilogue
+    return alone and (cut or len(consumers[source.id]) > 1)

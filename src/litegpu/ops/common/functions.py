@@ -356,6 +356,11 @@ EPILOGUE_ONLY: Mapping[str, Function] = {
     ),
     FINITE_HALF: Function(_clamp("-65504.0f", "65504.0f")),
     "GELU_TANH": Function(f"SPLAT4(0.5f) * {{a}} * ({_ONE} + {_TANH_GELU})"),
+    # A hyperbolic tangent where the second operand is not zero
+    "LOGISTIC_OR_TANH": Function(
+        f"WHERE4(EQUAL4({{b}}, {_ZERO}), RECIPROCAL4({_ONE} + EXP4(-{{a}})), TANH4({{a}}))",
+        bounded=True,
+    ),
     "SELECT": Function(
         f"WHERE4{{k}}(EQUAL4({{a}}, {_ZERO}), {{c}}, {{b}})", typed_by=1, makes=None
     ),
