@@ -129,6 +129,10 @@ def _text(length: int = 12) -> Mapping[str, Any]:
     return {"input_ids": _words(length)}
 
 
+def _pair() -> Mapping[str, Any]:
+    return {"input_ids": _words(12), "decoder_input_ids": _words(6)}
+
+
 def _pixels(size: int) -> Callable[[], Mapping[str, Any]]:
     return lambda: {"pixel_values": _picture(size)}
 
@@ -148,6 +152,7 @@ _BERT = {
     "num_attention_heads": 2,
     "intermediate_size": 64,
 }
+_ENCODER = {**_BERT, "vocab_size": _WORDS}
 _DECODER = {**_BERT, "num_key_value_heads": 1, "vocab_size": _WORDS, "pad_token_id": 0}
 _NO_CACHE = {"use_cache": False}
 
@@ -307,6 +312,128 @@ def _demucs() -> Model:
         "last": nn.ConvTranspose1d(16, 4, 8, 4, 2),
     }  # fmt: skip
     return _module(run, **parts), (torch.randn(1, 2, 256),)
+
+
+def _crnn() -> Model:
+    """Return a reader of lines of text: convolutions, an LSTM in both directions, letters."""
+    from torch import nn
+
+    def run(whole: Any, x: Any) -> Any:
+        columns = whole.features(x).squeeze(2).transpose(1, 2)
+        return whole.head(whole.lstm(columns)[0]).log_softmax(-1)
+
+    features = nn.Sequential(
+        _conv(1, 8), nn.ReLU(), nn.MaxPool2d(2), _conv(8, 16), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.MaxPool2d((2, 1)), _conv(16, 16), nn.ReLU(), nn.MaxPool2d((4, 1)),
+    )  # fmt: skip
+    lstm = nn.LSTM(16, 16, batch_first=True, bidirectional=True)
+    return _module(run, features=features, lstm=lstm, head=nn.Linear(32, 12)), (
+        _picture(32, 1)[:, :, :16],
+    )
+
+
+def _retina_net() -> Model:
+    """Return a detector that keeps the best boxes of its anchors, by scores and their order."""
+    import torch
+    from torch import nn
+
+    def run(whole: Any, x: Any) -> Any:
+        x = whole.body(x)
+        scores = whole.scores(x).permute(0, 2, 3, 1).reshape(-1, 4).sigmoid()
+        offsets = whole.boxes(x).permute(0, 2, 3, 1).reshape(-1, 4)
+        best, kinds = scores.max(1)
+        chosen = best.topk(16).indices
+        centers = whole.anchors[chosen, :2] + offsets[chosen, :2] * whole.anchors[chosen, 2:]
+        sizes = whole.anchors[chosen, 2:] * offsets[chosen, 2:].clamp(max=4.0).exp()
+        corners = torch.cat([centers - sizes / 2, centers + sizes / 2], 1)
+        return corners, best[chosen], kinds[chosen]
+
+    body = nn.Sequential(_conv(3, 16, stride=2), nn.ReLU(), _conv(16, 16, stride=2), nn.ReLU())
+    anchors = nn.Parameter(torch.rand(16 * 16 * 3, 4))
+    return _module(run, body=body, scores=_conv(16, 12), boxes=_conv(16, 12), anchors=anchors), (
+        _picture(64),
+    )
+
+
+def _encodec() -> Model:
+    """Return a codec of sound: what its encoder and its decoder do with continuous codes."""
+    import torch
+    from transformers import EncodecConfig, EncodecModel
+
+    config = EncodecConfig(
+        num_filters=4,
+        hidden_size=16,
+        codebook_dim=16,
+        upsampling_ratios=[4, 2],
+        codebook_size=16,
+    )
+    model = EncodecModel(config)
+
+    def run(whole: Any, x: Any) -> Any:
+        return whole.decoder(whole.encoder(x))
+
+    return _module(run, encoder=model.encoder, decoder=model.decoder), (torch.randn(1, 1, 320),)
+
+
+def _moonshine() -> Model:
+    """Return Moonshine: a transformer of waveforms with partly rotated positions, and a decoder."""
+    import torch
+    from transformers import MoonshineConfig, MoonshineModel
+
+    config = MoonshineConfig(
+        vocab_size=_WORDS,
+        hidden_size=32,
+        intermediate_size=64,
+        encoder_num_hidden_layers=2,
+        decoder_num_hidden_layers=2,
+        encoder_num_attention_heads=2,
+        decoder_num_attention_heads=2,
+    )
+    names = ("input_values", "decoder_input_ids")
+    model = _called(MoonshineModel(config), names, "last_hidden_state", **_NO_CACHE)
+    return model, (torch.randn(1, 4000), _words(4))
+
+
+def _whisper_step() -> Model:
+    """Return a step of Whisper's decoder: one word, caches of those before it and of the sound."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    def heads(x: Any) -> Any:
+        return x.reshape(1, -1, 2, 16).transpose(1, 2)
+
+    def joined(x: Any) -> Any:
+        return x.transpose(1, 2).reshape(1, 1, 32)
+
+    def run(whole: Any, words: Any, place: Any, *caches: Any) -> Any:
+        keys, values, sound_keys, sound_values = caches
+        x = whole.words(words) + whole.places(place.reshape(1, 1))
+        first = whole.norms[0](x)
+        index = place.reshape(1)
+        keys = keys.index_copy(2, index, heads(whole.key(first)))
+        values = values.index_copy(2, index, heads(whole.value(first)))
+        seen = torch.arange(16)[None, None, None] <= place.reshape(1, 1, 1, 1)
+        query = heads(whole.query(first))
+        mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=seen)
+        x = x + whole.out(joined(mixed))
+        query = heads(whole.cross(whole.norms[1](x)))
+        mixed = functional.scaled_dot_product_attention(query, sound_keys, sound_values)
+        x = x + whole.cross_out(joined(mixed))
+        x = x + whole.mlp(whole.norms[2](x))
+        return x @ whole.words.weight.T, keys, values
+
+    linear = ("key", "value", "query", "out", "cross", "cross_out")
+    parts = {
+        "words": nn.Embedding(_WORDS, 32),
+        "places": nn.Embedding(16, 32),
+        "norms": nn.ModuleList([nn.LayerNorm(32) for _ in range(3)]),
+        "mlp": nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)),
+        **{name: nn.Linear(32, 32) for name in linear},
+    }
+    sizes = (16, 16, 50, 50)
+    caches = (torch.randn(1, 2, size, 16) for size in sizes)
+    return _module(run, **parts), (_words(1), torch.tensor([5]), *caches)
 
 
 def _efficientdet() -> Model:
@@ -475,6 +602,21 @@ ARCHITECTURES: Mapping[str, Callable[[], Model]] = {
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=128, patch_size=16,
         window_size=5, global_attn_indexes=[1], output_channels=16, mlp_dim=64,
     ),
+    "cait": _timm("cait_xxs24_224", 64, img_size=64, depth=2),
+    "beit": _timm("beit_base_patch16_224", 64, img_size=64, depth=2, embed_dim=48, num_heads=3),
+    "poolformer": _timm("poolformer_s12", 64, layers=(1, 1, 1, 1)),
+    "convit": _timm("convit_tiny", 64, img_size=64, depth=4),
+    "crossvit": _timm("crossvit_tiny_240", 240, depth=((1, 1, 0),)),
+    "pit": _timm("pit_ti_224", 64, img_size=64, depth=(1, 1, 1)),
+    "gcvit": _timm("gcvit_xxtiny", 64, img_size=64, depths=(1, 1, 1, 1)),
+    "hiera": _timm("hiera_tiny_224", 64, img_size=(64, 64), stages=(1, 1, 1, 1)),
+    "efficientvit": _timm("efficientvit_b0", 64),
+    "tiny_vit": _timm("tiny_vit_5m_224", 64, img_size=64, depths=(1, 1, 1, 1)),
+    "mvitv2": _timm("mvitv2_tiny", 64, img_size=64, depths=(1, 1, 1, 1)),
+    "volo": _timm("volo_d1_224", 64, img_size=64, layers=(1, 1, 1, 1)),
+    "nest": _timm("nest_tiny", 64, img_size=64, depths=(1, 1, 1)),
+    "sequencer": _timm("sequencer2d_s", 64, layers=(1, 1, 1, 1)),
+    "dinov3": _transformers("DINOv3ViTModel", _pixels(64), "last_hidden_state", **_VIT),
     # Pictures: detection, segmentation, depth, restoration
     "detr": _transformers(
         "DetrForObjectDetection", _pixels(64), "logits", "pred_boxes",
@@ -509,6 +651,27 @@ ARCHITECTURES: Mapping[str, Callable[[], Model]] = {
         "Swin2SRForImageSuperResolution", _pixels(32), "reconstruction",
         image_size=32, embed_dim=16, depths=[2], num_heads=[2], window_size=8,
     ),
+    "yolos": _transformers(
+        "YolosForObjectDetection", _pixels(64), "logits", "pred_boxes",
+        **{**_VIT, "image_size": [64, 64]}, num_detection_tokens=8,
+    ),
+    "vit_pose": _transformers(
+        "VitPoseForPoseEstimation", _pixels(64), "heatmaps",
+        nested={"backbone_config": ("VitPoseBackboneConfig", {
+            **_BERT, "image_size": [64, 64], "patch_size": [16, 16], "mlp_ratio": 2,
+            "out_indices": [2], "num_experts": 1})},
+        use_timm_backbone=False,
+    ),
+    "depth_anything": _transformers(
+        "DepthAnythingForDepthEstimation", _pixels(56), "predicted_depth",
+        nested={"backbone_config": ("Dinov2Config", {
+            **_BERT, "num_hidden_layers": 4, "image_size": 56, "patch_size": 14,
+            "out_indices": [1, 2, 3, 4], "reshape_hidden_states": False})},
+        reassemble_hidden_size=32, neck_hidden_sizes=[8, 16, 16, 32], fusion_hidden_size=16,
+        head_hidden_size=16, patch_size=14,
+    ),
+    "crnn": _crnn,
+    "retina_net": _retina_net,
     "u_net": _u_net,
     "u_net_3d": _u_net_3d,
     "video_resnet": lambda: (
@@ -546,6 +709,89 @@ ARCHITECTURES: Mapping[str, Callable[[], Model]] = {
         "MambaModel", _text, "last_hidden_state", call=_NO_CACHE,
         vocab_size=_WORDS, hidden_size=16, state_size=4, num_hidden_layers=1,
     ),
+    "gpt_j": _transformers(
+        "GPTJForCausalLM", _text, "logits", call=_NO_CACHE,
+        vocab_size=_WORDS, n_embd=32, n_layer=2, n_head=2, n_positions=32, rotary_dim=8,
+    ),
+    "gpt_neox": _transformers("GPTNeoXForCausalLM", _text, "logits", call=_NO_CACHE, **_ENCODER),
+    "bloom": _transformers(
+        "BloomForCausalLM", _text, "logits", call=_NO_CACHE,
+        vocab_size=_WORDS, hidden_size=32, n_layer=2, n_head=2,
+    ),
+    "mistral": _transformers(
+        "MistralForCausalLM", _text, "logits", call=_NO_CACHE, sliding_window=4, **_DECODER
+    ),
+    "mixtral": _transformers(
+        "MixtralForCausalLM", _text, "logits", call=_NO_CACHE,
+        num_local_experts=4, num_experts_per_tok=2, experts_implementation="batched_mm", **_DECODER,
+    ),
+    "deepseek_v3": _transformers(
+        "DeepseekV3ForCausalLM", _text, "logits", call=_NO_CACHE,
+        **{**_DECODER, "num_key_value_heads": 2}, q_lora_rank=16, kv_lora_rank=16,
+        qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=16, first_k_dense_replace=2,
+    ),
+    "cohere": _transformers("CohereForCausalLM", _text, "logits", call=_NO_CACHE, **_DECODER),
+    "olmo2": _transformers("Olmo2ForCausalLM", _text, "logits", call=_NO_CACHE, **_DECODER),
+    "falcon": _transformers(
+        "FalconForCausalLM", _text, "logits", call=_NO_CACHE,
+        vocab_size=_WORDS, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+    ),
+    "lfm2": _transformers(
+        "Lfm2ForCausalLM", _text, "logits", call=_NO_CACHE,
+        layer_types=["conv", "full_attention"], **_DECODER,
+    ),
+    "gemma2": _transformers(
+        "Gemma2ForCausalLM", _text, "logits", call=_NO_CACHE, head_dim=16, sliding_window=4,
+        **_DECODER,
+    ),
+    "deberta": _transformers(
+        "DebertaV2Model", _text, "last_hidden_state",
+        relative_attention=True, pos_att_type=["p2c", "c2p"], **_ENCODER,
+    ),
+    "albert": _transformers(
+        "AlbertModel", _text, "last_hidden_state", embedding_size=16, **_ENCODER
+    ),
+    "xlm_roberta": _transformers("XLMRobertaModel", _text, "last_hidden_state", **_ENCODER),
+    "modern_bert": _transformers(
+        "ModernBertModel", _text, "last_hidden_state",
+        local_attention=4, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1,
+        sep_token_id=2, **_ENCODER,
+    ),
+    "roformer": _transformers("RoFormerModel", _text, "last_hidden_state", **_ENCODER),
+    "fnet": _transformers("FNetModel", _text, "last_hidden_state", **_ENCODER),
+    "xlnet": _transformers(
+        "XLNetModel", _text, "last_hidden_state",
+        vocab_size=_WORDS, d_model=32, n_layer=2, n_head=2, d_inner=64,
+    ),
+    "mpnet": _transformers("MPNetModel", _text, "last_hidden_state", **_ENCODER),
+    "t5": _transformers(
+        "T5ForConditionalGeneration", _pair, "logits", call=_NO_CACHE,
+        vocab_size=_WORDS, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2,
+    ),
+    "bart": _transformers(
+        "BartForConditionalGeneration", _pair, "logits", call=_NO_CACHE,
+        vocab_size=_WORDS, d_model=32, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=64,
+        decoder_ffn_dim=64, encoder_attention_heads=2, decoder_attention_heads=2,
+        max_position_embeddings=32,
+    ),
+    "clip_text": _transformers(
+        "CLIPTextModel", _text, "last_hidden_state", "pooler_output",
+        bos_token_id=1, eos_token_id=2, max_position_embeddings=16, **_ENCODER,
+    ),
+    "mamba2": _transformers(
+        "Mamba2Model", _text, "last_hidden_state", call=_NO_CACHE,
+        vocab_size=_WORDS, hidden_size=16, state_size=4, num_hidden_layers=1, num_heads=4,
+        head_dim=8, n_groups=1, chunk_size=8,
+    ),
+    "recurrent_gemma": _transformers(
+        "RecurrentGemmaModel", _text, "last_hidden_state", call=_NO_CACHE,
+        **{**_DECODER, "num_hidden_layers": 3}, attention_window_size=8,
+    ),
+    "rwkv": _transformers(
+        "RwkvModel", _text, "last_hidden_state", call=_NO_CACHE,
+        vocab_size=_WORDS, hidden_size=16, num_hidden_layers=1, attention_hidden_size=16,
+        intermediate_size=32,
+    ),
     # Sound
     "whisper_encoder": _whisper("encoder"),
     "whisper_decoder": _whisper("decoder"),
@@ -567,6 +813,19 @@ ARCHITECTURES: Mapping[str, Callable[[], Model]] = {
         resblock_kernel_sizes=[3, 7], resblock_dilation_sizes=[[1, 3], [1, 5]],
     ),
     "demucs": _demucs,
+    "hubert": _transformers("HubertModel", _audio(1, 2000), "last_hidden_state", **_WAV),
+    "wavlm": _transformers(
+        "WavLMModel", _audio(1, 2000), "last_hidden_state", num_buckets=16, max_bucket_distance=32,
+        **_WAV,
+    ),
+    "encodec": _encodec,
+    "parakeet": _transformers(
+        "ParakeetEncoder", _audio(1, 64, 16, name="input_features"), "last_hidden_state",
+        config="ParakeetEncoderConfig", **_BERT, num_mel_bins=16, subsampling_conv_channels=16,
+        conv_kernel_size=7,
+    ),
+    "moonshine": _moonshine,
+    "whisper_step": _whisper_step,
     # Recurrent layers
     "lstm": _recurrent("LSTM"),
     "lstm_both_directions": _recurrent("LSTM", bidirectional=True),
