@@ -102,6 +102,34 @@ def test_a_failing_start_of_the_driver(driver: Any) -> None:
         cuda.CUDABackend().devices()
 
 
+@pytest.mark.parametrize(("gpus", "context"), [(1, True), (2, False), (0, False)])
+def test_a_start_ahead_creates_the_context_of_the_only_gpu(
+    driver: Any, gpus: int, context: bool
+) -> None:
+    fake = driver(cuDeviceGetCount=gives(gpus))
+    called: list[str] = []
+    fake.before = called.append
+    assert cuda.CUDABackend().start_ahead() in (True, False)  # the thread may be done
+    cuda._start_once().join()
+    assert ("cuDevicePrimaryCtxRetain" in called) == context
+    assert not cuda.CUDABackend().start_ahead()
+
+
+def test_a_start_ahead_leaves_errors_to_the_opening(driver: Any) -> None:
+    driver(cuInit=gives(status=Status.CUDA_ERROR_NO_DEVICE))
+    assert cuda.CUDABackend().start_ahead() in (True, False)
+    cuda._start_once().join()
+    with pytest.raises(UnsupportedDeviceError, match="CUDA_ERROR_NO_DEVICE"):
+        cuda.CUDABackend().devices()
+
+
+def test_a_start_ahead_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda_driver.driver.cache_clear()
+    cuda._start_once.cache_clear()
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    assert not cuda.CUDABackend().start_ahead()
+
+
 def test_a_driver_without_a_gpu(driver: Any) -> None:
     driver(cuDeviceGetCount=gives(0))
     with pytest.raises(UnsupportedDeviceError, match=r"lists no GPU.*CUDA_VISIBLE_DEVICES"):

@@ -96,6 +96,23 @@ def chosen(backend: str | None = None, device: int | str | None = None) -> str:
     return backends.select(backend, device).info.title
 
 
+def test_no_backend_is_asked_after_one_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Last(FakeBackend):
+        def devices(self) -> list[DeviceInfo]:
+            asked.append(self.name)
+            return super().devices()
+
+    last = Last("last", [info("last", 0, "Arc")])
+    offer(monkeypatch, FIRST, SECOND, last)
+    assert chosen() == "second:0 Fast 4090"
+    assert asked == []
+    offer(monkeypatch, FIRST, last)
+    assert chosen() == "last:0 Arc"
+    assert asked[:1] == ["last"]
+
+
 @pytest.mark.parametrize(
     ("backend", "device", "expected"),
     [

@@ -285,3 +285,4 @@ def install(monkeypatch: pytest.MonkeyPatch, driver: Any) -> None:
     """Put a driver in the place of the bindings."""
     for module in MODULES:
         monkeypatch.setattr(module, "driver", lambda: driver)
+    cuda._start_once.cache_clear()

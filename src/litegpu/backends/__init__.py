@@ -108,13 +108,22 @@ def select(backend: str | None, device: int | str | None) -> Device:
     """
     backend = named(backend) or named(config.text("LITEGPU_BACKEND"))
     device = config.text("LITEGPU_DEVICE") if device is None or device == "" else device
+    if device == "":
+        return _open_best(devices_of(backend) if backend else _candidates())
     if backend:
         numbered = {info.index: info for info in devices_of(backend)}
     else:
         numbered = dict(enumerate(_all_candidates()))
-    if device == "":
-        return _open_best(numbered.values())
     return _open(_match(numbered, device))
+
+
+def start_ahead(backend: str | None, device: int | str | None) -> bool:
+    """Start the driver that `select` will ask first, in a thread; return whether one starts now."""
+    if is_free(backend, device):
+        name = next(iter(BACKENDS))
+    else:
+        name = (named(backend) or named(config.text("LITEGPU_BACKEND"))).lower()
+    return name in BACKENDS and BACKENDS[name].start_ahead()
 
 
 def is_free(backend: str | None, device: int | str | None) -> bool:
@@ -224,12 +233,27 @@ def _typed_errors(backend: Backend) -> Iterator[None]:
 
 
 def _all_candidates() -> list[DeviceInfo]:
-    found = status()
-    candidates = ranked(found)
-    if not candidates:
+    return list(_candidates())
+
+
+def _candidates() -> Iterator[DeviceInfo]:
+    """Yield the devices of all backends in the order of `ranked`; ask no backend before its turn.
+
+    Raises UnsupportedDeviceError at the end if there are none.
+    """
+    software: list[DeviceInfo] = []
+    reasons = []
+    usable = False
+    for backend in BACKENDS.values():
+        found = _status_of(backend)
+        reasons.append(f"{found.name}: {found.reason}")
+        usable = usable or bool(found.devices)
+        software += (info for info in found.devices if info.software)
+        yield from (info for info in found.devices if not info.software)
+    yield from software
+    if not usable:
         refuse_if_forked()
-        raise _nothing_usable(f"{each.name}: {each.reason}" for each in found)
-    return candidates
+        raise _nothing_usable(reasons)
 
 
 def _open_best(candidates: Iterable[DeviceInfo]) -> Device:
@@ -331,5 +355,6 @@ __all__ = [
     "next_after",
     "ranked",
     "select",
+    "start_ahead",
     "status",
 ]

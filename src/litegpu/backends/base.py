@@ -222,6 +222,13 @@ class Backend(ABC):
     def open(self, index: int) -> Device:
         """Return the opened device of that index (one object per device and process)."""
 
+    def start_ahead(self) -> bool:
+        """Start the driver in a thread, if that leaves this thread free; return whether it does.
+
+        Nothing waits for the thread; what fails there fails again in `devices` or `open`.
+        """
+        return False
+
     def adopt(self, source: Any) -> Adopted | None:
         """Return the memory of another library that uses this API, None for other objects.
 

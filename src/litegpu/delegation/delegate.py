@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from litegpu import backends, config, progress
@@ -50,6 +51,11 @@ elif TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _log = logging.getLogger("litegpu")
+_IMPORTED_AHEAD = (
+    *("delegation.called_shapes", "delegation.exactness_notes", "delegation.partition_kernel"),
+    *("delegation.partitioner", "runtime_abi.cpu_nodes", "runtime_abi.reader"),
+    "runtime_abi.subgraphs",
+)
 
 
 class GpuDelegate:
@@ -93,6 +99,10 @@ class GpuDelegate:
         self._cache = self.options.usable_cache_folder()
         self.precision = self.options.resolved_precision()
         wanted = (self.options.resolved_backend(), self.options.device)
+        if backends.start_ahead(*wanted):
+            # The driver takes longer than these imports, which are needed when a graph is met.
+            for name in _IMPORTED_AHEAD:
+                import_module(f"litegpu.{name}")
         try:
             self._device = backends.select(*wanted)
         except Exception:

@@ -6,7 +6,8 @@ import ctypes
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
 from itertools import starmap
 from typing import Any, TypeVar
 
@@ -37,6 +38,7 @@ from litegpu.errors import (
     CudaError,
     DeviceLostError,
     KernelError,
+    LitegpuError,
     UnsupportedDeviceError,
 )
 from litegpu.host.fork_safety import Living, touch
@@ -70,6 +72,13 @@ class CUDABackend(Backend):
     def open(self, index: int) -> Device:
         """Return the GPU of that index, in its primary context."""
         return _opened.get(index)
+
+    def start_ahead(self) -> bool:
+        """Initialize the driver in a thread, once a process. See Backend.start_ahead."""
+        try:
+            return not _opened.devices and _start_once().is_alive()
+        except (LitegpuError, RuntimeError):  # no driver, or no thread
+            return False
 
     def adopt(self, source: Any) -> Adopted | None:
         """Take arrays on a GPU by DLPack or `__cuda_array_interface__`. See Backend.adopt."""
@@ -122,6 +131,28 @@ def _own_context(index: int) -> Any:
         raise failure(cu.cuCtxCreate, cu.CUresult(status))
     call(cu.cuCtxPopCurrent)  # creating it has made it current
     return cu.CUcontext(context.value)
+
+
+@cache
+def _start_once() -> threading.Thread:
+    driver()
+    touch(CUDABackend.title)
+    # No daemon: the process must not end while the driver starts.
+    thread = threading.Thread(target=_start, name="litegpu-cuda-start")
+    thread.start()
+    return thread
+
+
+def _start() -> None:
+    """Initialize the driver and create the primary context of the only GPU, without Python's lock.
+
+    Of several GPUs, one that is not used must not have a context, which takes memory.
+    """
+    cu = driver()
+    with suppress(CudaError):
+        call(cu.cuInit, 0)
+        if call(cu.cuDeviceGetCount)[0] == 1:
+            _primary_context(0)
 
 
 BACKEND = CUDABackend()
