@@ -54,8 +54,9 @@ _log = logging.getLogger("litegpu")
 _IMPORTED_AHEAD = (
     *("delegation.called_shapes", "delegation.exactness_notes", "delegation.partition_kernel"),
     *("delegation.partitioner", "runtime_abi.cpu_nodes", "runtime_abi.reader"),
-    "runtime_abi.subgraphs",
+    *("runtime_abi.subgraphs", "ops.conv_2d", "ops.elementwise", "ops.reshape", "ops.softmax"),
 )
+"""Modules that most models need: imported while the driver starts."""
 
 
 class GpuDelegate:
