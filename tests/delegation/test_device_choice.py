@@ -97,20 +97,20 @@ def chosen(backend: str | None = None, device: int | str | None = None) -> str:
 
 
 def test_no_backend_is_asked_after_one_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    queried = []
 
     class Last(FakeBackend):
         def devices(self) -> list[DeviceInfo]:
-            asked.append(self.name)
+            queried.append(self.name)
             return super().devices()
 
     last = Last("last", [info("last", 0, "Arc")])
     offer(monkeypatch, FIRST, SECOND, last)
     assert chosen() == "second:0 Fast 4090"
-    assert asked == []
+    assert queried == []
     offer(monkeypatch, FIRST, last)
     assert chosen() == "last:0 Arc"
-    assert asked[:1] == ["last"]
+    assert queried[:1] == ["last"]
 
 
 @pytest.mark.parametrize(
