@@ -9,7 +9,7 @@ from litegpu.graph import Graph
 
 _FREE_BYTES = 3 << 23
 _FACTOR = 12
-"""How much larger a legitimate model's weights become by conversion, splitting and padding."""
+"""Conversion, splitting and padding enlarge legitimate models' weights at most by this factor."""
 
 
 @dataclass

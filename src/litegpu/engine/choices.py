@@ -20,14 +20,14 @@ class Tuning(enum.Enum):
 
 @dataclass
 class Choices:
-    """Selects candidates by a problem's text: the given number, or the first candidate."""
+    """Selects candidates by a problem's text: with a given index, or else the first one."""
 
     selected: Mapping[str, int] = field(default_factory=dict)
     queried: dict[str, int] = field(default_factory=dict)
     """The number of candidates of each problem that was queried."""
 
     def choose(self, problem: str, candidates: Sequence[_T]) -> _T:
-        """Return one of the candidates; 0 replaces a number that is out of range."""
+        """Return the selected candidate; an index that is out of range is replaced by 0."""
         self.queried[problem] = len(candidates)
         number = self.selected.get(problem, 0)
         return candidates[number if number < len(candidates) else 0]

@@ -27,10 +27,10 @@ _log = logging.getLogger("litegpu")
 
 @dataclass(frozen=True, slots=True)
 class CompiledPartition:
-    """A partition on a device. `inputs` and `outputs` are the runtime's tensor numbers.
+    """A partition compiled for a device; `inputs` and `outputs` are the runtime's tensor indices.
 
     A state that a node updates is both an input and an output; each run replaces it. `constants`
-    are outputs that do not depend on any input: unpadded, by tensor number. `watch` reports values
+    are outputs that do not depend on any input: unpadded, by tensor index. `watch` reports values
     of the last run that overflowed or underflowed half; None if nothing is rounded to half.
     """
 
@@ -140,9 +140,9 @@ class CompiledPartition:
             raise
 
     def blame(self, error: DeviceLostError, device: Device) -> None:
-        """Exclude the implementation whose kernel a device is lost with.
+        """Exclude the implementation whose kernel causes the loss of the device.
 
-        All special ones whose kernels ran if no kernel is known to lose it alone.
+        If no single kernel is found to cause it, exclude all special implementations that ran.
         """
         from litegpu.engine.fallback import exclude, replaceable  # imports all kernels
 

@@ -129,7 +129,7 @@ class PartitionFacts:
         return [value for v, value in self.values.items() if value.storage.base == v]
 
     def written_after(self, values: Collection[int]) -> list[int]:
-        """Return `values`, and all halves that are computed after the first of them."""
+        """Return `values` and all values computed after the first of them and stored as half."""
         order = [v for v, value in self.values.items() if value.node is not None]
         first = min((order.index(v) for v in values), default=len(order))
         return [

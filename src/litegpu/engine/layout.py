@@ -107,7 +107,7 @@ def assign(
 
 
 def keeping(graph: Graph, precise: Collection[int]) -> Graph:
-    """Mark those of the values that the graph has as precise."""
+    """Mark the given values as precise; ids that the graph does not have are ignored."""
     marked = {v: replace(graph.values[v], precise=True) for v in precise if v in graph.values}
     return replace(graph, values={**graph.values, **marked})
 
@@ -147,7 +147,7 @@ def _streams(graph: Graph) -> set[int]:
             if epilogue_op.function == "ADD":
                 others = (v for v in epilogue_op.operands if v != SELF)
                 operands = {v for v in others if not graph.values[v].is_constant}
-                # If a layer cannot add by itself, its unmodified result is added.
+                # If a layer has no addition of its own, its unmodified result is added.
                 added |= operands | set(node.inputs if operands and node.op == COPY else ())
     return normalized & added
 
@@ -219,9 +219,9 @@ def _place_views_of_inputs(layout: Layout) -> None:
 
 
 def _parts_are_halves(layout: Layout, value: int, readers: Sequence[Node]) -> bool:
-    """Whether all parts of a value that are read are halves, so that they can be views of it.
+    """Whether all parts of a value that are read are stored as half: then they can be views of it.
 
-    Then its kernel stores the same numbers as the kernel of each part would.
+    The kernel of the whole value then stores the same numbers as a kernel for each part would.
     """
     whole, storages = layout.graph.values[value], layout.storages
     if whole.siblings == 1 or any(
@@ -244,8 +244,7 @@ def _place_parts(layout: Layout, consumers: Mapping[int, list[Node]]) -> None:
             continue
         storage, source = storages[output], graph.values[node.inputs[0]]
         view = get(node.op).result_storage(node, storages[source.id], storage.shape)
-        # If kernels round some of the parts when they read them, memory need not hold these as
-        # half.
+        # Parts that kernels round to half when they read them do not have to be stored as half.
         usual = source.siblings > 1 and padded_storage(graph.values[output], layout.policy)
         if view is None or view.dtype.size > (usual or storage).dtype.size:
             continue

@@ -1,4 +1,4 @@
-"""Finds the kernel that a device is lost with: each runs alone, in a separate process."""
+"""Finds the kernel that causes the loss of a device: each one runs alone, in a separate process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from litegpu.backends.program import Program
 from litegpu.host.children import can_run_modules, run_module
 
 _SECONDS = 60.0
-"""Time for all kernels; one that still runs then hangs."""
+"""Time limit for all kernels in seconds; a kernel that still runs then is considered hung."""
 _FINISHED = "finished"
 
 
 def lethal_kernel(program: Program, info: DeviceInfo, kernels: Sequence[str]) -> str:
-    """Return which of some kernels of a program a device is lost with, or an empty text.
+    """Return the name of the kernel that causes the loss of a device; an empty text if none does.
 
-    A kernel runs on memory of zeros and on the program's constants, in all of its launches.
+    Each kernel runs all of its launches on zero-filled memory and the program's constants.
     """
     if not can_run_modules():
         return ""

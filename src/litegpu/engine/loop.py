@@ -39,7 +39,7 @@ class DeviceLoop:
                 for v in compiled.inputs
                 if v not in batch.inputs
             }
-            """The buffers of what does not change, by value id."""
+            """The buffers of loop-invariant values, by value id."""
             results = batch.graph.outputs[:-1]
             sets = [[self._allocate(device, sizes[v]) for v in results] for _ in range(2)]
             self._turns = [
@@ -65,8 +65,9 @@ class DeviceLoop:
     def run(self, first: Sequence[Bytes], others: Mapping[int, Bytes]) -> list[Bytes]:
         """Return the bytes of the carried values after the last pass.
 
-        `first` has those before the first pass; `others` the bytes of what does not change, by
-        value id. It stops early after a batch whose values do not fit half. Raises ExecutionError.
+        `first` has their bytes before the first pass; `others` has the bytes of loop-invariant
+        values, by value id. It stops early after a batch with values that do not fit half. Raises
+        ExecutionError.
         """
         for buffer, data in zip(self._turns[0][0], first, strict=True):
             buffer.write(data)

@@ -151,9 +151,9 @@ class Lowering:
     _problems: list[str] = field(default_factory=list)
     """Problems of the node that is being lowered."""
     _rendered: dict[str, tuple[object, KernelText]] = field(default_factory=dict)
-    """By what a text depends on, which is stored too: addresses in a key identify living objects.
+    """Kernel texts by everything that determines them; the keys also keep identified objects alive.
 
-    Nodes that differ in their values alone share a text.
+    Nodes that differ only in their values share a text.
     """
 
     def value(self, value_id: int) -> Value:
@@ -248,7 +248,7 @@ class Lowering:
             groups,
             with_registers(request.attributes, groups, items, self.target),
         )
-        # Numbers that are equal may differ in their text: 1, 1.0 and True.
+        # Equal numbers may have different texts: 1, 1.0 and True.
         key = repr(words)
         if key not in self._rendered:
             self._rendered[key] = words, render(*words)
@@ -370,8 +370,8 @@ class _Buffers:
     ) -> Storage:
         """Bind a buffer; return the storage in it.
 
-        The buffer begins with the value, as far as the device permits: kernels that differ in
-        nothing but offsets are then one.
+        The bound range begins at the value itself if the device's alignment permits, so that
+        kernels that differ only in offsets share one text.
         """
         offset, storage = storage.split(self.lowering.target.offset_alignment)
         kind = KINDS[storage.dtype]

@@ -107,7 +107,7 @@ def _rewrite_and_place(
     precise: Collection[int],
     notes: list[str] | None = None,
 ) -> tuple[Graph, Selected]:
-    """Rewrite a graph and lay it out; nodes without a kernel in that layout are not fused again.
+    """Rewrite a graph and lay it out; fusions without a kernel in that layout are undone.
 
     `notes` receives a line for each implementation that is not used because it has failed.
     """

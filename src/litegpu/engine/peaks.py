@@ -19,7 +19,7 @@ from litegpu.ops.common.units import Operations, Unit
 _ITEMS = 128
 """Work items per group."""
 _GROUPS = 4
-"""Number of runs of items that a work group copies."""
+"""Number of groups of consecutive items that a work group copies."""
 _COPIED = (2 << 20, 16 << 20, 256 << 20)
 """Sizes of the copies in bytes, read and written: for the device's caches and for its memory."""
 _COPIED_BY_SOFTWARE = (2 << 20, 16 << 20, 64 << 20)

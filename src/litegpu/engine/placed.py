@@ -68,7 +68,7 @@ class PlacedPartition:
         return CompiledPartition.create(self.inputs, outputs, executable, facts, self.constants)
 
     def _source(self, kernel: KernelText) -> str:
-        """Return the source of a kernel, or its own text if there is none."""
+        """Return the translated source of a kernel, or its own text if translation fails."""
         try:
             return self.device.dialect.kernel(kernel)
         except TranslationError:  # which compiling raises, too

@@ -44,7 +44,7 @@ class RangeWatch:
     """The host's side of range words: zeros as input of every run, and the output."""
 
     def __init__(self, words: RangeWords) -> None:
-        """Start with words that report nothing."""
+        """Initialize both copies of the words to report no lost values."""
         self._words = words
         self._size = words.block.size
         self._zeros = np.zeros(self._size, np.uint8)

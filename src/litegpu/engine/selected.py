@@ -20,7 +20,7 @@ class Selected:
     layout: Layout
     target: Target
     before: Selected | None = None
-    """Selection for another layout of the same graph, reused where the storages are equal."""
+    """Selections for an earlier layout of the same graph, reused where the storages are equal."""
     _selections: dict[int, tuple[Selection, ...]] = field(default_factory=dict)
 
     def value(self, value_id: int) -> Value:

@@ -17,10 +17,10 @@ _ITEMS_PER_UNIT = 256
 
 @dataclass(frozen=True, slots=True)
 class DeviceTarget:
-    """See litegpu.ops.base.Target.
+    """The device and numeric policy that kernels are selected for; see litegpu.ops.base.Target.
 
-    `noting`: kernels record the range of what they store as half. `failures`: implementations that
-    failed on the device.
+    `noting`: kernels record the range of values that they store as half. `failures`:
+    implementations that failed on the device.
     """
 
     info: DeviceInfo
@@ -50,7 +50,7 @@ class DeviceTarget:
 
     @property
     def parallel_items(self) -> int:
-        """A software device has enough parallel work with one item per core."""
+        """The number of work items that fill the device; one per core on a software device."""
         return self.info.compute_units * (1 if self.info.software else _ITEMS_PER_UNIT)
 
     @property

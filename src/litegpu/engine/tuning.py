@@ -168,7 +168,7 @@ def _read(data: bytes) -> dict[str, int]:
 
 
 def _number(text: str) -> int:
-    """Return the index that JSON has as a number. Raises ValueError for an impossible one."""
+    """Convert a JSON number to a candidate's index. Raises ValueError if it is out of range."""
     if not text.isdecimal() or len(text) > _MOST_DIGITS:
         raise ValueError(f"{text[:20]} is not the index of a candidate")
     return int(text)

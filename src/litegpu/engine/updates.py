@@ -1,4 +1,4 @@
-"""Results that are stored in the input that they update, instead of in a copy of it."""
+"""Stores results of updates in place: in the allocation of the input that a node updates."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _FLOATS = (DType.FLOAT16, DType.FLOAT32, DType.FLOAT64)
 
 
 def place_updates(graph: Graph, storages: MutableMapping[int, Storage], repeats: bool) -> None:
-    """Store the results of nodes with UPDATES_INPUT in their input, where nobody misses that.
+    """Store results of nodes with UPDATES_INPUT in their input, if no reader needs the old data.
 
-    Such a node must be the last one that reads the input, which is no output. If a run `repeats`
-    (its values may overflow half), it may do so with inputs that it has updated: then nothing reads
-    an input of the partition before that, and where it is updated depends on integers alone, so
-    that the same update makes the same of it.
+    Such a node must be the last reader of the input, and the input must not be an output. If runs
+    may be repeated (`repeats`: values may overflow half), the repeated run starts with updated
+    inputs. The update must then be idempotent: nothing reads an input of the partition before it is
+    updated, and the position of the update depends on integers only.
     """
     if not any(has(node, Trait.UPDATES_INPUT) for node in graph.nodes):
         return
@@ -41,7 +41,7 @@ def place_updates(graph: Graph, storages: MutableMapping[int, Storage], repeats:
         base, result = storages[node.inputs[0]].base, node.outputs[0]
         if base in results or last[base] > position:
             continue
-        # Who reads an input that is updated already, reads the same in a repeated run.
+        # Later readers see the updated input, also in a repeated run.
         read_before = base not in updated and first[base] < position
         if base in given and (read_before or not _from_integers(graph, producers, node)):
             continue
@@ -55,7 +55,7 @@ def place_updates(graph: Graph, storages: MutableMapping[int, Storage], repeats:
 
 
 def _may_lie_there(graph: Graph, storages: Mapping[int, Storage], node: Node) -> bool:
-    """Whether the result would be stored as the input is, which is not read otherwise here."""
+    """Whether the result would have the input's storage, and the node reads it only once."""
     source, *others = node.inputs
     stored, result = storages[source], storages[node.outputs[0]]
     return (
@@ -69,7 +69,7 @@ def _may_lie_there(graph: Graph, storages: Mapping[int, Storage], node: Node) ->
 
 
 def _from_integers(graph: Graph, producers: Mapping[int, Node], node: Node) -> bool:
-    """Whether no float has a part in where the node updates its input."""
+    """Whether the position of the update depends on integers only."""
     waiting, seen = [node.inputs[2]], set[int]()
     while waiting:
         v = waiting.pop()

@@ -20,7 +20,7 @@ class _Access:
     base: int
     """The base value, or the index of a constant."""
     range: BufferRange
-    """All of the base value, or of the constant."""
+    """The whole range of the base value or constant."""
     written: bool
     span: Span
     """The accessed part of the range."""
@@ -47,7 +47,7 @@ _Producers = frozenset[int]
 
 
 def verify(built: BuiltProgram, info: DeviceInfo | None = None) -> None:
-    """Follow a program launch by launch, in its order and in another permitted order.
+    """Simulate a program launch by launch, in its own order and in another permitted order.
 
     Raises ValueError with the launch and the value (the index of its base in the layout) if a
     launch exceeds a limit of the device (work items or shared memory of a work group, buffers; only

@@ -1,5 +1,5 @@
-"""Quantized operations as the CPU computes them: in integers, rounded as its kernels round.
+"""Exact quantized operations: the CPU kernels' integer arithmetic, including their rounding.
 
-A real number is scale * (stored integer - zero point). What is real here is done on the host when
-the node is normalized; kernels multiply by integers and shift.
+A real number is scale * (stored integer - zero point). Factors made of scales are converted to
+integer multipliers on the host, when a node is normalized; kernels only multiply and shift.
 """

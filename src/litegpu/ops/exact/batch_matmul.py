@@ -20,9 +20,9 @@ from litegpu.ops.quantized_matmul import QUANTIZED_MATMUL, QuantizedMatmulAttrib
 
 
 class OfMatrices(Exact):
-    """Products of two computed matrices.
+    """BATCH_MATMUL of two tensors that the graph computes (no constant weights).
 
-    `geometry` checks the shapes, `attributes` works them out.
+    `geometry` checks the shapes, `attributes` derives the attributes of the product.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class OfMatrices(Exact):
 
 
 class ExactBatchMatmul(OfMatrices):
-    """Halves are rounded away from zero; those of int16, whose sums have 64 bits, up.
+    """BATCH_MATMUL of integers: int8 rounds halves away from zero, int16 (64-bit sums) up.
 
-    Products of int8 as int32 are those of the stored integers, whatever their scales.
+    An int8 product stored as int32 is not rescaled: it is the plain sum of products.
     """
 
     def check(self, graph: Graph, node: Node) -> str:
@@ -87,7 +87,7 @@ class ExactBatchMatmul(OfMatrices):
             return _sums_of_pairs(graph, product, new_value)
         if right.data is None or matmul.batches[1] != (1, 1, 1) or matmul.transposed[0]:
             return (product,)
-        # All rows are multiplied with one matrix, as those of a fully connected layer are.
+        # All rows are multiplied by one matrix, as in a fully connected layer.
         matrix = np.asarray(right.data).reshape(right.shape[-2:])
         array = matrix if matmul.transposed[1] else np.ascontiguousarray(matrix.T)
         shape = (len(array), 1, 1, array.shape[1])
@@ -97,13 +97,13 @@ class ExactBatchMatmul(OfMatrices):
 
 
 def _is_plain(graph: Graph, node: Node) -> bool:
-    """Whether sums of products of int8 are the result as they are."""
+    """Whether the result is the plain int32 sum of int8 products."""
     types = [graph.values[v].dtype for v in (*node.inputs, *node.outputs)]
     return types == [DType.INT8, DType.INT8, DType.INT32]
 
 
 def _check_types(graph: Graph, node: Node) -> str:
-    """Require two matrices of one type, or one of INT16 on the left and one of INT8."""
+    """Require two matrices of one type, or INT16 on the left and INT8 on the right."""
     left, right, result = (graph.values[v].dtype for v in (*node.inputs, *node.outputs))
     if left is result and (left is right or left is DType.INT16):
         return ""
@@ -111,7 +111,7 @@ def _check_types(graph: Graph, node: Node) -> str:
 
 
 def _sums_of_pairs(graph: Graph, product: Node, new_value: NewValue) -> Sequence[Node]:
-    """Return the products of the bytes of both matrices, the last of which adds up all of them."""
+    """Return the nodes that multiply the high and low bytes; the last one adds all partial sums."""
     left, right = (graph.values[v] for v in product.inputs)
     shape = graph.values[product.outputs[0]].shape
     nodes: list[Node] = []

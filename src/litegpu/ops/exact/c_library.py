@@ -1,4 +1,4 @@
-"""Functions of the C library on float32, which the CPU's kernels call: NumPy's differ from them."""
+"""float32 functions of the C library, as the CPU kernels call them; NumPy's round differently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 
 _LIBRARIES = ("ucrtbase",) if sys.platform == "win32" else (None, "libm.so.6")
-"""Where the functions are looked for; None: in what Python itself is linked with."""
+"""Libraries to search, in this order; None is the running Python process itself."""
 
 
 def erfcf(numbers: Floats) -> Floats:
@@ -44,7 +44,7 @@ def tanhf(numbers: Floats) -> Floats:
 def _each(name: str, numbers: Floats) -> Floats:
     library = _library()
     if library is None:
-        # Rounded once, which the C libraries' functions are nearly always.
+        # Compute in float64 and round once: the C library's result is nearly always the same.
         bare = name.removesuffix("f")
         function = getattr(np, bare, None) or np.vectorize(getattr(math, bare))
         with np.errstate(over="ignore"):
@@ -57,7 +57,7 @@ def _each(name: str, numbers: Floats) -> Floats:
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """Return a library that has all of these functions, None if none is found."""
+    """Return a C library that has all of these functions, or None."""
     for name in _LIBRARIES:
         try:
             library = ctypes.CDLL(name)

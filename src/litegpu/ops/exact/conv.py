@@ -1,4 +1,4 @@
-"""CONV_2D and FULLY_CONNECTED of quantized tensors: sums of integers, requantized by channel."""
+"""Quantized CONV_2D and FULLY_CONNECTED: integer sums, requantized per output channel."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
 
 _WITH_PACKED = frozenset({DType.INT8, DType.INT16})
-"""What weights of a few bits are multiplied with."""
+"""The types of activations that the CPU multiplies by weights of less than 8 bits."""
 
 
 class Products(Protocol):
-    """Returns the nodes that make sums of products of bytes, an `image`."""
+    """A function that returns the nodes that multiply an `image` of bytes by constant weights."""
 
     def __call__(
         self,
@@ -38,12 +38,12 @@ class Products(Protocol):
 
 
 class ExactProducts(Exact):
-    """Sums of products with constant weights; `geometry` checks the shapes, as for floats."""
+    """Base of convolutions with constant quantized weights; `geometry` checks the shapes."""
 
     axis: ClassVar[int] = 0
-    """Where the weights have the output channels."""
+    """The axis of the weights that holds the output channels."""
     packed: ClassVar[frozenset[DType]] = frozenset({DType.INT4})
-    """The types of a few bits that the CPU accepts for weights, of which it makes bytes."""
+    """The types of less than 8 bits that the CPU accepts for weights and unpacks to int8."""
 
     def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
         self._geometry = geometry
@@ -58,7 +58,7 @@ class ExactProducts(Exact):
 
 
 class ExactConv2D(ExactProducts):
-    """CONV_2D: halves are rounded up, with groups away from zero."""
+    """CONV_2D: rounds halves up; grouped convolutions round them away from zero."""
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         image, weights = (graph.values[v] for v in node.inputs[:2])
@@ -71,7 +71,7 @@ class ExactConv2D(ExactProducts):
 def conv_attributes(
     graph: Graph, node: Node, bias: int = ABSENT, input_zero: int = 0, weight_zero: int = 0
 ) -> QuantizedConvAttributes:
-    """Return the attributes of a CONV_2D: its window, weights and groups, and what is given."""
+    """Return the attributes of a CONV_2D: window, weights, groups, bias and zero points."""
     image, weights = (graph.values[v] for v in node.inputs[:2])
     outputs, height, width, depth = weights.shape
     view = window_of(node.params, (height, width), (image.shape[1], image.shape[2]))
@@ -94,7 +94,7 @@ def products_of_groups(
     epilogue: tuple[EpilogueOp, ...],
     new_value: NewValue,
 ) -> Sequence[Node]:
-    """Return what computes a convolution of bytes, an `image`, with any groups."""
+    """Return the nodes of a convolution of an `image` of bytes, with one or several groups."""
     groups = Groups(attributes.shape, attributes.groups)
     weights = graph.values[attributes.weights]
     if groups.is_depthwise:
@@ -119,7 +119,7 @@ def products_of_groups(
 
 
 class ExactFullyConnected(ExactProducts):
-    """FULLY_CONNECTED: halves are rounded up. Each row of the input is a pixel."""
+    """FULLY_CONNECTED as a 1x1 convolution: each input row is a pixel; halves are rounded up."""
 
     packed = PACKED_TYPES
 
@@ -160,8 +160,8 @@ def check_products(
 ) -> str:
     """Require a quantized input and output, constant weights, and a constant bias of int32.
 
-    The scales of the weights are those along `axis`. These may be of a `packed` type instead of
-    int8: the CPU converts them to bytes, too.
+    The weights have one scale, or one for each channel along `axis`. Their type is int8 or one of
+    the `packed` types, which the CPU unpacks to int8.
     """
     weights, ends = graph.values[node.inputs[1]], (node.inputs[0], node.outputs[0])
     is_short, is_wide = weights.dtype in PACKED_TYPES, is_of_16_bits(graph, node)
@@ -178,12 +178,12 @@ def check_products(
 
 
 def is_of_16_bits(graph: Graph, node: Node) -> bool:
-    """Whether a node has activations of 16 bits."""
+    """Whether the first input of a node is INT16."""
     return graph.values[node.inputs[0]].dtype is DType.INT16
 
 
 def check_bits(weights: Value, packed: frozenset[DType]) -> str:
-    """Require weights of whole bytes, or of a `packed` type, with which the CPU computes alike."""
+    """Require weights of 8 bits or more, or of a `packed` type that the CPU unpacks."""
     bits = weights.dtype.packed_bits
     if not bits or weights.dtype in packed:
         return ""
@@ -194,7 +194,7 @@ def check_bits(weights: Value, packed: frozenset[DType]) -> str:
 
 
 def check_weights(weights: Value, axis: int) -> str:
-    """Require constant bytes with one scale, or with one for each channel along `axis`."""
+    """Require constant 8-bit weights with one scale, or with one for each channel along `axis`."""
     if not weights.is_constant:
         return f"The quantized weights, tensor {weights.id}, are computed."
     if weights.is_sparse:
@@ -224,7 +224,7 @@ def check_weights(weights: Value, axis: int) -> str:
 
 
 def check_bias(graph: Graph, node: Node, axis: int, dtype: DType = DType.INT32) -> str:
-    """Require an absent bias, or a constant one of a type."""
+    """Require that the bias is absent, or a constant of the given type."""
     v = bias_of(node)
     if v == ABSENT:
         return ""
@@ -235,7 +235,7 @@ def check_bias(graph: Graph, node: Node, axis: int, dtype: DType = DType.INT32) 
 
 
 def _check_wide(graph: Graph, node: Node) -> str:
-    """Require no zero points, a bias of the type that the CPU reads, and few products in a sum."""
+    """Require zero points of 0, a bias type that the CPU supports, and not too many products."""
     weights, bias = graph.values[node.inputs[1]], bias_of(node)
     by_channel = node.op == "DEPTHWISE_CONV_2D"
     axis = 3 if by_channel else 0
@@ -262,7 +262,7 @@ def _check_wide(graph: Graph, node: Node) -> str:
 
 
 def _type_of_sums(graph: Graph, node: Node) -> DType:
-    """Return the type in which the CPU adds up products of 16 bits; a bias has it, too."""
+    """Return the CPU's accumulator type for INT16 products, which is also the type of the bias."""
     stated = TYPE_CODES.get(node.params.get("quantized_bias_type", 0))
     if stated is not None:
         return stated
@@ -274,7 +274,7 @@ def _type_of_sums(graph: Graph, node: Node) -> DType:
 
 
 def _adds_longs(graph: Graph, node: Node) -> bool:
-    """Whether the CPU adds up 64 bits."""
+    """Whether the CPU accumulates in 64 bits."""
     return is_of_16_bits(graph, node) and _type_of_sums(graph, node) is DType.INT64
 
 
@@ -286,7 +286,7 @@ def sums_of_products(
     attributes: QuantizedConvAttributes | QuantizedDepthwiseAttributes,
     away: Sequence[bool],
 ) -> tuple[Node, ...]:
-    """Return the nodes that a checked node becomes; `away` see `numbers.requantize`."""
+    """Return the nodes of a checked convolution; for `away`, see `numbers.requantize`."""
     image, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
     epilogue = _requantized(graph, node, new_value, away)
     if not is_of_16_bits(graph, node):
@@ -312,7 +312,7 @@ def sums_of_products(
 def _requantized(
     graph: Graph, node: Node, new_value: NewValue, away: Sequence[bool]
 ) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue ops that make stored integers of the sums of a checked node."""
+    """Return the epilogue ops that requantize the sums of a checked node."""
     result = graph.values[node.outputs[0]]
     limits = numbers.bounds(node.params.get("activation", "none"), result)
     factors = _factors(graph, node)
@@ -327,7 +327,7 @@ def _requantized(
 
 
 def _multiplier_check(graph: Graph, node: Node) -> Callable[[float], str]:
-    """Return what checks the factors of a node: by what the CPU makes of them."""
+    """Return the check of a node's rescale factors, in the form in which the CPU stores them."""
     if not _adds_longs(graph, node):
         return lambda factor: numbers.check_multiplier(Multiplier.of(factor))
     if node.op == "FULLY_CONNECTED":
@@ -336,10 +336,10 @@ def _multiplier_check(graph: Graph, node: Node) -> Callable[[float], str]:
 
 
 def _factors(graph: Graph, node: Node) -> list[float]:
-    """Return the factor from sums to the result's scale; of each channel, or of all.
+    """Return the factors from sums to the result's scale: one, or one for each channel.
 
-    How the scales are multiplied decides about the last bit of a multiplier: int8 in float64, all
-    of uint8 and FULLY_CONNECTED with one scale in float32, unless its sums have 64 bits.
+    The precision of the product of scales decides the last bit of a multiplier: float64 for int8;
+    float32 for uint8, and for FULLY_CONNECTED with one scale, unless the sums have 64 bits.
     """
     source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
     scales = _quantization(graph.values[node.inputs[1]]).scale
@@ -356,13 +356,13 @@ def _quantization(value: Value) -> Quantization:
 
 
 def weight_zero(weights: Value) -> int:
-    """Return the zero point of weights; 0 where there is one for each channel."""
+    """Return the zero point of weights; 0 if they are quantized per channel."""
     points = _quantization(weights).zero_point
     return points[0] if len(points) == 1 else 0
 
 
 def node_of(op: str) -> Products:
-    """Return what makes one node of an operation."""
+    """Return a `Products` that creates a single node of the given operation."""
 
     def products(
         graph: Graph,
@@ -383,7 +383,7 @@ _CONV = node_of(QUANTIZED_CONV)
 def quantized_node(
     node: Node, op: str, source: int, attributes: Any, epilogue: tuple[EpilogueOp, ...]
 ) -> Node:
-    """Return what becomes of a node: the operation `op` on one computed input."""
+    """Return `node` as the operation `op` with one computed input."""
     return Node(
         node.index,
         op,

@@ -1,4 +1,4 @@
-"""DEPTHWISE_CONV_2D of quantized tensors: sums in int32, requantized by channel."""
+"""Quantized DEPTHWISE_CONV_2D: sums in int32, requantized per output channel."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from litegpu.ops.exact.conv import ExactProducts, node_of, sums_of_products, wei
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
 
 _BLOCK = 8
-"""Channels that the CPU requantizes together."""
+"""Number of channels that the CPU requantizes as one vector."""
 
 
 class ExactDepthwise(ExactProducts):
-    """Halves are rounded away from zero, but up in whole blocks of channels that are signed."""
+    """DEPTHWISE_CONV_2D: halves round away from zero, but up in full vectors of int8 channels."""
 
     axis = 3
 
@@ -38,6 +38,6 @@ class ExactDepthwise(ExactProducts):
 
 
 def away_by_channel(dtype: DType, outputs: int) -> list[bool]:
-    """Return whether halves of each output channel are rounded away from zero, else up."""
+    """Return for each output channel whether halves are rounded away from zero (False: up)."""
     whole = 0 if dtype is DType.UINT8 else outputs // _BLOCK * _BLOCK
     return [channel >= whole for channel in range(outputs)]

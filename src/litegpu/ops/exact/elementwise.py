@@ -1,4 +1,4 @@
-"""Element-wise operations of two quantized inputs, each broadcast; one may be a constant."""
+"""Quantized element-wise operations of two inputs, with broadcasting; one may be a constant."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INT16_MAX = 2**15 - 1
 
 
 class _Pairs(Exact):
-    """Two inputs of one type, and a result of it, unless it is a `truth`."""
+    """An operation on two inputs of one type; the result has that type, or is BOOL if `truth`."""
 
     def __init__(self, dtypes: frozenset[DType] = BYTES, truth: bool = False) -> None:
         self._dtypes, self._truth = dtypes, truth
@@ -48,7 +48,7 @@ class _Pairs(Exact):
         )
 
     def check_scales(self, graph: Graph, node: Node) -> str:
-        """Return what the CPU makes no sense of, or an empty text."""
+        """Return why the CPU cannot handle the scales; an empty text if it can."""
         return ""
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
@@ -62,7 +62,7 @@ class _Pairs(Exact):
     def epilogue(
         self, graph: Graph, node: Node, unnamed: EpilogueOp, new_value: NewValue
     ) -> tuple[EpilogueOp, ...]:
-        """Return the epilogue ops; `unnamed` has the inputs of the first one."""
+        """Return the epilogue ops; `unnamed` is the first one, still without its function."""
 
 
 def _values(graph: Graph, node: Node) -> list[Value]:
@@ -85,7 +85,7 @@ def _on_one_scale(
     left: int,
     multipliers: Sequence[Multiplier],
 ) -> EpilogueOp:
-    """Return the epilogue op that brings both inputs to one scale, with `left` bits more."""
+    """Return the epilogue op that rescales both inputs to one scale, times 2^`left`."""
     attributes = {"left": left}
     for name, value, multiplier in zip("ab", values, multipliers, strict=False):
         attributes[f"zero_{name}"] = numbers.zero_point(value)
@@ -95,14 +95,14 @@ def _on_one_scale(
 
 
 def _half_of_larger(values: Sequence[Value]) -> tuple[float, list[Multiplier]]:
-    """Return twice the larger scale of two inputs, and the multipliers to that scale."""
+    """Return twice the larger input scale, and the multipliers from both inputs to that scale."""
     scales = [numbers.scale(value) for value in values[:2]]
     twice = float32(2 * max(scales))
     return twice, [Multiplier.of(scale / twice) for scale in scales]
 
 
 def _result_multiplier(values: Sequence[Value], left: int) -> Multiplier:
-    """Return the multiplier from sums with `left` bits more to the scale of the result."""
+    """Return the multiplier from sums, shifted left by `left` bits, to the result's scale."""
     twice, _ = _half_of_larger(values)
     return Multiplier.of(twice / float32(2**left * numbers.scale(values[2])))
 
@@ -119,10 +119,10 @@ def _finished(
     cut: str = "WRAP_INT16",
     largest: float = 0.0,
 ) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue ops that make stored integers of a sum or a product.
+    """Return the epilogue ops that requantize a sum or a product.
 
-    In the body of the loop they pass through 16 bits on their way, in which a real result of up
-    to `largest`, in steps of the result's scale, is `cut`.
+    The CPU's vector code stores intermediates as int16. `cut` names the function that imitates this
+    where results (`largest`: the greatest magnitude, in steps of the result's scale) can overflow.
     """
     limits = numbers.bounds(node.params.get("activation", "none"), result)
     zero = numbers.zero_point(result)
@@ -134,11 +134,11 @@ def _finished(
 
 
 _LEFT = {DType.INT8: 20, DType.UINT8: 20, DType.INT16: 15}
-"""The bits that ADD and SUB raise their inputs by."""
+"""The number of bits by which ADD and SUB shift their inputs left."""
 
 
 def _sum_of(node: Node, values: Sequence[Value], functions: tuple[str, ...]) -> float_sums.Sum:
-    """Return what is computed of each two stored integers of ADD or SUB, by these functions."""
+    """Return how the CPU computes ADD or SUB of two stored integers, for the given functions."""
     *inputs, result = values
     first, second = (
         float_sums.Side(
@@ -161,7 +161,7 @@ def _sum_of(node: Node, values: Sequence[Value], functions: tuple[str, ...]) -> 
 
 
 class _Sum(_Pairs):
-    """ADD and SUB."""
+    """ADD and SUB: both inputs are rescaled to a common scale, then added."""
 
     def check_scales(self, graph: Graph, node: Node) -> str:
         values = _values(graph, node)
@@ -196,12 +196,12 @@ class _Sum(_Pairs):
         return (*first, *last)
 
     def body(self, graph: Graph, node: Node) -> tuple[str, Body]:
-        """Return which part of its loop is computed in vectors, and by which function."""
+        """Return the function of the vectorized part of the CPU's loop, and that part."""
         return "", _NO_VECTORS
 
 
 class _Add(_Sum):
-    """Vectors leave digits out where they rescale, or shift before they multiply."""
+    """ADD: the CPU's vector code truncates when it rescales, or shifts before it multiplies."""
 
     _VECTORS: ClassVar[Mapping[tuple[DType, Loop], tuple[str, int]]] = {
         (DType.INT8, Loop.BOTH): ("RESCALED_ADD_WHOLE", 16),
@@ -220,7 +220,7 @@ class _Add(_Sum):
 
 
 class _Mul(_Pairs):
-    """Products of what is left of both inputs without their zero points."""
+    """MUL: the product of both inputs after their zero points are subtracted."""
 
     def check_scales(self, graph: Graph, node: Node) -> str:
         return numbers.check_multiplier(Multiplier.of(_product_factor(_values(graph, node))))
@@ -244,13 +244,13 @@ class _Mul(_Pairs):
 
 
 def _product_factor(values: Sequence[Value]) -> float:
-    """Return the factor from products of two inputs to the scale of the result."""
+    """Return the factor from products of both inputs to the scale of the result."""
     first, second, result = map(numbers.scale, values)
     return float32(float32(first * second) / result)
 
 
 class _SquaredDifference(_Pairs):
-    """The difference on one scale, and its square."""
+    """SQUARED_DIFFERENCE: the inputs are rescaled to a common scale, subtracted and squared."""
 
     _LEFT = 7
 
@@ -277,9 +277,9 @@ class _SquaredDifference(_Pairs):
 
 
 class _Comparison(_Pairs):
-    """Each side by its own scale, with 8 bits more.
+    """A comparison: both inputs are rescaled, each with 8 additional bits.
 
-    Whether INT16 is larger or smaller is told by stored integers, whatever their scales.
+    For INT16, the CPU compares stored integers for order and ignores the scales.
     """
 
     def check_scales(self, graph: Graph, node: Node) -> str:
@@ -306,7 +306,7 @@ class _Comparison(_Pairs):
 
 
 class _Larger(_Pairs):
-    """MAXIMUM and MINIMUM of stored integers, whatever their scales."""
+    """MAXIMUM and MINIMUM of stored integers; the scales are ignored."""
 
     def epilogue(
         self, graph: Graph, node: Node, unnamed: EpilogueOp, new_value: NewValue
@@ -315,9 +315,9 @@ class _Larger(_Pairs):
 
 
 class _Prelu(_Pairs):
-    """What is negative is multiplied with slopes; each sign is rescaled by itself.
+    """PRELU: negative elements are multiplied by slopes; both signs have their own multiplier.
 
-    Slopes of INT16 are INT8.
+    The slopes of an INT16 input are INT8.
     """
 
     def check_types(self, graph: Graph, node: Node, tensors: Sequence[int]) -> str:
@@ -354,7 +354,7 @@ class _Prelu(_Pairs):
 
 
 def _slope_multipliers(values: Sequence[Value]) -> tuple[Multiplier, Multiplier]:
-    """Return the multipliers of what is not negative, and of products with slopes."""
+    """Return the multipliers of non-negative elements and of products with slopes."""
     first, _, result = map(numbers.scale, values)
     return Multiplier.of(float32(first / result)), Multiplier.of(_product_factor(values))
 
@@ -373,4 +373,4 @@ EXACT_BINARY: Mapping[str, Exact] = {
         for name in ("EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "NOT_EQUAL")
     },
 }
-"""How operations with two inputs are computed of quantized ones, by their names."""
+"""The exact implementation of each element-wise operation with two inputs, by op name."""

@@ -1,4 +1,4 @@
-"""Floats as bytes, row by row: with the scale and the zero point that each row asks for."""
+"""Dynamic quantization of float rows to int8, with a scale and zero point computed for each row."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from litegpu.ops.row_scales import ROW_SCALES, RowScalesAttributes
 
 @dataclass
 class FloatRows:
-    """The nodes that round `source` to bytes; a row is what lies along the last `axes` of it.
+    """Creates the nodes that quantize `source` to int8; a row spans the last `axes` axes.
 
-    Where rows are `symmetric`, their greatest magnitude becomes 127 and 0 becomes 0; elsewhere the
-    range from their least to their greatest element, 0 among them, becomes -128 to 127.
+    `symmetric` rows map their greatest magnitude to 127 and 0 to 0. Others map the range from the
+    least to the greatest element, extended to include 0, to -128 to 127.
     """
 
     index: int
-    """Of the node that they are made for."""
+    """Index of the node that these nodes belong to."""
     source: Value
     axes: int
     symmetric: bool
     new_value: NewValue
     vector: int = 8
-    """Elements of a row that the CPU rounds together; those left over it rounds one by one."""
+    """Number of elements that the CPU rounds as one vector; scalar code rounds the rest."""
     nodes: list[Node] = field(default_factory=list)
     scale: int = ABSENT
     zero: int = ABSENT
-    """Where the scales and the zero points of the rows lie; ABSENT: these are 0."""
+    """Value ids of the scales and the zero points of the rows; ABSENT if zero points are 0."""
     inverse: int = ABSENT
 
     def __post_init__(self) -> None:
-        """Find the ends of each row, then its scale."""
+        """Create the nodes that compute the minimum and maximum of each row, then its scale."""
         low, high = (self._reduced(op) for op in ("REDUCE_MIN", "REDUCE_MAX"))
         shape = self._shape_of_scales
         self.scale = self.new_value(shape, dtype=DType.FLOAT32, precise=True)
@@ -53,18 +53,18 @@ class FloatRows:
         self._append(ROW_SCALES, (low, high), outputs, attributes=attributes)
 
     def stored(self) -> int:
-        """Return the bytes (a value id)."""
+        """Return the value id of the int8 rows."""
         return self._rounded(self.source.id, DType.INT8)
 
     def centred(self) -> int:
-        """Return the bytes without their zero points: integers of 9 bits."""
+        """Return the value id of the rows as int32 after subtraction of their zero points."""
         subtraction = () if self.symmetric else (EpilogueOp(of_integers("SUB"), (self.zero,)),)
         return self._rounded(self.source.id, DType.INT32, subtraction)
 
     def image(self, window: Window, result: Shape) -> tuple[Value, Window]:
-        """Return an image of bytes, and the window over it: outside of it lie zero points.
+        """Return the quantized image and its window; padding is filled with the zero points.
 
-        `result` is what the window makes of the source, [N, H, W, C].
+        `result` is the shape of the window's output, [N, H, W, C].
         """
         batch, *size, channels = self.source.shape
         result_size = (result[1], result[2])
@@ -77,7 +77,7 @@ class FloatRows:
                 strict=True,
             )
         ]
-        # Among integers without a zero point zeros are what lies outside.
+        # The values are centred here: zero padding is the zero point after it is added.
         shape = (batch, *reached, channels)
         padded = self.new_value(shape, dtype=DType.INT8)
         begin = CopyAttributes((0, -window.pads[0], -window.pads[1], 0))

@@ -1,4 +1,4 @@
-"""Sums of two bytes by a few floats, where these give every result that the CPU's integers give."""
+"""Quantized ADD and SUB of bytes in float32, where that equals the CPU's integer results."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _RESCALED: Mapping[str, tuple[Callable[[Ints, Multiplier], Ints], int]] = {
     "RESCALED_ADD_WHOLE": (_whole, 1),
     "RESCALED_SUB": (_rounded, -1),
 }
-"""How functions bring an input to the common scale, and the sign of the second one."""
+"""For each function: how it rescales an input, and the sign of the second input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """An input: all of its stored integers, its zero point, and its factor to the common scale.
+    """A quantized input: its integer range, zero point, and multiplier to the common scale.
 
-    `scale` is that to the result's, for real numbers.
+    `scale` is the real factor from the input's scale to the result's scale.
     """
 
     limits: tuple[int, int]
@@ -54,10 +54,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """What the CPU computes of two bytes: by `functions` of the table above, and a multiplier.
+    """The CPU's integer computation of the sum of two bytes, by one or several `functions`.
 
-    Where there are several, each is that of some elements. `limits` are the least and the greatest
-    result.
+    If there are several functions, each computes some of the elements (vector body, scalar tail).
+    `limits` are the least and the greatest result.
     """
 
     functions: tuple[str, ...]
@@ -68,7 +68,7 @@ class Sum:
     limits: tuple[int, int]
 
     def results(self) -> Iterator[Ints]:
-        """Yield the result of each pair by each function: [first, second]."""
+        """Yield, for each function, the results of all pairs of inputs: [first, second]."""
         for rescale, sign in (_RESCALED[function] for function in self.functions):
             first, second = (
                 rescale((side.stored - side.zero) << self.left, side.multiplier)
@@ -80,26 +80,26 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class FloatSum:
-    """floor(a * first + (b * second + rest)) of stored integers a and b, in float32."""
+    """The float32 formula floor(a * first + (b * second + rest)) for stored integers a and b."""
 
     first: float
     second: float
     rest: float
 
     def epilogue_op(self, plain: EpilogueOp) -> EpilogueOp:
-        """Return the epilogue op that makes these sums, of the inputs of another one."""
+        """Return an epilogue op for this formula, with the inputs of `plain`."""
         numbers = (("first", self.first), ("second", self.second), ("rest", self.rest))
         return replace(plain, function="SUM_BY_FLOATS", attributes=numbers)
 
     def results(self, wanted: Sum, rows: Sequence[int] | None = None) -> Iterator[Ints]:
-        """Yield the results of each pair, for each way in which a compiler may fuse this.
+        """Yield the results of all pairs, for each way in which a compiler may form FMAs.
 
-        Without `rows` of all pairs, else of those with these integers of the first side.
+        `rows` restricts the pairs to these indices of the first input.
         """
         a, b = (side.stored.astype(np.float32) for side in wanted.sides)
         a = a if rows is None else a[rows]
         first, second, rest = (np.float32(each) for each in (self.first, self.second, self.rest))
-        # Products of a byte are exact in float64, and so are these sums of close exponents.
+        # float64 holds these products and sums exactly: a byte times a float32, close exponents.
         fused = (b.astype(np.float64) * second + rest).astype(np.float32)
         plain = b * second + rest
         for right in (fused,) if np.array_equal(fused, plain) else (fused, plain):
@@ -111,15 +111,15 @@ class FloatSum:
 
 
 _STRETCHES = (0.0, 2.0**-20, 2.0**-18, 2.0**-16, 2.0**-14, 2.0**-12)
-"""By how much factors are stretched, so that halves go away from zero."""
+"""Relative increases of both factors to try: they move halves away from zero."""
 _SHIFTS = (0.0, 2.0**-18, -(2.0**-18), 2.0**-16, -(2.0**-16), 2.0**-14, -(2.0**-14))
-"""By how much results are shifted, in steps of the result."""
+"""Offsets of the result to try, in steps of its scale."""
 _BENDS = (0.0, 2.0**-22, -(2.0**-22), 2.0**-20, -(2.0**-20))
-"""By how much each factor is changed by itself."""
+"""Relative changes to try for each factor independently."""
 
 
 def _changes() -> Iterator[tuple[float, float, float]]:
-    """Yield what to try: changes of both factors, and a shift."""
+    """Yield the changes to try: (of the first factor, of the second factor, offset)."""
     yield from ((stretch, stretch, shift) for stretch in _STRETCHES for shift in _SHIFTS)
     for first, second in itertools.product(_BENDS, _BENDS):
         yield from ((first, second, shift) for shift in _SHIFTS)
@@ -127,14 +127,14 @@ def _changes() -> Iterator[tuple[float, float, float]]:
 
 @lru_cache(maxsize=256)
 def find(wanted: Sum) -> FloatSum | None:
-    """Return floats that give all results of a sum, or None."""
+    """Return float factors that reproduce all results of a sum, or None if none are found."""
     results, *others = wanted.results()
     if not all(np.array_equal(results, other) for other in others):
         return None
     first, second = wanted.sides
     sign = _RESCALED[wanted.functions[0]][1]
     telling: list[int] = []
-    """Rows in which others were wrong: most that are wrong at all are wrong there."""
+    """Rows where earlier candidates failed: they are checked first, and reject most others."""
     for *changes, shift in _changes():
         a, b = (
             float(np.float32(side.scale * (1 + change)))
@@ -152,7 +152,7 @@ def find(wanted: Sum) -> FloatSum | None:
 
 
 def _wrong_row(found: Iterable[Ints], results: Ints) -> int | None:
-    """Return a row in which some results are not as they should be, None if all of them are."""
+    """Return the index of a row with a wrong result, or None if all results are equal."""
     for each in found:
         wrong = np.flatnonzero((each != results).any(axis=1))
         if wrong.size:

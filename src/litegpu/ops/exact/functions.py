@@ -1,8 +1,8 @@
-"""The epilogue ops of quantized operations, in addition to those of plain integers.
+"""Epilogue functions of quantized operations, in addition to the plain integer functions.
 
-{a} and {b} are stored integers, numbers are attributes. The CPU computes most elements of a loop in
-vectors, its body, and the last ones one by one, its tail, often with other roundings: where {run}
-elements follow each other in a loop, those before {end} are the body.
+{a} and {b} are stored integers; other names in braces are attributes. The CPU computes the first
+elements of a loop as vectors (the body) and the remaining ones by scalar code (the tail), which
+often rounds differently. Of each {run} consecutive elements the first {end} are the body.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _BODY = "LESS4_I32(FLOOR_MOD4_I32({i}, {run}), {end})"
 
 
 def in_body(name: str) -> str:
-    """Return the function that does in the body of a loop what another does everywhere."""
+    """Return the name of the variant that applies a function in the loop's body only."""
     return f"{name}_IN_BODY"
 
 
 def lookup_name(dtype: DType) -> str:
-    """Return the function that looks up in a table of 256 elements of a type."""
+    """Return the name of the function that reads a 256-entry table with elements of a type."""
     return f"LOOKUP_{dtype.name}"
 
 
@@ -31,7 +31,7 @@ def _where(condition: str, yes: str, no: str) -> str:
 
 
 def _centred(x: str) -> str:
-    """Text of an input without its zero point."""
+    """Return the text of an input minus its zero point."""
     return f"SUB4_I32({{{x}}}, {{zero_{x}}})"
 
 
@@ -40,19 +40,19 @@ def _raised(x: str) -> str:
 
 
 def _rounded(x: str) -> str:
-    """Text of an input on a common scale: multiplied, then shifted."""
+    """Return the text of an input on the common scale: multiplied, then shifted with rounding."""
     product = f"MULTIPLY_HIGH4_I32({_raised(x)}, {{number_{x}}})"
     return f"ROUND_SHIFT4_I32({product}, {{right_{x}}}, SPLAT4_I32(1))"
 
 
 def _floored(x: str) -> str:
-    """Text of the same where the shift leaves digits out."""
+    """Return the same text with a shift that truncates."""
     product = f"MULTIPLY_HIGH4_I32({_raised(x)}, {{number_{x}}})"
     return f"SHIFT_RIGHT4_I32({product}, {{right_{x}}})"
 
 
 def _whole(x: str) -> str:
-    """Text of the same, first shifted, then multiplied."""
+    """Return the same text with the shift before the multiplication."""
     shifted = f"SHIFT_RIGHT4_I32({_raised(x)}, {{right_{x}}})"
     return f"MULTIPLY_HIGH4_I32({shifted}, {{number_{x}}})"
 
@@ -102,7 +102,7 @@ def _looked_up(dtype: DType, table: str) -> str:
 
 
 def _chosen(dtype: DType) -> str:
-    """Text of an element of one of two tables: of the first in the body."""
+    """Return the text of a lookup in one of two tables: {b} in the body, {c} in the tail."""
     ending = register_of(dtype).ending
     found = (_looked_up(dtype, table) for table in ("{b}", "{c}"))
     return f"WHERE4{ending}({_BODY}, {', '.join(found)})"
@@ -112,9 +112,9 @@ _LEAST = INT.splat(INT.literal(-(2**31)))
 
 
 def _nearest(x: str) -> str:
-    """Text of floats times an inverse scale as the nearest integers, halves to the even one.
+    """Return the text of floats times an inverse scale, rounded to nearest, halves to even.
 
-    Beyond the range of int32 the CPU makes the least integer of all.
+    Results beyond int32 become -2^31, as on the CPU.
     """
     found = f"CAST4_F32_I32(RINT4({{{x}}} * SPLAT4({{inverse}})))"
     return _where(f"EQUAL4_I32({found}, SPLAT4_I32(2147483647))", _LEAST, found)
@@ -125,22 +125,23 @@ def _one_if(condition: str) -> str:
 
 
 def _unfused(text: str, scale: str = "b") -> str:
-    """Text of floats that are to be rounded before anything else is made of them.
+    """Return the text of a float expression that compilers must not contract with its users.
 
-    No scale is negative, which compilers do not know.
+    It uses that no scale is negative, which compilers do not know.
     """
     return f"APART4({text}, TO_INT(min(({{{scale}}}).x, 0.0f)))"
 
 
-# Magnitudes of floats {b} in units of scales {c} + {d}, terms of 12 bits each: {a} are integers
-# right below or next to them. With {a} in two terms, too, (a + 1/2) * scale has four exact ones.
+# Magnitudes of floats {b} in units of the scale {c} + {d}, two terms of 12 bits each: {a} is the
+# integer just below the quotient, or next to it. With {a} in two terms, too, the four products of
+# (a + 1/2) * scale are exact.
 _HIGH = "SHIFT_LEFT4_I32(SHIFT_RIGHT4_I32({a}, SPLAT4_I32(8)), SPLAT4_I32(8))"
 _LOW = f"(CAST4_I32_F32(SUB4_I32({{a}}, {_HIGH})) + SPLAT4(0.5f))"
 _OVER = _unfused(f"ABS4({{b}}) - CAST4_I32_F32({_HIGH}) * {{c}}", "c")
 _OVER = _unfused(f"{_OVER} - CAST4_I32_F32({_HIGH}) * {{d}}", "c")
 _OVER = _unfused(f"{_OVER} - {_LOW} * {{c}}", "c")
 _MIDDLE = "(CAST4_I32_F32({a}) + SPLAT4(0.5f))"
-# Taken for a sum of M, a compiler may make M * (1 + 2^-24) of it, whose factor is rounded to 1.
+# Written as M + M * 2^-24, a compiler may turn it into M * (1 + 2^-24), whose factor rounds to 1.
 _PART = _unfused(f"{_MIDDLE} * SPLAT4(5.96046448e-8f)", "c")
 _DIGIT = f"({_unfused(f'{_MIDDLE} + {_PART}', 'c')} - {_MIDDLE})"
 _QUOTIENTS = {
@@ -171,22 +172,22 @@ _BY_WEIGHTS = _unfused(f"{_unfused(f'{_FLOAT_SUM} * {{c}}')} * {{b}}")
 _BY_ROWS = _unfused(f"{_unfused(f'{_FLOAT_SUM} * {{b}}')} * {{c}}")
 
 EXACT: Mapping[str, Function] = {
-    # Floats as stored integers, by the inverse scale {b} of their row: halves go away from zero.
-    # The body adds a half first, which is rounded.
+    # Quantize floats by the inverse scale {b} of their row; halves are rounded away from zero. The
+    # body adds 0.5 and truncates; that addition is itself rounded.
     "ROUND_ROWS": Function(_ROWS_BODY, makes=INT),
     "ROUND_ROWS_TAIL": Function(_ROWS_TAIL, makes=INT),
     in_body("ROUND_ROWS"): Function(_where(_BODY, _ROWS_BODY, _ROWS_TAIL), makes=INT),
-    # Sums of such integers without what their zero point {b} adds, the weights of which are {c}.
+    # Subtract the contribution of zero points {b}; {c} are the sums of the weights.
     "LESS_ZERO_POINT": Function("SUB4_I32({a}, MUL4_I32({b}, {c}))", makes=INT),
-    # Sums as floats, by the scale {b} of their row and {c} of their weights: by the product of
-    # both, or one after the other.
+    # Convert sums to float by the scales of their row {b} and of the weights {c}: multiplied by the
+    # product of both, or by one after the other.
     "SCALE_SUM": Function(_BY_BOTH),
     "SCALE_BY_WEIGHTS": Function(_BY_WEIGHTS),
     "SCALE_BY_ROWS": Function(_BY_ROWS),
     in_body("SCALE_BY_WEIGHTS"): Function(f"WHERE4({_BODY}, {_BY_WEIGHTS}, {_BY_ROWS})"),
-    # Added to {a}: {b} by the scales {c} of weights, a bias {d} before that. Where all weights have
-    # one scale, it is a number in the text: the scale of the row, which comes last, keeps roundings
-    # apart.
+    # Add to {a} the product of {b} and the weights' scales {c}, plus a bias {d}. If all weights
+    # have one scale, it is a literal in the text; the last operand, the row's scale, then prevents
+    # the compiler from contracting the operations.
     "ADD_PRODUCT": Function(f"{{a}} + {_unfused('{b} * {c}', 'c')}"),
     "ADD_PRODUCT_AND_BIAS": Function(
         f"{{a}} + {_unfused(_unfused('{b} * {c}', 'c') + ' + {d}', 'c')}"
@@ -195,18 +196,18 @@ EXACT: Mapping[str, Function] = {
     "ADD_PRODUCT_BY_ONE_AND_BIAS": Function(
         f"{{a}} + {_unfused(_unfused('{b} * {c}', 'e') + ' + {d}', 'e')}"
     ),
-    # By a multiplier of 2^31, after a shift to the left by {c}, before one to the right by {d};
-    # halves go up, or away from zero where {e} is 1.
+    # Multiply by {b} / 2^31 after a left shift by {c} and before a right shift by {d}. Halves are
+    # rounded up, or away from zero where {e} is 1.
     "REQUANTIZE_UP": Function("REQUANTIZE_UP4_I32({a}, {b}, {c}, {d})", makes=INT),
     "REQUANTIZE": Function("REQUANTIZE4_I32({a}, {b}, {c}, {d}, {e})", makes=INT),
-    # Halves go up before element `end` of the whole value, then away from zero.
+    # Halves are rounded up before element `end` of the whole value, away from zero after it.
     "REQUANTIZE_BODY": Function(
         "REQUANTIZE4_I32({a}, {b}, {c}, {d}, "
         "WHERE4_I32(LESS4_I32({i}, {end}), SPLAT4_I32(0), SPLAT4_I32(1)))",
         makes=INT,
     ),
     "CLAMP": Function("MAX4_I32(MIN4_I32({a}, {high}), {low})", makes=INT, clamps=True),
-    # Both inputs on one scale, where `left` bits more leave room for digits.
+    # Rescale both inputs to one scale; the left shift by `left` bits keeps precision.
     "RESCALED_ADD": Function(_PLAIN_SUM, makes=INT),
     "RESCALED_SUB": Function(f"SUB4_I32({_rounded('a')}, {_rounded('b')})", makes=INT),
     **{name: Function(text, makes=INT) for name, text in _SUMS.items()},
@@ -215,23 +216,23 @@ EXACT: Mapping[str, Function] = {
         for name, text in _SUMS.items()
     },
     **{f"RESCALED_{name}": function for name, function in _COMPARISONS.items()},
-    # Sums of bytes, in floats for which that was found to be the same: see ops/exact/float_sums.py.
+    # Sums of bytes computed in float32, if that is exact: see ops/exact/float_sums.py.
     "SUM_BY_FLOATS": Function(_BY_FLOATS, makes=INT),
     "LOOKUP_INT16": Function("LOOKUP4_SHORT_I32({b}, {a})", makes=INT, tables=1),
     "CENTRED_MUL": Function(f"MUL4_I32({_centred('a')}, {_centred('b')})", makes=INT),
-    # The two bytes of integers of 16 bits: the high one, and what is left of it less 128.
+    # The high and low bytes of 16-bit integers; 128 is subtracted from the low byte.
     "HIGH_BYTE": Function("SHIFT_RIGHT4_I32({a}, SPLAT4_I32(8))", makes=INT),
     "LOW_BYTE": Function("SUB4_I32(WRAP4_U8({a}), SPLAT4_I32(128))", makes=INT),
-    # Sums of products of such bytes, as 32 bits hold them together, or as 64 bits do.
+    # Combine sums of products of high and low bytes, in 32 or in 64 bits.
     "ADD_HIGH_SUM": Function("ADD4_I32({a}, SHIFT_LEFT4_I32({b}, SPLAT4_I32(8)))", makes=INT),
     "ADD_WEIGHTED": Function(
         "ADD4_I64({a}, MUL4_I64(CAST4_I32_I64({b}), CAST4_I32_I64({weight})))", makes=LONG
     ),
-    # By multipliers of 15 bits {b}, then shifted to the right by {c}, halves up; or by the doubles
-    # that have the bits {b}, rounded as doubles are, halves away from zero.
+    # Requantize 64-bit sums: by 15-bit multipliers {b} and a right shift by {c}, halves up; or by
+    # float64 factors with the bits {b}, rounded as in float64, halves away from zero.
     "REQUANTIZE_LONG": Function("REQUANTIZE4_I64({a}, {b}, {c})", makes=INT),
     "ROUND_PRODUCT": Function("ROUND_PRODUCT4_I64({a}, {b})", makes=INT),
-    # {b} are slopes: what is negative is multiplied with them, and by another multiplier.
+    # {b} are slopes: negative elements are multiplied by them, and have another multiplier.
     "REQUANTIZE_SLOPES": Function(_SLOPES, makes=INT),
     **{name: Function(text, makes=INT) for name, text in _INT16.items()},
     **{
@@ -246,18 +247,18 @@ EXACT: Mapping[str, Function] = {
         in_body(lookup_name(dtype)): Function(_chosen(dtype), makes=register_of(dtype), tables=2)
         for dtype in _TABLES
     },
-    # From floats, halves to the even integer; the second one of {b}, before element `end`.
+    # Round floats to integers, halves to even; the BODY variant does so with {b} before `end`.
     "ROUND_TO_INT": Function(_nearest("a"), makes=INT),
     "ROUND_TO_INT_BODY": Function(_where("LESS4_I32({i}, {end})", _nearest("b"), "{a}"), makes=INT),
-    # Magnitudes times inverse scales {b}, as far as any stored integer goes.
+    # Magnitudes times inverse scales {b}, limited to the range of stored integers.
     "MAGNITUDE_BELOW": Function(
         "MIN4_I32(CAST4_F32_I32(ABS4({a} * {b})), SPLAT4_I32(131072))", makes=INT
     ),
-    # {b} by scales, halves away from zero; of quotients, or of their nearest floats.
+    # Divide {b} by scales, halves away from zero: exact quotients, or quotients rounded to float32.
     **{name: Function(_signed_quotient(text), makes=INT) for name, text in _QUOTIENTS.items()},
-    # What the CPU's conversion makes of all that int32 does not hold.
+    # Results outside int32 become -2^31, as in the CPU's conversion.
     "LEAST_OUTSIDE": Function(
         _where("LESS4({b}, {d})", _where("LESS4({c}, {b})", "{a}", _LEAST), _LEAST), makes=INT
     ),
 }
-"""What quantized operations are made of."""
+"""The epilogue functions of quantized operations, by name."""

@@ -1,6 +1,6 @@
-"""Sums of products of floats and bytes (dynamic-range quantization): the floats become bytes, too.
+"""Dynamic-range quantization: products of float activations and quantized constant weights.
 
-What is summed then are integers; the sums become floats by the scales of both.
+The activations are quantized at run time; integer sums are scaled back to float.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
 
 _IMAGE = 3
-"""Dimensions of an image, which is one row."""
+"""Number of axes of an image ([H, W, C]), which is quantized as one row."""
 _MOST_IN_BLOCK = 8192
-"""Products whose sum a float holds, as the CPU adds them."""
+"""Maximum block size: float32 holds the sum of so many products exactly."""
 
 
 class OrHybrid(Exact):
-    """Sums of products of bytes, or of floats and bytes; each has its own way."""
+    """Selects between the fully quantized and the dynamic-range implementation of an op."""
 
     def __init__(self, of_bytes: Exact, of_floats: Exact, position: int = 0) -> None:
-        """Take both; the input at a position tells which it is."""
+        """Store both implementations; the input at `position` selects by its type."""
         self._of_bytes, self._of_floats, self._position = of_bytes, of_floats, position
 
     def check(self, graph: Graph, node: Node) -> str:
@@ -69,7 +69,7 @@ class OrHybrid(Exact):
 
 
 class _Hybrid(ExactProducts):
-    """Sums of products of floats and constant bytes."""
+    """Base of ops that multiply floats by constant quantized weights."""
 
     packed: ClassVar[frozenset[DType]] = frozenset()
 
@@ -87,12 +87,12 @@ class _Hybrid(ExactProducts):
         )
 
     def _check_numbers(self, graph: Graph, node: Node) -> str:
-        """Refuse what the CPU refuses, or gets wrong."""
+        """Return a reason where the CPU rejects the node or computes wrong results."""
         return ""
 
 
 class HybridConv2D(_Hybrid):
-    """CONV_2D: each image is a row, with scales of all weights alike a symmetric one."""
+    """CONV_2D: each image is quantized as one row, symmetrically if all weights have one scale."""
 
     packed = frozenset({DType.INT4})
 
@@ -121,7 +121,7 @@ class HybridConv2D(_Hybrid):
 
 
 class HybridDepthwise(_Hybrid):
-    """DEPTHWISE_CONV_2D: each image is a row. What is multiplied has no zero point any more."""
+    """DEPTHWISE_CONV_2D: each image is quantized as one row; zero points are subtracted first."""
 
     axis = 3
 
@@ -148,7 +148,7 @@ class HybridDepthwise(_Hybrid):
 
 
 class HybridTransposeConv(Exact):
-    """TRANSPOSE_CONV: each image is a row; products become floats before they are added."""
+    """TRANSPOSE_CONV: each image is quantized as one row; products are summed as floats."""
 
     def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
         self._geometry = geometry
@@ -182,10 +182,10 @@ class HybridTransposeConv(Exact):
 
 
 class HybridFullyConnected(_Hybrid):
-    """FULLY_CONNECTED: rows are those of the matrix, symmetric unless an attribute says no.
+    """FULLY_CONNECTED: each row is quantized, symmetrically unless `is_asymmetric`.
 
-    Where the CPU multiplies by 4 bits they are so in any case, and rounded one by one. Where
-    weights have blocks they never are.
+    With the CPU's kernel for 4-bit weights, rows are always symmetric and rounded by scalar code.
+    With blockwise weights they are never symmetric.
     """
 
     packed = PACKED_TYPES
@@ -243,7 +243,7 @@ class HybridFullyConnected(_Hybrid):
 
 
 def _check_blocks(weights: Value) -> str:
-    """Require blocks that the CPU multiplies by, of sizes that kernels divide."""
+    """Require blockwise weights that the CPU supports, and block sizes that kernels support."""
     assert weights.blockwise is not None
     if not nibbles.multiplies_nibbles(weights):
         return (
@@ -260,7 +260,7 @@ def _check_blocks(weights: Value) -> str:
 
 
 def _check_no_activation(node: Node) -> str:
-    """Refuse a fused activation, which the CPU drops."""
+    """Reject a fused activation, which the CPU ignores here."""
     found = node.params.get("activation", "none")
     if found == "none":
         return ""
@@ -276,7 +276,7 @@ def _by_blocks(graph: Graph, node: Node, rows: FloatRows) -> Node:
 
 
 def _by_nibbles(graph: Graph, node: Node, rows: FloatRows) -> tuple[Node, ...]:
-    """Return the nodes that multiply rows by weights of 4 bits; the product is the last one."""
+    """Return the nodes that multiply rows by 4-bit weights; the last one is the product."""
     weights, new_value = graph.values[node.inputs[1]], rows.new_value
     stored = rows.stored()
     excess, summing = nibbles.excess(rows, stored, node)
@@ -304,7 +304,7 @@ def _by_nibbles(graph: Graph, node: Node, rows: FloatRows) -> tuple[Node, ...]:
 def _matrix_product(
     node: Node, stored: int, weights: Value, multiplied: int, epilogue: tuple[EpilogueOp, ...]
 ) -> Node:
-    """Return the product of `stored` rows and `multiplied` (value ids), of the shape of weights."""
+    """Return the product of `stored` rows and `multiplied`, of the shape of `weights`."""
     outputs, inputs = weights.shape
     attributes = QuantizedConvAttributes(
         POINT, multiplied, ABSENT, (outputs, 1, 1, inputs), 1, 0, 0
@@ -330,7 +330,7 @@ def _check_weights(weights: Value, axis: int) -> str:
 
 
 def check_even(weights: Value) -> str:
-    """Require quantized weights without zero points."""
+    """Require quantized weights whose zero points are 0."""
     if not any(_quantization(weights).zero_point):
         return ""
     return f"Its weights, tensor {weights.id}, have zero points other than 0."
@@ -346,7 +346,7 @@ def _check_each(weights: Value, outputs: int) -> str:
 
 
 def _check_least(weights: Value) -> str:
-    """Refuse weights without a negative, which the CPU multiplies by."""
+    """Reject weights of -128, whose negation overflows in the CPU's kernel."""
     if np.min(np.asarray(weights.data), initial=0) > numbers.LIMITS[DType.INT8][0]:
         return ""
     return "Some weights are -128, whose products with floats have a wrong sign on the CPU."
@@ -363,21 +363,21 @@ def _quantization(value: Value) -> Quantization:
 
 
 def is_asymmetric(node: Node) -> bool:
-    """Whether the attribute of a node says that its rows of floats get zero points."""
+    """Whether an attribute of the node requests asymmetric rows, that is with zero points."""
     return bool(node.params.get("asymmetric_quantize_inputs", False))
 
 
 def _sums(weights: Value) -> npt.NDArray[np.int32]:
-    """Return the sum of the weights of each output; these are [O, ...]."""
+    """Return the sum of the weights of each output channel; weights are [O, ...]."""
     data = np.asarray(weights.data).reshape(weights.shape[0], -1)
     sums: npt.NDArray[np.int32] = data.sum(axis=1, dtype=np.int64).astype(np.int32)
     return sums
 
 
 def less_zero_point(rows: FloatRows, sums: npt.NDArray[np.int32]) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue op that subtracts what zero points add to sums of products.
+    """Return the epilogue op that subtracts the contribution of zero points to the sums.
 
-    `sums` are those of the weights: [O], or broadcast to the result.
+    `sums` are the sums of the weights: [O], or a shape that broadcasts to the result.
     """
     if rows.symmetric:
         return ()
@@ -387,9 +387,9 @@ def less_zero_point(rows: FloatRows, sums: npt.NDArray[np.int32]) -> tuple[Epilo
 def scaled_sums(
     rows: FloatRows, scales: Sequence[float], ways: tuple[str, ...], body: Body | None = None
 ) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue op that makes floats of sums, by one function, or by two with a tail.
+    """Return the epilogue op that scales sums to float: one function, or a body's and a tail's.
 
-    `scales` are those of the weights: one, or one for each channel.
+    `scales` are those of the weights: one, or one for each output channel.
     """
     factors = np.array(scales, np.float32)
     operands = (rows.scale, constant_operand(rows.new_value, factors))
@@ -406,7 +406,7 @@ def _ended(graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, .
 
 
 def constant_operand(new_value: NewValue, array: npt.NDArray[Any]) -> int:
-    """Return a constant that epilogue ops read; one element if all are alike."""
+    """Return a constant operand of epilogue ops; a single element if all elements are equal."""
     if len(set(array.ravel().tolist())) == 1:
         return new_value((), array.ravel()[:1].reshape(()))
     return new_value(array.shape, array, precise=True)

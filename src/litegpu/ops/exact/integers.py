@@ -1,4 +1,4 @@
-"""The CPU's arithmetic with multipliers, for what the host works out: arrays of int64."""
+"""The CPU's fixed-point arithmetic on int64 arrays, for constants that the host computes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _Number = TypeVar("_Number", int, Ints)
 
 
 def wrapped(numbers: Ints) -> Ints:
-    """Return what 32 bits hold of integers."""
+    """Return integers wrapped to 32 bits."""
     return numbers.astype(np.int32).astype(np.int64)
 
 
 def multiply_high(numbers: _Number, by: int) -> _Number:
-    """Return products divided by 2^31, to the nearest integers; halves go up."""
+    """Return numbers * by / 2^31, rounded to the nearest integers, halves up."""
     return (numbers * by + (1 << 30)) >> 31
 
 
 def round_shift(numbers: Ints, bits: int, away: bool = True) -> Ints:
-    """Return integers divided by 2^bits, to the nearest; halves go `away` from zero, else up."""
+    """Return integers / 2^bits, rounded to nearest; halves away from zero if `away`, else up."""
     mask = (1 << bits) - 1
     up = (numbers & mask) > (mask >> 1) + (numbers < 0) * int(away)
     return (numbers >> bits) + up
 
 
 def requantized(numbers: Ints, multiplier: Multiplier, away: bool = True) -> Ints:
-    """Return integers times a multiplier."""
+    """Return integers multiplied by a multiplier and rounded; for `away`, see `round_shift`."""
     raised = wrapped(numbers << multiplier.left)
     return round_shift(multiply_high(raised, multiplier.number), multiplier.right, away)

@@ -1,12 +1,12 @@
-"""Logarithms of float32 to the last bit of the C library's logf, in integers of 32 bits.
+"""Bit-exact logf of the C library (float32), computed with 32-bit integers.
 
-glibc's (and musl's) logf takes a number z * 2^k, z about 1, to the middle of one of 16 intervals,
-whose inverse and logarithm are known, and adds a polynomial of what is left:
+The logf of glibc and musl writes a number as z * 2^k with z near 1. It divides z by the middle of
+one of 16 intervals (a table has its inverse and its logarithm), and adds a polynomial:
 
     r = z * inverse - 1,  log = logarithm + k * ln 2 + r + r^2 * (A2 + A1 * r + A0 * r^2)
 
-in float64, rounded to float32 once. Numbers of 61 bits after the point, in two words, give the same
-float for every one from 1 to 2^24: all of them were compared.
+This is computed in float64 and rounded to float32 once. Fixed-point numbers with 61 fraction bits
+(two words) give the same float32 for every integer from 1 to 2^24; all were compared.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _INTERVALS = (
     ("0x1.886e6037841edp-1", "0x1.1058bc8a07ee1p-2"),
     ("0x1.767dcf5534862p-1", "0x1.4043057b6ee09p-2"),
 )
-"""The inverse of the middle of each interval, and the logarithm of that middle."""
+"""For each interval: the inverse of its middle, and the logarithm of its middle."""
 _POLYNOMIAL = ("-0x1.00ea348b88334p-2", "0x1.5575b0be00b6ap-2", "-0x1.ffffef20a4123p-2")
 """A0, A1, A2."""
 _LN_2 = "0x1.62e42fefa39efp-1"
 
 LEAST_BITS = 0x3F330000
-"""The bits of the float32 where the first interval begins, for k = 0."""
+"""The bits of the float32 at the start of the first interval, for k = 0."""
 INTERVAL_BITS = 19
-"""Bits of a float32 that tell where in its interval it lies; those above tell which one it is."""
+"""Number of low bits of a float32 that give the position in an interval; those above select it."""
 MOST = 2**24
-"""Sums of so many numbers up to 1 do not grow any more in float32."""
+"""A float32 sum of numbers up to 1 stops growing at this value."""
 SCALE = 32
-"""Logarithms are held divided by it, for words hold numbers below 1."""
+"""Logarithms are stored divided by this, so that they are below 1."""
 
 _SAMPLES = np.array(
     [1.0235157, 1.06833088, 1.21942091, 1.522982, 2.65032697, 4.67085695, 4191.16895],
@@ -61,7 +61,7 @@ _LOGARITHMS = (
     *("0x1.7cd22cp-6", "0x1.0ebc44p-4", "0x1.964632p-3", "0x1.aec43p-2"),
     *("0x1.f309a8p-1", "0x1.8a956cp+0", "0x1.0ae74ep+3"),
 )
-"""What this logf makes of the samples: never the nearest float, which others may give."""
+"""Results of this logf for the samples; they differ from the correctly rounded values."""
 
 
 def words(number: Fraction) -> tuple[int, int]:
@@ -74,7 +74,7 @@ def words(number: Fraction) -> tuple[int, int]:
 def table(most: int) -> npt.NDArray[np.int32]:
     """Return a row for each interval from 1 to `most`: half the inverse, the logarithm / SCALE.
 
-    The rows before it are those of numbers below 1. Each number is two words. [rows, 4]
+    The first rows are those of numbers below 1. Each number is two words: [rows, 4].
     """
     last = int(np.float32(min(most, MOST)).view(np.int32)) - LEAST_BITS >> INTERVAL_BITS
     rows = []
@@ -86,7 +86,7 @@ def table(most: int) -> npt.NDArray[np.int32]:
 
 
 def template_words() -> dict[str, Any]:
-    """Return what kernels need to know: see `_logarithm.jinja`.
+    """Return the constants that the template `_logarithm.jinja` needs.
 
     Powers of v = r / 2 are multiplied by the coefficients, whose signs alternate.
     """
@@ -104,7 +104,7 @@ def template_words() -> dict[str, Any]:
 
 @cache
 def known() -> bool:
-    """Whether this machine's C library computes logf so."""
+    """Whether the C library of this machine computes logf this way."""
     wanted = [float.fromhex(each) for each in _LOGARITHMS]
     return bool(c_library.logf(_SAMPLES).tolist() == wanted)
 

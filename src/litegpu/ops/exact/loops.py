@@ -1,4 +1,4 @@
-"""In which loops the CPU computes the elements of a result: vectors have other roundings."""
+"""The loops of the CPU's kernels: which elements are vectorized, and so round differently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from litegpu.ops.exact.functions import in_body
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Of each `run` elements that follow each other, the first `end` are computed in vectors."""
+    """The vectorized part of a loop: the first `end` of each `run` consecutive elements."""
 
     run: int
     end: int
@@ -26,10 +26,10 @@ class Body:
     def epilogue(
         self, function: str, epilogue_op: EpilogueOp, tail: EpilogueOp | None = None
     ) -> tuple[EpilogueOp, ...]:
-        """Return an epilogue op with one function in the body, another in the tail.
+        """Return epilogue ops that apply `function` in the body and another one in the tail.
 
-        `epilogue op` has the operands and attributes of both in one. None: the tail is left as it
-        is.
+        `epilogue_op` has the operands and attributes of both. If `tail` is None, tail elements stay
+        unchanged.
         """
         if not self.end:
             return () if tail is None else (tail,)
@@ -41,7 +41,7 @@ class Body:
 
 
 class Loop(enum.Enum):
-    """What the innermost loop over two inputs reads of them."""
+    """How the CPU's innermost loop reads two broadcast inputs."""
 
     BOTH = "an element of each"
     ONE = "one element of the one, all of the other"
@@ -50,18 +50,18 @@ class Loop(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The loop over two inputs: `run` elements of the result, then all over again."""
+    """The CPU's loop over two inputs: it restarts after each `run` elements of the result."""
 
     loop: Loop
     run: int
 
     def body(self, vector: int) -> Body:
-        """Return the elements that are computed in vectors of a size."""
+        """Return the part of the loop that uses vectors of `vector` elements."""
         return Body(self.run, self.run // vector * vector)
 
 
 def body(shape: Shape, vector: int) -> Body:
-    """Return the elements of a value that one loop over all of them computes in vectors."""
+    """Return the vectorized part of a single loop over all elements of a shape."""
     return Walk(Loop.BOTH, math.prod(shape)).body(vector)
 
 
@@ -72,11 +72,11 @@ _KINDS: tuple[Callable[[int, int], bool], ...] = (
     lambda one, other: other == 1,
     lambda one, other: one == other,
 )
-"""The dimensions that the CPU has loops for, the innermost first: `one` is broadcast there."""
+"""Axes of the CPU's nested loops, innermost first: the condition on both sizes of an axis."""
 
 
 def walk(first: Shape, second: Shape) -> Walk:
-    """Return the loop over two inputs that are broadcast."""
+    """Return the loop over two inputs with these shapes, with broadcasting."""
     rank = max(len(first), len(second))
     one, other = ((1,) * (rank - len(shape)) + shape for shape in (first, second))
     differing = [pair for pair in zip(one, other, strict=True) if pair[0] != pair[1]]

@@ -1,7 +1,7 @@
-"""FULLY_CONNECTED of floats by weights of 4 bits: the CPU has a kernel for larger matrices.
+"""FULLY_CONNECTED of floats and 4-bit weights: imitates the CPU's kernel for larger matrices.
 
-It adds 7 to each weight, so that all are 0 to 14, and takes what that adds to the sums off again in
-floats, which is rounded.
+That kernel adds 7 to each weight, so that all are 0 to 14. It then subtracts the effect of this
+offset from the sums in float32, which rounds.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 
 _ADDED = 7
 _LEAST_OUTPUTS, _LEAST_INPUTS = 4, 32
-"""One block of what that kernel multiplies."""
+"""The minimum number of outputs and inputs for which the CPU uses that kernel."""
 
 
 def multiplies_nibbles(weights: Value) -> bool:
-    """Whether the CPU multiplies by weights [O, I] as they are; of all others it makes bytes."""
+    """Whether the CPU multiplies weights [O, I] as 4 bits; it unpacks all others to int8."""
     if weights.dtype is not DType.INT4:
         return False
     outputs, inputs = weights.shape
@@ -30,22 +30,23 @@ def multiplies_nibbles(weights: Value) -> bool:
 
 
 def check_nibbles(weights: Value) -> str:
-    """Refuse weights that are still negative after the addition."""
+    """Reject weights that remain negative after 7 is added."""
     if np.min(np.asarray(weights.data), initial=0) + _ADDED >= 0:
         return ""
     return "Some weights of 4 bits are -8, which the CPU takes for others."
 
 
 def raised(weights: Value, new_value: NewValue) -> int:
-    """Return the weights that are multiplied (a value id)."""
+    """Return the value id of the weights with 7 added, as int8."""
     data = np.asarray(weights.data).astype(np.int8) + np.int8(_ADDED)
     return new_value(weights.shape, data, dtype=DType.INT8)
 
 
 def excess(rows: FloatRows, stored: int, like: Node) -> tuple[int, Node]:
-    """Return what the addition adds to each row of `stored` bytes, with its sign turned.
+    """Return the correction for the added 7 (value id), and the node that computes it.
 
-    The value, [..., 1], is by the scales of the rows; `like` is the node of the product.
+    The correction, [..., 1], has one element for each row of `stored` bytes: -7 times their sum,
+    times the row's scale. `like` is the node of the product.
     """
     inputs = rows.source.shape[-1]
     shape = (1, 1, 1, inputs)

@@ -1,4 +1,4 @@
-"""Multipliers, bounds and scales of quantized operations, as the CPU's kernels prepare them."""
+"""Multipliers, bounds and scales of quantized operations, computed as in the CPU's kernels."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LIMITS = {
     DType.INT16: (-(2**15), 2**15 - 1),
     DType.INT32: (-(2**31), 2**31 - 1),
 }
-"""The least and the greatest stored integer of a type."""
+"""The least and the greatest stored integer of each type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Multiplier:
-    """A positive real factor as `number` * 2^(shift - 31), `number` of 31 bits; or 0."""
+    """A positive factor as `number` * 2^(shift - 31), with a 31-bit `number`; or 0."""
 
     number: int
     shift: int
@@ -32,7 +32,7 @@ class Multiplier:
     def of(cls, factor: float) -> Multiplier:
         """Round a factor to 31 bits, halves away from zero.
 
-        One that is no finite number is beyond all that `check_multiplier` accepts.
+        An infinite or NaN factor gets a shift that `check_multiplier` rejects.
         """
         if factor == 0:
             return cls(0, 0)
@@ -46,29 +46,29 @@ class Multiplier:
 
     @property
     def left(self) -> int:
-        """By how much to shift to the left before the multiplication."""
+        """Number of bits to shift left before the multiplication."""
         return max(self.shift, 0)
 
     @property
     def right(self) -> int:
-        """By how much to shift to the right after it."""
+        """Number of bits to shift right after the multiplication."""
         return max(-self.shift, 0)
 
 
 def scale(value: Value) -> float:
-    """Return the scale of a value that has one only; see `check_tensors`."""
+    """Return the scale of a value with per-tensor quantization; see `check_tensors`."""
     assert value.quantization is not None
     return value.quantization.scale[0]
 
 
 def zero_point(value: Value) -> int:
-    """Return the zero point of a value that has one only."""
+    """Return the zero point of a value with per-tensor quantization."""
     assert value.quantization is not None
     return value.quantization.zero_point[0]
 
 
 def float32(number: float) -> float:
-    """Return a number rounded to float32, to infinity where that ends."""
+    """Return a number rounded to float32; infinity if it overflows."""
     with np.errstate(over="ignore"):
         return float(np.float32(number))
 
@@ -79,7 +79,7 @@ def rounded(number: float) -> int:
 
 
 def bounds(activation: str, value: Value) -> tuple[int, int]:
-    """Return between what stored integers a fused activation keeps those of a value."""
+    """Return the least and the greatest stored integer of a value after a fused activation."""
     low, high = LIMITS[value.dtype]
     zero = zero_point(value)
 
@@ -99,13 +99,13 @@ _BOUNDS = ("none", "relu", "relu6", "relu_n1_to_1")
 
 
 def check_activation(node: Node, known: Sequence[str] = _BOUNDS) -> str:
-    """Require a fused activation that the CPU applies to integers: of most ops, any that bounds."""
+    """Require a fused activation that the CPU applies to integers: for most ops, any clamp."""
     found = node.params.get("activation", "none")
     return "" if found in known else f"Fused activation {found} of quantized tensors."
 
 
 def check_bounds(graph: Graph, node: Node) -> str:
-    """Require a fused activation whose bounds are stored integers of the result's scale."""
+    """Require that the bounds of the fused activation fit the stored type at the result's scale."""
     if (reason := check_activation(node)) or node.params.get("activation", "none") == "none":
         return reason
     result = graph.values[node.outputs[0]]
@@ -115,7 +115,7 @@ def check_bounds(graph: Graph, node: Node) -> str:
 
 
 def check_tensors(graph: Graph, tensors: Sequence[int], dtypes: frozenset[DType] = BYTES) -> str:
-    """Require tensors (value ids) of one of some types, each with one scale and one zero point."""
+    """Require that tensors (value ids) have one of these types, a single scale and a zero point."""
     for v in tensors:
         value = graph.values[v]
         if value.dtype is DType.FLOAT32:
@@ -139,7 +139,7 @@ def check_tensors(graph: Graph, tensors: Sequence[int], dtypes: frozenset[DType]
 
 
 def check_io(graph: Graph, node: Node, dtypes: frozenset[DType] = BYTES) -> str:
-    """Require a first input and a result of one of some types, each with a scale."""
+    """Require that the first input and the result have one of these types and a single scale."""
     source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
     reason = check_tensors(graph, (source.id, result.id), dtypes)
     if reason or source.dtype is result.dtype:
@@ -148,7 +148,7 @@ def check_io(graph: Graph, node: Node, dtypes: frozenset[DType] = BYTES) -> str:
 
 
 def check_same_types(graph: Graph, tensors: Sequence[int]) -> str:
-    """Require tensors (value ids) of one type."""
+    """Require that all tensors (value ids) have the same type."""
     dtypes = [graph.values[v].dtype for v in tensors]
     if len(set(dtypes)) == 1:
         return ""
@@ -156,7 +156,7 @@ def check_same_types(graph: Graph, tensors: Sequence[int]) -> str:
 
 
 def check_no_zeros(graph: Graph, tensors: Sequence[int]) -> str:
-    """Require tensors of 16 bits (value ids) without zero points, as the CPU does."""
+    """Require that 16-bit tensors (value ids) have the zero point 0, as the CPU does."""
     for v in tensors:
         if found := zero_point(graph.values[v]):
             return f"tensor {v} is INT16 and has the zero point {found}."
@@ -164,19 +164,19 @@ def check_no_zeros(graph: Graph, tensors: Sequence[int]) -> str:
 
 
 def check_multiplier(multiplier: Multiplier) -> str:
-    """Require a multiplier with which the CPU does not shift all bits away."""
+    """Require a multiplier whose shift the CPU supports."""
     if multiplier.left < 32:
         return ""
     return f"Its scales lie so far apart that the CPU shifts integers by {multiplier.left} bits."
 
 
 def scalar(new_value: NewValue, number: int) -> int:
-    """Return a constant of int32 with one element, for epilogue ops."""
+    """Return an int32 constant with one element, as an operand of epilogue ops."""
     return new_value((), np.array(number, np.int32), dtype=DType.INT32)
 
 
 def vector(new_value: NewValue, numbers: Sequence[int]) -> int:
-    """Return a constant of int32 with an element for each channel; one if all are alike."""
+    """Return an int32 constant with an element for each channel; a single one if all are equal."""
     if len(set(numbers)) == 1:
         return scalar(new_value, numbers[0])
     wrapped = [(int(n) + 2**31) % 2**32 - 2**31 for n in numbers]
@@ -190,10 +190,10 @@ def requantize(
     zero: int,
     limits: tuple[int, int],
 ) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue ops that make stored integers of sums of products.
+    """Return the epilogue ops that requantize sums of products.
 
-    `multipliers` has one entry, or one for each channel, as has `away`: whether halves are rounded
-    away from zero, else up. `limits` are the least and the greatest result.
+    `multipliers` and `away` have one entry, or one for each channel. `away`: whether halves are
+    rounded away from zero instead of up. `limits` are the least and the greatest result.
     """
     operands = (
         vector(new_value, [each.number for each in multipliers]),
@@ -208,10 +208,10 @@ def requantize(
 
 
 def shifted(new_value: NewValue, zero: int) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue op that adds a zero point, none for 0."""
+    """Return the epilogue op that adds a zero point; none if it is 0."""
     return (EpilogueOp("INTEGER_ADD", (scalar(new_value, zero),)),) if zero else ()
 
 
 def clamp(limits: tuple[int, int]) -> EpilogueOp:
-    """Return the epilogue op that keeps integers within limits."""
+    """Return the epilogue op that clamps integers to the limits."""
     return EpilogueOp("CLAMP", attributes=(("low", limits[0]), ("high", limits[1])))

@@ -1,4 +1,4 @@
-"""CONCATENATION of quantized parts: those with scales of their own are looked up in tables."""
+"""CONCATENATION of quantized tensors: inputs with another scale are converted by lookup tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.ops.exact.functions import lookup_name
 
 
 def check_parts(graph: Graph, node: Node) -> str:
-    """Require no fused activation, and scales that the CPU brings together: those of uint8."""
+    """Require no fused activation, and equal scales except for uint8, which the CPU rescales."""
     if not is_quantized(graph, node):
         return ""
     result = graph.values[node.outputs[0]]
@@ -32,7 +32,7 @@ def check_parts(graph: Graph, node: Node) -> str:
 
 
 def same_scales(graph: Graph, node: Node) -> bool:
-    """Whether all parts are stored as the result is."""
+    """Whether all inputs have the scale and zero point of the result."""
     result = graph.values[node.outputs[0]]
     return all(_alike(graph.values[v], result) for v in node.inputs)
 
@@ -40,9 +40,9 @@ def same_scales(graph: Graph, node: Node) -> bool:
 def rescaled_parts(
     graph: Graph, node: Node, new_value: NewValue
 ) -> tuple[Graph, Node, Sequence[Node]]:
-    """Return a checked node with parts that are stored as its result is.
+    """Return a checked node whose inputs all have the result's quantization.
 
-    The graph has their values; the nodes that make them come last.
+    The returned graph contains the converted inputs; the returned nodes compute them.
     """
     result = graph.values[node.outputs[0]]
     values, inputs, nodes = dict(graph.values), list(node.inputs), []
@@ -71,7 +71,7 @@ def _alike(part: Value, result: Value) -> bool:
 
 
 def _table(part: Value, result: Value) -> Array:
-    """Return what becomes of each byte, by the CPU's arithmetic in float32."""
+    """Return the converted value of each byte, computed in float32 as on the CPU."""
     factor = np.float32(numbers.scale(part)) * (np.float32(1) / np.float32(numbers.scale(result)))
     bias = np.float32(-numbers.zero_point(part)) * factor
     real = np.arange(256, dtype=np.float32) * factor + bias

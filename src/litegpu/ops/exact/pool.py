@@ -1,4 +1,4 @@
-"""AVERAGE_POOL_2D and MAX_POOL_2D of quantized tensors: of the integers that are stored."""
+"""Quantized AVERAGE_POOL_2D and MAX_POOL_2D, computed on the stored integers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from litegpu.ops.common.window import PoolAttributes, window_of
 from litegpu.ops.exact import numbers
 
 _NEAR = 1e-6
-"""By how much the CPU lets the scales of both ends differ."""
+"""The maximum difference of input and output scales that the CPU accepts."""
 
 
 class ExactPool(Exact):
-    """Averages are rounded to the nearest integer, halves away from zero; nothing is rescaled."""
+    """A pool of stored integers: averages round halves away from zero; nothing is rescaled."""
 
     def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
         self._geometry = geometry

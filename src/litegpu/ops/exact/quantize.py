@@ -1,4 +1,4 @@
-"""QUANTIZE and DEQUANTIZE: between real numbers and stored integers, or between two of these."""
+"""QUANTIZE and DEQUANTIZE: conversions of floats and stored integers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _RESULTS = {
     DType.INT16: _STORED - {DType.UINT8},
     DType.INT32: frozenset({DType.INT8, DType.INT16}),
 }
-"""Of each type those that the CPU makes."""
+"""The result types that the CPU supports, by source type."""
 _LEAST_SCALE = 2.0**-100
-"""Parts of it, down to the last digit, are no numbers that some devices take for 0."""
+"""Fractions of this scale, down to the last bit, are still normal float32 numbers."""
 
 
 class ExactQuantize(Exact):
-    """From float32 or stored integers to stored integers, with one scale each."""
+    """QUANTIZE: float32 or stored integers to stored integers."""
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -60,7 +60,7 @@ class ExactQuantize(Exact):
 
 
 class ExactDequantize(Exact):
-    """From stored integers to float32; bytes may have a scale for each channel."""
+    """DEQUANTIZE of stored integers to float32; 8-bit tensors may have per-channel scales."""
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -75,7 +75,7 @@ class ExactDequantize(Exact):
 
 
 def dequantizing_node(node: Node, source: Value, target: int, new_value: NewValue) -> Node:
-    """Return the node that stands in for `node` and makes float32 of stored integers."""
+    """Return the node that replaces `node` and converts stored integers to float32."""
     if source.dtype in BYTES and not _has_channels(source):
         found = (tables.dequantize(source, tail=tail) for tail in (False, True))
         epilogue = _looked_up(source, 8, found, new_value)
@@ -90,7 +90,7 @@ def dequantizing_node(node: Node, source: Value, target: int, new_value: NewValu
 
 
 def check_dequantized(graph: Graph, node: Node) -> str:
-    """Require stored integers of which the CPU makes float32; those of 16 bits without a zero."""
+    """Require an integer type that the CPU dequantizes; INT16 needs the zero point 0."""
     source, result = _io(graph, node)
     if result.dtype is not DType.FLOAT32:
         return f"tensor {result.id} is {result.dtype.name} instead of FLOAT32."
@@ -103,7 +103,7 @@ def check_dequantized(graph: Graph, node: Node) -> str:
 
 
 def dequantized(value: Value) -> npt.NDArray[np.float32]:
-    """Return what a constant that passed `check_dequantized` stands for."""
+    """Return the real numbers of a constant that passed `check_dequantized`."""
     data = np.asarray(value.data)
     if _has_channels(value) or value.dtype not in BYTES:
         scale, zero = _by_channel(value)
@@ -119,7 +119,7 @@ def _io(graph: Graph, node: Node) -> tuple[Value, Value]:
 
 
 def _check_result(graph: Graph, source: Value, result: Value) -> str:
-    """Require one scale, or one for each channel, for which the CPU just divides floats."""
+    """Require one scale, or per-channel scales with which the CPU divides in float32."""
     if source.dtype is DType.FLOAT32 and _has_channels(result):
         reason = _check_channels(result, QUANTIZED_TYPES)
     else:
@@ -158,9 +158,9 @@ def _between(source: Value, result: Value) -> Multiplier:
 def _looked_up(
     source: Value, vector: int, found: Iterable[tables.Table], new_value: NewValue
 ) -> tuple[EpilogueOp, ...]:
-    """Return what looks bytes up in a table for a loop's body, and in one for its tail.
+    """Return the epilogue ops that look bytes up: one table for the loop's body, one for its tail.
 
-    Where both are the same, and where one is of no use, there is just one of them.
+    There is only one table if both are equal, or if the loop has only a body or only a tail.
     """
     body, tail = found
     function = lookup_name(DType(body.dtype.name))
@@ -173,11 +173,11 @@ def _looked_up(
 
 
 def _from_floats(source: Value, result: Value, new_value: NewValue) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue ops for vectors of 8, for what follows them, or for both.
+    """Return the epilogue ops that quantize floats, with vectors of 8 for the loop's body.
 
-    Vectors are multiplied by the inverse scale, and rounded to even integers where they are halves.
-    The rest is divided in float64, and with a scale for each channel all is, in float32; there
-    halves are rounded away from zero.
+    Vectors are multiplied by the inverse scale and round halves to even. The tail is divided in
+    float64 and rounds halves away from zero. With per-channel scales all elements are divided in
+    float32, and round halves away from zero.
     """
     _, zero = _by_channel(result)
     ending = (
@@ -198,7 +198,7 @@ def _from_floats(source: Value, result: Value, new_value: NewValue) -> tuple[Epi
 
 
 def _divided(source: Value, result: Value, new_value: NewValue) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue ops that divide by scales and round, in scalar code."""
+    """Return the epilogue ops that divide by scales and round as the CPU's scalar code does."""
     scale, zero = _by_channel(result)
 
     def constant(array: npt.NDArray[np.float64]) -> int:
@@ -217,7 +217,7 @@ def _divided(source: Value, result: Value, new_value: NewValue) -> tuple[Epilogu
 def _ends_of_int32(
     scale: npt.NDArray[np.float32], zero: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return between what floats int32 holds the rounded quotients, a zero point added."""
+    """Return the open interval of floats whose rounded quotients plus zero point fit int32."""
     below, above = np.empty(scale.shape), np.empty(scale.shape)
     single = scale.size > 1
     for index in np.ndindex(*scale.shape):
@@ -228,9 +228,9 @@ def _ends_of_int32(
 
 
 def _least_rounded_to(whole: int, step: Fraction, single: bool) -> np.float32:
-    """Return the least float32 that is rounded to a positive number of steps, halves up.
+    """Return the least positive float32 that is rounded to `whole` steps or more, halves up.
 
-    `single` quotients are rounded to float32 first, halves to even, and then have no digits left.
+    If `single`, the quotient is first rounded to float32, halves to even, and is then an integer.
     """
     if not single:
         return _least_above((whole - Fraction(1, 2)) * step)
@@ -243,7 +243,7 @@ def _least_rounded_to(whole: int, step: Fraction, single: bool) -> np.float32:
 
 
 def _least_above(number: Fraction, itself: bool = True) -> np.float32:
-    """Return the least float32 above a number, or it `itself`."""
+    """Return the least float32 above a number; the number itself counts if `itself`."""
     found = np.float32(float(number))
     if np.isinf(found):
         return found
@@ -257,7 +257,7 @@ def _has_channels(value: Value) -> bool:
 
 
 def _by_channel(value: Value) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
-    """Return scales and zero points of the value's rank, to be broadcast."""
+    """Return scales and zero points reshaped to the value's rank, so that they broadcast."""
     found = value.quantization
     assert found is not None
     shape = [1] * len(value.shape)
@@ -268,7 +268,7 @@ def _by_channel(value: Value) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.i
 
 
 def _check_channels(value: Value, dtypes: frozenset[DType] = BYTES) -> str:
-    """Require a scale and a zero point for each channel, in a dimension of kernels."""
+    """Require per-channel scales and zero points, along an axis that kernels support."""
     found = value.quantization
     assert found is not None
     rank, count = len(value.shape), len(found.scale)

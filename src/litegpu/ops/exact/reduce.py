@@ -1,4 +1,4 @@
-"""MEAN and SUM of quantized tensors: sums in int32, rescaled."""
+"""Quantized MEAN and SUM: sums in int32, then rescaled."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from litegpu.ops.exact import numbers
 from litegpu.ops.exact.numbers import Multiplier, float32
 
 _BLOCK = 16
-"""Channels that the CPU rescales at a time; what is left over is rounded otherwise."""
+"""Number of channels that the CPU rescales as one vector; the remaining ones round differently."""
 
 
 class Reduce(Protocol):
-    """Returns the nodes that sum up what a node reduces; sums on the way are of a type."""
+    """Returns the nodes of a reduction; `partial` is the type of intermediate sums."""
 
     def __call__(
         self, graph: Graph, node: Node, new_value: NewValue, partial: DType
@@ -31,10 +31,10 @@ class Reduce(Protocol):
 
 
 class _ExactSums(Exact):
-    """Sums of stored integers; `geometry` checks the axes, `reduce` makes the nodes."""
+    """Base of MEAN and SUM; `geometry` checks the axes, `reduce` creates the nodes."""
 
     dtypes: ClassVar[frozenset[DType]] = BYTES
-    """The types of what is summed up."""
+    """The supported types of the input."""
 
     def __init__(self, geometry: Callable[[Graph, Node], str], reduce: Reduce) -> None:
         self._geometry = geometry
@@ -48,7 +48,7 @@ class _ExactSums(Exact):
         )
 
     def _check_sums(self, graph: Graph, node: Node) -> str:
-        """Require sums that the CPU can rescale."""
+        """Return a reason if the CPU cannot rescale the sums."""
         return ""
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
@@ -61,11 +61,11 @@ class _ExactSums(Exact):
 
     @abstractmethod
     def _stages(self, graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, ...]:
-        """Return the epilogue ops that make stored integers of the sums."""
+        """Return the epilogue ops that requantize the sums."""
 
 
 class ExactMean(_ExactSums):
-    """MEAN: over the pixels of an image in blocks of channels, else with one rounding."""
+    """MEAN: over H and W, the CPU rounds by blocks of channels; over other axes, uniformly."""
 
     dtypes = QUANTIZED_TYPES
 
@@ -99,7 +99,7 @@ def _mean_factor(graph: Graph, node: Node) -> Multiplier:
 
 
 def _is_of_pixels(graph: Graph, node: Node) -> bool:
-    """Whether the CPU has a kernel of its own for it, as it has for bytes."""
+    """Whether the CPU uses its special kernel for the mean over H and W of 8-bit images."""
     axes = {axis % 4 for axis in constant_list(graph, node.inputs[1])}
     source = graph.values[node.inputs[0]]
     image = len(source.shape) == 4 and source.dtype in BYTES
@@ -107,7 +107,7 @@ def _is_of_pixels(graph: Graph, node: Node) -> bool:
 
 
 def _pixels_bias(source: Value, result: Value) -> int:
-    """Return what zero points add to the mean of pixels, in float32 as the CPU computes it."""
+    """Return the offset of the mean due to both zero points, in float32 as on the CPU."""
     shift = float32(
         float32(numbers.zero_point(source) * numbers.scale(source)) / numbers.scale(result)
     )
@@ -116,14 +116,14 @@ def _pixels_bias(source: Value, result: Value) -> int:
 
 
 def _shared_out(factor: float, terms: int) -> Multiplier:
-    """Return a factor divided by a number of terms, in so many bits as the CPU keeps."""
+    """Return the multiplier factor / terms, with the precision that the CPU keeps."""
     whole = Multiplier.of(factor)
     bits = min(terms.bit_length() - 1, 32, 31 + whole.shift)
     return Multiplier((whole.number << bits) // terms, whole.shift - bits)
 
 
 class ExactSum(_ExactSums):
-    """SUM: rescaled in float32; as this never falls, by the least sum that gives each result."""
+    """SUM: results are found in a table of least sums, since the CPU's rescaling is monotonic."""
 
     dtypes = QUANTIZED_TYPES
 
@@ -154,7 +154,7 @@ class ExactSum(_ExactSums):
 
 
 def _terms(graph: Graph, node: Node) -> int:
-    """Return how many elements each sum has; a result's shape is not known when it is checked."""
+    """Return the number of elements in each sum, from the input: the result has no shape yet."""
     shape = graph.values[node.inputs[0]].shape
     axes = {axis % len(shape) for axis in constant_list(graph, node.inputs[1])}
     return math.prod(shape[axis] for axis in axes)
@@ -163,7 +163,7 @@ def _terms(graph: Graph, node: Node) -> int:
 def _reals(
     sums: npt.NDArray[np.int64], source: Value, result: Value, terms: int
 ) -> npt.NDArray[np.float32]:
-    """Return sums in steps of the result, as the CPU rounds them on the way."""
+    """Return sums in units of the result's scale, with the CPU's intermediate rounding."""
     scale = np.float32(float32(numbers.scale(source) / numbers.scale(result)))
     zeros = np.float32(-numbers.zero_point(source)) * scale
     found: npt.NDArray[np.float32] = sums.astype(np.float32) * scale
@@ -173,7 +173,7 @@ def _reals(
 def _least_sums(
     wanted: npt.NDArray[np.int64], source: Value, result: Value, terms: int
 ) -> npt.NDArray[np.int32]:
-    """Return for each integer the least sum that is rounded to it, or to more."""
+    """Return for each wanted result the least sum that is rounded to it, or above."""
     low = np.full(wanted.shape, -(2**31), np.int64)
     high = np.full(wanted.shape, 2**31 - 1, np.int64)
     while (low < high).any():

@@ -1,4 +1,4 @@
-"""Quantized nodes that stay on the CPU, whatever their attributes and tensors."""
+"""Quantized nodes that always stay on the CPU, whatever their attributes and tensors are."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _WEIGHTS = BYTES | PACKED_TYPES
 
 
 class Refused(Exact):
-    """What has no exact results.
+    """An op without an exact GPU implementation.
 
-    `reason` says why; `of_floats` why floats with constant bytes have none, if that differs.
+    `reason` explains why; `of_floats` is the reason for dynamic-range quantization, if different.
     """
 
     def __init__(self, reason: str, of_floats: str = "") -> None:

@@ -1,4 +1,4 @@
-"""RESIZE_BILINEAR of stored integers: uint8 in float32, others in fixed point, as the CPU does."""
+"""Quantized RESIZE_BILINEAR: uint8 in float32, other types in fixed point, as on the CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from litegpu.ops.quantized_resize import (
 
 
 class ExactResize(Exact):
-    """Between which pixels those of the result lie, and how near to each, stands in tables."""
+    """RESIZE_BILINEAR by tables with the two source pixels and the weights of each output pixel."""
 
     def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
         self._geometry = geometry
@@ -39,7 +39,7 @@ class ExactResize(Exact):
 
 
 def fixed_point(size: int, out: int, align_corners: bool, half_pixel: bool) -> list[int]:
-    """Return the input coordinate of each output pixel, in 1024ths, as the CPU rounds its steps."""
+    """Return the input coordinate of each output pixel, in 1024ths, rounded as on the CPU."""
     if align_corners and out > 1:
         step = (ONE * (size - 1) + (out - 1) // 2) // (out - 1)
     else:
@@ -48,18 +48,19 @@ def fixed_point(size: int, out: int, align_corners: bool, half_pixel: bool) -> l
 
 
 def _of_integers(size: int, out: int, align_corners: bool, half_pixel: bool) -> tuple[Between, ...]:
-    """Return two indices for each pixel, and what counts of each, in 1024ths."""
+    """Return two source indices for each output pixel, and their weights in 1024ths."""
     found = []
     for coordinate in fixed_point(size, out, align_corners, half_pixel):
         low, high = max(int(coordinate / ONE), 0), min(int((coordinate + ONE - 1) / ONE), size - 1)
         near = coordinate - ONE * low
-        # Steps that were rounded up lead beyond the last pixel: the CPU reads other memory there.
+        # Rounded steps can lead beyond the last pixel, where the CPU reads out of bounds: clamp
+        # them.
         found.append((min(low, size - 1), high, float(ONE - near), float(near)))
     return tuple(found)
 
 
 def _of_floats(size: int, out: int, align_corners: bool, half_pixel: bool) -> tuple[Between, ...]:
-    """Return two indices for each pixel, and what counts of each."""
+    """Return two source indices for each output pixel, and their weights."""
     step = np.float32(scale_of(size, out, align_corners))
     half = np.float32(0.5 if half_pixel else 0)
     coordinates = (np.arange(out, dtype=np.float32) + half) * step - half

@@ -1,4 +1,4 @@
-"""SOFTMAX, LOG_SOFTMAX and L2_NORMALIZATION of bytes, over the last axis."""
+"""Quantized SOFTMAX, LOG_SOFTMAX and L2_NORMALIZATION over the last axis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Reals = npt.NDArray[np.floating[Any]]
 
 
 class ExactRows(Exact):
-    """Rows in proportion to their whole; `geometry` checks the operands as for floats."""
+    """Base of operations that normalize rows; `geometry` checks the operands, as for floats."""
 
     def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
         self._geometry = geometry
@@ -53,15 +53,15 @@ class ExactRows(Exact):
 
     @abstractmethod
     def _attributes(self, graph: Graph, node: Node) -> QuantizedSoftmaxAttributes:
-        """Return what is made of the rows of a checked node."""
+        """Return the attributes of the row kernel for a checked node."""
 
     @abstractmethod
     def _zero(self, zero: int, dtype: DType) -> int:
-        """Return what the CPU stores 0 as in a result, given its zero point."""
+        """Return the stored integer that the CPU uses for 0 in a result with this zero point."""
 
 
 class ExactSoftmax(ExactRows):
-    """SOFTMAX: by a table of exponentials, in float32; of 16 bits in integers."""
+    """SOFTMAX: 8 bits by a table of exponentials in float32, 16 bits in integers."""
 
     def check(self, graph: Graph, node: Node) -> str:
         source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
@@ -91,7 +91,7 @@ class ExactSoftmax(ExactRows):
 
 
 class ExactLogSoftmax(ExactRows):
-    """LOG_SOFTMAX: the logarithm of such a sum, to the last bit; the scale is 1/16."""
+    """LOG_SOFTMAX: bit-exact logarithm of the sum of exponentials; the output scale is 1/16."""
 
     def check(self, graph: Graph, node: Node) -> str:
         return super().check(graph, node) or _another_logarithm()
@@ -106,7 +106,7 @@ class ExactLogSoftmax(ExactRows):
 
 
 class ExactL2Normalization(ExactRows):
-    """L2_NORMALIZATION: in integers, whose scale is 1/128."""
+    """L2_NORMALIZATION in integers; the output scale is 1/128."""
 
     def _attributes(self, graph: Graph, node: Node) -> QuantizedSoftmaxAttributes:
         source = graph.values[node.inputs[0]]
@@ -118,7 +118,7 @@ class ExactL2Normalization(ExactRows):
 
 
 _MOST_TERMS = 2**16
-"""Exponentials of 15 bits whose sum 32 bits hold."""
+"""The maximum number of 15-bit exponentials whose sum fits 32 bits."""
 
 
 def _check_row(channels: int) -> str:
@@ -128,13 +128,13 @@ def _check_row(channels: int) -> str:
 
 
 def _short_multiplier(source: Value, node: Node) -> Multiplier:
-    """Return the multiplier from differences to 65,536ths of 10, down to which e^x is looked up."""
+    """Return the multiplier from stored differences to indices of the e^x table (65,535: 10)."""
     scaled = numbers.float32(numbers.scale(source) * numbers.float32(node.params.get("beta", 1.0)))
     return Multiplier.of(scaled / (10.0 / 65535.0))
 
 
 def _short_exponentials(multiplier: Multiplier) -> tuple[int, ...]:
-    """Return e^x, times 2^15, of what 0 to 65,535 below the maximum stand for."""
+    """Return e^x * 2^15 for stored differences of 0 to 65,535 from the maximum."""
     points = _points(np.exp, 10.0 / 65535.0, 2**15 - 1)
     scaled = requantized(-np.arange(2**16, dtype=np.int64), multiplier)
     places = np.clip(scaled + 2**16 - 1, 0, 2**16 - 1)
@@ -145,16 +145,16 @@ def _short_exponentials(multiplier: Multiplier) -> tuple[int, ...]:
 
 
 def _reciprocals() -> tuple[int, ...]:
-    """Return 1 / (1 + x), times 2^15, at points from 0 to 1."""
+    """Return 1 / (1 + x) * 2^15 at 513 points from 0 to 1."""
     found: list[int] = _points(lambda x: 1.0 / (1.0 + x), 1.0 / 65535.0, -(2**15)).tolist()
     return tuple(found)
 
 
 def _points(function: Callable[[Reals], Reals], scale: float, zero: int) -> Ints:
-    """Return a function at 513 points of all integers of 16 bits, times 2^15.
+    """Return a function * 2^15 at 513 points over the range of 16-bit integers.
 
-    `scale` and `zero` say what the integers stand for. Lines between the points are to be near the
-    function: each point is shifted by half of what they miss in the middle.
+    `scale` and `zero` convert the integers to real numbers. Each point is shifted by half of the
+    interpolation error in the middle of its segment, so that the lines are closer to the function.
     """
     low, high = (scale * (end - zero) for end in numbers.LIMITS[DType.INT16])
     step = (high - low) / 512
@@ -170,20 +170,20 @@ def _points(function: Callable[[Reals], Reals], scale: float, zero: int) -> Ints
 
 
 def _rounded(reals: Reals) -> Reals:
-    """Return the nearest whole numbers, halves away from zero."""
+    """Return the nearest integers, halves away from zero."""
     found: Reals = np.copysign(np.floor(np.abs(reals) + 0.5), reals)
     return found
 
 
 def _exponentials(source: Value, beta: float) -> tuple[float, ...]:
-    """Return the exponentials of what 0 to 255 below the maximum stand for."""
+    """Return the exponentials of stored differences of 0 to 255 from the maximum."""
     factor = np.float32(-numbers.scale(source)) * np.float32(beta)
     found: list[float] = expf(factor * np.arange(256, dtype=np.float32)).tolist()
     return tuple(found)
 
 
 def _another_logarithm() -> str:
-    """Return a reason if the logarithms of this machine's CPU have other last bits."""
+    """Return a reason if the C library of this machine rounds logf differently."""
     if logarithms.known():
         return ""
     return (

@@ -1,7 +1,7 @@
-"""Tables of functions of one byte: what becomes of all 256, in the order of their bits.
+"""Lookup tables of functions of one byte: 256 entries, indexed by the byte's bits.
 
-The CPU's kernels look some of them up, too; others they compute for each element. Functions of 16
-bits are asked of these kernels themselves, for all 65,536 integers.
+Some CPU kernels use such tables, others compute each element. Tables of functions of 16 bits are
+computed by the CPU's own kernels, for all 65,536 integers.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Table = npt.NDArray[Any]
 
 
 def stored(dtype: DType) -> Ints:
-    """Return the integers that a type can hold, in the order of their bits: 0, 1, ... -2, -1."""
+    """Return all integers of a type in the order of their bits: 0, 1, ... -2, -1."""
     bits = np.arange(1 << 8 * dtype.size, dtype=f"uint{8 * dtype.size}")
     return bits.view(dtype.value).astype(np.int64)
 
 
 def by_kernel(node: Node, source: Value, result: Value) -> Table | None:
-    """Return the table of a node of one input, as the CPU's own kernel computes it.
+    """Return the lookup table of a node with one input, computed by the CPU's own kernel.
 
-    What the kernel rejects below zero gets the entry of zero. None where it rejects the node.
+    If the kernel rejects negative numbers, they get the entry of zero. None if it rejects the node.
     """
     params = tuple(sorted(node.params.items()))
     ends = (source.dtype, source.quantization), (result.dtype, result.quantization)
@@ -63,18 +63,18 @@ def _by_kernel(
 
 
 def centred(value: Value) -> Ints:
-    """Return all that a byte can be less the zero point of its value."""
+    """Return all integers of a value's type minus its zero point."""
     return stored(value.dtype) - numbers.zero_point(value)
 
 
 def saturated(found: Ints, value: Value) -> Table:
-    """Return integers, without the zero point of a value, as it stores them."""
+    """Return integers plus the value's zero point, clamped to its type."""
     low, high = numbers.LIMITS[value.dtype]
     return np.clip(found + numbers.zero_point(value), low, high).astype(value.dtype.value)
 
 
 def of_reals(function: Callable[[Floats], Floats]) -> Callable[[Node, Value, Value], Table]:
-    """Return the table of a function of real numbers, which the CPU computes as float32."""
+    """Return a function that builds the table of a real function, in float32 as on the CPU."""
 
     def table(node: Node, source: Value, result: Value) -> Table:
         return _of_reals(function(_reals(source)), result)
@@ -87,7 +87,7 @@ def _reals(value: Value) -> Floats:
 
 
 def _of_reals(found: Floats, result: Value) -> Table:
-    """Return the nearest integers, halves away from zero, as they are stored."""
+    """Return real numbers quantized to the result's type, halves away from zero."""
     with np.errstate(over="ignore"):
         scaled = found * (np.float32(1) / np.float32(numbers.scale(result)))
     ends = np.clip(scaled, -512, 512)  # beyond any byte
@@ -103,12 +103,12 @@ def logistic(numbers: Floats) -> Floats:
 
 
 def elu(numbers: Floats) -> Floats:
-    """Return what is not negative as it is, of all else e^x - 1."""
+    """Return x where it is not negative, e^x - 1 elsewhere."""
     return np.where(numbers < 0, c_library.expm1f(numbers), numbers)
 
 
 def gelu(node: Node, source: Value, result: Value) -> Table:
-    """Return x times the normal distribution function, or what approximates it by tanh."""
+    """Return x times the normal distribution function, or its approximation by tanh."""
     x, half = _reals(source), np.float32(0.5)
     if node.params["approximate"]:
         cubic = x + np.float32(0.044715) * x * x * x
@@ -120,7 +120,7 @@ _TANH_FACTOR = np.float32(math.sqrt(2 / math.pi))
 
 
 def log(node: Node, source: Value, result: Value) -> Table:
-    """Return logarithms; where there are none, the least that is stored."""
+    """Return logarithms; the least stored integer where the logarithm is undefined."""
     reals = _reals(source)
     positive = reals > 0
     low = numbers.LIMITS[result.dtype][0] - numbers.zero_point(result)
@@ -130,7 +130,7 @@ def log(node: Node, source: Value, result: Value) -> Table:
 
 
 def absolute(node: Node, source: Value, result: Value) -> Table:
-    """Return magnitudes, rescaled if the scales differ."""
+    """Return absolute values, rescaled if the scales differ."""
     found = np.abs(centred(source))
     if numbers.scale(source) != numbers.scale(result):
         found = requantized(found, ratio(source, result))
@@ -138,13 +138,13 @@ def absolute(node: Node, source: Value, result: Value) -> Table:
 
 
 def ratio(source: Value, result: Value, factor: float = 1.0) -> Multiplier:
-    """Return the multiplier from one scale, times a factor, to another, in float32."""
+    """Return the multiplier source scale * factor / result scale, computed in float32."""
     scaled = float32(numbers.scale(source) * float32(factor))
     return Multiplier.of(float32(scaled / numbers.scale(result)))
 
 
 def relu(low: float, high: float) -> Callable[[Node, Value, Value], Table]:
-    """Return the table of what keeps real numbers within limits."""
+    """Return a function that builds the table of a clamp to real limits."""
 
     def table(node: Node, source: Value, result: Value) -> Table:
         zero, step = numbers.zero_point(result), numbers.scale(result)
@@ -161,7 +161,7 @@ def relu(low: float, high: float) -> Callable[[Node, Value, Value], Table]:
 
 
 def leaky_relu(node: Node, source: Value, result: Value) -> Table:
-    """Return what is not negative as it is, all else times alpha; each rescaled by itself."""
+    """Return x where it is not negative, alpha * x elsewhere; both have their own multiplier."""
     alpha = float32(node.params["alpha"])
     found, sign = centred(source), -1 if alpha < 0 else 1
     below = requantized(found, ratio(source, result, abs(alpha))) * sign
@@ -169,7 +169,7 @@ def leaky_relu(node: Node, source: Value, result: Value) -> Table:
 
 
 def hard_swish(node: Node, source: Value, result: Value) -> Table:
-    """Return x * relu6(x + 3) / 6, in integers of 16 bits."""
+    """Return x * relu6(x + 3) / 6, computed in 16-bit integers."""
     outer, gate = _swish_multipliers(source, result)
     raised = centred(source) << 7
     before = _high16(raised, outer)
@@ -186,14 +186,14 @@ def hard_swish(node: Node, source: Value, result: Value) -> Table:
 
 
 def check_hard_swish(node: Node, source: Value, result: Value) -> str:
-    """Require a result whose scale is not too fine for the CPU."""
+    """Require a result whose scale is large enough for the CPU."""
     if _swish_multipliers(source, result)[0].shift <= 0:
         return ""
     return "The scale of its result is below that of its input / 128, which the CPU refuses."
 
 
 def _swish_multipliers(source: Value, result: Value) -> tuple[Multiplier, Multiplier]:
-    """Return the multipliers from 7 more bits of the input to the result, and to 3 as 2^15."""
+    """Return two multipliers: from the input * 2^7 to the result, and such that 3 becomes 2^15."""
     fine = float32(numbers.scale(source) / 128)
     third = float32(float32(3) / 2**15)
     outer = Multiplier.of(float32(fine / numbers.scale(result)))
@@ -208,12 +208,12 @@ def _high16(found: Ints, multiplier: Multiplier) -> Ints:
 
 
 def _shift16(found: Ints, bits: int) -> Ints:
-    """Return integers of 16 bits divided by 2^bits; beyond 15 bits just a sign is left."""
+    """Return 16-bit integers / 2^bits; for more than 15 bits only the sign remains."""
     return round_shift(found, bits) if bits < 16 else np.where(found < 0, -1, 1)
 
 
 def rsqrt(node: Node, source: Value, result: Value) -> Table:
-    """Return 1 / sqrt(x); of zero the greatest integer, and of what the CPU refuses: negative x."""
+    """Return 1 / sqrt(x); the greatest integer for 0 and for negatives, which the CPU rejects."""
     scaling = Multiplier.of(1 / root_scale(source, result))
     found = [_rsqrt(int(each), scaling) for each in centred(source)]
     low, high = numbers.LIMITS[result.dtype]
@@ -223,7 +223,7 @@ def rsqrt(node: Node, source: Value, result: Value) -> Table:
 
 
 def root_scale(source: Value, result: Value) -> float:
-    """Return by what the CPU divides an inverse root of stored integers."""
+    """Return the divisor that the CPU applies to the inverse square root of stored integers."""
     return float32(float(np.sqrt(np.float32(numbers.scale(source)))) * numbers.scale(result))
 
 
@@ -236,9 +236,9 @@ def _rsqrt(number: int, scaling: Multiplier) -> int | None:
 
 
 def _inverse_root(number: int) -> tuple[int, int]:
-    """Return 1 / sqrt(number) as a number of 31 bits and a shift to the right after it.
+    """Return 1 / sqrt(number) as a 31-bit integer and a right shift to apply after it.
 
-    Five of Newton's steps, x * (3 - number * x^2) / 2, with 28 bits after the point.
+    It does five Newton steps, x * (3 - number * x^2) / 2, with 28 fraction bits.
     """
     if number == 1:
         return 2**31 - 1, 0
@@ -253,7 +253,7 @@ def _inverse_root(number: int) -> tuple[int, int]:
 
 
 _HALF_ROOT = 1518500250
-"""The square root of 1/2, with 31 bits after the point."""
+"""The square root of 1/2 with 31 fraction bits."""
 
 
 def _saturated32(number: int) -> int:
@@ -261,13 +261,13 @@ def _saturated32(number: int) -> int:
 
 
 def requantize(source: Value, result: Value, up: bool) -> Table:
-    """Return the bytes of one quantization in another; halves go up, or else away from zero."""
+    """Return the table between two quantizations of a type; halves go up, else away from zero."""
     factor = Multiplier.of(numbers.scale(source) / numbers.scale(result))
     return saturated(requantized(centred(source), factor, away=not up), result)
 
 
 def dequantize(source: Value, tail: bool) -> Floats:
-    """Return what bytes stand for: in the body of the CPU's loop, or in its tail."""
+    """Return the real numbers of all bytes, as computed in the loop's body or its `tail`."""
     scale, zero = numbers.scale(source), numbers.zero_point(source)
     if tail:
         return (centred(source) * scale).astype(np.float32)

@@ -1,4 +1,4 @@
-"""TRANSPOSE_CONV of quantized tensors: sums in int32, requantized by channel."""
+"""Quantized TRANSPOSE_CONV: sums in int32, requantized per output channel."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from litegpu.ops.quantized_conv import QuantizedConvAttributes
 from litegpu.ops.quantized_transpose_conv import QUANTIZED_TRANSPOSE_CONV
 
 _BLOCK = 16
-"""Elements of uint8 that the CPU requantizes together."""
+"""Number of uint8 elements that the CPU requantizes as one vector."""
 
 
 class ExactTransposeConv(Exact):
-    """Halves are rounded up in whole blocks, of channels (int8) or of elements (uint8).
+    """TRANSPOSE_CONV: vectors of channels (int8) or elements (uint8) round halves up.
 
-    Elsewhere they are rounded away from zero.
+    The remaining elements round halves away from zero.
     """
 
     def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
@@ -64,12 +64,12 @@ class ExactTransposeConv(Exact):
 
 
 def as_convolution(node: Node) -> Node:
-    """Return a node with its operands in the order of a convolution."""
+    """Return a node with its operands in the order of a CONV_2D."""
     _, weights, image, *bias = node.inputs
     return replace(node, inputs=(image, weights, *bias))
 
 
 def _up_in_blocks(requantize: EpilogueOp, result: Value) -> EpilogueOp:
-    """Return the epilogue op that rounds halves up in all whole blocks of a result."""
+    """Return the epilogue op that rounds halves up in all full vectors of a result."""
     end = result.elements // _BLOCK * _BLOCK
     return EpilogueOp("REQUANTIZE_BODY", requantize.operands[:3], attributes=(("end", end),))

@@ -1,4 +1,4 @@
-"""Operations of one quantized input: each result is looked up in a table."""
+"""Quantized operations of one input: each result is read from a lookup table."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _INT8 = frozenset({DType.INT8})
 
 
 class Lookup(Exact):
-    """A function of one byte, by its table; the result is of the same type.
+    """A function of one 8-bit or 16-bit input as a lookup table; the result has the same type.
 
-    `check_scales` gives a reason why the CPU refuses some. Tables of 16 bits come from its kernel,
-    as do those of bytes that there is no rule for.
+    `check_scales` returns a reason for scales that the CPU rejects. 16-bit tables, and 8-bit tables
+    without a `table` function, are computed by the CPU's own kernel.
     """
 
     def __init__(
@@ -104,4 +104,4 @@ EXACT_UNARY: Mapping[str, Exact] = {
     "SQRT": Lookup(dtypes=_INT8),
     "TANH": Lookup(tables.of_reals(c_library.tanhf), BYTES),
 }
-"""How operations with one input are computed of a quantized one, by their names."""
+"""The exact implementation of each operation with one input, by op name."""

@@ -1,7 +1,7 @@
-"""Sums of products of integers of 16 bits: of the high and of the low byte of each, then joined.
+"""Sums of products of 16-bit integers, computed from the high and low bytes and then combined.
 
-So the kernels for bytes compute them, and no kernel adds up 64 bits. An integer is 256 * high +
-low; the low byte is stored less 128, as a signed one.
+This uses the 8-bit kernels, so no kernel has to accumulate in 64 bits. An integer is 256 * high +
+low; 128 is subtracted from the low byte, which makes it a signed byte.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from litegpu.ops.exact import numbers
 from litegpu.ops.exact.numbers import Multiplier
 
 LOW_ZERO = -128
-"""What the low byte of 0 is stored as."""
+"""The stored low byte of the integer 0."""
 _MOST_TERMS = 2**16
-"""Products of a low byte and a weight whose sum 32 bits hold."""
+"""The maximum number of products of a low byte and a weight whose sum fits 32 bits."""
 MOST_PAIRS = 2**15
-"""Products of two low bytes whose sum 32 bits hold."""
+"""The maximum number of products of two low bytes whose sum fits 32 bits."""
 _LARGEST_BIAS = 2**52
-"""Sums with smaller ones are integers that a double holds."""
+"""Biases below this keep sums within the integers that float64 represents exactly."""
 _LARGEST_SHIFT = 7
-"""Bits by which the CPU shifts sums of 64 bits to the left."""
+"""The maximum left shift that the CPU applies to 64-bit sums."""
 
 
 WIDENED = EpilogueOp(cast_name(INT, DType.INT64))
-"""Makes 64 bits of sums of low bytes."""
+"""Converts sums of low bytes to 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Both bytes of each element of a value, and the nodes that make them."""
+    """The high and low bytes of a 16-bit value, and the nodes that compute them."""
 
     high: Value
     low: Value
@@ -45,7 +45,7 @@ class Bytes:
 
 
 def split(index: int, value: Value, new_value: NewValue) -> Bytes:
-    """Return the bytes of a value of INT16, on which node number `index` works."""
+    """Return the high and low bytes of an INT16 value; the nodes belong to node number `index`."""
     if value.data is not None:
         array = np.asarray(value.data)
         constants = (array >> 8).astype(np.int8), ((array & 255) - 128).astype(np.int8)
@@ -66,19 +66,19 @@ def split(index: int, value: Value, new_value: NewValue) -> Bytes:
 
 
 def check_terms(terms: int, most: int = _MOST_TERMS) -> str:
-    """Require sums of few enough products."""
+    """Return a reason if a sum has too many products."""
     return "" if terms <= most else f"Its sums have {terms} products of INT16, at most {most} fit."
 
 
 def check_bias(bias: Value | None) -> str:
-    """Require a bias with which sums are integers that a double holds."""
+    """Return a reason if the bias makes sums too large for float64 to represent exactly."""
     if bias is None or np.abs(np.asarray(bias.data, np.float64)).max(initial=0) < _LARGEST_BIAS:
         return ""
     return f"The bias, tensor {bias.id}, has elements of 2^52 or more."
 
 
 def check_multiplier(multiplier: Multiplier) -> str:
-    """Require a multiplier that the CPU applies to sums of 64 bits."""
+    """Return a reason if the CPU cannot apply the multiplier to 64-bit sums."""
     if multiplier.shift <= _LARGEST_SHIFT:
         return ""
     return (
@@ -88,14 +88,14 @@ def check_multiplier(multiplier: Multiplier) -> str:
 
 
 def check_factor(factor: float) -> str:
-    """Require a factor for which a product with a sum of 64 bits is no extreme number."""
+    """Return a reason if the product of the factor and a 64-bit sum could overflow or underflow."""
     if 2.0**-60 < factor < 2.0**20:
         return ""
     return f"Its scales lie so far apart that sums are multiplied by {factor:g}."
 
 
 def long_sums(high: int, new_value: NewValue, bias: Value | None) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue ops that make sums of 64 bits of those of low bytes."""
+    """Return the epilogue ops that combine high-byte and low-byte sums into 64-bit sums."""
     joined = (WIDENED, weighted(high, 2**8))
     if bias is None:
         return joined
@@ -109,9 +109,9 @@ def weighted(sums: int, weight: int) -> EpilogueOp:
 
 
 def requantize_long(new_value: NewValue, multipliers: Sequence[Multiplier]) -> EpilogueOp:
-    """Return the epilogue op that brings sums of 64 bits to the scale of the result.
+    """Return the epilogue op that rescales 64-bit sums to the scale of the result.
 
-    The CPU keeps 15 bits of a multiplier.
+    It keeps 15 bits of each multiplier, as the CPU does.
     """
     short = [min((each.number + (1 << 15)) >> 16, 2**15 - 1) for each in multipliers]
     shifts = [15 - each.shift for each in multipliers]
@@ -120,13 +120,13 @@ def requantize_long(new_value: NewValue, multipliers: Sequence[Multiplier]) -> E
 
 
 def round_product(new_value: NewValue, factors: Sequence[float]) -> EpilogueOp:
-    """Return the epilogue op that multiplies sums of 64 bits by doubles, and rounds them."""
+    """Return the epilogue op that multiplies 64-bit sums by float64 factors and rounds."""
     bits = [struct.unpack("<q", struct.pack("<d", factor))[0] for factor in factors]
     return EpilogueOp("ROUND_PRODUCT", (_longs(bits, new_value),))
 
 
 def _longs(elements: Sequence[int], new_value: NewValue) -> int:
-    """Return a constant of int64 with an element for each channel; one if all are alike."""
+    """Return an int64 constant with an element for each channel; a single one if all are equal."""
     alike = len(set(elements)) == 1
     array = np.array(elements[0] if alike else elements, np.int64)
     return new_value(array.shape, array, dtype=DType.INT64)
