@@ -130,6 +130,17 @@ def test_keys_that_lie_the_other_way_round(across: bool, shared: bool) -> None:
     assert node.attributes.across == (False, False, False, False)
 
 
+def test_values_that_lie_the_other_way_round() -> None:
+    builder = GraphBuilder()
+    query, key, value = (builder.input(*HEADS, *size) for size in ((5, 8), (7, 8), (8, 7)))
+    ways = (False, True)
+    scores = matmul(builder, query, key, (*HEADS, 5, 7), transposed=ways)
+    result = matmul(builder, softmax(builder, scores), value, (*HEADS, 5, 8), transposed=ways)
+    move, node = applied(fuse_attention, builder.graph(result)).graph.nodes
+    assert (move.op, move.inputs, node.op) == ("INDEX_MAP", (value,), ATTENTION)
+    assert node.inputs == (query, key, *move.outputs)
+
+
 def test_heads_that_are_rows_of_a_batch() -> None:
     builder = GraphBuilder()
     sources = [builder.input(2, tokens, 3, 8) for tokens in (5, 7, 7)]
@@ -338,7 +349,7 @@ def _deep(builder: GraphBuilder) -> Graph:
         (_other_side, "not read by one product alone, as its first operand"),
         (_activated, "more is done with what it makes"),
         (_broadcast, "queries or scores are broadcast"),
-        (_queries_turned, "queries or values lie the other way round"),
+        (_queries_turned, "queries or scores lie the other way round"),
         (_keys_of_batches, "keys or values are broadcast to batches"),
         (_integers, "not all values are float32"),
         (_many_dimensions, "values have more than 4 dimensions"),

@@ -41,6 +41,7 @@ from litegpu.passes.sink_permutations import sink_permutations
 from litegpu.passes.slices_before_transpose import slices_before_transpose
 from litegpu.passes.slices_into_gather import slices_into_gather
 from litegpu.passes.slices_into_index_map import slices_into_index_map
+from litegpu.passes.softmax_before_values import softmax_before_values
 from litegpu.passes.split_epilogues import split_epilogues
 
 BEFORE_NORMALIZE: tuple[Pass, ...] = (
@@ -58,6 +59,8 @@ BEFORE_NORMALIZE: tuple[Pass, ...] = (
     # Before the two below, which look for products of matrices.
     rows_into_matrices,
     scales_after_products,
+    # Before regroup_matrices, which looks for a softmax as the first operand.
+    softmax_before_values,
     # Masks of scores then have as many dimensions as the scores.
     regroup_matrices,
 )

@@ -86,8 +86,8 @@ def _obstacle(
         return "not all values are float32"
     if any(len(graph.values[v].shape) > 4 for v in values):
         return "values have more than 4 dimensions"
-    if first.attributes.transposed[0] or last.attributes.transposed != (False, False):
-        return "queries or values lie the other way round"
+    if first.attributes.transposed[0] or last.attributes.transposed[0]:
+        return "queries or scores lie the other way round"
     return ""
 
 
@@ -109,15 +109,17 @@ def _sources(
     graph: Graph, first: Node, last: Node, producers: Mapping[int, Node]
 ) -> list[_Found] | None:
     """Return what queries, keys and values are read from; None if one cannot be read."""
-    query, key = first.inputs
     outer, heads, rows, keys = graph.values[first.outputs[0]].shape4
     source = partial(_source, graph, producers, (outer, heads))
-    turned = not first.attributes.transposed[1]
-    of_keys = source(key, keys, turned)
-    if of_keys is None and turned:
-        lying = source(key, graph.values[key].shape4[2])
-        of_keys = lying and replace(lying, turned=True)
-    found = [source(query, rows), of_keys, source(last.inputs[1], keys)]
+    found = [source(first.inputs[0], rows)]
+    products = ((first, not first.attributes.transposed[1]), (last, last.attributes.transposed[1]))
+    for node, turned in products:
+        value = node.inputs[1]
+        of_keys = source(value, keys, turned)
+        if of_keys is None and turned:
+            lying = source(value, graph.values[value].shape4[2])
+            of_keys = lying and replace(lying, turned=True)
+        found.append(of_keys)
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else None
 

@@ -35,8 +35,9 @@ def fuse_elementwise(graph: Graph) -> PassResult:
         if not found:
             edit.declined.append(f"{label(node)} ({_names(node)}): no kernel before it is free")
             continue
-        # The later of two producers, so that the earlier one is not delayed.
-        source, producer, reader = max(found, key=lambda each: each[0])
+        # A product, which attention may need whole; else the later of two producers, so that the
+        # earlier one is not delayed.
+        source, producer, reader = max(found, key=lambda e: (e[1].op == "BATCH_MATMUL", e[0]))
         # The fused node takes the epilogue op's position, where its other operands are available.
         edit.nodes[position] = replace(
             producer,

@@ -1,0 +1,46 @@
+"""Multiplies what a softmax gives by values, not transposed values by what it gives.
+
+Sums over named axes (einsum) become products of [depth, keys] and [queries, keys], whose results
+are [depth, queries]. The exchanged product is the one that attention has; the transpose after it
+merges with that of the heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from litegpu.graph import DType, Graph
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
+
+
+def softmax_before_values(graph: Graph) -> PassResult:
+    """Exchange the operands of each product that reads a softmax as its second one, transposed."""
+    edit = Editor(graph)
+    producers, consumers = graph.producers(), graph.consumers()
+    for position, node in enumerate(graph.nodes):
+        if node.op != "BATCH_MATMUL" or not node.params["adj_y"]:
+            continue
+        values, weights = node.inputs
+        softmax = producers.get(weights)
+        result = graph.values[node.outputs[0]]
+        if softmax is None or softmax.op != "SOFTMAX" or result.dtype is not DType.FLOAT32:
+            continue
+        if only_consumer(weights, consumers, graph.outputs) is None:
+            edit.declined.append(f"{label(node)}: others read {label(softmax)}, too")
+            continue
+        *lead, rows, columns = result.shape
+        product = edit.new_value(result, shape=(*lead, columns, rows))
+        params = {**node.params, "adj_x": False, "adj_y": not node.params["adj_x"]}
+        edit.insert_before(
+            position,
+            replace(node, inputs=(weights, values), outputs=(product,), params=params),
+        )
+        order = np.array([*range(len(lead)), len(lead) + 1, len(lead)], np.int32)
+        turned = edit.new_constant(f"litegpu_turned_{node.index}", order)
+        edit.nodes[position] = replace(
+            node, op="TRANSPOSE", version=1, inputs=(product, turned), params={}
+        )
+        edit.applied.append(f"{label(softmax)} before {label(node)}")
+    return edit.result()
