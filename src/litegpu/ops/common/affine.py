@@ -1,4 +1,4 @@
-"""Epilogue ops that scale and shift channels by constants, and weights with them folded in."""
+"""Affine epilogue ops (scale and shift per channel), and weights with them folded in."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from litegpu.ops.common.window import DepthwiseAttributes, Window
 Doubles = npt.NDArray[np.float64]
 
 _SMALLEST = 2.0**-14
-"""The smallest number that half represents with all its digits."""
+"""The smallest normal half: smaller numbers lose precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """x * factor + shift, with one number of each per channel."""
+    """x * factor + shift, with a factor and a shift for each channel."""
 
     factor: Doubles
     shift: Doubles
@@ -30,7 +30,7 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """Weights in their own shape, and a bias [O]."""
+    """Weights in their original shape, and a bias [O]."""
 
     weights: Doubles
     bias: Doubles
@@ -88,7 +88,7 @@ def _output_axis(node: Node) -> int:
 
 
 def after(node: Node, operands: Operands, affine: Affine) -> Operands:
-    """Return the operands that include a scale and shift of the node's result."""
+    """Return operands that include an affine op on the node's result."""
     axes = [1] * operands.weights.ndim
     axes[_output_axis(node)] = -1
     return Operands(
@@ -97,7 +97,7 @@ def after(node: Node, operands: Operands, affine: Affine) -> Operands:
 
 
 def before(node: Node, operands: Operands, affine: Affine) -> Operands:
-    """Return the operands that include a scale and shift of the node's unpadded input."""
+    """Return operands that include an affine op on the node's unpadded input."""
     if isinstance(node.attributes, DepthwiseAttributes):
         repeats = operands.weights.shape[3] // affine.factor.size
         factor, shift = (np.repeat(each, repeats) for each in (affine.factor, affine.shift))
@@ -114,7 +114,7 @@ def before(node: Node, operands: Operands, affine: Affine) -> Operands:
 
 
 def obstacle(node: Node, old: Operands, new: Operands) -> str:
-    """Return why new operands cannot replace the old ones, or an empty text."""
+    """Return why new operands cannot replace the old ones; an empty text if they can."""
     if not all(
         np.all(np.abs(each) <= np.finfo(np.float32).max) for each in (new.weights, new.bias)
     ):

@@ -1,4 +1,4 @@
-"""Which values of an operation's attributes are handled, where it says nothing else itself."""
+"""The supported values of attributes, for ops that do not declare their own."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ USUAL: Mapping[str, Values] = {
 
 
 def values(op: Op, name: str) -> Values:
-    """Return which values of an attribute of `op` are handled; docs/ops.md shows them."""
+    """Return the supported values of an attribute of `op`, as shown in docs/ops.md."""
     return op.accepts.get(name) or USUAL.get(name) or Values()

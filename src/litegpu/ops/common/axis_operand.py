@@ -15,7 +15,7 @@ def axis_of(graph: Graph, node: Node) -> int:
 
 
 def check_axis(graph: Graph, node: Node) -> str:
-    """Require a computed input and a constant axis with no more elements than floats can count."""
+    """Require a computed input and a constant axis of at most 2^24 elements."""
     return checks.first_of(
         checks.input_count(node, 2, 2),
         checks.operands(graph, node, (1,)),

@@ -1,4 +1,4 @@
-"""Recurrent layers that run over a sequence in both directions: two layers of one direction."""
+"""Bidirectional recurrent layers, computed as two unidirectional layers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from litegpu.ops.common import checks, facts
 from litegpu.ops.concatenation import ConcatAttributes
 
 REVERSE = "reverse"
-"""The parameter of a layer of one direction that tells that its last step is the first."""
+"""The parameter of a unidirectional layer that makes it process the sequence backward."""
 
 
 @dataclass(frozen=True, slots=True)
 class Direction:
     """The positions of a direction's operands.
 
-    The first of `operands` are the input weights; those of `auxiliary` are as many, for the
-    auxiliary input.
+    `operands` begins with the input weights; `auxiliary` has the weights of the auxiliary input,
+    one for each of these.
     """
 
     title: str
@@ -32,7 +32,7 @@ class Direction:
 
 
 class Bidirectional(Op):
-    """A layer over a sequence in both directions, computed as two layers of one direction."""
+    """A bidirectional recurrent layer, computed as two unidirectional layers."""
 
     max_version = 3
 
@@ -44,9 +44,10 @@ class Bidirectional(Op):
         auxiliary: int,
         backward_data: Callable[[Node], int],
     ) -> None:
-        """Take the layer of one direction, and where the operands are.
+        """Create the op from the unidirectional op and the positions of its operands.
 
-        `backward_data` tells which input runs backward where the auxiliary one has no weights.
+        `backward_data` returns the input of the backward direction if the auxiliary input has no
+        weights.
         """
         self.name = name  # type: ignore[misc]
         self.accepts = one_way.accepts  # type: ignore[misc]
@@ -113,7 +114,7 @@ class Bidirectional(Op):
         return [self._one_way.infer(graph, self._view(node, each))[0] for each in self._directions]
 
     def _view(self, node: Node, direction: Direction) -> Node:
-        """Return a direction of a node as a layer of its own."""
+        """Return one direction of a node as a node of the unidirectional op."""
         backward = direction is self._directions[1]
         data = 0
         if backward and _operand(node, self._auxiliary) != ABSENT and not self._is_linked(node):
@@ -128,7 +129,7 @@ class Bidirectional(Op):
         )
 
     def _is_linked(self, node: Node) -> bool:
-        """Whether both directions read the auxiliary input, by weights of its own."""
+        """Whether both directions read the auxiliary input with weights for it."""
         return any(_operand(node, p) != ABSENT for p in self._weights_of_auxiliary())
 
     def _weights_of_auxiliary(self) -> Sequence[int]:
@@ -137,9 +138,9 @@ class Bidirectional(Op):
     def _joined(
         self, graph: Graph, node: Node, new_value: NewValue
     ) -> tuple[Graph, Node, list[Node]]:
-        """Return a node whose auxiliary input, if it has weights, is a part of its input.
+        """Return a node whose auxiliary input, if it has weights, is concatenated to its input.
 
-        The graph has the new values; the nodes that make them come last.
+        The returned graph contains the new values; the returned nodes compute them.
         """
         if not self._is_linked(node):
             return graph, node, []
@@ -171,9 +172,9 @@ class Bidirectional(Op):
         return f"{direction.title}, as {self._one_way.name}: {reason}" if reason else ""
 
     def _check_auxiliary(self, graph: Graph, node: Node) -> str:
-        """Require an auxiliary input of the input's shape; with weights, of any number of channels.
+        """Require an auxiliary input of the input's shape; with weights, its channel count is free.
 
-        Weights are there for all input weights, or for none.
+        Auxiliary weights must exist for all input weights, or for none.
         """
         if not self._is_linked(node) and node.inputs[self._auxiliary] == ABSENT:
             return ""

@@ -1,8 +1,8 @@
-"""Tensors of types that kernels lack, as others of the same bits.
+"""Represents types without kernels as other types with the same bits.
 
-Complex tensors are floats: real and imaginary parts alternate along the last dimension. Types that
-are only moved are integers of their size. So nothing changes where a partition begins or ends.
-Floats whose bits are read are never stored as half.
+A complex tensor becomes a float tensor whose last axis alternates real and imaginary parts. Types
+that are only moved become integers of the same size. The bytes of a partition's inputs and
+outputs do not change. Floats whose bits are read are never stored as half.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from litegpu.ops.common.types import VIEWED_AS
 
 
 def bit_view(graph: Graph) -> Graph:
-    """Return a partition without complex tensors, and without those of types that are only moved.
+    """Return a partition in which complex and move-only types are replaced by floats and integers.
 
-    The floats of complex tensors are never stored as half, nor are those whose bits are read.
+    Floats of complex tensors, and floats whose bits are read, are marked as never stored as half.
     """
     views = {v: _view(value) for v, value in graph.values.items()}
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""Operations on two inputs that are broadcast to one shape as in NumPy."""
+"""Operations on two inputs with NumPy broadcasting."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_slopes(graph: Graph, node: Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Inputs that kernels can broadcast to the output, and the nodes around the operation."""
+    """Inputs in shapes that kernels can broadcast, and the nodes before and after the operation."""
 
     inputs: Sequence[int]
     output: int
@@ -43,16 +43,16 @@ class Fitted:
     after: Sequence[Node] = ()
 
     def around(self, node: Node) -> Sequence[Node]:
-        """Return all nodes, including the operation's own, which writes `output`."""
+        """Return all nodes in order, including `node` itself, which writes `output`."""
         return (*self.before, replace(node, outputs=(self.output,)), *self.after)
 
 
 def fitted(graph: Graph, node: Node, new_value: NewValue) -> Fitted:
     """Return inputs that kernels can broadcast to the output.
 
-    Kernels treat all dimensions but the last three as one, which an input must have completely or
-    not at all. If an input has some of them, adjacent dimensions with the same broadcasting are
-    merged; if too many remain, the input is repeated.
+    Kernels treat all axes but the last three as a single axis, in which an input is either complete
+    or broadcast as a whole. If an input has only some of these axes, adjacent axes with the same
+    broadcasting are merged; if too many remain, the input is materialized by repetition.
     """
     wanted = graph.values[node.outputs[0]].shape
     outer = max(len(wanted) - 3, 0)
@@ -81,9 +81,9 @@ def fitted(graph: Graph, node: Node, new_value: NewValue) -> Fitted:
 
 
 def running_input(graph: Graph, node: Node, first: int = 0) -> int:
-    """Return the index of the running value: a computed input, of the output's shape if any.
+    """Return the position of the running input: a computed one, preferably of the output's shape.
 
-    Inputs before the `first` one are chosen only if there is no other.
+    Inputs before position `first` are chosen only if no other input is suitable.
     """
     shape = graph.values[node.outputs[0]].shape
     order: list[int] = [*range(first, len(node.inputs)), *range(first)]
@@ -93,5 +93,5 @@ def running_input(graph: Graph, node: Node, first: int = 0) -> int:
 
 
 def listed(shape: Shape) -> str:
-    """Return a shape in the format of reasons."""
+    """Return a shape in the format used in reasons."""
     return f"[{','.join(map(str, shape))}]"

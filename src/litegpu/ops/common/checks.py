@@ -1,4 +1,4 @@
-"""Checks that several ops share. Each returns a reason, or an empty text when all is well."""
+"""Checks shared by several ops; each returns a reason, or an empty text if the node passes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from litegpu.ops.common.types import FLOATS, Types, joined
 
 MAX_RANK = 8
 MAX_ELEMENTS = 2**31 - 1
-"""Kernels index with 32-bit integers, whose rows may be padded to 8 channels."""
+"""Maximum number of elements: kernels use 32-bit indices, and rows may be padded to 8 channels."""
 
 FUSED_ACTIVATIONS = ("none", "relu", "relu_n1_to_1", "relu6", "tanh", "sigmoid")
 READABLE_CONSTANTS = (DType.FLOAT32, DType.FLOAT16)
 
 
 def version(node: Node, highest: int) -> str:
-    """Refuse versions whose meaning is not known here."""
+    """Require an op version whose meaning is known."""
     if node.version <= highest:
         return ""
     return f"Max version supported: {highest}. Requested version {node.version}."
 
 
 def operands(graph: Graph, node: Node, runtime: tuple[int, ...], outputs: int = 1) -> str:
-    """Require one of the given numbers of runtime inputs, and a number of outputs."""
+    """Require one of the given counts of runtime inputs, and the given number of outputs."""
     count = sum(not graph.values[v].is_constant for v in node.inputs if v != ABSENT)
     if count not in runtime:
         wanted = " or ".join(map(str, runtime))
@@ -39,7 +39,7 @@ def operands(graph: Graph, node: Node, runtime: tuple[int, ...], outputs: int = 
 
 
 def input_count(node: Node, lowest: int, highest: int) -> str:
-    """Require a number of input slots that the op's signature allows."""
+    """Require a number of inputs from `lowest` to `highest`, as in the op's signature."""
     if lowest <= len(node.inputs) <= highest:
         return ""
     wanted = str(lowest) if lowest == highest else f"{lowest} to {highest}"
@@ -47,14 +47,14 @@ def input_count(node: Node, lowest: int, highest: int) -> str:
 
 
 def unscaled(graph: Graph, node: Node) -> str:
-    """Require that no stored integers are seen as real numbers: the CPU ignores their scales."""
+    """Reject quantized tensors, for ops in which the CPU ignores scales."""
     values = [graph.values[v] for v in (*node.inputs, *node.outputs)]
     seen = [each.id for each in values if each.dtype is DType.FLOAT32 and each.quantization]
     return f"tensor {seen[0]} has a scale, which this operation ignores." if seen else ""
 
 
 def activation(node: Node) -> str:
-    """Require a fused activation that a kernel can apply."""
+    """Require a fused activation that kernels support."""
     found = node.params.get("activation", "none")
     if found in FUSED_ACTIVATIONS:
         return ""
@@ -62,9 +62,9 @@ def activation(node: Node) -> str:
 
 
 def shapes(graph: Graph, node: Node, may_be_empty: Collection[int] = ()) -> str:
-    """Require tensors of at most `MAX_RANK` dimensions and of a sane size.
+    """Require tensors of at most `MAX_RANK` axes, with at least one element and not too many.
 
-    `may_be_empty` are the positions of inputs that may be constants without elements.
+    `may_be_empty` has the positions of inputs that may be constants without elements.
     """
     for position, v in enumerate((*node.inputs, *node.outputs)):
         if v == ABSENT or (
@@ -79,7 +79,7 @@ def shapes(graph: Graph, node: Node, may_be_empty: Collection[int] = ()) -> str:
 
 
 def size(tensor: int, shape: Shape) -> str:
-    """Require a tensor of at most `MAX_RANK` dimensions and of a sane size."""
+    """Require a tensor of at most `MAX_RANK` axes, with at least one element and not too many."""
     if len(shape) > MAX_RANK:
         return (
             f"OP is supported, but tensor type/shape isn't compatible: tensor {tensor} has "
@@ -100,7 +100,7 @@ def operand(
     what: str,
     dtypes: Sequence[DType] = READABLE_CONSTANTS,
 ) -> str:
-    """Require input `position` to be computed, or a constant that holds floats (or `dtypes`)."""
+    """Require that input `position` is computed, or a constant of floats (or of `dtypes`)."""
     if len(node.inputs) <= position or node.inputs[position] == ABSENT:
         return f"{what} (input {position}) is missing."
     value = graph.values[node.inputs[position]]
@@ -110,7 +110,7 @@ def operand(
 
 
 def computed(graph: Graph, node: Node, position: int, what: str) -> str:
-    """Require input `position` not to be a constant."""
+    """Require that input `position` is not a constant."""
     reason = operand(graph, node, position, what)
     if not reason and graph.values[node.inputs[position]].is_constant:
         reason = f"{what} (input {position}) is constant; only computed ones are handled."
@@ -118,7 +118,7 @@ def computed(graph: Graph, node: Node, position: int, what: str) -> str:
 
 
 def constant(graph: Graph, node: Node, position: int, what: str, rule: Types = FLOATS) -> str:
-    """Require input `position` to be a constant that holds floats; `rule` may allow other types."""
+    """Require that input `position` is a float constant; `rule` may allow other types."""
     reason = operand(graph, node, position, what, (*READABLE_CONSTANTS, *rule.dtypes))
     if not reason and not graph.values[node.inputs[position]].is_constant:
         reason = f"{what} (input {position}) must be constant, but it is computed at run time."
@@ -126,7 +126,7 @@ def constant(graph: Graph, node: Node, position: int, what: str, rule: Types = F
 
 
 def constants(graph: Graph, node: Node, what: str, rule: Types = FLOATS) -> str:
-    """Require of every input that it is computed, or a constant that holds floats.
+    """Require that every input is computed, or a float constant.
 
     `rule` may allow other types.
     """
@@ -143,9 +143,9 @@ def integers(
     constant: bool = True,
     kinds: Sequence[DType] = (DType.INT32, DType.INT64),
 ) -> str:
-    """Require input `position` to hold integers, and by default to be a constant.
+    """Require that input `position` has integers and, by default, is a constant.
 
-    The CPU's kernels that treat any type as int32 get other `kinds`.
+    `kinds` are the accepted types; other types are for ops whose CPU kernels read them as int32.
     """
     if len(node.inputs) <= position or node.inputs[position] == ABSENT:
         return f"{what} (input {position}) is missing."
@@ -158,9 +158,9 @@ def integers(
 
 
 def axis(graph: Graph, value: int, number: int, added: int = 0) -> str:
-    """Require the number of a dimension of a value, counted from the front or back.
+    """Require an axis number that is valid for a value: -rank to rank - 1.
 
-    `added` counts the dimensions that the value is about to get.
+    `added` is the number of axes by which the op increases the rank.
     """
     rank = len(graph.values[value].shape) + added
     if -rank <= number < rank:
@@ -169,7 +169,7 @@ def axis(graph: Graph, value: int, number: int, added: int = 0) -> str:
 
 
 def constant_axis(graph: Graph, node: Node, position: int, of: int = 0, added: int = 0) -> str:
-    """Require input `position`, a constant, to hold one axis of input `of`."""
+    """Require that constant input `position` holds one axis of input `of`."""
     numbers = np.ravel(np.asarray(graph.values[node.inputs[position]].data))
     if numbers.size != 1:
         return f"The axis (input {position}) has {numbers.size} elements instead of one."
@@ -177,7 +177,7 @@ def constant_axis(graph: Graph, node: Node, position: int, of: int = 0, added: i
 
 
 def equal_shapes(graph: Graph, node: Node) -> str:
-    """Require inputs of one shape."""
+    """Require that all inputs have the same shape."""
     shapes = {graph.values[v].shape for v in node.inputs}
     return "" if len(shapes) == 1 else f"The shapes {sorted(map(list, shapes))} are not equal."
 
@@ -189,10 +189,10 @@ def weighted(
     check_shapes: Callable[[Graph, Node], str],
     image: int = 0,
 ) -> str:
-    """Require a computed image (input `image`), weights (input 1) and a known activation.
+    """Require a computed image (input `image`), weights (input 1) and a supported activation.
 
-    One more input is an optional bias. `check_shapes` looks at shapes and bias once all of that
-    holds.
+    A third input is an optional bias. `check_shapes` checks the shapes and the bias; it is called
+    last.
     """
     least = max(image, 1) + 1
     return first_of(
@@ -206,7 +206,7 @@ def weighted(
 
 
 def states(graph: Graph, node: Node, positions: tuple[int, ...], shape: Shape) -> str:
-    """Require states (computed inputs that the node changes) of a shape, read by it alone."""
+    """Require states of a shape: computed inputs that the node updates and that only it reads."""
     for position in positions:
         reason = computed(graph, node, position, "The state")
         if reason:
@@ -229,7 +229,7 @@ def states(graph: Graph, node: Node, positions: tuple[int, ...], shape: Shape) -
 def first_of(*reasons: str | Callable[[], str]) -> str:
     """Return the first reason that is not empty.
 
-    What rests on the checks before it is given as a function, called when those found nothing.
+    A check that depends on earlier ones is passed as a function, and called only if these passed.
     """
     for given in reasons:
         reason = given if isinstance(given, str) else given()

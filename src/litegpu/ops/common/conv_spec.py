@@ -1,4 +1,4 @@
-"""The spec of a dense sum over channels, for all its implementations."""
+"""The spec of a convolution or matrix product with weights, for all its implementations."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from litegpu.ops.common.weights import Floats, Weights
 from litegpu.ops.common.window import Window
 
 FEWEST = 8
-"""Channels that fill half an instruction: the idle half then costs less than another launch."""
+"""Number of channels that fill half an instruction: an idle half costs less than another launch."""
 MANY_ROWS = 4096
-"""Number of pixels from which on other kernels are slower even if most columns of a tile are empty.
+"""Number of pixels from which other kernels are slower even if most columns of a tile are empty.
 """
 SHORTEST_SUM = 16
-"""Inputs that one instruction sums."""
+"""Number of input channels that one instruction sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """A convolution computed on the fly as the image of a depthwise one."""
+    """A convolution that is computed on the fly, as the image of a depthwise convolution."""
 
     window: Window
     weights: Floats
@@ -36,25 +36,25 @@ class Expand:
 
 @dataclass(frozen=True, slots=True)
 class Depthwise:
-    """A depthwise convolution computed on the fly as the operand of a pointwise one."""
+    """A depthwise convolution that is computed on the fly, as the input of a pointwise one."""
 
     window: Window
     taps: Floats | None
-    """Weights [kh, kw, channels]; None: it is a mean over the window."""
+    """Weights [kh, kw, channels]; None for a mean over the window."""
     bias: Floats | None
     epilogue: tuple[EpilogueOp, ...]
     shape: tuple[int, int, int, int]
     """Its output [N, H, W, C]."""
     expand: Expand | None = None
-    """The convolution that computes its image, if that is not in memory."""
+    """The convolution that computes its image on the fly; None if the image is in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConvSpec:
-    """A convolution, or a product with one matrix: a window of 1x1 over its rows.
+    """A convolution, or a product with one matrix: a 1x1 window over the rows.
 
-    `image`: the window moves over H and W; the rows of a matrix have neither. `depthwise` computes
-    the operand of a pointwise convolution from `src`.
+    `image`: whether there are axes H and W for the window; matrix rows have neither. If there is a
+    `depthwise` convolution, it computes the input of this pointwise convolution from `src`.
     """
 
     src: Storage
@@ -75,8 +75,8 @@ class ConvSpec:
     def keeps_rows(self) -> bool:
         """Whether output pixel p reads only pixel p of `src`.
 
-        A part of an output, or one whose zeros at the edges are not in memory, may have another
-        height or width than its input.
+        The sizes differ if only a part of an output is computed, or if zero padding at the edges is
+        not stored.
         """
         same = not self.image or self.dst.shape[:3] == self.src.shape[:3]
         return self.window.pointwise and same
@@ -87,7 +87,7 @@ class ConvSpec:
         return rounding_pays(self.flops)
 
     def may_round(self, target: Target) -> bool:
-        """Whether float32 values may be rounded to half."""
+        """Whether the policy allows rounding float32 values to half."""
         return target.policy.may_round(self.flops // self.weights.siblings)
 
     @property
@@ -95,7 +95,7 @@ class ConvSpec:
         return 2 * self.dst.rows * self.weights.elements
 
     def obstacle(self, target: Target) -> str:
-        """Return the reason why no kernel computes it on tensor cores, or ""."""
+        """Return why tensor cores cannot be used; an empty text if they can."""
         if not target.model.tensor_cores:
             return "the device has no tensor cores"
         if self.weights.array is None:
@@ -114,5 +114,5 @@ class ConvSpec:
 
 
 def pixels_of(shape: tuple[int, int, int, int]) -> int:
-    """Return the pixels of all images of a shape [N, H, W, C]."""
+    """Return the number of pixels of all images of a shape [N, H, W, C]."""
     return math.prod(shape[:3])

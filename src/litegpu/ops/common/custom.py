@@ -8,7 +8,7 @@ from litegpu.ops.base import Op, facts_of, registered
 
 
 def add_custom(op: Op, replace: bool) -> str:
-    """Register a user's operation; return why it cannot be, or an empty text."""
+    """Register a user's operation; return why that is not possible, or an empty text."""
     there = registered(op.name)
     if there is not None and not there.code:
         return "it is litegpu's own. Use another name."
@@ -19,7 +19,7 @@ def add_custom(op: Op, replace: bool) -> str:
 
 
 def custom_code(graph: Graph) -> list[tuple[str, str]]:
-    """Return name and code of each user's operation in a graph, sorted, for the cache."""
+    """Return (name, code) of each user's operation in a graph, sorted, for the cache."""
     found = {(node.op, facts_of(node.op).code) for node in graph.nodes}
     for node in graph.nodes:
         for inner in node.graphs:

@@ -19,12 +19,12 @@ Integers = npt.NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DepthwiseSpec:
-    """A convolution in which each input channel has `multiplier` output channels.
+    """A depthwise convolution: each input channel has `multiplier` output channels.
 
-    For stored integers, `input_zero` and the zero point of the weights are subtracted, from
-    constant weights in advance; pixels outside the image then count as 0, as for floats. Constant
-    weights [kh, kw, O] are `taps`; computed ones [1, kh, kw, O] are the value `computed`. `bias`
-    [O] is None if there is none, or if it is computed: then it is a separate epilogue op.
+    For quantized tensors, `input_zero` and the weights' zero point are subtracted; for constant
+    weights in advance. Pixels outside the image then count as 0, as for floats. Constant weights
+    [kh, kw, O] are `taps`; computed weights [1, kh, kw, O] are the value id `computed`. `bias` [O]
+    is None if there is none, or if it is computed and therefore a separate epilogue op.
     """
 
     src: Storage
@@ -41,12 +41,12 @@ class DepthwiseSpec:
 
     @property
     def of_integers(self) -> bool:
-        """Whether stored integers are multiplied, whose sums are int32 and wrap."""
+        """Whether it multiplies stored integers; sums are int32 and wrap around."""
         return register_of(self.src.dtype) is not FLOAT
 
     @property
     def of_bytes(self) -> bool:
-        """Whether these are bytes, which they may not be after subtracting a zero point."""
+        """Whether the input's integers have 8 bits; subtracting a zero point makes them wider."""
         return self.src.dtype in BYTES
 
     @property

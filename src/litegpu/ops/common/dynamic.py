@@ -1,4 +1,4 @@
-"""Results of the CPU's operations whose shapes are known only at run time."""
+"""Finds results of CPU nodes whose shapes are known only at run time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from litegpu.ops.common.facts import operand
 from litegpu.ops.common.traits import Trait
 
 UNKNOWN = (-1,)
-"""The shape of a value whose shape is not known before the model runs."""
+"""The placeholder shape of values whose shape is not known before the model runs."""
 
 
 def follows_from_shapes(node: Node, values: Mapping[int, Value], known: Collection[int]) -> bool:
-    """Whether the data of a node's results follow from shapes alone.
+    """Whether the results of a node depend only on shapes, not on computed data.
 
-    `known` are the earlier values of that kind, in addition to the constants.
+    `known` are the earlier values with this property, in addition to constants.
     """
     if Trait.READS_SHAPES in facts_of(node.op).traits:
         return all(v != ABSENT and values[v].shape != UNKNOWN for v in node.inputs)
@@ -26,9 +26,9 @@ def follows_from_shapes(node: Node, values: Mapping[int, Value], known: Collecti
 
 
 def has_unknown_result(node: Node, values: Mapping[int, Value], known: Collection[int]) -> bool:
-    """Whether the shapes of a node's results are known only at run time.
+    """Whether the result shapes of a node are known only at run time.
 
-    `known` are the values that follow from shapes alone.
+    `known` are the values that depend only on shapes.
     """
     op = facts_of(node.op)
     if op.shape_stated:

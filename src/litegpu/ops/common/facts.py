@@ -1,4 +1,4 @@
-"""Facts about an operation, independent of the device: work, shapes, results of constants."""
+"""Device-independent facts about operations: work, shapes, results of constant folding."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """Results of constants: the number of elements that `make` allocates, known before it runs."""
+    """Folded results: `make` computes them, and the number of elements is known before it runs."""
 
     elements: int
     make: Callable[[], Sequence[Array]]
 
 
 class OpFacts:
-    """An operation of the model format; without a subclass, one without special properties.
+    """An operation of the model format. Instances of this class itself have no special properties.
 
     Nodes that stay on the CPU may lack operands: `flops` and `states` are called for them, too.
     """
 
     name: ClassVar[str]
     code: ClassVar[str] = ""
-    """A version of a user's operation that changes with its code; empty for litegpu's own."""
+    """For a user's operation: a version that changes with its code. Empty for litegpu's own ops."""
     no_kernel: ClassVar[str] = "Operation is not supported."
     """Why a node stays on the CPU if the operation has no kernel."""
     traits: ClassVar[Trait] = Trait.NONE
     launches: ClassVar[int] = 1
-    """Typical number of kernels of a node, none if it joins the kernel before it."""
+    """Typical number of kernels of a node; 0 if it usually becomes part of an epilogue."""
     cpu_bytes_per_second: ClassVar[float] = 40e9
     """Bytes of operands and results that one thread of the runtime's kernel processes per second
     (decision 13).
@@ -59,9 +59,9 @@ class OpFacts:
         return sum(elements(graph, v) for v in node.outputs)
 
     def work(self, graph: Graph, node: Node) -> tuple[int, int, int]:
-        """Return the operations of a node, its kernels, and the nodes of other graphs that it runs.
+        """Return a node's operations, its kernels, and the number of nodes it runs in other graphs.
 
-        The last is the number of node executions on the CPU: those of all passes of a loop.
+        The last number counts executions on the CPU: a loop's nodes count once for each pass.
         """
         return self.flops(graph, node), self.launches, 0
 
@@ -88,48 +88,48 @@ def operand(values: Sequence[int], position: int) -> int:
 
 
 def elements(graph: Graph, v: int) -> int:
-    """Return the elements of a value, 0 if unknown."""
+    """Return the number of elements of a value; 0 if its shape is unknown."""
     value = graph.values.get(v)
     return max(value.elements, 0) if value is not None else 0
 
 
 def rows(graph: Graph, v: int) -> int:
-    """Return the rows of channels of a value, 0 if unknown."""
+    """Return the number of channel rows of a value (pixels); 0 if its shape is unknown."""
     value = graph.values.get(v)
     return elements(graph, v) // max(value.shape[-1], 1) if value and value.shape else 0
 
 
 def of_window(graph: Graph, node: Node) -> int:
-    """Return the operations if each element of the output takes all taps of a window."""
+    """Return the operations of a node in which each output element reads all taps of a window."""
     taps = int(node.params.get("filter_height", 1) * node.params.get("filter_width", 1))
     return taps * elements(graph, operand(node.outputs, 0))
 
 
 def of_input(graph: Graph, node: Node) -> int:
-    """Return the operations if each element of the first input is used once."""
+    """Return the operations of a node that uses each element of its first input once."""
     return elements(graph, operand(node.inputs, 0))
 
 
 def product_by_output(graph: Graph, node: Node) -> int:
-    """Return the operations if each output row is multiplied by each weight (input 1) once."""
+    """Return the operations of a node that multiplies each output row by all weights (input 1)."""
     return 2 * rows(graph, operand(node.outputs, 0)) * elements(graph, operand(node.inputs, 1))
 
 
 def product_by_input(graph: Graph, node: Node, data: int, weights: Sequence[int]) -> int:
-    """Return the operations if each row of input `data` is multiplied by some weights once."""
+    """Return the operations of a node that multiplies each row of input `data` by some weights."""
     met = sum(elements(graph, operand(node.inputs, i)) for i in weights)
     return 2 * rows(graph, operand(node.inputs, data)) * met
 
 
 def as_many(operands: Sequence[Array], make: Callable[[], Sequence[Array]]) -> Folded:
-    """Fold into results that have no more elements than the operands."""
+    """Return folded results that have at most as many elements as the operands."""
     return Folded(sum(each.size for each in operands), make)
 
 
 def integers(
     function: Callable[..., Any], graph: Graph, node: Node, operands: Sequence[Array]
 ) -> Folded | None:
-    """Fold by an element-wise function of integers and bools; None for floats.
+    """Fold with an element-wise function of integers and bools; return None for floats.
 
     The operands are broadcast; the result has the type in the file.
     """

@@ -18,10 +18,10 @@ _WIDTHS = (1, 2, 4, 8)
 
 
 def read_map(data: bytes) -> Mapping[str, Any]:
-    """Return the map at the root.
+    """Return the map at the root of a FlexBuffer.
 
-    Raises ValueError if there is none, if bytes are missing, or if values are read too often: they
-    are offsets into the same bytes, so that a few bytes can represent any number of values.
+    Raises ValueError if there is none, if bytes are missing, or if the same bytes are read too
+    often: values are offsets, so a few bytes can represent any number of values.
     """
     found = _read(data)
     if isinstance(found, str):
@@ -31,7 +31,7 @@ def read_map(data: bytes) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=64)  # operations are queried often, and many may have the same options
 def _read(data: bytes) -> dict[str, Any] | str:
-    """Return the map at the root, or the reason why there is none."""
+    """Return the map at the root, or the reason why it cannot be read."""
     if len(data) < 3:
         return f"{len(data)} bytes are no FlexBuffer"
     width = data[-1]
@@ -49,12 +49,12 @@ def _read(data: bytes) -> dict[str, Any] | str:
 class _Reader:
     data: bytes
     values: int
-    """Remaining number of values: each needs a separate byte, unless they are shared."""
+    """Remaining number of values. A valid buffer has a byte for each, unless values are shared."""
     nbytes: int
-    """Remaining number of bytes: keys and texts are sometimes shared."""
+    """Remaining number of bytes to read: more than the size, since keys and texts may be shared."""
 
     def value(self, at: int, width: int, packed: int, depth: int) -> Any:
-        """Return the value at an offset, of a packed type with that byte width."""
+        """Return the value at offset `at`, of a `packed` type and a byte width."""
         kind, child = packed >> 2, 1 << (packed & 3)
         if depth > _MAX_DEPTH:
             raise ValueError("the FlexBuffer is nested too deeply")

@@ -1,9 +1,9 @@
-"""Quantized tensors as real numbers: the second way to run them, in float32.
+"""The "float" mode: runs quantized models in float32.
 
-Stored integers become scale * (stored - zero point) where a partition begins, and again stored
-integers where it ends. In between, an epilogue op of its own brings what a node makes to the range
-and the grid of its stored integers, so that what depends on this comes out alike: a RELU6 that is
-nothing but a range, say.
+A partition's quantized inputs are dequantized to scale * (stored - zero point), and its outputs are
+quantized again. In between, an additional epilogue op clamps and rounds each result to its
+quantization range and grid. So operations that consist only of that range, such as a quantized
+RELU6, keep their effect.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from litegpu.ops.common.types import BYTES
 from litegpu.ops.exact.functions import lookup_name
 
 CONVERSIONS = ("QUANTIZE", "DEQUANTIZE")
-"""Operations of which nothing is left but the epilogues of their results."""
+"""Operations that are completely expressed by the epilogues of their results."""
 _LARGE = 4096
-"""Elements beyond which a constant is no shape, axis or range."""
+"""Constants with more elements than this cannot be shapes, axes or ranges."""
 _ZERO = np.float32(0)
 
 
 def as_floats(graph: Graph, large: bool = True) -> Graph:
-    """Return a graph whose quantized tensors are of float32, for checks; constants have real data.
+    """Return a graph with float32 instead of quantized tensors, for checks; constants are real.
 
-    Tensors with a scale for each channel that are no constants stay what they are. Without `large`,
-    zeros stand for the elements of large constants, which no check reads.
+    Computed tensors with per-channel scales stay unchanged. Without `large`, large constants are
+    replaced by zeros, since no check reads them.
     """
     biases = {node.inputs[-1] for node in graph.nodes if has(node, Trait.SUMS_PRODUCTS)}
     most = _LARGE if not large else None
@@ -42,7 +42,7 @@ def as_floats(graph: Graph, large: bool = True) -> Graph:
 
 
 def float_view(graph: Graph) -> Graph:
-    """Return a partition that computes in float32; its inputs and outputs stay stored integers."""
+    """Return a partition that computes in float32, with quantized inputs and outputs."""
     read = frozenset(v for node in graph.nodes for v in node.operands)
     view = _View(graph, dict(as_floats(graph).values), iter(graph.fresh_ids()), read)
     nodes = [*view.inputs(), *(each for node in graph.nodes for each in view.rewritten(node))]
@@ -50,7 +50,7 @@ def float_view(graph: Graph) -> Graph:
 
 
 def is_viewed(value: Value) -> bool:
-    """Whether a value is one of the quantized tensors that are seen as real numbers."""
+    """Whether a value is a quantized tensor that the float mode dequantizes."""
     found = value.quantization
     if found is None or not found.scale or value.is_constant:
         return False
@@ -63,9 +63,9 @@ class _HasValues(Protocol):
 
 
 def is_conversion(view: _HasValues, node: Node) -> bool:
-    """Whether a node of a view is one of the conversions, from float32 to float32.
+    """Whether a node is a type conversion that is float32 to float32 in the view.
 
-    One of which the file says so itself is none: a tensor without a scale is no view of another.
+    A conversion of a tensor without a scale does not count: that tensor is not dequantized.
     """
     if node.op not in CONVERSIONS or (len(node.inputs), len(node.outputs)) != (1, 1):
         return False
@@ -92,7 +92,7 @@ def _as_float(value: Value, is_bias: bool, most: int | None) -> Value:
 
 
 def _real(stored: npt.NDArray[Any], quantization: Quantization) -> npt.NDArray[np.float32]:
-    """Return what stored integers stand for; for bytes, which may be many, all along in float32."""
+    """Return the real numbers of stored integers; bytes (often large) are computed in float32."""
     axes = [1] * stored.ndim
     if len(quantization.scale) > 1:
         axes[quantization.dimension] = -1
@@ -110,18 +110,18 @@ def _real(stored: npt.NDArray[Any], quantization: Quantization) -> npt.NDArray[n
 
 @dataclass
 class _View:
-    """A graph on its way to floats."""
+    """A graph that is being rewritten to float32."""
 
     graph: Graph
     values: dict[int, Value]
     fresh: Iterator[int]
     read: frozenset[int]
-    """The values that nodes read."""
+    """The values that at least one node reads."""
     names: dict[int, int] = field(default_factory=dict)
-    """What inner nodes read in place of a tensor at the partition's ends."""
+    """Maps the partition's inputs and outputs to the float32 values that inner nodes read."""
 
     def inputs(self) -> Iterator[Node]:
-        """Yield the nodes that make real numbers of the partition's inputs."""
+        """Yield the nodes that dequantize the partition's inputs."""
         for v in self.graph.inputs:
             value = self.graph.values[v]
             if not is_viewed(value):
@@ -133,7 +133,7 @@ class _View:
             )
 
     def rewritten(self, node: Node) -> Iterator[Node]:
-        """Yield the nodes that a node becomes."""
+        """Yield the nodes that replace `node`."""
         reals = {v: self._real(self.graph.values[v]) for v in node.outputs if self._is_viewed(v)}
         node = node.reading(self.names)
         outputs = tuple(reals.get(v, v) for v in node.outputs)
@@ -145,7 +145,7 @@ class _View:
             yield from self._ended(v, real)
 
     def _ended(self, v: int, real: int) -> Iterator[Node]:
-        """Yield the nodes that follow the one which makes `real` for a tensor."""
+        """Yield the nodes that follow the producer of `real`, the float32 version of tensor `v`."""
         value = self.graph.values[v]
         if v in self.graph.outputs:
             self.values[v] = value
@@ -165,7 +165,7 @@ class _View:
         return v
 
     def _table(self, value: Value) -> int:
-        """Return a constant with what each byte stands for, by the byte without a sign."""
+        """Return a constant with the real number of each byte, indexed by the byte as uint8."""
         assert value.quantization is not None
         stored = np.arange(256, dtype=np.uint8).view(value.dtype.value)
         v = next(self.fresh)
@@ -184,7 +184,7 @@ def _limits(value: Value) -> tuple[int, int]:
 
 
 def _grid(value: Value) -> tuple[tuple[str, float], ...]:
-    """Return the range of a tensor, and the step of its stored integers."""
+    """Return the quantization range of a tensor, and the step between its numbers."""
     assert value.quantization is not None
     (scale,), (zero,) = value.quantization.scale, value.quantization.zero_point
     low, high = _limits(value)

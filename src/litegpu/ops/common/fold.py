@@ -1,8 +1,8 @@
-"""Operations whose results are known before the model runs: shapes, and what is made of constants.
+"""Constant folding: results that are known before the model runs, and its memory limits.
 
-No kernel runs for them. Most ops move elements, or compute with integers and bools, by a rule of
-their own (`OpFacts.fold`); all others run once on the CPU, by its own kernel. Here is how much of
-that there may be.
+No kernel runs for folded nodes. Ops that move elements, or compute with integers and bools, have
+their own rule (`OpFacts.fold`). Other nodes run once in the CPU's own kernel. A budget limits the
+size and the work of all results.
 """
 
 from __future__ import annotations
@@ -23,47 +23,48 @@ from litegpu.runtime_abi import kernels
 
 _FREE_BYTES = 1 << 24
 _FACTOR = 4
-"""What dequantizing makes of the constants of a model that is no trick."""
+"""The greatest ratio of dequantized to original constants in legitimate models."""
 _MOST_RUNS = 256
 _MOST_OPERATIONS = 1 << 30
 _TYPES = {np.dtype(dtype.value): dtype for dtype in DType if dtype.size}
-"""By the types of NumPy: to ask these for their names takes long."""
+"""Types by NumPy type: a lookup by `dtype.name` would be slow."""
 
 
 @dataclass
 class Budget:
-    """What the results of a graph's folded nodes may take, all in all.
+    """Limits the memory and the work of all folded results of a graph.
 
-    A small file can ask for much: each operation may make a large constant of small ones, and each
-    costs the file some bytes. What exceeds this is left to kernels, or to the CPU.
+    A small file can require much memory: each operation may create a large constant from small
+    ones, and costs only a few bytes in the file. Nodes beyond the budget are left to kernels or to
+    the CPU.
     """
 
     left: int = _FREE_BYTES
     """Bytes of results."""
     runs: int = _MOST_RUNS
-    """Nodes that the CPU's own kernels compute."""
+    """Remaining number of nodes that the CPU's own kernels may compute."""
     operations: int = _MOST_OPERATIONS
-    """What these compute, as `OpFacts.flops` counts it."""
+    """Remaining operations of these nodes, counted as in `OpFacts.flops`."""
 
     @classmethod
     def of(cls, graph: Graph) -> Budget:
         """Return the budget of a graph."""
         arrays = [value.data for value in graph.values.values() if value.data is not None]
-        # The same bytes may be a constant twice.
+        # A constant may occur twice with the same bytes.
         sizes = {(array.__array_interface__["data"][0], array.nbytes) for array in arrays}
         return cls(_FREE_BYTES + _FACTOR * sum(nbytes for _, nbytes in sizes))
 
     def take(self, nbytes: int) -> None:
-        """Spend some of it. Raises ValueError when it is used up."""
+        """Reserve bytes. Raises ValueError if the budget is exceeded."""
         if nbytes > self.left:
             raise ValueError("the results of folding would take too much memory")
         self.left -= nbytes
 
 
 def evaluate(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None:
-    """Return the results of a node that are known already, or None.
+    """Return the results of a node if they can be computed now, else None.
 
-    What they take is spent from the budget before they are made.
+    Their size is taken from the budget before they are computed.
     """
     inputs = [graph.values.get(v) for v in node.inputs if v != ABSENT]
     outputs = [graph.values.get(v) for v in node.outputs]
@@ -82,18 +83,18 @@ def evaluate(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None
 
 
 def constant(value: Value, array: Array) -> Value:
-    """Return a value that holds the elements of an array, of its type."""
+    """Return `value` as a constant with the elements of an array, converted to its type."""
     data = np.asarray(array)  # NumPy gives single numbers as scalars
     return replace(value, shape=data.shape, dtype=_TYPES[data.dtype], data=data)
 
 
 def is_folded(node: Node, values: Mapping[int, Value]) -> bool:
-    """Whether a checked node needs no kernel, for its results are constants."""
+    """Whether a checked node needs no kernel because its results are constants."""
     return bool(node.outputs) and all(v in values and values[v].is_constant for v in node.outputs)
 
 
 def _fits(found: Sequence[Array], outputs: Sequence[Value | None]) -> bool:
-    """Whether results are of the types that the file states; float16 weights stay what they are."""
+    """Whether results have the types that the file states; float16 weights may stay float16."""
     types = [value.dtype for value in outputs if value is not None]
     computed = [_TYPES.get(array.dtype) for array in found]
     return len(computed) == len(types) and all(
@@ -124,7 +125,7 @@ def _results(graph: Graph, node: Node, found: Folded, budget: Budget) -> Sequenc
 
 
 def _run(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None:
-    """Return what the CPU's own kernel makes of constants, None where it cannot be asked."""
+    """Return the results of the CPU's own kernel on constants; None if it cannot run."""
     node = _without_absent_operands(node)
     ends = (*node.inputs, *node.outputs)
     if ABSENT in ends or DType.OTHER in [graph.values[v].dtype for v in ends]:
@@ -139,22 +140,22 @@ def _run(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None:
 
 
 def _without_absent_operands(node: Node) -> Node:
-    """Return a node without the operands at its end that are absent, such as a bias."""
+    """Return a node without trailing absent operands, such as a missing bias."""
     count = max((i + 1 for i, v in enumerate(node.inputs) if v != ABSENT), default=0)
     return replace(node, inputs=node.inputs[:count])
 
 
 def _makes_sense(graph: Graph, node: Node) -> bool:
-    """Whether litegpu would run a node if one of its inputs was no constant, as far as it knows.
+    """Whether a node would pass litegpu's checks if one of its inputs were not a constant.
 
-    Some of the CPU's kernels end the process where operands are wrong.
+    This protects the process: some CPU kernels crash on invalid operands.
     """
     op = find(node.op)
     if op is None:
         return bool(node.outputs)
     own = {v: graph.values[v] for v in (*node.inputs, *node.outputs)}
     exact = op.exact if is_quantized(graph, node) else None
-    # The CPU computes with more types; what it cannot, it rejects before it runs.
+    # The CPU supports more types than litegpu; it rejects unsupported ones before it runs.
     for values in (own, {v: _as_float(value) for v, value in own.items()}):
         for v in dict.fromkeys(node.inputs):
             computed = {v: replace(values[v], data=None)}

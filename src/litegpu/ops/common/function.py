@@ -12,11 +12,11 @@ from litegpu.ops.common.types import FLOATS, Types
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """An expression, the highest op version with this meaning, and the node parameters it uses.
+    """The function of an element-wise op: an expression, and the highest op version it applies to.
 
-    `takes` and `gives` (None: as its operands) are the types of its operands and of its result,
-    which is finite and within the range of half if `bounded`. It returns infinity for a zero in the
-    inputs `poles`, and zero for zero if it is `through_zero`: rounding to zero matters there.
+    `takes` and `gives` are the types of operands and result (`gives` None: the operands' type).
+    `bounded`: the result is finite and within the range of half. `poles` are the inputs for which
+    zero gives infinity; `through_zero`: zero gives zero. For both, rounding to zero would matter.
     """
 
     expression: str
@@ -28,7 +28,7 @@ class Function:
     poles: tuple[int, ...] = ()
     through_zero: bool = False
     integer: str = ""
-    """The expression for integers: `{k}` is the suffix of their words, `{n[6]}` the literal 6."""
+    """The expression for integers: `{k}` is the register type's suffix, `{n[6]}` the literal 6."""
     typed_by: int = 0
     """The input whose register type determines `{k}` and `{n}`."""
     exact: Callable[..., Any] | None = None
@@ -41,9 +41,9 @@ class Function:
     grows: bool = False
     """Whether results may need more bits than operands: integers wrap around within their type."""
     clamps: bool = False
-    """Whether it only clamps integers to its attributes `low` and `high`."""
+    """Whether the function only clamps integers to its attributes `low` and `high`."""
 
     @property
     def positional(self) -> bool:
-        """Whether a result depends on its index in the value, {i}: then passes do not move it."""
+        """Whether results depend on the element's index {i}; then passes must not move the op."""
         return "{i}" in self.expression

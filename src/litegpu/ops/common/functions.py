@@ -1,7 +1,7 @@
-"""What element-wise ops compute: one table of expressions.
+"""The functions of element-wise ops: one table of expressions.
 
-In an expression {a} is the first input and {b} the second; other words are attributes. All are
-float4, or registers of integers, written with the words of the portable dialect.
+In an expression, {a} is the first input and {b} the second; other names are attributes. All are
+float4 or integer registers; the expressions use the words of the portable dialect.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _number(expression: str, integer: str, **others: Any) -> Function:
 
 
 def _truncated(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Divide integers as C does, towards zero."""
+    """Divide integers, truncating towards zero as C does."""
     quotient: npt.NDArray[Any] = np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
     return quotient
 
@@ -98,7 +98,7 @@ def _bits(
 
 
 def _shifted(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Shift integers to the right by at most all of their bits, as the CPU does."""
+    """Shift integers right; shift amounts are limited to the number of bits, as on the CPU."""
     found: npt.NDArray[Any] = np.right_shift(a, np.clip(b, 0, a.dtype.itemsize * 8 - 1))
     return found
 
@@ -193,7 +193,7 @@ BINARY: Mapping[str, Function] = {
         poles=(1,),
         exact=np.floor_divide,
     ),
-    # The remainder has the sign of the divisor. A product of both might vanish.
+    # The remainder has the sign of the divisor. A test by the product of both could underflow to 0.
     "FLOOR_MOD": _number(
         f"WHERE4(LESS4(WHERE4(LESS4({{b}}, {_ZERO}), -{_REMAINDER}, {_REMAINDER}), {_ZERO}), "
         f"{_REMAINDER} + {{b}}, {_REMAINDER})",
@@ -279,7 +279,7 @@ def _stablehlo(
 STABLEHLO: Mapping[str, Function] = {
     "STABLEHLO_ADD": _stablehlo("{a} + {b}", "ADD4{k}({a}, {b})", np.add, grows=True),
     "STABLEHLO_AND": _stablehlo("{a} * {b}", "AND4{k}({a}, {b})", np.bitwise_and, _WHOLE_OR_BOOL),
-    # Of two equal numbers, or where one is NaN, these return the first.
+    # If both are equal, or one is NaN, these return the first.
     "STABLEHLO_MAXIMUM": _stablehlo(
         "WHERE4(LESS4({a}, {b}), {b}, {a})", "MAX4{k}({a}, {b})", np.maximum
     ),
@@ -294,7 +294,7 @@ STABLEHLO: Mapping[str, Function] = {
         grows=True,
     ),
 }
-"""Functions of two values of one shape, whose integers wrap around within their type."""
+"""Functions of two values of one shape; integer results wrap around within their type."""
 
 
 _BOUNDS = {
@@ -307,19 +307,19 @@ _WRAPS = {DType.INT8: "S8", DType.UINT8: "U8", DType.INT16: "S16", DType.UINT16:
 
 
 def cast_name(source: Register, target: DType) -> str:
-    """Return the function that makes elements of a type of those in a register."""
+    """Return the name of the cast function from a register type to an element type."""
     return f"CAST_{source.kind}_{target.name}"
 
 
 def wraps(dtype: DType) -> tuple[EpilogueOp, ...]:
-    """Return what brings results to a type of fewer than 32 bits: integers wrap around."""
+    """Return the epilogue ops that wrap integer results to types of fewer than 32 bits."""
     if dtype in STORABLE.dtypes:
         return ()
     return (EpilogueOp(cast_name(register_of(dtype), dtype)),)
 
 
 def _casts(source: Register) -> Mapping[str, Function]:
-    """Return the casts as the CPU does them: floats end at the bounds, integers wrap around."""
+    """Return the casts as the CPU performs them: floats saturate, integers wrap around."""
     from_float, kind, ending = source is FLOAT, source.kind, source.ending
     as_int = "{a}" if source is INT else f"CAST4_{kind}_I32({{a}})"
     as_float = "{a}" if from_float else f"CAST4_{kind}_F32({{a}})"
@@ -344,11 +344,11 @@ def _casts(source: Register) -> Mapping[str, Function]:
 CASTS: Mapping[str, Function] = {**_casts(FLOAT), **_casts(INT), **_casts(LONG)}
 
 FINITE_HALF = "FINITE_HALF"
-"""The CPU clamps sums and products of float16 to what is finite."""
+"""The CPU clamps float16 sums and products to finite numbers."""
 
 EPILOGUE_ONLY: Mapping[str, Function] = {
     "MULTIPLY_ADD": Function("{a} + {b} * {c}"),
-    # A sum divided by a positive number of terms, towards zero
+    # Division of a sum by a positive count, truncated towards zero.
     "INTEGER_MEAN": Function(
         "FLOOR_DIV4{k}(WHERE4{k}(LESS4{k}({a}, {n[0]}), ADD4{k}({a}, SUB4{k}({b}, {n[1]})), {a}), "
         "{b})",
@@ -366,18 +366,18 @@ EPILOGUE_ONLY: Mapping[str, Function] = {
     ),
     "SWISH": Function(f"{{a}} * RECIPROCAL4({_ONE} + EXP4(SPLAT4({{scale}}) * -{{a}}))"),
 }
-"""Functions that are no operations by themselves."""
+"""Functions that are not operations by themselves."""
 
 BOUNDED_INTEGERS = {
     "RELU": "MAX4{k}({a}, {n[0]})",
     "RELU6": "MAX4{k}(MIN4{k}({a}, {n[6]}), {n[0]})",
     "RELU_N1_TO_1": "MAX4{k}(MIN4{k}({a}, {n[1]}), {n[-1]})",
 }
-"""Fused activations of integers: those that the CPU applies."""
+"""Fused activations that the CPU applies to integers."""
 
 
 def of_integers(name: str) -> str:
-    """Return what a function is called where it is one of integers."""
+    """Return the name of the integer version of a function."""
     return f"INTEGER_{name}"
 
 
@@ -396,8 +396,9 @@ _GRID_NUMBER = (
     f"FLOOR4(({_clamp('{low}', '{high}')} - SPLAT4({{low}})) * SPLAT4({{inverse}}) + SPLAT4(0.5f))"
 )
 _GRID: Mapping[str, Function] = {
-    # Real numbers within a range, as multiples of a step from its lower end on. MAX4 changes
-    # nothing, but keeps compilers from contracting the product and the sum: zero stays exact.
+    # Quantizes real numbers within a range to multiples of a step from its lower end. MAX4 does not
+    # change the value; it prevents compilers from contracting the product and the sum, so zero is
+    # exact.
     "ON_GRID": Function(f"MAX4({_GRID_NUMBER} * SPLAT4({{step}}), SPLAT4(0.0f)) + SPLAT4({{low}})"),
     "GRID_NUMBER": Function(f"ADD4_I32(CAST4_F32_I32({_GRID_NUMBER}), {{first}})", makes=INT),
 }
@@ -434,7 +435,7 @@ def activation_epilogue(params: Mapping[str, Any], integer: bool = False) -> tup
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """Numbers in a register, as expressions name them."""
+    """Formats integer literals for expressions: `{n[6]}` becomes 6 in the register's type."""
 
     register: Register
 
@@ -445,9 +446,9 @@ class _Numbers:
 def registers(
     epilogue_op: EpilogueOp, running: Register, operands: Sequence[Register]
 ) -> tuple[Register, Register]:
-    """Return the register that the words of an epilogue op are of, and that of its result.
+    """Return the register type of an epilogue op's expression, and that of its result.
 
-    `running` is that of the running result, `operands` are those of its operands.
+    `running` is the type of the running result, `operands` has those of the operands.
     """
     function = FUNCTIONS[epilogue_op.function]
     read = [*operands]
@@ -459,8 +460,8 @@ def registers(
 def expression(epilogue_op: EpilogueOp, of_sum: bool = False, register: Register = FLOAT) -> str:
     """Return an epilogue op's text with {x} for the running result and {0}, {1} for its operands.
 
-    A bound keeps -0, but not `of_sum`: there a zero's sign hangs on the order of the terms. Words
-    are those of a `register`.
+    A lower bound of 0 keeps -0, except after a sum (`of_sum`), where the sign of zero depends on
+    the order of the terms. `register` is the type of the expression.
     """
     function = FUNCTIONS[epilogue_op.function]
     words: dict[str, Any] = {name: _text(number) for name, number in epilogue_op.attributes}
@@ -481,24 +482,24 @@ _OF_SUMS = ("ADD", "SUB", "RELU", "RELU6", "RELU_0_TO_1")
 
 
 def keeps_sum(epilogue_op: EpilogueOp) -> bool:
-    """Whether the sign of a zero means nothing after an epilogue op, if it meant nothing before."""
+    """Whether an epilogue op leaves the sign of zero irrelevant if it was irrelevant before."""
     return epilogue_op.function in _OF_SUMS
 
 
 def depends_on_position(epilogue: Iterable[EpilogueOp]) -> bool:
-    """Whether results depend on the positions of elements: no other value may be given to them."""
+    """Whether results depend on element positions: such an epilogue must not move elsewhere."""
     return any(FUNCTIONS[epilogue_op.function].positional for epilogue_op in epilogue)
 
 
 def element_operands(epilogue_op: EpilogueOp) -> tuple[int, ...]:
-    """Return the operands of which each result reads an element: all but tables."""
+    """Return the operands that are read element-wise: all but lookup tables."""
     return epilogue_op.operands[
         : len(epilogue_op.operands) - FUNCTIONS[epilogue_op.function].tables
     ]
 
 
 def limits_of(epilogue_op: EpilogueOp) -> tuple[int, int] | None:
-    """Return between what an epilogue op keeps integers, if that is all it does."""
+    """Return the limits if an epilogue op only clamps integers, else None."""
     if not FUNCTIONS[epilogue_op.function].clamps:
         return None
     found = dict(epilogue_op.attributes)
@@ -506,5 +507,5 @@ def limits_of(epilogue_op: EpilogueOp) -> tuple[int, int] | None:
 
 
 def is_bounded(epilogue_op: EpilogueOp) -> bool:
-    """Whether no result of an epilogue op is infinite, or beyond the range of half."""
+    """Whether all results of an epilogue op are finite and within the range of half."""
     return FUNCTIONS[epilogue_op.function].bounded

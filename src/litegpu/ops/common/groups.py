@@ -1,7 +1,8 @@
-"""Groups of channels of a convolution: how they are stored where they are no whole channel blocks.
+"""Grouped convolutions whose groups do not consist of whole channel blocks.
 
-A kernel reads and writes blocks of 4 channels. Groups of one channel are a depthwise convolution.
-Others are padded to whole blocks, or written out as dense weights where that is not much more.
+Kernels read and write blocks of 4 channels. Groups with one input channel are depthwise
+convolutions. Other groups are padded to whole blocks, or expanded to dense weights if that costs
+little more.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from litegpu.ops.pack_weights import whole_groups
 
 _BLOCK = 4
 _MOST_DENSE = 4
-"""How many times the products of padded groups dense weights may take: these need no copies."""
+"""Maximum ratio of products of dense weights, which need no copies, to those of padded groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +47,20 @@ class Groups:
 
     @property
     def outputs(self) -> int:
-        """The output channels of a group."""
+        """The output channels of each group."""
         return self.shape[0] // self.count
 
     @property
     def padded_shape(self) -> Shape4:
-        """The shape of the weights of padded groups."""
+        """The shape of the weights after padding."""
         _, height, width, depth = self.shape
         padded = self.count * round_up(self.outputs, _BLOCK)
         return padded, height, width, round_up(depth, _BLOCK)
 
     def pad_image(self, node: Node, image: Value, new_value: NewValue) -> tuple[int, list[Node]]:
-        """Return an image [N, H, W, I] (a value id) with padded groups, and the nodes for it.
+        """Return an image [N, H, W, I] (value id) with padded groups, and the nodes for it.
 
-        The channels that are added repeat the last one of their group; their weights are zero.
+        Padding channels repeat the last channel of their group; their weights are zero.
         """
         depth, padded = self.shape[3], self.padded_shape[3]
         if depth == padded:
@@ -76,9 +77,9 @@ class Groups:
     def pad_weights(
         self, node: Node, weights: Value, new_value: NewValue, zero: int = 0
     ) -> tuple[int, list[Node]]:
-        """Return weights (a value id) of the padded shape, `zero` where there are none, and nodes.
+        """Return padded weights (value id), with `zero` in the padding, and the nodes for it.
 
-        Only computed weights need a node.
+        Constant weights are padded here and need no node.
         """
         shape, added = self.padded_shape, self.padded_shape[3] - self.shape[3]
         if weights.data is not None:
@@ -90,7 +91,7 @@ class Groups:
             MixedRadix((self.count, shape[0] // self.count)),
             *(MixedRadix((size,)) for size in shape[1:]),
         )
-        # Outputs that are added have the weights of another group: nobody reads their sums.
+        # Padding outputs get the weights of another group; their results are never read.
         sources = (
             Source(((0, self.outputs), (1, 1)), bounded=True),
             *(Source(((axis, 1),)) for axis in (2, 3)),
@@ -101,7 +102,7 @@ class Groups:
         return v, [Node(node.index, INDEX_MAP, 1, (weights.id,), (v,), attributes=attributes)]
 
     def pad_bias(self, graph: Graph, bias: int, new_value: NewValue) -> int:
-        """Return a constant bias (a value id, perhaps ABSENT) with padded groups."""
+        """Return a constant bias (value id or ABSENT) with padded groups."""
         if bias == ABSENT:
             return bias
         data = np.reshape(np.asarray(graph.values[bias].data), (self.count, self.outputs))
@@ -110,9 +111,9 @@ class Groups:
         return new_value(padded.shape, padded)
 
     def unpad_result(self, node: Node, result: Value, new_value: NewValue) -> list[Node]:
-        """Return a convolution of padded groups, and what leaves only the channels of its result.
+        """Return the convolution of padded groups and the node that removes the padding channels.
 
-        `result` is of the type of its sums. The epilogue follows the last of the nodes.
+        `result` has the type of the sums. The last node has the epilogue.
         """
         if self.padded_shape[0] == self.shape[0]:
             return [node]
@@ -140,9 +141,9 @@ class Groups:
 
 
 def depthwise_taps(node: Node, weights: Value, new_value: NewValue) -> tuple[int, list[Node]]:
-    """Return weights [O, H, W, 1] as those of a depthwise convolution, [1, H, W, O], and nodes.
+    """Return weights [O, H, W, 1] in depthwise layout [1, H, W, O], and the nodes for it.
 
-    Only computed weights need a node.
+    Constant weights are transposed here and need no node.
     """
     outputs, height, width, _ = weights.shape
     shape = (1, height, width, outputs)

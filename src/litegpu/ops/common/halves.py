@@ -1,4 +1,4 @@
-"""Which arrays half can represent."""
+"""Checks which arrays half can represent, and rounds arrays to half."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _FLOATS = npt.NDArray[np.float32]
 
 
 def fits_half(array: _FLOATS) -> bool:
-    """Whether half's range suits an array, by its largest element."""
+    """Whether the largest magnitude of an array is a normal half, or 0."""
     return bool(holds(largest_of(array, None)))
 
 
 def largest_of(array: _FLOATS, axes: tuple[int, ...] | None) -> _FLOATS:
-    """Return the largest finite magnitude."""
-    # Without an array of magnitudes, which takes longer than both.
+    """Return the largest finite magnitude along axes."""
+    # Without a temporary array of magnitudes, which would take longer than both reductions.
     highest, lowest = array.max(axis=axes, initial=0), array.min(axis=axes, initial=0)
     largest = np.asarray(np.maximum(highest, -lowest))
     if np.isfinite(largest).all():
@@ -27,7 +27,7 @@ def largest_of(array: _FLOATS, axes: tuple[int, ...] | None) -> _FLOATS:
 
 
 def holds(largest: _FLOATS) -> npt.NDArray[np.bool_]:
-    """Whether half's range suits arrays with these largest magnitudes."""
+    """Whether these largest magnitudes are normal halves, or 0."""
     return np.asarray((largest == 0) | ((largest >= HALF_TINY) & (largest <= HALF_MAX)))
 
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 class LazyArray:
     """An array of `size` elements on one axis; kernels need to know only its type.
 
-    `fill` writes the elements into a contiguous array of zeros of that size and type. So compilers
-    run while weights are packed, and weights are written only once.
+    `fill` writes the elements into a zero-filled contiguous array of that size and type. It runs
+    while compilers are running, and writes the weights only once.
 
     >>> LazyArray(np.dtype(np.int32), 2, lambda out: out.__setitem__(1, 7)).make()
     array([0, 7], dtype=int32)
@@ -40,7 +40,7 @@ class LazyArray:
         return self.size * self.dtype.itemsize
 
     def make(self) -> npt.NDArray[Any]:
-        """Return the array in separate memory."""
+        """Return the elements as a new array."""
         result = np.zeros(self.size, self.dtype)
         self.fill(result)
         return result

@@ -1,4 +1,4 @@
-"""Moves that treat each axis separately, as lists of indices: slices, enlargements, gathers."""
+"""Data movement that treats each axis separately, as index lists: slices, repetitions, gathers."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _MOST = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The source of the indices along one axis of the input.
+    """The input indices along one axis of the input, as a function of one output axis.
 
-    `indices` has one for each position along `axis` of the output; without an axis, it has just
-    one.
+    `indices` has an entry for each position along `axis` of the output; if there is no axis, it has
+    a single entry.
     """
 
     axis: int | None
     indices: tuple[int, ...]
 
     def keeps(self, axis: int, size: int) -> bool:
-        """Whether an axis of that size is unchanged."""
+        """Whether this leaves an axis of that size unchanged."""
         return self.axis == axis and self.indices == tuple(range(size))
 
     def text(self, coordinate: str) -> str | None:
-        """Text of the index at a position, for constant steps after runs of equal length."""
+        """Return the text of the index at a position, if steps and run lengths are constant."""
         start = self.indices[0]
         run = next((i for i, index in enumerate(self.indices) if index != start), 0)
         if not run:
@@ -43,9 +43,9 @@ class Lookup:
 
 
 def lookups(graph: Graph, node: Node) -> list[Lookup] | None:
-    """Return the lookup of each axis of the input, if a node does nothing else before its epilogue.
+    """Return the lookup of each input axis, if the node only moves data before its epilogue.
 
-    None also if an axis has more than 16384 positions, because each is listed.
+    None also if an axis has more than 16384 positions, since every position is listed.
     """
     shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
     if max(out, default=0) > _MOST:

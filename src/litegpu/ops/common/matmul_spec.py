@@ -10,12 +10,12 @@ from typing import Any
 from litegpu.codegen import Storage
 
 Batch = tuple[int, int, int]
-"""The dimensions before those of the matrices, outermost first."""
+"""The batch axes, outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatmulAttributes:
-    """Which operands are transposed, the batch [a, b, c] of each, and that of the result."""
+    """Which operands are transposed, the batch shape [a, b, c] of each, and that of the result."""
 
     transposed: tuple[bool, bool]
     batches: tuple[Batch, Batch]
@@ -26,8 +26,8 @@ class MatmulAttributes:
 class MatmulSpec:
     """Products of matrices [rows, depth] and [depth, columns], one for each entry of `batch`.
 
-    `transposed` operands are stored transposed. Each has a separate batch, with 1 where it is
-    broadcast.
+    `transposed` tells which operands are stored transposed. Each operand has its own batch shape,
+    with 1 along broadcast axes.
     """
 
     left: Storage
@@ -39,7 +39,7 @@ class MatmulSpec:
 
     @property
     def rows(self) -> int:
-        """Rows of one product."""
+        """The number of rows of one product."""
         return self.dst.shape[2]
 
     @property
@@ -56,7 +56,7 @@ class MatmulSpec:
         return 2 * self.dst.rows * self.dst.channels * self.depth
 
     def words(self, blocks: int) -> dict[str, Any]:
-        """Return the template variables; `blocks` of rows form a product."""
+        """Return the template variables; a product has `blocks` blocks of rows."""
         count = self.dst.shape[0], self.dst.shape[1]
         return {
             "blocks": blocks,
@@ -68,10 +68,10 @@ class MatmulSpec:
 
 
 def digits(number: str, dimensions: Sequence[int]) -> list[str]:
-    """Return kernel text of the index along each dimension, outermost first, of an element.
+    """Return kernel text of an element's index along each dimension, outermost first.
 
-    No text divides in vain: NVIDIA's OpenCL compiler crashes on some remainders that are the number
-    itself.
+    It omits trivial divisions: NVIDIA's OpenCL compiler crashes on some remainders that are equal
+    to the number itself.
 
     >>> digits("b", (2, 3)), digits("b", (1, 6)), digits("b", (4, 1, 5))
     (['(b / 3)', '(b % 3)'], ['0', 'b'], ['(b / 5)', '0', '(b % 5)'])
@@ -86,7 +86,7 @@ def digits(number: str, dimensions: Sequence[int]) -> list[str]:
 
 
 def _coordinates(own: Batch, batch: Batch) -> tuple[str, str]:
-    """Return kernel text of an operand's N and H for number `b` of the result's batch."""
+    """Return kernel text of an operand's N and H coordinates, for batch `b` of the result."""
     texts = [text if size > 1 else "0" for text, size in zip(digits("b", batch), own, strict=True)]
     first, second, third = texts
     if first == "0":

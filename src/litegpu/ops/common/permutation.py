@@ -1,7 +1,7 @@
-"""Permutations: TRANSPOSE, RESHAPE, DEPTH_TO_SPACE and similar operations in one form.
+"""Permutations: one representation of TRANSPOSE, RESHAPE, DEPTH_TO_SPACE and similar ops.
 
-A permutation lists the digits of the output's row-major index, the outermost first, as (size,
-step): one step of a digit advances the input's index by `step`. Every element moves to one
+A permutation lists the digits of the output's row-major index, outermost first, as (size, step):
+incrementing a digit advances the input's index by `step`. Each element moves to exactly one
 position.
 """
 
@@ -29,7 +29,7 @@ Permutation = tuple[tuple[int, int], ...]
 
 
 def permutation_of(graph: Graph, node: Node) -> Permutation | None:
-    """Return the permutation of elements by a normalized node, if it does nothing else."""
+    """Return the permutation that a normalized node performs; None if it does anything else."""
     if node.epilogue:
         return None
     shape = graph.values[node.inputs[0]].shape
@@ -48,9 +48,9 @@ def permutation_of(graph: Graph, node: Node) -> Permutation | None:
 
 
 def repetition_of(graph: Graph, node: Node) -> Permutation | None:
-    """Return the digits of a normalized node that permutes elements, or repeats them: with step 0.
+    """Return the digits of a normalized node that permutes or repeats elements (with step 0).
 
-    Those of a node that selects elements have other sizes than its input.
+    For a node that selects elements, the sizes do not multiply to the size of the input.
     """
     if node.epilogue:
         return None
@@ -70,7 +70,7 @@ def repetition_of(graph: Graph, node: Node) -> Permutation | None:
 
 
 def then(first: Permutation, second: Permutation) -> Permutation | None:
-    """Return the composition; None if the digits of one overlap those of the other."""
+    """Return the composition; None if digits of one cannot be aligned with those of the other."""
     units = strides([size for size, _ in first])
     found: list[tuple[int, int]] = []
     for size, step in second:
@@ -91,14 +91,14 @@ def then(first: Permutation, second: Permutation) -> Permutation | None:
 
 
 def keeps_order(permutation: Permutation) -> bool:
-    """Whether all elements stay in row-major order."""
+    """Whether all elements keep their row-major order."""
     return len(permutation) == 0 or (len(permutation) == 1 and permutation[0][1] == 1)
 
 
 def permuted(graph: Graph, node: Node, permutation: Permutation) -> Node | None:
     """Return a node that permutes the first input of `node` into its output.
 
-    None if the axes of input and output overlap the digits.
+    None if the digits cannot be assigned to single axes of input and output.
     """
     shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
     pieces = _on_axes(permutation, shape, out)
@@ -122,7 +122,7 @@ def permuted(graph: Graph, node: Node, permutation: Permutation) -> Node | None:
 def _on_axes(
     permutation: Permutation, shape: Shape, out: Shape
 ) -> list[tuple[int, int, int]] | None:
-    """Return digits that each belong to one axis on both sides, with the output's step as well."""
+    """Return digits that belong to one axis on both sides each, with the output's step added."""
     found = []
     for (size, step), unit in zip(permutation, strides([s for s, _ in permutation]), strict=True):
         outer = _split(size, unit, strides(out))
@@ -137,7 +137,7 @@ def _on_axes(
 
 
 def _split(size: int, step: int, cuts: Iterable[int]) -> list[tuple[int, int]] | None:
-    """Return a digit divided where its steps reach these numbers, the outermost part first."""
+    """Return a digit split where its steps reach these strides, outermost part first."""
     end = size * step
     bounds = sorted({step, end, *(cut for cut in cuts if step < cut < end)})
     pairs = list(pairwise(bounds))

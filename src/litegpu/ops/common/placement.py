@@ -1,7 +1,7 @@
 """The default storage of values: unpadded at the boundary of a partition, padded inside.
 
-Inside, integers are stored as 8, 32 or 64 bits and everything else as floats:
-docs/decisions/0004-element-types.md.
+Inside a partition, integers have 8, 32 or 64 bits; everything else is stored as floats
+(docs/decisions/0004-element-types.md).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def whole_words(value: Value) -> Storage:
 
 
 def is_small(value: Value) -> bool:
-    """Whether a value at the boundary has elements of fewer than 32 bits."""
+    """Whether a boundary value has elements of fewer than 32 bits."""
     return value.dtype in SMALL_TYPES
 
 
@@ -55,9 +55,9 @@ def padded_storage(value: Value, policy: NumericPolicy, rounded: bool = False) -
 def reshaped_views(
     graph: Graph, consumers: Mapping[int, list[Node]], value: int, storage: Storage
 ) -> dict[int, Storage] | None:
-    """Return the storages of a value in `storage` and of its reshapes, if all can be read there.
+    """Return the storages of a value in `storage` and its reshaped views, if all readers permit.
 
-    None if a reader requires its inputs elsewhere.
+    None if a reader requires its input in another storage.
     """
     found, waiting = {value: storage}, [value]
     while waiting:

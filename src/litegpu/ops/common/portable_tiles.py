@@ -13,19 +13,19 @@ from litegpu.ops.common.work_groups import by_load
 
 @dataclass(frozen=True, slots=True)
 class TileProblem:
-    """What determines tiles of pixels and channel blocks."""
+    """The properties of a kernel that determine its tile of pixels and channel blocks."""
 
     template: str
     rows: int
     channel_blocks: int
     terms: tuple[int, ...]
-    """The number of summed terms: the window, and the channel blocks or channels of the input."""
+    """The number of terms per sum: window size times the input's channel blocks or channels."""
     stored: str
     """Type of the input's elements."""
     whole_groups: bool = True
-    """Whether two adjacent channel blocks always belong to one group of channels."""
+    """Whether two adjacent channel blocks always belong to the same group of channels."""
     group_blocks: int = 0
-    """Channel blocks of a group of channels; 0 if there is one group."""
+    """Channel blocks per group of channels; 0 if there is only one group."""
 
     @classmethod
     def of_conv(
@@ -50,9 +50,9 @@ _TILES: Sequence[tuple[int, int]] = ((4, 2), (4, 1), (2, 2), (2, 1), (1, 2))
 
 
 def choose_tile(problem: TileProblem, ctx: LowerContext) -> tuple[int, int]:
-    """Return a tile (pixels, blocks): the largest that still leaves the device enough work items.
+    """Return the largest tile (pixels, blocks) that leaves the device enough work items.
 
-    It may be another one if that was measured to be faster.
+    Measurements may select another tile.
     """
 
     def items(tile: tuple[int, int]) -> int:

@@ -17,7 +17,7 @@ POOL = (*TRANSPOSE_CONV, "filter_width", "filter_height", "activation")
 def read(custom: bytes, names: Sequence[str]) -> Mapping[str, Any]:
     """Return the leading int32 fields as an operation's parameters; additional bytes are ignored.
 
-    Raises ValueError if bytes are missing or a number has no meaning.
+    Raises ValueError if bytes are missing or a number is invalid.
     """
     if len(custom) < 4 * len(names):
         raise ValueError(f"{len(custom)} bytes of options where {4 * len(names)} are needed")

@@ -13,19 +13,19 @@ from litegpu.ops.common import checks, dynamic, float_view, fold, types
 from litegpu.ops.common.traits import Trait
 
 CpuShapes = Callable[[Node, Mapping[int, Value]], Sequence[Shape | None] | None]
-"""Asks the runtime for the shapes of a node's results: None for one that only a run can tell.
+"""Infers the result shapes of a CPU node through the runtime; None if known only at run time.
 
-None in place of all where the runtime cannot be asked.
+Returns None instead of a list if the runtime cannot infer anything.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class SupportCheck:
-    """The graph with inferred shapes, and why each unsupported node is (by node index).
+    """The graph with inferred shapes, and the reason for each unsupported node (by node index).
 
-    A graph that is not `divisible` the runtime cannot even be asked about: no node is supported.
-    `stated` is the check for the sizes that the file states for those it leaves open, where this
-    one is for others.
+    If a graph is not `divisible`, the runtime itself cannot partition it, and no node is supported.
+    Where the interpreter has resized inputs whose sizes the file leaves open, `stated` is the check
+    for the sizes in the file.
     """
 
     graph: Graph
@@ -34,7 +34,7 @@ class SupportCheck:
     stated: SupportCheck | None = None
 
     def graph_for(self, nodes: Collection[int]) -> Graph:
-        """Return the graph with shapes for which some nodes can run: the stated if possible."""
+        """Return the graph with shapes for which these nodes can run, preferably the file's."""
         if self.stated is None or not self.stated.reasons.keys().isdisjoint(nodes):
             return self.graph
         return self.stated.graph
@@ -46,15 +46,15 @@ def check_support(
     on_cpu: Mapping[int, str] | None = None,
     cpu_shapes: CpuShapes | None = None,
 ) -> SupportCheck:
-    """Check every node in order, on the shapes that follow from the ones before it.
+    """Check every node in order, with shapes inferred from the nodes before it.
 
-    `quantized` is how quantized tensors are computed: in their integers, or as floats. With None,
-    what computes with 8-bit tensors, weights among them, stays on the CPU. So do the nodes
-    `on_cpu`, for the reasons that they have there. `cpu_shapes` infers the shapes after these.
+    `quantized` selects how quantized tensors are computed: exactly in integers, or as floats. If
+    None, nodes with 8-bit tensors (including weights) stay on the CPU. The nodes in `on_cpu` stay
+    there for the given reasons. `cpu_shapes` infers the result shapes of CPU nodes.
 
-    The runtime may ask a delegate before it has computed any shape itself, so the shapes that
-    the file states are replaced by inferred ones. What depends on a shape that only the running
-    model knows stays on the CPU: it might be one that no kernel can be made for.
+    The runtime may call a delegate before it has computed any shape, so stated shapes are replaced
+    by inferred ones. Nodes that depend on a shape known only at run time stay on the CPU, since
+    there might be no kernel for it.
     """
     if quantized == "float":
         view = float_view.as_floats(graph, large=False)
@@ -64,9 +64,9 @@ def check_support(
 
 
 def _with_shapes_of(graph: Graph, view: Graph) -> Graph:
-    """Return a graph with the shapes, and the constants, that are known of its view in floats.
+    """Return a graph with the shapes and constants found in its float view.
 
-    A float32 tensor may be a float16 constant there, of a DEQUANTIZE that needs no kernel.
+    A float32 tensor may become a float16 constant there, if its DEQUANTIZE needs no kernel.
     """
     values = {
         v: view.values[v]
@@ -93,7 +93,7 @@ def _check(
     for node in graph.nodes:
         known = fold.evaluate(present, node, budget)
         if known is not None:
-            # Its consumers must see a constant already while they are checked.
+            # Consumers that are checked later must already see the constant.
             for v, array in zip(node.outputs, known, strict=True):
                 values[v] = fold.constant(values[v], array)
             continue
@@ -122,16 +122,16 @@ def _check(
 
 @dataclass
 class _ListBudget:
-    """Integers that nodes may read from constants (indices, sizes, paddings) which others read too.
+    """Limits the integers (indices, sizes, paddings) that nodes read from shared constants.
 
-    Each node has a list of its own made of them, and costs the file some bytes.
+    Each node expands them into its own list, but costs only a few bytes in the file.
     """
 
     left: int = 1 << 20
     seen: set[int] = field(default_factory=set)
 
     def take(self, graph: Graph, node: Node) -> str:
-        """Return why a node's constants are too much, or an empty text."""
+        """Return why a node's shared constants exceed the limit, or an empty text."""
         values = (graph.values[v] for v in node.inputs if v in graph.values)
         arrays = [v.data for v in values if v.data is not None and v.dtype in types.INTEGER_TYPES]
         places = {array.__array_interface__["data"][0]: array.size for array in arrays}
@@ -144,7 +144,7 @@ class _ListBudget:
 
 
 def _written_twice(graph: Graph) -> str:
-    """Return why no node of a graph can run: the runtime itself cannot divide it."""
+    """Return why no node can be delegated: the runtime cannot partition such a graph."""
     seen: set[int] = set()
     for node in graph.nodes:
         seen.update(node.inputs)
@@ -163,12 +163,12 @@ def _overwrites(node: Node, value: int) -> str:
 
 
 def computes_with_bytes(graph: Graph, node: Node) -> bool:
-    """Whether a node takes or gives a computed tensor of 8-bit integers."""
+    """Whether a node reads or writes a computed tensor of 8-bit integers."""
     return any(not value.is_constant for value in _bytes_of(graph, node))
 
 
 def _is_of_bytes(graph: Graph, node: Node, reason: str) -> bool:
-    """Whether a node computes with bytes; one that has a reason anyway, in more than constants."""
+    """Whether a node computes with bytes; if it has a `reason`, byte constants do not count."""
     weights = not reason and has_byte_constants(graph, node)
     return weights or computes_with_bytes(graph, node)
 
@@ -186,7 +186,7 @@ def _bytes_of(graph: Graph, node: Node) -> list[Value]:
 def check_node(
     graph: Graph, node: Node, quantized: QuantizedMode | None
 ) -> tuple[str, Sequence[Shape]]:
-    """Return why a node cannot run, or an empty text and the shapes of its outputs."""
+    """Return (reason why a node cannot run or an empty text, shapes of its outputs)."""
     op = find(node.op)
     if Trait.READS_SHAPES in facts_of(node.op).traits and (late := _late(graph, node)):
         return late, ()
@@ -202,7 +202,8 @@ def check_node(
     except OperationError as error:
         return str(error), ()
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # What no converter writes and the runtime lets pass, such as a required input left out.
+        # Malformed nodes that converters never write but the runtime accepts, for example without
+        # an input.
         return f"Its operands make no sense ({type(error).__name__}: {error}).", ()
     if not reason and (len(shapes) != len(node.outputs) or ABSENT in node.outputs):
         present = sum(v != ABSENT for v in node.outputs)
@@ -227,9 +228,9 @@ def _reason(graph: Graph, node: Node, op: Op) -> str:
 
 
 def _computes_shapes(graph: Graph, node: Node, from_shapes: Set[int]) -> bool:
-    """Whether a node goes on with what the CPU computes of shapes, as the size of a RESHAPE.
+    """Whether a node continues a shape computation on the CPU, for example of a RESHAPE's size.
 
-    On a device its result would come too late: shapes that hang on it would be unknown till then.
+    On a device its result would be too late: shapes that depend on it would be unknown until then.
     """
     return (
         not from_shapes.isdisjoint(node.inputs)
@@ -245,7 +246,7 @@ def _late(graph: Graph, node: Node) -> str:
 
 
 def _is_uncertain(graph: Graph, values: Mapping[int, Value], node: Node) -> bool:
-    """Whether the shapes that the file states for a node's results may be others when it runs."""
+    """Whether the actual result shapes of a node may differ from those stated in the file."""
     if ABSENT in node.outputs or any(
         values[v].shape == dynamic.UNKNOWN for v in node.inputs if v != ABSENT
     ):
@@ -268,7 +269,7 @@ def _follow_cpu(
     from_shapes: set[int],
     cpu_shapes: CpuShapes | None,
 ) -> None:
-    """Note what is known of the results of a node that stays on the CPU."""
+    """Record what is known about the results of a node that stays on the CPU."""
     if _missing(node, values):
         return
     if dynamic.follows_from_shapes(node, values, from_shapes):
@@ -282,14 +283,14 @@ def _follow_cpu(
         for v, shape in zip(node.outputs, shapes, strict=True):
             values[v] = replace(values[v], shape=dynamic.UNKNOWN if shape is None else shape)
     for v in node.outputs:
-        # Files write a shape that they do not know as that of a scalar.
+        # Files represent unknown shapes as those of scalars.
         if v != ABSENT and (
             unknown or (shapes is None and values[v].shape == () and v not in from_shapes)
         ):
             values[v] = replace(values[v], shape=dynamic.UNKNOWN)
     op = find(node.op)
     if op is not None and op.gives == types.BOOLS:
-        # The CPU's kernel makes bools, whatever the file says that its result is.
+        # The CPU's kernel returns bools, even if the file states another type.
         for v in node.outputs:
             if v != ABSENT and values[v].dtype is not DType.BOOL:
                 values[v] = replace(values[v], dtype=DType.OTHER)

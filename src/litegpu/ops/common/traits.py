@@ -6,21 +6,21 @@ import enum
 
 
 class Trait(enum.Flag):
-    """Properties of an operation; attributes are those of its normalized nodes."""
+    """Flags of operations; attributes are those of normalized nodes."""
 
     NONE = 0
     READS_SHAPES = enum.auto()
     """Its results depend only on the shapes of its inputs, not on their data."""
     SAME_DATA = enum.auto()
-    """For a constant it returns the constant's own data: folding creates nothing new."""
+    """For constant inputs it returns the input's own data, so folding allocates nothing."""
     SUMS_PRODUCTS = enum.auto()
-    """It computes sums of products, in which the sign of a zero does not matter."""
+    """It computes sums of products: the sign of a zero result does not matter."""
     CONVEX = enum.auto()
-    """Each element of its result is a convex combination of elements of an input (one of them, or a
-    weighted mean), or a constant: if these are small, so is the result.
+    """Each element of its result is a constant or a convex combination of input elements (one of
+    them, or a weighted mean): small inputs give small results.
     """
     RESIZES = enum.auto()
-    """With one input, of the shape of its result, it is the identity, except for the shifts and
+    """With a single input of the result's shape it is the identity, except for the shifts and
     strides in its `CopyAttributes`.
     """
     HOLDS_INPUTS = enum.auto()
@@ -28,16 +28,16 @@ class Trait(enum.Flag):
     LIES_IN_INPUT = enum.auto()
     """It needs no kernel if its result can be a view of its input."""
     UPDATES_INPUT = enum.auto()
-    """Its result is its first input with a part replaced: stored there, it needs to write no more
-    than this part.
+    """Its result is its first input with a part replaced: if both share memory, only this part is
+    written.
     """
     WINDOWED = enum.auto()
     """It reads an image, its first input, through `attributes.window`, which passes may enlarge."""
     WEIGHTED = enum.auto()
     """It has `attributes.weights` and `attributes.bias`, and is linear in its input."""
     TRANSPOSED = enum.auto()
-    """Its window moves over the result: pixels beyond the input count as zero."""
+    """Its window moves over the result (transposed convolution); outside the input are zeros."""
     CONTRACTION = enum.auto()
-    """Its attributes are `ConvAttributes`: over all channels of a group, weights [O, H, W, I]."""
+    """It has `ConvAttributes`: it sums over all channels of a group, with weights [O, H, W, I]."""
     READS_BITS = enum.auto()
-    """It reads or makes the bits of numbers: none of its floats may be rounded."""
+    """It reads or writes the bits of floats, so none of its floats may be rounded."""

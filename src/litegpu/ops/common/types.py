@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from litegpu.graph import ABSENT, PACKED_TYPES, DType, Graph, Node, Value
 
 TYPE_CODES = {2: DType.INT32, 4: DType.INT64}
-"""Integer types by their numbers in the runtime's parameters."""
+"""Integer types by their type numbers in the runtime's parameters."""
 INTEGER_TYPES = frozenset({DType.INT32, DType.INT64})
 SMALL_TYPES = frozenset(
     {DType.BOOL, DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, DType.FLOAT16}
 )
-"""Types of fewer than 32 bits: stored unchanged only at the boundary of a partition."""
+"""Types of fewer than 32 bits: stored in this size only at the boundary of a partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """Element types that a tensor may have.
+    """The element types that a tensor may have.
 
-    All inputs with a `common` rule have one type; outputs without a separate rule have it, too.
+    All inputs with a `common` rule have the same type; so have outputs without a rule.
     """
 
     dtypes: frozenset[DType]
@@ -31,48 +31,48 @@ FLOATS = Types(frozenset({DType.FLOAT32}))
 BOOLS = Types(frozenset({DType.BOOL}))
 INTEGERS = Types(INTEGER_TYPES)
 INDICES = Types(INTEGER_TYPES | {DType.INT16})
-"""Types of indices that the CPU also takes as int16."""
+"""Types of indices, including int16, that the CPU accepts."""
 STORABLE = Types(frozenset({DType.FLOAT32, DType.BOOL, *INTEGER_TYPES}), common=True)
-"""Types that are compared or selected."""
+"""Types of operands of comparisons and selections."""
 VIEWED_AS = {
     DType.UINT32: DType.INT32,
     DType.UINT64: DType.INT64,
     DType.FLOAT64: DType.INT64,
 }
-"""Types that are only moved, and the integers of the same size as which their bits are."""
+"""Types that are only moved, and the integer types of the same size that represent them."""
 MOVED = Types(
     STORABLE.dtypes
     | {DType.FLOAT16, DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, *VIEWED_AS},
     common=True,
 )
-"""Types that are moved: quantized values as their stored integers."""
+"""Types that can be moved; quantized values move as stored integers."""
 NUMBERS = Types(frozenset({DType.FLOAT32, *INTEGER_TYPES}), common=True)
 SHORT_NUMBERS = Types(frozenset({DType.FLOAT32, DType.INT32}), common=True)
 CASTABLE = Types(STORABLE.dtypes | SMALL_TYPES)
 SCALED = Types(frozenset({DType.FLOAT32, DType.INT8, DType.UINT8, DType.INT16}), common=True)
-"""Floats, and the integers that may represent them."""
+"""Floats, and the integer types that may represent them."""
 
 BYTES = frozenset({DType.INT8, DType.UINT8})
 QUANTIZED_TYPES = BYTES | {DType.INT16}
 """Integer types that may represent real numbers with a scale and a zero point."""
 WEIGHT_TYPES = QUANTIZED_TYPES | PACKED_TYPES
-"""The same with those of constants only, whose elements have a few bits."""
+"""These types plus the packed types of constants, with fewer than 8 bits."""
 
 
 def is_quantized(graph: Graph, node: Node) -> bool:
-    """Whether a node takes or returns quantized tensors, including weights."""
+    """Whether a node has quantized inputs or outputs, including weights."""
     values = (graph.values.get(v) for v in (*node.inputs, *node.outputs))
     return any(value is not None and has_scale(value) for value in values)
 
 
 def has_scale(value: Value) -> bool:
-    """Whether the elements of a value are stored integers that stand for real numbers."""
+    """Whether a value is quantized: its elements are integers that represent real numbers."""
     scaled = value.quantization is not None or value.blockwise is not None
     return scaled and value.dtype in WEIGHT_TYPES
 
 
 def stored_zero(value: Value) -> int:
-    """Return the stored zero of a value: its zero point, if it is quantized with one scale."""
+    """Return the stored integer for 0.0: the zero point of per-tensor quantization, else 0."""
     parameters = value.quantization if value.dtype in QUANTIZED_TYPES else None
     return parameters.zero_point[0] if parameters is not None and len(parameters.scale) == 1 else 0
 
@@ -86,8 +86,9 @@ def check(
 ) -> str:
     """Return why a node cannot run on tensors of these types, or an empty text.
 
-    `takes` has an entry per input; the last one is that of all further inputs. Without `gives` the
-    outputs have the common type of the inputs. Only `states` may be variable tensors.
+    `takes` has a rule for each input; the last rule applies to all further inputs. Without `gives`,
+    the outputs have the common type of the inputs. Only the inputs in `states` may be variable
+    tensors.
     """
     common: list[Value] = []
     for position, v in enumerate(node.inputs):
@@ -111,7 +112,7 @@ def check(
 
 
 def computed_as(value: Value) -> DType:
-    """Return the type with which a constant of halves is computed."""
+    """Return the type in which a value is computed: float32 for float16 constants."""
     halves = value.is_constant and value.dtype is DType.FLOAT16
     return DType.FLOAT32 if halves else value.dtype
 

@@ -1,4 +1,4 @@
-"""The arithmetic units of a device, by which operations are counted."""
+"""The arithmetic units of a device; operations are counted for each of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Unit(Enum):
-    """Scalar or matrix units, by the type that they multiply."""
+    """A kind of scalar or matrix unit, by the type that it multiplies."""
 
     FP32 = "fp32"
     INT32 = "int32"
@@ -19,9 +19,9 @@ class Unit(Enum):
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it multiplies matrices; values are split into parts for more precision."""
+        """Whether it is a matrix unit; for more precision, values may be split into parts."""
         return self in (Unit.FP16_MATRIX, Unit.TF32_MATRIX, Unit.INT8_MATRIX)
 
 
 Operations = Mapping[Unit, int]
-"""Operations by unit; a multiply-add is two."""
+"""Number of operations by unit; a multiply-add counts as two."""

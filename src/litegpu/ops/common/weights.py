@@ -1,4 +1,4 @@
-"""Weights of dense convolutions: packed here when constant, by a kernel when computed."""
+"""Weights of dense convolutions: constants are packed here, computed weights by a kernel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class ConvOperands(Protocol):
-    """The attributes of a convolution that tell about its weights (a value id) and bias."""
+    """The attributes of a convolution that describe its weights (a value id) and bias."""
 
     @property
     def weights(self) -> int: ...
@@ -49,8 +49,8 @@ class ConvOperands(Protocol):
 class Weights:
     """Weights of `shape` [O, H, W, I / groups].
 
-    Constants are an `array`; computed weights lie in the value `packed`. `bias` [O] is None when
-    there is none, and when it is computed: then it has become an epilogue op. `siblings` see Value.
+    Constant weights are in `array`; computed weights are in the value `packed`. `bias` [O] is None
+    if there is none, or if it is computed and therefore an epilogue op. For `siblings`, see Value.
     """
 
     shape: Shape4
@@ -67,7 +67,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What a kernel request needs to read packed weights and a bias."""
+    """The constants, reads and template variables for packed weights and a bias."""
 
     constants: Mapping[str, npt.NDArray[Any]]
     reads: Mapping[str, int]
@@ -76,7 +76,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Normalized:
-    """The operands of a normalized convolution apart from its image: nodes, ids, epilogue ops."""
+    """The operands of a normalized convolution, except its image."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[int, ...]
@@ -107,7 +107,7 @@ def normalize(
 def pack_node(
     node: Node, weights: int, shape: Shape4, groups: int, new_value: NewValue
 ) -> tuple[int, Node]:
-    """Return computed weights as kernels read them (a value id), and the node that packs them."""
+    """Return packed computed weights (value id), and the node that packs them."""
     attributes = PackAttributes(shape, groups)
     packed = new_value(packed_shape(attributes))
     return packed, Node(node.index, PACK_WEIGHTS, 1, (weights,), (packed,), attributes=attributes)
@@ -116,7 +116,7 @@ def pack_node(
 def normalize_bias(
     graph: Graph, node: Node, position: int = 2
 ) -> tuple[int, tuple[EpilogueOp, ...]]:
-    """Return a node's constant bias (or ABSENT) and its epilogue, a computed bias among them."""
+    """Return a node's constant bias (or ABSENT) and its epilogue with any computed bias."""
     bias = bias_of(node, position)
     epilogue = activation_epilogue(node.params)
     if bias == ABSENT or graph.values[bias].is_constant:
@@ -135,12 +135,12 @@ def read(ctx: SpecContext, operands: ConvOperands) -> Weights:
 
 
 def read_bias(ctx: SpecContext, bias: int) -> Floats | None:
-    """Return a constant bias [O], or None when there is none."""
+    """Return a constant bias [O], or None if there is none."""
     return None if bias == ABSENT else as_float32(ctx.value(bias)).ravel()
 
 
 def spread_shape(weights: Weights) -> tuple[Shape4, int]:
-    """Return the shape and the groups of what `spread_groups` returns."""
+    """Return the shape and the group count of the result of `spread_groups`."""
     outputs, height, width, depth = weights.shape
     if weights.array is None or whole_groups(weights.shape, weights.groups):
         return weights.shape, weights.groups
@@ -148,7 +148,7 @@ def spread_shape(weights: Weights) -> tuple[Shape4, int]:
 
 
 def spread_groups(weights: Weights) -> Weights:
-    """Write constant groups that are no whole channel blocks out as dense weights."""
+    """Expand constant groups that do not consist of whole channel blocks to dense weights."""
     shape, groups = spread_shape(weights)
     if weights.array is None or groups == weights.groups:
         return weights
@@ -161,7 +161,7 @@ def spread_groups(weights: Weights) -> Weights:
 
 
 def bind(weights: Weights, channel_blocks: int, ctx: LowerContext) -> Binding:
-    """Return what a kernel that writes `channel_blocks` of outputs binds to read the weights."""
+    """Return the binding of the weights for a kernel that writes `channel_blocks` output blocks."""
     constants = {}
     if weights.bias is not None:
         constants["bias"] = pad_channels(weights.bias, channel_blocks * 4)
@@ -184,7 +184,7 @@ def bias_of(node: Node, position: int = 2) -> int:
 
 
 def check_bias(graph: Graph, node: Node, outputs: int, position: int = 2) -> str:
-    """Require an absent bias, or one of `outputs` floats."""
+    """Require that the bias is absent or has `outputs` floats."""
     bias = bias_of(node, position)
     if bias == ABSENT:
         return ""
@@ -196,7 +196,7 @@ def check_bias(graph: Graph, node: Node, outputs: int, position: int = 2) -> str
 
 
 def in_precision(array: npt.NDArray[Any], ctx: LowerContext, siblings: int = 1) -> npt.NDArray[Any]:
-    """Return weights as the partition stores them: as half, if that pays and has their range."""
+    """Return weights in the partition's precision: half, if that pays and their range permits."""
     nbytes = array.nbytes // siblings
     if ctx.target.policy.keeps_fp32_weights(nbytes) or not fits_half(array):
         return array

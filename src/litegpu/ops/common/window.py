@@ -12,15 +12,15 @@ from litegpu.codegen.storage import Shape4 as Shape4  # for passes, too
 Pair = tuple[int, int]
 
 LOADS_AT_ONCE = 24
-"""Loads of a depthwise convolution for which a CUDA thread has registers."""
+"""Maximum loads of a depthwise convolution for which a CUDA thread has enough registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window over H and W; `pads` are the rows above and the columns left of the image.
+    """A window over H and W; `pads` are the rows above the image and the columns left of it.
 
-    The image may be enlarged: `zoom` times as many rows and columns, by repetition. It is
-    surrounded by zeros or, with `mirror`, by its mirror image: 0 does not repeat the edge, -1 does.
+    The image may be upsampled `zoom` times by repetition (nearest neighbor). Outside it are zeros,
+    or with `mirror` its reflection: `mirror` 0 does not repeat the edge pixel, -1 does.
     """
 
     kernel: Pair
@@ -38,15 +38,15 @@ class Window:
 
     @property
     def plain(self) -> bool:
-        """Whether the image is neither enlarged nor mirrored."""
+        """Whether the image is neither upsampled nor reflected."""
         return self.zoom == (1, 1) and self.mirror is None
 
     def seen(self, image: Pair) -> Pair:
-        """Return the (H, W) of the enlarged image."""
+        """Return the (H, W) of the upsampled image."""
         return image[0] * self.zoom[0], image[1] * self.zoom[1]
 
     def seen_by(self, patch: Pair) -> Pair:
-        """Return the lines x pixels that the windows of a patch of results read."""
+        """Return the (H, W) of the input region that the windows of an output patch read."""
         lines, pixels = (
             (size - 1) * stride + (taps - 1) * dilation + 1
             for size, taps, stride, dilation in zip(
@@ -58,8 +58,8 @@ class Window:
     def words(self, image: Pair) -> dict[str, Any]:
         """Return the template variables of a window over an image (H, W).
 
-        `coordinate(axis, index)` is the text of a row or column of the image, for indices inside
-        it.
+        `coordinate(axis, index)` is the text of an image row or column, for indices inside the
+        image.
         """
         return {
             "kernel": self.kernel,
@@ -77,11 +77,11 @@ class Window:
         return f"({index}) / {self.zoom[axis]}" if self.zoom[axis] > 1 else index
 
     def elements_read(self, rows: int, padded_channels: int) -> int:
-        """Return the most elements that `rows` outputs need of images with `padded_channels`."""
+        """Return the maximum number of elements that `rows` outputs read from an image."""
         return rows * self.kernel[0] * self.kernel[1] * padded_channels
 
     def leaves(self, image: Pair, output: Pair) -> bool:
-        """Whether a tap of an output (H, W) reads zeros outside the image."""
+        """Whether a window of an output (H, W) reads zeros outside the image."""
         if self.mirror is not None:
             return False
         for size, out, k, s, d, p in zip(
@@ -104,13 +104,13 @@ def readers(view: Window, axis: int, size: int) -> list[tuple[int, list[tuple[in
 
 
 def mirrored(index: str, edge: int, size: int) -> str:
-    """Return the text of an index reflected at both ends; `edge` as in Window.mirror."""
+    """Return the text of an index reflected at both ends; for `edge`, see Window.mirror."""
     inner = f"max({index}, {edge} - ({index}))"
     return f"min({inner}, {2 * size - 2 - edge} - {inner})"
 
 
 POINT = Window((1, 1), (1, 1))
-"""The window of a product with a matrix."""
+"""The 1x1 window of a product with a matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,9 @@ class DepthwiseAttributes:
 
 @dataclass(frozen=True, slots=True)
 class PoolAttributes:
-    """The window of a pool. Taps outside the image do not count, or count as `outside`.
+    """The window of a pool. Taps outside the image are skipped, or count as `outside`.
 
-    For stored integers, `outside` is a stored integer.
+    For quantized tensors, `outside` is a stored integer.
     """
 
     window: Window
@@ -138,13 +138,13 @@ class PoolAttributes:
 
 
 def output_size(size: int, kernel: int, stride: int, dilation: int, padding: str) -> int:
-    """Number of window positions along one axis; less than 1 if the window does not fit."""
+    """Return the number of window positions along an axis; below 1 if the window does not fit."""
     extent = (kernel - 1) * dilation + 1
     return -(-size // stride) if padding == "same" else (size + stride - extent) // stride
 
 
 def leading_pad(size: int, out: int, kernel: int, stride: int, dilation: int) -> int:
-    """Padding before the image that SAME implies along one axis."""
+    """Return the padding before the image along one axis for SAME padding."""
     extent = (kernel - 1) * dilation + 1
     return max((out - 1) * stride + extent - size, 0) // 2
 

@@ -15,7 +15,7 @@ from litegpu.ops.common.facts import elements
 class Work:
     """Floating-point operations (a multiply-add is two), bytes to move, and number of kernels.
 
-    `inner_nodes` is the number of nodes that the CPU runs for it in other graphs, counted per run.
+    `inner_nodes` is the number of node executions in other graphs, on the CPU, per run.
     """
 
     flops: int
@@ -33,7 +33,7 @@ def work_of(graph: Graph, node: Node) -> Work:
 
 
 def tensor_bytes(graph: Graph, values: Iterable[int]) -> list[int]:
-    """Return the bytes of tensors in the runtime's types, 0 for unknown shapes."""
+    """Return the sizes of tensors in bytes, in the runtime's types; 0 for unknown shapes."""
     return [
         elements(graph, v) * graph.values[v].dtype.size
         for v in values
@@ -42,7 +42,7 @@ def tensor_bytes(graph: Graph, values: Iterable[int]) -> list[int]:
 
 
 def variables_of(graph: Graph) -> dict[int, int]:
-    """Map the handles of variables (value ids) to the first one of the same variable."""
+    """Map each variable handle (value id) to the first handle of the same variable."""
     first = dict[tuple[Any, ...], int]()
     return {
         v: first.setdefault(tuple(sorted(node.params.items())), v)
@@ -53,7 +53,7 @@ def variables_of(graph: Graph) -> dict[int, int]:
 
 
 def states_of(node: Node) -> tuple[int, ...]:
-    """Return the inputs that a node updates, also for one that stays on the CPU."""
+    """Return the inputs that a node updates (value ids), also for nodes that stay on the CPU."""
     try:
         found = facts_of(node.op).states(node)
     except LookupError:  # operands are missing: the runtime will report that
