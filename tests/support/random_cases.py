@@ -14,6 +14,7 @@ from random_elements import ELEMENTS
 from random_indexed import (
     along_axis,
     bits,
+    buckets,
     bytes_of,
     composite,
     detections,
@@ -22,6 +23,7 @@ from random_indexed import (
     filled,
     gather_nd,
     joined,
+    lookup,
     reverse_sequence,
     suppression,
     top,
@@ -256,6 +258,7 @@ MOVES: tuple[Family, ...] = (
 _INDEXED: tuple[Family, ...] = (
     *(gather_nd, embedding, update_slice, joined, top, reverse_sequence, diagonal),
     *(bits, bytes_of, along_axis, filled, composite, detections, suppression),
+    *(lookup, buckets),
 )
 FAMILIES: tuple[Family, ...] = (*LAYERS, *ELEMENTS, *MOVES, *_INDEXED, *QUANTIZED)
 """Families of cases whose answers the CPU's kernels know."""

@@ -11,7 +11,9 @@ from cases.indexed import (
     Embedding,
     GatherNd,
     Joined,
+    Lookup,
     ReverseSequence,
+    SparseEmbedding,
     Top,
     UpdateSlice,
 )
@@ -51,6 +53,29 @@ def embedding(dice: Dice) -> Case:
         per_row=bool(stored) and not block and dice.flag(),
         block=block,
         computed=not stored and dice.flag(),
+    )
+
+
+def lookup(dice: Dice) -> Case:
+    """Rows by keys, of which some are missing and some equal."""
+    return Lookup(
+        table=(dice.number(1, 12), *dice.shape(0, 3)),
+        wanted=dice.number(1, 9),
+        dtype=dice.one_of(*_DTYPES),
+        repeated=dice.flag(),
+        fixed=dice.flag(),
+    )
+
+
+def buckets(dice: Dice) -> Case:
+    """Weighted rows in buckets of any order."""
+    return SparseEmbedding(
+        combiner=dice.one_of("SUM", "MEAN", "SQRTN"),
+        table=(dice.number(1, 6), *dice.shape(1, 2)),
+        axes=tuple(dice.number(1, 4) for _ in range(dice.number(1, 3))),
+        rows=dice.number(1, 20),
+        mixed=dice.flag(),
+        fixed=dice.flag(),
     )
 
 

@@ -236,13 +236,14 @@ def pool(dice: Dice) -> Case:
 
 def lstm(dice: Dice) -> Case:
     """Every kind of LSTM: sequences or single steps."""
-    steps, outputs = dice.number(0, 4), dice.one_of(0, 0, 3, 8)
+    steps, cells = dice.number(0, 4), dice.number(1, 12)
+    outputs = _projected(dice, cells, 0, 0, 3, 8)
     normalized = dice.flag()
     return Lstm(
         batch=dice.number(1, 3),
         steps=steps,
         inputs=dice.number(1, 9),
-        cells=dice.number(1, 12),
+        cells=cells,
         outputs=outputs,
         projection_bias=outputs > 0 and dice.flag(),
         cifg=dice.flag(),
@@ -255,6 +256,15 @@ def lstm(dice: Dice) -> Case:
         half_weights=dice.flag(),
         all_slots=normalized or dice.flag(),
     )
+
+
+def _projected(dice: Dice, cells: int, *sizes: int) -> int:
+    """Return the size of a projection, 0 for none.
+
+    It is at most the number of cells: the CPU's kernel computes it in a scratch tensor of the
+    cells' size, and writes beyond that if there are more outputs.
+    """
+    return min(dice.one_of(*sizes), cells)
 
 
 def basic_lstm(dice: Dice) -> Case:
@@ -308,7 +318,7 @@ def recurrent(dice: Dice) -> Case:
         units: dict[str, Any] = {"forward": cells, "backward": dice.number(1, 12)}
         return BidirectionalRnn(batch=batch, **layout, **units, activation=activation)
     apart = layout["time_major"] or not layout["merged"]
-    outputs = dice.one_of(0, 3)
+    outputs = _projected(dice, cells, 0, 3)
     return BidirectionalLstm(
         batch=batch if apart else 1,
         **layout,
