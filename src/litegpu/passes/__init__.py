@@ -51,12 +51,12 @@ BEFORE_NORMALIZE: tuple[Pass, ...] = (
     remove_identity,
     # Before normalization splits reductions and renames ops.
     find_normalization,
-    # Before slices_before_transpose, after which transposes stand between parts and their source.
+    # Before slices_before_transpose, which would put transposes between the parts and their source.
     slices_into_gather,
-    # Before slices_before_transpose, which moves only parts that nothing else reads with the whole.
+    # Before slices_before_transpose, which requires that only slices read the whole value.
     join_before_sums,
     slices_before_transpose,
-    # Before the two below, which look for products of matrices.
+    # Before the two passes below, which look for matrix products.
     rows_into_matrices,
     scales_after_products,
     # Before regroup_matrices, which looks for a softmax as the first operand.
@@ -67,7 +67,7 @@ BEFORE_NORMALIZE: tuple[Pass, ...] = (
 """Passes on the model's own operations."""
 
 PASSES: tuple[Pass, ...] = (
-    # First: no other pass then visits the removed nodes. Here also what normalization resolved.
+    # First, so that other passes skip removed nodes. Normalization may have created new constants.
     remove_identity,
     # Before their ops are fused with others.
     recognize_activations,
@@ -82,11 +82,11 @@ PASSES: tuple[Pass, ...] = (
     merge_permutations,
     join_slices,
     pad_into_window,
-    # After pad_into_window: an enlarged image may have a border of zeros.
+    # After pad_into_window: an upsampled image may have a border of zeros.
     index_map_into_window,
     # Index maps that no window has absorbed.
     merge_index_maps,
-    # After merge_index_maps: a map that its reader has absorbed is not merged with an equal one.
+    # After merge_index_maps: a map that was merged into its reader is not merged with an equal one.
     merge_equal_nodes,
     # After merge_index_maps: each part is one node away from its source.
     join_channels,
@@ -101,7 +101,7 @@ PASSES: tuple[Pass, ...] = (
     merge_siblings,
     products_into_sums,
     fuse_elementwise,
-    # After fuse_elementwise: the index map and all that is computed of it are one node.
+    # After fuse_elementwise: an index map and the ops on its result are then one node.
     index_maps_before_permutations,
     # Both need casts fused into one kernel.
     bytes_into_resize,
@@ -116,7 +116,7 @@ FUSIONS: tuple[FusionPass, ...] = (
     depthwise_into_pointwise,
     # After depthwise_into_pointwise, whose result it extends.
     expand_into_depthwise,
-    # After the two above: a convolution that computes its own operand cannot include a pool.
+    # After the two above: a convolution that computes its own input cannot include a pool.
     pool_into_convolution,
     # Needs scales and masks fused into the products.
     fuse_attention,

@@ -30,7 +30,7 @@ FusionPass = Callable[[Graph, Fusions], PassResult]
 
 
 class NodePositions:
-    """The nodes of a graph by position (None: removed), and the positions that read each value."""
+    """The nodes of a graph by position (None if removed), and the positions of all readers."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         """Start with the nodes in order."""
@@ -70,7 +70,7 @@ class NodePositions:
         return len(self._readers.get(value, ()))
 
     def rename(self, old: int, new: int) -> None:
-        """Let every node read value `new` where it read `old`.
+        """Let all readers of value `old` read value `new`.
 
         The nodes are updated when they are next accessed: one may read thousands of such values.
         """
@@ -125,7 +125,7 @@ class Editor:
         return self._positions[id(node)]
 
     def new_value(self, like: Value, **changes: object) -> int:
-        """Add a value with another's properties and return its id."""
+        """Add a value with the properties of `like` and return its id."""
         fresh = next(self._fresh)
         self.values[fresh] = replace(like, id=fresh, **changes)  # type: ignore[arg-type]
         return fresh
@@ -137,12 +137,12 @@ class Editor:
         return fresh
 
     def insert_before(self, position: int, node: Node) -> None:
-        """Add a node directly before the one at `position`, after those inserted there already."""
+        """Add a node directly before the one at `position`, after nodes inserted there earlier."""
         self._inserted.setdefault(position, []).append(node)
         self._read_ahead.update(node.operands)
 
     def drop_unread(self, nodes: Iterable[Node]) -> None:
-        """Remove those of the nodes, given last first, whose results have no reader left."""
+        """Remove nodes whose results have no readers; the nodes are given in reverse order."""
         for node in nodes:
             if not any(
                 v in self._read_ahead or v in self.graph.outputs or self.nodes.reader_count(v)
@@ -157,11 +157,11 @@ class Editor:
                 yield node
 
     def rename(self, old: int, new: int) -> None:
-        """Let every node read value `new` where it read `old`."""
+        """Let all readers of value `old` read value `new`."""
         self.nodes.rename(old, new)
 
     def result(self, nodes: Iterable[Node] | None = None) -> PassResult:
-        """Build the result without unused values."""
+        """Build the new graph without unused values."""
         graph = self.graph
         if nodes is not None or self.nodes.changed or self._inserted:
             graph = replace(
@@ -196,7 +196,7 @@ class Weighted:
         self._readers = Counter(v for node in self.edit.graph.nodes for v in _constants(node))
 
     def fold(self, node: Node, scaling: affine.Affine, fold: Fold) -> Node | str:
-        """Return the node with scales and shifts folded into its weights, or the reason why not."""
+        """Return the node with an affine op folded into its weights, or why that is impossible."""
         graph = replace(self.edit.graph, values=self.edit.values)
         like, bias = graph.values[node.attributes.weights], node.attributes.bias
         if self._readers[like.id] > 1:

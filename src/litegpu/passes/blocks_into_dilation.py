@@ -32,7 +32,7 @@ class _Chain:
 
 
 def blocks_into_dilation(graph: Graph) -> PassResult:
-    """Rewrite each such convolution; the first operation remains if it has other readers."""
+    """Rewrite each such convolution; SPACE_TO_BATCH_ND remains if it has other readers."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     unused: dict[int, Node] = {}
@@ -59,7 +59,7 @@ def blocks_into_dilation(graph: Graph) -> PassResult:
 def _chain(
     graph: Graph, consumers: Mapping[int, list[Node]], cut: Node, view: Node | None, node: Node
 ) -> _Chain | None:
-    """Follow the result of a convolution to the operation that joins the blocks."""
+    """Follow the result of a convolution to the BATCH_TO_SPACE_ND that joins the blocks."""
     elementwise: list[Node] = []
     back = None
     value = node.outputs[0]
@@ -104,7 +104,7 @@ def _obstacle(graph: Graph, chain: _Chain) -> str:
 
 
 def _along(graph: Graph, chain: _Chain) -> int | None:
-    """Return which of H and W the views add to images of one dimension; None for images of two."""
+    """A convolution between the two block operations; 1D images also have `view` and `back`."""
     if chain.view is None or chain.back is None:
         return None
     flat = (chain.cut.outputs[0], chain.back.outputs[0])
@@ -135,7 +135,7 @@ def _blocks(graph: Graph, chain: _Chain) -> tuple[Blocks, Blocks]:
 
 
 def _rewrite(edit: Editor, chain: _Chain) -> None:
-    """Let the convolution read the whole image, and apply its epilogue ops to the whole result."""
+    """Let the convolution read the whole image and apply its epilogue to the whole result."""
     graph, node, along = edit.graph, chain.convolution, _along(edit.graph, chain)
     output, result = chain.cut.inputs[0], chain.join.outputs[0]
     shape = graph.values[result].shape
@@ -162,7 +162,7 @@ def _rewrite(edit: Editor, chain: _Chain) -> None:
 
 
 def _window(graph: Graph, chain: _Chain) -> Window:
-    """Return the window over the whole image; pixels that it omits there are negative padding."""
+    """Return the window over the whole image; unread edge pixels are negative padding."""
     window: Window = chain.convolution.attributes.window
     cut, join = _blocks(graph, chain)
     pads = [

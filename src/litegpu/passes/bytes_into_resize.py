@@ -1,7 +1,7 @@
-"""Lets RESIZE_BILINEAR read a picture's integers, so that they are not all cast to floats.
+"""Lets RESIZE_BILINEAR read an integer image, which saves the cast of the whole image to float.
 
-An operation before it that selects or reorders up to four channels is merged, too: each pixel of
-the result reads four.
+A preceding operation that selects or reorders up to four channels is merged as well, since each
+pixel of the result reads four channels.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _is_cast(graph: Graph, node: Node) -> bool:
 
 
 def _lanes(graph: Graph, node: Node) -> tuple[int, ...] | str:
-    """Return the channels that a node selects (none: all in order), or why it does more."""
+    """Return the channels that a node selects (none: all in order), or why it is no selection."""
     source, result = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
     if node.op == COPY and node.attributes is None and source == result:
         return ()

@@ -1,6 +1,6 @@
 """Fuses a depthwise convolution, or a mean, into the pointwise convolution that reads it.
 
-The value between them then never leaves the chip, and a launch is saved.
+The intermediate value then stays on the chip, and a launch is saved.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _merged(graph: Graph, node: Node, attributes: DepthwiseAttributes, reader: N
 def _seen_through_views(
     graph: Graph, value: int, consumers: Mapping[int, list[Node]]
 ) -> tuple[int, list[Node]]:
-    """Return the value with the same rows of channels as another, and the RESHAPEs between them."""
+    """Return the value behind RESHAPEs that keep rows of channels, and these RESHAPEs."""
     views: list[Node] = []
     while True:
         view = only_consumer(value, consumers, graph.outputs)

@@ -1,9 +1,9 @@
 """Computes only the pixels that are read.
 
-If all readers of a value read every second pixel, as the strided 1x1 convolutions at the end of a
-residual stage do, its producer computes only these. This continues to the producers before it,
-through epilogues and convolutions, up to values that are needed completely. Of those, a slice is
-read in place.
+If all readers of a value read every second pixel (such as the strided 1x1 convolutions at the end
+of a residual stage), its producer computes only these. This propagates to earlier producers,
+through epilogues and convolutions, up to values that are needed completely; of those, a strided
+slice is read in place.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Thinner:
         self.edit.applied.append(f"{label(node)}: only pixels {stride} apart are read")
 
     def _let_read(self, position: int, part: int) -> None:
-        """Let a strided reader read a value that has only its pixels."""
+        """Let a strided reader read, without stride, a value that has only the needed pixels."""
         node = self._now(position)
         if node.op == STRIDED_SLICE:
             plain = replace(node, op=COPY, inputs=(part,), attributes=None)
@@ -107,7 +107,7 @@ class _Thinner:
         return replace(epilogue_op, operands=operands)
 
     def _part(self, value: int, stride: Pair) -> int:
-        """Return the value that consists of another value's pixels, `stride` apart."""
+        """Return the value that consists of every `stride`-th pixel of a value."""
         value_ = self.graph.values[value]
         own_strides = _operand_strides(value_.shape, stride)
         if all(step == 1 for step in own_strides):
@@ -141,11 +141,11 @@ class _Thinner:
 
     def _reads(self, position: int, value: int) -> bool:
         node = self._now(position)
-        # Operands that were not replaced are unchanged: a node may have thousands.
+        # Operands that were not replaced are skipped: a node may have thousands.
         return node is self.graph.nodes[position] or value in node.operands
 
     def _stride(self, position: int, value: int) -> Pair:
-        """Return the stride with which a node reads a value's pixels; _ALL if it may be 1."""
+        """Return the stride with which a node reads a value's pixels; _ALL if it may read all."""
         node = self._now(position)
         if node.inputs[0] != value or node.operands.count(value) > 1:
             return _ALL
@@ -169,7 +169,7 @@ class _Thinner:
 
 
 def _operand_strides(shape: tuple[int, ...], stride: Pair) -> list[int]:
-    """Return the stride along each dimension of an image operand; sizes of 1 are broadcast."""
+    """Return the strides along the axes of an image operand; 1 along broadcast axes."""
     along = [1] * len(shape) + [*stride, 1]
     own_strides = along[-len(shape) :] if shape else []
     return [step if size > 1 else 1 for size, step in zip(shape, own_strides, strict=True)]

@@ -1,7 +1,7 @@
 """Fuses the convolution before a depthwise convolution into the depthwise kernel.
 
-A block of MobileNet v2 then is one kernel, and its widest value never leaves the chip; so is the
-beginning of MobileNets.
+A MobileNet v2 block becomes a single kernel, and its widest value stays on the chip. The first
+layers of MobileNets are fused in the same way.
 """
 
 from __future__ import annotations

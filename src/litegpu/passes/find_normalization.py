@@ -1,8 +1,8 @@
-"""Finds normalizations, which models express in a dozen operations, and makes each one operation.
+"""Replaces normalizations, which models express as a dozen operations, by a single operation.
 
 (x - mean) / sqrt(variance + e), optionally with factors and a shift: instance norm, layer norm, RMS
-norm. Exporters express them in many ways, so the pass does not match patterns. Instead, it computes
-symbolically what each value consists of: a value that amounts to such a sum is a normalization.
+norm. Exporters express it in many ways, so the pass does not match patterns: it represents each
+value symbolically as a sum of terms, and recognizes the sums that are normalizations.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_TERMS, _MOST_FACTORS, _MOST_OPERATIONS = 3, 8, 64
 
 @dataclass(frozen=True, slots=True)
 class _Of:
-    """The value that statistics are taken of, and the axes in its own shape."""
+    """The value whose statistics (mean, variance) are computed, and the axes of the reduction."""
 
     source: int
     axes: tuple[int, ...]
@@ -37,7 +37,7 @@ class _Of:
 
 @dataclass(frozen=True, slots=True)
 class _Square:
-    """The square of a value (`of.source`), of its mean, or of their difference."""
+    """The square of a value, of its mean, or of their difference."""
 
     of: _Of
     base: str
@@ -45,7 +45,7 @@ class _Square:
 
 @dataclass(frozen=True, slots=True)
 class _Deviation:
-    """A power of (mean square + epsilon), of the value or of its distance from the mean."""
+    """A power of (mean square + epsilon), of the value or of its difference from the mean."""
 
     of: _Of
     centred: bool
@@ -65,7 +65,7 @@ class _Term:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """A sum of terms; `deviation` is the value that some of them are divided by."""
+    """A sum of terms; some of them are divided by `deviation`."""
 
     of: _Of
     terms: tuple[_Term, ...]
@@ -77,7 +77,7 @@ _DIFFERENCE = ({_Term("x"), _Term("mean", -1)}, {_Term("x", -1), _Term("mean")})
 
 
 def find_normalization(graph: Graph) -> PassResult:
-    """Replace the operations of each normalization by one, and products and sums with constants."""
+    """Replace each normalization by one operation, and by products and sums with constants."""
     edit = Editor(graph)
     finder = _Finder(graph)
     explained: set[_Of] = set()
@@ -106,7 +106,7 @@ def find_normalization(graph: Graph) -> PassResult:
 
 
 def _is_statistic(form: _Sum) -> bool:
-    """Whether a sum has no terms but means and deviations: it has one number for each place."""
+    """Whether a sum consists of statistics (means, deviations), without the value itself."""
     return all(term.base != "x" and not term.factors for term in form.terms)
 
 
@@ -194,7 +194,7 @@ class _Finder:
         form = rule(self, node) if rule and not is_quantized(self.graph, node) else None
         if isinstance(form, _Deviation) and form.power == 1.0 and node.op != "ADD":
             self.deviations.append((node, form))
-        # An activation may follow a whole normalization, but is not a part of it.
+        # An activation may follow a complete normalization, but is not part of it.
         whole = isinstance(form, _Sum) and _is_normalization(form)
         if form is None or not (whole or node.params.get("activation", "none") == "none"):
             return None
@@ -223,7 +223,7 @@ class _Finder:
         return float(as_float32(value).ravel()[0])
 
     def _as_sum(self, v: int, of: _Of) -> _Sum | None:
-        """Return a value as terms of the value that statistics are taken of."""
+        """Return a value as a sum of terms; `of` is the value whose statistics are computed."""
         if self._whole(v) == self._whole(of.source):
             return _Sum(of, (_Term("x"),))
         form = self.forms.get(v)
@@ -236,7 +236,7 @@ class _Finder:
         return None
 
     def _whole(self, v: int) -> int:
-        """Return what a value shows under a shape with other leading dimensions of size 1."""
+        """Return the value behind reshapes that only add or remove leading axes of size 1."""
         if v not in self._wholes:
             producer = self._producers.get(v)
             source = producer.inputs[0] if producer and producer.op in _VIEWS else v
@@ -247,13 +247,13 @@ class _Finder:
         return self._wholes[v]
 
     def _lines_up(self, value: Value, of: _Of) -> bool:
-        """Whether a statistic is broadcast along exactly the axes that it was reduced over."""
+        """Whether a statistic broadcasts along exactly the axes that it was reduced over."""
         whole = self.graph.values[of.source].shape
         reduced = tuple(1 if axis in of.axes else size for axis, size in enumerate(whole))
         return (1,) * (len(whole) - len(value.shape)) + value.shape == reduced
 
     def _both(self, node: Node) -> tuple[_Sum, _Sum] | None:
-        """Return both inputs as sums of the same value, if one of them depends on it."""
+        """Return both inputs as sums over the same value, if at least one depends on it."""
         known = [self.forms[v] for v in node.inputs if isinstance(self.forms.get(v), _Sum)]
         if not known:
             return None
@@ -262,9 +262,9 @@ class _Finder:
         return (left, right) if left and right else None
 
     def _statistics(self, node: Node, of: _Of) -> tuple[_Sum, _Sum] | None:
-        """Return both inputs if they are statistics of one shape, or zero: nothing is broadcast.
+        """Return both inputs if they are statistics of one shape, or zero: none is broadcast.
 
-        Only their result has to line up, where it meets the value.
+        The axes of their result are checked where it is combined with the value.
         """
         found: list[_Sum] = []
         shapes = set()
@@ -292,7 +292,7 @@ class _Finder:
         return _Sum(_Of(source, axes), (_Term("mean"),))
 
     def view(self, node: Node) -> _Form | None:
-        """Return a view that adds or removes dimensions of size 1."""
+        """Return the form of a reshape that adds or removes axes of size 1."""
         form = self.forms.get(node.inputs[0])
         before, after = (self.graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
         same = [n for n in before if n != 1] == [n for n in after if n != 1]
@@ -329,7 +329,7 @@ class _Finder:
     def subtract(self, node: Node) -> _Form | None:
         first, second = (self.forms.get(v) for v in node.inputs)
         if isinstance(first, _Deviation) and isinstance(second, _Square):
-            # The mean square minus the squared mean, another formula of the variance.
+            # The mean square minus the squared mean: another formula of the variance.
             plain = not first.centred and first == _Deviation(first.of, centred=False)
             if plain and second == _Square(first.of, "mean"):
                 return replace(first, centred=True)
@@ -391,7 +391,7 @@ def _without_leading_ones(value: Value) -> tuple[int, ...]:
 
 
 def _joined(left: _Sum, right: _Sum, terms: list[_Term]) -> _Sum | None:
-    """Return a sum of terms if both operands have the same deviation."""
+    """Return a sum of `terms` if both operands have the same deviation."""
     deviations = {form.deviation for form in (left, right)} - {None}
     if len(deviations) > 1 or len(terms) > _MOST_TERMS:
         return None
@@ -406,7 +406,7 @@ def _added(left: _Sum, right: _Sum, sign: int) -> _Sum | None:
 
 
 def _product(left: _Sum, right: _Sum) -> _Sum | None:
-    """Return a product; one side must consist only of factors and the deviation."""
+    """Return a product; one side must consist only of factors and a deviation."""
     if len(left.terms) != 1 or left.terms[0].base != "one":
         left, right = right, left
     if not left.terms:

@@ -10,7 +10,7 @@ from litegpu.passes.base import Editor, PassResult, label
 
 
 def fold_constants(graph: Graph) -> PassResult:
-    """Replace the outputs of such nodes by constants, and remove the nodes."""
+    """Replace the outputs of foldable nodes by constants, and remove the nodes."""
     edit, budget = Editor(graph), fold.Budget.of(graph)
     for position, node in enumerate(graph.nodes):
         if fold.is_folded(node, edit.values):

@@ -1,7 +1,7 @@
 """Fuses attention into one kernel: query-key products, softmax, and products with the values.
 
-The scores (queries × keys) are then never stored, and heads are read and written in place, without
-the transposes before and after.
+The scores (queries × keys) are not stored, and heads are read and written in place, without the
+transposes before and after.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ def _obstacle(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A value with attention heads: before the tokens' axis, or in their channels (`across`).
+    """A value with attention heads: on an axis before the tokens, or in the channels (`across`).
 
-    It is read as `shape`. `turned`: its matrices are [depth, tokens] there; they are transposed
-    before.
+    `shape` is the shape in which it is read. `turned`: its matrices are [depth, tokens] in that
+    shape and must be transposed first.
     """
 
     value: int
@@ -131,7 +131,7 @@ def _merged(
     sources: tuple[int, ...],
     across: tuple[bool, ...],
 ) -> tuple[Node, tuple[Node, ...]]:
-    """Return the fused node, and the transposes after it that it includes."""
+    """Return the fused node, and the transposes after it that are fused as well."""
     first, softmax, last = nodes
     target, result_across, after = _target(graph, consumers, last)
     inputs, epilogue = _numbered(first.epilogue, sources)
@@ -158,7 +158,7 @@ def _merged(
 def _read_as(
     edit: Editor, node: Node, found: Sequence[_Found]
 ) -> tuple[list[Node], tuple[int, ...]]:
-    """Return values in the shapes in which their heads are read, and the nodes that this takes."""
+    """Return the values reshaped as the kernel reads them, and the nodes that reshape them."""
     moves: list[Node] = []
     sources: list[int] = []
     for each in found:
@@ -176,7 +176,7 @@ def _read_as(
 
 
 def _transposed(edit: Editor, node: Node, source: int, found: _Found) -> Node:
-    """Return the node that makes [heads, tokens, depth] of matrices of [depth, tokens]."""
+    """Return the node that transposes matrices [depth, tokens] to [heads, tokens, depth]."""
     outer, *inner, tokens = found.shape
     heads, depth = reversed(inner) if found.across else inner
     shape = (outer, heads, tokens, depth)
@@ -190,7 +190,7 @@ def _transposed(edit: Editor, node: Node, source: int, found: _Found) -> Node:
 def _numbered(
     epilogue: tuple[EpilogueOp, ...], inputs: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[EpilogueOp, ...]]:
-    """Return inputs and an epilogue, whose operands become indices of additional inputs."""
+    """Return the inputs plus the epilogue's operands, and the epilogue with their indices."""
     read = [v for each in epilogue for v in each.operands if v != SELF]
     numbers = {v: len(inputs) + i for i, v in enumerate(dict.fromkeys(read))}
     ops = (
@@ -208,9 +208,10 @@ def _source(
     tokens: int,
     turned: bool = False,
 ) -> _Found | None:
-    """Return the earliest value from which a product's operand can be read.
+    """Return the earliest value that can be read in place of a product's operand.
 
-    `batch` is that of the products. `turned`: the operand's matrices are [depth, tokens].
+    `batch` is the batch shape of the products. `turned`: the operand's matrices are [depth,
+    tokens].
     """
     *own_batch, first, second = graph.values[value].shape4
     depth, matrix = first if turned else second, first * second
@@ -243,9 +244,9 @@ def _source(
 def _ways(
     elements: int, batch: tuple[int, int], tokens: int, depth: int
 ) -> tuple[tuple[bool, Shape4], ...]:
-    """Return the shapes of a value with heads across tokens, or before them.
+    """Return the possible shapes of a value: heads in the channels, or before the tokens.
 
-    Several neighboring heads of the products may read the same one.
+    Several consecutive heads of queries may share one head of keys and values.
     """
     outer, heads = batch
     count, rest = divmod(elements, tokens * depth)
@@ -257,12 +258,12 @@ def _ways(
 
 
 def _fits(own: Shape4, shape: Shape4, across: bool) -> bool:
-    """Whether a shape has the tokens and channels of another, and as many heads in all."""
+    """Whether a shape has the same tokens, channels and total number of heads as another one."""
     return own[3] == shape[3] and own[1 if across else 2] == shape[1 if across else 2]
 
 
 def _order(shape: Shape4, across: bool, turned: bool, products: int) -> Permutation:
-    """Return the order of elements that matrices of heads have in a value of that shape."""
+    """Return the order in which the kernel reads the heads' matrices from a value of that shape."""
     outer, middle, inner, channels = shape
     steps = (middle * inner * channels, inner * channels, channels, 1)
     token, head = (1, 2) if across else (2, 1)
@@ -275,9 +276,9 @@ def _order(shape: Shape4, across: bool, turned: bool, products: int) -> Permutat
 def _target(
     graph: Graph, consumers: Mapping[int, list[Node]], last: Node
 ) -> tuple[int, bool, tuple[Node, ...]]:
-    """Return the value that can be written in place of a product, and whether heads are across.
+    """Return the value to write instead of a product's result, and whether its heads are across.
 
-    The transposes between them come last.
+    The third result has the transposes between them.
     """
     value = last.outputs[0]
     outer, heads, tokens, depth = graph.values[value].shape4

@@ -51,7 +51,7 @@ def fuse_elementwise(graph: Graph) -> PassResult:
 
 
 def _fits(graph: Graph, producer: Node, reader: Node, consumers: Mapping[int, list[Node]]) -> bool:
-    """Whether the kernel that computes the running value can include an epilogue op."""
+    """Whether the kernel that computes the running value can include the epilogue op."""
     value = reader.inputs[0]
     if has(producer, Trait.HOLDS_INPUTS) or len(producer.outputs) > 1:
         return False

@@ -26,19 +26,19 @@ def hoist_elementwise(graph: Graph) -> PassResult:
 
 
 class _Hoister:
-    """Tracks the order of nodes, and producers and readers of values, while ops move up."""
+    """Keeps the order of nodes, and the producers and readers of values, while ops move up."""
 
     def __init__(self, edit: Editor) -> None:
         self._edit = edit
         self._graph = replace(edit.graph, values=edit.values)  # including added ones
         self._copies = 0
         self._replaced: dict[int, list[Node]] = {}
-        """The replacements of each node, by its identity; these may be replaced in turn."""
+        """The replacements of each node, by its id(); they may themselves be replaced later."""
         self._producers = dict(edit.graph.producers())
         self._readers = {v: len(nodes) for v, nodes in edit.graph.consumers().items()}
 
     def visit(self, node: Node) -> list[Node]:
-        """Move a node's epilogue ops above the view before it; return their new nodes."""
+        """Move a node's epilogue ops above the view before it; return the new nodes."""
         if node.op != COPY or not node.epilogue:
             return []
         view = self._producers.get(node.inputs[0])

@@ -1,4 +1,4 @@
-"""Lets convolutions read a mirrored border or an enlarged image without storing it."""
+"""Lets convolutions read a mirrored border or an upsampled image without storing it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONVOLUTIONS = ("CONV_2D", QUANTIZED_CONV)
 
 
 def index_map_into_window(graph: Graph) -> PassResult:
-    """Walk backwards, so that a border is merged before the enlargement that precedes it."""
+    """Walk backwards, so that a border is merged before the upsampling that precedes it."""
     edit = Editor(graph)
     for position in reversed(range(len(graph.nodes))):
         node = graph.nodes[position]
@@ -44,7 +44,7 @@ def index_map_into_window(graph: Graph) -> PassResult:
 
 
 def _view(graph: Graph, node: Node) -> tuple[Window, str]:
-    """Return the moved image as seen through a window, or the reason why that is impossible."""
+    """Return the window that reads the image through an index map, or why there is none."""
     attributes: IndexMapAttributes = node.attributes
     shape, moved = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
     window = Window((1, 1), (1, 1))

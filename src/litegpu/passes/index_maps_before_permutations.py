@@ -1,6 +1,6 @@
-"""Exchanges an index map within single axes and the permutation of axes before it.
+"""Swaps an index map along single axes with the axis permutation before it.
 
-The permutation may then merge with what follows, or attention reads through it.
+The permutation may then merge with later nodes, or attention may read through it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from litegpu.passes.base import Editor, PassResult, label
 
 
 def index_maps_before_permutations(graph: Graph) -> PassResult:
-    """Visit each index map with an epilogue that alone reads a permutation of axes."""
+    """Visit each index map with an epilogue that is the only reader of an axis permutation."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     for position, node in enumerate(graph.nodes):
@@ -57,7 +57,7 @@ def index_maps_before_permutations(graph: Graph) -> PassResult:
 
 
 def _exchanged(node: Node) -> list[int] | None:
-    """Return the output axis of each input axis of a permutation of axes; None of other nodes."""
+    """Return the output axis of each input axis of an axis permutation; None for other nodes."""
     if node.op != INDEX_MAP or node.epilogue:
         return None
     attributes: IndexMapAttributes = node.attributes
@@ -72,12 +72,12 @@ def _exchanged(node: Node) -> list[int] | None:
 
 
 def _starts(attributes: IndexMapAttributes) -> list[int]:
-    """Return the number of the first digit of each axis, and at last that of all digits."""
+    """Return the index of the first digit of each axis, followed by the total number of digits."""
     return [0, *accumulate(len(axis.sizes) for axis in attributes.digits)]
 
 
 def _within_axes(graph: Graph, node: Node) -> bool:
-    """Whether a node reads along each axis by an index that depends on the same axis alone."""
+    """Whether a node's index along each axis depends only on the position along that axis."""
     attributes: IndexMapAttributes = node.attributes
     if graph.values[node.inputs[0]].shape != graph.values[node.outputs[0]].shape:
         return False
@@ -90,7 +90,7 @@ def _within_axes(graph: Graph, node: Node) -> bool:
 
 
 def _moved(attributes: IndexMapAttributes, axes: Sequence[int]) -> IndexMapAttributes:
-    """Return attributes whose axis i is axis axes[i] of the given ones."""
+    """Return attributes whose axis i is axis axes[i] of the given attributes."""
     before = _starts(attributes)
     digits = tuple(attributes.digits[axis] for axis in axes)
     after = _starts(replace(attributes, digits=digits))
@@ -104,7 +104,7 @@ def _moved(attributes: IndexMapAttributes, axes: Sequence[int]) -> IndexMapAttri
 
 @dataclass
 class _Exchange:
-    """An index map, and the permutation before it, whose input is `source`."""
+    """Swaps an index map with the permutation before it, whose input is `source`."""
 
     edit: Editor
     node: Node
@@ -113,10 +113,10 @@ class _Exchange:
 
     def __post_init__(self) -> None:
         self.added: list[Node] = []
-        """Nodes that turn operands."""
+        """Nodes that permute the operands of the epilogue."""
 
     def epilogue(self) -> tuple[EpilogueOp, ...] | None:
-        """Return the epilogue for the permutation's input; None if an operand cannot be turned."""
+        """Return the epilogue before the permutation; None if an operand cannot be permuted."""
         if depends_on_position(self.node.epilogue):
             return None
         found = []
@@ -130,7 +130,7 @@ class _Exchange:
         return tuple(found)
 
     def _operand(self, v: int) -> int | None:
-        """Return an operand with its axes as those of the permutation's input."""
+        """Return an operand with its axes in the order of the permutation's input."""
         if v == self.node.inputs[0]:
             return self.source
         if v == SELF or self.edit.values[v].elements == 1:
@@ -145,7 +145,7 @@ class _Exchange:
         if value.data is not None:
             data = np.ascontiguousarray(np.reshape(value.data, whole).transpose(self.axes))
             return self.edit.new_value(value, shape=shape, data=data)
-        # The order of elements stays if axes that are longer than 1 stay in order.
+        # Element order is unchanged if the axes longer than 1 stay in order.
         long = [axis for axis in self.axes if whole[axis] > 1]
         if long != sorted(long):
             return None

@@ -1,7 +1,7 @@
-"""Joins the operands of sums of two products, instead of joining the sums.
+"""Replaces a concatenation of sums of two products by one sum of products of joined operands.
 
-Rotary positions compute each half of the channels by itself, from parts of one value. Of the joined
-parts one is the value itself, and the other an index map.
+Rotary position embeddings compute each half of the channels separately, from slices of one value.
+After the rewrite, one joined operand is the value itself, and the other is an index map of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A part of a value, and what it is multiplied by."""
+    """A product in a sum: a slice of a value, and its factor."""
 
     part: int
     factor: int
@@ -26,13 +26,13 @@ class _Product:
     node: Node
 
     def along(self, axis: int) -> range:
-        """Return the indices of the part along an axis of its source."""
+        """Return the indices of the slice along an axis of its source."""
         return self.cuts.ranges[0][axis]
 
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """The sum of two products, or their difference."""
+    """A sum or difference of two products."""
 
     products: tuple[_Product, _Product]
     node: Node
@@ -61,7 +61,7 @@ def join_before_sums(graph: Graph) -> PassResult:
 def _sum(
     graph: Graph, value: int, producers: Mapping[int, Node], consumers: Mapping[int, list[Node]]
 ) -> _Sum | None:
-    """Return how a value is computed, if it is such a sum that one node reads."""
+    """Return a value as a sum of two products, if it is one and has a single reader."""
     node = _alone(graph, value, producers, consumers, ("ADD", "SUB"))
     if node is None:
         return None
@@ -86,7 +86,7 @@ def _alone(
     consumers: Mapping[int, list[Node]],
     ops: Sequence[str],
 ) -> Node | None:
-    """Return the node of one of some ops that makes a value of floats for one reader."""
+    """Return the producer of a float value, if it is one of `ops` and the value has one reader."""
     node = producers.get(value)
     if node is None or node.op not in ops or node.params.get("activation", "none") != "none":
         return None
@@ -96,7 +96,7 @@ def _alone(
 
 
 def _cuts(graph: Graph, part: int, producers: Mapping[int, Node]) -> Cuts | None:
-    """Return the part of another value that a value is, with all axes of that."""
+    """Return how a value is sliced from another one of the same rank; None if it is not a slice."""
     node = producers.get(part)
     if node is None or sum(not graph.values[v].is_constant for v in node.operands) != 1:
         return None
@@ -110,7 +110,7 @@ def _cuts(graph: Graph, part: int, producers: Mapping[int, Node]) -> Cuts | None
 
 
 def _reason(graph: Graph, sums: Sequence[_Sum], axis: int) -> str:
-    """Return why the operands of the sums cannot be joined, or nothing."""
+    """Return why the operands of the sums cannot be joined; an empty text if they can."""
     products = [product for each in sums for product in each.products]
     if len({product.cuts.source for product in products}) > 1:
         return "its sums read parts of several values"
@@ -127,7 +127,7 @@ def _reason(graph: Graph, sums: Sequence[_Sum], axis: int) -> str:
 
 @dataclass
 class _Rewrite:
-    """Replaces a node that joins sums by a sum of products of joined operands."""
+    """Replaces a concatenation of sums by one sum of products of joined operands."""
 
     edit: Editor
     position: int
@@ -135,7 +135,7 @@ class _Rewrite:
     axis: int
 
     def apply(self, sums: Sequence[_Sum]) -> None:
-        """Replace it, and remove the sums and their products."""
+        """Replace the concatenation, and remove the sums and their products."""
         rows = [*_aligned(sums)]
         products = (*(self._product([row[column] for row in rows]) for column in range(2)),)
         added = replace(sums[0].node, op="ADD", index=self.node.index)
@@ -145,7 +145,7 @@ class _Rewrite:
                 self.edit.nodes[self.edit.position(node)] = None
 
     def _product(self, column: Sequence[tuple[_Product, bool]]) -> int:
-        """Add the product of joined parts, each perhaps negated, and joined factors."""
+        """Add the product of joined slices (some negated) and joined factors."""
         products = [product for product, _ in column]
         parts = [self._negated(each.part) if minus else each.part for each, minus in column]
         source = self.edit.values[products[0].cuts.source]
@@ -162,7 +162,7 @@ class _Rewrite:
         return self._added(Node(self.node.index, "NEG", 1, (value,), ()), value)
 
     def _joined(self, values: Sequence[int]) -> int:
-        """Add what joins values along the axis, counted from the last one."""
+        """Add a node that concatenates values along the axis, counted from the last one."""
         like = self.edit.values[values[0]]
         rank = len(self.edit.values[self.node.outputs[0]].shape)
         axis = self.axis - rank + len(like.shape)
@@ -176,7 +176,7 @@ class _Rewrite:
         return self._added(joining, values[0], tuple(shape))
 
     def _added(self, node: Node, like: int, shape: tuple[int, ...] | None = None) -> int:
-        """Add a node, and return its result."""
+        """Add a node, and return its result (value id)."""
         value = self.edit.values[like]
         result = self.edit.new_value(value, shape=shape or value.shape)
         added = replace(node, index=self.node.index, outputs=(result,))
@@ -185,9 +185,9 @@ class _Rewrite:
 
 
 def _aligned(sums: Sequence[_Sum]) -> Iterator[tuple[tuple[_Product, bool], ...]]:
-    """Yield the products of each sum, and whether they are subtracted.
+    """Yield the products of each sum, and whether each is subtracted.
 
-    Those with the factor of the first one come first.
+    The product with the factor of the first sum's first product comes first.
     """
     factor = sums[0].products[0].factor
     for each in sums:

@@ -1,6 +1,6 @@
-"""Fuses a CONCATENATION of a few channels, each sliced or enlarged from one value, into one kernel.
+"""Fuses a CONCATENATION of a few channels, sliced or upsampled from one value, into one kernel.
 
-Otherwise each part would be a kernel that writes a value of one channel.
+Otherwise each part would be a separate kernel that writes a value of one channel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHANNELS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Channels of a CONCATENATION: their source value, index maps, epilogue and nodes."""
+    """An input of a CONCATENATION: its source, the index maps of its channels, epilogue, nodes."""
 
     source: int
     maps: tuple[ChannelMap, ...]
@@ -29,7 +29,7 @@ class _Part:
 
 
 def join_channels(graph: Graph) -> PassResult:
-    """Visit each CONCATENATION of channels whose parts are too small to be written in place."""
+    """Visit each CONCATENATION whose inputs have too few channels to be written in place."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     for position, node in enumerate(graph.nodes):
@@ -66,10 +66,10 @@ def _part(
     producers: Mapping[int, Node],
     consumers: Mapping[int, list[Node]],
 ) -> _Part | str:
-    """Return how a part is computed, or why a kernel cannot look its channels up."""
+    """Return how an input is computed, or why the fused kernel cannot compute it."""
     nodes: list[Node] = []
     node = producers.get(value)
-    # Ops after the CONCATENATION were moved before it: all parts have the same ones.
+    # Ops after the CONCATENATION were moved before it, so all inputs have the same ones.
     if node is not None and _is_element_wise(graph, node):
         nodes.append(node)
         node = producers.get(node.inputs[0])

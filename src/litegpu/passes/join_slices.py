@@ -1,6 +1,6 @@
-"""Joins slices that are adjacent in a CONCATENATION as they were in their source.
+"""Merges slices that are adjacent both in a CONCATENATION and in their source.
 
-Each slice is a copying kernel. One slice remains, or none if it covers the whole source.
+Each slice would be a copying kernel. One slice remains, or none if it covers the whole source.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """An input of a CONCATENATION, or several: `begin` to `end` of `source` along the axis."""
+    """One or several inputs of a CONCATENATION: `begin` to `end` of `source` along the axis."""
 
     source: int
     begin: int
     end: int
     slices: tuple[Node, ...]
-    """The slices that the part consists of; none if an input is not a slice."""
+    """The slice nodes of this part; none if the input is not a slice."""
 
     def and_then(self, other: _Part) -> _Part | None:
-        """Return both parts as one, if the other one starts where this one ends."""
+        """Return the merged part if `other` starts where this part ends, else None."""
         adjacent = self.slices and other.slices and self.end == other.begin
         if not adjacent or self.source != other.source:
             return None
@@ -33,7 +33,7 @@ class _Part:
 
 
 def join_slices(graph: Graph) -> PassResult:
-    """Let a CONCATENATION read its slices' source."""
+    """Let each CONCATENATION read the source of its slices where they are adjacent."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     for position, original in enumerate(graph.nodes):
@@ -57,7 +57,7 @@ def join_slices(graph: Graph) -> PassResult:
 
 
 def _part(edit: Editor, producer: Node | None, node: Node, value: int) -> _Part:
-    """Return an input of a CONCATENATION as a part of its source along the axis."""
+    """Return an input of a CONCATENATION as a range of its source along the axis."""
     graph, axis = edit.graph, node.attributes.axis
     shape = graph.values[value].shape4
     whole = _Part(value, 0, shape[axis], ())
@@ -82,7 +82,7 @@ def _joined(parts: list[_Part]) -> list[_Part]:
 
 
 def _rewrite(edit: Editor, position: int, node: Node, parts: list[_Part]) -> None:
-    """Replace a CONCATENATION by one with fewer parts, by one slice, or by its source."""
+    """Replace a CONCATENATION by one with fewer inputs, by a single slice, or by its source."""
     target = node.outputs[0]
     inputs, added = [], []
     for part in parts:

@@ -1,6 +1,6 @@
-"""Fuses a pointwise convolution into the kernel that looks its input channels up.
+"""Fuses a pointwise convolution into the kernel that gathers its input channels.
 
-Bytes of Y, U and V then become R, G and B when they are read.
+For example, Y, U and V bytes are converted to R, G and B when they are read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
 def matrix_into_channels(graph: Graph) -> PassResult:
-    """Merge each pointwise convolution of a few channels that alone reads looked-up channels."""
+    """Merge each pointwise convolution of a few channels that alone reads gathered channels."""
     edit = Editor(graph)
     consumers = graph.consumers()
     for position, node in enumerate(graph.nodes):

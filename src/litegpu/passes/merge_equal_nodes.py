@@ -1,7 +1,7 @@
-"""Merges nodes that compute the same: one operation, with the same attributes, on the same inputs.
+"""Merges nodes that compute the same: same operation, same attributes, same inputs.
 
-Converters write the same reshape, mask or mean for each reader, and operations normalize to equal
-nodes. One result then serves all readers.
+Converters emit the same reshape, mask or mean for each reader, and different operations may be
+normalized to equal nodes. After merging, one result serves all readers.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _MOST_BYTES = 256
 """Maximum size of constants that are compared by their contents: shapes, axes, scales."""
 
 _MOST_PARTS = 8
-"""Maximum number of inputs of a join that may read one value twice: it then copies its parts."""
+"""Maximum inputs of a concatenation that may read a value twice: it then copies its inputs."""
 
 
 def merge_equal_nodes(graph: Graph) -> PassResult:
-    """Let readers of equal nodes read the first one's results; outputs of the graph remain."""
+    """Let readers of equal nodes read the first node's results; graph outputs remain."""
     edit = Editor(graph)
     consumers = graph.consumers()
     names: dict[int, Hashable] = {
         v: name for v, value in graph.values.items() if (name := _contents(value)) is not None
     }
-    """What identifies a value that is not the only one of its contents."""
+    """Maps each value that has an equal to a key that identifies its contents."""
     first: dict[Hashable, Node] = {}
     apart: list[Node] = []
     for position, node in enumerate(graph.nodes):
@@ -74,14 +74,14 @@ def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> 
 
 
 def _contents(value: Value) -> Hashable:
-    """Return what identifies a small constant; None for other values."""
+    """Return a key that identifies a small constant's contents; None for other values."""
     if value.data is None or value.data.nbytes > _MOST_BYTES or value.blockwise is not None:
         return None
     return value.dtype, value.shape, value.quantization, value.data.tobytes()
 
 
 def _kind(graph: Graph, node: Node, names: Mapping[int, Hashable]) -> Hashable | None:
-    """Return what equal nodes have in common; None for a node with graphs or with state."""
+    """Return the key that equal nodes share; None for nodes with subgraphs or state."""
     values = graph.values
     if node.graphs or any(values[v].is_variable for v in (*node.operands, *node.outputs)):
         return None

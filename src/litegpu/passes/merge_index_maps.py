@@ -1,4 +1,4 @@
-"""Merges two maps that treat each axis separately: slices, resizes, mirrors, reversals, transposes.
+"""Merges two index maps along single axes: slices, resizes, reflections, reversals, transposes.
 
 This saves a kernel that writes a whole value, often one larger than its input.
 """
@@ -17,13 +17,13 @@ from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _UNIT = 8
-"""A multiple of this many channels is a whole number of channel blocks, also of halves."""
+"""Multiples of this many channels consist of whole channel blocks, also when stored as half."""
 
 
 def merge_index_maps(graph: Graph) -> PassResult:
-    """Let the second of two such index maps read the input of the first.
+    """Let the second of two index maps read the input of the first.
 
-    The first may be a slice, which would be a separate kernel, or a view of the input.
+    The first may be a slice, which is either a separate kernel or a view of its input.
     """
     edit = Editor(graph)
     consumers = graph.consumers()
@@ -57,7 +57,7 @@ def merge_index_maps(graph: Graph) -> PassResult:
 
 
 def _is_view(graph: Graph, node: Node) -> bool:
-    """Whether a node gives whole units of the channels of a computed value, which costs nothing."""
+    """Whether a node slices whole units of channels of a computed value: a view at no cost."""
     source, result = (graph.values[v] for v in (node.inputs[0], node.outputs[0]))
     if node.op != STRIDED_SLICE or source.id in graph.inputs or source.is_constant:
         return False
@@ -68,7 +68,7 @@ def _is_view(graph: Graph, node: Node) -> bool:
 
 
 def _then(first: Lookup, second: Sequence[Lookup]) -> Lookup:
-    """Return the index map of an axis through two index maps."""
+    """Return the composition of two index maps for one axis."""
     if first.axis is None:
         return first
     further = second[first.axis]
@@ -76,7 +76,7 @@ def _then(first: Lookup, second: Sequence[Lookup]) -> Lookup:
 
 
 def _node(graph: Graph, node: Node, lookups: Sequence[Lookup], producer: Node) -> Node:
-    """Return the index map of these lookups: with a constant step if possible, else as a table."""
+    """Return the index map of these lookups: with constant steps if possible, else as a table."""
     sources = []
     for each in lookups:
         start, *rest = each.indices

@@ -1,6 +1,6 @@
 """Merges chains of TRANSPOSE, RESHAPE and other permutations; inverse pairs cancel.
 
-Each saved kernel would read and write a whole value.
+Each kernel that this saves would read and write a whole value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from litegpu.ops.reshape import RESHAPE
 from litegpu.passes.base import Editor, PassResult, label
 
 _FURTHEST = 32
-"""Maximum number of permutations before one that are searched for its new source."""
+"""Maximum number of preceding permutations that are searched for a new source."""
 
 
 def merge_permutations(graph: Graph) -> PassResult:
@@ -37,9 +37,9 @@ class _Merge:
     saved: int
     """The number of kernels saved."""
     alone: bool
-    """Whether the values in between have no other reader."""
+    """Whether the intermediate values have no other reader."""
     passed: tuple[Node, ...]
-    """The permutations that it replaces, the last first, as in the graph."""
+    """The permutations that this merge replaces, last first."""
 
 
 @dataclass

@@ -1,7 +1,7 @@
-"""Merges convolutions that read the same value in the same way; each result is a part.
+"""Merges convolutions that read the same value in the same way; each result becomes a part.
 
-This saves launches, and the value is read once. Parts of whole channel blocks cost nothing. What
-may be rounded does not change: the sizes that determine it are still those of one convolution.
+This saves launches, and the value is read once. Parts of whole channel blocks cost nothing.
+Rounding decisions do not change: they still depend on the size of a single convolution.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.passes.base import Editor, PassResult, label
 
 _MOST_WEIGHTS = 1 << 22
-"""Maximum number of weights of a convolution: with more, a launch matters little, and merging
-copies them.
+"""Maximum number of weights of a convolution: for larger ones a launch matters little, and merging
+copies the weights.
 """
 _OPEN = 16
-"""Maximum number of open groups of a kind; earlier ones are full."""
+"""Maximum number of open groups of each kind; earlier groups are considered full."""
 _UNIT = 8
-"""A multiple of this many channels is a whole number of units for in-place reads of halves."""
+"""Multiples of this many channels can be read in place, also when stored as half."""
 
 
 @dataclass
 class _Group:
-    """Convolutions that can be merged; only the last may have a partial unit of channels."""
+    """Convolutions that can be merged; only the last one may have a partial unit of channels."""
 
     unit: int
     whole: list[Node] = field(default_factory=list)
@@ -89,7 +89,7 @@ def merge_siblings(graph: Graph) -> PassResult:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What merged convolutions must have in common: their attributes, and what may be rounded.
+    """The properties that merged convolutions must share: attributes, and rounding.
 
     `halves`: the result may be stored as half.
     """

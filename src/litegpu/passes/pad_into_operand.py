@@ -38,7 +38,7 @@ def _appends_channels(graph: Graph, node: Node) -> bool:
 
 
 def _as_operand(graph: Graph, reader: Node, pad: Node) -> Node | None:
-    """Return `reader` with the unpadded value as its first op's operand, if possible."""
+    """Return `reader` with the unpadded value as its first op's operand; None if impossible."""
     if reader.op != COPY or len(reader.operands) < 2:
         return None
     first, padded, narrow = reader.epilogue[0], pad.outputs[0], pad.inputs[0]
@@ -48,7 +48,7 @@ def _as_operand(graph: Graph, reader: Node, pad: Node) -> Node | None:
     if first.operands == (padded,):
         epilogue_op, inputs = replace(first, operands=(narrow,), extend=True), reader.inputs
     elif reader.inputs == (padded,) and _same_shape(graph, first.operands, padded):
-        # The other operand becomes the running value, the padded one the operand.
+        # The other input becomes the running value, the padded one the operand.
         inputs = first.operands
         epilogue_op = replace(first, operands=(narrow,), position=1 - first.position, extend=True)
     else:

@@ -67,7 +67,7 @@ def _zero(reader: Node, fill: float) -> float:
 
 
 def _leaves_out(reader: Node, image: tuple[int, ...], output: tuple[int, ...]) -> bool:
-    """Whether a pool ignores further positions in addition to those that count as zero."""
+    """Whether a pool would ignore positions in addition to the padding, which counts as zero."""
     pool = isinstance(reader.attributes, PoolAttributes)
     return pool and reader.attributes.window.leaves(image[1:3], output[1:3])
 

@@ -1,6 +1,6 @@
 """Fuses a maximum pool into the convolution before it.
 
-The convolution's result, larger than the pool's, then never leaves the chip, and a launch is saved.
+The convolution's result, larger than the pool's, stays on the chip, and a launch is saved.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
 def pool_into_convolution(graph: Graph, fusions: Fusions) -> PassResult:
-    """Merge each convolution with the maximum pool that alone reads it.
+    """Merge each convolution with the maximum pool that is its only reader.
 
     The implementations decide whether a kernel can compute both and is faster.
     """

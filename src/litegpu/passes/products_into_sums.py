@@ -1,4 +1,4 @@
-"""Computes a product in the sum that reads it, if no kernel before the product can.
+"""Moves a product into the sum that reads it, if no kernel before the product can include it.
 
 Rotary positions multiply a value twice and add the products; only one of them can be the epilogue
 of the kernel that moves the channels. A slice is no such kernel: sums read it in place.
@@ -16,7 +16,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
 def products_into_sums(graph: Graph) -> PassResult:
-    """Visit each ADD whose operands are both computed for it alone."""
+    """Visit each ADD that is the only reader of both its operands."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     for position, node in enumerate(graph.nodes):

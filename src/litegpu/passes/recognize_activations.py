@@ -1,10 +1,10 @@
-"""Finds activations that a model expresses in several ops: HARD_SWISH, GELU or swish.
+"""Recognizes activations that a model expresses in several ops: HARD_SWISH, GELU or swish.
 
-In that form, x is read at least twice: it must be stored in between, and its kernel can have no
-epilogue. The single epilogue op reads x once and can be fused with the producer of x.
+Such an expression reads x at least twice, so x must be stored, and its producer has no epilogue.
+The single epilogue op reads x once and can be fused with the producer of x.
 
-The pass expands an expression as a polynomial of x and one inner function of x. So the order of
-factors, POW or MUL, and DIV in place of MUL make no difference.
+The pass expands an expression as a polynomial in x and one inner function of x. Therefore the order
+of factors, POW or MUL, and DIV or MUL make no difference.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Polynomial = Mapping[tuple[int, ...], float]
 """
 
 TOLERANCE = 1e-6
-"""Maximum relative difference of constants from those of the function."""
+"""Maximum relative difference of the constants from those of the function."""
 _CLOSE = 0.05
 """Up to this relative difference, a declined match is reported."""
 
 _X: Polynomial = {(0,): 1.0}
 _MOST_TERMS, _MOST_FACTORS, _MOST_NODES = 8, 6, 12
 _LAST = ("ADD", "DIV", "MUL", "SUB")
-"""The last functions of the supported expressions."""
+"""The last ops of the supported expressions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """A function of a polynomial of x; CLAMP is to the range from `low` to `high`."""
+    """A function of a polynomial in x; CLAMP clamps to `low` and `high`."""
 
     function: str
     argument: Polynomial
@@ -45,13 +45,13 @@ class Atom:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """The result and the argument of the inner function (atom 1), as polynomials."""
+    """A way to write an activation: result and argument of the inner function, as polynomials."""
 
     name: str
     result: Polynomial
     inner: Atom
     scaled: bool = False
-    """Whether the argument may be any multiple of x, which becomes the epilogue op's `scale`."""
+    """Whether the argument may be a multiple of x; the factor is the epilogue op's `scale`."""
 
 
 _GELU_SCALE = 0.7978845608028654  # the square root of 2 / pi
@@ -125,7 +125,7 @@ def _find(graph: Graph, producers: Mapping[int, Node], node: Node) -> _Found | N
 
 
 def _ancestors(graph: Graph, producers: Mapping[int, Node], node: Node) -> list[int]:
-    """Return the computed values that a chain of epilogue ops starts from, the nearest first."""
+    """Return the values from which a chain of epilogue ops could start, nearest first."""
     found: dict[int, None] = {}
     waiting = [node]
     for _ in range(_MOST_NODES):
@@ -142,7 +142,7 @@ def _ancestors(graph: Graph, producers: Mapping[int, Node], node: Node) -> list[
 
 
 def _named(result: Polynomial, atoms: Sequence[Atom]) -> tuple[EpilogueOp, str] | None:
-    """Return the epilogue op that equals a polynomial, and why it does not quite match."""
+    """Return the epilogue op that equals a polynomial, and why it does not match exactly."""
     used = {atom for key in result for atom in key if atom > 0}
     if len(used) != 1:
         return None
@@ -167,7 +167,7 @@ def _named(result: Polynomial, atoms: Sequence[Atom]) -> tuple[EpilogueOp, str] 
 
 
 def _to_one(atom: Atom) -> tuple[Atom, float]:
-    """Return a clamp from 0 as one to the range 0 to 1, and the factor for it."""
+    """Return a clamp from 0 to `high` as a clamp from 0 to 1, and the factor."""
     high = atom.high
     if atom.low != 0 or not 0 < high < math.inf:
         return atom, 1.0
@@ -226,7 +226,7 @@ class _Reader:
         return self._function(epilogue_op.function, found)
 
     def _function(self, name: str, arguments: list[Polynomial]) -> Polynomial | None:
-        """Return an inner function as an atom."""
+        """Return the atom of an inner function applied to a polynomial."""
         if name in _CLAMPS:
             return self._clamp(arguments[0], *_CLAMPS[name])
         if name in ("TANH", "LOGISTIC"):

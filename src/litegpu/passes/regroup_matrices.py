@@ -1,9 +1,9 @@
-"""Lets products around a softmax keep the dimensions of its scores.
+"""Lets the matrix products around a softmax use the axes of its scores.
 
-litert-torch multiplies matrices of [batch * heads, rows, columns]: a RESHAPE, or a mask of more
-dimensions, leads from the product to the softmax of [batch, heads, rows, columns], and a RESHAPE
-back. Masks of windows have another axis for these. The reshapes move to the operands, the masks and
-the result, where they merge with the transposes of heads.
+litert-torch multiplies matrices of shape [batch * heads, rows, columns]. A RESHAPE, or a mask with
+more axes, leads from the product to the softmax of [batch, heads, rows, columns], and another
+RESHAPE leads back. (Masks of windowed attention have one more axis.) This pass moves the reshapes
+to the operands, the masks and the result, where they merge with the transposes of heads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 _MATMUL = "BATCH_MATMUL"
 _MOST_DIMS = 4
 _MOST_MATRICES = 1 << 16
-"""Maximum number of matrices of scores: which of them share a mask is listed."""
+"""Maximum number of score matrices, since the mask of each one is listed."""
 _MOST_STEPS = 32
 """Maximum number of operations between a product and its softmax."""
 _ELEMENTWISE = frozenset(
@@ -34,11 +34,11 @@ _ELEMENTWISE = frozenset(
     )
 )
 BETWEEN = _ELEMENTWISE | {RESHAPE}
-"""What may stand between a product and the softmax of its scores."""
+"""Operations that may occur between a product and the softmax of its scores."""
 
 
 def reaches_softmax(graph: Graph, consumers: Mapping[int, list[Node]], product: Node) -> bool:
-    """Whether a product's result is read by one softmax alone, or by what may stand between."""
+    """Whether a chain of single readers leads from a product to a softmax."""
     reader: Node | None = product
     while reader is not None and (reader is product or reader.op in BETWEEN):
         reader = only_consumer(reader.outputs[0], consumers, graph.outputs)
@@ -46,7 +46,7 @@ def reaches_softmax(graph: Graph, consumers: Mapping[int, list[Node]], product: 
 
 
 def regroup_matrices(graph: Graph) -> PassResult:
-    """Exchange reshapes that regroup matrices and the products before or after them."""
+    """Swap reshapes that regroup matrices with the products before or after them."""
     regrouper = _Regrouper(graph, Editor(graph))
     for position, node in enumerate(graph.nodes):
         if node.op == _MATMUL and not regrouper.before(position, node):
@@ -56,9 +56,9 @@ def regroup_matrices(graph: Graph) -> PassResult:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """An operand of a step, and its shape for regrouped scores.
+    """An operand of an op on the scores, and its shape for regrouped scores.
 
-    `matrices` are those of a constant that scores have in this order, where some read the same.
+    `matrices` lists, for each score matrix, the matrix of a constant operand that it uses.
     """
 
     value: int
@@ -75,12 +75,12 @@ class _Regrouper:
         self._producers: Mapping[int, Node] = self.graph.producers()
         self._consumers = self.graph.consumers()
         self._done: set[int] = set()
-        """The values that were scores before they were regrouped."""
+        """The scores, by their old value ids, that have been regrouped."""
 
     def before(self, place: int, product: Node) -> bool:
-        """Let a product, and all that is done to its scores, have the dimensions of a softmax.
+        """Let a product and the ops on its scores use the axes of the softmax.
 
-        Return whether it does that now.
+        Return whether the product was rewritten.
         """
         *steps, softmax = self._to_softmax(product) or (product,)
         (scores,) = product.outputs
@@ -120,7 +120,7 @@ class _Regrouper:
         return True
 
     def _to_softmax(self, product: Node) -> list[Node]:
-        """Return what is done to scores, and their softmax, if nothing else reads them."""
+        """Return the ops on the scores and their softmax, if no value has another reader."""
         found = [product]
         size = self.graph.values[product.outputs[0]].elements
         while not _is_softmax(found[-1]) and len(found) < _MOST_STEPS:
@@ -140,7 +140,7 @@ class _Regrouper:
     def _steps(
         self, steps: list[Node], scores: int, shape: Shape
     ) -> list[tuple[Node, tuple[_Operand | None, ...]]] | None:
-        """Return steps and their operands for scores of this shape (None: the scores)."""
+        """Return ops and their operands for scores of this shape; an operand None is the scores."""
         found = []
         for step in steps:
             (result,) = step.outputs
@@ -158,12 +158,12 @@ class _Regrouper:
         return found
 
     def _aligned(self, v: int, own: Shape, shape: Shape) -> _Operand | None:
-        """Return an operand that is broadcast to scores `own`, for scores of another shape."""
+        """Return an operand of scores of shape `own`, adapted to scores of the other shape."""
         value = self.graph.values[v]
         *batch, rows, keys = (1,) * (len(own) - len(value.shape)) + value.shape
         count = math.prod(batch)
         if count == 1:
-            # Without leading ones: scores may now have fewer dimensions.
+            # Without leading axes of size 1: the scores may now have fewer axes.
             return _Operand(v, value.shape[-len(shape) :])
         if math.prod(own[:-2]) > _MOST_MATRICES:
             return None
@@ -178,7 +178,7 @@ class _Regrouper:
         return _Operand(v, whole, matrices.ravel()) if value.is_constant else None
 
     def _operand(self, place: int, step: Node, operand: _Operand) -> int:
-        """Return an operand in its shape, by a reshape before a step if it is computed."""
+        """Return an operand in its new shape; a computed one is reshaped before the op."""
         value = self.edit.values[operand.value]
         if value.shape == operand.shape:
             return value.id
@@ -196,7 +196,7 @@ class _Regrouper:
         return self.edit.new_value(self.graph.values[value], shape=shape)
 
     def after(self, position: int, product: Node) -> None:
-        """Let a product read the result of a softmax as it is, before a reshape."""
+        """Let a product read the result of a softmax directly instead of through a reshape."""
         reshape = self._producers.get(product.inputs[0])
         if reshape is None or reshape.op != RESHAPE or not self._alone(reshape.outputs[0]):
             return
@@ -216,13 +216,13 @@ class _Regrouper:
         self.edit.applied.append(f"{label(product)} as {label(softmax)} gives its operand")
 
     def _alone(self, value: int) -> bool:
-        """Whether one node alone reads a value."""
+        """Whether a value has exactly one reader."""
         return only_consumer(value, self._consumers, self.graph.outputs) is not None
 
     def _regroups(self, product: Node, own: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-        """Whether a shape regroups the matrices of a product of as many pairs of matrices.
+        """Whether a reshape regroups the matrices of a batched product and keeps their number.
 
-        One matrix alone may be an operand of all products.
+        An operand that is a single matrix may be used by all products.
         """
         if product.op != _MATMUL or is_quantized(self.graph, product):
             return False
@@ -233,7 +233,7 @@ class _Regrouper:
         return same and max(len(own), len(shape)) <= _MOST_DIMS and len(batches) == 1
 
     def _regrouped(self, place: int, product: Node, operand: int, shape: tuple[int, ...]) -> int:
-        """Return an operand as matrices of these dimensions, by a reshape before the product."""
+        """Return an operand reshaped to matrices with these batch axes."""
         value = self.edit.values[operand]
         whole = (*shape[:-2], *value.shape[-2:])
         if value.elements != math.prod(whole):

@@ -1,6 +1,6 @@
-"""Removes what changes nothing: COPY, CAST to the same type, same-shape RESHAPE, empty PAD.
+"""Removes nodes that change nothing: COPY, CAST to the same type, same-shape RESHAPE, empty PAD.
 
-Constants under another shape are constants.
+A RESHAPE of a constant becomes a constant.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from litegpu.ops.reshape import RESHAPE
 from litegpu.passes.base import Editor, PassResult, label
 
 _CASTS = frozenset(("CAST", COPY))
-"""Operations that change nothing if type and shape remain; before and after normalization."""
+"""Operations, before and after normalization, that are the identity if type and shape stay."""
 
 
 def remove_identity(graph: Graph) -> PassResult:
-    """Let consumers read the input instead; outputs of the graph remain."""
+    """Let readers use the input instead; nodes that compute graph outputs remain."""
     edit = Editor(graph)
     for position, node in enumerate(graph.nodes):
         target = node.outputs[0]
@@ -41,7 +41,7 @@ def remove_identity(graph: Graph) -> PassResult:
 
 
 def _is_constant(edit: Editor, position: int) -> bool:
-    """Let the result of a RESHAPE be a constant if its operand is one, and return whether it is."""
+    """Replace the RESHAPE of a constant by a constant; return whether that was possible."""
     node = edit.nodes[position]
     source = edit.values[node.inputs[0]] if node else None
     if node is None or source is None or source.data is None:

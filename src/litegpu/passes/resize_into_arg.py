@@ -1,4 +1,4 @@
-"""Lets ARG_MAX and ARG_MIN resize the channels that they compare: the large image is not stored."""
+"""Lets ARG_MAX and ARG_MIN resize the channels that they compare: saves the large image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CHANNELS = 3
 
 
 def resize_into_arg(graph: Graph) -> PassResult:
-    """Merge each bilinear resize whose result is only searched along the channels."""
+    """Merge each bilinear resize whose only reader is an ARG_MAX or ARG_MIN over the channels."""
     edit = Editor(graph)
     consumers = graph.consumers()
     for position, node in enumerate(graph.nodes):

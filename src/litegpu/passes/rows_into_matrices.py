@@ -1,7 +1,7 @@
-"""Writes the products of attention with one head as those with several.
+"""Rewrites the products of single-head attention as batched matrix products.
 
-Converters write the products of queries and keys of one head as a FULLY_CONNECTED whose weights are
-the keys. As a product of matrices, attention can become one kernel, and scores are not stored.
+Converters emit the product of queries and keys of a single head as a FULLY_CONNECTED whose weights
+are the keys. Rewritten as BATCH_MATMUL, the attention can become one kernel, without stored scores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from litegpu.passes.regroup_matrices import reaches_softmax
 
 
 def rows_into_matrices(graph: Graph) -> PassResult:
-    """Replace each FULLY_CONNECTED by computed weights that leads to a softmax by BATCH_MATMUL."""
+    """Replace each FULLY_CONNECTED with computed weights whose result reaches a softmax."""
     edit = Editor(graph)
     consumers = graph.consumers()
     for position, node in enumerate(graph.nodes):
@@ -43,7 +43,7 @@ def rows_into_matrices(graph: Graph) -> PassResult:
 
 
 def _is_product(graph: Graph, node: Node) -> bool:
-    """Whether a node is a product of two computed matrices, and nothing else."""
+    """Whether a node only multiplies two computed matrices."""
     if node.op != "FULLY_CONNECTED" or node.params.get("activation", "none") != "none":
         return False
     if any(v != ABSENT for v in node.inputs[2:]):

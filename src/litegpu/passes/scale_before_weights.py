@@ -1,6 +1,6 @@
-"""Folds scales and shifts by constants before convolutions into their weights.
+"""Folds constant scales and shifts before convolutions into their weights.
 
-This saves a kernel for epilogue ops without a kernel before them, such as those on an input.
+This saves a kernel for ops that have no kernel before them, such as those on a model input.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from litegpu.ops.common.traits import Trait
 from litegpu.passes.base import Editor, PassResult, Weighted, label
 
 _LARGEST_SHIFT = 16.0
-"""Maximum shift. With a larger one, cancellation costs digits of the sums, whose mean is far from
-zero.
+"""Maximum shift. A larger one makes the mean of the sums large, and cancellation costs precision.
 """
 
 

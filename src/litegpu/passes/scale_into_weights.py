@@ -1,4 +1,4 @@
-"""Folds scales and shifts by constants after a convolution into its weights and bias.
+"""Folds constant scales and shifts after a convolution into its weights and bias.
 
 This saves element-wise ops, and the constants that the kernel would read for them.
 """
@@ -15,7 +15,7 @@ from litegpu.passes.base import Editor, PassResult, Weighted, label, only_consum
 
 
 def scale_into_weights(graph: Graph) -> PassResult:
-    """Fold the ops of nodes that alone read a convolution, up to the first of another kind."""
+    """Fold the leading affine ops of nodes that are the only reader of a convolution."""
     edit = Editor(graph)
     weighted = Weighted(edit)
     consumers = graph.consumers()

@@ -1,8 +1,8 @@
-"""Scales the scores of attention, not its queries and keys.
+"""Moves the scale of attention from queries and keys to the scores.
 
-Converters spread the factor 1 / sqrt(depth) over queries and keys, each of which then needs a
-kernel of its own. The product's epilogue scales scores at no cost, and in float32: sums are not
-rounded to half before.
+Converters distribute the factor 1 / sqrt(depth) over queries and keys; each then needs a separate
+kernel. The product's epilogue scales the scores at no cost, and in float32: the sums are not
+rounded to half first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from litegpu.passes.regroup_matrices import reaches_softmax
 _MATMUL = "BATCH_MATMUL"
 _MOVES = frozenset(("BROADCAST_TO", "RESHAPE", "TILE", "TRANSPOSE"))
 _LARGEST = 2.0**12
-"""Factors beyond this, or below its inverse, may be what brings operands into a range."""
+"""Factors above this, or below its inverse, may be needed to keep operands in range."""
 
 
 def scales_after_products(graph: Graph) -> PassResult:
@@ -58,7 +58,7 @@ def scales_after_products(graph: Graph) -> PassResult:
 
 
 def _factor(graph: Graph, node: Node) -> tuple[int, float] | None:
-    """Return what a node scales, and by which constant, if the factor is of a usual size."""
+    """Return the value that a node scales, and the constant factor, if it is not extreme."""
     if node.op != "MUL" or node.params.get("activation", "none") != "none":
         return None
     for value, other in (node.inputs, node.inputs[::-1]):

@@ -1,7 +1,7 @@
-"""Moves permutations such as TRANSPOSE below element-wise ops, towards one that undoes them.
+"""Moves permutations such as TRANSPOSE below element-wise ops, towards their inverse.
 
-In a channels-first network with each convolution between two TRANSPOSEs, only the first and the
-last remain: `merge_permutations` removes the pairs, and the epilogue ops fuse with the
+In a channels-first network each convolution is between two TRANSPOSEs. Only the first and the last
+one remain: `merge_permutations` removes inverse pairs, and the epilogue ops are fused with the
 convolutions.
 """
 
@@ -19,7 +19,7 @@ from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes
 from litegpu.passes.base import Editor, PassResult, label
 
 _FURTHEST = 64
-"""Maximum number of epilogue ops that are searched for a permutation that undoes another."""
+"""Maximum number of epilogue ops that are searched for the inverse of a permutation."""
 
 
 def sink_permutations(graph: Graph) -> PassResult:
@@ -45,7 +45,7 @@ class _Sinker:
         self.graph = replace(self.edit.graph, values=self.edit.values)
 
     def visit(self, position: int, node: Node) -> None:
-        """Exchange epilogue ops and the permutation before them, if a later one undoes it."""
+        """Swap epilogue ops with the permutation before them, if a later permutation undoes it."""
         mover, values = self._mover(node.inputs[0]), self.graph.values
         if mover is None or not self._undone(node, mover):
             return
@@ -79,7 +79,7 @@ class _Sinker:
         return node
 
     def _undone(self, node: Node, mover: Node) -> bool:
-        """Whether ops lead from a node's result to a permutation that restores the order."""
+        """Whether a chain of ops leads from a node's result to the inverse of the permutation."""
         order = permutation_of(self.graph, mover) or ()
         waiting, seen = [node], 0
         while waiting and seen < _FURTHEST:
@@ -100,7 +100,7 @@ class _Sinker:
         return both is not None and keeps_order(both)
 
     def _moved_back(self, epilogue_op: EpilogueOp, mover: Node) -> EpilogueOp | None:
-        """Return an op with its operands in the order before the permutation, if possible."""
+        """Return an op with its operands in the order before the permutation, or None."""
         elements = element_operands(epilogue_op)
         operands = [
             *(self._operand(v, mover) for v in elements),
@@ -132,7 +132,7 @@ class _Sinker:
 
 
 def _axes(attributes: IndexMapAttributes) -> list[int] | None:
-    """Return the output axis of each input axis, if a permutation just exchanges axes."""
+    """Return the output axis of each input axis, if a permutation only exchanges axes."""
     if any(len(axis.sizes) != 1 for axis in attributes.digits):
         return None
     axes = [digit for source in attributes.sources for digit, _ in source.terms]

@@ -1,8 +1,8 @@
-"""Cuts the operand of a transpose where all its readers are parts of the result.
+"""Slices the input of a transpose instead of its output, if all readers are slices.
 
-timm makes queries, keys and values by one layer, transposes them to [3, batch, heads, tokens,
-depth] and takes one of the three each time: by SLICE, STRIDED_SLICE, SPLIT, UNPACK or GATHER. Parts
-of the layer's result are views, and each of the transposes merges with what reads it.
+timm computes queries, keys and values in one layer, transposes them to [3, batch, heads, tokens,
+depth] and selects one of the three by SLICE, STRIDED_SLICE, SPLIT, UNPACK or GATHER. Slices of the
+layer's result are views, and each of the three transposes merges with its reader.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from litegpu.passes.base import Editor, PassResult, label
 
 
 def slices_before_transpose(graph: Graph) -> PassResult:
-    """Exchange each transpose and the parts of it that are read."""
+    """Swap each transpose with the slices that read it."""
     edit = Editor(graph)
     consumers = graph.consumers()
     for position, node in enumerate(graph.nodes):
@@ -50,7 +50,7 @@ def _cut_first(
     ranges: Sequence[range],
     output: int,
 ) -> None:
-    """Add the part of a transpose's operand, its transpose and, if it has fewer axes, a reshape."""
+    """Add a slice of the transpose's input, its transpose and, for fewer axes, a reshape."""
     values = edit.values
     source, result = values[transpose.inputs[0]], values[output]
     begin, size = ([0] * len(order) for _ in range(2))
@@ -77,7 +77,7 @@ def _constant(graph: Graph, value: int) -> list[int] | None:
 
 
 def _cuts(graph: Graph, node: Node, whole: int) -> Cuts | None:
-    """Return which parts of a value a node gives, if that is known and all it does."""
+    """Return the slices of a value that a node's outputs are; None if it is not a slice."""
     others = [v for v in node.operands if v != whole]
     if not all(graph.values[v].is_constant for v in others):
         return None

@@ -1,7 +1,7 @@
-"""Replaces slices of one value that take turns by a gather of its channels.
+"""Replaces interleaved slices of one value by a gather of its channels.
 
-Rotary positions of language models do this where neighboring channels are a pair: those of odd
-numbers, negated, take turns with those of even ones.
+Rotary position embeddings of language models do this if adjacent channels form a pair: odd
+channels, negated, alternate with even ones.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _VIEWS = frozenset((RESHAPE, "EXPAND_DIMS", "SQUEEZE"))
 _CUTS = frozenset(("SLICE", "STRIDED_SLICE"))
 _JOINS = frozenset(("CONCATENATION", "PACK"))
 _MOST_STEPS = 8
-"""Maximum number of operations between a part and what it is cut from."""
+"""Maximum number of operations between a part and the value that it is sliced from."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Row:
-    """What each row of a value has: elements of a row of another value, times factors."""
+    """The rows of a value: indices into the rows of a source value, and a factor for each."""
 
     source: int
     indices: npt.NDArray[np.int32]
@@ -36,7 +36,7 @@ class _Row:
 
 
 def slices_into_gather(graph: Graph) -> PassResult:
-    """Visit each RESHAPE of joined parts; slices that others read remain."""
+    """Visit each RESHAPE of joined slices; slices with other readers remain."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     for position, node in enumerate(graph.nodes):
@@ -58,7 +58,7 @@ def slices_into_gather(graph: Graph) -> PassResult:
 
 
 def _is_last_axis(graph: Graph, joined: Node) -> bool:
-    """Whether a node joins float32 values along its result's last axis, and does nothing else."""
+    """Whether a node only concatenates float32 values along the last axis."""
     result = graph.values[joined.outputs[0]]
     last = joined.params["axis"] in (-1, len(result.shape) - 1)
     plain = joined.params.get("activation", "none") == "none"
@@ -68,7 +68,7 @@ def _is_last_axis(graph: Graph, joined: Node) -> bool:
 def _joined_row(
     graph: Graph, producers: Mapping[int, Node], joined: Node, shape: Shape
 ) -> _Row | None:
-    """Return what a row of parts, joined and reshaped to `shape`, consists of."""
+    """Return the rows of parts that are joined and then reshaped to `shape`."""
     rows, width = math.prod(shape[:-1]), shape[-1]
     *_, length, count = graph.values[joined.outputs[0]].shape
     if length * count != width:
@@ -88,7 +88,7 @@ def _joined_row(
 def _row(
     graph: Graph, producers: Mapping[int, Node], value: int, rows: int, width: int
 ) -> _Row | None:
-    """Return what each of `rows` rows of a value has of rows of `width` elements."""
+    """Return a value as `rows` rows of a source value whose rows have `width` elements."""
     path: list[Node] = []
     while graph.values[value].shape[-1:] != (width,):
         node = producers.get(value)
@@ -111,7 +111,7 @@ def _row(
 
 
 def _source(graph: Graph, node: Node) -> int | None:
-    """Return what a node cuts, reshapes or multiplies by a number."""
+    """Return the input of a node that slices, reshapes or multiplies by a number, or None."""
     if node.op in _VIEWS | _CUTS | {"NEG"}:
         return node.inputs[0]
     if node.op != "MUL" or node.params["activation"] != "none":
@@ -130,7 +130,7 @@ def _factor(graph: Graph, node: Node) -> float:
 def _cut(
     graph: Graph, node: Node, indices: npt.NDArray[np.int32], rows: int
 ) -> npt.NDArray[np.int32] | None:
-    """Return what a slice leaves of a row; None if it takes some of the rows only."""
+    """Return the elements of a row that a slice keeps; None if it drops whole rows."""
     cuts = get(node.op).cuts(graph, node)
     assert cuts is not None
     shape, (ranges,) = graph.values[cuts.source].shape, cuts.ranges
@@ -141,7 +141,7 @@ def _cut(
 
 
 def _gather(edit: Editor, position: int, node: Node, row: _Row) -> Node:
-    """Return the last of the nodes that gather a row's elements; the others precede `position`."""
+    """Return the last node that gathers the elements; add the others before `position`."""
     source, result = edit.values[row.source], edit.values[node.outputs[0]]
     value = edit.new_value(result, shape=source.shape)
     table = edit.new_constant(f"litegpu_turns_{node.index}", row.indices)

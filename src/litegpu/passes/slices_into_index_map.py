@@ -1,6 +1,6 @@
-"""Replaces slices of one value, joined in another order, by one index map.
+"""Replaces a CONCATENATION of reordered slices of one value by one index map.
 
-Rotary positions of language models do this: half of the channels, negated, precede the other half.
+Rotary position embeddings do this: one half of the channels, negated, precedes the other half.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHANNELS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The indices of a part along the axis of its source, the factor of its elements, its nodes."""
+    """A slice: its indices along the axis of its source, its factor, and its nodes."""
 
     source: int
     indices: range
@@ -33,7 +33,7 @@ class _Part:
 
 
 def slices_into_index_map(graph: Graph) -> PassResult:
-    """Visit each CONCATENATION; slices that others read remain."""
+    """Visit each CONCATENATION of slices; slices with other readers remain."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     for position, node in enumerate(graph.nodes):
@@ -63,7 +63,7 @@ def _part(
     producers: Mapping[int, Node],
     consumers: Mapping[int, list[Node]],
 ) -> _Part | str:
-    """Return how a part is computed, or why an index map cannot compute it."""
+    """Return a part as a slice, or why an index map cannot compute it."""
     axis, shape = joined.attributes.axis, graph.values[value].shape4
     if axis == _CHANNELS and graph.values[joined.outputs[0]].shape4[axis] <= MOST_CHANNELS:
         return "join_channels joins so few channels"
@@ -87,13 +87,13 @@ def _part(
 
 
 def _adjacent(a: _Part, b: _Part) -> bool:
-    """Whether a part begins where the other one ends, so that one slice can be both."""
+    """Whether one part begins where the other ends, so that a single slice can be both."""
     dense = (a.indices.step, b.indices.step) == (1, 1)
     return dense and a.indices.stop == b.indices.start and a.factor == b.factor
 
 
 def _factor(graph: Graph, node: Node) -> float | None:
-    """Return the factor by which a node multiplies all elements, if it does nothing else."""
+    """Return the factor if a node only multiplies all elements by a constant, else None."""
     if node.op != COPY or node.attributes is not None or len(node.epilogue) != 1:
         return None
     same = graph.values[node.inputs[0]].shape == graph.values[node.outputs[0]].shape
@@ -129,7 +129,7 @@ def _node(edit: Editor, node: Node, parts: Sequence[_Part]) -> Node:
 def _map(
     shape: Sequence[int], axis: int, indices: Sequence[range]
 ) -> tuple[list[MixedRadix], list[Source]]:
-    """Return the digits and sources: steps from part to part if they are equal, else a table."""
+    """Return digits and sources: with constant steps from part to part, or with a table."""
     digits, sources = list(plain(tuple(shape))), [Source(((i, 1),)) for i in range(len(shape))]
     first = indices[0]
     steps = {b.start - a.start for a, b in pairwise(indices)}

@@ -1,7 +1,7 @@
 """Moves the last epilogue ops to separate kernels if one kernel cannot read that many buffers.
 
-Lowering does that in place, in the node's output. This is impossible if the last ops change the
-type of what precedes them: for example, int32 sums that become bytes.
+Lowering can split an epilogue in place, in the node's output, but not if the last ops change the
+type of the running value, for example from int32 sums to bytes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from litegpu.ops.common.functions import registers
 from litegpu.passes.base import Editor, PassResult, label
 
 _OWN = 4
-"""Buffers of a kernel that sums products: the result, the input, weights and a bias."""
+"""Buffers that a kernel for sums of products needs: the result, the input, weights and a bias."""
 _OWN_OF_COPY = 2
 _WIDE = {FLOAT: DType.FLOAT32, INT: DType.INT32, LONG: DType.INT64}
-"""Types that can store everything that their registers hold."""
+"""Types that can store every value of their register type."""
 
 
 def split_epilogues(graph: Graph, fusions: Fusions) -> PassResult:
-    """Split epilogues that change the type of their running value."""
+    """Split epilogues that change the type of the running value and need too many buffers."""
     edit = Editor(graph)
     most = fusions.target.max_arguments
     for position, node in enumerate(graph.nodes):
@@ -49,7 +49,7 @@ def split_epilogues(graph: Graph, fusions: Fusions) -> PassResult:
 
 
 def _split(graph: Graph, node: Node, room: int) -> int | None:
-    """Return the number of epilogue ops before the split; None if none is needed."""
+    """Return the number of epilogue ops before the split; None if no split is needed."""
     ends = accumulate(_buffers(graph, each) for each in node.epilogue)
     count = sum(end <= room for end in ends)
     if count == len(node.epilogue):
