@@ -1,4 +1,4 @@
-"""Limits that all kernels of attention share."""
+"""Limits shared by all attention kernels."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from litegpu.ops.attention import AttentionSpec
 from litegpu.ops.base import Target
 
 _MOST_DEPTH = 128
-"""Maximum channels of a head, of a query and of its result, in the registers of a work item."""
+"""Maximum channels per head: a work item holds those of a query and its result in registers."""
 
 
 def beyond_limits(spec: AttentionSpec, target: Target) -> Rejected | None:
-    """Return why no kernel of a device computes an attention, or None."""
+    """Return why no kernel of a device can compute an attention; None if one can."""
     depth, buffers = max(spec.depths), 4 + spec.buffers
     if depth > _MOST_DEPTH:
         return Rejected(f"heads of {depth} channels are more than {_MOST_DEPTH}")

@@ -1,4 +1,4 @@
-"""The interface of implementations: whether they compute a spec, how, and how fast."""
+"""The interface of implementations: whether they can compute a spec, how, and how fast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from litegpu.ops.base import KernelRequest, LowerContext, Target
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The reason why an implementation does not compute a spec, or would not be faster."""
+    """The reason why an implementation cannot compute a spec, or would not be faster."""
 
     reason: str
 
@@ -29,9 +29,7 @@ class Plan(ABC):
     clocks: float = math.nan
     """Estimated clocks of the device's busiest compute unit; NaN if they are not compared."""
     max_clock_ratio: float = math.inf
-    """Maximum ratio of its estimated clocks to those of a general implementation; both are
-    estimates.
-    """
+    """Maximum ratio of its estimated clocks to the estimated clocks of a general implementation."""
     rounds_input: bool = False
     """Whether it rounds float32 inputs to half: storing them as half then loses nothing more."""
 
@@ -41,21 +39,21 @@ class Plan(ABC):
 
 
 class Implementation(ABC):
-    """One way to compute specs of a kind. `name` is that of its kernel template, except for `also`.
+    """A way to compute specs of one kind. `name` is its main kernel template; see `also`.
 
-    "cuda/..." kernels are written in the language of that backend, and selected on its devices
-    only; all others are portable.
+    "cuda/..." kernels are written in CUDA and selected only on CUDA devices; all others are
+    portable.
     """
 
     name: ClassVar[str]
     also: ClassVar[tuple[str, ...]] = ()
     """Additional templates, for tiles that need another algorithm."""
     general: ClassVar[bool] = False
-    """Whether it accepts what the special ones before it reject: see Plan.max_clock_ratio."""
+    """Whether it is a fallback for specs that special ones reject: see Plan.max_clock_ratio."""
     example: ClassVar[Example]
-    """A spec for which it is selected, on an H100 if it is a CUDA kernel."""
+    """A spec for which it is selected (on an H100, if it is a CUDA kernel)."""
     small: ClassVar[Example | None] = None
-    """A spec that it computes on a device of one multiprocessor, fast enough for an emulator.
+    """A spec that it computes on a device with one multiprocessor, fast enough for the emulator.
 
     None if `example` is such a spec, or if there is none.
     """
@@ -72,17 +70,17 @@ class Implementation(ABC):
 
     @abstractmethod
     def plan(self, spec: Any, target: Target) -> Plan | Rejected:
-        """Return how it computes a spec on a device, or the reason why not."""
+        """Return how it computes a spec on a device, or the reason why it cannot."""
 
     def rank(self, spec: Any) -> int:
-        """Return its position among the others of its sort; equal ones keep their listed order."""
+        """Return a sort key among implementations of a kind; equal keys keep the listed order."""
         return 0
 
 
 def outline(spec: Any) -> Hashable:
-    """Return what specs of different graphs have in common if their kernels are equal.
+    """Return a key that is equal for specs of different graphs if their kernels are equal.
 
-    This is everything except the contents of arrays, and the numbers and storages of values.
+    It includes everything except the contents of arrays, and the ids and storages of values.
     """
     if isinstance(spec, np.ndarray):
         return (spec.dtype.name, spec.shape)
@@ -97,4 +95,4 @@ def outline(spec: Any) -> Hashable:
 
 
 IN_MEMORY = Rejected("")
-"""Not applicable: it reads its operand from memory; omitted from diagnostics."""
+"""Used where a rejection is not interesting: its input is in memory; omitted from diagnostics."""

@@ -1,4 +1,4 @@
-"""Code shared by kernels of depthwise convolutions: their tiles, and the launch of one."""
+"""Code shared by depthwise convolution kernels: their tiles and launches."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from litegpu.ops.common.window import Pair
 from litegpu.ops.common.work_groups import by_load
 
 _TILES = ((2, 4), (4, 4), (1, 4), (1, 2), (1, 1))
-"""Rows x columns of a work item.
+"""Tiles: rows x columns per work item.
 
-More than two rows save a fifth of the loads but take twice the registers: they are candidates for
-measuring.
+More than two rows save a fifth of the loads but need twice the registers: such tiles are only used
+if measurements select them.
 """
 _MOST_TEXT = 512
 """Maximum number of unrolled multiplications; beyond, one row is computed in a loop."""
 
 
 def tiles_of(spec: DepthwiseSpec, target: Target) -> tuple[Pair, ...]:
-    """Return the tiles that are no larger than the result, whose kernels are not too long.
+    """Return the tiles that are not larger than the result and whose kernels are not too long.
 
     The first is the largest that leaves the device enough work items.
     """
@@ -52,17 +52,17 @@ def _parts(tile: Pair, spec: DepthwiseSpec) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DepthwisePlan(Plan):
-    """The tiles of a kernel, the best first; a work item computes one of a channel block."""
+    """The tiles of a kernel, best first; a work item computes a tile of one channel block."""
 
     template: str
     spec: DepthwiseSpec
     tiles: Sequence[Pair]
     as_floats: bool = False
-    """Whether stored integers are multiplied as floats, which can represent their sums."""
+    """Whether stored integers are multiplied as floats, if floats represent the sums exactly."""
 
     @property
     def _local(self) -> tuple[int, int, int]:
-        """Work-group shape: for bytes, a cache line holds the channel blocks of 32 threads."""
+        """Return the work-group shape: for bytes, 32 threads read the blocks of a cache line."""
         blocks, most = self.spec.dst.channel_blocks, 32 if self.as_floats else 8
         x = next(n for n in (most, 16, 8) if n <= max(blocks, 8))
         return x, 64 // x, 1
@@ -105,7 +105,7 @@ class DepthwisePlan(Plan):
 
 
 def words_of(spec: DepthwiseSpec) -> dict[str, Any]:
-    """Return four bytes of the zero point, and the word that makes signed bytes unsigned."""
+    """Return the zero point as a word of 4 bytes, and a word that makes signed bytes unsigned."""
     zeros = np.full(4, spec.input_zero & 0xFF, np.uint8)
     signed = spec.src.dtype is DType.INT8
     return {"OUTSIDE": int(zeros.view(np.uint32)[0]), "FLIP": 128 if signed else 0}

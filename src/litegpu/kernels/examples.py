@@ -1,4 +1,4 @@
-"""Small examples of what implementations compute, for docs/kernels.md and for their tests."""
+"""Small graphs that implementations compute, for docs/kernels.md and the kernel tests."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class _Sketch:
 
 
 class Example(ABC):
-    """Something that an implementation computes; its text is a line of the docs."""
+    """A problem that an implementation computes; its text is a line of the docs."""
 
     @abstractmethod
     def graph(self) -> Graph:
@@ -79,17 +79,17 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class ConvExample(Example):
-    """A convolution that preserves the size of its image, optionally after a depthwise one."""
+    """A convolution that preserves the image size, optionally after a depthwise convolution."""
 
     image: Shape4
     filters: int
     kernel: int = 1
     depthwise: bool = False
-    """Whether a 3x3 depthwise convolution precedes it, for one kernel that computes both."""
+    """Whether a 3x3 depthwise convolution precedes it, fused into the same kernel."""
     pool: int = 0
     """Size of the windows of a fused maximum pool; 0: none."""
     expand: int = 0
-    """Channels of a pointwise convolution before it; 0: none."""
+    """Channels of a pointwise convolution before both; 0: none."""
 
     def __str__(self) -> str:
         depthwise = f"{self.expand} filters of 1×1, " if self.expand else ""
@@ -190,7 +190,7 @@ class AttentionExample(Example):
 
 @dataclass(frozen=True)
 class QuantizedConvExample(Example):
-    """A convolution of bytes that preserves the size of its image, or enlarges it `times`."""
+    """A quantized convolution that preserves the image size, or a transposed one if `times` > 1."""
 
     image: Shape4
     filters: int
@@ -232,7 +232,7 @@ def _pooled(sketch: _Sketch, source: int, conv: ConvAttributes, shape: Shape4, s
 
 
 def _inverted(sketch: _Sketch, source: int, channels: int, filters: int) -> int:
-    """Add an inverted residual block of 3x3 as one node, whose input is stored as half."""
+    """Add a fused inverted residual block (3x3) as one node, whose input is stored as half."""
     n, height, width, depth = sketch.values[source].shape
     source = sketch.node(COPY, (source,), (n, height, width, depth), None, DType.FLOAT32)
     sketch.nodes[0] = replace(sketch.nodes[0], epilogue=(EpilogueOp("RELU"),))

@@ -47,11 +47,11 @@ from litegpu.ops.quantized_transpose_conv import QuantizedTransposeSpec
 IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
     AttentionSpec: (AttentionFlash(), AttentionMma(), AttentionTiles(), AttentionPortable()),
     ConvSpec: (
-        # Blocks that other kernels compute in parts come first: the widest fusion.
+        # The widest fusion comes first: blocks that other kernels would compute in parts.
         Inverted(),
         InvertedSplit(),
         Separable(),
-        # Few channels, large products, the remaining ones on tensor cores.
+        # Few channels, large products, then all others on tensor cores.
         ConvNarrow(),
         ConvTile(),
         ConvPatch(),
@@ -75,16 +75,16 @@ IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
 }
 """The implementations of each kind of spec, in the order in which they are tried.
 
-Special ones come first; `general` ones accept all others.
+Special implementations come first; `general` ones accept all remaining specs.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The implementation selected for a spec (None: none), and why each preferred one was not.
+    """The implementation selected for a spec, and why each preferred one was rejected.
 
-    `name` is that of the implementation. `failed` are those that would be selected if they had not
-    failed on the device before.
+    `name` is the implementation's name; there is no plan if none was found. `failed` has those that
+    would be selected if they had not failed on the device before.
     """
 
     name: str
@@ -140,16 +140,16 @@ def _if_faster(plan: Plan, general: Sequence[tuple[str, Plan | Rejected]]) -> Pl
 
 @dataclass
 class Fusions:
-    """Whether an implementation computes nodes that a pass would merge."""
+    """Decides whether nodes that a pass would merge can be computed by one kernel."""
 
     target: Target
     apart: set[int] = field(default_factory=set)
-    """Values that must stay unfused: with their final storage no implementation accepted them."""
+    """Values that must stay unfused: no implementation accepted them with their final storage."""
     failed: list[tuple[Node, Selection]] = field(default_factory=list)
-    """Nodes that are not merged because their implementation has failed."""
+    """Nodes that are not merged because the required implementation has failed."""
 
     def obstacle(self, graph: Graph, merged: Node, between: int) -> str:
-        """Return why `merged`, which computes the value `between` itself, is not fused, or ""."""
+        """Return why `merged`, which computes `between` itself, is not fused; "" if it is."""
         if between in self.apart:
             return "no kernel reads its input from its storage"
         (spec,) = get(merged.op).specs(merged, _Unplaced(graph, self.target))
@@ -163,7 +163,7 @@ class Fusions:
 
 @dataclass(frozen=True, slots=True)
 class _Unplaced:
-    """The values of a graph with their usual storage, before the layout is known."""
+    """The values of a graph with their default storage, before the layout is known."""
 
     graph: Graph
     target: Target

@@ -25,13 +25,13 @@ _NEEDS_HALVES = Rejected("it multiplies halves, where float32 is asked for")
 
 
 def obstacle(spec: ConvSpec, target: Target) -> Rejected | None:
-    """Return the reason why none of these kernels computes a convolution."""
+    """Return why no kernel for tensor cores can compute a convolution; None if one can."""
     reason = spec.obstacle(target)
     return Rejected(reason) if reason else None
 
 
 def obstacle_to_halves(spec: ConvSpec, target: Target) -> Rejected | None:
-    """Return the reason why kernels that split values into halves do not compute a convolution."""
+    """Return why kernels that split values into halves cannot compute a convolution."""
     if spec.depthwise is not None:
         return IN_MEMORY
     needs_halves = None if target.policy.uses_fp16 else _NEEDS_HALVES
@@ -40,7 +40,7 @@ def obstacle_to_halves(spec: ConvSpec, target: Target) -> Rejected | None:
 
 @dataclass(frozen=True, slots=True)
 class SplitProblem:
-    """What determines the tiles: the convolution, and which of its operands are split in two."""
+    """The properties that determine the tiles: the convolution, and which operands are split."""
 
     image: Pair
     output: Pair
@@ -59,9 +59,9 @@ class SplitProblem:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Weights and bias [O] in a kernel's layout; for `columns` output channels, with padding.
+    """Weights and bias [O] in a kernel's layout, padded to `columns` output channels.
 
-    `back`: see Halves. `ones` compute sums of values, if a zero point of weights needs them.
+    `back`: see Halves. `ones` is for sums of the input, which a zero point of the weights requires.
     """
 
     weights: npt.NDArray[np.uint32] | LazyArray
@@ -72,7 +72,7 @@ class Packed:
 
 
 _OF_FLOATS = {"BYTES": False, "UNSIGNED": False, "WEIGHT_ZERO": 0, "OUTSIDE": 0}
-"""Template variables of kernels that also multiply bytes, with their values for floats."""
+"""Template variables of kernels that also support bytes, with their values for floats."""
 
 
 def conv_kernel(
@@ -88,7 +88,7 @@ def conv_kernel(
 ) -> KernelRequest:
     """Return the launch of a tile; `variables` are those specific to the template.
 
-    Each product of values needs `products` on a `unit`.
+    Each product of two values needs `products` products on `unit`.
     """
     dst, src = spec.dst, spec.src
     constants: dict[str, npt.NDArray[Any] | LazyArray] = {"weights": packed.weights}

@@ -1,4 +1,4 @@
-"""Weights as halves or tf32, for matrix instructions."""
+"""Weights as halves or tf32 for matrix instructions."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from litegpu.ops.common.halves import as_halves, holds, largest_of
 _FLOATS = npt.NDArray[np.float32]
 _Element = TypeVar("_Element", bound=np.generic)
 REST_SCALE = 2048.0
-"""Factor of the remainders of weights; those of values have it in CUDA's `rest_of`.
+"""Factor that scales the remainders of weights; the CUDA function `rest_of` scales those of inputs.
 
-A half then has 11 bits of a remainder wherever it has some of the whole; `with_rests` divides by
+With this factor a remainder keeps 11 bits wherever its high part is not 0. `with_rests` divides by
 it.
 """
 _BEST = 15
-"""The largest scaled weight is below 2 to this power, well inside half's range."""
+"""Scaled weights are below 2 to this power, well inside half's range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Halves:
     """Weights [O, ...] for instructions that multiply halves.
 
-    `parts`, still to be rounded, are the weights and optionally their remainders, times REST_SCALE.
-    Where half cannot represent a channel, `parts` are those of weights scaled by a power of two,
-    and sums must be multiplied by `back` [O]; it is None if nothing is scaled.
+    `parts`, not yet rounded, are the weights and optionally their remainders times REST_SCALE.
+    Channels beyond half's range are scaled by a power of two, and their sums must be multiplied by
+    `back` [O]; `back` is None if nothing is scaled.
     """
 
     parts: list[_FLOATS]
@@ -37,7 +37,7 @@ class Halves:
 
 
 def halves_of(weights: _FLOATS, target: Target, exact: bool = True, siblings: int = 1) -> Halves:
-    """Return weights [O, ...] as halves, in two parts if the target requires them `exact`.
+    """Return weights [O, ...] as halves, in two parts if the policy requires them `exact`.
 
     `siblings`: see Value.
     """
@@ -50,9 +50,9 @@ def halves_of(weights: _FLOATS, target: Target, exact: bool = True, siblings: in
 
 
 def parts_of(weights: _FLOATS, target: Target, exact: bool = True, siblings: int = 1) -> int:
-    """Return the number of parts that `halves_of` would return, at far less cost.
+    """Return the number of parts that `halves_of` would return, without computing them.
 
-    The first channel is mostly sufficient to decide.
+    Usually, the first channel is sufficient to decide.
     """
     if not exact or not target.policy.keeps_fp32_weights(weights.nbytes // siblings):
         return 1
@@ -68,7 +68,7 @@ def _scaled(weights: _FLOATS) -> tuple[_FLOATS, _FLOATS | None]:
     representable = holds(largest)
     if representable.all():
         return weights, None
-    # Neither the factor nor its inverse may leave float32's range.
+    # Neither the factor nor its inverse may exceed float32's range.
     powers = np.where(representable, 0, np.clip(_BEST - np.frexp(largest)[1], -126, 126))
     factors = np.ldexp(np.float32(1), powers).astype(np.float32)
     factors_of_rows = factors.reshape(-1, *[1] * (weights.ndim - 1))
@@ -83,7 +83,7 @@ def as_tf32_parts(weights: _FLOATS) -> list[_FLOATS]:
 
 
 def _as_tf32(weights: _FLOATS) -> _FLOATS:
-    """Round to the 11 leading bits of tf32, or truncate what would not be finite then."""
+    """Return weights rounded to the 11 bits of tf32; truncated where rounding would overflow."""
     bits, leading = weights.view(np.uint32), np.uint32(0xFFFFE000)
     rounded = ((bits + np.uint32(0x1000)) & leading).view(np.float32)
     finite = np.isfinite(weights) & np.isfinite(rounded)
@@ -93,9 +93,9 @@ def _as_tf32(weights: _FLOATS) -> _FLOATS:
 def spread_taps(
     weights: npt.NDArray[_Element], columns: int, part: int, length: int
 ) -> npt.NDArray[_Element]:
-    """Return [O, H, W, I] as [columns, length], with zeros around and between parts of channels.
+    """Return [O, H, W, I] as [columns, length], with zero padding after channels and taps.
 
-    Without padding, that is a view.
+    If no padding is needed, the result is a view.
     """
     outputs, height, width, depth = weights.shape
     taps, lanes = height * width, -(-depth // part) * part

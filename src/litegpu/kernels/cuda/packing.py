@@ -1,4 +1,4 @@
-"""Weights [O, H, W, I] in the layout of matrix instructions."""
+"""Packs weights [O, H, W, I] in the layouts of matrix instructions."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _BYTES = npt.NDArray[np.int8]
 _WORDS = npt.NDArray[np.uint32]
 _Element = TypeVar("_Element", bound=np.generic)
 _AT_ONCE = 1 << 15
-"""Words that are arranged at once, so that they and their sources fit a core's cache."""
+"""Words that are packed at once, so that they and their sources fit a core's cache."""
 STEP = 16
-"""Inputs that one instruction sums."""
+"""Number of inputs that one instruction sums."""
 CHUNKS = 4
-"""Chunks of 16 bytes in a row of a k-tile."""
+"""Number of 16-byte chunks in a row of a k-tile."""
 PART = {False: 8, True: 4}
-"""Channels of a chunk: halves, or floats."""
+"""Number of channels per chunk: halves, or floats."""
 BYTE_PART = 16
-"""Channels of a chunk of bytes."""
+"""Number of channels per chunk of bytes."""
 BYTE_STEP = 32
-"""Inputs of bytes that one instruction sums: as many bytes as a step of halves."""
+"""Number of byte inputs that one instruction sums: as many bytes as a step of halves."""
 
 
 def pack_halves(
     parts: Sequence[_FLOATS], steps: int, columns: int, in_fours: bool = False
 ) -> LazyArray:
-    """Arrange [O, H, W, I] as mma.m16n8k16 has it: [step, part, pair of 8 columns, lane] of 4.
+    """Arrange [O, H, W, I] for mma.m16n8k16: [step, part, pair of 8 columns, lane] of 4 words.
 
-    A lane holds inputs 2 * (lane % 4) + {0, 1} and the same + 8, of column lane / 4. `in_fours`: of
-    each 16 columns, those of the same lane are adjacent, see columns_in_fours.
+    A lane holds inputs 2 * (lane % 4) + {0, 1}, and these + 8, of column lane / 4. `in_fours`: the
+    columns of a lane are adjacent in each 16 columns, see columns_in_fours.
     """
 
     def words(weights: _FLOATS, columns: int) -> _WORDS:
@@ -49,9 +49,9 @@ def pack_halves(
 def pack_bytes(
     weights: _BYTES, part: int, steps: int, columns: int, in_fours: bool = False
 ) -> LazyArray:
-    """Arrange [O, H, W, I] as mma.m16n8k32 has it: as halves of two bytes each.
+    """Arrange [O, H, W, I] for mma.m16n8k32, in which two bytes take the place of each half.
 
-    Each tap takes whole parts of `part` channels. See pack_halves for `in_fours`.
+    Each tap is padded to whole parts of `part` channels. See pack_halves for `in_fours`.
     """
 
     def words(weights: _BYTES, columns: int) -> _WORDS:
@@ -61,7 +61,7 @@ def pack_bytes(
 
 
 def pack_tf32(weights: _FLOATS, steps: int, columns: int, in_fours: bool = False) -> LazyArray:
-    """Arrange [O, H, W, I] as mma.m16n8k8 has it: [half step, pair of 8 columns, lane] of 4.
+    """Arrange [O, H, W, I] for mma.m16n8k8: [half step, pair of 8 columns, lane] of 4 words.
 
     A lane holds inputs lane % 4 + {0, 4} of column lane / 4. See pack_halves for `in_fours`.
     """
@@ -81,7 +81,7 @@ def _in_lanes(
 ) -> LazyArray:
     """Arrange parts [O, ...] as [step, part, pair of 8 columns, lane] of 4 words.
 
-    `words` returns [columns, steps * 8] of some of the outputs, and zeros beyond them.
+    `words` returns [columns, steps * 8] for some of the outputs, zero-padded.
     """
     at_once = max(16, _AT_ONCE // (steps * 8) // 16 * 16)
 
@@ -104,9 +104,9 @@ def _in_lanes(
 def pack_ones(
     weights: _BYTES, part: int, steps: int, grouped: bool = False
 ) -> npt.NDArray[np.uint32]:
-    """Return 8 equal columns that hold 1 for each existing input: [step, lane % 4] of 2.
+    """Return 8 equal columns of 1 for each real input, 0 for padding: [step, lane % 4] of 2.
 
-    They are ordered as the inputs of `pack_byte_tiles`, if those are `grouped`.
+    Their order is that of `pack_byte_tiles`; `grouped` has the same meaning.
     """
     inputs = np.ones_like(weights[:1])
     ordered = group_taps(inputs, part) if grouped else inputs
@@ -116,10 +116,9 @@ def pack_ones(
 
 
 def group_taps(weights: npt.NDArray[_Element], part: int) -> npt.NDArray[_Element]:
-    """Return [O, H, W, I] as [O, 1, 1, inputs]: each k-tile of channels with all taps in turn.
+    """Return [O, H, W, I] as [O, 1, 1, inputs]: for each k-tile of channels, all taps.
 
-    Adjacent taps read mostly the same part of a k-tile. Channels must fill k-tiles, padded with
-    zeros if necessary.
+    Adjacent taps read mostly the same part of a k-tile. Channels are zero-padded to whole k-tiles.
     """
     outputs, height, width, depth = weights.shape
     lanes = CHUNKS * part
@@ -140,9 +139,9 @@ def pack_tiles(
 ) -> LazyArray:
     """Arrange [O, H, W, I] as k-tiles in shared memory: [block, k-tile, column, 16-byte chunk].
 
-    The chunks of a column are permuted by its index, as the kernel expects them. For `floats` that
-    are `split`, the high parts come first in each k-tile. See group_taps for `grouped`. `in_fours`:
-    of each 16 columns, those of the same lane are adjacent, see columns_in_fours.
+    The chunks of a column are permuted by its index (swizzled), as the kernel expects. If `floats`
+    are `split`, the high parts come first in each k-tile. See group_taps for `grouped` and
+    pack_halves for `in_fours`.
     """
     part, total = PART[floats], round_up(weights.shape[0], columns)
 
@@ -156,10 +155,10 @@ def pack_tiles(
 
 
 def columns_in_fours(columns: int) -> npt.NDArray[np.intp]:
-    """Return the output of each column of a tile, so that a lane's sums are adjacent.
+    """Return the output of each column of a tile, such that a lane's sums are adjacent outputs.
 
-    Lane q of four has the sums of columns 2 * q and 2 * q + 1 of an instruction of 8. Of two of
-    these together, they are outputs 4 * q to 4 * q + 3.
+    In an instruction of 8 columns, lane q of four has the sums of columns 2 * q and 2 * q + 1. With
+    this order, its sums of two instructions are outputs 4 * q to 4 * q + 3.
     """
     # [16 columns, q, instruction, column of the lane]
     order = np.arange(columns).reshape(-1, 4, 2, 2)
@@ -167,7 +166,7 @@ def columns_in_fours(columns: int) -> npt.NDArray[np.intp]:
 
 
 def pack_byte_tiles(weights: _BYTES, k_tiles: int, columns: int, grouped: bool) -> LazyArray:
-    """Arrange bytes [O, H, W, I] as `pack_tiles` does halves."""
+    """Arrange bytes [O, H, W, I] as `pack_tiles` arranges halves."""
     total, length = round_up(weights.shape[0], columns), k_tiles * CHUNKS * BYTE_PART
 
     def parts() -> list[npt.NDArray[Any]]:
@@ -184,7 +183,7 @@ def _in_tiles(
     order: npt.NDArray[np.intp],
     total: int,
 ) -> LazyArray:
-    """Arrange `parts` parts [total columns, inputs] in tiles of columns in some `order`."""
+    """Arrange `parts` arrays [total columns, inputs] in tiles, with the columns in an `order`."""
     columns, rows = len(order), order[:, None]
     from_chunk = np.arange(CHUNKS)[None, :] ^ (np.arange(columns)[:, None] >> 1 & 3)
 

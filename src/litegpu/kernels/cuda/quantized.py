@@ -1,4 +1,4 @@
-"""Code shared by convolutions of bytes on tensor cores: restrictions and template variables."""
+"""Code shared by quantized convolutions on tensor cores: restrictions and template variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from litegpu.ops.quantized_conv import QuantizedConvSpec
 
 
 def obstacle(spec: QuantizedConvSpec, target: Target) -> Rejected | None:
-    """Return the reason why no kernel computes a convolution of bytes on tensor cores."""
+    """Return why tensor cores cannot compute a quantized convolution; None if they can."""
     outputs = len(spec.weights)
     if not target.model.tensor_cores:
         return Rejected("the device has no tensor cores")
@@ -48,6 +48,6 @@ def packed(
     steps: int,
     grouped: bool = False,
 ) -> Packed:
-    """Return packed weights with bias and factors; a tap takes whole parts of channels."""
+    """Return packed weights, bias and requantization factors; taps are padded to whole parts."""
     ones = pack_ones(spec.weights, part, steps, grouped) if spec.weight_zero else None
     return Packed(weights, None, spec.as_stored.folded_bias, columns, ones)

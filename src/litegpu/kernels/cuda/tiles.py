@@ -1,4 +1,4 @@
-"""Tiles: what a block of a kernel computes, its resources, and its estimated time."""
+"""Tiles: the part of a result that a block computes, its resources, and its estimated time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from litegpu.kernels.base import Plan, Rejected
 from litegpu.ops.base import KernelRequest, LowerContext
 
 _CANDIDATES = 6
-"""Number of tiles that should be measured."""
+"""Maximum number of tiles to measure."""
 
 _CLUSTER_UNITS = 18
 """Multiprocessors per GPC. A cluster runs in one GPC; the remaining multiprocessors are idle."""
@@ -27,13 +27,13 @@ _BYTES = {
     **SHARED_SIZES,
     **{"unsigned long long": 8, "uint2": 8, "unsigned int": 4, "unsigned short": 2},
 }
-"""Sizes of the elements of regions."""
+"""Sizes in bytes of the element types of regions."""
 
 
 class Region(NamedTuple):
-    """A part of a block's shared memory: `elements` elements of a type of CUDA C++.
+    """A part of a block's shared memory: `elements` elements of a CUDA C++ type.
 
-    It starts at `start`, in units of 16 bytes.
+    `start` is its offset in units of 16 bytes.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Region(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Return where the next region may start, in units of 16 bytes."""
+        """Return the offset at which the next region may start, in units of 16 bytes."""
         return self.start + -(-self.elements * _BYTES[self.type] // 16)
 
 
 def consecutive(*parts: tuple[str, str, int], start: int = 0) -> tuple[Region, ...]:
-    """Return regions, each (name, type, elements), one after the other from `start` on."""
+    """Return consecutive regions from (name, type, elements), beginning at offset `start`."""
     regions: list[Region] = []
     for part in parts:
         regions.append(Region(*part, regions[-1].end if regions else start))
@@ -68,11 +68,11 @@ class SharedMemory:
 
     @property
     def arrays(self) -> tuple[tuple[str, str, int], ...]:
-        """Return the array that a kernel declares for it, if it is not empty."""
+        """Return the array that the kernel must declare; none if the memory is empty."""
         return (("uint4", "scratch", self.nbytes // 16),) if self.nbytes else ()
 
     def pointer(self, name: str, type_name: str, count: int) -> str:
-        """Return the text of a pointer to a region in which a template uses `count` elements.
+        """Return the text of a pointer to a region, of which a template uses `count` elements.
 
         Raises ValueError if the region is smaller.
         """
@@ -87,7 +87,7 @@ class SharedMemory:
 
 
 class TileTarget(Protocol):
-    """The part of a Target that determines tiles."""
+    """The properties of a Target that determine tiles."""
 
     @property
     def max_work_group_size(self) -> int: ...
@@ -104,7 +104,7 @@ class TileTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TileFacts:
-    """A TileTarget as plain data: equal ones have the same tiles."""
+    """A TileTarget as plain data; targets with equal facts have the same tiles."""
 
     max_work_group_size: int
     local_memory_bytes: int
@@ -119,17 +119,17 @@ class TileFacts:
 
 
 class Tile(ABC):
-    """What one block of a launch computes of a problem."""
+    """The part of a problem that one block computes, and its resources."""
 
     @property
     @abstractmethod
     def threads(self) -> int:
-        """Threads of a block."""
+        """The number of threads per block."""
 
     @property
     @abstractmethod
     def blocks(self) -> tuple[int, int]:
-        """Blocks of the launch on the x and the y axis of the template."""
+        """The number of blocks of the launch on the template's x and y axes."""
 
     @property
     def regions(self) -> tuple[Region, ...]:
@@ -138,28 +138,28 @@ class Tile(ABC):
 
     @property
     def shared(self) -> SharedMemory:
-        """The shared memory of a block, for its kernel."""
+        """The shared memory of a block, as its kernel declares it."""
         return SharedMemory(self.regions)
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block, a multiple of 16 bytes."""
+        """Shared memory of a block in bytes, a multiple of 16."""
         return self.shared.nbytes
 
     @property
     def cluster_size(self) -> int:
-        """Number of blocks, adjacent on the x axis, that access each other's shared memory."""
+        """Number of blocks, adjacent on the x axis, that can access each other's shared memory."""
         return 1
 
     def min_blocks(self, target: TileTarget) -> int:
-        """Return for how many blocks a multiprocessor must have registers; 0: unspecified."""
+        """Return how many blocks a multiprocessor must have registers for; 0: unspecified."""
         return 0
 
     @abstractmethod
     def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks of the busiest multiprocessor.
 
-        A family whose tiles are not compared with others may use any unit.
+        Tiles that are only compared with tiles of the same family may use any unit.
         """
 
     def fits(self, target: TileTarget) -> bool:
@@ -173,14 +173,14 @@ class Tile(ABC):
 
 
 class PersistentTile(Tile):
-    """A block whose warps iterate over `places`, with persistent data of their channels.
+    """A persistent block whose warps iterate over `positions` and keep their channels' data.
 
-    Its `warps_n` warps compute adjacent channels of the places that its `warps_m` warps divide;
-    `column_blocks` such blocks compute all channels, `workers` of each are resident.
+    `warps_n` warps compute adjacent channels of a position, `warps_m` warps divide the positions;
+    `column_blocks` blocks compute all channels, and `workers` of each are resident.
     """
 
     resident: int
-    """Blocks that share a multiprocessor."""
+    """Number of blocks per multiprocessor."""
     units: int
     """Multiprocessors of the device among which the blocks are distributed."""
     most_warps: ClassVar[int]
@@ -189,12 +189,12 @@ class PersistentTile(Tile):
     @property
     @abstractmethod
     def warps_of_channels(self) -> int:
-        """Warps that compute all channels of a place."""
+        """The number of warps that compute all channels of a position."""
 
     @property
     @abstractmethod
     def positions(self) -> int:
-        """The places over which warps iterate."""
+        """The number of positions over which warps iterate."""
 
     @property
     def column_blocks(self) -> int:
@@ -214,7 +214,7 @@ class PersistentTile(Tile):
 
     @property
     def workers(self) -> int:
-        """Blocks that iterate over the places; their numbers of places differ by at most one."""
+        """Number of blocks that iterate over the positions; their shares differ by at most one."""
         turns = -(-self.positions // self.warps_m)
         at_once = max(1, self.units * self.resident // self.column_blocks)
         return -(-turns // -(-turns // at_once))
@@ -228,7 +228,7 @@ class PersistentTile(Tile):
 
 
 def units_for(cluster: int, target: TileTarget) -> int:
-    """Return the number of multiprocessors that get blocks of clusters of that size."""
+    """Return the number of multiprocessors that can run blocks in clusters of that size."""
     clustered = _CLUSTER_UNITS // cluster * cluster
     return max(target.compute_units * clustered // _CLUSTER_UNITS, 1)
 
@@ -244,8 +244,8 @@ def choose(
 ) -> list[_Tile] | Rejected:
     """Return the tiles that fit the device and should be measured, the best first.
 
-    The best has the least estimated clocks. Estimates that differ by less than a part `error` of it
-    count as equal: then the first candidates are preferred. If none fits, return `rejected`.
+    The best has the fewest estimated clocks. Estimates within the relative `error` of the best
+    count as equal; among these, earlier candidates are preferred. If none fits, return `rejected`.
     """
     fitting = [tile for tile in dict.fromkeys(candidates) if tile.fits(target)]
     if not fitting:
@@ -258,10 +258,10 @@ def choose(
 
 @dataclass(frozen=True, slots=True)
 class TilePlan(Plan):
-    """Tiles for a problem, the best first, and `kernel`, which returns the launch of one."""
+    """The tiles for a problem, best first, and `kernel`, which creates the launch of a tile."""
 
     problem: Hashable
-    """Plain data that determine the tiles, and the name of the implementation."""
+    """Plain data that determines the tiles, and the name of the implementation."""
     tiles: Sequence[Tile]
     kernel: Callable[[Node, LowerContext, Any], KernelRequest]
     clocks: float = Plan.clocks

@@ -1,4 +1,4 @@
-"""Attention of many queries and keys in halves: cuda/attention_flash."""
+"""Attention with half-precision tensor cores, for many queries and keys: cuda/attention_flash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiles of cuda/attention_flash: warps per block, and keys per turn."""
+"""Tiles of cuda/attention_flash: warps per block, and keys per iteration."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 
 _LANES = 32
 _ROWS = 16
-"""Queries of a warp: the rows of a matrix instruction."""
+"""Queries per warp: the rows of a matrix instruction."""
 _MOST_REGISTERS = 232
-"""By the estimate below; with more, registers are spilled."""
+"""Maximum registers by the estimate below; with more, the compiler spills."""
 _NARROW = 4
-"""Groups of channels of a key and its value up to which 2 warps load enough of them at a time."""
+"""Maximum channel groups of a key and its value for which 2 warps load enough at a time."""
 _LEAST_BUSY = 4
-"""Multiprocessors for each block from which on dividing the keys among more warps is faster."""
+"""Minimum multiprocessors per block for which it is faster to divide the keys among more warps."""
 
-# Clocks, from the time that an H100 took for 14 layers of 49 to 4096 keys: benchmarks/attention.py.
+# Clocks, fitted to the times of 14 layers of 49 to 4096 keys on an H100: benchmarks/attention.py.
 _TURN_CLOCKS = 60.0
-"""Per turn of a warp, for 16 keys and 16 channels of a key or a value."""
+"""Per iteration of a warp, for 16 keys and 16 channels of a key or a value."""
 _WAIT_CLOCKS = 400.0
-"""Latency of a turn that no other warp hides."""
+"""Latency of an iteration that no other warp hides."""
 _BEGIN_CLOCKS = 2300.0
 """Latency of the first queries, keys and values, and of the results."""
 _JOIN_CLOCKS = 800.0
-"""For adding up the sums of groups that divide the keys."""
+"""Per sum that is added over groups that divide the keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlashProblem:
-    """What determines the tiles; depths and widths are in groups of 16 channels."""
+    """The sizes that determine the tiles; depths and widths are in groups of 16 channels."""
 
     products: int
     rows: int
@@ -41,7 +41,7 @@ class FlashProblem:
 
 @dataclass(frozen=True, slots=True)
 class FlashTile(Tile):
-    """A block whose `warps` have 16 queries each; they share `turn` keys and values at a time.
+    """A block of `warps` warps with 16 queries each; they share `turn` keys per iteration.
 
     `split` groups of such warps divide the keys of the same queries.
     """
@@ -53,7 +53,7 @@ class FlashTile(Tile):
 
     @property
     def tiles(self) -> int:
-        """Blocks of a product."""
+        """The number of blocks per product."""
         return -(-self.problem.rows // (_ROWS * self.warps))
 
     @property
@@ -66,17 +66,17 @@ class FlashTile(Tile):
 
     @property
     def pitches(self) -> tuple[int, int]:
-        """16-byte words from a key or a value to the next: odd, so that banks differ."""
+        """Distance of adjacent keys, and of values, in 16-byte words: odd, so banks differ."""
         return 2 * self.problem.depths + 1, 2 * self.problem.widths + 1
 
     @property
     def sum_pitch(self) -> int:
-        """Blocks of 4 sums from one query to the next."""
+        """Distance between the sums of two queries, in blocks of 4 sums."""
         return 4 * self.problem.widths + 1
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return the regions of keys and values of a turn, and those of sums at the end."""
+        """Return the regions of keys and values of an iteration, and of the sums at the end."""
         key_pitch, value_pitch = self.pitches
         step, rows = self.turn * self.split, self.split * self.warps * _ROWS
         turn = consecutive(
@@ -93,7 +93,7 @@ class FlashTile(Tile):
 
     @property
     def ahead(self) -> int:
-        """Blocks of 4 channels of keys and values that a thread loads for the next turn."""
+        """Blocks of 4 channels of keys and values that a thread prefetches per iteration."""
         problem = self.problem
         return -(-self.turn * 4 * (problem.depths + problem.widths) // (_LANES * self.warps))
 
@@ -129,5 +129,5 @@ def candidates(problem: FlashProblem) -> Iterator[FlashTile]:
 
 
 def is_busy(problem: FlashProblem, compute_units: int) -> bool:
-    """Whether a problem has so many queries that blocks of 4 warps keep the device busy."""
+    """Whether a problem has enough queries for blocks of 4 warps to keep the device busy."""
     return FlashTile(problem, 4, 64).blocks[1] * _LEAST_BUSY >= compute_units

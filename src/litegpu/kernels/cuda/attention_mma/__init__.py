@@ -19,7 +19,7 @@ _FEWEST = 8
 
 
 class AttentionMma(Implementation):
-    """Each warp computes 16 or 8 rows in tf32, and holds them in registers during the softmax."""
+    """Each warp computes 16 or 8 rows in tf32, and keeps them in registers for the softmax."""
 
     name = "cuda/attention_mma"
     example = AttentionExample(197, 197, 64)
@@ -40,7 +40,7 @@ class AttentionMma(Implementation):
 
 
 def problem_of(spec: AttentionSpec) -> AttentionProblem:
-    """Return what determines the tiles of a spec."""
+    """Return the sizes that determine the tiles of a spec."""
     _, key, values, result = spec.values
     return AttentionProblem(
         spec.products,

@@ -14,18 +14,18 @@ _KEYS = 16
 """Keys per block; a warp processes one block at a time."""
 _MOST_KEY_WARPS = 16
 _ROW_WARPS = 4
-"""Warps per block if each processes all keys of its queries, and there are many queries."""
+"""Warps per block, if each processes all keys of its queries and there are many queries."""
 _BUSY_WARPS = 8
-"""Number of warps per multiprocessor that hides their loads."""
+"""Number of warps per multiprocessor that is sufficient to hide their loads."""
 _MOST_REGISTERS = 255
 _LANES = 32
 
 # Clocks and bytes, from the instructions that NVRTC generates for compute capability 9.0, and from
-# the time that an H200 took for the layers of ViT-Ti and Whisper: docs/decisions/0032.
+# the times of the layers of ViT-Ti and Whisper on an H200: docs/decisions/0032.
 _PRODUCT_CLOCKS = 6.0
-"""Between two matrix instructions of a scheduler."""
+"""Clocks between two matrix instructions of a scheduler."""
 _PRODUCT_WAIT_CLOCKS = 33.0
-"""Between two matrix instructions that add to the same sums."""
+"""Clocks between two matrix instructions that add to the same sums."""
 _ISSUE_CLOCKS = 1.2
 """Per instruction of a warp, while other warps wait."""
 _ROW_INSTRUCTIONS = 50
@@ -33,15 +33,15 @@ _ROW_INSTRUCTIONS = 50
 _TURN_INSTRUCTIONS = 60
 """For addresses and the loop."""
 _EXCHANGED_INSTRUCTIONS = 20
-"""For moving the scores of a row to one lane, if rows were columns."""
+"""For moving the scores of a row to one lane, if rows and columns were swapped."""
 _SOFTMAX_WAIT_CLOCKS = 350.0
-"""Latency of maxima, exponentials and sums."""
+"""Latency of the maxima, exponentials and sums."""
 _BEGIN_CLOCKS = 700.0
 """Latency of the first queries, keys and values."""
 _JOIN_CLOCKS = 200.0
 """For barriers, and for transfers through shared memory."""
 _CACHED_BYTES = 80.0
-"""Bytes per clock from the L2 cache, twice its bandwidth: half of the time is hidden."""
+"""Bytes per clock from the L2 cache: twice its bandwidth, since half of the time is hidden."""
 _BLOCK_CLOCKS = 0.53
 """Between the starts of two blocks, anywhere on the device."""
 _EVEN_CLOCKS = 1e-3
@@ -50,7 +50,7 @@ _EVEN_CLOCKS = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class AttentionProblem:
-    """What determines the tiles: sizes, and whether floats are `split` into two parts of tf32."""
+    """The sizes that determine the tiles, and whether floats are `split` into two tf32 parts."""
 
     products: int
     rows: int
@@ -79,10 +79,10 @@ class AttentionProblem:
 
 @dataclass(frozen=True, slots=True)
 class AttentionTile(Tile):
-    """A warp has `queries` and processes `turn` blocks of keys at a time.
+    """Each warp has `queries` queries and processes `turn` blocks of keys at a time.
 
-    Either `key_warps` divide the keys of the same queries, or a block has the queries of
-    `row_warps`.
+    Either `key_warps` warps divide the keys of the same queries, or `row_warps` warps of a block
+    have different queries.
     """
 
     problem: AttentionProblem
@@ -95,7 +95,7 @@ class AttentionTile(Tile):
 
     @property
     def once(self) -> bool:
-        """Whether a warp needs one turn, and holds all of its scores."""
+        """Whether a warp needs only one iteration, and holds all of its scores."""
         return self.key_warps * self.turn >= self.problem.key_blocks
 
     @property
@@ -104,7 +104,7 @@ class AttentionTile(Tile):
 
     @property
     def tiles(self) -> int:
-        """Groups of queries of a product."""
+        """Groups of queries per product."""
         return -(-self.problem.rows // self.queries)
 
     @property
@@ -117,12 +117,12 @@ class AttentionTile(Tile):
 
     @property
     def pitch(self) -> int:
-        """Blocks of 4 sums from one query to the next, in shared memory."""
+        """Distance between the sums of two queries in shared memory, in blocks of 4 sums."""
         return 8 * self.problem.widths + 1
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return the regions for exchange between warps: partial sums, two numbers per query."""
+        """Return the regions that warps exchange: partial sums, and two numbers per query."""
         if self.key_warps == 1:
             return ()
         count = self.key_warps * self.queries
@@ -139,9 +139,9 @@ class AttentionTile(Tile):
 
     @property
     def _wanted_registers(self) -> float:
-        """Registers that would hold all loads in flight: from 60 kernels for sm_90, by NVRTC 13.
+        """The registers that would hold all loads in flight (60 kernels, NVRTC 13, sm_90).
 
-        Those beyond the limit are spilled to local memory.
+        Registers beyond the limit are spilled to local memory.
         """
         problem, rows = self.problem, self.queries // 8
         query, scores = 4 * problem.depths * rows, 4 * rows * self.turn
@@ -154,16 +154,16 @@ class AttentionTile(Tile):
 
     @property
     def ahead(self) -> bool:
-        """Whether the keys of the next turn are prefetched during a turn.
+        """Whether the keys of the next iteration are prefetched.
 
-        With many warps, the registers for it cost more than it hides: 64 pictures took ViT-Ti 9 %
-        longer with it on an H200, where two blocks were resident instead of three.
+        With many warps, prefetching needs more registers than it is worth: ViT-Ti with a batch of
+        64 took 9 % longer with it on an H200, where two blocks were resident instead of three.
         """
         enough = self._wanted_registers <= _MOST_REGISTERS
         return not self.once and not self.crowded and enough
 
     def has_registers(self, model: DeviceModel) -> bool:
-        """Whether the threads of a block can have the registers that they need, or the maximum."""
+        """Whether the threads of a block can get the registers that they need, or the maximum."""
         warps = round_up(self.threads // _LANES, 4)  # the same number for each scheduler
         limit = min(model.registers // (warps * _LANES) // 8 * 8, _MOST_REGISTERS)
         return self._wanted_registers <= limit or (limit == _MOST_REGISTERS and self.turn == 1)
@@ -181,16 +181,16 @@ class AttentionTile(Tile):
         products = parts * rows * (2 * problem.depths + 4 * problem.widths)
         busy = max(products * _PRODUCT_CLOCKS, self._instructions(products) * _ISSUE_CLOCKS)
         waits = 4 * parts * _PRODUCT_WAIT_CLOCKS + _SOFTMAX_WAIT_CLOCKS
-        # Few warps also wait for their own instructions.
+        # With few warps, each also waits for its own instructions.
         turns = self.turns * max(at_once * busy * self.turn, busy * self.turn + waits)
         once = _BEGIN_CLOCKS + (self._joining() if self.key_warps > 1 else 0.0)
-        # Warps with other queries of a product find its keys in the L1 cache.
+        # Warps with other queries of the same product find its keys in the L1 cache.
         loads = per_unit * problem.keys * problem.key_bytes / _CACHED_BYTES
         begin = self.blocks[1] * _BLOCK_CLOCKS + warps * _EVEN_CLOCKS
         return waves * (once + turns) + loads + begin
 
     def _instructions(self, products: int) -> float:
-        """Return the instructions of a warp for a block of keys."""
+        """Return the number of instructions of a warp per block of keys."""
         problem, rows = self.problem, self.queries // 8
         loaded = 8 * problem.depths + 16 * problem.widths
         converted = (3 if problem.split else 1) * (loaded + 4 * rows)
@@ -208,7 +208,7 @@ class AttentionTile(Tile):
 def candidates(problem: AttentionProblem, target: TileTarget) -> Iterator[AttentionTile]:
     """Yield the tiles for a problem whose threads have enough registers.
 
-    For many queries, it is the tile with just enough warps, of which others are resident.
+    For many queries, it yields the tile with just enough warps if other blocks are resident.
     """
     tile, busy = AttentionTile(problem, 16, 1, crowded=True), target.compute_units * _BUSY_WARPS
     warps = tile.tiles * problem.products
@@ -229,10 +229,10 @@ def candidates(problem: AttentionProblem, target: TileTarget) -> Iterator[Attent
 def _shared_out(
     problem: AttentionProblem, queries: int, turn: int, groups: int
 ) -> Iterator[AttentionTile]:
-    """Yield the ways to divide the keys of a product, in `groups`."""
+    """Yield the ways to divide the keys of a product among warps, in `groups`."""
     for row_warps in (1, _ROW_WARPS):
         yield AttentionTile(problem, queries, turn, row_warps=row_warps)
-    # As many as need the same number of turns, or powers of 2 if there are many.
+    # As many warps as change the number of iterations, or powers of 2 if there are many.
     evenly = {-(-groups // turns) for turns in (1, 2, 3)}
     for key_warps in sorted(evenly | {2, 4, 8, 16}):
         if 1 < key_warps <= min(groups, _MOST_KEY_WARPS):

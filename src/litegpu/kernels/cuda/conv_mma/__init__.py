@@ -1,4 +1,4 @@
-"""Convolutions on tensor cores that gather their operand: cuda/conv_mma."""
+"""Convolutions on tensor cores that gather their input pixel by pixel: cuda/conv_mma."""
 
 from __future__ import annotations
 
@@ -21,19 +21,17 @@ from litegpu.ops.common.conv_spec import ConvSpec, Depthwise, pixels_of
 from litegpu.ops.common.units import Unit
 
 _TOO_MANY = 1 << 20
-"""Elements of a depthwise result from which on work matters more than launches and latency.
+"""Maximum elements of a depthwise result: above, work matters more than launches and latency.
 
-If the result is computed here, each block of output channels recomputes it. A large pointwise
-convolution has many blocks, and large tiles that only multiply are several times as fast.
+If the depthwise result is computed here, each block of output channels recomputes it. A large
+pointwise convolution has many blocks, and large tiles that only multiply are several times as fast.
 """
 _MOST_TAPS, _MOST_MEANS = 64, 16
-"""Maximum number of pixels of a mean, which the kernel unrolls, and of means, which each block
-computes.
-"""
+"""Maximum number of pixels of a mean (unrolled), and of means (each block computes all)."""
 
 
 class ConvMma(Implementation):
-    """Gathers its operand pixel by pixel: for any window, best for few pixels."""
+    """Gathers the input pixel by pixel: supports any window, and is best for few pixels."""
 
     name = "cuda/conv_mma"
     general = True
@@ -124,7 +122,7 @@ def tile_variables(tile: MmaTile) -> dict[str, Any]:
 
 
 def _with_operand(kernel: KernelRequest, spec: ConvSpec, depthwise: Depthwise) -> KernelRequest:
-    """Return a launch that computes its operand by a depthwise convolution, or a mean."""
+    """Return a launch that computes its input by a depthwise convolution or a mean."""
     dst, src, window = spec.dst, spec.src, depthwise.window
     lanes, area = round_up(spec.weights.shape[3], 4), math.prod(window.kernel)
     constants = dict(kernel.constants)
@@ -150,7 +148,7 @@ def _with_operand(kernel: KernelRequest, spec: ConvSpec, depthwise: Depthwise) -
 
 
 def problem_of(spec: ConvSpec, target: Target) -> MmaProblem:
-    """Return what determines the tiles of a convolution."""
+    """Return the properties of a convolution that determine the tiles."""
     src, dst, weights, depthwise = spec.src, spec.dst, spec.array, spec.depthwise
     channel_blocks = -(-weights.shape[3] // 4)
     taps = weights.shape[1] * weights.shape[2]

@@ -1,4 +1,4 @@
-"""Convolutions of bytes on tensor cores that gather their operand: cuda/conv_mma."""
+"""Quantized convolutions on tensor cores that gather their input pixel by pixel: cuda/conv_mma."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from litegpu.ops.quantized_conv import QuantizedConvSpec
 
 
 class QuantizedConvMma(Implementation):
-    """Gathers its operand pixel by pixel: for any window, best for few pixels."""
+    """Gathers the input pixel by pixel: supports any window, and is best for few pixels."""
 
     name = "cuda/conv_mma"
     general = True

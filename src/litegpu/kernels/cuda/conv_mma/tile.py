@@ -1,4 +1,4 @@
-"""Tiles of cuda/conv_mma: what a block gathers, and how its warps multiply it."""
+"""Tiles of cuda/conv_mma: the pixels that a block gathers, and how its warps multiply them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from litegpu.kernels.cuda.tiles import (
 )
 
 _OPERAND_BYTES = 100 << 10
-"""Shared memory for the operand of a block: on large GPUs, two blocks fit a multiprocessor."""
+"""Shared memory for a block's input: on large GPUs, two blocks fit a multiprocessor."""
 _NOTES = 12
-"""Words by which up to 8 blocks exchange the range of values, in addition to one per warp."""
+"""Words in which up to 8 blocks exchange the range of values, in addition to one per warp."""
 _OTHER_BYTES = 384
-"""Maximum shared memory in addition to operand and sums."""
+"""Maximum shared memory in addition to the input and the sums."""
 _LOADS_OF_FLOATS = 4
-"""Loads per piece that is not a whole vector in memory."""
+"""Loads per piece if it is not a whole vector in memory."""
 
 # Clocks and bytes in addition to device_model.Clocks, fitted to the times of 855 kernels on an H100
 # (44 layers, all kinds of tiles; benchmarks/conv_tiles.py, 1755 MHz), mainly the fast ones: the
 # mean error is 9 %, and the selected tile takes 2 % longer than the best one of a layer. In a chain
 # of launches, each takes some 700 clocks more, which no estimate includes.
 _INSTRUCTION_CLOCKS = 2.0
-"""Between two instructions of a thread, with those of its other items between them."""
+"""Between two instructions of a thread, with those of its other items in between."""
 _PRODUCT_CLOCKS = 1.4
 """Per warp product of 16 x 16 halves by 16 x 8, with other warps active."""
 _STEP_CLOCKS = 60.0
@@ -67,49 +67,49 @@ _MOST_REGISTERS = 256
 
 @dataclass(frozen=True, slots=True)
 class MmaProblem:
-    """What determines the tiles: sizes, and the cost of a piece of the operand."""
+    """The sizes that determine the tiles, and the cost of a piece of the input."""
 
     rows: int
     channels: int
     steps: int
     parts: int
-    """Number of halves per value: its split parts, or the size of a float."""
+    """Number of halves per value: its split parts, or the size of a float in halves."""
     weight_parts: int
     products: int
     """Instructions that multiply 16 pixels by 16 inputs by 8 columns, in units of half
     instructions.
     """
     loads: float
-    """Loads per piece of the operand, such as a channel block."""
+    """Loads per piece of the input, such as a channel block."""
     instructions: float
-    """Instructions per piece of the operand."""
+    """Instructions per piece of the input."""
     pieces: int = 4
-    """Pieces of channels in which a k-step of the operand is loaded: blocks of 4 halves."""
+    """Pieces of channels in which a k-step of the input is loaded: blocks of 4 halves."""
     ranged: bool = False
-    """Whether blocks determine the range of their values, and share it in a cluster."""
+    """Whether blocks determine the range of their values and exchange it in a cluster."""
     neighbours: bool = False
     """Whether pieces of adjacent pixels share their loads."""
 
     @property
     def most_turns(self) -> int:
-        """Maximum number of unrolled turns of the gathering loop.
+        """Maximum number of unrolled iterations of the gathering loop.
 
-        It is smaller if the operand is computed by a depthwise convolution.
+        It is smaller if the input is computed by a depthwise convolution.
         """
         return 8 if self.loads <= _LOADS_OF_FLOATS else 4
 
     @property
     def splits_here(self) -> bool:
-        """Whether weights are split in registers, as for tf32, whose products count twice.
+        """Whether weights are split in registers, as in tf32, whose products count twice.
 
-        Halves are split in advance: of two values by two weights, three products matter.
+        Halves are split in advance: two parts of a value and of a weight need three products.
         """
         return self.products > 3
 
 
 @dataclass(frozen=True, slots=True)
 class MmaTile(Tile):
-    """A block computes `pixels` x `columns` outputs, divided among its warps."""
+    """A block that computes `pixels` x `columns` outputs, divided among its warps."""
 
     problem: MmaProblem
     pixels: int
@@ -117,20 +117,20 @@ class MmaTile(Tile):
     warps_n: int
     warps_k: int
     n_tiles: int
-    """Columns of a warp, in units of 8: those of an instruction."""
+    """Columns per warp, in units of 8 (the columns of an instruction)."""
     chunk: int
-    """k-steps of 16 halves, or 32 bytes, in shared memory at a time."""
+    """Number of k-steps (16 halves or 32 bytes) in shared memory at a time."""
     steps: int
     """The k-steps of a block, padded to whole chunks."""
     cluster: int
-    """Blocks that share the operand, or divide the k-steps."""
+    """Number of blocks that share the input, or that divide the k-steps."""
     prefetch: int
-    """k-steps whose weights are prefetched to registers."""
+    """Number of k-steps whose weights are prefetched to registers."""
     split_k: bool = False
 
     @property
     def depth(self) -> int:
-        """Blocks that divide the k-steps."""
+        """Number of blocks that divide the k-steps."""
         return self.cluster if self.split_k else 1
 
     @property
@@ -147,7 +147,7 @@ class MmaTile(Tile):
 
     @property
     def sharing(self) -> int:
-        """Blocks that share the operand."""
+        """Number of blocks that share the input."""
         return 1 if self.split_k else self.cluster
 
     @property
@@ -157,7 +157,7 @@ class MmaTile(Tile):
 
     @property
     def all_columns(self) -> int:
-        """Columns of all blocks; the last ones may only pad a cluster."""
+        """Columns of all blocks; the last blocks may only pad a cluster."""
         return round_up(self.problem.channels, self.columns * self.sharing)
 
     @property
@@ -166,7 +166,7 @@ class MmaTile(Tile):
 
     @property
     def pitch(self) -> int:
-        """Sums from one row to the next, half of the banks apart."""
+        """Distance between rows of sums: half of the banks apart."""
         return self.columns + (16 - self.columns) % 32
 
     @property
@@ -176,9 +176,10 @@ class MmaTile(Tile):
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return regions: the operand, sums (over it, or of all blocks after it), notes, an inbox.
+        """Return the regions: input, sums (in its place, or of all blocks after it), notes, inbox.
 
-        Notes hold the range of values; the inbox signals what has arrived from other blocks.
+        Notes hold the range of values; the inbox counts the data that has arrived from other
+        blocks.
         """
         halves = self.pixels * (self.chunk * STEP + 8) * self.problem.parts
         operand = Region("operand", "unsigned short", halves)
@@ -200,12 +201,12 @@ class MmaTile(Tile):
     def registers(self) -> int:
         """Estimate the registers per thread.
 
-        Weights are in flight from the start, during gathering as well as the sums.
+        Weights are in flight from the start, so they need registers during gathering, too.
         """
         problem = self.problem
         weights = self.prefetch * self.n_tiles * 2 * problem.weight_parts
         weights += weights // 2 * problem.splits_here
-        # Products of the split-off parts have separate sums.
+        # Products of the remainder parts have separate sums.
         kinds = 1 + (problem.products > 1)
         sums = self.pixels // 16 // self.warps_m * self.n_tiles * 4 * kinds
         others = max(sums + _REGISTERS, math.ceil(problem.loads * _LOAD_REGISTERS))
@@ -214,7 +215,7 @@ class MmaTile(Tile):
     def min_blocks(self, target: TileTarget) -> int:
         """The number of blocks per multiprocessor, if there are registers for them.
 
-        If it is one, its threads may use as many as they need: fewer would leave registers idle.
+        If it is one, its threads may use all registers that they need.
         """
         share = -(-math.prod(self.blocks) // target.compute_units)
         room = target.model.registers // (self.threads * self.registers)
@@ -222,20 +223,20 @@ class MmaTile(Tile):
 
     @property
     def gathered(self) -> float:
-        """Pieces of the operand that a block gathers."""
+        """Number of pieces of the input that a block gathers."""
         rows = min(self.pixels, self.problem.rows)
         return rows * self.steps * self.problem.pieces / self.sharing
 
     @property
     def run(self) -> int:
-        """Adjacent pixels that a thread gathers together: two, if that leaves no thread idle."""
+        """Adjacent pixels that a thread gathers together: two, if no thread is then idle."""
         rows = min(self.pixels, self.problem.rows)
         pieces = rows * self.chunk * self.problem.pieces // self.sharing
         return 2 if self.problem.neighbours and pieces >= 2 * self.threads else 1
 
     @property
     def turns(self) -> int:
-        """Pieces that a thread gathers, including padding of the last turn."""
+        """Number of pieces that a thread gathers, including padding of the last iteration."""
         chunks = self.steps // self.chunk
         pieces = math.ceil(self.gathered / chunks / self.threads)
         rounds = -(-pieces // self.problem.most_turns)
@@ -243,14 +244,14 @@ class MmaTile(Tile):
 
     @property
     def busy_turns(self) -> float:
-        """Turns that keep a multiprocessor busy: warps without pieces to gather are idle."""
+        """Iterations that keep a multiprocessor busy: warps without pieces to gather are idle."""
         chunks = self.steps // self.chunk
         lanes = round_up(math.ceil(self.gathered / chunks), 32)
         return chunks * lanes / self.threads if lanes < self.threads else self.turns
 
     @property
     def prefetched(self) -> float:
-        """The part of a block's weights that is loaded before the kernel waits."""
+        """The fraction of a block's weights that is loaded before the kernel's first wait."""
         return min(self.prefetch * self.warps_k / self.steps, 1.0)
 
     def clocks(self, target: TileTarget) -> float:
@@ -259,7 +260,7 @@ class MmaTile(Tile):
         blocks = math.prod(self.blocks)
         per_unit = -(-blocks // units_for(self.cluster, target))
         room = target.model.resident_blocks(self.threads, self.registers, self.shared_bytes)
-        # Blocks of one multiprocessor wait at the same time.
+        # The blocks of a multiprocessor wait at the same time.
         waves = -(-per_unit // max(1, min(per_unit, room)))
         rows, shared = min(self.pixels, problem.rows), self.sharing
         weights = self.columns * self.steps * STEP * 2 * problem.weight_parts
@@ -267,7 +268,8 @@ class MmaTile(Tile):
         sums = rows * self.columns * self.warps_k
         exchanged = rows * self.steps * STEP * 2 * problem.parts if shared > 1 else 0
         exchanged += sums * 4 if self.split_k else 0
-        # Either many warps keep a multiprocessor busy, or few wait for their own instructions.
+        # Either many warps keep a multiprocessor busy, or few warps wait for their own
+        # instructions.
         gathering = problem.instructions * max(
             per_unit * self.busy_turns * self.threads * clocks.instruction,
             waves * self.turns * _INSTRUCTION_CLOCKS,
@@ -287,15 +289,15 @@ class MmaTile(Tile):
 
 
 _IDLE = 0.05
-"""Maximum part of all blocks that only pads clusters."""
+"""Maximum fraction of blocks that only pad clusters."""
 _WEIGHT_REGISTERS = 64
 """Registers per thread for weights in flight."""
 
 
 def best_tiles(problem: MmaProblem, target: TileTarget) -> list[MmaTile] | Rejected:
-    """Return the tiles for a problem that should be measured; see tiles.choose.
+    """Return the best tiles for a problem, to be measured; see tiles.choose.
 
-    Models repeat their layers, and query each several times: results are cached.
+    Results are cached: models repeat layers, and each layer asks several times.
     """
     found = _best_tiles(problem, TileFacts.of(target))
     return found if isinstance(found, Rejected) else list(found)
@@ -333,15 +335,15 @@ def _deep_tiles(
         steps = -(-problem.steps // depth)
         shape = (pixels, warps_m, warps_n, n_tiles)
         deep = _fill_in(problem, steps, target, *shape, depth) if steps > 1 else None
-        # Each block reads the sums of all warps of all others.
+        # Each block reads the sums of all warps of all other blocks.
         if deep is not None and deep.warps_k <= 2:
             yield deep
 
 
 def _largest_cluster(problem: MmaProblem, tile: MmaTile) -> int:
-    """Return how many blocks can share an operand: all belong to one row of tiles.
+    """Return how many blocks can share an input: those of one row of tiles.
 
-    Hardly any of them is idle.
+    At most a small fraction of the blocks is idle: see the limit above.
     """
     blocks, pieces = -(-problem.channels // tile.columns), tile.chunk * problem.pieces
     most_blocks = blocks * (1 + _IDLE)
@@ -360,9 +362,9 @@ def _fill_in(
     n_tiles: int,
     depth: int = 1,
 ) -> MmaTile | None:
-    """Complete a tile whose block computes `steps` k-steps, as one of `depth` blocks.
+    """Return a complete tile whose block computes `steps` k-steps, as one of `depth` blocks.
 
-    None if not even one chunk of its operand fits shared memory.
+    None if not even one chunk of its input fits shared memory.
     """
     warps_k = max(8 // (warps_m * warps_n), 1)
     while warps_k > 1 and steps < 2 * warps_k:
@@ -373,7 +375,7 @@ def _fill_in(
     limit = max((most // (pixels * 2 * problem.parts) - 8) // STEP, 0)
     chunk = whole
     if whole > limit:
-        # Chunks must hold whole rounds of the weights prefetched to registers.
+        # Chunks must hold a multiple of the weights prefetched to registers.
         prefetch = min(prefetch, limit // warps_k)
         chunk = limit // (warps_k * prefetch) * warps_k * prefetch if prefetch else 0
     if not chunk:

@@ -28,16 +28,16 @@ _FLOATS = npt.NDArray[np.float32]
 _Element = TypeVar("_Element", bound=np.generic)
 _Tile = TypeVar("_Tile", bound=NarrowTile)
 _MOST_CHANNELS = 4
-"""Maximum number of channels of an image with its padding; other kernels handle more."""
+"""Maximum number of channels, including padding; images with more use other kernels."""
 _MOST_STEPS = 48
-"""Maximum number of steps of a sum, all of which are unrolled."""
+"""Maximum number of steps of a sum, since all are unrolled."""
 _MAX_CLOCK_RATIO = 0.8
-"""Maximum ratio of its estimated time to the other kernel's; both are estimates."""
+"""Maximum ratio of its estimated time to the estimated time of the other kernel."""
 _TOO_FEW = Rejected("too few tiles to keep the device busy")
 
 
 class ConvNarrow(Implementation):
-    """Holds whole rows of an image with few channels in shared memory."""
+    """Keeps whole rows of an image with few channels in shared memory."""
 
     name = "cuda/conv_narrow"
     example = ConvExample((1, 384, 384, 3), 8, kernel=9)
@@ -47,13 +47,13 @@ class ConvNarrow(Implementation):
         problem = narrow_problem(spec, target)
         if isinstance(problem, Rejected):
             return problem
-        # It is better to keep its rounded input in float32: half would put padding between the
+        # Its rounded input should stay float32: storing it as half would add padding between the
         # pixels.
         return plan_tiles("conv_narrow", problem, target, partial(narrow_kernel, spec=spec))
 
 
 def narrow_problem(spec: ConvSpec, target: Target) -> NarrowProblem | Rejected:
-    """Return the problem, or why these kernels do not compute it."""
+    """Return the problem, or why these kernels cannot compute it."""
     found = obstacle_to_halves(spec, target)
     if found is not None:
         return found
@@ -81,7 +81,7 @@ def plan_tiles(
     target: Target,
     kernel: Callable[[Node, LowerContext, NarrowTile], KernelRequest],
 ) -> Plan | Rejected:
-    """Return the tiles that should be measured, if this kernel is to compute a problem."""
+    """Return the tiles to be measured, or why this kernel should not compute the problem."""
     tiles = choose_tiles(problem, candidates(problem, target), target)
     if isinstance(tiles, Rejected):
         return tiles
@@ -98,7 +98,7 @@ def choose_tiles(
 
 
 def _is_narrow(src: Storage, view: Window) -> bool:
-    """Whether the windows of `src` are runs of few channels, with nothing else in between."""
+    """Whether the windows of `src` read contiguous runs of few channels."""
     unpadded = src.pitch == src.padded_channels and src.strides[1] == src.shape[2] * src.pitch
     few = src.pitch <= _MOST_CHANNELS and view.kernel[1] > 1
     return unpadded and few and view.dilation[1] == 1 and view.plain
@@ -154,8 +154,8 @@ def arrange_quads(
 ) -> npt.NDArray[_Element]:
     """Arrange [O, H, W, I] as [columns, inputs], with inputs in the order of NarrowProblem.quads.
 
-    The columns of this many `pairs` are ordered so that each lane gets sums of 4 adjacent channels
-    of each.
+    The columns of each of the `pairs` are ordered so that each lane gets sums of 4 adjacent
+    channels.
     """
     run, seen = problem.run, set[Pair]()
     index = []

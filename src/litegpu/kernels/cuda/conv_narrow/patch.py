@@ -1,4 +1,4 @@
-"""The problem of cuda/conv_narrow, and the part of the image that a block holds on chip."""
+"""The problem of cuda/conv_narrow, and the patch of the image that a block keeps on the chip."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from litegpu.ops.common.window import Pair
 WIDE = 16
 """Pixels of a row per matrix instruction."""
 COLUMNS = 16
-"""Channels of two matrix instructions, four per lane of a pixel."""
+"""Channels of two matrix instructions: four per lane of a pixel."""
 _LANES = 4
 """Lanes that hold the inputs of a pixel, two each, in one half of a step."""
 _BANKS = 32
-"""Consecutive words of shared memory in distinct banks."""
+"""Number of consecutive words of shared memory in distinct banks."""
 BYTES_OF_PIXEL = 4
-"""Bytes of a pixel in shared memory, whatever its channels: one word, stored like two halves."""
+"""Bytes per pixel in shared memory for any channel count: one word, stored like two halves."""
 
 
 Quads = tuple[tuple[Pair, ...], ...]
-"""Quads of 4 pairs of values of a window, each (row, pair of its run)."""
+"""Quads: 4 pairs of values of a window each, given as (row, pair in the row)."""
 
 
 @lru_cache(maxsize=64)
 def _quads(rows: int, pairs: int) -> Quads:
-    """Return quads that hold each of `pairs` pairs of each row.
+    """Return quads that cover all `pairs` pairs of each row.
 
-    The pairs of a quad are adjacent, or at the ends of consecutive runs. Padding repeats a pair,
-    also to complete a step, which takes two quads.
+    The pairs of a quad are adjacent, or at the ends of consecutive rows. Padding repeats a pair; it
+    also makes the number of quads even, since a step takes two.
     """
     ends, lanes = pairs // _LANES * _LANES, range(_LANES)
     starts = [(y, x) for y in range(rows) for x in range(0, ends, _LANES)]
@@ -49,14 +49,14 @@ def _quads(rows: int, pairs: int) -> Quads:
 
 @dataclass(frozen=True, slots=True)
 class NarrowProblem(SplitProblem):
-    """A convolution whose windows are runs of values; `channels` include the image's padding.
+    """A convolution whose windows are contiguous values; `channels` includes the image's padding.
 
-    Two bytes count as one value; the bytes of a pixel count as two values, whatever its channels.
+    Two bytes count as one value; a pixel of bytes counts as two values for any channel count.
     """
 
     stored: str
     whole: bool
-    """Whether rows consist of whole groups of 4 values, or 4 pixels of bytes, at multiples of 4."""
+    """Whether rows consist of aligned groups of 4 values (for bytes: of 4 pixels)."""
 
     @property
     def of_bytes(self) -> bool:
@@ -64,23 +64,23 @@ class NarrowProblem(SplitProblem):
 
     @property
     def run(self) -> int:
-        """Values of one row of a window."""
+        """Number of values in one row of a window."""
         return self.view.kernel[1] * self.channels
 
     @property
     def step(self) -> int:
-        """Values from one window to the next one in a row."""
+        """Distance in values from one window to the next in a row."""
         return self.view.stride[1] * self.channels
 
     @property
     def quads(self) -> Quads:
-        """Return the elements of the k axis."""
+        """Return the inputs along the k axis."""
         return _quads(self.view.kernel[0], -(-self.run // 2))
 
     def tap_offsets(self, pitch: int) -> list[tuple[tuple[int, ...], int]]:
-        """Return for each quad the offsets of its pairs from its first, and the offset of that.
+        """Return for each quad the offsets of its pairs from the first, and the first's offset.
 
-        Rows of the image are `pitch` halves apart.
+        `pitch` is the distance of image rows in halves.
         """
         line = self.view.dilation[0] * pitch
         tap_offsets = [[y * line + 2 * x for y, x in quad] for quad in self.quads]
@@ -95,18 +95,18 @@ class NarrowProblem(SplitProblem):
 
     @property
     def parts(self) -> int:
-        """Number of halves that a weight is split into."""
+        """Number of halves that each weight is split into."""
         return 1 + self.split_weights
 
     @property
     def pairs(self) -> int:
-        """Pairs of 8 columns that hold all output channels."""
+        """Number of pairs of 8 columns that contain all output channels."""
         return -(-self.outputs // COLUMNS)
 
 
 @lru_cache(maxsize=64)
 def _pitch(problem: NarrowProblem, least: int, unit: int) -> int:
-    """Return a pitch with which most lanes read from different banks."""
+    """Return a pitch with few bank conflicts."""
 
     def conflicts(pitch: int) -> int:
         total = 0
@@ -122,33 +122,33 @@ def _pitch(problem: NarrowProblem, least: int, unit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """The layout of the image rows of a tile in shared memory.
+    """The layout of a tile's image rows in shared memory.
 
-    The k axis is read in pairs of halves. If windows start at odd offsets, a second copy is stored
-    one half further.
+    The k axis is read in pairs of halves. If windows start at odd offsets, a second copy is stored,
+    shifted by one half.
     """
 
     problem: NarrowProblem
     rows: int
     width: int
-    """Values of a row, from the first window's start to the last one's end."""
+    """Number of values in a row, from the first window's start to the last one's end."""
 
     @property
     def unit(self) -> int:
-        """Values that a thread reads and stores together: whole words, or single values."""
+        """Number of values that a thread loads and stores together: whole words, or 1."""
         if not self.problem.whole:
             return 2
         return 2 * BYTES_OF_PIXEL if self.problem.of_bytes else 4
 
     @property
     def skipped(self) -> int:
-        """Values before the first window, for aligned loads."""
+        """Number of values before the first window, so that loads are aligned."""
         before = self.problem.view.pads[1] * self.problem.channels
         return -before % self.unit if self.problem.whole else 0
 
     @property
     def lead(self) -> int:
-        """Unused halves at the start, so that windows start at even offsets."""
+        """Number of unused halves at the start, so that windows start at even offsets."""
         return self.skipped % 2
 
     @property
@@ -161,18 +161,18 @@ class Patch:
 
     @property
     def pitch(self) -> int:
-        """Halves from one row to the next."""
+        """Distance between rows in halves."""
         least = round_up(self.lead + self.units * self.unit + 1, self.unit)
         return _pitch(self.problem, least, self.unit)
 
     @property
     def halves(self) -> int:
-        """Halves of one copy of one part."""
+        """Number of halves in one copy of one part."""
         return self.rows * self.pitch
 
     @property
     def all_halves(self) -> int:
-        """Halves of all copies and parts."""
+        """Number of halves in all copies and parts."""
         return self.halves * self.copies * (1 + self.problem.split_values)
 
     def words(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class Patch:
         tap_offsets = self.problem.tap_offsets(self.pitch)
         patterns = list(dict.fromkeys(pattern for pattern, _ in tap_offsets))
         last = self.problem.run // 2
-        # If a run is odd, half of a pair belongs to the next pixel.
+        # In a run of odd length, half of the last pair belongs to the next pixel.
         odd = self.problem.run % 2 > 0
         cut = [tuple(odd and x == last for _, x in quad) for quad in self.problem.quads]
         masks = [mask for mask in dict.fromkeys(cut) if any(mask)]

@@ -1,4 +1,4 @@
-"""Convolutions of images with few channels and maximum pools of their results: cuda/conv_narrow."""
+"""Convolutions of images with few channels, fused with a maximum pool: cuda/conv_narrow."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.pooled_conv import PooledConvSpec
 
 _MAX_CLOCK_RATIO = 0.85
-"""Maximum ratio of the estimated time to that of two kernels; all are estimates."""
+"""Maximum ratio of its estimated time to the estimated time of two separate kernels."""
 
 
 class PooledConvNarrow(Implementation):
-    """Holds whole rows of an image with few channels, and of its own results, in shared memory."""
+    """Keeps rows of an image with few channels, and of the convolution's result, on chip."""
 
     name = "cuda/conv_narrow"
     example = ConvExample((64, 224, 224, 3), 64, kernel=5, pool=3)
@@ -54,9 +54,9 @@ class PooledConvNarrow(Implementation):
 
 
 def _separate_clocks(spec: PooledConvSpec, target: Target) -> float:
-    """Return the clocks of the separate convolution, and of a pool that is limited by memory."""
+    """Return the estimated clocks of a separate convolution and a memory-bound pool."""
     plans = (each.plan(spec.conv, target) for each in (ConvNarrow(), ConvMma()))
-    # A convolution without an estimate counts as free: then the two are not fused.
+    # A convolution without an estimate counts as 0 clocks: then the two are not fused.
     conv = min((plan.clocks for plan in plans if isinstance(plan, Plan)), default=0.0)
     moved = spec.conv.dst.nbytes + spec.dst.nbytes
     return conv + moved / (target.compute_units * target.model.clocks.memory_bytes)
@@ -64,7 +64,7 @@ def _separate_clocks(spec: PooledConvSpec, target: Target) -> float:
 
 def _kernel(node: Node, ctx: LowerContext, tile: PooledTile, spec: PooledConvSpec) -> KernelRequest:
     conv, window = spec.conv, spec.pool.window
-    # The image is addressed from the first window of the pool.
+    # The image is addressed relative to the first window of the pool.
     kernel = narrow_kernel(node, ctx, tile, replace(conv, window=tile.problem.view))
     taps = window.kernel[0] * window.kernel[1]
     return replace(

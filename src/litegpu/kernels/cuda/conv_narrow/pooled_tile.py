@@ -1,4 +1,4 @@
-"""Tiles of cuda/conv_narrow that store only maxima over windows of its result."""
+"""Tiles of cuda/conv_narrow with a fused maximum pool: they store only the pooled result."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from litegpu.ops.common.window import Pair, PoolAttributes
 _HEIGHTS = (1, 2, 4, 7, 8, 14)
 """Maximum number of rows of pooled pixels per block."""
 _PADDING = 4
-"""Blocks of 4 numbers between a warp's columns, so that adjacent ones use different banks."""
+"""Distance of a warp's columns in blocks of 4 numbers: adjacent columns use different banks."""
 _KEEP_INSTRUCTIONS = 17.0
-"""Per 4 channels of a pixel, from sums to maxima of halves."""
+"""Per 4 channels of a pixel: from sums to maxima of halves."""
 _FIND_INSTRUCTIONS = 40.0
-"""Per 4 channels of a pooled pixel of a warp's lanes, from the columns to the stored value."""
+"""Per 4 channels of a pooled pixel: from the columns to the stored value."""
 
 
 @dataclass(frozen=True, slots=True)
 class PooledProblem:
-    """A convolution whose image has the pool's padding added to its own, and the pool."""
+    """A convolution (with the pool's padding added to its own) and the maximum pool after it."""
 
     conv: NarrowProblem
     pool: PoolAttributes
     pooled: Pair
     """Height and width of the pooled result."""
     size: int
-    """Bytes per pooled number: half if these are stored, else float."""
+    """Bytes per pooled number as stored: half or float."""
 
     @classmethod
     def of(
@@ -45,9 +45,9 @@ class PooledProblem:
 
     @property
     def strip(self) -> int:
-        """Adjacent pooled pixels whose windows are inside the pixels of a matrix instruction.
+        """Number of adjacent pooled pixels whose windows fit the pixels of a matrix instruction.
 
-        0 if there is none. The next ones start at an even value: see Patch.copies.
+        0 if there is none. The next strip starts at an even value: see Patch.copies.
         """
         size, stride = self.pool.window.kernel[1], self.pool.window.stride[1]
         found = (WIDE - size) // stride + 1
@@ -56,9 +56,9 @@ class PooledProblem:
 
 @dataclass(frozen=True, slots=True)
 class PooledTile(NarrowTile):
-    """A block computes `rows` rows of pooled pixels, `across` strips wide.
+    """A block that computes `rows` rows of pooled pixels, `across` strips wide.
 
-    Each warp walks down strips, and holds the maxima of incomplete windows.
+    Each warp moves down a strip, and keeps the maxima of incomplete windows.
     """
 
     pooled: PooledProblem
@@ -66,13 +66,13 @@ class PooledTile(NarrowTile):
 
     @property
     def lines(self) -> int:
-        """Rows of the convolution's result from a block's first window to its last one's end."""
+        """Rows of the convolution's result that the windows of a block cover."""
         window = self.pooled.pool.window
         return (self.rows - 1) * window.stride[0] + window.kernel[0]
 
     @property
     def live(self) -> int:
-        """Number of windows that a row may leave incomplete."""
+        """Number of windows that are incomplete after a row."""
         window = self.pooled.pool.window
         return max(1, -(-(window.kernel[0] - 1) // window.stride[0]))
 
@@ -110,7 +110,7 @@ class PooledTile(NarrowTile):
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Also return the columns in which warps search maxima."""
+        """Return the regions, including the columns in which warps compute maxima."""
         before = super(PooledTile, self).regions
         columns = self.warps_m * self.warps_n * WIDE * (self.pairs * 4 + _PADDING)
         kind = "unsigned short" if self.pooled.size == 2 else "float"
@@ -127,7 +127,7 @@ class PooledTile(NarrowTile):
         return self.pooled.strip * self.pairs * 16 * self.pooled.size * self.rows / self.lines
 
     def together(self, dst: Storage) -> int:
-        """Return 0: a lane does not store its own sums."""
+        """Return 0: lanes do not store their own sums."""
         return 0
 
     @property
@@ -152,7 +152,7 @@ def candidates(problem: PooledProblem, target: Target) -> Iterator[PooledTile]:
     strips = -(-problem.pooled[1] // problem.strip)
     for shape in shapes(problem.conv, strips, _HEIGHTS):
         tile = PooledTile(problem.conv, *shape, problem)
-        # Rows are read in whole units only if those of each block start with one.
+        # Rows are read in whole units only if the rows of each block start at a unit.
         if tile.tiles[1] > 1 and tile.extent[1] * problem.conv.step % 4:
             tile = replace(tile, problem=replace(problem.conv, whole=False))
         if is_possible(tile, target):

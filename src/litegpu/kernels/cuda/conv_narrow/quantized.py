@@ -1,4 +1,4 @@
-"""Convolutions of bytes of images with few channels, on tensor cores: cuda/conv_narrow."""
+"""Quantized convolutions of images with few channels, on tensor cores: cuda/conv_narrow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from litegpu.ops.quantized_conv import Bytes, QuantizedConvSpec
 
 
 class QuantizedConvNarrow(Implementation):
-    """Holds whole rows of an image with few channels in shared memory: a word per pixel."""
+    """Keeps whole rows of an image with few channels in shared memory, one word per pixel."""
 
     name = "cuda/conv_narrow"
     example = QuantizedConvExample((1, 1024, 1024, 3), 32, kernel=7)
@@ -54,7 +54,7 @@ class QuantizedConvNarrow(Implementation):
 
 
 def _is_whole(src: Storage) -> bool:
-    """Whether rows of `src` consist of whole groups of 4 pixels, which are whole words."""
+    """Whether rows of `src` consist of groups of 4 pixels, which are whole words."""
     layout = (src.shape[2], *src.strides[:2], src.offset)
     return src.pitch == src.padded_channels and not any(length % 4 for length in layout)
 
@@ -86,7 +86,7 @@ def _pack(weights: Bytes, problem: NarrowProblem, columns: int, pairs: int) -> L
 
 
 def _ones(weights: Bytes, problem: NarrowProblem) -> npt.NDArray[np.uint32]:
-    """Return 8 equal columns that hold 1 for each existing input: [step, lane % 4] of 2."""
+    """Return 8 equal columns of 1 for each real input, 0 for padding: [step, lane % 4] of 2."""
     rows = np.ones_like(weights[:1]).repeat(COLUMNS, axis=0)
     packed_ones = _pack(rows, problem, COLUMNS, 1).make()
     return np.ascontiguousarray(packed_ones.reshape(problem.steps, 32, 4)[:, :4, :2]).reshape(-1)

@@ -1,4 +1,4 @@
-"""Tiles of cuda/conv_narrow: rows of pixels, and the placement of their weights."""
+"""Tiles of cuda/conv_narrow: rows of pixels, and the location of their weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.ops.base import Target
 from litegpu.ops.common.window import Pair
 
 _WEIGHT_REGISTERS = 80
-"""Maximum number of registers per thread for weights; otherwise they are in shared memory."""
+"""Maximum number of registers per thread for weights; larger weights are in shared memory."""
 _OTHER_REGISTERS = 32
 """Registers per thread in addition to sums and weights."""
 _MOST_SUMS = 64
@@ -24,40 +24,40 @@ _MOST_SUMS = 64
 _SHARED_BYTES = 72 << 10
 """Maximum shared memory per block: on large GPUs, three blocks fit a multiprocessor."""
 _BLOCKS_PER_UNIT = 2
-"""Minimum number of blocks per multiprocessor: while one reads its patch, another multiplies."""
+"""Minimum number of blocks per multiprocessor: while one loads its patch, another multiplies."""
 _STORED_TOGETHER = {False: (DType.FLOAT16,), True: (DType.INT8, DType.UINT8)}
-"""Types of results that a lane stores as whole words: of floats, of bytes."""
+"""Result types that a lane can store as whole words: for floats, for bytes."""
 _TURNS = 2
-"""Turns of a warp that amortize the patch and the weights that a block reads first."""
+"""Iterations per warp that amortize loading the patch and the weights."""
 
-# Clocks of a multiprocessor, by the instructions of the compiled kernels.
+# Clocks of a multiprocessor, from the instructions of the compiled kernels.
 _WAIT_CLOCKS = 900.0
-"""Latency from the first load of a patch to the last one, from device memory."""
+"""Latency from the first to the last load of a patch, from device memory."""
 _ISSUED_PER_CLOCK = 4.0
 """Instructions per warp."""
 _BLOCK_INSTRUCTIONS = 120.0
 """Per warp, for addresses and weights."""
 _FILL_INSTRUCTIONS = 45.0
-"""Per unit of the patch, from its address to its halves; splitting takes half as many more."""
+"""Per unit of the patch: from its address to its halves; splitting adds half as many."""
 _STORE_INSTRUCTIONS = 35.0
 _STORE_BYTES_INSTRUCTIONS = 24.0
-"""Per 4 channels of a pixel, from sums to the stored value: floats or halves, or bytes."""
+"""Per 4 channels of a pixel: from sums to the stored value (floats or halves; bytes)."""
 _PRODUCT_CLOCKS = 2.0
-"""Instructions whose operands are available; Clocks.product includes waiting for them."""
+"""Instructions whose operands are ready; Clocks.product includes the wait for operands."""
 _SHARED_CLOCKS = 1.0
 """Per word of shared memory that a lane loads."""
 _TURN_INSTRUCTIONS = 40.0
 _STEP_CLOCKS = 40.0
-"""Latency per warp of its values and the sums of the previous step."""
+"""Latency of a warp for its values and the sums of the previous step."""
 _TURN_CLOCKS = 200.0
-"""Per turn of a warp, in addition to its steps."""
+"""Per iteration of a warp, in addition to its steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class NarrowTile(Tile):
-    """A block computes `rows` rows of `across` * 16 pixels with `warps_m` x `warps_n` warps.
+    """A block of `warps_m` x `warps_n` warps that computes `rows` rows of `across` * 16 pixels.
 
-    Each warp computes 16 pixels of `pairs` * 16 channels, several times.
+    Each warp computes 16 pixels x `pairs` * 16 channels, several times.
     """
 
     problem: NarrowProblem
@@ -74,12 +74,12 @@ class NarrowTile(Tile):
 
     @property
     def turns(self) -> int:
-        """Return how often a warp computes its pixels."""
+        """Return the number of iterations in which a warp computes its pixels."""
         return -(-self.rows * self.across // self.warps_m)
 
     @property
     def patch(self) -> Patch:
-        """Return the part of the image that a block holds."""
+        """Return the patch of the image that a block keeps in shared memory."""
         view = self.problem.view
         rows = (self.rows - 1) * view.stride[0] + (view.kernel[0] - 1) * view.dilation[0] + 1
         width = (self.across * WIDE - 1) * self.problem.step + self.problem.run
@@ -87,7 +87,7 @@ class NarrowTile(Tile):
 
     @property
     def extent(self) -> Pair:
-        """Rows and columns of the result from the first pixel of a tile to that of the next."""
+        """Rows and columns of the result from one tile's first pixel to the next tile's."""
         return self.rows, self.across * WIDE
 
     @property
@@ -103,22 +103,22 @@ class NarrowTile(Tile):
 
     @property
     def all_pairs(self) -> int:
-        """Pairs of 8 columns of all blocks."""
+        """Number of pairs of 8 columns in all blocks."""
         return self.blocks[0] * self.warps_n * self.pairs
 
     @property
     def in_registers(self) -> bool:
-        """Whether each thread holds its weights in registers."""
+        """Whether each thread keeps its weights in registers."""
         return self.problem.steps * self.problem.parts * self.pairs * 4 <= _WEIGHT_REGISTERS
 
     @property
     def sums(self) -> int:
-        """Return the sums of a thread for 16 pixels; those of the remainders are separate."""
+        """Return the sums per thread for 16 pixels; remainder parts have separate sums."""
         return self.pairs * 8 * (1 + (self.problem.products > 1))
 
     @property
     def m_tiles(self) -> int:
-        """Return the number of rows of 16 pixels for which weights are read once."""
+        """Return the number of groups of 16 pixels for which weights are read once."""
         # For bytes, there are also the bias and the requantization factors.
         room = _MOST_SUMS // (1 + self.problem.of_bytes)
         most = max(1, min(room // self.sums, self.turns))
@@ -126,7 +126,7 @@ class NarrowTile(Tile):
 
     @property
     def retained(self) -> int:
-        """Return the registers per thread for values that persist from one turn to the next."""
+        """Return the registers per thread for values that persist between iterations."""
         return 0
 
     @property
@@ -140,13 +140,13 @@ class NarrowTile(Tile):
 
     @property
     def weight_units(self) -> int:
-        """Return the units of 16 bytes of shared memory for weights."""
+        """Return the shared memory for weights, in units of 16 bytes."""
         whole = self.problem.steps * self.problem.parts * self.warps_n * self.pairs * 32
         return 0 if self.in_registers else whole
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return the shared memory of a block: its part of the image, and its weights."""
+        """Return the shared memory regions of a block: its patch of the image, and its weights."""
         return consecutive(
             ("patch", "unsigned short", self.patch.all_halves),
             ("weights", "uint4", self.weight_units),
@@ -154,20 +154,20 @@ class NarrowTile(Tile):
 
     @property
     def finishing(self) -> float:
-        """Instructions of a turn that convert its sums to the stored value."""
+        """Instructions per iteration that convert the sums to the stored values."""
         each = _STORE_BYTES_INSTRUCTIONS if self.problem.of_bytes else _STORE_INSTRUCTIONS
         return self.pairs * 2 * each
 
     @property
     def stored(self) -> float:
-        """Bytes that a turn stores, counted as halves or bytes."""
+        """Bytes stored per iteration, if results are halves or bytes."""
         return self.pairs * (512 >> self.problem.of_bytes)
 
     def together(self, dst: Storage) -> int:
-        """Return the number of blocks of 4 channels that a lane stores as whole words.
+        """Return the number of 4-channel blocks that a lane can store together as whole words.
 
-        They are bytes or halves, adjacent, up to 16 bytes. 0 if not even one is whole words, or if
-        the epilogue returns other types.
+        They are adjacent bytes or halves, up to 16 bytes. 0 if a single block is no whole word, or
+        if the epilogue returns other types.
         """
         if dst.dtype not in _STORED_TOGETHER[self.problem.of_bytes]:
             return 0
@@ -213,12 +213,12 @@ class NarrowTile(Tile):
         begin = warps * _BLOCK_INSTRUCTIONS / _ISSUED_PER_CLOCK
         begin += warps * steps * problem.parts * self.pairs * 4 * _SHARED_CLOCKS
         worked = begin + fill + turns * each_turn
-        # Weights are copied from the cache.
+        # Weights are copied from the L2 cache.
         moved = read + turns * self.stored / clocks.memory_bytes
         moved += 16 * self.weight_units / clocks.cached_bytes
-        # The more blocks there are, the more often one computes while another waits for memory.
+        # With more blocks, one more often computes while another waits for memory.
         busy = max(worked, moved) + min(worked, moved) / resident
-        # The first blocks load at the same time, with nothing to overlap; the last ones run alone.
+        # The first blocks all load at the same time, without overlap; the last ones run alone.
         last = self.turns * (steps * _STEP_CLOCKS + _TURN_CLOCKS) / 2
         waits = _WAIT_CLOCKS * -(-per_unit // resident)
         return per_unit * busy + resident * read + last + waits

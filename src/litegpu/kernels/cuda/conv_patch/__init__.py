@@ -1,4 +1,4 @@
-"""Convolutions with overlapping windows, from patches in shared memory: cuda/conv_patch."""
+"""Convolutions with overlapping windows, using patches in shared memory: cuda/conv_patch."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from litegpu.ops.common.lazy_array import LazyArray
 
 _FLOATS = npt.NDArray[np.float32]
 _OVERLAPS = 4
-"""Minimum number of windows per pixel: a stored pixel is read that many times."""
+"""Minimum number of windows per pixel: that many times, a pixel in shared memory is read."""
 _MAX_CLOCK_RATIO = 0.7
-"""Maximum ratio of its estimated time to the other kernel's; both are estimates."""
+"""Maximum ratio of its estimated time to the estimated time of the other kernel."""
 
 
 class ConvPatch(Implementation):
-    """Holds a patch of the image in shared memory: for windows that overlap."""
+    """Keeps a patch of the image in shared memory: for overlapping windows."""
 
     name = "cuda/conv_patch"
     example = ConvExample((1, 192, 192, 16), 16, kernel=3)
@@ -84,9 +84,9 @@ def _kernel(node: Node, ctx: LowerContext, tile: PatchTile, spec: ConvSpec) -> K
 
 
 def pack_steps(parts: list[_FLOATS], tile: PatchTile) -> LazyArray:
-    """Arrange [O, H, W, I] as mma.m16n8k16 has it: [block, step, part, 8 columns, lane] of 2.
+    """Arrange [O, H, W, I] for mma.m16n8k16: [block, step, part, 8 columns, lane] of 2 words.
 
-    A lane holds inputs 2 * (lane % 4) + {0, 1} and the same + 8, of column lane / 4.
+    A lane holds inputs 2 * (lane % 4) + {0, 1}, and these + 8, of column lane / 4.
     """
     steps, columns = tile.problem.steps, tile.columns
 

@@ -11,7 +11,7 @@ from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 from litegpu.ops.common.window import Pair, Window
 
 PART = 8
-"""Channels per chunk; a step of the instruction takes two chunks."""
+"""Channels per chunk; a step of the instruction uses two chunks."""
 _WIDE = 16
 """Pixels of a row per matrix instruction."""
 _SHARED_BYTES = 72 << 10
@@ -23,9 +23,9 @@ _REGISTERS = 128
 
 # Clocks of a multiprocessor, in addition to device_model.Clocks.
 _MATRIX_CLOCKS = 4.0
-"""A matrix load moves 512 bytes of shared memory, 128 per clock; weights of 8 columns are 256."""
+"""Matrix loads move 512 bytes of shared memory at 128 per clock; weights of 8 columns are 256."""
 _FILL_INSTRUCTIONS = 60
-"""Per channel block of the patch, from its address to its halves."""
+"""Per channel block of the patch: from its address to its halves."""
 _STEP_CLOCKS = 40.0
 """Latency of the operands of a step of a warp."""
 
@@ -40,7 +40,7 @@ class PatchProblem(SplitProblem):
 
     @property
     def pitch(self) -> int:
-        """Halves from one pixel of a patch to the next: an odd number of chunks."""
+        """Distance between pixels of a patch in halves: an odd number of chunks."""
         return (self.chunks | 1) * PART
 
     @property
@@ -50,7 +50,7 @@ class PatchProblem(SplitProblem):
 
 @dataclass(frozen=True, slots=True)
 class PatchTile(Tile):
-    """A block computes `rows` rows of 16 pixels x `n_tiles` * 8 channels with `warps` warps."""
+    """A block of `warps` warps that computes `rows` rows of 16 pixels x `n_tiles` * 8 channels."""
 
     problem: PatchProblem
     rows: int
@@ -81,7 +81,7 @@ class PatchTile(Tile):
 
     @property
     def columns(self) -> int:
-        """Output channels of all blocks."""
+        """Number of output channels of all blocks."""
         return self.blocks[0] * self.n_tiles * PART
 
     @property
@@ -91,12 +91,12 @@ class PatchTile(Tile):
 
     @property
     def sums(self) -> int:
-        """Sums of a thread; those of the remainders are separate."""
+        """Number of sums per thread; remainder parts have separate sums."""
         return self.rows // self.warps * self.n_tiles * 4 * (1 + (self.problem.products > 1))
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return the patch, the sums that replace it, the weights, and offsets in windows."""
+        """Return the regions: the patch, the sums in its place, the weights, and window offsets."""
         steps, halves = self.problem.steps, math.prod(self.patch) * self.problem.pitch
         patch = Region("patch", "unsigned short", halves * (1 + self.problem.split_values))
         sums = Region("sums", "float", self.rows * _WIDE * (self.n_tiles * PART + 4))

@@ -1,4 +1,4 @@
-"""Convolutions of bytes without a window, whose weights stay in registers: cuda/conv_stationary."""
+"""Quantized pointwise convolutions whose weights stay in registers: cuda/conv_stationary."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _FEWEST_ROWS = 64
 """Minimum number of pixels per multiprocessor, so that weights in registers are reused enough."""
 _TOO_FEW = Rejected("too few pixels reuse the weights in registers")
 _MOST_INPUTS = 256
-"""Beyond this, weights leave too few registers for pixels: large tiles are as fast."""
+"""Maximum length of sums: for more weights, too few registers remain for pixels."""
 _TOO_LONG = Rejected("its weights do not fit into registers")
 
 
 class QuantizedConvStationary(Implementation):
-    """Holds weights in registers while it processes pixels: for many pixels, and short sums."""
+    """Keeps weights in registers while it processes many pixels: for short sums."""
 
     name = "cuda/conv_stationary"
     example = QuantizedConvExample((1, 256, 256, 64), 64)
@@ -88,7 +88,7 @@ def _kernel(
 def _pack(
     weights: Bytes, problem: StationaryProblem, columns: int, groups: int
 ) -> npt.NDArray[np.uint32]:
-    """Arrange [O, 1, 1, I] as rows of mma.m16n8k32: [warp, step, matrix, lane] of 4.
+    """Arrange [O, 1, 1, I] as rows of mma.m16n8k32: [warp, step, matrix, lane] of 4 words.
 
     Rows g and g + 8 of matrix m are channels 4 * groups * g + 2 * m + {0, 1} of a warp.
     """
@@ -100,16 +100,16 @@ def _pack(
 
 
 def _ones(problem: StationaryProblem) -> npt.NDArray[np.uint32]:
-    """Return a row that holds 1 for each existing input: [step, lane % 4] of 2."""
+    """Return a row with a 1 for each real input (0 for padding): [step, lane % 4] of 2 words."""
     flat = np.zeros((1, problem.steps * BYTE_STEP), np.int8)
     flat[:, : problem.inputs] = 1
     return np.ascontiguousarray(_in_steps(flat, problem)[0].transpose(0, 2, 1)).reshape(-1)
 
 
 def _in_steps(flat: Bytes, problem: StationaryProblem) -> npt.NDArray[np.uint32]:
-    """Arrange bytes [rows, inputs] as words [row, step, half, lane % 4], as lanes read pixels.
+    """Arrange bytes [rows, inputs] as words [row, step, half, lane % 4], as lanes read them.
 
-    A lane reads `words` adjacent words at a time, two for each step.
+    A lane reads `words` adjacent words at a time, two per step.
     """
     # [row, chunk, lane % 4, step of the chunk, half]
     split = flat.view(np.uint32).reshape(len(flat), -1, 4, problem.words // 2, 2)

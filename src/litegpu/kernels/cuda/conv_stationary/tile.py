@@ -11,49 +11,49 @@ from litegpu.kernels.cuda.tiles import PersistentTile, TileTarget
 from litegpu.ops.base import Target
 
 CHANNELS = 32
-"""Output channels of two matrices of 16 rows, of which each lane computes a word."""
+"""Output channels of two matrices of 16 rows; each lane computes one word of them."""
 _TILE = 8
 """Pixels per instruction."""
 _MOST_VALUES = 32
-"""Registers for values of pixels in flight."""
+"""Registers for pixel values in flight."""
 _MOST_SUMS = 32
-"""Number of pixels, or pairs of words of half as many, beyond which more are no faster."""
+"""Maximum useful number of pixels in flight (pairs of words count twice): more are no faster."""
 _OTHER_REGISTERS = 44
 """Registers per thread in addition to weights, values, sums, bias and multipliers."""
 
 
 @dataclass(frozen=True, slots=True)
 class StationaryProblem:
-    """What determines the tiles: pixels, and weights [outputs, inputs]."""
+    """The sizes that determine the tiles: pixels, and weights [outputs, inputs]."""
 
     rows: int
     inputs: int
     outputs: int
     widest: int
-    """Words of the output that can be stored together."""
+    """Number of output words that can be stored together."""
     zeros: bool
-    """Whether weights have a zero point, so that values are summed, too."""
+    """Whether weights have a zero point, so that inputs must be summed, too."""
 
     @property
     def words(self) -> int:
-        """Words of 4 channels that a lane reads of a pixel at a time."""
+        """Number of words of 4 channels that a lane reads of a pixel at a time."""
         return 4 if self.inputs > BYTE_STEP else 2
 
     @property
     def steps(self) -> int:
-        """Instructions per sum."""
+        """Number of instructions per sum."""
         chunk = self.words // 2
         return -(-self.inputs // (BYTE_STEP * chunk)) * chunk
 
     @property
     def parts(self) -> int:
-        """Groups of `words` per pixel."""
+        """Number of groups of `words` per pixel."""
         return -(-self.inputs // (4 * self.words))
 
 
 @dataclass(frozen=True, slots=True)
 class StationaryTile(PersistentTile):
-    """A warp computes 32 * `groups` channels of `pixels` at a time."""
+    """A tile in which each warp computes 32 * `groups` channels of `pixels` pixels at a time."""
 
     problem: StationaryProblem
     pixels: int
@@ -68,7 +68,7 @@ class StationaryTile(PersistentTile):
 
     @property
     def positions(self) -> int:
-        """Number of times that this many pixels are computed."""
+        """Number of groups of that many pixels."""
         return -(-self.problem.rows // self.pixels)
 
     @property
@@ -81,12 +81,12 @@ class StationaryTile(PersistentTile):
         return weights + values + tiles * matrices * 4 + self.groups * 12 + _OTHER_REGISTERS
 
     def clocks(self, target: TileTarget) -> float:
-        """Prefer two resident blocks, each with many sums in flight: see _MOST_SUMS.
+        """Return a ranking: prefer two resident blocks with many sums in flight, see _MOST_SUMS.
 
-        On an H200 that puts the best of all tiles first, or one that is 5 % slower.
+        On an H200 this ranks the best tile first, or one that is 5 % slower.
         """
         sums, blocks = min(self.pixels * self.groups, _MOST_SUMS), min(self.resident, 2)
-        # A single block should rather save loads, by two words per lane.
+        # A single block should save loads instead, with two words per lane.
         preferred = self.groups == 2 if blocks == 1 else self.groups == 1
         return 1 / (blocks * (sums + preferred))
 

@@ -29,11 +29,11 @@ from litegpu.ops.common.window import Window
 
 TOO_FEW = Rejected("too few tiles to keep the device busy")
 _LEAST_BUSY = 0.75
-"""The part of the multiprocessors that must have a tile, if halves are multiplied.
+"""Minimum ratio of tiles to multiprocessors, for products of halves.
 
 On an H200, cuda/conv_mma took 1.2 to 2.8 times as long for 22 convolutions of halves with tiles for
-three quarters to all of the multiprocessors. With tiles for half of them it was better for some;
-with floats, ResNet-50 of 8 pictures took a seventh longer.
+three quarters to all of the multiprocessors. With tiles for only half of them it was faster for
+some; with floats, ResNet-50 with a batch of 8 took a seventh longer.
 """
 
 
@@ -44,15 +44,15 @@ def plan_tiles(
     warp_groups: bool = True,
     rounds_input: bool = False,
 ) -> Plan | Rejected:
-    """Return the tiles of a problem, or why there are none; `kernel` returns the launch of a tile.
+    """Return the tiles of a problem, or why there are none; `kernel` creates the launch of a tile.
 
-    Tiles of `warp_groups` are omitted if these cannot multiply the operands.
+    Without `warp_groups`, tiles that need warp-group instructions are omitted.
     """
     narrowest, halves = WideTile(problem, NARROWEST, 4, 1), problem.part == PART[False]
     if math.prod(narrowest.blocks) < (_LEAST_BUSY if halves else 1) * target.compute_units:
         return TOO_FEW
     groups = target.model.warp_groups and warp_groups
-    # Warp groups multiply whole k-tiles: with less, single warps were 1.1 to 1.2 times as fast.
+    # Warp groups multiply whole k-tiles: for less, single warps were 1.1 to 1.2 times as fast.
     of_less = halves and problem.k_chunks < CHUNKS
     both = (False, True) if of_less else (True, False)
     sorts = both if groups else (False,)
@@ -64,7 +64,7 @@ def plan_tiles(
 
 
 class ConvTile(Implementation):
-    """Multiplies large tiles from shared memory: for many pixels."""
+    """Multiplies large tiles in shared memory: for many pixels."""
 
     name = "cuda/conv_tile"
     example = ConvExample((1, 102, 512, 64), 60, kernel=3)

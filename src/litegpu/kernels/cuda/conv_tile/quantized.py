@@ -1,4 +1,4 @@
-"""Convolutions of bytes on tensor cores, by large tiles: cuda/conv_tile."""
+"""Quantized convolutions on tensor cores with large tiles: cuda/conv_tile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from litegpu.ops.quantized_conv import QuantizedConvSpec
 
 
 class QuantizedConvTile(Implementation):
-    """Multiplies large tiles of bytes from shared memory: for many pixels."""
+    """Multiplies large tiles of bytes in shared memory: for many pixels."""
 
     name = "cuda/conv_tile"
     example = QuantizedConvExample((1, 256, 256, 64), 64, 3)
@@ -32,7 +32,7 @@ class QuantizedConvTile(Implementation):
         if 2 * outputs * inputs < round_up(outputs, NARROWEST) * round_up(inputs, BYTE_PART):
             return Rejected("most products would be padding")
         problem = WideProblem.of(spec, False)
-        # Warp groups multiply from shared memory: there, no code sums the values.
+        # Warp groups multiply directly from shared memory, so the kernel cannot sum the inputs.
         return plan_tiles(problem, target, partial(_kernel, spec=spec), not spec.weight_zero)
 
 

@@ -1,4 +1,4 @@
-"""Tiles of cuda/conv_tile: pixels and columns that are multiplied from shared memory."""
+"""Tiles of cuda/conv_tile: pixels and columns that are multiplied in shared memory."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.quantized_conv import QuantizedConvSpec
 
 NARROWEST = 32
-"""Columns of the smallest tile."""
+"""Number of columns of the smallest tile."""
 PREFETCH = 3
-"""Steps in flight while one is multiplied."""
+"""Number of steps in flight while one is multiplied."""
 _DEEP = 2
-"""k-tiles per step if no other block can run while one waits for its threads."""
+"""k-tiles per step if no other block can run while this one waits at a barrier."""
 _COLUMNS_PER_BLOCK = 24
-"""The fixed cost of a k-tile in a block, in columns."""
+"""The fixed cost of a k-tile per block, expressed in columns."""
 _ENDS = 600
-"""Cost of first loads and last stores if no other block overlaps them: columns of a k-tile.
+"""Cost of first loads and last stores without an overlapping block: in columns of a k-tile.
 
-On an H200 these figures put the best tile of 128, 64 or 32 columns first for 27 of 31 convolutions
-of floats; it was 10, 9, 1 and 1 % faster for the others.
+On an H200 these numbers rank the best tile of 128, 64 or 32 columns first for 27 of 31 convolutions
+of floats; for the others it was 10, 9, 1 and 1 % faster.
 """
 
 
@@ -48,20 +48,20 @@ _SHARED = _GroupCosts(80, 108, 4)
 _ALONE = {128: _GroupCosts(85, 0, 14), 192: _GroupCosts(165, 0, 14)}
 """Costs of tiles that are alone on a multiprocessor, by pixels."""
 _SHORT = _GroupCosts(85, 0, 1)
-"""Costs of such tiles with few columns and short sums, which leave memory for other blocks.
+"""Costs of such tiles with few columns and short sums, which leave shared memory for other blocks.
 
-Of the tiles of warp groups they were the best, by up to 28 %, for all 13 pointwise convolutions of
+Among warp-group tiles they were the best, by up to 28 %, for all 13 pointwise convolutions of
 halves with two or four k-tiles in benchmarks/results/h200_short_sums.json.
 """
 _SHORT_SUM = 4
 """Maximum number of k-tiles of a short sum."""
 _SHORT_BLOCKS = 4
-"""Blocks of short sums and few columns per multiprocessor, which has memory for them."""
+"""Blocks with short sums and few columns that fit the memory of a multiprocessor."""
 
 
 @dataclass(frozen=True, slots=True)
 class WideProblem:
-    """What determines the tiles: an image, weights [O, H, W, I] and the result."""
+    """The properties that determine the tiles: an image, weights [O, H, W, I] and the result."""
 
     image: Shape4
     stored: str
@@ -70,7 +70,7 @@ class WideProblem:
     split: bool
     """Whether floats are split into two parts without loss; otherwise they are rounded."""
     copied: bool = True
-    """Whether parts of the image are copied to shared memory unchanged; otherwise converted."""
+    """Whether the image is copied to shared memory unchanged; otherwise it is converted."""
 
     @classmethod
     def of(cls, spec: ConvSpec | QuantizedConvSpec, split: bool) -> WideProblem:
@@ -86,7 +86,7 @@ class WideProblem:
 
     @property
     def floats(self) -> bool:
-        """Whether floats are multiplied, which keep their range."""
+        """Whether floats are multiplied, with their full range."""
         return self.stored == DType.FLOAT32.value
 
     @property
@@ -96,12 +96,12 @@ class WideProblem:
 
     @property
     def part(self) -> int:
-        """Channels that a thread moves at a time."""
+        """Number of channels that a thread moves at a time."""
         return BYTE_PART if self.of_bytes else PART[self.floats]
 
     @property
     def parts(self) -> int:
-        """Return the number of these parts per input pixel."""
+        """Return the number of such parts per input pixel."""
         return -(-self.weights[3] // self.part)
 
     @property
@@ -110,10 +110,11 @@ class WideProblem:
 
     @property
     def grouped(self) -> bool:
-        """Whether each k-tile of channels is multiplied by all taps before the next one.
+        """Whether each k-tile of channels is multiplied with all taps before the next k-tile.
 
-        On an H200 that makes 3 x 3 convolutions of ResNet-50 1 to 14 % faster; copies through the
-        L1 cache, which would hold most of what they read, make them slower.
+        On an H200 that makes 3 x 3 convolutions of ResNet-50 1 to 14 % faster if copies bypass the
+        L1 cache; copies through the L1 cache, which would hold most of what they read, make them
+        slower.
         """
         return self.taps > 1 and self.parts % CHUNKS == 0
 
@@ -123,12 +124,12 @@ class WideProblem:
 
     @property
     def products(self) -> int:
-        """Products on the unit per product of values."""
+        """Number of products on the unit per product of values."""
         return 3 if self.split and self.floats else 1
 
     @property
     def unit(self) -> Unit:
-        """What multiplies bytes, floats (rounded or split), or halves."""
+        """The unit that multiplies bytes, floats (rounded or split) or halves."""
         if self.of_bytes:
             return Unit.INT8_MATRIX
         return Unit.TF32_MATRIX if self.floats else Unit.FP16_MATRIX
@@ -136,10 +137,10 @@ class WideProblem:
 
 @dataclass(frozen=True, slots=True)
 class WideTile(Tile):
-    """A block computes `pixels` x `columns` outputs with `warps_m` x `warps_n` warps.
+    """A block of `warps_m` x `warps_n` warps that computes `pixels` x `columns` outputs.
 
-    With `warp_groups`, four warps together multiply from shared memory. Then, a block that is
-    `alone` on its multiprocessor takes longer steps.
+    With `warp_groups`, groups of four warps multiply directly from shared memory. A block that is
+    then `alone` on its multiprocessor uses longer steps.
     """
 
     problem: WideProblem
@@ -150,7 +151,7 @@ class WideTile(Tile):
     alone: bool = False
     pixels: int = 128
     adds: bool = False
-    """Whether the epilogue reads another tensor of the size of the results."""
+    """Whether the epilogue reads another tensor of the size of the result."""
 
     @property
     def threads(self) -> int:
@@ -166,7 +167,7 @@ class WideTile(Tile):
         return 1, -(-n * height * width // self.pixels) * self.column_blocks
 
     def min_blocks(self, target: TileTarget) -> int:
-        """One block waits while others run."""
+        """Return the blocks per multiprocessor: while one waits, others run."""
         if self._is_short:
             return _SHORT_BLOCKS
         if not self.warp_groups or self.alone:
@@ -175,26 +176,26 @@ class WideTile(Tile):
 
     @property
     def depth(self) -> int:
-        """k-tiles per step, after which all threads synchronize."""
+        """Number of k-tiles per step, after which all threads synchronize."""
         return _DEEP if self.alone else 1
 
     @property
     def stages(self) -> int:
-        """Steps in shared memory.
+        """Number of steps in shared memory.
 
-        Warp groups multiply halves asynchronously: the previous step is still in use then.
+        Warp groups multiply halves asynchronously, so the previous step may still be in use.
         """
         busy = 2 if self.warp_groups and not self.problem.floats else 1
         return min(PREFETCH + busy, self.problem.k_tiles // self.depth)
 
     @property
     def rows_at_once(self) -> int:
-        """Pixels whose sums pass through shared memory together; 0 if lanes store their own.
+        """Pixels whose sums pass through shared memory together; 0 if lanes store directly.
 
-        Four lanes store 32 bytes of a pixel, of bytes only 16. They read added operands in the same
-        pieces, from four times as many lines at once as whole rows of channels. If a block does
-        little else, that took up to a fifth longer on an H200; otherwise the difference was small
-        (benchmarks/results/h200_register_stores.json).
+        Four lanes store 32 bytes of a pixel, or 16 for bytes. They read added operands in the same
+        pieces, from four times as many lines at once as whole rows of channels would. In blocks
+        that do little else, that took up to a fifth longer on an H200; otherwise the difference was
+        small (benchmarks/results/h200_register_stores.json).
         """
         if not self.problem.of_bytes and not (self.adds and self._is_short):
             return 0
@@ -202,7 +203,7 @@ class WideTile(Tile):
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return values and weights of all steps, and the sums that replace them."""
+        """Return the regions: inputs and weights of all steps, and the sums in their place."""
         chunks = self.stages * self.depth * CHUNKS
         steps = consecutive(
             ("values", "uint4", chunks * self.pixels),
@@ -211,7 +212,7 @@ class WideTile(Tile):
         return *steps, Region("sums", "float", self.rows_at_once * (self.columns + 4))
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the time of the multiprocessor with most blocks, in columns of a k-tile."""
+        """Return the estimated time of the busiest multiprocessor, in columns of a k-tile."""
         most = -(-self.blocks[1] // target.compute_units)
         resident = self.min_blocks(target)
         if not self.warp_groups or self.problem.floats:
@@ -224,14 +225,14 @@ class WideTile(Tile):
 
     @property
     def _costs(self) -> _GroupCosts:
-        """The costs of warp groups per k-tile of this tile."""
+        """The costs of warp groups per k-tile for this tile."""
         if not self.alone:
             return _SHARED
         return _SHORT if self._is_short else _ALONE[self.pixels]
 
     @property
     def _is_short(self) -> bool:
-        """Whether other blocks fit a multiprocessor with a block that is `alone` by its steps."""
+        """Whether the sums are so short that other blocks fit next to a block that is `alone`."""
         return self.alone and self.columns < 128 and self.problem.k_tiles <= _SHORT_SUM
 
 
@@ -241,14 +242,14 @@ _WARPS = {
     (True, False): {128: (8, 1), 64: (8, 1), 32: (8, 1)},
     (True, True): {128: (8, 1), 64: (8, 1), 32: (8, 1)},
 }
-"""Warps of tiles by their columns: with warp groups or without, of floats or of halves."""
+"""Warps of tiles by their columns: with or without warp groups, for floats or halves."""
 
 _ALONE_ON_A_MULTIPROCESSOR = {192: (128,), 128: (128, 64)}
-"""Columns of tiles of halves and bytes by pixels; a multiprocessor has one at a time."""
+"""Columns of tiles of halves and bytes by pixels; each fills a multiprocessor alone."""
 
 
 def candidates(problem: WideProblem, warp_groups: bool) -> Iterator[WideTile]:
-    """Yield the tiles of a sort that are not too wide, and always the narrowest one."""
+    """Yield the tiles of one kind that are not too wide, and always the narrowest one."""
     for columns, warps in _WARPS[warp_groups, problem.floats].items():
         if columns < 2 * problem.result[3] or columns == NARROWEST:
             yield WideTile(problem, columns, *warps, warp_groups)

@@ -14,11 +14,11 @@ from litegpu.ops.base import Target
 from litegpu.ops.common.depthwise_spec import DepthwiseSpec
 
 _WHOLE = 1 << 22
-"""Upper bound of integers that kernels can compute as floats."""
+"""Upper bound of integers that kernels can compute exactly as float32."""
 
 
 class DepthwiseCuda(Implementation):
-    """Skips loads outside the image, and counts them as zeros."""
+    """Predicates loads: pixels outside the image are not loaded, and count as zero."""
 
     name = "cuda/depthwise"
     example = DepthwiseExample((16, 64, 64, 64))
@@ -34,7 +34,7 @@ class DepthwiseCuda(Implementation):
         if not spec.src.vector:
             return Rejected("its input's channels are not a multiple of four")
         if not np.isfinite(spec.taps).all():
-            # Pixels outside the image are multiplied, too.
+            # Pixels outside the image are multiplied as zeros, too.
             return Rejected("its weights are not all finite")
         if spec.of_integers and not spec.of_bytes:
             return Rejected("its input is not bytes")
@@ -48,5 +48,5 @@ class DepthwiseCuda(Implementation):
 
 
 def _largest_sum(taps: npt.NDArray[Any]) -> int:
-    """Return an upper bound of sums of bytes, minus a zero point of bytes, times the taps."""
+    """Return an upper bound of the magnitude of sums of taps times (byte - zero point)."""
     return 256 * int(np.abs(taps.astype(np.int64)).sum(axis=(0, 1)).max())

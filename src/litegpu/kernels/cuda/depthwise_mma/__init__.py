@@ -1,4 +1,4 @@
-"""Depthwise convolutions of bytes on tensor cores: cuda/depthwise_mma."""
+"""Quantized depthwise convolutions on tensor cores: cuda/depthwise_mma."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ _CHANNELS = 32
 _PART = 8
 """Channels that a lane reads of a pixel, and pixels of a row per warp."""
 _MOST_TAPS = 18
-"""Maximum number of instructions per sum: with more, weights do not fit into registers."""
+"""Maximum number of instructions per sum: weights of more do not fit registers."""
 _LARGEST = 254
-"""The largest weight that two terms can represent."""
+"""The largest weight that a sum of two int8 terms can represent."""
 _OTHER_REGISTERS = 20
 """Registers per thread in addition to weights, values and sums: addresses, bias and multipliers."""
 _MOST_RESIDENT = 4
-"""Blocks per multiprocessor; more would have too few registers."""
+"""Blocks per multiprocessor; with more, each would have too few registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseProblem:
-    """What determines the tiles: the window and the result [N, H, W, C].
+    """The properties that determine the tiles: the window and the result [N, H, W, C].
 
-    Weights without their zero point may have 9 bits: these are the sums of two `terms`.
+    After subtraction of the zero point, weights may have 9 bits; then each is the sum of two
+    `terms`.
     """
 
     window: Window
@@ -47,18 +48,18 @@ class DepthwiseProblem:
 
     @property
     def taps(self) -> int:
-        """Products per sum."""
+        """Number of products per sum."""
         return self.window.kernel[0] * self.window.kernel[1] * self.terms
 
     @property
     def pairs(self) -> int:
-        """Instructions per sum: two products each."""
+        """Number of instructions per sum, with two products each."""
         return -(-self.taps // 2)
 
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseTile(PersistentTile):
-    """A warp computes 32 channels of 8 adjacent pixels of `rows` rows at a time."""
+    """Each warp computes 32 channels of 8 adjacent pixels of `rows` rows at a time."""
 
     problem: DepthwiseProblem
     rows: int
@@ -72,7 +73,7 @@ class DepthwiseTile(PersistentTile):
 
     @property
     def positions(self) -> int:
-        """Number of times that this many pixels are computed."""
+        """Number of groups of that many pixels."""
         n, height, width, _ = self.problem.result
         return n * -(-height // self.rows) * -(-width // _PART)
 
@@ -84,7 +85,7 @@ class DepthwiseTile(PersistentTile):
         return 8 * self.problem.pairs + read + 8 * self.rows + _OTHER_REGISTERS
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate what the busiest multiprocessor reads, in rows of pixels."""
+        """Return an estimate of what the busiest multiprocessor reads, in rows of pixels."""
         read = len(readers(self.problem.window, 0, self.rows)) + self.rows
         turns = -(-self.positions // (self.workers * self.warps_m))
         return turns * read * self.resident
@@ -105,7 +106,7 @@ def candidates(problem: DepthwiseProblem, target: Target) -> list[DepthwiseTile]
 
 
 class DepthwiseMma(Implementation):
-    """Multiplies bytes on tensor cores, with diagonal matrices."""
+    """Multiplies bytes on tensor cores, with the weights as diagonal matrices."""
 
     name = "cuda/depthwise_mma"
     example = DepthwiseExample((16, 64, 64, 64), quantized=True)
@@ -178,7 +179,7 @@ def _kernel(
 
 
 def _folded_bias(spec: DepthwiseSpec) -> npt.NDArray[np.int32]:
-    """Return the bias minus the contribution of the input's zero point; it wraps."""
+    """Return the bias minus the contribution of the input's zero point (int32, wraps around)."""
     assert spec.taps is not None
     known = -spec.input_zero * spec.taps.astype(np.int64).sum(axis=(0, 1))
     if spec.bias is not None:

@@ -1,4 +1,4 @@
-"""Inverted residual blocks as one kernel: cuda/inverted."""
+"""Inverted residual blocks fused into one kernel, for many pixels: cuda/inverted."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from litegpu.ops.common.units import Unit
 
 _FLOATS = npt.NDArray[np.float32]
 _LIMITS = {"RELU6": 6.0, "RELU_0_TO_1": 1.0}
-"""Activations that bound their results between zero and a limit."""
+"""Activations whose results are between zero and a limit."""
 _MOST_TAPS = 25
-"""Maximum number of taps: weights are in registers."""
+"""Maximum number of taps, since their weights are in registers."""
 _MOST_INPUTS, _MOST_OUTPUTS = 64, 128
-"""Maximum number of channels: weights and sums are in registers."""
+"""Maximum number of channels, since weights and sums are in registers."""
 _MARGIN = 1.3
-"""Minimum speedup over two kernels; both times are estimates."""
+"""Minimum speedup over two kernels, by estimated times."""
 
 
 class Inverted(Implementation):
-    """Expands pixels and computes the depthwise and pointwise convolutions: many pixels."""
+    """Computes the expansion, the depthwise and the pointwise convolution of many pixels."""
 
     name = "cuda/inverted"
     example = ConvExample((16, 112, 112, 16), 24, depthwise=True, expand=96)
@@ -92,7 +92,7 @@ def _limit(epilogue: tuple[EpilogueOp, ...]) -> float | None:
 
 
 def _slower(tile: InvertedTile, expand: Expand, target: Target) -> str:
-    """Return why two kernels should be as fast, or an empty text."""
+    """Return why two kernels should be as fast; an empty text if one is faster."""
     problem, clocks = tile.problem, tile.clocks(target) * _MARGIN
     others = clocks_of_two(problem, expand.shape, target)
     if clocks < others:
@@ -103,7 +103,7 @@ def _slower(tile: InvertedTile, expand: Expand, target: Target) -> str:
 def clocks_of_two(
     problem: InvertedProblem, expanded: tuple[int, int, int, int], target: TileTarget
 ) -> float:
-    """Estimate the clocks of a kernel that expands and one that does the rest."""
+    """Return the estimated clocks of an expanding kernel plus one for the rest."""
     pair = SeparableProblem(expanded, "float16", problem.middle, problem.outputs, problem.window)
     tiles = separable.tiles_for(pair, target)
     if isinstance(tiles, Rejected):
@@ -133,7 +133,7 @@ def _kernel(
         spec.weights.bias,
         columns,
     )
-    # Padding channels are like the last one, and not multiplied: zeros times infinity would be NaN.
+    # Padding channels repeat the last one and are not multiplied: 0 * infinity would be NaN.
     extra = (0, channels - middle.shape[3])
     rows = np.pad(expand.weights, [extra, (0, 0), (0, 0), (0, 0)], mode="edge")
     rows = _in_order(rows, 0, order, channels)
@@ -181,23 +181,23 @@ def _kernel(
 
 
 def _words_of_limit(epilogue: tuple[EpilogueOp, ...]) -> tuple[str, int]:
-    """Return the bound of an activation as a float's text, and as two halves."""
+    """Return the bound of an activation as a float's text, and as a word of two halves."""
     limit = _limit(epilogue)
     assert limit is not None
     return literal(limit), int(np.float16(limit).view(np.uint16)) * 0x10001
 
 
 def _in_order(weights: _FLOATS, axis: int, order: npt.NDArray[np.intp], length: int) -> _FLOATS:
-    """Return weights padded with zeros to a length along an axis, each 16 of it in some order."""
+    """Return weights zero-padded to a length along an axis, each 16 of them permuted by `order`."""
     widths = [(0, length - weights.shape[axis] if each == axis else 0) for each in range(4)]
     places = np.arange(length).reshape(-1, ROWS)[:, order].reshape(-1)
     return np.take(np.pad(weights, widths), places, axis)
 
 
 def _in_lanes(bias: _FLOATS) -> _FLOATS:
-    """Arrange a bias as sums of lanes: [16 channels, the first or last 8, lane % 4] of 2 columns.
+    """Arrange a bias like the sums of lanes: [16 channels, first or last 8, lane % 4] of 2.
 
-    They are stored twice, for two rows: otherwise the compiler repeatedly forms four numbers from
+    Each is stored twice, for two rows: otherwise the compiler repeatedly forms four numbers from
     two.
     """
     found = bias.reshape(-1, 4, 2, 2).swapaxes(1, 2)
@@ -209,7 +209,7 @@ def _packed_taps(
 ) -> npt.NDArray[np.uint32]:
     """Arrange [kh, kw, C] as words of two taps: [16 channels, four words, lane / 4] of 4.
 
-    Words are numbered by pairs of taps, then by the first and the last 8 of 16 ordered channels.
+    Words are ordered by pairs of taps, then by the first and the last 8 of 16 permuted channels.
     """
     count = taps.shape[0] * taps.shape[1]
     words = round_up(round_up(count, 2), 4)

@@ -15,20 +15,20 @@ from litegpu.ops.common.window import Pair, Window
 ACROSS = 8
 """Adjacent pixels of a line that a warp multiplies at a time: rows of an 8 x 8 matrix."""
 ROWS = 16
-"""Pixels, and channels, per product."""
+"""Pixels per product, and channels per product."""
 _MOST_SUMS = 64
 """Maximum number of sums per thread, in registers."""
 _MOST_WEIGHTS = 6
-"""Maximum number of products whose weights a thread holds while pixels are expanded."""
+"""Maximum number of products whose weights a thread keeps while pixels are expanded."""
 _MOST_GROUPS = 4
-"""Groups of channels that are expanded at a time."""
+"""Number of channel groups that are expanded at a time."""
 REGISTERS = 128
 """Maximum number of registers per thread."""
 _LINES, _COLUMNS, _STRIPS = (4, 8, 14, 16), (8, 16, 24, 32), (2, 4, 8)
 _WARPS = range(2, 9)
 
-# Clocks of a multiprocessor: not measured, but those of cuda/separable_stream. Instructions are
-# those of the machine code.
+# Clocks of a multiprocessor: not measured, but copied from cuda/separable_stream. Instruction
+# counts are those of the machine code.
 _ISSUE_CLOCKS = 0.5
 """Per instruction of a warp, with other warps active."""
 _WARP_CLOCKS = 8.0
@@ -40,7 +40,7 @@ _CHUNK_CLOCKS = 500
 _OF_PRODUCT = 20
 """Instructions per 16 x 16 expanded values, in addition to the products."""
 _OF_TAPS = 9
-"""Instructions for two products of two taps, whose operands must be in adjacent registers."""
+"""Instructions per two products of two taps, whose operands must be in adjacent registers."""
 _OF_STORE = 25
 """Instructions per 4 sums of a lane."""
 _OF_COPY = 36
@@ -49,7 +49,7 @@ _OF_COPY = 36
 
 @dataclass(frozen=True, slots=True)
 class InvertedProblem:
-    """What determines the tiles: the images [N, H, W, C] and the window between two of them."""
+    """The sizes that determine the tiles: images [N, H, W, C], and the depthwise window."""
 
     image: Shape4
     middle: Shape4
@@ -59,7 +59,7 @@ class InvertedProblem:
 
     @property
     def steps(self) -> int:
-        """Products per sum of a pixel's channels."""
+        """Number of products per sum over a pixel's channels."""
         return -(-self.image[3] // STEP)
 
     @property
@@ -68,15 +68,15 @@ class InvertedProblem:
 
     @property
     def tap_pairs(self) -> int:
-        """Products per sum of a window's taps: two taps each."""
+        """Number of products per sum over a window's taps: two taps each."""
         return -(-self.taps // 2)
 
 
 @dataclass(frozen=True, slots=True)
 class InvertedTile(Tile):
-    """A block computes `patch` lines x pixels; a warp a strip of it, `strip` lines of 8 pixels.
+    """A block computes `patch` lines x pixels; each warp a strip of `strip` lines of 8 pixels.
 
-    Shared memory holds `groups` of 16 channels at a time.
+    Shared memory holds `groups` groups of 16 channels at a time.
     """
 
     problem: InvertedProblem
@@ -105,17 +105,17 @@ class InvertedTile(Tile):
 
     @property
     def seen(self) -> Pair:
-        """Return the lines x pixels that the windows of a patch read."""
+        """Return the lines x pixels of the input that the windows of a patch read."""
         return self.problem.window.seen_by(self.patch)
 
     @property
     def strip_lines(self) -> int:
-        """Return the number of lines that the windows of a strip read."""
+        """Return the number of input lines that the windows of a strip read."""
         return self.problem.window.seen_by((self.strip, 1))[0]
 
     @property
     def plane(self) -> int:
-        """Pixels of a line at this distance are stored together: adjacent lanes read them."""
+        """Pixels of a line at this distance are stored together, since adjacent lanes read them."""
         return -(-self.seen[1] // self.problem.window.stride[1])
 
     @property
@@ -125,27 +125,27 @@ class InvertedTile(Tile):
 
     @property
     def m_tiles(self) -> int:
-        """Products that expand all input pixels."""
+        """Number of products that expand all input pixels."""
         return -(-self.seen[0] * self.line // ROWS)
 
     @property
     def chunks(self) -> int:
-        """Return how often `groups` of channels are expanded."""
+        """Return the number of iterations over `groups` of channels."""
         return -(-self.problem.middle[3] // (ROWS * self.groups))
 
     @property
     def pairs(self) -> int:
-        """Pairs of instructions, 8 columns each, that compute all outputs."""
+        """Number of pairs of instructions (8 columns each) that compute all outputs."""
         return -(-self.problem.outputs // ROWS)
 
     @property
     def pitches(self) -> Pair:
-        """Chunks of 16 bytes between pixels, of the input and expanded: odd, to use all banks."""
+        """Distance of input and of expanded pixels in 16-byte chunks: odd, to use all banks."""
         return 2 * self.problem.steps + 1, 2 * self.groups + 1
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return expanded channels of the input pixels, these pixels, and their limits."""
+        """Return the regions: expanded channels, the input pixels, and their limits."""
         pixels = self.m_tiles * ROWS
         return consecutive(
             ("expanded", "uint4", pixels * self.pitches[1]),
@@ -183,7 +183,7 @@ class InvertedTile(Tile):
 
 
 def candidates(problem: InvertedProblem) -> Iterator[InvertedTile]:
-    """Yield the tiles for a problem, those of small blocks first."""
+    """Yield the tiles for a problem, small blocks first."""
     groups = -(-problem.middle[3] // ROWS)
     most = max(1, min(_MOST_WEIGHTS // problem.steps, _MOST_GROUPS, groups))
     for lines, pixels, strip in itertools.product(_LINES, _COLUMNS, _STRIPS):

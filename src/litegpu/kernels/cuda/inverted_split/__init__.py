@@ -1,4 +1,4 @@
-"""Inverted residual blocks of few pixels as one kernel: cuda/inverted_split."""
+"""Inverted residual blocks fused into one kernel, for few pixels: cuda/inverted_split."""
 
 from __future__ import annotations
 
@@ -28,24 +28,25 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.common.weights import Weights
 
 _MOST_TAPS = 25
-"""Maximum number of taps: weights are in registers."""
+"""Maximum number of taps, since their weights are in registers."""
 _MOST_INPUTS = 320
-"""Maximum number of channels: weights are in registers."""
+"""Maximum number of channels, since their weights are in registers."""
 _TOO_MANY = 1 << 21
-"""Expanded values from which on work matters more than launches and latency."""
+"""Maximum number of expanded values: above, work matters more than launches and latency."""
 _LAUNCH_CLOCKS = 850.0
 """Cost of a launch in a chain of launches, which the estimates of cuda/conv_mma do not include."""
 _MARGIN = 1.04
-"""Minimum speedup over two kernels; both times are estimates."""
+"""Minimum speedup over two kernels, by estimated times."""
 _MARGIN_OF_WINDOWS = 1.4
-"""The same if a window expands: in four networks these took 1.2 to 1.5 times the estimate.
+"""The same for an expansion with a window: these took 1.2 to 1.5 times the estimate.
 
-Those of 1.5 made their networks slower (h100_neighbours.json in benchmarks/results).
+Measured in four networks; a factor of 1.5 made them slower
+(benchmarks/results/h100_neighbours.json).
 """
 
 
 class InvertedSplit(Implementation):
-    """Expands pixels and computes the depthwise and pointwise convolutions: few pixels."""
+    """Computes the expansion, the depthwise and the pointwise convolution of few pixels."""
 
     name = "cuda/inverted_split"
     example = ConvExample((1, 14, 14, 64), 64, depthwise=True, expand=384)
@@ -101,7 +102,7 @@ def _problem_of(spec: ConvSpec, middle: Depthwise, expand: Expand, target: Targe
 
 
 def clocks_of_two(spec: ConvSpec, middle: Depthwise, expand: Expand, target: Target) -> float:
-    """Estimate the clocks of a kernel that expands and one that does the rest."""
+    """Return the estimated clocks of an expanding kernel plus one for the rest."""
     half = target.policy.stores_half(4 * math.prod(expand.shape))
     dtype, alignment = (DType.FLOAT16, 8) if half else (DType.FLOAT32, 4)
     between = Storage.create(0, dtype, expand.shape, alignment)

@@ -1,4 +1,4 @@
-"""Tiles of cuda/inverted_split: patches of pixels, and parts of the expanded channels."""
+"""Tiles of cuda/inverted_split: patches of pixels, and groups of the expanded channels."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from litegpu.ops.common.window import Pair, Window
 _LINES, _COLUMNS = (1, 2, 4, 7, 8), (4, 7, 8, 14, 16, 28)
 """Lines and pixels of a patch."""
 _DEPTHS = range(1, 9)
-"""Blocks that divide the channels."""
+"""Number of blocks that divide the channels."""
 _WARPS, _KINDS_OF_WARPS = (6, 12, 8, 10, 14), 2
-"""Warps per block, the preferred first: threads have fixed channels, so these must divide them."""
+"""Warps per block, preferred first: threads have fixed channels, which these must divide."""
 _MOST_PIXELS = 128
 _MOST_WEIGHTS = 96
 """Registers per thread for the weights of one of the convolutions."""
@@ -35,7 +35,7 @@ _MOST_SUMS = 96
 _OTHER_REGISTERS = 64
 """Registers per thread in addition to weights, taps and sums."""
 _REGISTERS, _MOST_REGISTERS = 64 << 10, 255
-"""Registers of every multiprocessor that has tensor cores, and the maximum of a thread."""
+"""Registers of a multiprocessor with tensor cores, and maximum registers per thread."""
 
 # Clocks in addition to device_model.Clocks, fitted to the times of 179 kernels of 12 blocks on an
 # H100 (benchmarks/split_tiles.py, at 1755 MHz, including a launch): the mean error is 6 %, and the
@@ -45,7 +45,7 @@ _INSTRUCTION_CLOCKS = 2.0
 _PRODUCT_CLOCKS = 2.7
 """Per warp product of 16 x 16 halves by 16 x 8, with other warps active."""
 _PRODUCT_WAIT_CLOCKS = 3.0
-"""Latency per product of a warp: it has no others to overlap."""
+"""Latency per product of a warp without other products to overlap."""
 _BLOCK_CLOCKS = 600.0
 """Latency of the blocks of a multiprocessor when they start and end."""
 _SPLIT_CLOCKS, _SPLIT_CLOCKS_EACH = 285.0, 151.0
@@ -53,38 +53,38 @@ _SPLIT_CLOCKS, _SPLIT_CLOCKS_EACH = 285.0, 151.0
 _BEGIN_CLOCKS = 12.0
 """Between the starts of two blocks, anywhere on the device."""
 _OF_PIECE, _OF_EXPANDED, _OF_MADE, _OF_SEEN = 10, 35, 7, 19
-"""Instructions per 4 channels of a pixel in a thread: loaded, expanded, convolved depthwise, and
-read for that.
+"""Instructions per 4 channels of a pixel in a thread: for loading, for expanding, for the depthwise
+convolution, and for reading its input.
 """
 _LOADS_AT_ONCE = 10
-"""Loads of a thread in flight at the same time."""
+"""Number of loads per thread in flight at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitProblem:
-    """What determines the tiles: sizes, and what is split into two halves."""
+    """The sizes that determine the tiles, and which operands are split into two halves."""
 
     inputs: int
-    """Inputs of an expanded channel: a pixel's channels in fours, for each tap."""
+    """Inputs of an expanded channel: a pixel's channels (in fours) times the taps."""
     middle: Shape4
     """The depthwise convolution's result [N, H, W, C]; its input has as many channels."""
     outputs: int
     """Stored channels, including zero padding."""
     window: Window
     parts: int
-    """Number of halves that a value of the image is split into."""
+    """Number of halves that an image value is split into."""
     weight_parts: Pair
-    """Number of halves of the expanding weights, and of the last weights."""
+    """Number of halves per weight of the expansion, and of the pointwise convolution."""
     ranged: bool
 
     @property
     def steps(self) -> int:
-        """Products per sum of an expanded pixel."""
+        """Number of products per sum of an expanded pixel."""
         return -(-self.inputs // STEP)
 
     @property
     def groups(self) -> int:
-        """Groups of 16 expanded channels."""
+        """Number of groups of 16 expanded channels."""
         return -(-self.middle[3] // STEP)
 
     @property
@@ -94,7 +94,7 @@ class SplitProblem:
 
 @dataclass(frozen=True, slots=True)
 class SplitTile(Tile):
-    """A cluster of `depth` blocks computes `patch` lines x pixels, each `groups` of channels."""
+    """A cluster of `depth` blocks computes `patch` lines x pixels; each has some channels."""
 
     problem: SplitProblem
     patch: Pair
@@ -124,12 +124,12 @@ class SplitTile(Tile):
 
     @property
     def seen(self) -> Pair:
-        """Return the lines x pixels that the windows of a patch read."""
+        """Return the lines x pixels of the input that the windows of a patch read."""
         return self.problem.window.seen_by(self.patch)
 
     @property
     def seen_tiles(self) -> int:
-        """Products of 16 pixels that expand the input pixels."""
+        """Number of products of 16 pixels that expand the input pixels."""
         return -(-math.prod(self.seen) // STEP)
 
     @property
@@ -138,17 +138,17 @@ class SplitTile(Tile):
 
     @property
     def run(self) -> int:
-        """Adjacent pixels that a thread computes by the depthwise convolution."""
+        """Number of adjacent pixels of the depthwise convolution that a thread computes."""
         return 2 if self.patch[1] % 2 == 0 else 1
 
     @property
     def warps_first(self) -> int:
-        """Warps that divide the expanded channels; the others process other pixels."""
+        """Number of warps that divide the expanded channels; the others process other pixels."""
         return math.gcd(self.groups, self.warps)
 
     @property
     def warps_n(self) -> int:
-        """Warps that divide the outputs; the others process other pixels."""
+        """Number of warps that divide the outputs; the others process other pixels."""
 
         def busy(across: int) -> tuple[int, int]:
             tiles = -(-self.m_tiles // (self.warps // across))
@@ -158,12 +158,12 @@ class SplitTile(Tile):
 
     @property
     def output_pairs(self) -> int:
-        """Pairs of instructions, 8 columns each, that compute all outputs."""
+        """Number of pairs of instructions (8 columns each) that compute all outputs."""
         return -(-self.problem.outputs // STEP)
 
     @property
     def pairs(self) -> int:
-        """Pairs per warp."""
+        """Number of pairs per warp."""
         return -(-self.output_pairs // self.warps_n)
 
     @property
@@ -172,29 +172,29 @@ class SplitTile(Tile):
 
     @property
     def weights_first(self) -> int:
-        """Registers per thread for the expanding weights."""
+        """Registers per thread for the expansion's weights."""
         problem = self.problem
         return 4 * problem.steps * problem.weight_parts[0] * self.groups // self.warps_first
 
     @property
     def weights(self) -> int:
-        """Registers per thread for the last weights."""
+        """Registers per thread for the pointwise weights."""
         return 4 * self.groups * self.problem.weight_parts[1] * self.pairs
 
     @property
     def sums(self) -> int:
-        """Registers per thread for the last sums of one kind."""
+        """Registers per thread for one kind of pointwise sums."""
         return 8 * self.pairs * -(-self.m_tiles // (self.warps // self.warps_n))
 
     @property
     def _room(self) -> int:
-        """Registers per thread for weights and sums, without taps and others."""
+        """Registers per thread that remain for weights and sums."""
         most = min(_REGISTERS // (self.threads * self.resident) // 8 * 8, _MOST_REGISTERS)
         return most - 4 * self.problem.taps - _OTHER_REGISTERS
 
     @property
     def resident(self) -> int:
-        """Blocks per multiprocessor: as many as are launched, if there are registers for them."""
+        """Blocks per multiprocessor: as many as are launched, if registers permit."""
         share = -(-math.prod(self.blocks) // self.units)
         wanted = (
             self.weights_first + 2 * self._sums_first + 4 * self.problem.taps + _OTHER_REGISTERS
@@ -203,12 +203,12 @@ class SplitTile(Tile):
 
     @property
     def early(self) -> bool:
-        """Whether all weights are loaded before the kernel waits."""
+        """Whether all weights are loaded before the kernel's first wait."""
         return self.weights_first + self.weights + 2 * self._sums_first <= self._room
 
     @property
     def _sums_first(self) -> int:
-        """Registers per thread for one kind of the sums of 16 expanded pixels."""
+        """Registers per thread for one kind of sums of 16 expanded pixels."""
         return 8 * self.groups // self.warps_first
 
     @property
@@ -220,19 +220,19 @@ class SplitTile(Tile):
 
     @property
     def tiles_first(self) -> int:
-        """Products of 16 pixels that a warp expands at a time."""
+        """Number of products of 16 pixels that a warp expands at a time."""
         left = self._room - self.weights_first - self.weights * self.early
         turns = -(-self.seen_tiles // (self.warps // self.warps_first))
         return max(min(turns, left // (self.kinds[0] * self._sums_first)), 1)
 
     @property
     def pitch(self) -> int:
-        """Floats from one expanded pixel to the next: half of the banks further."""
+        """Distance between expanded pixels in floats: half of the banks apart."""
         return round_up(self.groups * STEP, 32) + (16 if self.groups % 2 == 0 else -16)
 
     @property
     def all_sums(self) -> int:
-        """Blocks of 4 sums of a patch."""
+        """Number of blocks of 4 sums of a patch."""
         return math.prod(self.patch) * self.problem.outputs // 4
 
     @property
@@ -242,7 +242,7 @@ class SplitTile(Tile):
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return the input pixels, expanded ones, the last operand, and all blocks' sums."""
+        """Return the regions: input pixels, expanded pixels, pointwise input, all blocks' sums."""
         seen = self.seen_tiles * STEP * (self.problem.steps * STEP + 8)
         operand = self.m_tiles * STEP * (self.groups * STEP + 8)
         return consecutive(
@@ -276,14 +276,15 @@ class SplitTile(Tile):
             window.kernel[1] + (self.run - 1) * min(window.stride[1], window.kernel[1])
         )
         pieces = seen * problem.steps * 4
-        # Instructions for each, and how many of them there are.
+        # Pairs: instructions for each piece, and the number of pieces.
         loops = (
             (_OF_PIECE, pieces),
             (_OF_EXPANDED, self.seen_tiles * STEP * fours),
             (_OF_MADE, pixels * fours),
             (_OF_SEEN * seen_by_run, pixels / self.run * fours),
         )
-        # Either many warps keep a multiprocessor busy, or few wait for their own instructions.
+        # Either many warps keep a multiprocessor busy, or few warps wait for their own
+        # instructions.
         busy = sum(
             each
             * max(

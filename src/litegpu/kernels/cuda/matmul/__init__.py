@@ -13,7 +13,7 @@ from litegpu.ops.common.matmul_spec import MatmulSpec
 from litegpu.ops.common.units import Unit
 
 _TILE = 64
-"""Rows and columns of a block."""
+"""Rows and columns of the result per block."""
 _THREADS = 128
 _SHARED = SharedMemory(
     (
@@ -21,9 +21,9 @@ _SHARED = SharedMemory(
         Region("sums", "float", _TILE * (_TILE + 4)),
     )
 )
-"""Both operands, 16 elements of the inner dimension of each, and the sums that replace them."""
+"""Shared memory: 16 elements of the inner dimension of both operands, later reused for the sums."""
 _SMALLEST = 16
-"""Smaller matrices leave most of a tile of 64 x 64 x 16 empty."""
+"""Minimum size: smaller matrices leave most of a tile of 64 x 64 x 16 empty."""
 
 
 class Matmul(Implementation):
@@ -42,7 +42,7 @@ class Matmul(Implementation):
 
 @dataclass(frozen=True, slots=True)
 class _MatmulPlan(Plan):
-    """All tiles are equal."""
+    """The plan of cuda/matmul, which has a single tile size."""
 
     spec: MatmulSpec
 

@@ -1,4 +1,4 @@
-"""Depthwise and pointwise convolutions as one kernel of warp groups: cuda/separable."""
+"""Depthwise and pointwise convolutions fused into one kernel of warp groups: cuda/separable."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.common.window import Window, readers
 
 _STREAM = "cuda/separable_stream"
-"""The template of persistent blocks."""
+"""The template for persistent blocks."""
 _FILLED = 0.6
-"""Minimum part of the patches' pixels that must be inside the image."""
+"""Minimum fraction of the patches' pixels that must be inside the image."""
 _FEWEST_ELEMENTS = 1 << 21
-"""Minimum number of values that fp16 would store as half, if they were stored."""
+"""Minimum number of values for which the "fp16" policy would store the intermediate as half."""
 _FEWEST_PIXELS = 1 << 15
-"""Pixels that keep a large GPU busy with two patches for each multiprocessor."""
+"""Minimum number of pixels, so that each multiprocessor of a large GPU gets two patches."""
 _MOST_CHANNELS = 256
-"""Maximum number of channels of a patch with two blocks in a multiprocessor's shared memory."""
+"""Maximum number of channels of a patch for which two blocks fit the shared memory."""
 _MOST_TAPS = 25
-"""Maximum number of multiplications per result, which the kernel unrolls."""
+"""Maximum number of multiplications per result, since the kernel unrolls them."""
 _ERROR = 0.02
-"""Error of the estimates: of tiles that differ by less, small blocks come first."""
+"""Relative error of the estimates: among tiles that differ by less, small blocks come first."""
 
 _MARGIN = 1.3
-"""Error of the estimates for both kinds of tiles: persistent blocks must be faster by that."""
+"""Relative error of the estimates between kinds: persistent blocks must be faster by this."""
 
 
 class Separable(Implementation):
-    """Computes all outputs of a patch of pixels, so that nothing is computed twice: warp groups."""
+    """Warp groups compute all outputs of a patch of pixels, so that nothing is computed twice."""
 
     name = "cuda/separable"
     also = (_STREAM,)
@@ -77,7 +77,7 @@ class Separable(Implementation):
 def tiles_for(
     problem: SeparableProblem, target: TileTarget
 ) -> Sequence[SeparableTile | StreamTile] | Rejected:
-    """Return the tiles for a problem, the best first; persistent blocks come first if faster."""
+    """Return the tiles for a problem, best first; persistent blocks are first if faster."""
     others = choose(candidates(problem, target.model), target, error=_ERROR)
     if not pays(problem):
         return others
@@ -103,7 +103,7 @@ def _obstacle(middle: Depthwise, spec: ConvSpec, target: Target) -> Rejected | N
     if not spec.src.vector:
         return Rejected("its input's channels are not a multiple of four")
     if not np.isfinite(middle.taps).all():
-        # Pixels outside the image would be multiplied, too.
+        # Pixels outside the image are multiplied as zeros, too.
         return Rejected("its weights are not all finite")
     return None
 
@@ -121,7 +121,7 @@ def _suits(middle: Shape4, window: Window) -> bool:
 
 
 def _is_half(middle: Shape4, target: Target) -> bool:
-    """Whether the depthwise convolution's result would be stored as half, if it was stored."""
+    """Whether the depthwise convolution's result, if it were stored, would be stored as half."""
     return target.policy.stores_half(4 * math.prod(middle))
 
 

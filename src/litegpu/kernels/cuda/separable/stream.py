@@ -1,4 +1,4 @@
-"""Tiles of cuda/separable_stream: persistent blocks that compute one patch after the other."""
+"""Tiles of cuda/separable_stream: persistent blocks, which compute one patch after another."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from litegpu.ops.common.conv_spec import pixels_of
 from litegpu.ops.common.window import LOADS_AT_ONCE, Pair, readers
 
 GROUP_ROWS = 64
-"""Pixels that four warps multiply together."""
+"""Number of pixels that four warps multiply together."""
 _FEWEST_TURNS = 3
-"""Minimum number of patches per block to amortize its start, in which nothing overlaps."""
+"""Minimum number of patches per block to amortize its start, which overlaps with nothing."""
 _MOST_TAPS = 9
-"""Maximum number of taps whose weights are in registers."""
+"""Maximum number of taps, since their weights are in registers."""
 _FEWEST_BYTES = 32 << 20
-"""Minimum bytes of image and result, so that they exceed the L2 cache between two kernels: with
-less, loads wait too little for this to be faster.
+"""Minimum bytes of image and result, so that they exceed the L2 cache between two kernels: for
+less, loads are too fast for this to be faster.
 """
 _MOST_RING = 6
 _WARPS = ((12, 4, ITEM), (8, 8, ITEM), (4, 4, ITEM), (8, 4, (4, 4)))
-"""Producing warps, multiplying warps, and items: larger items need fewer loads per pixel."""
+"""Producer warps, multiplying warps, and items: larger items need fewer loads per pixel."""
 _FEW_LOADS = 12
-"""Loads that a thread has registers for in addition to the sums of a larger item."""
+"""Number of loads for which a thread has registers in addition to the sums of a larger item."""
 
-# Instructions of a warp, counted in the compiled code.
+# Instructions per warp, counted in the compiled code.
 _ITEM_INSTRUCTIONS = 132
 """Per item, in addition to loads and products."""
 _OF_LOAD = 5
@@ -51,33 +51,33 @@ _SUM_INSTRUCTIONS = 19
 
 # Clocks of a multiprocessor, fitted to 58 kernels on an H200 (14 layers, mean error 12 %).
 _ISSUE_CLOCKS = 0.5
-"""Per instruction of a warp: other warps do not fill all waits."""
+"""Per instruction of a warp: other warps do not hide all waits."""
 _LOAD_CLOCKS = 1180
 """Latency of a warp's loads in flight."""
 _MULTIPLIER_CLOCKS = 4.2
-"""Per instruction of a multiplying warp: most wait for the previous one."""
+"""Per instruction of a multiplying warp: most depend on the previous one."""
 _START_CLOCKS = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class StreamTile(Tile):
-    """A block computes patches of `patch` lines x pixels, `columns` outputs at a time."""
+    """A persistent block computes patches of `patch` lines x pixels, each in parts of `columns`."""
 
     problem: SeparableProblem
     patch: Pair
     columns: int
     producers: int
-    """Warps that compute depthwise convolutions."""
+    """Number of warps that compute depthwise convolutions."""
     multipliers: int
-    """Warps that multiply and store."""
+    """Number of warps that multiply and store."""
     ring: int
-    """Patches in shared memory at a time."""
+    """Number of patches in shared memory at a time."""
     units: int
-    """Multiprocessors of the device."""
+    """Number of multiprocessors of the device."""
     item: Pair = ITEM
     """Lines x pixels of the depthwise convolution that a thread computes at a time."""
     resident: int = 1
-    """Blocks that share a multiprocessor."""
+    """Number of blocks per multiprocessor."""
 
     @property
     def threads(self) -> int:
@@ -89,7 +89,7 @@ class StreamTile(Tile):
 
     @property
     def rows(self) -> int:
-        """Return the rows of a patch that are multiplied."""
+        """Return the number of rows of a patch that are multiplied, including padding."""
         return round_up(self.pixels, GROUP_ROWS)
 
     @property
@@ -104,7 +104,7 @@ class StreamTile(Tile):
 
     @property
     def chunks(self) -> int:
-        """Return how often a warp computes a part of a patch with each lane."""
+        """Return the number of iterations in which a producer warp computes its part of a patch."""
         items = self.pixels // math.prod(self.item) * self.k_tiles * (CHANNELS // 4)
         return -(-items // 32)
 
@@ -127,7 +127,7 @@ class StreamTile(Tile):
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return patches, weights, sums being stored, the bias, gates, and producers' words."""
+        """Return the regions: patches, weights, stored sums, bias, gates, producers' words."""
         columns = self.column_blocks * self.columns
         return consecutive(
             ("ring", "uint4", self.ring * self.k_tiles * self.rows * CHUNKS),
@@ -149,7 +149,7 @@ class StreamTile(Tile):
         return fits and self.turns >= _FEWEST_TURNS
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks of a multiprocessor, whose phases overlap to some degree."""
+        """Return the estimated clocks of a multiprocessor, whose phases overlap partly."""
         window = self.problem.window
         loads = loads_of(window, self.item)
         products = 4 * math.prod((*self.item, *window.kernel))
@@ -162,12 +162,12 @@ class StreamTile(Tile):
         lines = max(self.loads_at_once // across, 1) * across
         produced = self.chunks / self.producers * -(-loads // lines) * _LOAD_CLOCKS
         multiplied = units / self.multipliers * unit * _MULTIPLIER_CLOCKS
-        # The longest phase does not hide any of them completely.
+        # Even the longest phase does not hide the others completely.
         return self.turns * math.hypot(issued, produced, multiplied) + _START_CLOCKS
 
 
 def streams(problem: SeparableProblem, model: DeviceModel, units: int) -> Iterator[StreamTile]:
-    """Yield the tiles for a problem on a device with this many multiprocessors."""
+    """Yield the tiles for a problem on a device with `units` multiprocessors."""
     outputs = problem.outputs
     columns = [32] if outputs <= 32 else [64, 128] if outputs > 64 else [64]
     plain = problem.window.stride == (1, 1)
@@ -185,8 +185,8 @@ def pays(problem: SeparableProblem) -> bool:
 
 
 def _with_room(tile: StreamTile, model: DeviceModel) -> Iterator[StreamTile]:
-    """Yield a tile with the maximum of blocks per multiprocessor, then of patches per block."""
-    # One to multiply, one to start with, and those of which all producers have a chunk.
+    """Yield a tile with the most blocks per multiprocessor, then the most patches per block."""
+    # One patch to multiply, one to start with, and enough for all producers to have work.
     most = min(max(2 + -(-tile.producers // tile.chunks), 3), _MOST_RING)
     for resident in range(model.registers // (REGISTERS * tile.threads), 0, -1):
         for ring in range(most, 1, -1):
@@ -198,12 +198,12 @@ def _with_room(tile: StreamTile, model: DeviceModel) -> Iterator[StreamTile]:
 
 
 def _patches(rows: int, item: Pair) -> Iterator[Pair]:
-    """Yield the lines x pixels of patches of such items that fill most of this many rows."""
+    """Yield the lines x pixels of patches of such items that fill most of `rows` rows."""
     for width in range(8, rows // item[0] + 1, item[1]):
         yield rows // width // item[0] * item[0], width
 
 
 def _cost(patch: Pair, problem: SeparableProblem) -> tuple[int, int, int]:
-    """Return the ranking of patches: their number, the computed pixels, and those read twice."""
+    """Return a sort key of patches: their number, computed pixels, pixels read twice."""
     count = math.prod(tiles_of(patch, problem.middle))
     return count, count * math.prod(patch), sum(patch)

@@ -1,4 +1,4 @@
-"""Tiles of cuda/separable: patches of pixels, and how they are multiplied."""
+"""Tiles of cuda/separable: patches of pixels, and the parameters of their multiplication."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from litegpu.ops.common.window import LOADS_AT_ONCE, Pair, Window, readers
 ITEM = (2, 4)
 """Lines x pixels of the depthwise convolution that a thread computes at a time."""
 CHANNELS = 32
-"""Channels of a k-tile."""
+"""Number of channels per k-tile."""
 SUMS = 16 * 40
-"""Floats per warp through which its sums pass: it stores 16 rows, 40 floats apart."""
+"""Shared floats per warp to store its sums: 16 rows, 40 floats apart."""
 _MOST_SUMS = 64
 """Maximum number of sums per thread, in registers."""
 REGISTERS = 128
 """Maximum number of registers per thread."""
 
 # Clocks of a multiprocessor, fitted to 23 kernels on an H200 (5 layers, mean error 5 %). Sums have
-# become cheaper since.
+# become cheaper since then.
 _INSTRUCTION_CLOCKS = 1.9 / 128
 _LOAD_CLOCKS = 1740
 """Latency of a thread's loads in flight."""
 _STEP_CLOCKS = 325
-"""Latency of groups: a tile of weights, and synchronization."""
+"""Latency of warp groups: a tile of weights, and synchronization."""
 _BLOCK_CLOCKS = 230
 _SUM_INSTRUCTIONS = 25
 """Per 4 sums, from shared memory to memory."""
@@ -41,7 +41,7 @@ _MANY_ROUNDS = 4
 
 @dataclass(frozen=True, slots=True)
 class SeparableProblem:
-    """What determines the tiles: an image, the result, and the window in between."""
+    """The properties that determine the tiles: an image, the result, and the window in between."""
 
     image: Shape4
     stored: str
@@ -53,16 +53,16 @@ class SeparableProblem:
 
 @dataclass(frozen=True, slots=True)
 class SeparableTile(Tile):
-    """A block computes `patch` lines x pixels, `columns` outputs at a time."""
+    """A block that computes `patch` lines x pixels, `columns` outputs at a time."""
 
     problem: SeparableProblem
     patch: Pair
     columns: int
     warps: int
     depth: int
-    """k-tiles that are multiplied in one step."""
+    """Number of k-tiles that are multiplied in one step."""
     prefetch: int
-    """Steps whose weights are in flight while those of one are multiplied."""
+    """Number of steps whose weights are in flight while one step is multiplied."""
     item: ClassVar[Pair] = ITEM
     loads_at_once: ClassVar[int] = LOADS_AT_ONCE
 
@@ -85,7 +85,7 @@ class SeparableTile(Tile):
 
     @property
     def column_blocks(self) -> int:
-        """Return how often a block multiplies its patch."""
+        """Return the number of passes in which a block multiplies its patch."""
         return -(-self.problem.outputs // self.columns)
 
     @property
@@ -98,15 +98,15 @@ class SeparableTile(Tile):
 
     @property
     def stages(self) -> int:
-        """Steps whose weights are in shared memory.
+        """Number of steps whose weights are in shared memory.
 
-        A stage is refilled one step late: the previous multiplication may still read it.
+        A stage is refilled one step later, since the previous multiplication may still read it.
         """
         return min(self.prefetch + 2, self.steps)
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Return the patch, the weights, the sums being stored, and the bias."""
+        """Return the regions: the patch, the weights, the sums being stored, and the bias."""
         return consecutive(
             ("patch", "uint4", self.k_tiles * self.pixels * CHUNKS),
             ("weights", "uint4", self.stages * self.depth * self.columns * CHUNKS),
@@ -115,7 +115,7 @@ class SeparableTile(Tile):
         )
 
     def room(self, model: DeviceModel) -> int:
-        """Return the number of blocks that fit memory and registers."""
+        """Return the number of blocks for which a multiprocessor has memory and registers."""
         return model.resident_blocks(self.threads, REGISTERS, self.shared_bytes)
 
     def min_blocks(self, target: TileTarget) -> int:
@@ -136,17 +136,17 @@ class SeparableTile(Tile):
         waits = -(-items // self.threads) * -(-loads // LOADS_AT_ONCE) * _LOAD_CLOCKS
         waits += self.steps * _STEP_CLOCKS
         each = resident * busy * _INSTRUCTION_CLOCKS + waits + _BLOCK_CLOCKS
-        # Many rounds overlap; of few, the last takes as long as a full one.
+        # Many rounds of blocks overlap; if there are few, the last takes as long as a full one.
         return (rounds if rounds > _MANY_ROUNDS else math.ceil(rounds)) * each
 
 
 def loads_of(window: Window, item: Pair = ITEM) -> int:
-    """Return the loads of a thread for an item."""
+    """Return the number of loads of a thread per item."""
     return math.prod(len(readers(window, axis, item[axis])) for axis in (0, 1))
 
 
 def _item_instructions(window: Window) -> int:
-    """Return the instructions of a thread for an item."""
+    """Return the number of instructions of a thread per item."""
     return 4 * math.prod((*ITEM, *window.kernel)) + 9 * loads_of(window) + 150
 
 
@@ -168,7 +168,7 @@ def patches(pixels: int) -> list[Pair]:
 
 
 def candidates(problem: SeparableProblem, model: DeviceModel) -> Iterator[SeparableTile]:
-    """Yield the tiles for a problem, those of small blocks first."""
+    """Yield the tiles for a problem, small blocks first."""
     middle, outputs = problem.middle, problem.outputs
     for pixels, warps in ((128, 4), (128, 8), (256, 8)):
         # The smaller the border of a patch, the fewer pixels are read twice.
@@ -180,7 +180,7 @@ def candidates(problem: SeparableProblem, model: DeviceModel) -> Iterator[Separa
 
 
 def _with_room(tile: SeparableTile, model: DeviceModel) -> SeparableTile:
-    """Return a tile with as many weights in flight as resident blocks leave room for."""
+    """Return a tile with as many weights in flight as the resident blocks leave room for."""
     depth = 1 if tile.k_tiles % 2 else 2
     found = [replace(tile, depth=depth, prefetch=prefetch) for prefetch in (3, 2, 1)]
     return max(found, key=lambda each: each.room(model))

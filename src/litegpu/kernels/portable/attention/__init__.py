@@ -15,15 +15,15 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.common.work_groups import by_load, shared_items
 
 _MOST_BLOCKS = 16
-"""Channel blocks of all rows of a work item; more rows share the loads of keys and values."""
+"""Maximum channel blocks in all rows of a work item; more rows share loads of keys and values."""
 _MOST_BLOCKS_OF_CORES = 32
-"""The same on devices with few cores, on which spilling registers costs little."""
+"""The same for devices with few cores, where register spilling costs little."""
 _FEW_ITEMS = 64
 _FLOAT4 = 16
 
 
 _PADDING = 2
-"""Vectors after each row in shared memory, for the stores of adjacent items to differ in bank."""
+"""Padding per row in shared memory, so that stores of adjacent items use different banks."""
 
 
 class AttentionTiles(Implementation):
@@ -51,24 +51,24 @@ class AttentionTiles(Implementation):
 
 
 _ROWS = (4, 2)
-"""Queries of a work item."""
+"""Numbers of queries per work item to try."""
 _ROW_ITEMS, _KEY_ITEMS = 8, 8
 _FEWEST_KEYS = 32
 _FEWEST_QUERIES = 8
 _MOST_IDLE = 16
-"""Compute units for each tile from which on the items of a group should divide the keys."""
+"""Minimum compute units per tile for which the items of a group should divide the keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TilesPlan(Plan):
-    """The queries of a work item."""
+    """The tile: the number of queries per work item."""
 
     spec: AttentionSpec
     item_rows: int
 
     @property
     def rows(self) -> int:
-        """The queries of a work group."""
+        """The number of queries per work group."""
         return self.item_rows * _ROW_ITEMS
 
     @property
@@ -78,7 +78,7 @@ class _TilesPlan(Plan):
 
     @property
     def values(self) -> int:
-        """Channel blocks of the result of a work item."""
+        """Channel blocks of the result per work item."""
         return -(-self.spec.dst.channel_blocks // _KEY_ITEMS)
 
     @property
@@ -122,7 +122,7 @@ def _fits(plan: _TilesPlan, target: Target) -> bool:
 
 
 class AttentionPortable(Implementation):
-    """Work items read the keys of a query once, with a running maximum: online softmax."""
+    """Each work item reads the keys of its queries once (online softmax: running maximum)."""
 
     name = "attention"
     general = True
@@ -136,7 +136,7 @@ class AttentionPortable(Implementation):
 
 @dataclass(frozen=True, slots=True)
 class _AttentionPlan(Plan):
-    """What determines the tiles."""
+    """The plan of the portable kernel: the properties that determine its tiles."""
 
     spec: AttentionSpec
 
@@ -144,7 +144,7 @@ class _AttentionPlan(Plan):
         spec = self.spec
         key_blocks, blocks = -(-spec.keys // 4), -(-max(spec.depths) // 4)
         items = shared_items(spec.products * spec.rows, key_blocks, ctx)
-        # The sum and the maximum of each item need as much as another block.
+        # The sum and the maximum of each item need as many registers as one more block.
         while items > 1 and items * (blocks + 1) * _FLOAT4 > ctx.target.local_memory_bytes:
             items //= 2
         rows = 1 if items > 1 else self._rows(blocks, ctx.target)

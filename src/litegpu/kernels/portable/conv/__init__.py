@@ -1,4 +1,4 @@
-"""Convolutions in the portable dialect: tiles, divided sums, and one item for each output."""
+"""Convolutions in the portable dialect: shared tiles, divided sums, and independent work items."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from litegpu.ops.common.weights import Weights
 from litegpu.ops.common.work_groups import can_share
 
 _SPLIT_K_ITEMS = (64, 32)
-"""Work items that divide a sum; the first number that the device permits."""
+"""Work items per sum; the first number that the device permits is used."""
 _LARGEST_RATIO = 0.6
-"""Maximum ratio of a tile's estimated clocks to those of items that load operands themselves."""
+"""Maximum ratio of a tile's estimated clocks to those of items that load operands directly."""
 _FEWEST_PIXELS = 8
-"""Half of the pixels of the smallest tile."""
+"""Half of the number of pixels of the smallest tile."""
 _CANDIDATES = 6
-"""Tiles among which a measurement selects."""
+"""Number of tiles among which a measurement selects."""
 
 
 class ConvSplit(Implementation):
-    """Work items divide each sum: for so few outputs that they would not keep a device busy."""
+    """Work items divide each sum: for outputs that are too few to keep the device busy."""
 
     name = "conv_2d_split_k"
     general = True
@@ -51,7 +51,7 @@ class ConvSplit(Implementation):
 
 @dataclass(frozen=True, slots=True)
 class _SplitKPlan(Plan):
-    """The number of work items per sum."""
+    """The plan of divided sums: the number of work items per sum."""
 
     spec: ConvSpec
     items: int
@@ -69,7 +69,7 @@ class _SplitKPlan(Plan):
 
 
 class ConvTiles(Implementation):
-    """Work groups compute tiles from memory that they share: for large products on GPUs."""
+    """Work groups compute tiles from shared memory: for large products on GPUs."""
 
     name = "conv_2d_tiles"
     general = True
@@ -96,7 +96,7 @@ class ConvTiles(Implementation):
 
 @dataclass(frozen=True, slots=True)
 class _TilesPlan(Plan):
-    """The tiles that should be fastest, best first."""
+    """The tiles with the shortest estimated times, best first."""
 
     spec: ConvSpec
     problem: TileProblem
@@ -147,7 +147,7 @@ class ConvPortable(Implementation):
 
 @dataclass(frozen=True, slots=True)
 class _PortablePlan(Plan):
-    """What determines the tiles."""
+    """The plan of independent work items: the properties that determine the tiles."""
 
     spec: ConvSpec
     problem: TileProblem
@@ -166,9 +166,9 @@ class _PortablePlan(Plan):
 def _request(
     node: Node, ctx: LowerContext, spec: ConvSpec, template: str, channel_blocks: int
 ) -> KernelRequest:
-    """Return the common part of both kernels' requests, without the work items.
+    """Return the request that both kernels share, without the work items.
 
-    They write `channel_blocks` of outputs.
+    The kernels write `channel_blocks` blocks of output channels.
     """
     operand = weights.spread_groups(spec.weights)
     bound = weights.bind(operand, channel_blocks, ctx)

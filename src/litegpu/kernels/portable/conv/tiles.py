@@ -1,4 +1,4 @@
-"""Tiles that the items of a work group compute together, and how long they should take."""
+"""Tiles that the items of a work group compute together, and their estimated times."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from litegpu.ops.base import Target
 from litegpu.ops.common.portable_tiles import TileProblem
 
 STEP = 4
-"""Channel blocks of the input that a work group loads at a time."""
+"""Number of channel blocks of the input that a work group loads at a time."""
 _PADDING = 2
-"""Elements after each row in shared memory, for the stores of adjacent items to differ in bank."""
+"""Padding per row in shared memory, so that stores of adjacent items use different banks."""
 _VECTOR_BYTES = 16
 _LANES = 128
-"""Lanes of a compute unit that multiply in a clock."""
+"""Number of lanes of a compute unit that multiply per clock."""
 _WARP = 32
 _FIXED_CLOCKS = 4600.0
-"""Clocks of a launch besides its steps."""
+"""Clocks of a launch in addition to its steps."""
 _STEP_CLOCKS = 740.0
-"""Latency of a step's loads, with both barriers."""
+"""Latency of the loads of a step, including both barriers."""
 _SHARED_CLOCKS = 2.1
-"""Clocks of a compute unit for a warp's load of a vector from shared memory."""
+"""Clocks per vector that a warp loads from shared memory."""
 _LOAD_CLOCKS = 9.3
-"""The same for a vector from memory, with its store to shared memory."""
+"""Clocks per vector that a warp loads from memory and stores to shared memory."""
 _SERIAL = 1.37
-"""Clocks of an instruction of a warp that is alone on its part of a compute unit."""
+"""Clocks per instruction of a warp that has its part of a compute unit to itself."""
 _DIRECT_OVERHEAD = 6.0
-"""Clocks of a step's instructions in those of its products, if each item loads its operands."""
+"""Ratio of a step's clocks to those of its products, if items load their operands directly."""
 _DIRECT_CLOCKS = 440.0
-"""Latency of one term's loads there."""
+"""Latency of the loads of one term, if items load their operands directly."""
 
 _SIZES = ((8, 2), (4, 2), (4, 1), (2, 1))
 _GRIDS = ((16, 16), (16, 8), (8, 8), (8, 4))
@@ -42,13 +42,13 @@ class Tile:
     """How the items of a work group divide a tile of pixels and channel blocks, and its sums."""
 
     pixels: int
-    """Pixels of an item."""
+    """Number of pixels per item."""
     channel_blocks: int
-    """Channel blocks of an item."""
+    """Number of channel blocks per item."""
     row_items: int
     column_items: int
     slices: int = 1
-    """Parts of each sum."""
+    """Number of parts of each sum."""
 
     @property
     def items(self) -> int:
@@ -57,34 +57,34 @@ class Tile:
 
     @property
     def rows(self) -> int:
-        """The number of pixels of a group."""
+        """The number of pixels per group."""
         return self.row_items * self.pixels
 
     @property
     def columns(self) -> int:
-        """The number of channel blocks of a group."""
+        """The number of channel blocks per group."""
         return self.column_items * self.channel_blocks
 
     @property
     def pixel_pitch(self) -> int:
-        """Distance of two input blocks' pixels in shared memory, in vectors."""
+        """Distance between the pixels of two input blocks in shared memory, in vectors."""
         return self.rows + _PADDING
 
     @property
     def weight_pitch(self) -> int:
-        """Distance of two inputs' weights in shared memory, in vectors."""
+        """Distance between the weights of two inputs in shared memory, in vectors."""
         return self.columns + _PADDING
 
     @property
     def shared_vectors(self) -> tuple[int, int]:
-        """The sizes of the arrays of pixels and weights in shared memory."""
+        """The sizes of the shared-memory arrays of pixels and weights, in vectors."""
         sums = self.items * self.channel_blocks if self.slices > 1 else 0
         pixels = STEP * self.pixel_pitch * self.slices
         return max(pixels, sums), STEP * 4 * self.weight_pitch * self.slices
 
     @property
     def shared_bytes(self) -> int:
-        """The shared memory of a group."""
+        """The shared memory of a group in bytes."""
         return sum(self.shared_vectors) * _VECTOR_BYTES
 
     def groups(self, problem: TileProblem) -> int:
@@ -94,7 +94,7 @@ class Tile:
     def clocks(self, problem: TileProblem, compute_units: int) -> float:
         """Return the estimated clocks of the busiest compute unit.
 
-        The constants are fitted to 370 launches on an H100.
+        The constants were fitted to 370 launches on an H100.
         """
         height, width, blocks = problem.terms
         items = self.row_items * self.column_items
@@ -109,7 +109,7 @@ class Tile:
 
 
 def tiles(problem: TileProblem, target: Target) -> Iterator[Tile]:
-    """Yield the tiles that a device can compute."""
+    """Yield the tiles that fit a device."""
     for pixels, channel_blocks in _SIZES:
         for row_items, column_items in _GRIDS:
             for slices in _SLICES:
@@ -123,7 +123,7 @@ def tiles(problem: TileProblem, target: Target) -> Iterator[Tile]:
 
 
 def direct_clocks(problem: TileProblem, compute_units: int) -> float:
-    """Return the estimated clocks where each item loads its operands itself."""
+    """Return the estimated clocks if each item loads its operands directly."""
     height, width, blocks = problem.terms
     terms = height * width * blocks
     outputs = problem.rows * problem.channel_blocks

@@ -10,7 +10,7 @@ from litegpu.ops.common.depthwise_spec import DepthwiseSpec
 
 
 class DepthwisePortable(Implementation):
-    """Loads shared inputs of adjacent pixels at clamped positions: any weights, any multiplier."""
+    """Shares loads between adjacent pixels, at clamped positions: any weights, any multiplier."""
 
     name = "depthwise_conv_2d"
     general = True

@@ -27,7 +27,7 @@ class MatmulPortable(Implementation):
 
 
 class QuantizedMatmulPortable(Implementation):
-    """The same for bytes, four products at a time."""
+    """Like MatmulPortable for bytes, with four products per instruction."""
 
     name = "quantized_matmul"
     general = True
@@ -45,7 +45,7 @@ def _problem(template: str, spec: MatmulSpec) -> TileProblem:
 
 @dataclass(frozen=True, slots=True)
 class _MatmulPlan(Plan):
-    """What determines the tiles."""
+    """The plan of a matrix product: the properties that determine its tiles."""
 
     spec: MatmulSpec
     problem: TileProblem

@@ -1,4 +1,4 @@
-"""Convolutions of bytes in the portable dialect: four products at a time."""
+"""Quantized convolutions in the portable dialect, with four products per instruction."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class QuantizedConvPortable(Implementation):
 
 @dataclass(frozen=True, slots=True)
 class _QuantizedPlan(Plan):
-    """What determines the tiles."""
+    """The plan of a quantized convolution: the properties that determine its tiles."""
 
     spec: QuantizedConvSpec
     problem: TileProblem
@@ -74,7 +74,7 @@ class _QuantizedPlan(Plan):
 
 
 def operand_words(spec: QuantizedConvSpec) -> dict[str, Any]:
-    """Return the template variables of the bytes that are multiplied."""
+    """Return the template variables for the operands: zero points and signedness of bytes."""
     depth = spec.weights.shape[3]
     inputs = -(-depth // 4)
     return {
@@ -88,12 +88,12 @@ def operand_words(spec: QuantizedConvSpec) -> dict[str, Any]:
 
 
 def _word(byte: int) -> int:
-    """Return four copies of a signed byte as a signed word."""
+    """Return a signed word with four copies of a signed byte."""
     return int(np.full(4, byte, np.int8).view(np.int32)[0])
 
 
 def packed(spec: QuantizedConvSpec, blocks: int) -> npt.NDArray[np.int32]:
-    """Arrange [O, H, W, I] as [H, W, input block, output block, 4 outputs] of words of 4 inputs."""
+    """Arrange [O, H, W, I] as [H, W, input block, output block, 4 outputs], words of 4 inputs."""
     outputs, height, width, depth = spec.weights.shape
     inputs = -(-depth // 4)
     padded = np.zeros((blocks * 4, height, width, inputs * 4), np.int8)

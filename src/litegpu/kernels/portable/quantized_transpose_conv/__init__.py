@@ -1,4 +1,4 @@
-"""Transposed convolutions of bytes in the portable dialect."""
+"""Quantized transposed convolutions in the portable dialect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from litegpu.ops.quantized_transpose_conv import QuantizedTransposeSpec
 
 
 class QuantizedTransposePortable(Implementation):
-    """Each work item gathers the inputs of pixels one stride apart, which share their weights."""
+    """Each work item gathers the inputs of pixels one stride apart, which use the same weights."""
 
     name = "quantized_transpose_conv"
     general = True
@@ -34,7 +34,7 @@ class QuantizedTransposePortable(Implementation):
 
 @dataclass(frozen=True, slots=True)
 class _TransposePlan(Plan):
-    """What determines the tiles."""
+    """The plan of a transposed convolution: the properties that determine its tiles."""
 
     spec: QuantizedTransposeSpec
     problem: TileProblem
@@ -52,7 +52,7 @@ class _TransposePlan(Plan):
         outputs, *_, depth = spec.weights.shape
         return KernelRequest(
             template="quantized_transpose_conv",
-            # The third dimension is limited to 65535 work groups.
+            # The third grid dimension is limited to 65535 work groups.
             grid=(written // blocks, columns * n * height, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
@@ -73,7 +73,7 @@ class _TransposePlan(Plan):
 
 
 def _biases(spec: QuantizedTransposeSpec, channels: int) -> Sums:
-    """Return the bias [stride y, stride x, channels] for the taps that start at each position."""
+    """Return the bias [stride y, stride x, channels] for the taps of each position in a stride."""
     rows, columns = spec.window.stride
     found = np.zeros((rows, columns, channels), np.int32)
     for y in range(rows):
