@@ -41,7 +41,7 @@ LEFT_TO_THE_CPU = {
 }
 """What the delegate says; nothing where each node has its own reason."""
 ON_THE_DEVICE = {
-    **{"chain": 4000, "fan": 4000, "moves": 4000, "sums": 3000, "wide_join": 2501},
+    **{"chain": 4000, "fan": 4000, "moves": 4000, "sums": 3000, "wide_join": 1001},
     **{"tables_of_sums": 1, "many_fills": 65, "many_runs": 257, "groups": 1},
 }
 """How many nodes run there."""
