@@ -23,6 +23,7 @@ from litegpu.backends.webgpu import buffers as webgpu_buffers
 from litegpu.backends.webgpu.buffers import WebGPUBuffer
 from litegpu.backends.webgpu.executable import WebGPUExecutable
 from litegpu.backends.webgpu.library import TITLE, NativeCalls
+from litegpu.backends.webgpu.type_names import parse_types
 from litegpu.codegen.wgsl import WGSLDialect
 from litegpu.errors import (
     ExecutionError,
@@ -129,6 +130,7 @@ def _enumerate(wgpu: Any) -> list[Any]:
     # before, and older versions cannot choose.
     with contextlib.suppress(ImportError, AttributeError, RuntimeError):
         extras: Any = importlib.import_module("wgpu.backends.wgpu_native.extras")
+        parse_types(wgpu.backends.wgpu_native.ffi)
         extras.set_instance_extras(backends=_INSTANCE)
     try:
         with config.placeholder("XDG_RUNTIME_DIR", os.devnull):

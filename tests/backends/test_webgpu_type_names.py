@@ -1,0 +1,67 @@
+"""What cffi parses when WebGPU starts: a process that begins is what counts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from litegpu import backends
+from litegpu.backends.webgpu.type_names import NAMES, parse_types
+
+START = """
+from cffi.cparser import Parser
+parse, parsed = Parser.parse_type, []
+Parser.parse_type = lambda self, text: parsed.append(text) or parse(self, text)
+import numpy as np
+from litegpu import GpuDelegate
+from litegpu.runtime_abi.interpreter import interpreter
+from litegpu.zoo.writer import ModelWriter
+writer = ModelWriter()
+x = writer.input((1, 4, 4, 8))
+writer.output(writer.op("ABS", [x], [(1, 4, 4, 8)]))
+delegate = GpuDelegate(backend="webgpu", cache=False, min_nodes_per_partition=1)
+interpreter(writer.build(), delegate).invoke()
+assert delegate.report.partitions
+print(*(text.split("{")[0] for text in parsed), sep="\\n")
+"""
+
+
+def test_a_start_parses_the_names_of_types_together() -> None:
+    status = next(each for each in backends.status() if each.name == "webgpu")
+    if not status.devices:
+        pytest.skip(status.reason)
+    command = [sys.executable, "-c", START]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    parsed = done.stdout.splitlines()
+    assert "struct " in parsed
+    assert len(parsed) <= 4, parsed  # callbacks that wgpu-py makes while it is imported
+
+
+class _Header:
+    """In the place of cffi's: knows no names."""
+
+    def __init__(self) -> None:
+        self._parsed_types: dict[str, object] = {}
+
+    def typeof(self, text: str) -> object:
+        raise TypeError(text)
+
+
+def test_an_unknown_name_leaves_the_types_as_they_are() -> None:
+    header = _Header()
+    parse_types(header)
+    assert header._parsed_types == {}
+    parse_types(SimpleNamespace())
+
+
+def test_types_are_those_that_cffi_finds_itself() -> None:
+    ffi = pytest.importorskip("wgpu.backends.wgpu_native").ffi
+    ffi._parsed_types.clear()
+    parse_types(ffi)
+    assert set(NAMES) <= set(ffi._parsed_types)
+    for name in NAMES:
+        assert ffi._parsed_types.pop(name) == ffi._typeof_locked(name), name
