@@ -16,12 +16,12 @@ from jinja2.bccache import Bucket
 class CompiledTemplates(jinja2.BytecodeCache):
     """Compiled templates in a folder: `__pycache__` of `kernels/`, if it is writable.
 
-    Compiling the templates of a model takes some 100 ms. Cached files are trusted as much as
-    Python's own: a user who can write to that folder can change modules, too. Jinja checks by a
-    checksum that a file belongs to this text and Python version; its own version and `options` are
-    part of the name.
+    Compiling the templates of a model takes some 100 ms. Cached files are trusted like Python's
+    own: a user who can write to that folder can change modules as well. A checksum by Jinja ensures
+    that a file belongs to this text and Python version; Jinja's own version and `options` are part
+    of the name.
 
-    As for modules, nothing is written under PYTHONDONTWRITEBYTECODE.
+    Nothing is written if PYTHONDONTWRITEBYTECODE is set, as for modules.
     """
 
     def __init__(self, options: str, folder: Path | None = None) -> None:

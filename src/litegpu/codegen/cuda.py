@@ -10,7 +10,7 @@ from litegpu.codegen.sources import included
 
 GRID_LIMITS = (65535, 2**31 - 1, 65535)
 """Maximum number of blocks of a launch on each axis (x, y, z), in all versions of CUDA."""
-# Rows, the most numerous, are on the y axis: it is mapped to the grid's x.
+# Rows have the largest counts and are on the template's y axis, which is mapped to the grid's x.
 _GRID = {"X": "((int)blockIdx.y)", "Y": "((int)blockIdx.x)", "Z": "((int)blockIdx.z)"}
 _GRID_WORDS = "".join(f"#define GROUP_{axis} {index}\n" for axis, index in _GRID.items())
 

@@ -12,7 +12,7 @@ Groups = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One buffer of a kernel; a `vector` is accessed 4 elements at a time.
+    """A buffer argument of a kernel; a `vector` buffer is accessed 4 elements at a time.
 
     `kind` is U32 or one of litegpu.codegen.registers.KINDS. `constant` data never changes while the
     partition exists.
@@ -30,11 +30,11 @@ class LaunchAttributes:
     """Launch parameters of a kernel in addition to the number of its work groups."""
 
     cluster_size: int = 1
-    """Number of work groups, adjacent on the x axis, that can access each other's memory (CUDA)."""
+    """Number of adjacent work groups on the x axis that share their memory (CUDA clusters)."""
     min_blocks: int = 0
     """Number of work groups that a multiprocessor must have registers for (CUDA); 0: unspecified.
 
-    The compiler may use all registers that this leaves. By default it saves registers.
+    The compiler may use all registers that this permits. By default it minimizes registers.
     """
     folded: Groups | None = None
     """Number of work groups on each axis, if a launch folds them to the x and y axes.
@@ -68,9 +68,9 @@ class KernelText:
         return sum(SHARED_SIZES[kind] * length for kind, _, length in self.shared)
 
     def grid_indices(self) -> Iterator[tuple[str, str, int]]:
-        """Yield each axis, the index of a work group on it and its items, of a folded grid.
+        """Yield for each axis of a folded grid: its name, the text of the group's index, its items.
 
-        In the indices, GROUP is the number of the work group in the launch.
+        In the texts, GROUP is the number of the work group in the launch.
         """
         if self.attributes.folded is not None:
             x, y, _ = self.attributes.folded
@@ -82,7 +82,7 @@ _INTEGER_WORD = re.compile(r"int4|Long4|ROUND4_F16|_BITS\b|\bBITS_|_[ISU](8|16|6
 
 
 class Dialect(ABC):
-    """A language: its prelude defines the portable words, `kernel` writes one entry point.
+    """A GPU language: its prelude defines the portable words, and `kernel` writes an entry point.
 
     `integers` defines the integer words, for kernels that use them.
     """
@@ -92,7 +92,7 @@ class Dialect(ABC):
     integers: str
 
     def source(self, kernels: Sequence[KernelText]) -> str:
-        """Return a program with some entry points and the words that they need."""
+        """Return a program with the given entry points and the words that they use."""
         integers = any(_INTEGER_WORD.search(text.body) for text in kernels)
         words = self.prelude + (self.integers if integers else "")
         return words + "\n".join(map(self.kernel, kernels))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 HALF_MAX = 65504.0
 """The largest finite float16."""
 HALF_TINY = 2.0**-10
-"""If no element of a value is larger, underflow in half may lose significant values.
+"""If all elements of a value are smaller, underflow in half may lose significant values.
 
 Below 2^-14, half has steps of 2^-24, which are 2^-14 of this: relative to such an element, the
 rounding error of values that become zero is no larger than that of the element itself.
@@ -23,21 +23,21 @@ one below HALF_TINY, and one that fits, respectively.
 """
 
 _MANY = 1 << 18
-"""Number of elements above which a sample is sufficient."""
+"""Number of elements above which it is sufficient to check a sample."""
 _TELLERS = 32
-"""Number of work groups that report values that fit, and items of each: one warp of a GPU."""
+"""Number of work groups that report fitting values, and of items in each (a warp of a GPU)."""
 
 
 def note_range(name: str, value: str, bounded: bool = False, elements: int = 0) -> str:
-    """Statement that records the largest finite magnitude of a float4 stored to tensor `name`."""
+    """Return a statement that records the largest finite magnitude of a float4 stored to `name`."""
     return note_size(name, size_to_note(value, bounded, elements))
 
 
 def size_to_note(value: str, bounded: bool, elements: int) -> str:
-    """Text of the largest finite magnitude of a float4 of a tensor with this many `elements`.
+    """Return the text of a float4's largest finite magnitude, in a tensor of `elements` elements.
 
-    `bounded` values are not infinite, and not too large. For many elements, a quarter of them is
-    enough to detect underflow.
+    `bounded` values are finite and not too large for half. In large tensors only a quarter of the
+    values is checked, which is enough to detect underflow.
     """
     if bounded and elements >= _MANY:
         return f"ABS4({value}).x"
@@ -45,14 +45,14 @@ def size_to_note(value: str, bounded: bool, elements: int) -> str:
 
 
 def note_size(name: str, size: str) -> str:
-    """Statement that records a finite magnitude of tensor `name`."""
+    """Return a statement that records a finite magnitude of tensor `name`."""
     return f"noted_{name} = LARGER(noted_{name}, {size});"
 
 
 def with_range_stores(body: str, names: Sequence[str], groups: int) -> str:
     """Return a kernel body with the declarations of its range variables and their stores.
 
-    Only some of its work `groups` report that values fit: otherwise nearly all would, and wait for
+    Only some of the work `groups` report that values fit: if all did, nearly all would wait for
     each other (1000 stores to one address took 2 µs on an H200).
     """
     declared = "".join(f"    float noted_{name} = 0.0f;\n" for name in names)

@@ -1,4 +1,4 @@
-"""A preprocessor of kernel texts: tokens, and the macros among them."""
+"""A preprocessor for kernel texts: a tokenizer and macro expansion."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _DEFINE = re.compile(r"^[ \t]*#define (\w+)(?:\(([^)]*)\))?((?:\\\n|[^\n])*)\n",
 
 
 class TranslationError(CompilationError):
-    """A kernel has something that is none of the dialect."""
+    """A kernel contains a construct that the dialect does not have."""
 
 
 class Macro(NamedTuple):
-    """What a word stands for; without `parameters` it takes no arguments."""
+    """The definition of a macro; `parameters` is None for object-like macros."""
 
     parameters: tuple[str, ...] | None
     body: tuple[str, ...]
@@ -33,12 +33,12 @@ Macros = Mapping[str, Macro]
 
 
 def tokens_of(text: str) -> list[str]:
-    """Return the tokens of a text without directives."""
+    """Return the tokens of a text that has no directives."""
     return _TOKEN.findall(_COMMENT.sub(" ", text))
 
 
 def split_macros(text: str) -> tuple[dict[str, Macro], str]:
-    """Return the macros that a text defines, and what is left of it."""
+    """Return the macros that a text defines, and the rest of the text."""
     found: dict[str, Macro] = {}
     text = _COMMENT.sub(" ", text)
     for name, parameters, body in _DEFINE.findall(text):
@@ -52,7 +52,7 @@ def split_macros(text: str) -> tuple[dict[str, Macro], str]:
 def expand(
     tokens: Sequence[str], macros: Macros, hidden: frozenset[str] = frozenset()
 ) -> list[str]:
-    """Return tokens with their macros replaced; `hidden` ones are not.
+    """Return tokens with all macros expanded, except those in `hidden`.
 
     Raises TranslationError for a macro with the wrong number of arguments.
     """
@@ -91,7 +91,7 @@ def _filled(name: str, macro: Macro, given: Sequence[list[str]]) -> list[str]:
 
 
 def _arguments(tokens: Sequence[str], start: int) -> tuple[list[list[str]], int]:
-    """Return the arguments in the parentheses at `start`, and where they end."""
+    """Return the arguments in the parentheses at `start`, and the index after them."""
     found: list[list[str]] = [[]]
     depth = 0
     for i in range(start, len(tokens)):

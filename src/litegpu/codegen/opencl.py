@@ -141,7 +141,7 @@ _SIZES = {
 
 
 def _declare(argument: Argument) -> str:
-    """A buffer becomes two arguments: the whole buffer, and the offset of the value."""
+    """Return two parameters for a buffer: the whole buffer, and the offset of the value in it."""
     return f"{_pointer(argument)}{argument.name}_buffer, const uint {argument.name}_begin"
 
 

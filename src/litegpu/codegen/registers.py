@@ -27,34 +27,34 @@ class Register:
 
     @property
     def zero(self) -> str:
-        """Text of one element that is 0."""
+        """The text of an element 0."""
         return self.literal(0)
 
     @property
     def zeros(self) -> str:
-        """Text of four elements that are 0."""
+        """The text of four elements 0."""
         return self.splat(self.zero)
 
     @property
     def lowest(self) -> str:
-        """Text of the lowest element."""
+        """The text of the lowest element."""
         return "-INFINITY" if self is FLOAT else self.literal(_LOWEST[self.kind])
 
     @property
     def highest(self) -> str:
-        """Text of an element that no other is above."""
+        """The text of the highest element."""
         return "INFINITY" if self is FLOAT else self.literal(-1 - _LOWEST[self.kind])
 
     def splat(self, element: str) -> str:
-        """Text of four copies of an element."""
+        """Return the text of four copies of an element."""
         return self.call("SPLAT4", element)
 
     def call(self, word: str, *arguments: str) -> str:
-        """Text of a word applied to values in such registers."""
+        """Return the text of a word applied to values in registers of this type."""
         return f"{word}{self.ending}({', '.join(arguments)})"
 
     def literal(self, number: float) -> str:
-        """Text of one element; an integer must fit."""
+        """Return the text of an element; an integer must fit the type."""
         if self is FLOAT:
             return literal(number)
         whole = int(number)
@@ -106,7 +106,7 @@ def literal(number: float) -> str:
 
 
 def _int_literal(number: int) -> str:
-    # The languages read sign and number apart, and 2147483648 alone does not fit.
+    # A literal and its sign are separate tokens, and 2147483648 alone is out of range.
     if number == _INT_MIN:
         return f"({_INT_MIN + 1} - 1)"
     return f"({number})" if number < 0 else str(number)

@@ -70,8 +70,8 @@ class Epilogue:
     ) -> str:
         """Statements that finish `value` for channel block `s` at a row, or at (n, y, x).
 
-        `ahead`, with {} for the index, names the variable in which `read` loaded each of the
-        `operands`.
+        `ahead`, with {} for the index, is the name of the variable that holds the operand of that
+        index if it was loaded by `read` before.
         """
         at = self._position_text(row, n, y, x)
         known = enumerate(self.operands) if ahead else ()
@@ -88,14 +88,14 @@ class Epilogue:
         return tuple(dict.fromkeys(ref for ref in found if isinstance(ref, TensorRef)))
 
     def read(self, number: int, s: str, row: str) -> str:
-        """Text that reads that one of the operands for `store`, into its register."""
+        """Return the text that reads operand `number` into a register before `store`."""
         at = self._position_text(row)
         return self.operands[number].read(at, s, self.dst.shape, self.dst.channel_blocks)
 
     def finish(self, s: str, value: str, result: str, row: str, words: Sequence[str] = ()) -> str:
         """Statements that set variable `result`, of type `finished`, to `value` after all ops.
 
-        `words` are names of variables with `byte_operands` that were read before, 4 channels each.
+        `words` are the names of variables that hold `byte_operands` (4 channels each) read before.
         """
         known = zip(self.byte_operands, words, strict=False)
         texts = {ref.name: ref.of_word(word) for ref, word in known}
@@ -103,7 +103,7 @@ class Epilogue:
 
     @property
     def byte_operands(self) -> tuple[TensorRef, ...]:
-        """The operands of `finish` that have one byte for each element of the result."""
+        """The operands of `finish` that have one byte per element of the result."""
         shape = self.dst.shape
         return tuple(ref for ref in self.operands if ref.holds_words and ref.shape == shape)
 
@@ -140,10 +140,10 @@ def apply_epilogue(
     accumulator: Register = FLOAT,
     words: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
-    """Statements that set `result` to ops applied to `value`, block `s` in a value of `shape`.
+    """Return statements that apply ops to `value` and set `result`, for block `s` of a `shape`.
 
-    `value` is of type `accumulator`, `result` of the last op's type. `reach` is the exclusive upper
-    bound of `s`. `words` maps names of operands to the text of their value, if it was read before.
+    `value` has the type `accumulator`, `result` that of the last op. `reach` is the exclusive upper
+    bound of `s`. `words` maps names of operands that were read before to the text of their value.
     """
     registers = [accumulator, *(epilogue_op.register for epilogue_op in ops)]
     alike = len(set(registers)) == 1
@@ -162,13 +162,13 @@ def apply_epilogue(
         running = register
     if alike:
         return lines
-    # If the type changes, the result of each op is a separate variable.
+    # If the type changes, the result of each op gets its own variable.
     statements = (f"const {kind.type} {line}" for kind, line in zip(registers, lines, strict=True))
     return ["{", *statements, f"{result} = {running};", "}"]
 
 
 def _numbers(at: Position, s: str, shape: Shape4) -> str:
-    """Text of the indices of block `s`'s 4 channels in a value, in row-major order."""
+    """Return the text of the indices of block `s`'s 4 channels in a value, in row-major order."""
     _, height, width, channels = shape
     row = at.row or f"((({at.n}) * {height} + ({at.y})) * {width} + ({at.x}))"
     first = f"({row}) * {channels} + ({s}) * 4"
@@ -187,16 +187,16 @@ def render(
     groups: int = 1,
     attributes: LaunchAttributes = PLAIN_LAUNCH,
 ) -> KernelText:
-    """Return the kernel; `inner` are epilogue ops on an operand that the template computes itself.
+    """Return the kernel; `inner` has epilogue ops on an input that the template computes itself.
 
-    The second ones are applied to what that operand is computed from.
+    Its second part is applied to the value from which that input is computed.
 
-    The kernel is for launches of this many work `groups`.
+    The kernel is for launches with this many work `groups`.
 
-    Its name ends in a hash of everything that determines its text. It records the range of those
-    `tensors` that are noted in an argument named RANGE, in their order.
+    Its name ends in a hash of everything that determines its text. It records the range of all
+    `tensors` with `noted`, in their order, in an argument named RANGE.
 
-    Raises jinja2.UndefinedError when a template uses an undefined word.
+    Raises jinja2.UndefinedError if a template uses an undefined word.
     """
 
     def apply_inner(number: int, name: str, s: str, result: str, row: str) -> str:

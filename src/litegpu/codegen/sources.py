@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @cache
 def templates() -> Mapping[str, Traversable]:
-    """Return all templates by name; CUDA-only names start with "cuda/".
+    """Return all templates by name; names of CUDA-only templates start with "cuda/".
 
     A template is in the folder of the code that selects its tiles.
     """
@@ -23,7 +23,7 @@ def templates() -> Mapping[str, Traversable]:
 
 
 def included(*paths: str) -> str:
-    """Return the concatenated texts of some files in `kernels/`."""
+    """Return the concatenated texts of these files in `kernels/`."""
     return "".join(_kernels().joinpath(path).read_text(encoding="utf-8") for path in paths)
 
 

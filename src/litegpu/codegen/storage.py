@@ -149,7 +149,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A kernel's position in its output: coordinate texts, and the row number if it has one."""
+    """A position in a kernel's output: texts of its coordinates, and of its row if known."""
 
     n: str
     y: str
@@ -158,7 +158,7 @@ class Position:
 
     @classmethod
     def of_row(cls, row: str, shape: Shape4) -> Position:
-        """Decode the number of a row of channels in a value of `shape`."""
+        """Return the position of a row of channels, given by its number, in a value of `shape`."""
         n, height, width, _ = shape
         y = f"(({row}) / {width})" if width > 1 else f"({row})"
         image = height * width
@@ -174,9 +174,9 @@ class Position:
 class TensorRef:
     """A bound buffer in a kernel: writes the text of its loads and stores.
 
-    All texts use the dialect's words (`LOAD4_F32` and the like). Missing channels of an `extend`
-    operand read as zero and are not broadcast. If `noted`, the kernel records the range of what it
-    stores here as half.
+    All texts use the dialect's words (`LOAD4_F32` and similar). If `extend`, missing channels of an
+    operand are read as zero instead of being broadcast. If `noted`, the kernel records the range of
+    values that it stores here as half.
     """
 
     name: str
@@ -213,9 +213,9 @@ class TensorRef:
     def _row_offset(
         self, at: Position, scale: int, like: Shape4 | None, inside: bool = True
     ) -> str:
-        """Text of the offset of a row of channels, in units of `scale` elements.
+        """Return the text of the offset of a row of channels, in units of `scale` elements.
 
-        Coordinates that are `inside` are zero along an axis of size 1.
+        If `inside`, coordinates along axes of size 1 are known to be zero.
         """
         storage = self.storage
         terms: list[str] = []
@@ -237,35 +237,35 @@ class TensorRef:
         return " + ".join(terms) or "0"
 
     def index(self, at: Position, part: str, width: int) -> str:
-        """Text of the start of part number `part`, of `width` channels, of a row.
+        """Return the text of the start of part number `part` of a row; parts have `width` channels.
 
         The unit is `width` elements; the storage must be `aligned` to them.
         """
         return _plus(self._row_offset(at, width, None), part)
 
     def origin(self, at: Position, part: str, width: int) -> str:
-        """Text of the start of a window, in the unit of `index`: it may be outside the image."""
+        """Return the text of a window's start (it may be outside), in the unit of `index`."""
         return _plus(self._row_offset(at, width, None, inside=False), part)
 
     def place(self, at: Position, s: str) -> str:
-        """Text of the offset of channel block `s`, in the units of `load`."""
+        """Return the text of the offset of channel block `s`, in the units of `load`."""
         base = self._row_offset(at, 4 if self.storage.vector else 1, None)
         return _plus(base, self._channels_before(s))
 
     def load(self, place: str, s: str) -> str:
-        """Text of channel block `s` at the offset `place`, in a register."""
+        """Return the text of channel block `s` at the offset `place`, in a register."""
         if self.storage.vector:
             return f"LOAD4_{self.kind}({self.name}, {place})"
         return self._gather(place, s)
 
     def _channels_before(self, s: str) -> str:
-        """Text of the distance of channel block `s` from the first, in the units of `place`."""
+        """Return the text of the distance of block `s` from the first, in the units of `place`."""
         return s if self.storage.vector or s == "0" else f"({s}) * 4"
 
     def read(
         self, at: Position, s: str, like: Shape4 | None = None, reach: int | None = None
     ) -> str:
-        """Text of the 4 channels of channel block `s`, in a register.
+        """Return the text of the 4 channels of channel block `s`, in a register.
 
         `like` is the shape to broadcast to. `reach` is the exclusive upper bound of `s`: channel
         blocks beyond the last channel read as zero without accessing memory.
@@ -279,7 +279,7 @@ class TensorRef:
         return text
 
     def _gather(self, start: str, s: str) -> str:
-        """Text of 4 scalar loads from `start`, zero beyond the last channel."""
+        """Return the text of 4 scalar loads from `start`, with zero beyond the last channel."""
         elements, zero = [], self.register.zero
         for k in range(4):
             text = self._load1(_plus(start, str(k)))
@@ -291,13 +291,13 @@ class TensorRef:
         return self.register.call("MAKE4", *elements)
 
     def load_word(self, place: str, s: str) -> str:
-        """Text of channel block `s` at the offset `place`, bytes, as one 32-bit integer."""
+        """Return the text of channel block `s` (bytes) at the offset `place`, as a 32-bit word."""
         if self.storage.vector:
             return f"WORD4_{self.kind}({self.name}, {place})"
         return f"TO_WORD4_{self.kind}({self._gather(place, s)})"
 
     def read_word(self, at: Position, s: str) -> str:
-        """Text of the 4 channels of channel block `s`, bytes, as one 32-bit integer."""
+        """Return the text of channel block `s` (bytes) at a position, as a 32-bit word."""
         return self.load_word(self.place(at, s), s)
 
     @property
@@ -312,15 +312,15 @@ class TensorRef:
         return limits.get(self.storage.dtype) if self.holds_words else None
 
     def of_word(self, word: str) -> str:
-        """Text of the register that `read` returns, from the word that `read_word` returns."""
+        """Return the text that converts a word of `read_word` to the register of `read`."""
         return f"FROM_WORD4_{self.kind}({word})"
 
     def read1(self, at: Position, c: str, like: Shape4 | None = None) -> str:
-        """Text of channel `c`."""
+        """Return the text of channel `c` at a position."""
         return self._load1(_plus(self._row_offset(at, 1, like), c))
 
     def linear1(self, index: str) -> str:
-        """Text of the element at that index, counting channels as if the rows were unpadded."""
+        """Return the text of the element at an index that does not count padding channels."""
         storage = self.storage
         if storage.pitch == storage.channels and storage.contiguous:
             return self._load1(_plus(index, str(storage.offset)))
@@ -332,15 +332,15 @@ class TensorRef:
         return f"{word}_{self.kind}({self.name}, {index})"
 
     def size_to_note(self, value: str, bounded: bool) -> str:
-        """Text of the finite magnitude of a float4 that `note` needs."""
+        """Return the text of the finite magnitude of a float4, as an argument of `note`."""
         return size_to_note(value, bounded, self.storage.elements)
 
     def note(self, size: str) -> str:
-        """Statement that records a finite magnitude of what is rounded and stored here."""
+        """Return a statement that records the finite magnitude of a value stored here as half."""
         return note_size(self.name, size)
 
     def write(self, at: Position, s: str, value: str, bounded: bool = False) -> str:
-        """Statements that store variable `value` as channel block `s`, zeroing padding channels.
+        """Return statements that store variable `value` as channel block `s`; padding becomes zero.
 
         `bounded` values are finite and within the range of half.
         """
@@ -373,9 +373,9 @@ class TensorRef:
 
 
 def _steps(digits: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[int] | None:
-    """Return the steps of digits of `sizes` that enumerate the same elements in the same order.
+    """Return the steps of digits with `sizes` that enumerate the same elements in the same order.
 
-    `digits` are pairs (size, step), the outermost first. None if there are no such steps.
+    `digits` are pairs (size, step), outermost first. None if there are no such steps.
     """
     runs: list[tuple[int, int]] = []
     for size, step in digits:
@@ -397,6 +397,6 @@ def _steps(digits: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[int]
 
 
 def _plus(left: str, right: str) -> str:
-    """Text of a sum; zero terms are omitted."""
+    """Return the text of a sum, without terms that are zero."""
     terms = [term for term in (left, right) if term != "0"]
     return " + ".join(terms) or "0"

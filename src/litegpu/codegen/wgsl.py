@@ -1,7 +1,7 @@
 """WGSL for compute shaders, compiled by wgpu for WebGPU.
 
-The words are those of GLSL. Kernels, and the functions that they call, are translated to WGSL: it
-has neither macros nor `?:`, and converts no type on its own. Each kernel is a separate shader.
+The words are those of GLSL. Kernels and the functions that they call are translated, since WGSL has
+no macros, no `?:` and no implicit conversions. Each kernel is a separate shader.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ITEM_VALUES = {
     "gl_WorkGroupID": "workgroup_id",
     "gl_NumWorkGroups": "num_workgroups",
 }
-"""For each value that tells work items apart, its name in WGSL."""
+"""Maps each built-in index of work items and groups to its name in WGSL."""
 
 _ELEMENTS = {
     ("F32", False): Type("f32"),
@@ -58,15 +58,15 @@ _NATIVE_ELEMENTS = {**_ELEMENTS, ("F16", False): Type("f16"), ("F16", True): Typ
 
 
 class WGSLDialect(Dialect):
-    """WGSL, with or without the language's own halves."""
+    """WGSL, with or without the native f16 type."""
 
     name = "wgsl"
     integers = _DOT + INTEGERS
 
     def __init__(self, halves: bool = True) -> None:
-        """Use the type f16, which the device must support, or pairs of halves in words.
+        """Use the type f16, which the device must support, or words with pairs of halves.
 
-        A single half of a pair cannot be stored.
+        Without f16, a single half of a pair cannot be stored.
         """
         self._elements = _NATIVE_ELEMENTS if halves else _PACKED_ELEMENTS
         self.prelude = _BARRIER + WORDS + (_NATIVE_HALF if halves else PACKED_HALF)
@@ -77,12 +77,12 @@ class WGSLDialect(Dialect):
         return Words(self.prelude + self.integers)
 
     def source(self, kernels: Sequence[KernelText]) -> str:
-        """Return the shader of one kernel, with the words that it needs. See `kernel`."""
+        """Return the shader of one kernel, with the words that it uses; see `kernel`."""
         (text,) = kernels
         return self.kernel(text)
 
     def kernel(self, text: KernelText) -> str:
-        """Return a whole shader. Raises TranslationError for what is not in the dialect."""
+        """Return a complete shader. Raises TranslationError for constructs outside the dialect."""
         with self._lock:  # words are translated when they are needed first
             try:
                 return self._kernel(text)
@@ -124,13 +124,13 @@ class WGSLDialect(Dialect):
     def fixed(self, argument: Argument) -> bool:
         """Whether a buffer is declared read-only.
 
-        One that an argument of a kernel writes must not be read-only for another argument.
+        A buffer that any argument of the kernel writes must not be declared read-only elsewhere.
         """
         return argument.constant
 
 
 def _begin(text: KernelText) -> str:
-    """Return what precedes a kernel's statements: a folded grid may have surplus groups."""
+    """Return the statements before a kernel's body: surplus groups return early."""
     folded = text.attributes.folded
     return "" if folded is None else f"if (GROUP >= {math.prod(folded)}) return;\n"
 

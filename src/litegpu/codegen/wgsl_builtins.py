@@ -1,4 +1,4 @@
-"""The functions of the C-like dialect that WGSL has too, by other names or for other types."""
+"""Built-in functions of the C-like dialect that WGSL has under other names or for other types."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from litegpu.codegen.wgsl_types import (
 )
 
 RUNTIME_BITS = "runtime_bits"
-"""Function that returns its argument, but is no constant: WGSL has no infinite constants."""
+"""A function that returns its argument as a non-constant: WGSL has no infinite constants."""
 
 Builtin = Callable[[str, Sequence[Value]], Value]
 
@@ -34,13 +34,13 @@ def _call(name: str, values: Sequence[Value], result: Type) -> Value:
 
 
 def _alike(name: str, values: Sequence[Value]) -> Value:
-    """All arguments and the result have one type."""
+    """Return a call whose arguments and result all have one type."""
     joint = Type(joint_kind(*values), joint_size(*values))
     return _call(name, [convert(value, joint) for value in values], joint)
 
 
 def _real(name: str, values: Sequence[Value]) -> Value:
-    """The same, of floats."""
+    """Return a call whose arguments and result are floats of one size."""
     kind = joint_kind(*values)
     joint = Type(kind if kind == "f16" else "f32", joint_size(*values))
     return _call(name, [convert(value, joint) for value in values], joint)
@@ -130,13 +130,13 @@ BUILTINS: dict[str, tuple[str, Builtin]] = {
     "dot4I8Packed": ("", _of("dot4I8Packed", INT, UINT, UINT)),
     "workgroupBarrier": ("", _of("workgroupBarrier", VOID)),
 }
-"""For each function, its name in WGSL and what makes a call of it."""
+"""For each function: its name in WGSL, and the function that creates a call of it."""
 
 
 def builtin(name: str, values: Sequence[Value]) -> Value | None:
-    """Return a call of a function of the language, None for another function.
+    """Return a call of a built-in function; None if there is no such function.
 
-    Raises TranslationError for arguments that it does not take.
+    Raises TranslationError for invalid arguments.
     """
     found = BUILTINS.get(name)
     if found is None:
@@ -148,7 +148,7 @@ def builtin(name: str, values: Sequence[Value]) -> Value | None:
 
 
 def construct(result: Type, values: Sequence[Value]) -> Value:
-    """Return a value of a type made of others: a scalar for all elements, or all elements."""
+    """Return a constructed value: from a scalar for all elements, or from all elements."""
     if len(values) == 1:
         (value,) = values
         if value.type == result:

@@ -1,4 +1,4 @@
-"""Translates expressions of the C-like dialect to WGSL, which converts no type on its own."""
+"""Translates expressions of the C-like dialect to WGSL, which has no implicit conversions."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from litegpu.codegen.wgsl_types import (
 
 
 class Signature(NamedTuple):
-    """Types of a function."""
+    """The parameter and result types of a function."""
 
     result: Type
     parameters: tuple[Type, ...]
 
 
 class Symbols(NamedTuple):
-    """What texts may use in addition to their own variables."""
+    """The names that texts may use in addition to their own variables."""
 
     variables: Mapping[str, Value]
     functions: Mapping[str, Signature]
@@ -45,15 +45,15 @@ _LEVELS = (
 )
 _PRECEDENCE = {name: level for level, names in enumerate(_LEVELS, 1) for name in names}
 _END = ("",) * 4
-"""What follows the last token: as many empty ones as are looked at in one place."""
+"""Empty tokens after the last one, as many as the parser looks ahead."""
 _LOGICAL, _COMPARED, _SHIFTS, _BITS = {"||", "&&"}, 6, {"<<", ">>"}, {"|", "^", "&"}
 
 
 class Expressions:
-    """Reads expressions from tokens. What must be done before one becomes `lines`."""
+    """Parses expressions from tokens; statements that must precede an expression go to `lines`."""
 
     def __init__(self, tokens: Sequence[str], symbols: Symbols) -> None:
-        """Begin with the first token."""
+        """Start at the first token."""
         self.tokens = [*tokens, *_END]
         self.at = 0
         self.symbols = symbols
@@ -61,39 +61,39 @@ class Expressions:
         self.lines: list[str] = []
         """Statements."""
         self.called: set[str] = set()
-        """Functions of `symbols` that were called."""
+        """The functions of `symbols` that were called."""
         self._temporaries = 0
 
     # Tokens
 
     def take(self) -> str:
-        """Return the next token, and go on."""
+        """Return the next token and advance."""
         token = self.tokens[self.at]
         self.at += bool(token)
         return token
 
     def accept(self, token: str) -> bool:
-        """Return whether the next token is that one, and go on if so."""
+        """Return whether the next token is `token`; advance if it is."""
         if self.tokens[self.at] == token:
             self.at += 1
             return True
         return False
 
     def expect(self, token: str) -> None:
-        """Go on after a token. Raises TranslationError if it is another one."""
+        """Advance past `token`. Raises TranslationError if the next token is another one."""
         if not self.accept(token):
             near = " ".join(self.tokens[max(self.at - 4, 0) : self.at + 4])
             raise TranslationError(f"Expected '{token}' near '{near}'.")
 
-    # Statements that come before an expression
+    # Statements that precede an expression
 
     def aside(self) -> list[str]:
-        """Write to new lines, and return the present ones."""
+        """Start a new list of lines, and return the current one."""
         lines, self.lines = self.lines, []
         return lines
 
     def back(self, lines: list[str]) -> list[str]:
-        """Write to earlier lines again, and return those written since."""
+        """Continue an earlier list of lines, and return the lines written since."""
         found, self.lines = self.lines, lines
         return found
 
@@ -146,7 +146,7 @@ class Expressions:
                 left = self._joined(left, name, self._binary(level + 1))
 
     def _logical(self, left: Value, name: str, level: int) -> Value:
-        """The right side counts, and is done, only where the left one does not decide."""
+        """Return a logical operation; the right side is evaluated only if necessary."""
         before = self.aside()
         right = convert(self._binary(level + 1), BOOL)
         lines = self.back(before)
@@ -268,7 +268,7 @@ def _struct(kind: Type, members: Mapping[str, Type], values: Sequence[Value]) ->
 
 
 def _shifted(left: Value, right: Value) -> Value | None:
-    """Return a literal shifted by another one: constants of WGSL must not lose bits."""
+    """Return a literal shifted by a literal, computed here: WGSL constants must not lose bits."""
     if not (left.text[:-1].isdigit() and right.text[:-1].isdigit()):
         return None
     number = int(left.text[:-1]) << (int(right.text[:-1]) & 31) & 0xFFFFFFFF

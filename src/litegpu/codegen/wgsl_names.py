@@ -1,4 +1,4 @@
-"""Names that WGSL reserves, or that its types and functions have."""
+"""Names that are reserved in WGSL, or used by its types and functions."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ _RESERVED = frozenset(_WORDS.split())
 
 
 def renamed(name: str) -> str:
-    """Return a name, changed if it is reserved."""
+    """Return a name, modified if it is reserved."""
     return f"{name}_" if name in _RESERVED or name.startswith("__") else name

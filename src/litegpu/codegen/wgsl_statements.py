@@ -21,10 +21,10 @@ _STEPS = frozenset(("++", "--"))
 
 
 class Statements(Expressions):
-    """Writes the statements of one function to `lines`."""
+    """Translates the statements of one function and writes them to `lines`."""
 
     def __init__(self, tokens: Sequence[str], symbols: Symbols, result: Type = VOID) -> None:
-        """Begin with the first token in the braces of a function of some result."""
+        """Start at the first token inside the braces of a function with this result type."""
         super().__init__(tokens, symbols)
         self._result = result
 
@@ -35,7 +35,7 @@ class Statements(Expressions):
         return "\n".join(_indented(self.lines))
 
     def parameter(self, name: str, kind: Type) -> str:
-        """Declare a parameter, and return its name in the function's head: none can be changed."""
+        """Declare a parameter; return its name in the function's head, where it is immutable."""
         text = renamed(name)
         self.scope[name] = Value(text, kind)
         if not self._is_assigned(name):
@@ -87,7 +87,7 @@ class Statements(Expressions):
         self.scope = self.scope.parents
 
     def _inside(self) -> None:
-        """Write a statement, which the braces around it have been written for."""
+        """Translate a statement whose enclosing braces are already written."""
         self._enter()
         if self.accept("{"):
             while not self.accept("}"):
@@ -133,7 +133,7 @@ class Statements(Expressions):
         self.lines.append("}")
 
     def _loop(self, steps: list[str] | None) -> None:
-        """Write a loop; those with a step, which are read after the condition, get None."""
+        """Write a loop; `steps` is None if the step must still be read, after the condition."""
         tests: list[str] = []
         if self.tokens[self.at] != ";":
             before = self.aside()
@@ -166,7 +166,7 @@ class Statements(Expressions):
         self.lines.append(f"return {value.text};")
 
     def _simple(self) -> None:
-        """Write a declaration, an assignment or a call."""
+        """Translate a declaration, an assignment or a call."""
         fixed = self.accept("const")
         token, following = self.tokens[self.at], self.tokens[self.at + 1]
         kind = self.symbols.types.get(token)
@@ -192,7 +192,7 @@ class Statements(Expressions):
             kind = Type(kind.kind, kind.size, int(length))
         if self.accept("="):
             value = convert(self._initial(kind), kind)
-            # Elements of an array are found by an index only in a variable.
+            # WGSL can index an array dynamically only if it is in a variable.
             begin = f"var {text}: {type_text(kind)}"
             begin = f"let {text}" if fixed and kind.length is None else begin
             self.lines.append(f"{begin} = {value.text};")
@@ -201,7 +201,7 @@ class Statements(Expressions):
         self.scope[name] = Value(text, kind)
 
     def _initial(self, kind: Type) -> Value:
-        """Return the next expression, or the elements of an array."""
+        """Return the initial value: an expression, or the elements of an array."""
         if kind.length is None or not self.accept("{"):
             return self.expression()
         values = [convert(self.expression(), kind.element)]

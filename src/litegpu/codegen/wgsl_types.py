@@ -1,4 +1,4 @@
-"""Types and values of WGSL, and the conversions that C-like languages do on their own."""
+"""Types and values of WGSL, and the implicit conversions of C-like languages."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 from litegpu.codegen.macros import TranslationError
 
 _SCALARS = {"bool": 0, "i32": 1, "u32": 2, "f16": 3, "f32": 4}
-"""Element types: a value of one is converted to one further on."""
+"""Element types in the order of implicit conversion: each converts to the later ones."""
 
 
 class Type(NamedTuple):
     """A scalar (`size` 1), a vector, a struct (`size` 0), or an array of them.
 
-    `length` is the number of elements of an array, -1 for one of any length.
+    `length` is the number of elements of an array; -1 for an array of unknown length.
     """
 
     kind: str
@@ -23,7 +23,7 @@ class Type(NamedTuple):
 
     @property
     def element(self) -> Type:
-        """The type of what an index finds."""
+        """The type of an indexed element."""
         if self.length is not None:
             return Type(self.kind, self.size)
         if self.size < 2:
@@ -42,14 +42,14 @@ TYPES = {
         for size in (2, 3, 4)
     },
 }
-"""Types by their names in kernels."""
+"""Types by their names in kernel texts."""
 
 
 class Value(NamedTuple):
-    """An expression. `whole` ones need no parentheses; `lasting` ones should not be done in vain.
+    """An expression; `whole` ones need no parentheses, `lasting` ones are evaluated only if needed.
 
-    What lasts reads memory by an index, which may only be valid under a condition, or calls a
-    function.
+    A `lasting` expression calls a function, or reads memory at an index that may be valid only
+    under a condition.
     """
 
     text: str
@@ -59,7 +59,7 @@ class Value(NamedTuple):
 
     @property
     def operand(self) -> str:
-        """The text in a larger expression."""
+        """The text as an operand of a larger expression."""
         return self.text if self.whole else f"({self.text})"
 
 
@@ -73,7 +73,7 @@ def type_text(each: Type) -> str:
 
 
 def convert(value: Value, target: Type) -> Value:
-    """Return a value of another element type, or a scalar as a vector of equal elements.
+    """Return a value converted to another element type; a scalar becomes a vector if necessary.
 
     Raises TranslationError if it cannot be converted.
     """
@@ -96,7 +96,7 @@ def convert(value: Value, target: Type) -> Value:
 
 
 def _literal(text: str, kind: str) -> str:
-    """Return the text of an integer literal in another type, or ""."""
+    """Return the text of an integer literal in another type; "" if it is not one."""
     if not text[:-1].isdigit() or text[-1] not in "iu":
         return ""
     endings = {"u32": "u", "f32": "f", "f16": "h", "i32": "i"}
@@ -104,7 +104,7 @@ def _literal(text: str, kind: str) -> str:
 
 
 def joint_kind(*values: Value) -> str:
-    """Return the element type that values of several are converted to."""
+    """Return the element type to which all values are implicitly converted."""
     kinds = {value.type.kind for value in values}
     if len(kinds) == 1:
         return kinds.pop()
@@ -115,5 +115,5 @@ def joint_kind(*values: Value) -> str:
 
 
 def joint_size(*values: Value) -> int:
-    """Return the number of elements that the results of values have."""
+    """Return the number of elements of an operation's result."""
     return max(value.type.size for value in values)

@@ -1,4 +1,4 @@
-"""The words of a dialect that is translated to WGSL."""
+"""The words of a dialect, translated to WGSL on demand."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ fn {RUNTIME_BITS}(bits: u32) -> u32 {{
 
 
 class Words:
-    """Macros, structs and functions; a function is translated when it is needed first."""
+    """Macros, structs and functions of a prelude; functions are translated when first used."""
 
     def __init__(self, text: str) -> None:
-        """Take a prelude, whose functions and structs begin lines."""
+        """Parse a prelude; its functions and structs must start at the beginning of lines."""
         self.macros, text = split_macros(text)
         structs: dict[str, dict[str, Type]] = {}
         for name, members in _STRUCT.findall(text):
@@ -36,9 +36,9 @@ class Words:
         types = {**TYPES, **{name: Type(name, 0) for name in structs}}
         functions: dict[str, Signature] = {}
         self.symbols = Symbols({}, functions, structs, types)
-        """What kernels may use in addition to their own variables."""
+        """Names that kernels may use in addition to their own variables."""
         self._bodies: dict[str, tuple[list[str], str]] = {}
-        """For each function, the names of its parameters, and its statements."""
+        """For each function: the names of its parameters, and its statements."""
         for found in _FUNCTION.finditer(text):
             result, name, parameters = found.groups()
             pairs = [each.split() for each in parameters.split(",")]
@@ -49,21 +49,21 @@ class Words:
         self._translated: dict[str, tuple[str, frozenset[str]]] = {}
 
     def type_of(self, name: str) -> Type:
-        """Return the type of a name, which may be a macro."""
+        """Return the type with a name, which may be a macro."""
         macro = self.macros.get(name)
         return self.symbols.types[macro.body[0] if macro is not None else name]
 
     def statements(
         self, text: str, macros: dict[str, Macro], variables: dict[str, Value]
     ) -> Statements:
-        """Return what translates a kernel that has further macros and variables."""
+        """Return the translator of a kernel with additional macros and variables."""
         tokens = expand(tokens_of(text), {**self.macros, **macros})
         return Statements(tokens, self.symbols._replace(variables=variables))
 
     def definitions(self, called: Iterable[str], text: str) -> list[str]:
-        """Return the functions that a kernel calls, and structs and functions that they need.
+        """Return the functions that a kernel calls, with the structs and functions that they use.
 
-        `text` is the rest of the kernel.
+        `text` is the rest of the kernel, in which structs may be used.
         """
         found: dict[str, str] = {}
         missing = sorted(called)
@@ -83,7 +83,7 @@ class Words:
         return texts
 
     def _function(self, name: str) -> tuple[str, frozenset[str]]:
-        """Return a function in WGSL, and the names of those that it calls."""
+        """Return a function in WGSL, and the names of the functions that it calls."""
         if name not in self._translated:
             signature = self.symbols.functions[name]
             names, body = self._bodies[name]
@@ -101,7 +101,7 @@ class Words:
 
 
 def _closing(text: str, start: int) -> int:
-    """Return where the brace is that closes the one before `start`."""
+    """Return the index of the brace that closes the one before `start`."""
     depth = 1
     for found in _BRACE.finditer(text, start):
         depth += 1 if found[0] == "{" else -1
