@@ -42,7 +42,7 @@ class AddN(Op):
         running, rest = node.inputs[0], node.inputs[1:]
         while rest or not nodes:
             chunk, rest = rest[:_MOST], rest[_MOST:]
-            # Only the first epilogue op gets the original running value.
+            # Only the first epilogue op reads the original running value.
             first = (SELF,) if chunk[:1] == (running,) else chunk[:1]
             epilogue = tuple(EpilogueOp(function, (v,)) for v in (*first, *chunk[1:]))
             target = new_value(shape) if rest else node.outputs[0]

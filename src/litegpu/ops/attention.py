@@ -22,10 +22,10 @@ ATTENTION = "ATTENTION"
 class AttentionAttributes:
     """The epilogue of the scores of a product [products, rows, keys], and the layout of the values.
 
-    `scores` is their shape, as [N, H, W, C] of `middle`, the value that is never stored. Operands
-    of `epilogue`, which is applied before the factor `beta`, are indices of the node's inputs.
-    `across` has a flag for queries, keys, values and the result: heads are in the channels of
-    tokens, as [batch, tokens, heads, depth], not before them.
+    `scores` is the shape of the scores `middle`, which are never stored, as [N, H, W, C]. The
+    operands of `epilogue`, which is applied before the factor `beta`, are indices of the node's
+    inputs. `across` has a flag for queries, keys, values and the result: whether heads are in the
+    channels of tokens, as [batch, tokens, heads, depth], instead of before the tokens.
     """
 
     scores: Shape4
@@ -70,11 +70,11 @@ class AttentionSpec:
 
     @property
     def depths(self) -> tuple[int, int]:
-        """Channels of a query or a key, and of a value."""
+        """Channels per query or key, and per value."""
         return self.values[0].channels, self.values[2].channels
 
     def words(self, tiles: int) -> dict[str, Any]:
-        """Return the common template variables, and the tiles of a product's rows."""
+        """Return the common template variables; `tiles` is the number of tiles per product."""
         return {
             "tiles": tiles,
             "products": self.products,
@@ -91,7 +91,7 @@ class AttentionSpec:
 
 @register
 class Attention(InternalOp):
-    """Weighted means of values, by the softmax of scores that are never stored."""
+    """Means of values weighted by a softmax of scores, which are never stored."""
 
     name = ATTENTION
     traits = Trait.SUMS_PRODUCTS

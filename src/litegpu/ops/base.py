@@ -32,17 +32,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Parts of a value: a range per dimension for each output, which may lack those of size 1."""
+    """Slices of a value: for each output a range per axis; outputs may lack axes of size 1."""
 
     source: int
     ranges: tuple[Sequence[range], ...]
 
 
 class NewValue(Protocol):
-    """Creates an intermediate value, or a constant if there are data, and returns its id.
+    """Creates an intermediate value, or a constant if there is `data`, and returns its id.
 
-    Without a `dtype` it has the type of the node's first result, or of the data. A `precise` value
-    is never stored as half.
+    Without a `dtype`, the value has the type of the node's first result, or of the data. A
+    `precise` value is never stored as half.
     """
 
     def __call__(
@@ -56,17 +56,17 @@ class NewValue(Protocol):
 
 
 COPY = "COPY"
-"""The op of a node that only has an epilogue (or slices and pads): see ops/copy.py."""
+"""The op name of a node that only has an epilogue (or slices and pads): see ops/copy.py."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRequest:
     """A kernel launch that an op requests.
 
-    `grid` is in work items (rounded up to `local` by the engine, which also chooses `local` if
-    there is none). `reads` and `output` are value ids by the template's names; `parts` is a list of
-    inputs that the template loops over. `constants` are packed arrays, read 4 elements at a time.
-    `work` is the minimum number of operations.
+    `grid` is in work items; the engine rounds it up to `local`, which it also selects if there is
+    none. `reads` and `output` map the template's names to value ids; `parts` is a list of inputs
+    that the template loops over. `constants` are packed arrays, read 4 elements at a time. `work`
+    is the minimum number of operations.
     """
 
     template: str
@@ -75,26 +75,26 @@ class KernelRequest:
     local: tuple[int, int, int] | None = None
     reads: Mapping[str, int] = field(default_factory=dict)
     writes: Mapping[str, int] = field(default_factory=dict)
-    """Further outputs of the kernel, by the template's names."""
+    """Further outputs of the kernel: value ids by the template's names."""
     parts: tuple[int, ...] = ()
     constants: Mapping[str, npt.NDArray[Any] | LazyArray] = field(default_factory=dict)
     variables: Mapping[str, Any] = field(default_factory=dict)
     shared: tuple[tuple[str, str, int], ...] = ()
     attributes: LaunchAttributes = PLAIN_LAUNCH
     destination: Storage | None = None
-    """The storage of the output, if it is a part of `output` (of a concatenation, for example)."""
+    """The storage of the output, if it is only a part of `output` (of a concatenation)."""
     inner_epilogue: tuple[EpilogueOp, ...] = ()
     """Epilogue ops that the template applies to an operand it computes itself, by calling `inner`.
     """
     innermost_epilogue: tuple[EpilogueOp, ...] = ()
-    """The same for what that operand is computed from, by calling `innermost`."""
+    """The same for the value from which that operand is computed, by calling `innermost`."""
     work: Operations = field(default_factory=dict)
     needed: Mapping[str, int] = field(default_factory=dict)
-    """Number of elements needed of a value in `reads`, if these may be fewer than all."""
+    """Number of elements that are read of a value in `reads`, if not all."""
     written: int | None = None
-    """Number of elements written of the output, if these are fewer than all."""
+    """Number of elements that are written of the output, if not all."""
     products: int = 1
-    """Number of products on matrix units per product of values, if these are split into parts."""
+    """Number of matrix-unit products per product of values; above 1 if values are split."""
     accumulator: Register = FLOAT
     """The register type of the template's result."""
 
@@ -129,7 +129,7 @@ class Target(Protocol):
 
     @property
     def parallel_items(self) -> int:
-        """Number of work items that keeps the device busy."""
+        """Number of work items that is sufficient to keep the device busy."""
         ...
 
     @property
@@ -146,12 +146,12 @@ class Target(Protocol):
         ...
 
     def failure(self, implementation: str, spec: Any, *, general: bool) -> str:
-        """Return why an implementation must not compute a spec on this device any more, or ""."""
+        """Return why an implementation is excluded for a spec after a failure, or ""."""
         ...
 
 
 class SpecContext(Protocol):
-    """The interface with which an op specifies a node."""
+    """The interface through which an op describes a node by specs."""
 
     @property
     def target(self) -> Target: ...
@@ -168,7 +168,7 @@ class Lowerable(Protocol):
 
 
 class LowerContext(SpecContext, Protocol):
-    """The interface with which an op selects its kernels."""
+    """The interface through which an op selects its kernels."""
 
     def plans(self, node: Node) -> Sequence[Lowerable]:
         """Return the plan selected for each of the node's specs."""
@@ -187,8 +187,8 @@ class LowerContext(SpecContext, Protocol):
 class Values:
     """The supported values of an attribute; with others, a node stays on the CPU.
 
-    `allowed` lists them, or all from `least` on are supported. Restrictions that depend on the
-    node's operands are described by `about`. Without any of these, all values are supported.
+    `allowed` lists them; with `least`, all numbers from there on are supported. `about` describes
+    restrictions that depend on the node's operands. Without any of these, all values are supported.
     """
 
     allowed: tuple[Any, ...] = ()
@@ -211,7 +211,7 @@ def one_of(*allowed: Any, wrong: tuple[Any, ...] = ()) -> Values:
 
 
 class Exact(ABC):
-    """How quantized nodes of an operation are computed, bit-exact with the CPU."""
+    """The bit-exact implementation of an operation's quantized nodes."""
 
     @abstractmethod
     def check(self, graph: Graph, node: Node) -> str:
@@ -227,7 +227,7 @@ class Op(OpFacts, ABC):
 
     max_version: ClassVar[int]
     internal: ClassVar[bool] = False
-    """Whether only litegpu creates such nodes, and no model contains one."""
+    """Whether only litegpu creates such nodes, so that no model file contains one."""
 
     takes: ClassVar[tuple[Types, ...]] = (FLOATS,)
     """The supported types of each computed input; the last entry is that of all further inputs."""
@@ -247,7 +247,7 @@ class Op(OpFacts, ABC):
         """Return the output shapes of a checked node, which follow from its input shapes."""
 
     def cuts(self, graph: Graph, node: Node) -> Cuts | None:
-        """Return what the outputs of a checked node are parts of; None for all other operations."""
+        """Return the slices that the outputs of a checked node are; None for other operations."""
         return None
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
@@ -257,17 +257,17 @@ class Op(OpFacts, ABC):
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[Any]:
         """Return the specs of a normalized node, if there are several ways to compute it.
 
-        Implementations are registered for kinds of specs. Without any spec, `lower` is the only
-        way.
+        Implementations are registered by the type of spec. If there are no specs, `lower` is the
+        only way.
         """
         return ()
 
     def input_storages(
         self, node: Node, result: Storage, shapes: Sequence[Shape4]
     ) -> Sequence[Storage] | None:
-        """Return the storages of inputs within the result, if the node then needs no kernel.
+        """Return the storages of inputs within the result for which the node needs no kernel.
 
-        None if a kernel is needed anyway: see Trait.HOLDS_INPUTS.
+        None if the node needs a kernel anyway: see Trait.HOLDS_INPUTS.
         """
         return None
 
@@ -289,7 +289,7 @@ class Op(OpFacts, ABC):
 
 
 class InternalOp(Op):
-    """An op whose nodes only other ops and passes create, with everything known about them."""
+    """An op whose nodes are created only by other ops and passes, with all shapes known."""
 
     max_version = 1
     internal = True
@@ -318,7 +318,7 @@ def add(op: OpFacts) -> None:
 
 
 _FAMILIES = ("elementwise", "pool_2d", "reduce", "pad", "depth_to_space")
-"""Modules of several operations that most models use; others have the name of their operation."""
+"""Modules with several common operations; other modules have the name of their operation."""
 
 
 _PACKAGE = __name__.rpartition(".")[0]
@@ -339,7 +339,7 @@ def _import_ops() -> None:
 
 @cache
 def _import_op(name: str) -> None:
-    """Import the module that registers an operation; all of them if none is known to do so."""
+    """Import the module that registers an operation; all modules if it is unknown."""
     for module in (name.lower(), *_FAMILIES):
         if module in _modules():
             import_module(f"{_PACKAGE}.{module}")
@@ -357,14 +357,14 @@ def facts_of(name: str) -> OpFacts:
 
 
 def registered(name: str) -> OpFacts | None:
-    """Return what litegpu or users registered under a name; does not import plug-ins."""
+    """Return the facts registered under a name, without importing plug-ins."""
     if name not in _REGISTRY:
         _import_op(name)
     return _REGISTRY.get(name)
 
 
 def has(node: Node, traits: Trait) -> bool:
-    """Return whether the operation of a node has all of some traits."""
+    """Return whether the operation of a node has all the given traits."""
     return traits in facts_of(node.op).traits
 
 

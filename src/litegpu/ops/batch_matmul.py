@@ -1,4 +1,4 @@
-"""BATCH_MATMUL: matrix products, one for each place in the leading dimensions."""
+"""BATCH_MATMUL: matrix products, one for each index of the leading dimensions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from litegpu.ops.exact.hybrid import OrHybrid
 from litegpu.ops.exact.hybrid_matmul import HybridBatchMatmul
 
 _BATCH_DIMS = 3
-"""Dimensions before those of the matrices: at most 5 in all."""
+"""Maximum number of batch dimensions: tensors have at most 5 dimensions."""
 
 
 @register
@@ -90,12 +90,12 @@ class BatchMatmul(Op):
 
 
 def _is_of_integers(graph: Graph, node: Node) -> bool:
-    """Whether the first matrix is of integers that need no scale."""
+    """Whether the first matrix has integers without a scale."""
     return bool(node.inputs) and graph.values[node.inputs[0]].dtype is DType.INT8
 
 
 def _check_result(graph: Graph, node: Node) -> str:
-    """Require floats of floats: the CPU writes them into whatever the file says."""
+    """Require a float result of float operands: the CPU writes floats in any case."""
     result = graph.values[node.outputs[0]]
     if result.dtype is DType.FLOAT32:
         return ""
@@ -112,7 +112,7 @@ def _attributes(graph: Graph, node: Node) -> MatmulAttributes:
 
 
 def _dense(right: Value, transposed: bool) -> Weights:
-    """Return the one matrix that all rows are multiplied with as weights [O, 1, 1, I]."""
+    """Return the single right matrix of all rows as weights [O, 1, 1, I]."""
     matrix = as_float32(right).reshape(right.shape[-2:])
     array = matrix if transposed else np.ascontiguousarray(matrix.T)
     outputs, inputs = array.shape
@@ -138,7 +138,7 @@ def _transposed(node: Node) -> tuple[bool, bool]:
 
 
 def _batches(graph: Graph, node: Node) -> tuple[Shape, Shape]:
-    """Return the dimensions of both operands before those of the matrices."""
+    """Return the batch dimensions of both operands."""
     first, second = (graph.values[v].shape[:-2] for v in node.inputs)
     return first, second
 

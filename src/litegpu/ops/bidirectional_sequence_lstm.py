@@ -1,4 +1,4 @@
-"""BIDIRECTIONAL_SEQUENCE_LSTM: two LSTMs over a sequence, one of them from its end."""
+"""BIDIRECTIONAL_SEQUENCE_LSTM: two LSTMs over a sequence, forward and backward."""
 
 from __future__ import annotations
 

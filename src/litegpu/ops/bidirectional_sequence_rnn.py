@@ -1,4 +1,4 @@
-"""BIDIRECTIONAL_SEQUENCE_RNN: two RNNs over a sequence, one of them from its end."""
+"""BIDIRECTIONAL_SEQUENCE_RNN: two RNNs over a sequence, forward and backward."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BidirectionalRnn(Bidirectional):
 
 
 def _backward_data(node: Node) -> int:
-    """Return which input runs backward: the CPU takes the auxiliary one where time comes first."""
+    """Return the input of the backward RNN: on the CPU, the auxiliary one if time comes first."""
     return _AUXILIARY if node.params["time_major"] else 0
 
 

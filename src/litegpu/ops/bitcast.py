@@ -28,7 +28,7 @@ from litegpu.ops.reshape import reshape_node
 
 _BITS = "BITS"
 _GIVEN = Types(frozenset({*MOVED.dtypes, DType.COMPLEX64}))
-# The CPU leaves bytes in a bool that are neither 0 nor 1.
+# For bool results, the CPU keeps bytes that are neither 0 nor 1.
 _RESULTS = Types(_GIVEN.dtypes - {DType.BOOL})
 _AS_BITS = {
     DType.FLOAT32: "FLOAT_BITS(%s)",
@@ -40,7 +40,7 @@ _OF_BITS = {DType.FLOAT32: "BITS_FLOAT(%s)", DType.FLOAT16: "BITS_HALF(%s)"}
 
 @register
 class Bitcast(Op):
-    """The same bytes as elements of another type: larger ones take a dimension, smaller add one."""
+    """Reinterprets bytes as another type; a larger one removes an axis, a smaller one adds one."""
 
     name = "BITCAST"
     max_version = 1
@@ -86,7 +86,7 @@ def _check_sizes(graph: Graph, node: Node) -> str:
 
 @register
 class Bits(InternalOp):
-    """Elements made of the bits of others; only BITCAST makes it."""
+    """Elements with the bits of other elements; created only by BITCAST."""
 
     name = _BITS
     traits = Trait.READS_BITS

@@ -1,4 +1,4 @@
-"""BLOCKWISE_PRODUCT: rows of bytes times weights of 4 bits with a scale for each block."""
+"""BLOCKWISE_PRODUCT: rows of int8 times 4-bit weights with a scale for each block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.ops.common.units import Unit
 
 BLOCKWISE_PRODUCT = "BLOCKWISE_PRODUCT"
 INPUTS = 8
-"""Weights in a word; blocks have whole words."""
+"""Number of weights per 32-bit word; blocks consist of whole words."""
 _HIGH_BITS = 0xF0F0F0F0 - (1 << 32)
 """The high 4 bits of each byte of a word."""
 
@@ -34,9 +34,9 @@ class BlockwiseProductAttributes:
 
 @register
 class BlockwiseProduct(InternalOp):
-    """The sum of each block is an integer; sums become floats and are added in order.
+    """A product of rows and blockwise weights: integer sums per block, scaled to float and added.
 
-    Inputs are stored bytes [..., I], and the scales and zero points of their rows [..., 1].
+    The inputs are int8 rows [..., I], and the scales and zero points of the rows [..., 1].
     """
 
     name = BLOCKWISE_PRODUCT
@@ -70,7 +70,7 @@ class BlockwiseProduct(InternalOp):
 
 
 def _packed(weights: Value) -> npt.NDArray[np.int32]:
-    """Arrange [O, I] as words [I / 8, O]: 4 inputs in the low bits of the bytes, 4 in the high."""
+    """Arrange [O, I] as words [I / 8, O]: 4 inputs in the low nibbles of bytes, 4 in the high."""
     outputs, depth = weights.shape
     padded = np.zeros((round_up(outputs, 4), depth // INPUTS, 2, INPUTS // 2), np.uint8)
     padded[:outputs] = np.asarray(weights.data).astype(np.uint8).reshape(outputs, *padded.shape[1:])
@@ -80,7 +80,7 @@ def _packed(weights: Value) -> npt.NDArray[np.int32]:
 
 
 def _totals(weights: Value) -> npt.NDArray[np.float32]:
-    """Return what each row of weights adds up to, rounded after each block."""
+    """Return the sum of each row of real weights, rounded to float32 after each block."""
     assert weights.blockwise is not None
     outputs, _ = weights.shape
     blocks = np.asarray(weights.data).reshape(outputs, -1, weights.blockwise.size)

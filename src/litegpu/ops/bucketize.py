@@ -1,4 +1,4 @@
-"""BUCKETIZE: how many boundaries each number is not below."""
+"""BUCKETIZE: the index of each number's bucket, the number of boundaries that do not exceed it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_BOUNDARIES = 1 << 12
 
 @register
 class Bucketize(Op):
-    """The number of the bucket between sorted boundaries that each number is in."""
+    """The index of the bucket, between ascending boundaries, that contains each number."""
 
     name = "BUCKETIZE"
     max_version = 1

@@ -1,6 +1,6 @@
-"""CHANNEL_MAPS: channels that are looked up in one value, each by a separate map, and mixed.
+"""CHANNEL_MAPS: gathers channels from one value, each by its own index map, and mixes them.
 
-The internal op of pictures with separate color planes, such as Y and the smaller U and V.
+An internal op for images with separate color planes, such as Y with smaller U and V.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _COORDINATES = ("n", "y", "x")
 
 @dataclass(frozen=True, slots=True)
 class ChannelMap:
-    """A channel of the result: the position of its image in one of the input's channels.
+    """A channel of the result: a channel of the input, and the positions of its pixels there.
 
-    `image` are the lookups of the input's N, H and W, along axes of the result.
+    `image` has the lookups of the input's N, H and W, as functions of the result's axes.
     """
 
     image: tuple[Lookup, Lookup, Lookup]
     channel: int
 
     def texts(self) -> list[str] | None:
-        """Texts of n, y, x and c of the input; None for a lookup without one."""
+        """Return the texts of n, y, x and c of the input; None if a lookup has no such text."""
         found = [
             each.text(_COORDINATES[each.axis] if each.axis is not None else "0")
             for each in self.image
@@ -42,10 +42,10 @@ class ChannelMap:
 
 @dataclass(frozen=True, slots=True)
 class ChannelMapsAttributes:
-    """One map for each channel that is looked up.
+    """One map for each gathered channel, and optionally a matrix that mixes them.
 
-    With `matrix` the result has a channel for each of its rows: factors of the looked-up channels,
-    as floats, and last the offset of their sum.
+    With `matrix`, the result has a channel for each row: factors of the gathered channels (as
+    floats), then an offset.
     """
 
     maps: tuple[ChannelMap, ...]
@@ -54,7 +54,7 @@ class ChannelMapsAttributes:
 
 @register
 class ChannelMaps(InternalOp):
-    """Up to four channels, read one by one; created by passes, never by models."""
+    """Gathers up to four channels element by element; created by passes, never by models."""
 
     name = CHANNEL_MAPS
 

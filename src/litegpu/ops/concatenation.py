@@ -111,7 +111,7 @@ class Concatenation(Op):
 def joined_nodes(
     graph: Graph, node: Node, shapes: Sequence[Shape], axis: int, new_value: NewValue
 ) -> Sequence[Node]:
-    """Return the nodes that join the inputs, seen as these shapes, along `axis`."""
+    """Return the nodes that join the inputs, reshaped to `shapes`, along `axis`."""
     rank = len(shapes[0])
     if rank <= 4:
         parts, nodes = reshaped(graph, node, node.inputs, shapes, new_value)
@@ -126,7 +126,7 @@ def joined_nodes(
 
 
 def regions(dst: Storage, shapes: Sequence[Shape4], axis: int) -> list[Storage] | None:
-    """Return the storage of each part in the whole; None if one starts inside a channel block."""
+    """Return each part's storage in the whole; None if one starts inside a channel block."""
     sizes = [shape[axis] for shape in shapes]
     starts = [0, *accumulate(sizes)]
     if axis == 3 and dst.vector and any(start % 4 for start in starts[:-1]):
@@ -142,9 +142,9 @@ def regions(dst: Storage, shapes: Sequence[Shape4], axis: int) -> list[Storage] 
 
 
 def _gather(node: Node, ctx: LowerContext, dst: Storage) -> tuple[KernelRequest, ...]:
-    """Return the kernels that join parts channel by channel, each as many as its buffers permit.
+    """Return kernels that join parts channel by channel, each with as many parts as buffers permit.
 
-    All but the first preserve the channels that the previous ones have written.
+    All but the first kernel preserve the channels that earlier ones have written.
     """
     ends = list(accumulate(ctx.storage(v).channels for v in node.inputs))
     starts = [0, *ends[:-1]]

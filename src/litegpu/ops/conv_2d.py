@@ -1,4 +1,4 @@
-"""CONV_2D, and what computes everything that is a dense sum over channels."""
+"""CONV_2D, and code shared by all operations that are dense sums over channels."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from litegpu.ops.exact.hybrid import HybridConv2D, OrHybrid
 
 @dataclass(frozen=True, slots=True)
 class ExpandOperand:
-    """A convolution, its element-wise ops and the shape [N, H, W, O] it makes.
+    """A convolution that is computed on the fly: its epilogue and its output's shape [N, H, W, O].
 
-    `middle` is the value that it was before.
+    `middle` is the value id of its output before the fusion.
     """
 
     attributes: ConvAttributes
@@ -37,10 +37,10 @@ class ExpandOperand:
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseOperand:
-    """A depthwise convolution, its element-wise ops and the shape [N, H, W, C] it makes.
+    """A depthwise convolution computed on the fly: its epilogue and output shape [N, H, W, C].
 
-    One without weights is a mean over its window. `middle` is the value that it was before.
-    `expand` is computed on the fly as its image.
+    Without weights it is a mean over its window. `middle` is the value id of its output before the
+    fusion. `expand` is a convolution that is computed on the fly as its input.
     """
 
     attributes: DepthwiseAttributes
@@ -64,8 +64,8 @@ def _operands(epilogue: tuple[EpilogueOp, ...]) -> tuple[int, ...]:
 class ConvAttributes:
     """Window, and weights of `shape` [O, H, W, I / groups] with the bias [O] (value ids).
 
-    Computed weights have been packed; a bias that is computed, or that there is none of, is
-    ABSENT. `depthwise` is computed on the fly as the input of a pointwise convolution.
+    Computed weights are packed already. `bias` is ABSENT if there is none or if it is computed.
+    `depthwise` is computed on the fly as the input of a pointwise convolution.
     """
 
     window: window.Window
@@ -122,7 +122,7 @@ class Conv2D(Op):
 def conv_nodes(
     node: Node, image: int, view: window.Window, normalized: weights.Normalized
 ) -> tuple[Node, ...]:
-    """Return what replaces a node: the packing of its weights, if computed, and a convolution."""
+    """Return the nodes of a convolution: packing of weights, if computed, and the convolution."""
     attributes = ConvAttributes(
         view, normalized.weights, normalized.bias, normalized.shape, normalized.groups
     )
@@ -136,7 +136,7 @@ def conv_nodes(
 def _depthwise_nodes(
     graph: Graph, node: Node, view: window.Window, new_value: NewValue
 ) -> tuple[Node, ...]:
-    """Return what computes groups of one channel each: a depthwise convolution."""
+    """Return the nodes of a convolution with one channel per group: a depthwise convolution."""
     taps, nodes = depthwise_taps(node, graph.values[node.inputs[1]], new_value)
     bias, epilogue = weights.normalize_bias(graph, node)
     inputs = (node.inputs[0], *(taps for _ in nodes))
@@ -148,7 +148,7 @@ def _depthwise_nodes(
 def _padded_nodes(
     graph: Graph, node: Node, view: window.Window, groups: Groups, new_value: NewValue
 ) -> tuple[Node, ...]:
-    """Return a convolution whose groups are padded to whole channel blocks."""
+    """Return the nodes of a convolution whose groups are padded to whole channel blocks."""
     image, nodes = groups.pad_image(node, graph.values[node.inputs[0]], new_value)
     operand, computed = groups.pad_weights(node, graph.values[node.inputs[1]], new_value)
     inputs: tuple[int, ...] = (image,)
@@ -166,17 +166,17 @@ def _padded_nodes(
 
 
 def merged_values(node: Node) -> tuple[int, ...]:
-    """Return the values that a node makes for itself, of what a pass merged into it last."""
+    """Return the values that a node computes on the fly because of its most recent fusion."""
     inner = getattr(node.attributes, "depthwise", None) or node.attributes
     inner = getattr(inner, "expand", None) or inner
     return (inner.middle,) if hasattr(inner, "middle") else ()
 
 
 def conv_spec(node: Node, ctx: SpecContext, image: bool) -> ConvSpec:
-    """Return what a node with ConvAttributes is to compute; `image` see ConvSpec.
+    """Return the spec of a node with ConvAttributes; for `image`, see ConvSpec.
 
-    The first input and output may have any shape whose rows of channels match the window: a fully
-    connected layer is a 1x1 convolution over its rows.
+    The first input and the output may have any shape whose rows of channels match the window: a
+    fully connected layer is a 1x1 convolution over its rows.
     """
     attributes: ConvAttributes = node.attributes
     siblings = ctx.value(node.outputs[0]).siblings

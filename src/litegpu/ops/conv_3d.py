@@ -1,6 +1,6 @@
-"""CONV_3D and CONV_3D_TRANSPOSE: the slices that meet in a window become channels of one image.
+"""CONV_3D and CONV_3D_TRANSPOSE, as 2-D convolutions over images whose channels include depth.
 
-What is left are convolutions over H and W of images with a channel for each slice and channel.
+All slices that a window covers become channels of one image, [N, H, W, slices * channels].
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from litegpu.ops.reshape import reshape_node
 
 _SHAPE, _IMAGE, _BIAS = 0, 2, 3
 _MOST_WEIGHTS = 1 << 22
-"""Floats that weights may become when zeros stand for taps that an output does not have."""
+"""Maximum number of weights after zeros are added for taps that an output does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Depth:
-    """A window along the depth."""
+    """A convolution window along the depth axis."""
 
     taps: int
     stride: int
@@ -37,7 +37,7 @@ class _Depth:
 
     @classmethod
     def of(cls, params: Mapping[str, Any], taps: int, size: int) -> _Depth:
-        """Return that of a node over so many slices."""
+        """Return the window of a node over `size` slices."""
         stride, dilation = params["stride_depth"], params["dilation_depth_factor"]
         pad = 0
         if params["padding"] == "same":
@@ -126,7 +126,7 @@ class Conv3DTranspose(Op):
         return (tuple(constant_list(graph, node.inputs[_SHAPE])),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        """Make `phases` slices of the result at once: as many channels for each slice."""
+        """Compute `phases` slices of the result at once, as groups of output channels."""
         image, filters = (graph.values[v] for v in (node.inputs[_IMAGE], node.inputs[1]))
         n, _, height, width, channels = image.shape
         result = graph.values[node.outputs[0]].shape
@@ -157,7 +157,7 @@ class Conv3DTranspose(Op):
             found = conv_nodes(conv, source, view, normalized)
             return (*found, reshape_node(node, parts, node.outputs[0]))
         normalized = weights.Normalized(nodes, (), operand, bias, shape, 1, ())
-        # What the last phases make beyond the result is left out.
+        # Slices that the last phases compute beyond the result are dropped.
         moved = IndexMapAttributes(
             (MixedRadix((n,)), MixedRadix((steps, taps.phases)), *plain(result[2:])),
             (
@@ -175,9 +175,9 @@ class Conv3DTranspose(Op):
 
 @dataclass(frozen=True, slots=True)
 class _Phases:
-    """Which taps of a transposed window meet which slices, along the depth.
+    """The correspondence of taps and input slices of a transposed window along the depth.
 
-    Slice `step * phases + phase` of the result is made of the slices from `step + first` on.
+    Result slice `step * phases + phase` is computed from input slices from `step + first` on.
     """
 
     depth: _Depth
@@ -187,14 +187,14 @@ class _Phases:
 
     @classmethod
     def of(cls, node: Node, taps: int, size: int) -> _Phases:
-        """Return those of a node with so many slices in its result."""
+        """Return the phases of a node whose result has `size` slices."""
         depth = _Depth.of(node.params, taps, size)
         phases = min(depth.stride, size)
         found = [place for _, _, place in cls(depth, phases, 0, 0)._meetings()] or [0]
         return cls(depth, phases, min(found), max(found) - min(found) + 1)
 
     def _meetings(self) -> list[tuple[int, int, int]]:
-        """Return (phase, tap, slice of the input less the step)."""
+        """Return (phase, tap, input slice minus step) for all combinations that contribute."""
         depth = self.depth
         found = [
             (phase, tap, divmod(phase + depth.pad - tap * depth.dilation, depth.stride))
@@ -215,7 +215,7 @@ class _Phases:
         return found.reshape(self.phases * outputs, *extents, self.slices * channels)
 
     def elements(self, filters: Shape, dilations: Pair) -> int:
-        """Return how many weights that makes."""
+        """Return the number of these weights."""
         _, kh, kw, outputs, channels = filters
         extents = [(k - 1) * d + 1 for k, d in zip((kh, kw), dilations, strict=True)]
         return self.phases * self.slices * math.prod(extents) * outputs * channels
@@ -229,7 +229,7 @@ def _gathered(
     sources: tuple[Source, ...],
     new_value: NewValue,
 ) -> tuple[int, tuple[Node, ...]]:
-    """Return an image of all slices that meet in a window (a value id), and its node."""
+    """Return an image of all slices in a window (a value id), and the node that gathers it."""
     v = new_value(shape)
     attributes = IndexMapAttributes(digits, sources)
     return v, (Node(node.index, INDEX_MAP, 1, (image,), (v,), attributes=attributes),)
@@ -240,7 +240,7 @@ def _dilations(node: Node) -> Pair:
 
 
 def _result_shape(node: Node, image: Shape, taps: Shape, channels: int) -> Shape:
-    """Return the [N, D, H, W, C] that a window [D, H, W] makes of an image [N, D, H, W, ...]."""
+    """Return the output shape [N, D, H, W, C] of a window over an image [N, D, H, W, ...]."""
     n, slices, height, width, _ = image
     stride, dilation = node.params["stride_depth"], node.params["dilation_depth_factor"]
     depth = window.output_size(slices, taps[0], stride, dilation, node.params["padding"])
@@ -249,7 +249,7 @@ def _result_shape(node: Node, image: Shape, taps: Shape, channels: int) -> Shape
 
 
 def _check_window(node: Node, taps: Shape, image: Shape) -> str:
-    """Require a window that fits; both are [D, H, W]."""
+    """Require that the window fits the image; both are [D, H, W]."""
     params = node.params
     depth = {
         **params,

@@ -1,4 +1,4 @@
-"""COPY, the node of an epilogue: the identity, broadcast, or a part with steps."""
+"""COPY: a node for an epilogue; the identity, a broadcast, or a strided slice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Four = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class CopyAttributes:
-    """Output element d of an axis of [N, H, W, C] is input element d * step + begin, or `fill`."""
+    """A slice: output index d along an axis is input index d * step + begin, or `fill`."""
 
     begin: _Four = (0, 0, 0, 0)
     step: _Four = (1, 1, 1, 1)
@@ -65,7 +65,7 @@ def copy_kernel(node: Node, ctx: LowerContext, destination: Storage | None = Non
 
 
 def _limits(attributes: CopyAttributes, src: Storage, dst: Storage) -> list[str]:
-    """Return the conditions under which a row of the output has one in the input."""
+    """Return the conditions for an output row to have a corresponding input row."""
     conditions = []
     for axis, name in enumerate("nyx"):
         begin, step = attributes.begin[axis], attributes.step[axis]

@@ -1,7 +1,7 @@
-"""Operations without a kernel: what folding, estimates and shapes know of them.
+"""Operations without a kernel: their folding, shapes and cost estimates.
 
-SHAPE, RANK, ZEROS_LIKE, BROADCAST_ARGS, RANGE, UNIQUE and WHERE are folded where their operands
-are known; the others stay on the CPU.
+SHAPE, RANK, ZEROS_LIKE, BROADCAST_ARGS, RANGE, UNIQUE and WHERE are folded if their operands are
+known; the others stay on the CPU.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _of_shape(
 
 @register
 class ZerosLike(OpFacts):
-    """Zeros, as many as a tensor has elements."""
+    """Zeros in the shape of a tensor."""
 
     name = "ZEROS_LIKE"
     traits = Trait.READS_SHAPES
@@ -85,7 +85,7 @@ class BroadcastArgs(OpFacts):
 
 @register
 class Range(OpFacts):
-    """Integers from a start on, up to a limit."""
+    """Integers from a start to a limit (exclusive), with a step."""
 
     name = "RANGE"
     no_kernel = _LATE
@@ -99,7 +99,7 @@ class Range(OpFacts):
 
 @register
 class Unique(OpFacts):
-    """The different elements in the order of their first places, and the number of each element."""
+    """The distinct elements by first occurrence, and the index of each element among them."""
 
     name = "UNIQUE"
     no_kernel = _reason(_BY_VALUES)
@@ -118,7 +118,7 @@ def _unique(given: Array, numbers: DType) -> Sequence[Array]:
 
 
 class Stated(OpFacts):
-    """An operation of which a table says what there is to know."""
+    """An operation whose facts come from a table."""
 
     def __init__(
         self,

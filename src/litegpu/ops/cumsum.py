@@ -1,4 +1,4 @@
-"""CUMSUM: sums of all elements up to each one along an axis."""
+"""CUMSUM: cumulative sums along an axis."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CumSumAttributes:
 
 @register
 class CumSum(Op):
-    """Sums of all elements up to each one along an axis, itself included or not, or backwards."""
+    """Cumulative sums along an axis, inclusive or exclusive, forward or reverse."""
 
     name = "CUMSUM"
     max_version = 1

@@ -1,4 +1,4 @@
-"""DENSIFY of a sparse constant: the converter's way to store pruned weights."""
+"""DENSIFY: expands a sparse constant, the converter's format of pruned weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Densify(Op):
     traits = Trait.SAME_DATA
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
-        # It was expanded when the file was read.
+        # The constant was expanded when the file was read.
         return Folded(0, lambda: operands)
 
     def check(self, graph: Graph, node: Node) -> str:

@@ -1,4 +1,4 @@
-"""DEPTHWISE_CONV_2D: each input channel makes `multiplier` output channels of its own."""
+"""DEPTHWISE_CONV_2D: each input channel has its own `multiplier` output channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DEQUANTIZE: of float16 constants, as converters store weights, and of stored integers."""
+"""DEQUANTIZE of float16 constants (weights stored by converters) and of quantized tensors."""
 
 from __future__ import annotations
 

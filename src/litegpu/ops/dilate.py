@@ -1,4 +1,4 @@
-"""DILATE and STABLEHLO_PAD: elements of a constant between those of a value, and around them."""
+"""DILATE and STABLEHLO_PAD: insert a constant between and around the elements of a value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from litegpu.ops.index_map import MixedRadix, Source, index_map_node
 
 @register
 class Dilate(Op):
-    """The elements of a value further apart in each dimension, and a constant between them."""
+    """Moves elements apart along each axis, with a constant between them."""
 
     name = "DILATE"
     max_version = 1
@@ -41,7 +41,7 @@ class Dilate(Op):
 
 @register
 class StablehloPad(Op):
-    """A constant before, after and between the elements of each dimension; less than 0 cuts off."""
+    """Inserts a constant around and between elements along each axis; negative padding crops."""
 
     name = "STABLEHLO_PAD"
     max_version = 1
@@ -69,7 +69,7 @@ class StablehloPad(Op):
 
 
 class Spacing(NamedTuple):
-    """How the elements along an axis lie in another one: their distance, and the space around."""
+    """The spacing along an axis: distance of the elements, and padding before and after them."""
 
     step: int
     before: int = 0
@@ -80,7 +80,7 @@ _DENSE = Spacing(1)
 
 
 def spread_shape(shape: Shape, spacing: Sequence[Spacing]) -> Shape:
-    """Return the shape of a value with space between and around its elements."""
+    """Return the shape of a value with padding between and around its elements."""
     return tuple(
         (size - 1) * axis.step + 1 + axis.before + axis.after
         for size, axis in zip(shape, spacing, strict=True)
@@ -88,10 +88,10 @@ def spread_shape(shape: Shape, spacing: Sequence[Spacing]) -> Shape:
 
 
 def spread_node(graph: Graph, node: Node, spacing: Sequence[Spacing], fill: int) -> Node:
-    """Return the node that puts the constant `fill` between and around the first input's elements.
+    """Return the node that inserts the constant `fill` between and around elements.
 
-    An index consists of two digits: an element, and the distance from it, which is 0 for no
-    constant.
+    The index is split into two digits: an element, and the distance after it, which is 0 for the
+    element itself.
     """
     shape = graph.values[node.inputs[0]].shape
     whole = spread_shape(shape, spacing)
@@ -101,7 +101,7 @@ def spread_node(graph: Graph, node: Node, spacing: Sequence[Spacing], fill: int)
         first = max(-(-before // step), 0)  # elements that would fit before the first one
         begin = first * step - before
         digits.append(MixedRadix((-(-(whole[axis] + begin) // step), step), begin))
-        # At any distance the index is beyond the input.
+        # At any other distance, the index is beyond the input.
         terms = ((2 * axis, 1), (2 * axis + 1, first + size))
         sources.append(Source(terms, -first, bounded=space != _DENSE))
     number = constant_list(graph, fill)[0]

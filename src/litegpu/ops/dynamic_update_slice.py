@@ -19,7 +19,7 @@ from litegpu.ops.index_map import axis_texts, mixed_radix_texts, strides
 
 @register
 class DynamicUpdateSlice(Op):
-    """A value with a part replaced by the second one, at the third's position, moved to fit."""
+    """Replaces a part of a value by the second input, at the third input's position (clamped)."""
 
     name = "DYNAMIC_UPDATE_SLICE"
     max_version = 6
@@ -79,7 +79,7 @@ class DynamicUpdateSlice(Op):
 
 
 def _in_place(node: Node, ctx: LowerContext) -> KernelRequest:
-    """Return the kernel that writes the part alone: only blocks of channels that it touches."""
+    """Return a kernel that writes only the channel blocks that the part touches."""
     dst = ctx.storage(node.outputs[0])
     sizes, parts = (ctx.value(v).shape for v in node.inputs[:2])
     whole = sizes[-1] == parts[-1]

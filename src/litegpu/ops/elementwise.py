@@ -30,7 +30,7 @@ from litegpu.ops.exact.unary import EXACT_UNARY
 
 
 class _Elementwise(Op):
-    """What becomes an epilogue op of the kernel before it."""
+    """Base of ops that become an epilogue op of the kernel before them."""
 
     launches = 0
     arity: ClassVar[int]
@@ -43,7 +43,7 @@ class _Elementwise(Op):
         return facts.integers(exact, graph, node, operands)
 
     def attributes(self, graph: Graph, node: Node) -> tuple[tuple[str, float], ...]:
-        """Return the numbers that the expression refers to by their names."""
+        """Return the attributes that the expression refers to by name."""
         bits = 8 * np.dtype(graph.values[node.inputs[0]].dtype.value).itemsize
         known = {"last_bit": bits - 1}
         return tuple(
@@ -52,7 +52,7 @@ class _Elementwise(Op):
         )
 
     def wraps(self, graph: Graph, node: Node) -> tuple[EpilogueOp, ...]:
-        """Return how results of fewer than 32 bits wrap around or are rounded."""
+        """Return the epilogue ops that wrap or round results of fewer than 32 bits."""
         dtype = graph.values[node.outputs[0]].dtype
         if not self.function.grows and dtype is not DType.FLOAT16:
             return ()
@@ -61,7 +61,7 @@ class _Elementwise(Op):
 
 
 class Unary(_Elementwise):
-    """One input; same shape out."""
+    """An element-wise op of one input; the result has its shape."""
 
     arity = 1
 
@@ -87,7 +87,7 @@ class Unary(_Elementwise):
 
 
 class Binary(_Elementwise):
-    """Two inputs, broadcast as NumPy does; either may be constant."""
+    """An element-wise op of two inputs, broadcast as in NumPy; either may be constant."""
 
     arity = 2
 
@@ -128,7 +128,7 @@ _REAL_TYPES = (DType.FLOAT32, DType.FLOAT16, DType.BOOL)
 
 
 def _check_integers(graph: Graph, node: Node) -> str:
-    """Require of integers an activation that the CPU applies to them."""
+    """Require a fused activation that the CPU applies to integers."""
     found = node.params.get("activation", "none")
     dtype = graph.values[node.inputs[0]].dtype
     bounded = ACTIVATIONS[found] in BOUNDED_INTEGERS and dtype is not DType.UINT32
@@ -147,7 +147,7 @@ class Gelu(Unary):
 
 
 class Prelu(Binary):
-    """Slopes for what is negative, broadcast to the input."""
+    """Multiplies negative elements by slopes, which are broadcast to the input."""
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(super().check(graph, node), lambda: check_slopes(graph, node))

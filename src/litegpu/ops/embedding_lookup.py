@@ -1,4 +1,4 @@
-"""EMBEDDING_LOOKUP: rows of a table, chosen by their numbers."""
+"""EMBEDDING_LOOKUP: gathers rows of a table by index."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GATHER = Gather()
 
 @register
 class EmbeddingLookup(Op):
-    """Rows of a table, chosen by their numbers; stored integers become floats."""
+    """Gathers rows of a table by index; quantized rows are dequantized."""
 
     name = "EMBEDDING_LOOKUP"
     max_version = 5
@@ -59,7 +59,7 @@ class EmbeddingLookup(Op):
         assert table.data is not None
         (count,) = graph.values[node.inputs[0]].shape
         scales = _scales(table)
-        # Each block of a row, or all of it, has one scale.
+        # A row has one scale, or one for each block.
         sizes = (scales.shape[1], -1) if table.blockwise else table.shape[1:]
         data = np.asarray(table.data).reshape(table.shape[0], *sizes)
         shape = (count, *data.shape[1:])
@@ -100,7 +100,7 @@ def _is_scaled(graph: Graph, node: Node) -> bool:
 
 
 def _scales(table: Value) -> Array:
-    """Return the scales as [rows, ..., 1], or [1, ..., 1] where all rows have the same."""
+    """Return the scales as [rows, ..., 1], or [1, ..., 1] if all rows have the same scale."""
     if table.blockwise is not None:
         return table.blockwise.scales.astype(np.float32)[..., None]
     assert table.quantization is not None

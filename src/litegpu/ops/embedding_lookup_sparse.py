@@ -1,4 +1,4 @@
-"""EMBEDDING_LOOKUP_SPARSE: weighted rows of a table, added up in buckets."""
+"""EMBEDDING_LOOKUP_SPARSE: sums of weighted rows of a table, one sum for each bucket."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _INT32 = Types(frozenset({DType.INT32}))
 
 @dataclass(frozen=True, slots=True)
 class BucketAttributes:
-    """The sizes of the indexed axes, and how a bucket is divided: by nothing, weights or norms."""
+    """The sizes of the indexed axes, and the divisor of sums: none, the weights or their norm."""
 
     sizes: Shape
     combiner: int
@@ -42,7 +42,7 @@ class BucketAttributes:
 
 @register
 class EmbeddingLookupSparse(Op):
-    """Weighted rows of a table added up in buckets, or their mean, or divided by weights' norm."""
+    """Sums of weighted rows per bucket, optionally divided by the weights' sum or norm."""
 
     name = "EMBEDDING_LOOKUP_SPARSE"
     max_version = 1
@@ -108,7 +108,7 @@ def _check_shapes(graph: Graph, node: Node) -> str:
 
 @register
 class EmbeddingBuckets(InternalOp):
-    """The sums of weighted rows: only EMBEDDING_LOOKUP_SPARSE makes it."""
+    """The sums of weighted rows per bucket; created only by EMBEDDING_LOOKUP_SPARSE."""
 
     name = _BUCKETS
 

@@ -93,10 +93,10 @@ class Gather(Op):
 
 
 def _steps(table: Sequence[int]) -> list[tuple[int, int]]:
-    """Return digits (size, step), the outermost first, whose sums are a table less its first entry.
+    """Return digits (size, step), outermost first, whose sums are the table minus its first entry.
 
-    Where indices are repeated, steps are 0. There are none for a table of too many digits: to look
-    up its indices costs less.
+    Repeated indices have step 0. The list is empty if there would be too many digits: then a table
+    lookup is cheaper.
     """
     steps: list[tuple[int, int]] = []
     rest = np.array(table, np.int64)

@@ -26,7 +26,7 @@ _KEYS = Types(frozenset({DType.INT32}))
 
 @register
 class HashtableLookup(Op):
-    """The rows of a table whose sorted keys are wanted, zeros for others; and which there are."""
+    """Table rows by key (zeros if missing), and whether each key was found; keys are sorted."""
 
     name = "HASHTABLE_LOOKUP"
     max_version = 1
@@ -78,7 +78,7 @@ def _check_table(graph: Graph, node: Node) -> str:
 
 @register
 class FindKeys(InternalOp):
-    """The rows of the third input, or without it whether they are found: only lookups make it."""
+    """Returns the found rows of the third input, or without it, which keys were found."""
 
     name = _FIND
 

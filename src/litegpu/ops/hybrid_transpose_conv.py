@@ -1,6 +1,6 @@
-"""HYBRID_TRANSPOSE_CONV: TRANSPOSE_CONV of floats with weights of bytes.
+"""HYBRID_TRANSPOSE_CONV: TRANSPOSE_CONV of floats with int8 weights.
 
-The CPU scales each product separately and sums floats, so their order is part of the result.
+The CPU scales each product and sums floats, so that the order of the sum affects the result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HYBRID_TRANSPOSE_CONV = "HYBRID_TRANSPOSE_CONV"
 
 @dataclass(frozen=True, slots=True)
 class HybridTransposeAttributes:
-    """The window from the result to the input, and constant weights [O, H, W, I] (an id)."""
+    """The window from the result to the input, and constant weights [O, H, W, I] (a value id)."""
 
     window: Window
     weights: int
@@ -37,7 +37,7 @@ class HybridTransposeAttributes:
 
 @register
 class HybridTransposeConv(InternalOp):
-    """A product of integers without zero points and each image's scale; created by exact ops."""
+    """Multiplies int8 inputs and weights, scaled by image and channel; created by exact ops."""
 
     name = HYBRID_TRANSPOSE_CONV
     traits = Trait.SUMS_PRODUCTS
@@ -70,7 +70,7 @@ class HybridTransposeConv(InternalOp):
 
 
 def _padded(scales: tuple[float, ...], outputs: int) -> npt.NDArray[np.float32]:
-    """Return a scale for each channel of whole blocks, 0 for padding."""
+    """Return a scale for each channel of whole channel blocks, 0 for padding."""
     padded = np.zeros(round_up(outputs, 4), np.float32)
     padded[:outputs] = scales
     return padded

@@ -1,7 +1,7 @@
-"""INDEX_MAP: each output element is an input element, found by index arithmetic, or a constant.
+"""INDEX_MAP: each output element is an input element at a computed index, or a constant.
 
-The internal op of TRANSPOSE, TILE, GATHER and similar operations: they differ in a table of affine
-index expressions, not in their kernels.
+An internal op for TRANSPOSE, TILE, GATHER and similar operations: these differ only in a table of
+affine index expressions, and share a kernel.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAMES = ("n", "y", "x", "c")
 
 @dataclass(frozen=True, slots=True)
 class MixedRadix:
-    """How the index along an axis of the output, after adding `begin`, is divided into digits."""
+    """The digits of the index along an output axis (mixed radix), after `begin` is added."""
 
     sizes: tuple[int, ...]
     begin: int = 0
@@ -38,9 +38,9 @@ class Source:
     """The index along one axis of the input: `offset` plus digit * factor for each of `terms`.
 
     Digits are numbered over all axes of the output. `mirror` reflects the index at both ends: 0
-    does not repeat the edge, -1 does. With `bounded` the result is `fill` for an index out of
-    range. With `table` the index refers to an entry of these indices, with `operand` to an element
-    of the node's second input.
+    does not repeat the edge, -1 does. With `bounded`, the result is `fill` if the index is out of
+    range. With `table` the index selects an entry of this table, with `operand` an element of the
+    second input; that entry is the final index.
     """
 
     terms: tuple[tuple[int, int], ...] = ()
@@ -59,7 +59,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class IndexMapAttributes:
-    """One entry per axis of the output, and one per axis of the input."""
+    """The digits of each output axis, and the source of each input axis."""
 
     digits: tuple[MixedRadix, ...]
     sources: tuple[Source, ...]
@@ -89,7 +89,7 @@ class IndexMapAttributes:
 
     @property
     def whole_block_start(self) -> int | None:
-        """The channel from which on blocks of the output are blocks of the input in order."""
+        """The first output channel after which blocks are input blocks in order, or None."""
         lane = len(self.sizes) - 1
         ordered = self.whole_blocks and self.only_digit
         return (
@@ -98,7 +98,7 @@ class IndexMapAttributes:
 
 
 def plain(shape: Shape) -> tuple[MixedRadix, ...]:
-    """Return the digits of an output whose axes are one digit each."""
+    """Return the digits of an output with a single digit per axis."""
     return tuple(MixedRadix((size,)) for size in shape)
 
 
@@ -110,9 +110,9 @@ def index_map_node(
     fill: float = 0.0,
     cut: bool = False,
 ) -> Node:
-    """Return the node that moves elements of the first input; a RESHAPE if the order is unchanged.
+    """Return the node that gathers elements of the first input; a RESHAPE if they keep order.
 
-    `cut`: the output ends before its digits do.
+    `cut`: the output is smaller than its digits.
     """
     attributes = IndexMapAttributes(tuple(digits), tuple(sources), fill)
     if not cut and _keeps_order(attributes, graph.values[node.inputs[0]].shape):
@@ -131,9 +131,9 @@ def _keeps_order(attributes: IndexMapAttributes, shape: Shape) -> bool:
 
 
 def index_strides(attributes: IndexMapAttributes, shape: Shape) -> list[int] | None:
-    """Return how many elements of an input one step of each digit advances.
+    """Return the distance in input elements of one step of each digit.
 
-    None if the input's index is not the sum of such steps.
+    None if the input's index is not a sum of such steps.
     """
     begins = any(axis.begin for axis in attributes.digits)
     if begins or not all(s.affine and s.offset == 0 for s in attributes.sources):
@@ -146,13 +146,13 @@ def index_strides(attributes: IndexMapAttributes, shape: Shape) -> list[int] | N
 
 
 def strides(shape: Sequence[int]) -> list[int]:
-    """Return how many elements one step along each axis advances, in row-major order."""
+    """Return the distance in elements of one step along each axis, in row-major order."""
     return [*accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1)][::-1] if shape else []
 
 
 @register
 class IndexMap(InternalOp):
-    """Moves elements by a table of index expressions; created by ops, never by models."""
+    """Gathers elements by a table of index expressions; created by ops, never by models."""
 
     name = INDEX_MAP
     traits = Trait.CONVEX
@@ -187,7 +187,7 @@ class IndexMap(InternalOp):
 
 
 def _as_index(node: Node, ctx: LowerContext) -> str:
-    """Return the text that converts an index of the second input, %s, to int."""
+    """Return the text that converts an index in the second input, %s, to int."""
     if len(node.inputs) < 2 or register_of(ctx.storage(node.inputs[1]).dtype) is not LONG:
         return "%s"
     return "NEAREST_INT(%s)"
@@ -195,7 +195,7 @@ def _as_index(node: Node, ctx: LowerContext) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """The text of an input index; with `table` or `operand`, of a position among the indices."""
+    """The text of an input index; with `table` or `operand`, of a position in these indices."""
 
     name: str
     text: str
@@ -232,7 +232,7 @@ def _indices(attributes: IndexMapAttributes, shape: Shape, out: Shape) -> list[_
 
 
 def _conditions(name: str, source: Source, sizes: Shape, size: int) -> tuple[str, ...]:
-    """Return the conditions for an index inside the input, unless it always is."""
+    """Return the conditions under which an index is inside the input; none if it always is."""
     if not source.bounded:
         return ()
     reached = [(sizes[d] - 1) * factor for d, factor in source.terms]

@@ -14,7 +14,7 @@ from litegpu.ops.common import checks, flexbuffers
 
 @dataclass(frozen=True, slots=True)
 class MatrixAttributes:
-    """The points that span the box, and the numbers in which the two versions of the op differ.
+    """The landmarks that span the box, and the constants in which both versions of the op differ.
 
     For a box rotated by an angle of cosine C and sine S, with size (w, h) and center (x, y), the
     matrix is [[C w f0, S h f1], [-S w f2, C h f3]] for `factors` f, and maps the point `half` to
@@ -32,7 +32,7 @@ class MatrixAttributes:
 
 
 class _ToMatrix(Op):
-    """The 4x4 matrix from an upright picture's pixels to the part with the landmarks (x, y, z)."""
+    """The 4x4 matrix from pixels of an upright image to the region with the landmarks (x, y, z)."""
 
     max_version = 2
 
@@ -51,9 +51,9 @@ class _ToMatrix(Op):
         return (replace(node, attributes=self.attributes(node)),)
 
     def attributes(self, node: Node) -> MatrixAttributes:
-        """Resolve the options; their names show the op's version.
+        """Return the attributes; the names of the options identify the op's version.
 
-        The version number does not: the runtime reports 1 for every op without a kernel.
+        The version number does not: the runtime reports 1 for all ops without a kernel.
         """
         old = "subset" in flexbuffers.read_map(node.custom)
         return _matrix_v1(node) if old else _matrix_v2(node)
@@ -98,14 +98,14 @@ class _ToMatrix(Op):
 
 @register
 class LandmarksToMatrix(_ToMatrix):
-    """The 4x4 matrix from an upright picture's pixels to the part with the landmarks (x, y, z)."""
+    """The 4x4 matrix from pixels of an upright image to the region with the landmarks (x, y, z)."""
 
     name = "Landmarks2TransformMatrix"
 
 
 @register
 class LandmarksToMatrixV2(_ToMatrix):
-    """Landmarks2TransformMatrix of version 2 under a separate name."""
+    """Version 2 of Landmarks2TransformMatrix under its own name."""
 
     name = "Landmarks2TransformMatrixV2"
 

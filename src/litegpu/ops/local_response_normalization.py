@@ -1,4 +1,4 @@
-"""LOCAL_RESPONSE_NORMALIZATION: divides elements by the size of their neighbors."""
+"""LOCAL_RESPONSE_NORMALIZATION: divides elements by a norm of neighboring channels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from litegpu.ops.common import checks
 from litegpu.ops.common.units import Unit
 
 _MOST_CHANNELS = 1 << 15
-"""Maximum radius: Mesa's software devices stop longer loops."""
+"""Maximum radius: Mesa's software devices abort longer loops."""
 
 
 @register

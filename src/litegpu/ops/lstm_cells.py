@@ -1,4 +1,4 @@
-"""The two kernels of an LSTM: its input's share of all gates, then one step after the other."""
+"""The two kernels of an LSTM: the product of its input and all gates, then the time steps."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from litegpu.ops.common.window import POINT
 
 PROJECT_INPUT, CELLS = "LSTM_INPUT", "LSTM_CELLS"
 GROUP_MEMORY = 16384
-"""Bytes of work-group memory that every device has."""
+"""Bytes of work-group memory that every device provides."""
 _MAX_ITEMS = 128
 _MAX_OWNED = 16
-"""Channel blocks of one work item: the text of the kernel has each of them."""
+"""Maximum channel blocks per work item, since the kernel text is unrolled over them."""
 _SPARE_SLOTS = 16
-"""Channel blocks that padding and equal shares of the items may add."""
+"""Maximum number of channel blocks added by padding and by equal shares of the items."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputAttributes:
-    """Weights [cells, inputs] of each gate, and the biases unless they come later (value ids)."""
+    """Input weights [cells, inputs] of each gate, and biases unless added later (value ids)."""
 
     weights: tuple[int, ...]
     biases: tuple[int, ...]
@@ -48,13 +48,13 @@ class InputAttributes:
         return (*self.weights, *self.biases)
 
     def channels(self, cells: int) -> int:
-        """Return the width of the result: every gate begins at a whole channel block."""
+        """Return the width of the result: each gate is padded to whole channel blocks."""
         return len(self.weights) * round_up(cells, 4)
 
 
 @dataclass(frozen=True, slots=True)
 class GateOperands:
-    """Constants of one gate (value ids, ABSENT where it has none): see the LSTM's operands."""
+    """Constants of one gate (value ids, or ABSENT): see the operands of the LSTM."""
 
     recurrent: int
     peephole: int
@@ -64,7 +64,7 @@ class GateOperands:
 
 @dataclass(frozen=True, slots=True)
 class CellAttributes:
-    """An LSTM but for its input's weights; `gates` are 3 where input and forget gate are one."""
+    """An LSTM without its input weights; 3 `gates` if input and forget gates are coupled."""
 
     cells: int
     gates: tuple[GateOperands, ...]
@@ -75,7 +75,7 @@ class CellAttributes:
     projection_clip: float
     time_major: bool
     reverse: bool = False
-    """Whether the last step of the sequence is the first that is computed."""
+    """Whether the sequence is processed from its last step to its first."""
 
     @property
     def constants(self) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ class LstmInput(InternalOp):
 
 @register
 class LstmCells(InternalOp):
-    """The steps of a sequence: output, output state and cell state from the projected input."""
+    """The time steps: output, output state and cell state from the projected input."""
 
     name = CELLS
 
@@ -163,9 +163,9 @@ class LstmCells(InternalOp):
 
 @dataclass
 class _Packed:
-    """Constants in one array each, and at which float4 of it each vector begins (by its name).
+    """Constants in one array for each type, and the offset (in float4) of each named vector.
 
-    Weights lie as [gate][input][block of outputs] of 4, those of the projection after them.
+    Weights are stored as [gate][input][block of outputs] of 4, followed by those of the projection.
     """
 
     weights: Floats
@@ -173,21 +173,21 @@ class _Packed:
     offsets: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, vector: Floats) -> None:
-        """Keep a vector that is padded to whole channel blocks."""
+        """Add a vector, padded to whole channel blocks."""
         self.offsets[name] = sum(each.size for each in self.vectors) // 4
         self.vectors.append(vector)
 
 
 def group_memory(cells: int, outputs: int, normalized: bool) -> int:
-    """Return the most bytes of work-group memory that the steps may need."""
+    """Return the maximum bytes of work-group memory that the steps need."""
     slots = -(-max(cells, outputs) // 4) + _SPARE_SLOTS
     return 16 * slots * (2 + normalized)
 
 
 def shares(blocks: int, what: str, ctx: LowerContext) -> tuple[int, int]:
-    """Return how many channel blocks each work item of a group owns, and how many items it has.
+    """Return the number of channel blocks per work item, and of work items per group.
 
-    Raises CompilationError if a device cannot share so many blocks among the items of a group.
+    Raises CompilationError if a work group on this device is too small for so many blocks.
     """
     owned = -(-blocks // min(_MAX_ITEMS, ctx.target.max_work_group_size))
     if owned > _MAX_OWNED:
@@ -199,7 +199,7 @@ def shares(blocks: int, what: str, ctx: LowerContext) -> tuple[int, int]:
 
 
 def require_memory(needed: int, what: str, ctx: LowerContext) -> None:
-    """Raise CompilationError if a device has too little work-group memory."""
+    """Raise CompilationError if the device has too little work-group memory."""
     if needed > ctx.target.local_memory_bytes:
         raise CompilationError(
             f"{what} needs {needed} bytes of work-group memory; the device has "
@@ -228,14 +228,14 @@ def _pack(
 
 
 def _padded_rows(ctx: SpecContext, value: int) -> Floats:
-    """Return a constant with zeros after its rows, to a multiple of 4."""
+    """Return a constant whose rows are zero-padded to a multiple of 4."""
     rows = as_float32(ctx.value(value))
     missing = round_up(rows.shape[0], 4) - rows.shape[0]
     return np.pad(rows, [(0, missing), *[(0, 0)] * (rows.ndim - 1)])
 
 
 def transposed(ctx: LowerContext, value: int, inputs: int, outputs: int) -> Floats:
-    """Return weights [outputs, inputs] as [inputs, outputs], both padded to whole blocks."""
+    """Return weights [outputs, inputs] as [inputs, outputs], padded to whole channel blocks."""
     matrix = as_float32(ctx.value(value))
     padded = np.zeros((inputs * 4, outputs * 4), np.float32)
     padded[: matrix.shape[1], : matrix.shape[0]] = matrix.T
@@ -243,7 +243,7 @@ def transposed(ctx: LowerContext, value: int, inputs: int, outputs: int) -> Floa
 
 
 def activation_text(activation: str) -> Any:
-    """Return what makes the text of an activation of a variable."""
+    """Return a function that returns the text of an activation applied to a variable."""
     epilogue: Iterable[EpilogueOp] = activation_epilogue({"activation": activation})
     texts = [expression(epilogue_op) for epilogue_op in epilogue]
     return lambda name: f"({texts[0].format(x=name)})" if texts else name

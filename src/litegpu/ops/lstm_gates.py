@@ -1,4 +1,4 @@
-"""The basic kernel of LSTM: one matrix for all gates, and temporaries that are results too."""
+"""The basic LSTM kernel: one matrix for all gates, and temporaries that are outputs, too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DATA, _ACTIVATION, _WEIGHTS, _BIAS, _STATE = range(5)
 
 
 def check(graph: Graph, node: Node) -> str:
-    """Return why a basic LSTM cannot run, or an empty text."""
+    """Return why a basic LSTM cannot run; an empty text if it can."""
     return checks.first_of(
         checks.input_count(node, 5, 5),
         checks.operands(graph, node, (3,), outputs=4),
@@ -31,7 +31,7 @@ def check(graph: Graph, node: Node) -> str:
 
 
 def states(node: Node) -> tuple[int, ...]:
-    """Return the previous activation and state, which the node replaces."""
+    """Return the previous activation and state (value ids), which the node updates."""
     return node.inputs[_ACTIVATION], node.inputs[_STATE]
 
 
@@ -43,7 +43,7 @@ def infer(graph: Graph, node: Node) -> tuple[Shape, ...]:
 
 
 def normalize(graph: Graph, node: Node) -> Sequence[Node]:
-    """Return a concatenation, a matrix product, and what makes the gates of its result."""
+    """Return the nodes: a concatenation, a matrix product, and the gates of its result."""
     data, before, weights, bias, state = node.inputs
     activation, new_state, joined, gates, *copies = node.outputs
     outputs, inputs = graph.values[weights].shape

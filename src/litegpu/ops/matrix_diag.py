@@ -15,12 +15,12 @@ from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source, plain
 from litegpu.ops.reshape import reshape_node, reshaped
 
 _MOST_ELEMENTS = 1 << 24
-"""Number of elements of the mask of the diagonal."""
+"""Maximum number of elements of the diagonal's mask."""
 
 
 @register
 class MatrixDiag(Op):
-    """Square matrices with these diagonals and zeros elsewhere."""
+    """Square matrices with given diagonals, and zeros elsewhere."""
 
     name = "MATRIX_DIAG"
     max_version = 1

@@ -57,12 +57,12 @@ class MaxPoolingWithArgmax2D(Op):
 
 
 def params_of(node: Node) -> dict[str, Any]:
-    """Return the parameters in the custom options, which are those of a pool."""
+    """Return the pool's parameters from the custom options."""
     return dict(raw_options.read(node.custom, raw_options.POOL))
 
 
 def with_params(node: Node) -> Node:
-    """Return the node with these parameters, like a builtin one."""
+    """Return the node with the parameters of the custom options, like a builtin pool."""
     return replace(node, params=params_of(node))
 
 
@@ -72,7 +72,7 @@ def kernel_of(params: dict[str, Any]) -> tuple[int, int]:
 
 
 def check_image(graph: Graph, node: Node, grow: bool = False) -> str:
-    """Require an image; with `grow` every pixel becomes a window of the result."""
+    """Require a 4-D image; with `grow`, each pixel becomes a window of the result."""
     image, params = graph.values[node.inputs[0]].shape, params_of(node)
     if len(image) != 4:
         return f"The image must have 4 dimensions, not {list(image)}."

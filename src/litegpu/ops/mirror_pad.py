@@ -1,4 +1,4 @@
-"""MIRROR_PAD: surrounds the input with its mirror image."""
+"""MIRROR_PAD: pads the input with its reflection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EDGES = {"reflect": 0, "symmetric": -1}
 
 @register
 class MirrorPad(Op):
-    """The mirror image around the input, without (reflect) or with (symmetric) the edge."""
+    """Pads with the reflection, without (reflect) or with (symmetric) the edge element."""
 
     name = "MIRROR_PAD"
     max_version = 3

@@ -1,4 +1,4 @@
-"""NON_MAX_SUPPRESSION_V4 and V5: boxes by descending score, without those that overlap."""
+"""NON_MAX_SUPPRESSION_V4 and V5: boxes by descending score, without overlapping ones."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LIMITS = ("The IoU threshold", "The score threshold", "The sigma")
 
 
 class NonMaxSuppression(Op):
-    """The numbers of boxes by descending score, without those that overlap better ones too much.
+    """The indices of boxes by descending score, except those that overlap better ones too much.
 
-    Of equal scores the first one comes first. Entries beyond the number of boxes are 0.
+    Among equal scores the first comes first. Entries beyond the number of boxes are 0.
     """
 
     max_version = 1

@@ -22,25 +22,25 @@ NORMALIZE = "NORMALIZE"
 STATISTICS = "STATISTICS"
 
 _AT_ONCE = 2048
-"""Number of blocks that one work group sums as fast as several plus another kernel would."""
+"""Number of blocks up to which one work group is as fast as several plus another kernel."""
 _MANY_GROUPS = 128
-"""Number of work groups that keeps a large GPU busy."""
+"""Number of work groups that is sufficient to keep a large GPU busy."""
 _MOST_PARTS = 64
-"""Maximum number of parts: each group of the second kernel reads the sums of all parts."""
+"""Maximum number of parts, since each group of the second kernel reads the sums of all parts."""
 _MOST_STEPS = 1 << 13
 """Maximum number of channel blocks per work item, on devices whose work items cannot share memory.
 """
 _FEW_ITEMS = 64
 _EACH = 4
-"""Channel blocks that a work item normalizes."""
+"""Number of channel blocks that a work item normalizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class NormalizeAttributes:
     """(x - mean) / sqrt(mean of squared differences + epsilon) over axes of [N, H, W, C].
 
-    Without `centred` the mean counts as 0. With `parts` above 1, STATISTICS has computed that many
-    parts of the sums, which are the second input.
+    If not `centred`, the mean counts as 0. If `parts` is above 1, STATISTICS has computed the sums
+    in that many parts, which are the second input.
     """
 
     axes: tuple[int, ...]
@@ -70,7 +70,7 @@ def sums_shape(shape: Shape4, axes: tuple[int, ...], parts: int) -> Shape:
 
 @dataclass(frozen=True)
 class _Space:
-    """The elements of a value as reductions, with the elements (taps) of each."""
+    """The reductions over a value: how many there are, and the elements (taps) of each."""
 
     shape: Shape4
     axes: tuple[int, ...]
@@ -88,7 +88,7 @@ class _Space:
 
     @property
     def columns(self) -> int:
-        """Number of channel blocks that are separate reductions."""
+        """Number of channel blocks that belong to separate reductions."""
         return 1 if self.over_channels else self.channel_blocks
 
     @property
@@ -101,12 +101,12 @@ class _Space:
 
     @property
     def per_pixel(self) -> int:
-        """Elements of one pixel that belong to one reduction."""
+        """Number of elements of a pixel that belong to one reduction."""
         return self.shape[3] if self.over_channels else 1
 
     @property
     def coordinates(self) -> tuple[str, str, str]:
-        """Texts of n, y and x, from a reduction `k` and its pixel `j`."""
+        """Return the texts of n, y and x for reduction `k` and its pixel `j`."""
         texts = ["", "", ""]
         for name, reduced in (("j", True), ("k", False)):
             rows = [axis for axis in range(3) if (axis in self.axes) is reduced]
@@ -118,7 +118,7 @@ class _Space:
 
 @register
 class Statistics(InternalOp):
-    """The mean and the sum of squared differences from it, for each of several parts."""
+    """The mean, and the sum of squared differences from it, for each part."""
 
     name = STATISTICS
 
@@ -133,7 +133,7 @@ class Statistics(InternalOp):
 
 @register
 class Normalize(InternalOp):
-    """A value minus its mean, divided by its deviation; only created by a pass."""
+    """A value minus its mean, divided by its deviation; created only by a pass."""
 
     name = NORMALIZE
 
@@ -151,12 +151,12 @@ class Normalize(InternalOp):
 
 
 def _items_and_rows(blocks: int, target: Target) -> tuple[int, int]:
-    """Return the work items of a reduction and the reductions of a group, if these are many.
+    """Return the work items per reduction, and the reductions per group if there are many.
 
-    Adjacent items then read adjacent elements, instead of elements far apart; except on a software
-    device, whose cores are fastest with consecutive memory.
+    Adjacent items then read adjacent elements instead of distant ones. Software devices are an
+    exception: their cores are fastest with consecutive memory.
     """
-    # The numbers with the fewest idle items in the last round, the largest of these.
+    # Select the numbers with the fewest idle items in the last round, and the largest of these.
     items = min((32, 16, 8), key=lambda each: -(-blocks // each) * each)
     rows = min(256, target.max_work_group_size) // items
     if target.parallel_items <= _FEW_ITEMS or not can_share(items * rows, target):
@@ -173,9 +173,9 @@ def _request(
     makes_sums: bool,
     has_sums: bool,
 ) -> KernelRequest:
-    """Return a kernel whose groups process `chunks` parts of the pixels.
+    """Return a kernel whose work groups process the pixels in `chunks` parts.
 
-    Each is `channel_blocks` wide.
+    Each group processes `channel_blocks` channel blocks.
     """
     attributes: NormalizeAttributes = node.attributes
     src = ctx.storage(node.inputs[0])

@@ -1,4 +1,4 @@
-"""ONE_HOT: a dimension in which the element at an index differs from all others."""
+"""ONE_HOT: adds an axis along which only the element at a given index is `on`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.ops.reshape import reshape_node
 
 @register
 class OneHot(Op):
-    """`on` at the index along a new dimension of size `depth`, else `off`."""
+    """Adds an axis of size `depth`, with `on` at the index and `off` elsewhere."""
 
     name = "ONE_HOT"
     shape_operands = (1,)

@@ -1,4 +1,4 @@
-"""PACK: joins values along a new dimension."""
+"""PACK: stacks values along a new axis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _check_count(node: Node) -> str:
 
 @register
 class Pack(Op):
-    """Joins values of equal shape along a dimension that they do not have."""
+    """Stacks values of equal shape along a new axis."""
 
     name = "PACK"
     accepts: ClassVar = {"axis": Values(about="-rank - 1 to rank", wrong=(7, -8))}

@@ -12,12 +12,12 @@ from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, Shape, reg
 
 PACK_WEIGHTS = "PACK_WEIGHTS"
 BLOCK = 16
-"""Elements of a block of 4 inputs x 4 outputs: packed rows need no padding at any precision."""
+"""Elements of a block of 4 inputs x 4 outputs; packed rows need no padding in any precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackAttributes:
-    """The shape [O, H, W, I] of the weights as given, and their groups."""
+    """The shape [O, H, W, I] of the weights before packing, and the number of groups."""
 
     shape: Shape4
     groups: int = 1
@@ -60,7 +60,7 @@ def packed_shape(attributes: PackAttributes) -> Shape:
 
 
 def packed_blocks(outputs: int) -> int:
-    """Return the number of output channel blocks that the widest tile of the widest result covers.
+    """Return the number of output channel blocks that the largest tile may read.
 
     A result in a concatenation of halves may have an additional channel block of padding.
     """
@@ -68,7 +68,7 @@ def packed_blocks(outputs: int) -> int:
 
 
 def dense_shape(attributes: PackAttributes) -> Shape4:
-    """Return the shape of the weights, with zeros between groups that are not whole blocks."""
+    """Return the shape of the weights, expanded with zeros if groups are not whole blocks."""
     outputs, height, width, depth = attributes.shape
     whole = whole_groups(attributes.shape, attributes.groups)
     return outputs, height, width, (depth if whole else depth * attributes.groups)
@@ -77,6 +77,6 @@ def dense_shape(attributes: PackAttributes) -> Shape4:
 def whole_groups(shape: Shape4, groups: int) -> bool:
     """Whether every group of weights [O, H, W, I / groups] starts at a whole channel block.
 
-    Others would need channel-wise gathers; zeros between the groups cost less.
+    Others would need channel-wise gathers; zeros between groups cost less.
     """
     return groups == 1 or (shape[3] % 4 == 0 and (shape[0] // groups) % 4 == 0)

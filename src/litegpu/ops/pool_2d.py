@@ -18,9 +18,9 @@ from litegpu.ops.exact.pool import ExactPool
 
 _MEAN = "AVERAGE_POOL_2D"
 _MOST_TAPS = 25
-"""Maximum number of taps of a window that a kernel unrolls for several neighbors."""
+"""Maximum number of taps of a window that a kernel unrolls for several adjacent outputs."""
 _NEIGHBOURS = (4, 2, 1)
-"""Numbers of adjacent results that a work item may compute, the largest first."""
+"""Numbers of adjacent outputs that a work item may compute, largest first."""
 
 
 class Pool2D(Op):
@@ -80,7 +80,7 @@ class L2Pool(Pool2D):
 
 
 def _with(graph: Graph, v: int, like: int) -> Graph:
-    """Return a graph with an additional value of another's shape."""
+    """Return the graph with an additional value `v` of the shape of `like`."""
     return replace(graph, values={**graph.values, v: replace(graph.values[like], id=v)})
 
 
@@ -89,8 +89,7 @@ def pool_kernel(
 ) -> KernelRequest:
     """Return the kernel of a pool; a work group divides large windows.
 
-    Adjacent small windows share their loads, unless the order of their sums must not change
-    (floats).
+    Adjacent small windows share loads, unless the order of float sums would change.
     """
     view = attributes.window
     src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
@@ -124,7 +123,7 @@ def pool_kernel(
 def _of_neighbours(
     kernel: KernelRequest, view: Window, src: Storage, dst: Storage, ctx: LowerContext
 ) -> KernelRequest:
-    """Return the kernel whose work items each compute several adjacent results of a row."""
+    """Return the kernel whose work items each compute several adjacent outputs of a row."""
 
     def items(columns: int) -> int:
         return dst.channel_blocks * parts(columns)

@@ -22,9 +22,9 @@ POOLED_CONV = "POOLED_CONV"
 
 @dataclass(frozen=True, slots=True)
 class PooledConvAttributes:
-    """A convolution, its epilogue ops, the shape [N, H, W, C] of its result, and the pool of it.
+    """A convolution, its epilogue, the shape [N, H, W, C] of its output, and the pool after it.
 
-    `middle` is the value of that result before the fusion.
+    `middle` is the value id of that output before the fusion.
     """
 
     conv: ConvAttributes
@@ -43,7 +43,7 @@ class PooledConvAttributes:
 class PooledConvSpec:
     """Maxima over windows of a convolution's result after its `epilogue`.
 
-    The `dst` of the convolution is the storage that its result would have.
+    `dst` of the convolution is the storage that its output would have.
     """
 
     conv: ConvSpec

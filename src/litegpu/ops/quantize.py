@@ -12,7 +12,7 @@ from litegpu.ops.exact.quantize import ExactQuantize
 
 @register
 class Quantize(Op):
-    """Becomes epilogue ops of the kernel before it; all of its nodes have quantized tensors."""
+    """Becomes epilogue ops of the kernel before it; all its nodes have quantized tensors."""
 
     name = "QUANTIZE"
     max_version = 6

@@ -1,4 +1,4 @@
-"""QUANTIZED_CONV: sums of products of bytes in int32, for CONV_2D and FULLY_CONNECTED."""
+"""QUANTIZED_CONV: int32 sums of products of bytes, for CONV_2D and FULLY_CONNECTED."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from litegpu.ops.pack_weights import whole_groups
 
 QUANTIZED_CONV = "QUANTIZED_CONV"
 _FLIP = 128
-"""Difference between a byte read as unsigned and the signed byte that kernels multiply."""
+"""The offset between an unsigned byte and the signed byte that kernels multiply."""
 
 Bytes = npt.NDArray[np.int8]
 Sums = npt.NDArray[np.int32]
@@ -30,7 +30,7 @@ Sums = npt.NDArray[np.int32]
 class QuantizedConvAttributes:
     """Window, constant weights of `shape` [O, H, W, I / groups] and bias [O] (value ids).
 
-    The zero points are those of stored integers.
+    The zero points are stored integers of the input and the weights.
     """
 
     window: Window
@@ -48,10 +48,10 @@ class QuantizedConvAttributes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedConvSpec:
-    """Sums of (x - input_zero) * (w - weight_zero) in int32, which wrap; then the bias.
+    """Sums of (x - input_zero) * (w - weight_zero) in int32 (wrapping around), plus the bias.
 
-    All bytes are described as signed: with `flips`, the input is unsigned, and kernels invert the
-    highest bit of its bytes before multiplying; weights and both zero points are already converted.
+    All bytes are described as signed. With `flips` the input is unsigned: kernels flip the highest
+    bit of its bytes before multiplying, and weights and both zero points are converted already.
     Pixels outside the image count as `input_zero`.
     """
 
@@ -78,18 +78,18 @@ class QuantizedConvSpec:
 
     @property
     def as_stored(self) -> QuantizedConvSpec:
-        """The same spec for the input's unmodified bytes, for kernels of unsigned bytes."""
+        """The same spec for the input's original bytes: for kernels of unsigned bytes."""
         return (
             replace(self, input_zero=self.input_zero + _FLIP, flips=False) if self.flips else self
         )
 
     @property
     def folded_bias(self) -> Sums:
-        """The bias with all terms that do not depend on the input, for sums of x * w."""
+        """The bias plus all terms that do not depend on the input, for sums of x * w."""
         return self.folded(self.weights)
 
     def folded(self, weights: Bytes) -> Sums:
-        """Return the bias with the terms independent of the input, for some taps [O, ...]."""
+        """Return the bias plus the terms that do not depend on the input, for the taps [O, ...]."""
         sums = weights.astype(np.int64).sum(axis=(1, 2, 3))
         terms = math.prod(weights.shape[1:])
         known = self.bias - self.input_zero * sums + terms * self.input_zero * self.weight_zero
@@ -99,7 +99,7 @@ class QuantizedConvSpec:
 
 @register
 class QuantizedConv(InternalOp):
-    """A dense sum over channels of quantized values; only created by exact convolutions."""
+    """A dense sum over channels of quantized values; created only by exact convolutions."""
 
     name = QUANTIZED_CONV
     traits = Trait.SUMS_PRODUCTS | Trait.WINDOWED
@@ -131,18 +131,18 @@ class QuantizedConv(InternalOp):
 
 
 def _flip_of(value: Value) -> int:
-    """Return what kernels subtract from the bytes of a value to get signed ones."""
+    """Return the number that makes the bytes of a value signed when subtracted."""
     return _FLIP if value.dtype is DType.UINT8 else 0
 
 
 def _signed_weights(value: Value) -> tuple[Bytes, int]:
-    """Return constant bytes as signed ones, and what was subtracted."""
+    """Return constant bytes as signed bytes, and the number that was subtracted."""
     flip = _flip_of(value)
     return (np.asarray(value.data).astype(np.int16) - flip).astype(np.int8), flip
 
 
 def _bias_sums(bias: int, outputs: int, ctx: SpecContext) -> Sums:
-    """Return the constant bias (a value id, perhaps ABSENT) of each output."""
+    """Return the constant bias of each output; `bias` is a value id or ABSENT."""
     if bias == ABSENT:
         return np.zeros(outputs, np.int32)
     return np.asarray(ctx.value(bias).data, np.int32).ravel()

@@ -1,4 +1,4 @@
-"""QUANTIZED_DEPTHWISE: DEPTHWISE_CONV_2D of bytes, with sums in int32."""
+"""QUANTIZED_DEPTHWISE: depthwise convolutions of bytes, with sums in int32."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUANTIZED_DEPTHWISE = "QUANTIZED_DEPTHWISE"
 class QuantizedDepthwiseAttributes:
     """Window, constant weights [1, H, W, O] and bias [O] (value ids; bias may be ABSENT).
 
-    The zero points are those of stored integers.
+    The zero points are stored integers of the input and the weights.
     """
 
     window: Window
@@ -36,7 +36,7 @@ class QuantizedDepthwiseAttributes:
 
 @register
 class QuantizedDepthwise(InternalOp):
-    """A depthwise convolution of quantized values; only created by exact ops."""
+    """A depthwise convolution of quantized values; created only by exact ops."""
 
     name = QUANTIZED_DEPTHWISE
     traits = Trait.SUMS_PRODUCTS | Trait.WINDOWED
@@ -60,6 +60,6 @@ class QuantizedDepthwise(InternalOp):
 
 
 def _smallest(weights: Integers) -> Integers:
-    """Return weights as bytes if possible: without their zero point they have 9 bits."""
+    """Return weights as bytes if they fit: without their zero point they may have 9 bits."""
     as_bytes = weights.astype(np.int8)
     return as_bytes if (as_bytes == weights).all() else weights

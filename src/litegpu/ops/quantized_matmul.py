@@ -19,7 +19,7 @@ QUANTIZED_MATMUL = "QUANTIZED_MATMUL"
 
 @dataclass(frozen=True, slots=True)
 class QuantizedMatmulAttributes(MatmulAttributes):
-    """The attributes of a product of matrices, and the zero points of both."""
+    """The attributes of a matrix product, and the zero points of both operands."""
 
     zeros: tuple[int, int]
 
@@ -31,7 +31,7 @@ class QuantizedMatmulSpec(MatmulSpec):
     zeros: tuple[int, int]
 
     def words(self, blocks: int) -> dict[str, Any]:
-        """Add the zero points and the initial value of the sums: the product of both."""
+        """Return the template variables, with the zero points and the sums' initial value."""
         start = np.array(self.depth * self.zeros[0] * self.zeros[1]).astype(np.int32)
         words = MatmulSpec.words(self, blocks)
         return {**words, "zeros": self.zeros, "start": INT.literal(int(start))}
@@ -39,7 +39,7 @@ class QuantizedMatmulSpec(MatmulSpec):
 
 @register
 class QuantizedMatmul(InternalOp):
-    """Products of matrices of quantized values; only created by exact ops."""
+    """Matrix products of quantized values; created only by exact ops."""
 
     name = QUANTIZED_MATMUL
     traits = Trait.SUMS_PRODUCTS

@@ -1,4 +1,4 @@
-"""QUANTIZED_RESIZE: stored integers between pixels, by tables of indices and weights."""
+"""QUANTIZED_RESIZE: bilinear interpolation of stored integers, by tables of indices and weights."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from litegpu.ops.common.units import Unit
 
 QUANTIZED_RESIZE = "QUANTIZED_RESIZE"
 ONE = 1 << 10
-"""The weights of two pixels together, where they are integers."""
+"""The sum of the weights of two pixels, if weights are integers."""
 
 Between = tuple[int, int, float, float]
-"""The indices of two rows or columns, and the weight of each."""
+"""The indices of two source rows or columns, and the weight of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedResizeAttributes:
-    """What each row and each column of the result lies between."""
+    """For each row and each column of the result, the two source positions and their weights."""
 
     rows: tuple[Between, ...]
     columns: tuple[Between, ...]
@@ -31,14 +31,14 @@ class QuantizedResizeAttributes:
 
 @register
 class QuantizedResize(InternalOp):
-    """Means of four pixels; only exact resizes make it."""
+    """Weighted means of four pixels; created only by exact resizes."""
 
     name = QUANTIZED_RESIZE
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         dst = ctx.storage(node.outputs[0])
         attributes: QuantizedResizeAttributes = node.attributes
-        # Not that of its storage: int16 may be stored as int32.
+        # The tensor's type, not its storage's: int16 may be stored as int32.
         stored = ctx.value(node.inputs[0]).dtype
         integer = stored is not DType.UINT8
         request = KernelRequest(
@@ -61,9 +61,9 @@ class QuantizedResize(InternalOp):
 def _tables(
     name: str, between: Sequence[Between], integer: bool
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Return indices with two zeros after them, and the weights of float32.
+    """Return indices followed by two zeros, and float32 weights.
 
-    Weights that are integers stand in place of the zeros.
+    Integer weights take the place of the zeros.
     """
     found = np.array(between, np.float64)
     if integer:
@@ -75,7 +75,7 @@ def _tables(
 
 
 def scale_of(size: int, out: int, align_corners: bool) -> float:
-    """Input steps per output step along one axis, in float32 as the runtime computes it."""
+    """Return the input steps per output step along an axis, in float32 as the runtime does."""
     if align_corners and out > 1:
         return float(np.float32(size - 1) / np.float32(out - 1))
     return float(np.float32(size) / np.float32(out))

@@ -1,4 +1,4 @@
-"""QUANTIZED_SOFTMAX: rows of bytes in proportion to their whole, rounded as the CPU rounds."""
+"""QUANTIZED_SOFTMAX: normalizes rows of quantized values, with the CPU's rounding."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ QUANTIZED_SOFTMAX = "QUANTIZED_SOFTMAX"
 
 @dataclass(frozen=True, slots=True)
 class QuantizedSoftmaxAttributes:
-    """What is made of each row, before the zero point of the result is added.
+    """The function of each row, before the zero point of the result is added.
 
-    `exponentials`, for softmax and its logarithm, are those of what 0 to 255 below the maximum
-    stand for. Results of softmax are `scale` apart; those of its logarithm are 1/16 apart, its
-    inputs `scale`. `zero` is the zero point of the input; `signed` is its kind.
-    Softmax of 16 bits ("softmax_16") has them as integers, of 0 to 65,535 below the maximum, and
-    the `reciprocals` 1 / (1 + x) at 513 points of x from 0 to 1; both are 2^15 times real numbers.
+    `exponentials` (for softmax and log softmax) are e^x for stored differences of 0 to 255 from the
+    maximum. `scale` is the result's scale for softmax and the input's scale for log softmax, whose
+    result has the scale 1/16. `zero` is the input's zero point; `signed` tells whether its bytes
+    are signed. 16-bit softmax ("softmax_16") has `exponentials` as integers, for differences of 0
+    to 65,535, and `reciprocals` 1 / (1 + x) at 513 points of x from 0 to 1; both are multiplied by
+    2^15.
     """
 
     kind: str
@@ -39,7 +40,7 @@ class QuantizedSoftmaxAttributes:
 
 @register
 class QuantizedSoftmax(InternalOp):
-    """Softmax, its logarithm, or division by the length of the row, of exact operations alone."""
+    """Softmax, log softmax or L2 normalization of rows; created only by exact ops."""
 
     name = QUANTIZED_SOFTMAX
 
@@ -49,7 +50,7 @@ class QuantizedSoftmax(InternalOp):
         channel_blocks = -(-dst.channels // 4)
         items = shared_items(dst.rows, channel_blocks, ctx)
         shared = [("int4", "found", items)]
-        # After the exponentials comes a zero that compilers know nothing of.
+        # The exponentials are followed by a zero whose value compilers do not know.
         table = (*attributes.exponentials, 0, 0, 0, 0)
         constants: dict[str, Array] = {}
         if attributes.reciprocals:

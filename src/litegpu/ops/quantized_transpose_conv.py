@@ -1,4 +1,4 @@
-"""QUANTIZED_TRANSPOSE_CONV: what TRANSPOSE_CONV becomes for bytes, with sums in int32."""
+"""QUANTIZED_TRANSPOSE_CONV: transposed convolutions of bytes, with sums in int32."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ QUANTIZED_TRANSPOSE_CONV = "QUANTIZED_TRANSPOSE_CONV"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedTransposeSpec(QuantizedConvSpec):
-    """The way back of a convolution of bytes: `window` goes over `dst` and makes `src`."""
+    """A transposed convolution of bytes: `window` moves over `dst`, one step per `src` pixel."""
 
 
 @register
 class QuantizedTransposeConv(QuantizedConv):
-    """A transposed convolution of quantized values, of one group; only exact ones make it.
+    """A transposed convolution of quantized values with one group; created only by exact ops.
 
-    The window of its attributes is that of its spec.
+    `window` of its attributes is the window of its spec.
     """
 
     name = QUANTIZED_TRANSPOSE_CONV

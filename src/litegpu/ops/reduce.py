@@ -43,33 +43,33 @@ from litegpu.ops.index_map import mixed_radix_texts
 from litegpu.ops.reshape import merge_axes, merged_shape, reshape_node
 
 _MOST_TERMS = 1 << 15
-"""More are reduced axis by axis: one kernel would leave most of a GPU idle, and Mesa's software
-devices stop loops after 65535 steps."""
+"""Larger reductions are done axis by axis: a single kernel would leave most of a GPU idle, and
+Mesa's software devices abort loops after 65535 steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How two float4 {a} and {b} are combined, and what the combination starts from."""
+    """How a reduction combines two float4 {a} and {b}, and its initial value."""
 
     combine: str
     start: float
     average: bool = False
     in_order: bool = False
-    """Whether one item combines all, as the CPU does: a product of large and tiny numbers and zeros
-    leaves the range of floats in one order, and stays in another."""
+    """Whether one work item combines all elements, in the CPU's order: a product of large, tiny and
+    zero numbers overflows in one order but not in another."""
     max_version: int = 3
     types: Types = FLOATS
     traits: Trait = Trait.NONE
     exact: Callable[..., Any] | None = None
-    """NumPy's function of the same meaning, for integers and bools."""
+    """The equivalent NumPy function, for integers and bools."""
     integer: str = ""
-    """How two registers of integers are combined, whose words end in {k}."""
+    """The expression that combines two integer registers, whose words end in {k}."""
     partial: Mapping[DType, DType] = field(default_factory=dict)
-    """The types of what integers are combined to before the result, where it is another one."""
+    """The type in which integers are combined, if it is not the result's type."""
 
 
 def _mean(data: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    """Return the mean of integers, whose sums wrap around, towards zero."""
+    """Return the mean of integers, rounded towards zero; sums wrap around."""
     sums = np.sum(data, axis=axis, keepdims=keepdims, dtype=np.int64)
     count = data.size // max(sums.size, 1)
     return np.asarray(np.where(sums < 0, -(-sums // count), sums // count))
@@ -130,8 +130,8 @@ KINDS: Mapping[str, Kind] = {
 class ReduceAttributes:
     """The axes of [N, H, W, C] that are reduced to 1.
 
-    With `steps`, 2^n - 1 ascending integers, the result is how many of them the reduced one
-    reaches.
+    With `steps` (2^n - 1 ascending integers), the result is the number of steps that do not exceed
+    the reduced number.
     """
 
     axes: tuple[int, ...]
@@ -139,7 +139,7 @@ class ReduceAttributes:
 
 
 class Reduction(Op):
-    """One number out of all along the given axes, with or without keeping the dimensions."""
+    """Reduces elements along the given axes to one, with or without keeping the axes."""
 
     shape_operands = (1,)
 
@@ -256,14 +256,14 @@ class Reduction(Op):
 
 
 def _start(number: float, register: Register) -> str:
-    """Return the text of what a combination starts from; infinities become the ends of integers."""
+    """Return the text of the initial value; for integers, infinities become the type's limits."""
     bits = 31 if register is INT else 63
     ends = {-math.inf: -(2**bits), math.inf: 2**bits - 1}
     return register.literal(number if register is FLOAT else ends.get(number, number))
 
 
 def reduced(graph: Graph, node: Node, new_value: NewValue, partial: DType) -> Sequence[Node]:
-    """Return the reductions that a node takes; what they make is `partial` before the last one."""
+    """Return the reductions of a node; all results before the last one have the type `partial`."""
     shape, axes = graph.values[node.inputs[0]].shape, _axes(graph, node)
     nodes: list[Node] = []
     source, present = node.inputs[0], shape
@@ -285,16 +285,16 @@ def reduced(graph: Graph, node: Node, new_value: NewValue, partial: DType) -> Se
 
 
 def _axes(graph: Graph, node: Node) -> set[int]:
-    """Return the reduced axes of the input's own shape, counted from 0."""
+    """Return the reduced axes of the input's original shape, counted from 0."""
     rank = len(graph.values[node.inputs[0]].shape)
     return {axis % rank for axis in constant_list(graph, node.inputs[1])}
 
 
 def _steps(shape: Shape, axes: set[int]) -> list[tuple[Shape, Shape, tuple[int, ...]]]:
-    """Return the reductions to make: shapes before and after, and axes of [N, H, W, C].
+    """Return the reductions: shapes before and after, and axes of [N, H, W, C].
 
-    Of more than 4 dimensions, neighbours are merged; if more than 4 remain, each run of reduced
-    axes takes a step.
+    If there are more than 4 axes, adjacent ones are merged; if more than 4 remain, each run of
+    reduced axes is a separate reduction.
     """
     if len(shape) <= 4:
         return direct_steps(shape, axes)
@@ -318,7 +318,7 @@ def _steps(shape: Shape, axes: set[int]) -> list[tuple[Shape, Shape, tuple[int, 
 
 
 def direct_steps(shape: Shape, axes: set[int]) -> list[tuple[Shape, Shape, tuple[int, ...]]]:
-    """Return one reduction, or one per axis where there is much to share out; see _steps."""
+    """Return one reduction, or one per axis if there are many elements; see _steps."""
     large = math.prod(shape[axis] for axis in axes) > _MOST_TERMS
     groups = [{axis} for axis in sorted(axes, reverse=True)] if large else [axes]
     steps, before = [], shape

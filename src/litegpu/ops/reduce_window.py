@@ -1,6 +1,6 @@
-"""REDUCE_WINDOW: a sum, product, minimum or maximum over each window of a value.
+"""REDUCE_WINDOW: the sum, product, minimum or maximum of each window of a value.
 
-STABLEHLO_REDUCE_WINDOW is the same, after a padding, with the function as a graph of one node.
+STABLEHLO_REDUCE_WINDOW also pads the value, and has the function as a graph with one node.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _FUNCTIONS = {
     3: ("REDUCE_MIN", "MINIMUM"),
     4: ("REDUCE_MAX", "MAXIMUM"),
 }
-"""By their numbers in the file format: the reduction, and what joins it with the first value."""
+"""By number in the file format: the reduction, and the function that adds the initial value."""
 _ALL, _ANY = ("REDUCE_ALL", "LOGICAL_AND"), ("REDUCE_ANY", "LOGICAL_OR")
 _OF_TRUTHS = {1: _ANY, 2: _ALL, 3: _ALL, 4: _ANY, 5: _ALL, 6: _ANY}
-"""The same for bools, of which sums are no numbers."""
+"""The same for bools, for which there are no sums or products."""
 _OF_BODIES = {
     **{"ADD": 1, "MUL": 2, "MULTIPLY": 2, "MINIMUM": 3, "MAXIMUM": 4},
     **{"AND": 5, "LOGICAL_AND": 5, "OR": 6, "LOGICAL_OR": 6},
 }
-"""The same numbers by the only node of a graph, without STABLEHLO_ before its name."""
+"""The same numbers by the only node of the graph, without the prefix STABLEHLO_."""
 _ELEMENTS = Types(NUMBERS.dtypes | QUANTIZED_TYPES | {DType.UINT16, DType.BOOL}, common=True)
 _MOST_RANK = 6
 _MOST_TERMS = 1 << 12
@@ -43,7 +43,7 @@ _MOST_TERMS = 1 << 12
 
 @register
 class ReduceWindow(Op):
-    """All elements of each window as one; windows have a shape, strides and dilations."""
+    """Reduces each window of a value to one element; windows have strides and dilations."""
 
     name = "REDUCE_WINDOW"
     max_version = 1
@@ -55,7 +55,7 @@ class ReduceWindow(Op):
     }
 
     def windows(self, graph: Graph, node: Node) -> _Windows:
-        """Return what the node says of its windows."""
+        """Return the windows that the node describes."""
         shape, strides, dilations = (tuple(constant_list(graph, v)) for v in node.inputs[2:])
         spacing = (Spacing(1),) * len(graph.values[node.inputs[0]].shape)
         return _Windows(node.params["reduce_function"], shape, strides, dilations, spacing)
@@ -123,7 +123,7 @@ class ReduceWindow(Op):
 
 @register
 class StablehloReduceWindow(ReduceWindow):
-    """All elements of each window of a padded value as one: sums, products or extremes."""
+    """Reduces each window of a padded value to one element: sums, products, minima or maxima."""
 
     name = "STABLEHLO_REDUCE_WINDOW"
     shape_operands = ()
@@ -162,7 +162,7 @@ class StablehloReduceWindow(ReduceWindow):
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """What joins elements, the windows, and the space that is put between elements before."""
+    """The function, the windows, and the padding between and around elements."""
 
     function: int
     shape: Shape
@@ -171,7 +171,7 @@ class _Windows:
     spacing: tuple[Spacing, ...]
 
     def result(self, shape: Shape) -> Shape:
-        """Return how many windows a value of a shape has in each dimension."""
+        """Return the number of windows along each axis of a value with this shape."""
         whole = spread_shape(shape, self.spacing)
         return _result_shape(whole, self.shape, self.strides, self.dilations)
 

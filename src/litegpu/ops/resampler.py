@@ -1,4 +1,4 @@
-"""MediaPipe's Resampler: an image read at places that are computed."""
+"""MediaPipe's Resampler: samples an image at computed positions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from litegpu.ops.common.units import Unit
 
 @register
 class Resampler(Op):
-    """The image at positions (x, y) in pixels, bilinear; what is outside counts as zero."""
+    """Samples the image at positions (x, y) in pixels (bilinear); pixels outside count as zero."""
 
     name = "Resampler"
     max_version = 2

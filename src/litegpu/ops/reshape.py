@@ -1,4 +1,4 @@
-"""RESHAPE: a view wherever the rows allow it, a channel-wise copy elsewhere."""
+"""RESHAPE: a view if rows permit it, otherwise a channel-wise copy."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ RESHAPE = "RESHAPE"
 
 
 def reshape_node(node: Node, source: int, target: int) -> Node:
-    """Return a node that stands in for `node` and gives a value another shape."""
+    """Return a node that replaces `node` and reshapes value `source` to `target`."""
     return Node(node.index, RESHAPE, 1, (source,), (target,))
 
 
 def reshaped(
     graph: Graph, node: Node, sources: Sequence[int], shapes: Sequence[Shape], new_value: NewValue
 ) -> tuple[list[int], list[Node]]:
-    """Return the sources under other shapes, and the nodes that this takes."""
+    """Return the sources in other shapes (value ids), and the nodes that reshape them."""
     found, nodes = [], []
     for v, shape in zip(sources, shapes, strict=True):
         source = graph.values[v]
@@ -43,16 +43,16 @@ def reshaped(
 
 
 def around_axis(shape: Shape, axis: int) -> Shape:
-    """Return a shape of 4 dimensions that keeps the axis apart: as number 1, or the last."""
+    """Return a 4-D shape in which the axis stays separate: as axis 1, or the last one."""
     if axis == len(shape) - 1:
         return (1, 1, math.prod(shape[:axis]), shape[axis])
     return (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 : -1]), shape[-1])
 
 
 def merge_axes(shape: Shape, kinds: Sequence[Hashable]) -> list[range] | None:
-    """Return the runs of neighbouring axes that kernels can index as one, the last axis by itself.
+    """Return runs of adjacent axes that kernels can index as one; the last axis stays separate.
 
-    Neighbours are merged where they are of one kind, and axes of size 1 with any. None where more
+    Adjacent axes are merged if they are of one kind; axes of size 1 merge with any. None if more
     than 4 runs remain.
     """
     runs: list[range] = []
@@ -69,16 +69,16 @@ def merge_axes(shape: Shape, kinds: Sequence[Hashable]) -> list[range] | None:
 
 
 def merged_shape(shape: Shape, runs: Sequence[range]) -> Shape:
-    """Return a shape with each run of axes as one."""
+    """Return a shape in which each run of axes is one axis."""
     return tuple(math.prod(shape[run.start : run.stop]) for run in runs)
 
 
 def four_dimensions(
     graph: Graph, node: Node, shape: Shape, axis: int, new_value: NewValue
 ) -> tuple[int, Shape, int, list[Node]]:
-    """Return the first input with at most 4 dimensions, its shape and the axis there.
+    """Return the first input with at most 4 axes: its value id, shape, axis, and the nodes for it.
 
-    The nodes come last that this takes.
+    `axis` is the position of the given axis in that shape.
     """
     if len(shape) <= 4:
         return node.inputs[0], shape, axis, []
@@ -89,7 +89,7 @@ def four_dimensions(
 
 @register
 class Reshape(Op):
-    """The same elements under another shape."""
+    """The same elements in another shape."""
 
     name = RESHAPE
     max_version = 1
@@ -134,7 +134,7 @@ class Reshape(Op):
     def input_storages(
         self, node: Node, result: Storage, shapes: Sequence[Shape4]
     ) -> Sequence[Storage] | None:
-        # Where rows do not follow each other, whatever writes them would lie between others' rows.
+        # If rows are not contiguous, writing them in place would interleave with other rows.
         view = result.reshaped(shapes[0]) if result.contiguous else None
         return None if view is None else (view,)
 
@@ -155,12 +155,12 @@ class Reshape(Op):
         return (request,)
 
     def _wanted(self, graph: Graph, node: Node) -> Shape | None:
-        """Return the requested shape (-1 = what is left), or None when it is not known."""
+        """Return the requested shape (-1: the remaining elements), or None if it is not known."""
         if len(node.inputs) > 1 and node.inputs[1] != ABSENT:
             shape = graph.values[node.inputs[1]]
-            # The CPU takes no other operand for a shape.
+            # The CPU only accepts 1-D int32 tensors as shapes.
             if shape.dtype is DType.INT32 and len(shape.shape) == 1:
                 return None if shape.data is None else tuple(map(int, shape.data))
         sizes: Shape | None = node.params.get("shape")
-        # A lone 0 is how old converters wrote the shape of a scalar.
+        # Old converters wrote the shape of a scalar as a single 0.
         return () if sizes == (0,) else sizes

@@ -31,8 +31,8 @@ RESIZE_BILINEAR = "RESIZE_BILINEAR"
 class ResizeAttributes:
     """How output coordinates map to input coordinates.
 
-    `lanes` are the input's channels that the output's are, where these are others; both have four
-    at most then.
+    `lanes` lists the input channels of the output's channels, if they differ; there are at most
+    four then.
     """
 
     align_corners: bool
@@ -89,7 +89,7 @@ class ResizeBilinear(Op):
 
 
 def resize_words(attributes: ResizeAttributes, image: Shape, result: Shape) -> dict[str, Any]:
-    """Return what templates need to know about a resize from [N, H, W, C] to another."""
+    """Return the template variables of a resize between shapes [N, H, W, C]."""
     scales = (scale_of(image[axis], result[axis], attributes.align_corners) for axis in (1, 2))
     return {
         "scales": tuple(map(literal, scales)),
@@ -99,7 +99,7 @@ def resize_words(attributes: ResizeAttributes, image: Shape, result: Shape) -> d
 
 
 def check_size(graph: Graph, node: Node) -> str:
-    """Require an image, and two positive sizes to resize it to."""
+    """Require an image and two positive target sizes."""
     image = graph.values[node.inputs[0]].shape
     wanted = constant_list(graph, node.inputs[1])
     if len(image) != 4 or len(wanted) != 2 or min(wanted) < 1:

@@ -1,4 +1,4 @@
-"""RESIZE_NEAREST_NEIGHBOR: rows and columns chosen by tables that are worked out beforehand."""
+"""RESIZE_NEAREST_NEIGHBOR: gathers rows and columns by precomputed tables."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from litegpu.ops.quantized_resize import scale_of
 from litegpu.ops.resize_bilinear import check_size, resized_shape
 
 _MOST = 1 << 14
-"""Rows or columns of a result."""
+"""Maximum number of rows or columns of a result."""
 
 
 @register
 class ResizeNearestNeighbor(Op):
-    """Resize of H and W that takes the nearest pixel."""
+    """Resizes H and W by the nearest pixel."""
 
     name = "RESIZE_NEAREST_NEIGHBOR"
     max_version = 4
@@ -59,7 +59,7 @@ class ResizeNearestNeighbor(Op):
 
 
 def _check_tables(graph: Graph, node: Node) -> str:
-    """Require tables of a sane size: where each row and column comes from is written out."""
+    """Require tables of limited size: they list the source of each row and column."""
     longest = max(resized_shape(graph, node)[1:3])
     return f"{longest} rows or columns are too many." if longest > _MOST else ""
 
@@ -75,6 +75,6 @@ def nearest(size: int, out: int, align_corners: bool, half_pixel: bool) -> tuple
     scale = np.float32(scale_of(size, out, align_corners))
     offset = np.float32(0.5 if half_pixel else 0.0)
     coordinates = (np.arange(out, dtype=np.float32) + offset) * scale
-    # Aligned corners are rounded halves up; places are never negative.
+    # With align_corners, halves are rounded up; positions are never negative.
     indices = np.floor(coordinates + np.float32(0.5)) if align_corners else np.floor(coordinates)
     return tuple(int(i) for i in np.clip(indices, 0, size - 1))

@@ -17,7 +17,7 @@ from litegpu.ops.reshape import reshape_node
 
 @register
 class ReverseSequence(Op):
-    """The first elements along `seq_dim` in reverse order; each of `batch_dim` has its length."""
+    """Reverses the first elements along `seq_dim`; each index of `batch_dim` has its own length."""
 
     name = "REVERSE_SEQUENCE"
     max_version = 1
@@ -69,7 +69,7 @@ def _places(
     steps: np.ndarray[tuple[int], np.dtype[np.integer]],
     new_value: NewValue,
 ) -> tuple[int, list[Node]]:
-    """Return the index of each batch's element at each step, by computed lengths."""
+    """Return the source index for each batch and step, from computed lengths."""
     shape = (batches, steps.size)
     column, mirrored, places = (new_value(s, dtype=dtype) for s in ((batches, 1), shape, shape))
     beyond = new_value(shape, dtype=DType.BOOL)

@@ -1,4 +1,4 @@
-"""RFFT2D, and what takes its result apart: REAL, IMAG and COMPLEX_ABS.
+"""RFFT2D, and the operations on its complex result: REAL, IMAG and COMPLEX_ABS.
 
 Complex values are floats whose real and imaginary parts alternate (`common/bit_view.py`).
 """
@@ -34,16 +34,16 @@ _COMPLEX = Types(frozenset({DType.COMPLEX64}))
 _DFT = "DFT"
 _MOST_LENGTH = 1 << 14
 _MOST_BITS = 4
-"""A step makes each element of 2 to this power of others: few steps, each of few operations."""
+"""Logarithm of the maximum radix: a step combines that many elements, for few cheap steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class DftAttributes:
     """A step of a Fourier transform of `length`, along H (`along_rows`) or along the channels.
 
-    Before it, transforms of `before` elements each are done; after it those of `before * radix`.
-    The first `present` elements of the input are there, the others are zero; they are real numbers
-    if it is `of_reals`.
+    Before this step, transforms of `before` elements are complete; after it, of `before * radix`.
+    Only the first `present` input elements exist, the others are zero; they are real numbers if
+    `of_reals`.
     """
 
     length: int
@@ -56,9 +56,9 @@ class DftAttributes:
 
 @register
 class RealFourier2D(Op):
-    """The Fourier transform of real numbers over the last two dimensions, half of its columns.
+    """The Fourier transform of real numbers over the last two axes; the first half of the columns.
 
-    The input is cut, or zeros are added, to the lengths of the transform.
+    The input is cropped or zero-padded to the lengths of the transform.
     """
 
     name = "RFFT2D"
@@ -106,7 +106,7 @@ class RealFourier2D(Op):
 
 
 def _steps(length: int, present: int, *, along_rows: bool) -> list[DftAttributes]:
-    """Return the steps of a transform: as few as possible, of about the same radix."""
+    """Return the steps of a transform: as few as possible, with similar radices."""
     bits = length.bit_length() - 1
     count = -(-bits // _MOST_BITS)
     found, before = [], 1
@@ -134,7 +134,7 @@ def _check_lengths(graph: Graph, node: Node) -> str:
 
 @register
 class FourierStep(InternalOp):
-    """A step of a Fourier transform: only RFFT2D makes it."""
+    """A step of a Fourier transform; created only by RFFT2D."""
 
     name = _DFT
     traits = Trait.SUMS_PRODUCTS
@@ -163,7 +163,7 @@ class FourierStep(InternalOp):
 
 
 def _roots(length: int) -> npt.NDArray[np.float32]:
-    """Return the cosines and sines of the parts of a circle, each pair in a block of 4."""
+    """Return cosines and sines of all multiples of the angle, each pair in a block of 4."""
     angles = 2 * np.pi * np.arange(length) / length
     found = np.zeros((length, 4), np.float32)
     found[:, 0], found[:, 1] = np.cos(angles), np.sin(angles)
@@ -172,11 +172,11 @@ def _roots(length: int) -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class ComplexPart(Op):
-    """What is a real number of each complex one."""
+    """A real number from each complex one: real part, imaginary part or magnitude."""
 
     name: str  # type: ignore[misc]
     part: str
-    """As the template names it."""
+    """The name of the part in the template."""
     max_version = 1
     takes = (_COMPLEX,)
     gives = FLOATS

@@ -1,4 +1,4 @@
-"""The steps of an RNN, one after the other; its input's share of the sums is a dense layer."""
+"""The time steps of an RNN; the product of its input is a separate dense layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CELLS = "RNN_CELLS"
 
 @dataclass(frozen=True, slots=True)
 class RnnAttributes:
-    """Recurrent weights [units, units] (a value id), and the order of the steps."""
+    """Recurrent weights [units, units] (a value id), and the direction of the steps."""
 
     recurrent: int
     activation: str
@@ -31,9 +31,9 @@ class RnnAttributes:
 
 
 def rnn_nodes(graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-    """Return a dense layer of the input, and the steps.
+    """Return the nodes of an RNN: a dense layer of the input, and the time steps.
 
-    Inputs are the data, its weights, recurrent weights, the bias and the state; outputs are the
+    The inputs are data, input weights, recurrent weights, bias and state; the outputs are the
     result and the new state.
     """
     data, weights, recurrent, bias, state = node.inputs
@@ -54,7 +54,7 @@ def rnn_nodes(graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
 
 @register
 class RnnCells(InternalOp):
-    """Output and state from the projected input and the state before."""
+    """Output and new state from the projected input and the previous state."""
 
     name = _CELLS
 

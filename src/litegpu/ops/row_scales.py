@@ -1,4 +1,4 @@
-"""ROW_SCALES: scales and zero points that convert rows of floats to bytes."""
+"""ROW_SCALES: scales and zero points for the quantization of float rows to int8."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ ROW_SCALES = "ROW_SCALES"
 
 @dataclass(frozen=True, slots=True)
 class RowScalesAttributes:
-    """Whether the largest magnitude becomes 127, or the range of values -128 to 127."""
+    """Whether rows are symmetric (largest magnitude: 127), or their range becomes -128 to 127."""
 
     symmetric: bool
 
 
 @register
 class RowScales(InternalOp):
-    """From the minimum and maximum of each row; only created by dynamic quantization.
+    """Scales from the minimum and maximum of each row; created only by dynamic quantization.
 
-    It returns scales, their inverses and, unless it is symmetric, zero points: [..., 1] each.
+    Returns scales, their inverses and, if not symmetric, zero points: [..., 1] each.
     """
 
     name = ROW_SCALES

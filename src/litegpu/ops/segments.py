@@ -1,4 +1,4 @@
-"""Rows joined by indices: SCATTER_ND, SEGMENT_SUM, UNSORTED_SEGMENT ops, SPARSE_TO_DENSE."""
+"""Combines rows by index: SCATTER_ND, SEGMENT_SUM, UNSORTED_SEGMENT ops, SPARSE_TO_DENSE."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from litegpu.ops.index_map import Source, index_map_node, plain, strides
 from litegpu.ops.reshape import reshape_node, reshaped
 
 MOST_ROWS = 1 << 16
-"""Mesa's software devices stop longer loops, and each result looks through all rows."""
+"""Maximum number of rows: each result visits all, and Mesa's devices abort longer loops."""
 _PLACES = (DType.INT32,)
 _VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
 _SCATTERED = Types(STORABLE.dtypes | BYTES, common=True)
@@ -45,11 +45,11 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True)
 class SegmentAttributes:
-    """How many numbers of the result's rows one step along each indexed axis passes.
+    """How rows are scattered; strides are the elements per step along each indexed axis.
 
-    With `sizes` of these axes, rows with indices beyond them are left out. A row is joined with
-    what was there by the function `combine`, or replaces it if that is empty. Before the first row
-    there is `start`, or, without it, what the third input has.
+    With the `sizes` of these axes, rows with indices out of range are skipped. The function
+    `combine` combines a row with the current result; if it is empty, the row replaces it. Results
+    start as `start`, or without it, as the third input.
     """
 
     steps: tuple[int, ...]
@@ -60,19 +60,19 @@ class SegmentAttributes:
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """What a node says: positions of rows and indices, and how many axes and segments there are."""
+    """The operands of a node: positions of rows and indices, numbers of axes and segments."""
 
     rows: int
     indices: int
     axes: tuple[int, ...]
     """The sizes of the result's indexed axes."""
     joined: int
-    """How many leading axes of the rows are joined."""
+    """Number of leading axes of the rows that are combined."""
     result: Shape
 
 
 class Segments(Op):
-    """Rows of a value joined to those rows of the result that their indices tell."""
+    """Combines rows of a value into the rows of the result that their indices select."""
 
     max_version = 1
     cpu_bytes_per_second = 15e9
@@ -144,7 +144,7 @@ class Segments(Op):
 
 @register
 class SparseToDense(Op):
-    """A constant, but for the elements at some positions; a later one replaces an earlier one."""
+    """A constant with some elements replaced by position; later elements replace earlier ones."""
 
     name = "SPARSE_TO_DENSE"
     max_version = 3
@@ -206,7 +206,7 @@ def _check_sparse(graph: Graph, node: Node) -> str:
 
 
 def segments_kernel(node: Node, ctx: LowerContext) -> KernelRequest:
-    """Return the kernel that joins rows by their indices; see SegmentAttributes."""
+    """Return the kernel that combines rows by index; see SegmentAttributes."""
     attributes: SegmentAttributes = node.attributes
     src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
     register = register_of(src.dtype)

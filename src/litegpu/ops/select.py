@@ -1,4 +1,4 @@
-"""SELECT and SELECT_V2: elements of one value or another, by a condition."""
+"""SELECT and SELECT_V2: elements of one of two values, selected by a condition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.ops.reshape import reshaped
 
 @register
 class SelectV2(Op):
-    """Where the condition holds the second input, else the third; all are broadcast."""
+    """The second input where the condition is true, else the third; all are broadcast."""
 
     name = "SELECT_V2"
     max_version = 2
@@ -35,11 +35,11 @@ class SelectV2(Op):
         )
 
     def check_shapes(self, graph: Graph, node: Node) -> str:
-        """Require shapes that go together."""
+        """Require shapes that can be broadcast to one shape."""
         return check_broadcast(graph, node)
 
     def result_shape(self, graph: Graph, node: Node) -> Shape:
-        """Return the shape that follows from those of the operands."""
+        """Return the result's shape, inferred from the operands."""
         return np.broadcast_shapes(*(graph.values[v].shape for v in node.inputs))
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
@@ -55,7 +55,7 @@ class SelectV2(Op):
 
 @register
 class Select(SelectV2):
-    """As SELECT_V2 without broadcasting; a flat condition chooses along the first dimension."""
+    """SELECT_V2 without broadcasting; a 1-D condition selects along the first axis."""
 
     name = "SELECT"
     max_version = 4

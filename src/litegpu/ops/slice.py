@@ -1,4 +1,4 @@
-"""SLICE: a part of a value, by its begin and its size."""
+"""SLICE: a part of a value, given by begin and size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from litegpu.ops.strided_slice import folded_slice, part_nodes
 
 @register
 class Slice(Op):
-    """SLICE: `size` elements from `begin` on in each dimension; -1 takes all that follow."""
+    """The part of `size` elements from `begin` along each axis; size -1 means all that follow."""
 
     name = "SLICE"
     max_version = 8

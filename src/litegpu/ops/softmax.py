@@ -34,7 +34,7 @@ class Softmax(Op):
     takes: ClassVar[tuple[Types, ...]] = (Types(FLOATS.dtypes | {DType.FLOAT16}, common=True),)
     gives: ClassVar[Types | None] = None
     reduced: ClassVar[tuple[str, ...]] = ("sums", "maxima")
-    """The values that the work items of a row exchange."""
+    """Number of values that the work items of a row exchange."""
     exact_rows: ClassVar[type[ExactRows] | None] = ExactSoftmax
 
     def __init__(self) -> None:
@@ -87,4 +87,4 @@ def _check_beta(node: Node) -> str:
 
 
 _LARGEST_BETA = 1e38
-"""Compilers of shaders may take exp(x) as exp2(x * log2(e)), and make one factor of both."""
+"""Maximum magnitude of beta: shader compilers may merge it with the factor of exp2(x * log2(e))."""

@@ -56,9 +56,9 @@ class _Batch(Op):
 
 @register
 class SpaceToBatch(_Batch):
-    """Each pixel of a block goes to a separate batch, after padding with zeros.
+    """Moves the pixels of each block to separate batches, after zero padding.
 
-    Zeros of quantized pixels are the zero point of the output.
+    The padding of quantized pixels is the zero point of the output.
     """
 
     name = "SPACE_TO_BATCH_ND"
@@ -135,14 +135,14 @@ def _to_space(shape: Shape, blocks: Sequence[int], edges: Sequence[Edge]) -> Ind
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Block sizes of an index map between batches and pixels, and the edges before the pixels."""
+    """Block sizes of an index map between batches and pixels, and the leading padding or crop."""
 
     sizes: tuple[int, ...]
     before: tuple[int, ...]
 
 
 def batch_blocks(graph: Graph, node: Node) -> Blocks | None:
-    """Return the blocks of a normalized SPACE_TO_BATCH_ND with any fill value; None for others."""
+    """Return the blocks of a normalized SPACE_TO_BATCH_ND with any fill value; else None."""
     if not isinstance(node.attributes, IndexMapAttributes):
         return None
     shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))

@@ -24,7 +24,7 @@ class Parts(Op):
 
     @abstractmethod
     def parts(self, graph: Graph, node: Node) -> tuple[int, int, list[int]]:
-        """Return the divided value, the axis and the sizes along it of a checked node."""
+        """Return the divided value, the axis, and the sizes of the parts of a checked node."""
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
         source, axis, sizes = self.parts(graph, node)
@@ -92,5 +92,5 @@ class Split(Parts):
 
 
 def _along(shape: Shape, axis: int, chosen: range) -> list[range]:
-    """Return ranges that select `chosen` along one axis and all of the others."""
+    """Return ranges that select `chosen` along one axis, and all elements along the others."""
     return [chosen if i == axis else range(size) for i, size in enumerate(shape)]

@@ -1,4 +1,4 @@
-"""SQUEEZE: a RESHAPE that drops dimensions of size 1."""
+"""SQUEEZE: a RESHAPE that removes axes of size 1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from litegpu.ops.reshape import Reshape
 
 @register
 class Squeeze(Reshape):
-    """Drops dimensions of size 1."""
+    """Removes axes of size 1."""
 
     name = "SQUEEZE"
     max_version = 2

@@ -1,7 +1,7 @@
-"""STABLEHLO_GATHER and STABLEHLO_SCATTER: parts of a value at computed positions.
+"""STABLEHLO_GATHER and STABLEHLO_SCATTER: slices of a value at computed positions.
 
-A row of indices is the position of a part; the attributes state which dimensions its numbers refer
-to. Parts of more than one element along these become several rows, each with its own indices.
+The indices contain a position for each slice; the attributes state to which axes its numbers refer.
+Slices with several elements along these axes become several rows, each with its own indices.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ _VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a position refers to in a value of `shape`: a part of `sizes` elements.
+    """The geometry of slices: `sizes` elements of a value of `shape`.
 
-    The numbers of a position are for the axes `mapped`, along `vector` of indices of `positions`.
+    A position has a number for each axis in `mapped`; the numbers are along axis `vector` of the
+    indices.
     """
 
     shape: Shape
@@ -58,12 +59,12 @@ class _Part:
 
     @property
     def batch(self) -> tuple[int, ...]:
-        """The axes of the indices that count positions."""
+        """The axes of the indices that enumerate positions."""
         return tuple(axis for axis in range(len(self.positions)) if axis != self.vector)
 
     @property
     def fits(self) -> bool:
-        """Whether all of this exists."""
+        """Whether all attributes refer to existing axes and elements."""
         rank, axes = len(self.shape), len(self.positions)
         numbers = (*self.positions, 1)[self.vector] if 0 <= self.vector <= axes else 0
         return (
@@ -76,9 +77,9 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The indices of single rows: `axes` are those of the indices, or (-1 - axis) of the part.
+    """The indices of single rows; `axes` are axes of the indices, or (-1 - axis) of the slice.
 
-    `columns` are the axes of the value that a row's indices are for.
+    `columns` are the axes of the value that a row's indices refer to.
     """
 
     part: _Part
@@ -87,7 +88,7 @@ class _Rows:
 
     @property
     def sizes(self) -> Shape:
-        """How many rows there are along each axis."""
+        """The number of rows along each axis."""
         part = self.part
         return tuple(part.positions[a] if a >= 0 else part.sizes[-1 - a] for a in self.axes)
 
@@ -97,7 +98,7 @@ class _Rows:
         return math.prod(self.sizes), len(self.columns)
 
     def offsets(self) -> Array:
-        """Return the indices of each row within its part."""
+        """Return the indices of each row relative to the start of its slice."""
         grid = np.indices(self.sizes).reshape(len(self.sizes), -1)
         zeros = np.zeros(self.shape[0], int)
         found = [
@@ -111,7 +112,7 @@ class _Rows:
     ) -> tuple[int, list[Node]]:
         """Return the indices of the rows (a value id), and the nodes that compute them.
 
-        `clipped` positions are moved so that parts are inside the value.
+        If `clipped`, positions are clamped so that slices are inside the value.
         """
         part, value = self.part, graph.values[node.inputs[1]]
         columns = [part.mapped.index(a) if a in part.mapped else -1 for a in self.columns]
@@ -163,7 +164,7 @@ _ABOUT = {
 
 @register
 class StablehloGather(Op):
-    """Parts of a value at computed positions, which are moved so that parts are inside of it."""
+    """Slices of a value at computed positions, which are clamped so that slices are inside it."""
 
     name = "STABLEHLO_GATHER"
     max_version = 1
@@ -222,7 +223,7 @@ def _gathered(graph: Graph, node: Node) -> _Part:
 
 
 def _result_axes(graph: Graph, node: Node) -> tuple[list[int], dict[int, int]]:
-    """Return the result's axes that count positions, and its others with those of the value."""
+    """Return the result's axes of positions, and the value's axis of each other result axis."""
     part, collapsed = _gathered(graph, node), node.params["collapsed_slice_dims"]
     offsets = sorted(node.params["offset_dims"])
     rest = [axis for axis in range(len(part.shape)) if axis not in collapsed]
@@ -253,7 +254,7 @@ def _do_not_fit(part: _Part) -> str:
 
 @register
 class StablehloScatter(Op):
-    """A value with parts at computed positions replaced, or joined with others, in their order."""
+    """Replaces slices of a value at computed positions, or combines them with updates, in order."""
 
     name = "STABLEHLO_SCATTER"
     max_version = 1
@@ -285,7 +286,7 @@ class StablehloScatter(Op):
         return (graph.values[node.inputs[0]].shape,)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        """Join rows of the update with rows of the value: what has an index, and what has none."""
+        """Scatter rows of the update into rows of the value: the axes without indices."""
         part, of_update = _scattered(graph, node)
         dtype, update = (
             computed_as(graph.values[node.inputs[0]]),
@@ -307,7 +308,7 @@ class StablehloScatter(Op):
         found, nodes = rows.nodes(graph, node, clipped=False, new_value=new_value)
 
         def flat(v: int, outer: Sequence[int], last: Sequence[int]) -> int:
-            """Add the value with some axes first, as rows, and others last."""
+            """Return the value with the axes `outer` first, as rows, then the axes `last`."""
             shape = graph.values[v].shape
             parts = ([shape[a] for a in outer], [shape[a] for a in last])
             target = new_value((math.prod(parts[0]), math.prod(parts[1])), dtype=dtype)
@@ -343,7 +344,7 @@ class StablehloScatter(Op):
 
 
 def _scattered(graph: Graph, node: Node) -> tuple[_Part, dict[int, int]]:
-    """Return the parts, and the axes of the update that are axes of the value."""
+    """Return the slices, and the value's axis of each update axis that is one."""
     shape, positions, update = (graph.values[v].shape for v in node.inputs)
     params = node.params
     inserted = params["inserted_window_dims"]
@@ -356,7 +357,7 @@ def _scattered(graph: Graph, node: Node) -> tuple[_Part, dict[int, int]]:
 
 
 def _combination(node: Node) -> str:
-    """Return the function that joins elements: "" if the new one replaces the other."""
+    """Return the function that combines elements; "" if new elements replace old ones."""
     ops = [each.op for body in node.graphs for each in body.nodes]
     return ops[0] if ops else ""
 

@@ -1,4 +1,4 @@
-"""STRIDED_SLICE: a part of a value, as a view if kernels can read it in place."""
+"""STRIDED_SLICE: a strided part of a value, as a view if kernels can read it in place."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _MASKS = ("begin", "end", "shrink_axis")
 def part_nodes(
     graph: Graph, node: Node, source: int, ranges: Sequence[range], target: int, new_value: NewValue
 ) -> tuple[Node, ...]:
-    """Return the nodes that give value `target` the elements of `source` in the ranges.
+    """Return the nodes that copy the elements of `source` in the ranges to value `target`.
 
-    There is one range per dimension of `source`; the shape of `target` may lack some of size 1.
+    There is one range per axis of `source`; the shape of `target` may lack axes of size 1.
     """
     shape = graph.values[source].shape
     merged = merge_ranges(shape, ranges) if len(shape) > 4 else None
@@ -115,7 +115,7 @@ class StridedSlice(Op):
 
 
 def _view(node: Node, source: Storage, shape: Shape4) -> Storage | None:
-    """Return the storage of a slice in its source; None if kernels cannot read it there."""
+    """Return the storage of a slice within its source; None if kernels cannot read it there."""
     attributes: CopyAttributes = node.attributes
     step = attributes.step
     if node.epilogue or step[0] != 1 or step[3] != 1 or min(step) < 1 or not source.vector:
@@ -137,7 +137,7 @@ def _view(node: Node, source: Storage, shape: Shape4) -> Storage | None:
 
 
 def folded_slice(operands: Sequence[Array], ranges: Sequence[range], shape: Shape) -> Folded:
-    """Fold a slice of the first operand, one range per dimension, into a result of `shape`."""
+    """Return a folded slice of the first operand, by one range per axis, with this `shape`."""
     data = operands[0]
     for chosen, size in zip(ranges, data.shape, strict=True):
         if chosen and not 0 <= min(chosen[0], chosen[-1]) <= max(chosen[0], chosen[-1]) < size:
@@ -150,9 +150,9 @@ def _bit(node: Node, mask: str, entry: int) -> bool:
 
 
 def _entries(graph: Graph, node: Node) -> list[int | None]:
-    """Return the entry of begin, end and strides for each dimension.
+    """Return the entry number of begin, end and strides for each axis.
 
-    There is one item per dimension of the input and per new one; None selects a whole dimension.
+    There is one item for each input axis and each new axis; None selects an axis completely.
     """
     rank = len(graph.values[node.inputs[0]].shape)
     count = graph.values[node.inputs[1]].elements
@@ -161,7 +161,7 @@ def _entries(graph: Graph, node: Node) -> list[int | None]:
     whole: list[int | None] = [None] * (rank + added - count)
     if ellipsis is None:
         return [*range(count), *whole]
-    # As on the CPU, the ellipsis stands for at least one dimension; surplus entries are dropped.
+    # As on the CPU, an ellipsis covers at least one axis, and surplus entries are ignored.
     whole.append(None)
     return [*range(ellipsis), *whole, *range(ellipsis + 1, count)][: rank + added]
 
@@ -192,7 +192,7 @@ def _check_bounds(graph: Graph, node: Node) -> str:
 
 
 def _leaves(graph: Graph, node: Node) -> bool:
-    """Whether an end relative to its begin is outside the input: the CPU does not clamp it."""
+    """Whether an end relative to its begin is outside the input, which the CPU does not clamp."""
     shape = graph.values[node.inputs[0]].shape
     bounds = [constant_list(graph, v) for v in node.inputs[1:4]]
     for entry, size in zip(_axis_entries(graph, node), shape, strict=True):
@@ -206,7 +206,7 @@ def _leaves(graph: Graph, node: Node) -> bool:
 
 
 def _axis_entries(graph: Graph, node: Node) -> list[int | None]:
-    """Return the entry of each input dimension (None: it has none)."""
+    """Return the entry number of each input axis (None if it has none)."""
     return [e for e in _entries(graph, node) if e is None or not _bit(node, "new_axis", e)]
 
 
@@ -218,7 +218,7 @@ def _first(node: Node, entry: int, size: int, begin: int, stride: int) -> int:
 
 
 def _ranges(graph: Graph, node: Node) -> list[range]:
-    """Return the input indices of a slice, one range per input dimension."""
+    """Return the input indices of a slice, one range per input axis."""
     shape = graph.values[node.inputs[0]].shape
     bounds = [constant_list(graph, v) for v in node.inputs[1:4]]
     entries = _axis_entries(graph, node)

@@ -1,4 +1,4 @@
-"""The steps of detectors after their networks: internal ops that decode, choose and list boxes."""
+"""Post-processing of detectors: internal ops that decode, select and list boxes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from litegpu.ops.common.units import Unit
 DECODE, SUPPRESS = "DECODE_BOXES", "SUPPRESS_BOXES"
 MERGE, LIST = "MERGE_CLASSES", "LIST_DETECTIONS"
 MOST_CHOSEN = 1 << 10
-"""Boxes of one class that the memory of a work group holds."""
+"""Maximum number of boxes per class, limited by work-group memory."""
 _ITEMS = 256
 _IOU_OPERATIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeAttributes:
-    """What codes (y, x, height, width) are divided by, and the class that scores begin with."""
+    """The divisors of box codes (y, x, height, width), and the first class of the scores."""
 
     scales: tuple[float, float, float, float]
     first_class: int
@@ -28,13 +28,13 @@ class DecodeAttributes:
 
 @dataclass(frozen=True, slots=True)
 class SuppressAttributes:
-    """How boxes are chosen: the best one first, then those that overlap none before by too much.
+    """The parameters of non-maximum suppression.
 
-    `by_class` tells that scores are [boxes, classes], each class from `first_class` on with a
-    choice of its own; otherwise they are one row. `limits` are the largest overlap, the least score
-    and the sigma of soft suppression; None is the next of the node's further inputs. TensorFlow's
-    operations (`strict`) take scores above the least one and overlaps below the largest one; the
-    post-processing of detections also takes equal ones. Entries without a box are `nothing`.
+    If `by_class`, scores are [boxes, classes], and each class from `first_class` on is processed by
+    itself; otherwise scores are one row. `limits` are the maximum overlap, the minimum score and
+    the sigma of soft suppression; None stands for the next additional input of the node.
+    TensorFlow's operations (`strict`) select scores above the minimum and overlaps below the
+    maximum; detection post-processing also accepts equal ones. Entries without a box are `nothing`.
     """
 
     limits: tuple[float | None, float | None, float | None]
@@ -46,18 +46,18 @@ class SuppressAttributes:
 
 @dataclass(frozen=True, slots=True)
 class ListAttributes:
-    """How detections are listed: `labels` classes a box, or the one that an input names (0)."""
+    """How detections are listed: `labels` classes per box, or the class from an input (0)."""
 
     first_class: int
     classes: int
     labels: int
     slots: int
-    """Entries of the lists for each box."""
+    """Number of list entries per box."""
 
 
 @register
 class DecodeBoxes(InternalOp):
-    """The corners of boxes [N, 4] from codes and anchors, and the best score of each, [1, N]."""
+    """The corners of boxes [N, 4] from codes and anchors, and each box's best score, [1, N]."""
 
     name = DECODE
 
@@ -82,10 +82,10 @@ class DecodeBoxes(InternalOp):
 
 @register
 class SuppressBoxes(InternalOp):
-    """The boxes that remain of each class, [classes, count], by descending score.
+    """The selected boxes of each class, [classes, count], by descending score.
 
-    Its other outputs are scores that its work items change, and, if there are four, the scores of
-    what was chosen and the number of these.
+    Further outputs are a buffer of scores that work items modify and, if there are four outputs,
+    the scores and the number of selected boxes.
     """
 
     name = SUPPRESS
@@ -133,7 +133,7 @@ class SuppressBoxes(InternalOp):
 
 @register
 class MergeClasses(InternalOp):
-    """The best of the boxes of all classes: their numbers and their classes, [1, count] each."""
+    """The best boxes over all classes: their indices and classes, [1, count] each."""
 
     name = MERGE
 
@@ -168,7 +168,7 @@ class MergeClasses(InternalOp):
 
 @register
 class ListDetections(InternalOp):
-    """Boxes, classes, scores and the number of what was chosen; unused entries are 0."""
+    """Lists boxes, classes, scores and the number of detections; unused entries are 0."""
 
     name = LIST
 
@@ -195,10 +195,10 @@ class ListDetections(InternalOp):
 
 
 def shared_items(ctx: LowerContext) -> int:
-    """Return how many work items share the choice of a box."""
+    """Return the number of work items that select a box together."""
     return min(_ITEMS, ctx.target.max_work_group_size)
 
 
 def list_size(ctx: LowerContext, lists: Sequence[int]) -> int:
-    """Return the elements of work-group memory for the rows of some values, with their padding."""
+    """Return the work-group memory, in elements, for the rows of some lists with padding."""
     return 4 * max(ctx.storage(v).channel_blocks for v in lists)

@@ -1,4 +1,4 @@
-"""TFLite_Detection_PostProcess: the boxes that a detector found, without those that overlap."""
+"""TFLite_Detection_PostProcess: decodes a detector's boxes and removes overlapping ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """The options that the FlexBuffer holds; those that are missing are 0, as for the CPU."""
+    """The options in the FlexBuffer; missing ones are 0, as on the CPU."""
 
     max_detections: int
     max_classes: int
@@ -38,7 +38,7 @@ class _Options:
     largest_overlap: float
     classes: int
     scales: tuple[float, float, float, float]
-    """Of y, x, height and width."""
+    """The divisors of y, x, height and width."""
 
     @classmethod
     def of(cls, node: Node) -> _Options:
@@ -59,12 +59,12 @@ class _Options:
 
     @property
     def entries(self) -> int:
-        """How many detections are listed."""
+        """The number of detections in the lists."""
         return self.max_detections * self.max_classes
 
 
 class _ExactDetections(Exact):
-    """With box codes, scores or anchors of uint8, which are dequantized first."""
+    """Detection with uint8 box codes, scores or anchors, which are dequantized first."""
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -96,9 +96,9 @@ class _ExactDetections(Exact):
 
 @register
 class DetectionPostProcess(Op):
-    """The boxes that a detector found: non-maximum suppression of the best classes, or of each.
+    """Non-maximum suppression of a detector's boxes: over the best classes, or for each class.
 
-    Of equal scores the first one comes first. Boxes, classes and scores beyond the number of
+    Among equal scores the first comes first. Boxes, classes and scores beyond the number of
     detections are 0.
     """
 

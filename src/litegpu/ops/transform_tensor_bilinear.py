@@ -13,7 +13,7 @@ from litegpu.ops.common.units import Unit
 
 @dataclass(frozen=True, slots=True)
 class TransformAttributes:
-    """The output's (H, W), and whether its corners are those of the image."""
+    """The output's (H, W), and whether its corners are aligned with the image's corners."""
 
     size: tuple[int, int]
     corners: bool
@@ -55,7 +55,8 @@ class TransformTensor(Op):
 
 def _transform(node: Node) -> TransformAttributes:
     options = flexbuffers.read_map(node.custom)
-    # The runtime reports version 1 for every op without a kernel: the options have the version.
+    # The runtime reports version 1 for all ops without a kernel, so the options identify the
+    # version.
     if "output_size" in options:
         height, width = options["output_size"]
         return TransformAttributes((height, width), corners=False)

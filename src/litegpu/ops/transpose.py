@@ -1,4 +1,4 @@
-"""TRANSPOSE of any permutation; one that moves only dimensions of size 1 costs nothing."""
+"""TRANSPOSE: any permutation of axes; it is free if only axes of size 1 move."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.ops.index_map import Source, index_map_node, plain
 
 @register
 class Transpose(Op):
-    """The dimensions in another order."""
+    """Permutes the axes of a value."""
 
     name = "TRANSPOSE"
     max_version = 9

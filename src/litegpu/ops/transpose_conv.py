@@ -1,4 +1,4 @@
-"""TRANSPOSE_CONV: the transpose of a convolution, from its output to its input."""
+"""TRANSPOSE_CONV: the transpose of a convolution."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TransposeConv(Op):
         return conv_nodes(node, node.inputs[_IMAGE], view, operand)
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[ConvSpec]:
-        """Return its phases if each of them is a convolution for tensor cores, else none."""
+        """Return a spec for each phase if tensor cores can compute all of them, else none."""
         operand = weights.read(ctx, node.attributes)
         if not ctx.target.model.tensor_cores or operand.array is None or _varies(node, ctx):
             return ()
@@ -87,7 +87,7 @@ class TransposeConv(Op):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Output pixels one stride apart: an ordinary convolution with stride 1 computes them."""
+    """Output pixels one stride apart, which are a convolution with stride 1."""
 
     weights: weights.Floats
     """[O, H, W, I]"""
@@ -106,7 +106,7 @@ def phases(array: weights.Floats, view: window.Window, dst: Storage) -> Iterator
         taps = np.ascontiguousarray(array[:, rows][:, :, columns])
         pads = (top, left)
         if taps.size == 0:
-            # No tap reaches these pixels; a tap of zeros reads above the image for all of them.
+            # No tap reaches these pixels: use a tap of zeros that reads above the image.
             taps = np.zeros((array.shape[0], 1, 1, array.shape[3]), np.float32)
             pads = (phase_dst.shape[1], 0)
         yield Phase(
@@ -115,11 +115,11 @@ def phases(array: weights.Floats, view: window.Window, dst: Storage) -> Iterator
 
 
 def _taps(view: window.Window, axis: int, start: int) -> tuple[list[int], int]:
-    """Return which taps reach output `start` along an axis, and the padding of their window.
+    """Return the taps that reach output `start` along an axis, and the padding of their window.
 
     Input i, tap k and output o correspond if i * stride + k = o + pad. So the taps are one stride
-    apart, and the greater ones belong to the inputs that come first. The padding is negative if
-    the first output does not read the first inputs.
+    apart, and larger taps belong to earlier inputs. The padding is negative if the first output
+    does not read the first inputs.
     """
     last, first = divmod(start + view.pads[axis], view.stride[axis])
     taps = range(first, view.kernel[axis], view.stride[axis])
@@ -132,7 +132,7 @@ def _only(array: weights.Floats, bias: weights.Floats | None) -> weights.Weights
 
 
 def _varies(node: Node, ctx: SpecContext) -> bool:
-    """Whether the epilogue reads values that differ between pixels: its rows are not a phase's."""
+    """Whether the epilogue reads operands that differ by pixel, which a phase cannot index."""
     reads = (v for epilogue_op in node.epilogue for v in epilogue_op.operands if v != SELF)
     return any(ctx.storage(v).shape[1:3] != (1, 1) for v in reads)
 
@@ -143,7 +143,7 @@ def transpose_kernel(
     """Return the kernel of a transposed convolution.
 
     `view` is the window from the node's output to its input. Each output pixel gathers the taps
-    that reach it; a work item computes pixels one stride apart, which share their weights.
+    that reach it; a work item computes pixels one stride apart, which use the same weights.
     """
     dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
     n, height, width, _ = dst.shape
@@ -159,7 +159,7 @@ def transpose_kernel(
     taps = -(-view.kernel[0] // view.stride[0]) * -(-view.kernel[1] // step)
     return KernelRequest(
         template="transpose_conv",
-        # The third dimension is limited to 65535 work groups.
+        # The third grid dimension is limited to 65535 work groups.
         grid=(padded_blocks // channel_blocks, columns * n * height, 1),
         output=node.outputs[0],
         reads={"src": node.inputs[0], **bound.reads},

@@ -1,4 +1,4 @@
-"""UNIDIRECTIONAL_SEQUENCE_LSTM: which operands it takes, and what it becomes."""
+"""UNIDIRECTIONAL_SEQUENCE_LSTM: its operands, their checks, and its normalization."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DATA, _OUTPUT_STATE, _CELL_STATE = 0, 18, 19
 
 
 class _Role(NamedTuple):
-    """What an operand is, and its shape in words of `_Sizes`."""
+    """The description of an operand, and its shape as names of fields of `_Sizes`."""
 
     what: str
     shape: tuple[str, ...]
@@ -137,7 +137,7 @@ def _operand(node: Node, position: int) -> int:
 
 
 def _gate(node: Node, number: int, normalized: bool) -> GateOperands:
-    """Return the operands of a gate (input, forget, cell, output) without the projected input."""
+    """Return the operands of a gate (input, forget, cell, output), except its input weights."""
     peephole = {0: 9, 1: 10, 3: 11}.get(number)
     return GateOperands(
         recurrent=node.inputs[5 + number],
@@ -172,7 +172,7 @@ def _check_numbers(node: Node) -> str:
 
 
 def _check_operands(graph: Graph, node: Node) -> str:
-    """Require the operands that belong together, all constant."""
+    """Require that related operands are present together, and that all are constant."""
     present = {p for p in _ROLES if _operand(node, p) != ABSENT}
     for position, role in _ROLES.items():
         needed = _is_needed(position, present)
@@ -184,7 +184,7 @@ def _check_operands(graph: Graph, node: Node) -> str:
 
 
 def _is_needed(position: int, present: set[int]) -> bool | None:
-    """Return whether an operand must (True) or may not (False) be there; None: as one likes."""
+    """Return whether an operand is required (True) or forbidden (False); None: optional."""
     groups = ((range(9, 12), 10), (range(20, 24), 21))
     for members, leader in groups:
         if position in members and leader not in present:

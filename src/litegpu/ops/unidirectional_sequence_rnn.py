@@ -1,4 +1,4 @@
-"""UNIDIRECTIONAL_SEQUENCE_RNN: a dense layer whose result is an input of its next step."""
+"""UNIDIRECTIONAL_SEQUENCE_RNN: a dense layer with feedback of its previous result."""
 
 from __future__ import annotations
 

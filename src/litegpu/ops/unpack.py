@@ -1,4 +1,4 @@
-"""UNPACK: divides a value into parts of size 1, without that dimension."""
+"""UNPACK: divides a value along an axis into parts without that axis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from litegpu.ops.split import Parts
 
 @register
 class Unpack(Parts):
-    """Divides a value into parts of size 1 along an axis, which the parts do not have."""
+    """Divides a value into parts of size 1 along an axis, which is then removed."""
 
     name = "UNPACK"
     max_version = 6

@@ -1,9 +1,10 @@
-"""Variables: values that a model keeps between invokes, by their names, for all of its graphs.
+"""Variables: named values that a model keeps between invokes and shares among its graphs.
 
-VAR_HANDLE names one, READ_VARIABLE and ASSIGN_VARIABLE copy it, CALL_ONCE runs a graph that gives
-it its first value. They run on a GPU where no node of the model needs them on the CPU
-(`delegation/called_shapes.py`). The handle's value id then stands for the variable: what is there
-before a run is an input of the partition, and the last value assigned to it replaces that.
+VAR_HANDLE names a variable, READ_VARIABLE and ASSIGN_VARIABLE copy it, CALL_ONCE runs a graph that
+assigns its initial value. Variables are on a GPU if no node of the model needs them on the CPU
+(`delegation/called_shapes.py`). The handle's value id then stands for the variable: its value
+before a run is an input of the partition, and the last assigned value is an output that replaces
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ VARIABLES = frozenset({VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE, CALL_ONCE})
 """Operations of variables."""
 
 Name = tuple[str, str]
-"""The container of a variable, and its name there."""
+"""The container of a variable, and its name in there."""
 
 _HANDLE = Types(MOVED.dtypes | {DType.OTHER})
 _MOVED = Types(MOVED.dtypes)
@@ -34,7 +35,7 @@ _MOVED = Types(MOVED.dtypes)
 
 @register
 class VarHandle(Op):
-    """The name of a variable as a tensor, which READ_VARIABLE and ASSIGN_VARIABLE take."""
+    """The handle of a variable, which READ_VARIABLE and ASSIGN_VARIABLE take as an input."""
 
     name = VAR_HANDLE
     max_version = 1
@@ -52,7 +53,7 @@ class VarHandle(Op):
 
 @register
 class ReadVariable(Op):
-    """The present value of a variable."""
+    """Returns the current value of a variable."""
 
     name = READ_VARIABLE
     max_version = 1
@@ -69,7 +70,7 @@ class ReadVariable(Op):
 
 @register
 class AssignVariable(Op):
-    """Another value for a variable."""
+    """Assigns a new value to a variable."""
 
     name = ASSIGN_VARIABLE
     max_version = 1
@@ -95,7 +96,7 @@ class AssignVariable(Op):
 
 @register
 class CallOnce(Op):
-    """First values of variables, which a graph assigns at the first invoke."""
+    """Runs a graph that assigns the initial values of variables, at the first invoke."""
 
     name = CALL_ONCE
     max_version = 1
@@ -130,7 +131,7 @@ def _text(node: Node, name: str) -> str:
 
 
 def first_values(graph: Graph) -> dict[Name, Array] | None:
-    """Return what the graph of a CALL_ONCE assigns, None where it does anything else."""
+    """Return the values that the graph of a CALL_ONCE assigns; None if it does anything else."""
     names, found = names_of(graph), dict[Name, Array]()
     for node in graph.nodes:
         if node.op == ASSIGN_VARIABLE and len(node.inputs) == 2:
@@ -144,9 +145,9 @@ def first_values(graph: Graph) -> dict[Name, Array] | None:
 
 
 def shared_values(graphs: Iterable[Graph]) -> dict[Name, Value] | None:
-    """Return a value of the type and shape of each variable.
+    """Return the type and shape of each variable, as a value.
 
-    None where these differ, or where a handle goes elsewhere.
+    None if graphs disagree, or if a handle has any other use.
     """
     found = dict[Name, Value]()
     for graph in graphs:
@@ -168,9 +169,9 @@ def shared_values(graphs: Iterable[Graph]) -> dict[Name, Value] | None:
 
 
 def with_variables(graph: Graph, variables: Mapping[Name, Value]) -> tuple[Graph, dict[int, Name]]:
-    """Return a partition that takes its variables as inputs, and their names by value id.
+    """Return a partition with its variables as inputs, and the variables' names by value id.
 
-    All handles of a variable become one. Raises ModelError for a handle that is a result.
+    All handles of a variable become one. Raises ModelError for a handle that is an output.
     """
     names = {v: name for v, name in names_of(graph).items() if name in variables}
     if found := [name for v, name in names.items() if v in graph.outputs]:
@@ -190,9 +191,9 @@ def with_variables(graph: Graph, variables: Mapping[Name, Value]) -> tuple[Graph
 
 
 def resolve_variables(graph: Graph) -> tuple[Graph, Mapping[int, int]]:
-    """Return a graph that computes what its variables become, with the values that these replace.
+    """Return a graph in which variables are inputs and outputs; map outputs to replaced inputs.
 
-    Nodes read what the last assignment before them has left, and the last one is an output.
+    Reads return the last value assigned before them; the last assigned value is an output.
     """
     if not any(node.op in VARIABLES for node in graph.nodes):
         return graph, {}
@@ -215,7 +216,7 @@ def resolve_variables(graph: Graph) -> tuple[Graph, Mapping[int, int]]:
 
 
 def _is_resolved(graph: Graph, variable: int) -> bool:
-    """Whether a handle stands for its variable."""
+    """Whether a handle already stands for its variable."""
     return variable in graph.inputs
 
 

@@ -1,11 +1,11 @@
-"""Operations whose nodes are those of other graphs: loops, branches, and composites.
+"""Operations that run other graphs of the model: loops, branches and composites.
 
-WHILE is a loop. There may be loops and composites in its body.
+WHILE is a loop; its body may contain further loops and composites.
 
-If its condition follows from constants, as a counter that is compared with a number does, the nodes
-of its body are those of a plain graph, once for each pass: the counter is a constant in each, and
-what is cut out by it a part with known bounds. If its condition depends on data, some passes are a
-plain graph, a batch, which runs until the condition is false.
+If the condition depends only on constants (such as a counter), the loop is unrolled: its body's
+nodes become nodes of the graph, once for each pass. The counter is then a constant in each pass,
+and slices that it selects have known bounds. If the condition depends on data, a batch of passes is
+unrolled and runs repeatedly until the condition is false.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from litegpu.ops.variables import VARIABLES
 WHILE = "WHILE"
 COMPOSITE = "STABLEHLO_COMPOSITE"
 _BRANCHES = ("IF", "STABLEHLO_CASE")
-"""Operations that run one of their graphs, which their first input selects."""
+"""Operations that run one of several graphs, which their first input selects."""
 _INLINED = (WHILE, COMPOSITE, *_BRANCHES)
 _CARRIED = Types(STORABLE.dtypes)
 _MOST_PASSES = 256
 _MOST_NODES = 1 << 13
-"""More would take too long to compile."""
+"""Maximum number of unrolled nodes: more would take too long to compile."""
 _MOST_STEPS = 1 << 17
-"""Nodes that are looked at, those without kernels among them: more would take too long."""
+"""Maximum number of nodes to visit, including those without kernels: more would take too long."""
 _MOST_WORK = 1 << 26
-"""Operations of branches that are all computed, of which one is needed."""
+"""Maximum operations of branches that are all computed although only one is selected."""
 
 
 @register
 class While(Op):
-    """A loop: the nodes of its body run once for each pass, or in batches of passes."""
+    """A loop: its body is unrolled once for each pass, or in batches of passes."""
 
     name = WHILE
     max_version = 1
@@ -94,7 +94,7 @@ class While(Op):
 
 @register
 class StablehloComposite(While):
-    """An operation that a graph of the model describes, whose nodes run in its place."""
+    """An operation that the model describes by a graph, whose nodes replace it."""
 
     name = COMPOSITE
     takes = (Types(MOVED.dtypes),)
@@ -103,7 +103,7 @@ class StablehloComposite(While):
 
 @register
 class If(While):
-    """One of two graphs, by a condition: where that is computed, both, and a choice of results."""
+    """Selects one of two graphs; for a computed condition, both run and results are selected."""
 
     name = "IF"
     takes = (Types(MOVED.dtypes),)
@@ -112,13 +112,13 @@ class If(While):
 
 @register
 class StablehloCase(If):
-    """One of several graphs, by its number: where that is computed, all, and one's results."""
+    """Selects one of several graphs; if the index is computed, all run and results are selected."""
 
     name = "STABLEHLO_CASE"
 
 
 class NotInlinedError(Exception):
-    """Why the nodes of other graphs cannot take the place of a node."""
+    """The reason why nodes of other graphs cannot replace a node."""
 
 
 class PassesUnknownError(NotInlinedError):
@@ -133,13 +133,13 @@ _NO_SENSE = (
     TypeError,
     ValueError,
 )
-"""What nodes raise whose operands make no sense."""
+"""Exceptions that nodes with invalid operands raise."""
 
 
 def inline_graphs(graph: Graph) -> Graph:
-    """Return a graph of checked nodes with those of loops and composites in their place.
+    """Return a graph in which loops, branches and composites are replaced by their nodes.
 
-    Nodes of these that nothing reads are left out. A result that is a constant becomes one.
+    Nodes without readers are omitted. A constant result becomes a constant of the graph.
     """
     if not any(node.op in _INLINED for node in graph.nodes):
         return graph
@@ -172,14 +172,14 @@ def inline_graphs(graph: Graph) -> Graph:
 
 
 def _check_graphs(graph: Graph, node: Node) -> str:
-    """Return why the graphs of a loop cannot be unrolled, however often it runs."""
+    """Return why the graphs of a loop can never be unrolled; an empty text if they may be."""
     if not node.graphs:
         return "Its body is read from the file: pass GpuDelegate(model=...)."
     conditions = node.graphs[:-1] if node.op == WHILE else ()
     bodies = node.graphs[len(conditions) :]
     inputs = [(graph, _passed(node)), *((each, each.inputs) for each in node.graphs)]
     outputs = [(graph, node.outputs), *((each, each.outputs) for each in bodies)]
-    # What a loop takes it gives, too.
+    # The inputs and outputs of a loop correspond.
     groups = [[*inputs, *outputs]] if conditions else [inputs, outputs]
     counts = [len({len(ends) for _, ends in group}) for group in groups]
     if max(counts) > 1 or any(len(each.outputs) != 1 for each in conditions):
@@ -215,10 +215,10 @@ def _check_graphs(graph: Graph, node: Node) -> str:
 
 
 def _handed_on(body: Graph) -> tuple[int, int] | None:
-    """Return an input and a later result of a loop's body, if they are the same value.
+    """Return an input and a later output of a loop's body that are the same value, if any.
 
-    The CPU copies results to inputs one by one, in place unless a shape in the body is dynamic. So
-    what it copies last has the next pass's value.
+    The CPU copies outputs to inputs one by one, in place unless a shape in the body is dynamic. A
+    later copy then reads the value of the next pass.
     """
     changed: dict[int, int] = {}
     for place, (source, result) in enumerate(zip(body.inputs, body.outputs, strict=True)):
@@ -230,17 +230,17 @@ def _handed_on(body: Graph) -> tuple[int, int] | None:
 
 
 def _passed(node: Node) -> tuple[int, ...]:
-    """Return the inputs of a node that its graphs get."""
+    """Return the inputs of a node that are passed to its graphs."""
     return node.inputs[1:] if node.op in _BRANCHES else node.inputs
 
 
 Pieces = tuple[tuple[int, int, int], ...]
-"""Parts of values that follow each other along the first axis: the value, first row, rows."""
+"""Consecutive rows along the first axis: (value, first row, number of rows) each."""
 
 
 @dataclass
 class Inlined:
-    """The nodes of a loop's passes, or of a composite, so far."""
+    """The unrolled nodes of a loop or composite so far."""
 
     graph: Graph
     node: Node
@@ -248,15 +248,15 @@ class Inlined:
     values: dict[int, Value]
     nodes: list[Node] = field(default_factory=list)
     stepped: int = 0
-    """Nodes of its graphs, and passes, that the CPU would have run so far."""
+    """Number of nodes and passes that the CPU would have run so far."""
     last: tuple[int, ...] = ()
-    """What the loop has carried through the passes so far."""
+    """The values that the loop carries, after the passes so far."""
     budget: fold.Budget = field(default_factory=partial(fold.Budget, runs=0))
     pieces: dict[int, Pieces] = field(default_factory=dict)
-    """Values of which no node has been made yet: a sequence that grows by a row in each pass."""
+    """Values that are not materialized yet, such as a sequence that grows by a row in each pass."""
 
     def run(self, graph: Graph, constants: Mapping[int, int]) -> tuple[int, ...]:
-        """Add the nodes of one of the loop's graphs, and return what it gives."""
+        """Add the nodes of one of the loop's graphs, and return its outputs (value ids)."""
         names = {**constants, **dict(zip(graph.inputs, self.last, strict=True)), ABSENT: ABSENT}
         for node in graph.nodes:
             for v in node.outputs:
@@ -273,7 +273,7 @@ class Inlined:
         return tuple(names[v] for v in graph.outputs)
 
     def trial(self, graph: Graph, constants: Mapping[int, int]) -> tuple[int, ...]:
-        """Return what one of the loop's graphs would give, without its nodes."""
+        """Return the outputs of one of the loop's graphs, without adding its nodes."""
         before, pieces = len(self.nodes), dict(self.pieces)
         found = self.run(graph, constants)
         del self.nodes[before:]
@@ -292,7 +292,7 @@ class Inlined:
         return self.value(Value(0, "litegpu_constant", data.shape, dtype, data))
 
     def add(self, node: Node, what: str) -> None:
-        """Add a node, or note what is known of its results. Raises NotInlinedError."""
+        """Add a node, or only record what is known of its results. Raises NotInlinedError."""
         known = fold.evaluate(self.graph, node, self.budget) or _of_zeros(self.graph, node)
         if known is not None:
             for v, array in zip(node.outputs, known, strict=True):
@@ -317,7 +317,7 @@ class Inlined:
         self.append(node)
 
     def inline(self, node: Node, what: str) -> None:
-        """Add the nodes of a loop or composite in one of the graphs. Raises NotInlinedError."""
+        """Add the nodes of a loop or composite inside one of the graphs. Raises NotInlinedError."""
         if reason := _check_graphs(self.graph, node):
             raise NotInlinedError(f"{what}: {reason}")
         inner = replace(self, node=node, last=_passed(node))
@@ -335,19 +335,19 @@ class Inlined:
                 self.append(Node(self.node.index, COPY, 1, (last,), (v,)))
 
     def step(self, count: int) -> None:
-        """Count nodes that the CPU would run. Raises NotInlinedError where there are too many."""
+        """Count nodes that the CPU would run. Raises NotInlinedError if there are too many."""
         self.stepped += count
         if self.stepped > _MOST_STEPS:
             raise NotInlinedError(f"Its passes run more than {_MOST_STEPS} nodes.")
 
     def append(self, node: Node) -> None:
-        """Add a checked node. Raises NotInlinedError where there are too many."""
+        """Add a checked node. Raises NotInlinedError if there are too many."""
         self.nodes.append(node)
         if len(self.nodes) > _MOST_NODES:
             raise NotInlinedError(f"Its passes have more than {_MOST_NODES} nodes.")
 
     def joined(self, node: Node) -> Pieces | None:
-        """Return of which rows of which values a node's result consists, if it is nothing else."""
+        """Return the rows of other values that a node joins; None if it does anything else."""
         inputs = [self.values[v] for v in node.inputs if v != ABSENT]
         if len(node.outputs) != 1 or not inputs or not inputs[0].shape:
             return None
@@ -388,11 +388,11 @@ class Inlined:
         return None
 
     def rows(self, v: int) -> Pieces:
-        """Return the rows of which a value consists."""
+        """Return the rows that a value consists of."""
         return self.pieces.get(v, ((v, 0, self.values[v].shape[0]),))
 
     def materialized(self, v: int) -> int:
-        """Return a value that a node makes, which holds what a joined one does."""
+        """Return a materialized value with the contents of a joined one."""
         if v not in self.pieces:
             return v
         if reason := checks.size(v, self.values[v].shape):
@@ -407,7 +407,7 @@ class Inlined:
         return v
 
     def part(self, v: int, first: int, count: int) -> int:
-        """Return a value with some rows of another."""
+        """Return a value with `count` rows of another one, from row `first` on."""
         whole = self.values[v]
         if count == whole.shape[0]:
             return v
@@ -422,7 +422,7 @@ class Inlined:
 
 
 def _unroll(graph: Graph, node: Node, fresh: Iterator[int]) -> Inlined:
-    """Return the nodes of a node whose graphs were checked. Raises NotInlinedError."""
+    """Return the unrolled nodes of a node with checked graphs. Raises NotInlinedError."""
     values = dict(graph.values)
     found = Inlined(replace(graph, values=values), node, fresh, values, last=_passed(node))
     if node.op != WHILE:
@@ -432,7 +432,7 @@ def _unroll(graph: Graph, node: Node, fresh: Iterator[int]) -> Inlined:
 
 
 def _run_graphs(found: Inlined) -> None:
-    """Add the nodes of a node's graphs, and what they give. Raises NotInlinedError."""
+    """Add the nodes of a node's graphs, and their outputs. Raises NotInlinedError."""
     node, values = found.node, found.values
     constants = [
         {v: found.value(value) for v, value in each.values.items() if value.is_constant}
@@ -470,7 +470,7 @@ def _run_graphs(found: Inlined) -> None:
 
 
 def _run_branches(found: Inlined, constants: Sequence[Mapping[int, int]]) -> None:
-    """Add the nodes of the selected graph, or of all of them and a choice of their results."""
+    """Add the nodes of the selected graph, or of all graphs and a selection of their results."""
     node, values = found.node, found.values
     selector = values[found.materialized(node.inputs[0])]
     kind = DType.BOOL if node.op == "IF" else DType.INT32
@@ -510,7 +510,7 @@ def _run_branches(found: Inlined, constants: Sequence[Mapping[int, int]]) -> Non
 
 
 def _chosen(found: Inlined, condition: int, first: int, second: int) -> int:
-    """Add a value that is the first where a condition holds, else the second."""
+    """Add a value that equals `first` where the condition is true, else `second`."""
     shapes = [found.values[v].shape for v in (first, second)]
     if shapes[0] != shapes[1] or len(found.values[condition].shape) > len(shapes[0]):
         listed = " and ".join(str(list(shape)) for shape in shapes)
@@ -523,21 +523,21 @@ def _chosen(found: Inlined, condition: int, first: int, second: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LoopBatch:
-    """Some passes of a loop as a plain graph, whose results are what the next passes start from.
+    """Some passes of a loop as a plain graph; the next passes start from its outputs.
 
     The graph's outputs are the carried values after the passes and, last, a bool: whether the
-    condition still holds. Passes after the condition has become false change nothing.
+    condition is still true. Passes after the condition became false change nothing.
     """
 
     graph: Graph
     carried: tuple[int, ...]
-    """Which of the loop's inputs and outputs change from pass to pass, by position."""
+    """The positions of the loop's inputs and outputs that change from pass to pass."""
     inputs: tuple[int, ...]
     """The value of each carried position before the passes."""
 
 
 def runs_in_batches(graph: Graph, node: Node) -> bool:
-    """Whether a node is a loop whose number of passes is known only when the model runs."""
+    """Whether a node is a loop whose number of passes is known only at run time."""
     if node.op != WHILE or _check_graphs(graph, node):
         return False
     try:
@@ -554,7 +554,7 @@ def runs_in_batches(graph: Graph, node: Node) -> bool:
 
 
 def batch_of(graph: Graph, node: Node, passes: int) -> LoopBatch:
-    """Return passes of a loop whose graphs were checked. Raises NotInlinedError."""
+    """Return a batch of passes of a loop with checked graphs. Raises NotInlinedError."""
     condition, body = node.graphs
     places = range(len(node.inputs))
     carried = tuple(i for i in places if body.outputs[i] != body.inputs[i])
@@ -599,7 +599,7 @@ def batch_of(graph: Graph, node: Node, passes: int) -> LoopBatch:
 
 
 def _unrolled(graph: Graph, node: Node) -> Inlined | None:
-    """Return the nodes that one becomes, for estimates; None where it stays on the CPU."""
+    """Return the unrolled nodes of a node, for estimates; None if it stays on the CPU."""
     try:
         if not _check_graphs(graph, node):
             return _unroll(graph, node, iter(graph.fresh_ids()))
@@ -609,7 +609,7 @@ def _unrolled(graph: Graph, node: Node) -> Inlined | None:
 
 
 def _of_zeros(graph: Graph, node: Node) -> list[Array] | None:
-    """Return sums of products of zeros, the state before the first step of an LSTM: the bias."""
+    """Return matrix products with an all-zero operand: the bias (first step of an LSTM)."""
     if node.op not in ("FULLY_CONNECTED", "BATCH_MATMUL"):
         return None
     operands = [graph.values[v].data for v in node.inputs if v != ABSENT]
@@ -630,9 +630,9 @@ def _of_zeros(graph: Graph, node: Node) -> list[Array] | None:
 
 
 def _merged(pieces: Pieces) -> Pieces:
-    """Return pieces with those joined that follow each other in one value.
+    """Return pieces in which consecutive rows of one value are merged.
 
-    None is empty, but for one that stands for no rows at all.
+    Empty pieces are dropped, unless there are no rows at all.
     """
     found: list[tuple[int, int, int]] = []
     for v, first, count in pieces:
@@ -644,7 +644,7 @@ def _merged(pieces: Pieces) -> Pieces:
 
 
 def _cut(pieces: Pieces, first: int, count: int) -> Pieces:
-    """Return the pieces of some rows; an empty one where there are none."""
+    """Return the pieces of `count` rows from row `first` on; an empty piece if there are none."""
     found, start, end = list[tuple[int, int, int]](), 0, first + count
     for v, begin, rows in pieces:
         low, high = max(first, start), min(end, start + rows)
