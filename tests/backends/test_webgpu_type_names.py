@@ -64,4 +64,6 @@ def test_types_are_those_that_cffi_finds_itself() -> None:
     parse_types(ffi)
     assert set(NAMES) <= set(ffi._parsed_types)
     for name in NAMES:
-        assert ffi._parsed_types.pop(name) == ffi._typeof_locked(name), name
+        together = ffi._parsed_types.pop(name)
+        with ffi._lock:
+            assert ffi._typeof_locked(name) == together, name
