@@ -67,4 +67,4 @@ def test_words_of_steps() -> None:
     assert not keeps_sum(DOUBLE)
     bounded = {name for name in FUNCTIONS if is_bounded(EpilogueOp(name))}
     limits = {"RELU6", "RELU_N1_TO_1", "RELU_0_TO_1"}
-    assert bounded == {"COS", "LOGISTIC", "SIN", "TANH", *limits}
+    assert bounded == {"COS", "LOGISTIC", "LOGISTIC_OR_TANH", "SIN", "TANH", *limits}
