@@ -1,4 +1,4 @@
-"""GPU APIs behind one interface, and the choice among their devices."""
+"""GPU APIs behind one interface, and the selection of a device."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ TITLES: Mapping[str, str] = {
     "webgpu": "WebGPU",
     "opengl": "OpenGL",
 }
-"""How people write the names of the backends; in order of preference."""
+"""The names of the backends as their vendors write them, in order of preference."""
 
 
 class _Backends(Mapping[str, Backend]):
-    """The backends by name. `litegpu.backends.NAME` is imported when one is first used."""
+    """The backends by name. The module `litegpu.backends.NAME` is imported when first used."""
 
     def __getitem__(self, name: str) -> Backend:
         if name not in TITLES:
@@ -50,21 +50,21 @@ class _Backends(Mapping[str, Backend]):
 
 
 BACKENDS: Mapping[str, Backend] = _Backends()
-"""In order of preference."""
+"""The backends, in order of preference."""
 SHORT: Mapping[str, str] = {"cl": "opencl", "gl": "opengl"}
-"""Shorter names for some of them."""
+"""Shorter names for some backends."""
 ALIASES: Mapping[str, str] = {"metal": "Metal", "vulkan": "Vulkan", "d3d12": "Direct3D 12"}
-"""Aliases of WebGPU on the system API of that name."""
+"""Aliases: WebGPU on the system API of that name."""
 ANY = ("auto", "gpu")
-"""Names that mean any backend, like None."""
+"""Names that mean any backend, as None does."""
 _NO_GPU = ("cpu", "xnnpack", "tpu", "npu")
 
 
 @dataclass(frozen=True, slots=True)
 class BackendStatus:
-    """What a backend offers here: its devices, or why there are none and what would help.
+    """A backend's usable devices, or the reason why there are none and a remedy.
 
-    `reason` says both; `remedy` is the command to type, where one is known.
+    `reason` contains both; `remedy` is the command to type, if one is known.
     """
 
     name: str
@@ -81,7 +81,7 @@ def status() -> list[BackendStatus]:
 def ranked(found: Iterable[BackendStatus]) -> list[DeviceInfo]:
     """Return all devices, the preferred first: real GPUs before software, then by backend.
 
-    The place of a device here is the number that it has where no backend is named.
+    A device's position in this list is its number if no backend is named.
     """
     devices = [device for each in found for device in each.devices]
     return sorted(devices, key=lambda info: info.software)
@@ -96,9 +96,9 @@ def list_devices() -> list[DeviceInfo]:
 
 
 def select(backend: str | None, device: int | str | None) -> Device:
-    """Open the device of the options, or of the environment, otherwise the best one.
+    """Open the device that the options request, else that of the environment, else the best one.
 
-    A number is an index among the devices of the requested backend, otherwise in `list_devices()`.
+    A number is an index into the devices of the requested backend, or into `list_devices()`.
     Text is a part of a name, ``cuda:1``, or ``cuda`` for any device of that backend; if several
     devices match, the preferred one is opened.
 
@@ -127,14 +127,14 @@ def start_ahead(backend: str | None, device: int | str | None) -> bool:
 
 
 def is_free(backend: str | None, device: int | str | None) -> bool:
-    """Return whether neither options nor environment request a backend or a device."""
+    """Return whether neither the options nor the environment request a backend or a device."""
     if named(backend) or named(config.text("LITEGPU_BACKEND")):
         return False
     return all(each is None or each == "" for each in (device, config.text("LITEGPU_DEVICE")))
 
 
 def named(backend: str | None) -> str:
-    """Return the backend of a name, or an empty text for any.
+    """Return the full name of a backend, or an empty text if any backend is meant.
 
     >>> named("cuda"), named("auto"), named(None)
     ('cuda', '', '')
@@ -143,7 +143,7 @@ def named(backend: str | None) -> str:
 
 
 def next_after(current: DeviceInfo) -> Device | None:
-    """Return a device of the next API, for kernels that `current` rejects, or None.
+    """Return a device of the next API, for kernels that `current` rejects; None if there is none.
 
     A software device does not replace a GPU: the runtime's CPU kernels are faster.
     """
@@ -157,9 +157,9 @@ def next_after(current: DeviceInfo) -> Device | None:
 
 
 def fall_back(current: DeviceInfo, error: LitegpuError) -> Device:
-    """Return a device of the next API in place of one that failed, and log both.
+    """Return a device of the next API to replace a device that failed, and log both.
 
-    Raises the error where there is none.
+    Raises `error` if there is no other device.
     """
     other = next_after(current)
     if other is None:
@@ -172,8 +172,9 @@ def fall_back(current: DeviceInfo, error: LitegpuError) -> Device:
 def after_loss(lost: Device) -> Device:
     """Return the reopened device, or one of the next API if it cannot be reopened.
 
-    This also applies if its backend was requested: an interpreter cannot return its nodes to the
-    CPU. Raises DeviceLostError after too many losses without another API, or the error of opening.
+    This also applies if the user requested the backend: an interpreter cannot return its nodes to
+    the CPU. Raises DeviceLostError after too many losses if there is no other API, or the error of
+    opening the device.
     """
     info = lost.info
     try:
@@ -221,7 +222,7 @@ def _devices(backend: Backend) -> list[DeviceInfo]:
 
 @contextlib.contextmanager
 def _typed_errors(backend: Backend) -> Iterator[None]:
-    """Any error of a package or driver excludes its backend."""
+    """Convert any error of a package or driver to a LitegpuError that excludes its backend."""
     try:
         yield
     except LitegpuError:
@@ -276,7 +277,7 @@ def _open(info: DeviceInfo) -> Device:
     with _typed_errors(backend):
         device = backend.open(info.index)
     if _is_first(info.backend):
-        # In TensorFlow Lite's words.
+        # The wording of TensorFlow Lite.
         _log.info("Initialized %s-based API.", TITLES.get(info.backend, info.backend))
     if info.software and _is_first("software"):
         _log.warning("%s is a software device: the runtime's CPU kernels are faster.", info.title)
@@ -288,11 +289,11 @@ def _open(info: DeviceInfo) -> Device:
 _MOST_LOSSES = 3
 """Maximum number of reopenings of a device in a process."""
 _said: dict[str, object] = {}
-"""What was said in this process, which is enough."""
+"""Subjects of messages that this process has already logged."""
 
 
 def _is_first(subject: str) -> bool:
-    """Return whether nothing was said about a subject before, by any thread."""
+    """Return whether no thread has logged a message about a subject before."""
     asking = object()
     return _said.setdefault(subject, asking) is asking
 
@@ -310,7 +311,7 @@ def _status_of(backend: Backend) -> BackendStatus:
 
 
 def _match(numbered: Mapping[int, DeviceInfo], wanted: int | str) -> DeviceInfo:
-    """Return the device of that number or backend, else the first whose name contains the text."""
+    """Return the device with that number or backend, else the first whose name has the text."""
     text = str(wanted).strip().lower()
     if text.isdecimal() and int(text) in numbered:
         return numbered[int(text)]

@@ -1,4 +1,4 @@
-"""The one small interface that every GPU API is put behind."""
+"""The interface that each GPU API implements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from litegpu.host.private_files import Folder
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """Facts about one device; sizes are in bytes."""
+    """The properties of one device; sizes are in bytes."""
 
     backend: str
     index: int
@@ -27,30 +27,30 @@ class DeviceInfo:
     platform: str
     driver: str
     software: bool
-    """Whether it is a CPU behind a GPU API."""
+    """Whether the device is a CPU."""
     compute_units: int
     memory_bytes: int
-    """0 if the API does not report it."""
+    """The size of the device's memory; 0 if the API does not report it."""
     max_allocation_bytes: int
     max_work_group_size: int
     local_memory_bytes: int
     half_arithmetic: bool
     buffer_alignment: int
-    """Where a bound range of a buffer may begin, and where values begin."""
+    """Alignment of bound buffer ranges, and of values in memory."""
     max_arguments: int
-    """Buffers that one kernel may use."""
+    """Maximum number of buffers that one kernel may use."""
     compute_capability: Capability | None = None
     """The compute capability of an NVIDIA GPU, if the API reports it."""
     max_binding_bytes: int | None = None
-    """The largest range of a buffer that a kernel may use; None: all of it."""
+    """The largest buffer range that a kernel may use; None for no limit."""
     half_lanes: bool = True
-    """Whether a kernel may store a single half; otherwise it must store four at a time."""
+    """Whether a kernel may store a single float16; otherwise it must store four at a time."""
     offset_alignment: int | None = None
-    """Where a bound range may begin within a value; None: where values begin."""
+    """Alignment of bound ranges within a value; None if it is the alignment of values."""
     fast_local_memory: bool = True
-    """Whether a GPU has memory of its own for a work group; on some it is part of the device's."""
+    """Whether work groups have dedicated local memory; on some GPUs it is part of device memory."""
     pci_address: str = ""
-    """Domain, bus, device and function, as `00000000:3B:00.0`; empty if unknown.
+    """PCI domain, bus, device and function, as `00000000:3B:00.0`; empty if unknown.
     """
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,37 +59,37 @@ class DeviceInfo:
 
     @property
     def model(self) -> DeviceModel:
-        """Its architecture: what kernels may use beyond the portable dialect."""
+        """The device's architecture: what kernels may use in addition to the portable dialect."""
         return model_of(self.compute_capability)
 
     @property
     def title(self) -> str:
-        """Name it in a line: ``opencl:0 NVIDIA H200``."""
+        """The device's name in messages: ``opencl:0 NVIDIA H200``."""
         return f"{self.backend}:{self.index} {self.name}"
 
 
 _WITHOUT_LOCAL_MEMORY = ("mali", "immortalis", "v3d", "videocore")
-"""Words in the names of GPUs that keep the memory of a work group in the device's memory."""
+"""Parts of the names of GPUs whose local memory is part of device memory."""
 
 
 def has_local_memory(name: str) -> bool:
-    """Return whether a GPU has memory of its own for a work group, by its name."""
+    """Return, by its name, whether a GPU has dedicated local memory for work groups."""
     return not any(word in name.lower() for word in _WITHOUT_LOCAL_MEMORY)
 
 
 def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
-    """Return an address as `nvidia-smi` writes it."""
+    """Return a PCI address in the format of `nvidia-smi`."""
     return f"{domain:08X}:{bus:02X}:{device:02X}.{function:X}"
 
 
 class Compilation:
-    """Incremental compile: kernels are added as they are lowered.
+    """An incremental compilation: kernels are added as they are lowered.
 
-    Use it in a `with` block, which cancels unfinished work at its end.
+    Use it in a `with` block; at its end, unfinished work is cancelled.
     """
 
     def __init__(self, device: Device, cache_dir: Folder | None) -> None:
-        """Compile for a device; `cache_dir` see Device.compile."""
+        """Compile for a device; for `cache_dir` see Device.compile."""
         self.device = device
         self.cache_dir = cache_dir
 
@@ -100,23 +100,23 @@ class Compilation:
         self.close()
 
     def expect(self, kernels: int) -> None:
-        """Prepare for about `kernels` kernels. Most devices do nothing."""
+        """Prepare for about `kernels` kernels; most devices do nothing."""
 
     def add(self, kernel: KernelText) -> None:
-        """Take a kernel of the program. Most devices wait for all of them."""
+        """Add a kernel of the program; most devices wait until all kernels are there."""
 
     def flush(self) -> None:
-        """Begin what waits for further kernels: there will be none for a while."""
+        """Start compiling kernels that wait for further ones: none will follow for a while."""
 
     def finish(self, program: Program) -> Executable:
-        """Return the executable of the whole program. Raises what Device.compile does.
+        """Return the executable of the complete program. Raises what Device.compile does.
 
-        After a KernelError further kernels may be added, and another program finished.
+        After a KernelError, further kernels may be added, and another program may be finished.
         """
         return self.device.compile(program, self.cache_dir)
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start no further work."""
 
 
 class Device(ABC):
@@ -125,11 +125,11 @@ class Device(ABC):
     info: DeviceInfo
     dialect: Dialect
     lost: bool = False
-    """Whether it is lost: nothing runs on it; the next request reopens it."""
+    """Whether the device is lost: nothing runs on it, and the next request reopens it."""
 
     @property
     def failures(self) -> Failures:
-        """The failures on it in this process; one object for all threads."""
+        """The failures on this device in this process; all threads share the object."""
         found: Failures = vars(self).setdefault("failures", Failures())
         return found
 
@@ -138,7 +138,7 @@ class Device(ABC):
         vars(self)["failures"] = failures
 
     def loss(self, cause: str = "it failed before") -> DeviceLostError:
-        """Return the error for a device that failed for good, and why."""
+        """Return the error for a device that failed permanently; `cause` says why."""
         return DeviceLostError(
             f"Device {self.info.title} is lost: {cause.rstrip('.')}.",
             "Create a new GpuDelegate and interpreter, which reopen it; if it happens again, use "
@@ -146,12 +146,12 @@ class Device(ABC):
         )
 
     def rejects(self, logs: Mapping[str, str]) -> KernelError:
-        """Return the error for kernels that it cannot have, by their names, and why not."""
+        """Return the error for rejected kernels; `logs` has the reason for each, by kernel name."""
         return KernelError(f"Device {self.info.title}", logs)
 
     @abstractmethod
     def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
-        """Compile, and upload the constants.
+        """Compile a program and upload its constants.
 
         A backend may cache single kernels in `cache_dir`, in addition to `Executable.binaries`;
         CUDA and OpenGL do.
@@ -165,8 +165,8 @@ class Device(ABC):
     ) -> Compilation:
         """Return a compilation that accepts kernels before the program is complete.
 
-        With `fast_compile` it may compile faster to slower code, if the compiler supports it. Then
-        `fast_compiled` of the executable is true, and `recompile` optimizes it.
+        With `fast_compile`, it may compile faster to slower code, if the compiler supports that.
+        Then `fast_compiled` of the executable is true, and `recompile` returns optimized code.
         """
         return Compilation(self, cache_dir)
 
@@ -175,17 +175,17 @@ class Device(ABC):
         return False
 
     def recompile(self, program: Program, cache_dir: Folder | None = None) -> Mapping[str, bytes]:
-        """Return optimized binaries for `Executable.exchange` after a fast compilation.
+        """Return optimized binaries, for `Executable.exchange` after a fast compilation.
 
-        For a background thread: the program has priority on the cores, and does not wait for this
-        when it exits. Raises CompilationError.
+        Call it in a background thread: the program has priority on the cores, and does not wait for
+        the compilation when it exits. Raises CompilationError.
         """
         raise CompilationError(f"{self.info.title} has no other binaries.")
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
-        """Create the executable from the `binaries` of an earlier one.
+        """Create an executable from the `binaries` of an earlier one.
 
-        They must be of the same program, `origin` and driver. Without any, the program is compiled.
+        These must be of the same program, `origin` and driver. If empty, the program is compiled.
         Raises CompilationError if the driver rejects them, DeviceMemoryError if memory is
         insufficient.
         """
@@ -193,14 +193,14 @@ class Device(ABC):
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """What else determines whether binaries are valid, such as compiler versions."""
+        """What determines, besides the program, whether binaries are valid: compiler versions."""
         return ()
 
     @abstractmethod
     def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:
-        """Return memory for inputs and outputs of this device's programs.
+        """Return memory for inputs and outputs of programs on this device.
 
-        It is released when it is closed or no longer referenced. The bytes are not initialized.
+        The memory is released when it is closed or no longer referenced. It is not initialized.
         Raises DeviceMemoryError if memory is insufficient.
         """
 
@@ -210,17 +210,17 @@ class Backend(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    """How people write its name."""
+    """The backend's name as its vendor writes it."""
     package: ClassVar[str]
-    """Its Python package, by the name for pip."""
+    """The name of its Python package for pip."""
 
     @abstractmethod
     def devices(self) -> list[DeviceInfo]:
-        """Return the usable devices. Raises LitegpuError that says why there are none."""
+        """Return the usable devices. Raises a LitegpuError with the reason if there are none."""
 
     @abstractmethod
     def open(self, index: int) -> Device:
-        """Return the opened device of that index (one object per device and process)."""
+        """Return the opened device with this index (one object per device and process)."""
 
     def start_ahead(self) -> bool:
         """Start the driver in a thread, if that leaves this thread free; return whether it does.
@@ -230,9 +230,9 @@ class Backend(ABC):
         return False
 
     def adopt(self, source: Any) -> Adopted | None:
-        """Return the memory of another library that uses this API, None for other objects.
+        """Wrap the memory of another library that uses this API; return None for other objects.
 
-        Work that the library has enqueued on it precedes ours. Raises BindingError for memory that
-        programs cannot use, such as with gaps or of another context.
+        Work that the library has enqueued on the memory runs before litegpu's. Raises BindingError
+        for memory that programs cannot use, for example with gaps or of another context.
         """
         return None

@@ -1,4 +1,4 @@
-"""Memory that a run takes its inputs from and leaves its outputs in."""
+"""Buffers: the memory from which a run reads its inputs, and to which it writes its outputs."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class MemoryKind(enum.Enum):
 
 
 class Buffer(ABC):
-    """A piece of memory. `Device.allocate` makes one on any device."""
+    """A range of memory. `Device.allocate` creates one on any device."""
 
     kind: MemoryKind
     nbytes: int
     closed: bool = False
-    """Whether its memory was released."""
+    """Whether the memory was released."""
 
     @abstractmethod
     def write(self, data: npt.NDArray[Any]) -> None:
-        """Copy the bytes of an array to the begin of the buffer, and wait until they are there.
+        """Copy the bytes of an array to the start of the buffer, and wait until they are there.
 
         Raises BindingError when there are too many, ExecutionError when the device fails.
         """
@@ -47,22 +47,23 @@ class Buffer(ABC):
         """Return a copy of all bytes. Raises ExecutionError when the device fails."""
 
     def copy_from(self, source: Buffer) -> None:
-        """Copy all bytes of another buffer to the begin of this one, and wait until they are there.
+        """Copy all bytes of another buffer to the start of this one, and wait until they are there.
 
-        They do not leave the device where both are. Raises as `write` and `read` do.
+        If both buffers are on one device, the bytes do not leave it. Raises as `write` and `read`
+        do.
         """
         self.write(source.read())
 
     def close(self) -> None:  # noqa: B027 - who owns no memory has nothing to do
-        """Release memory that the buffer owns; nothing may use it any more."""
+        """Release memory that the buffer owns; nothing may use the memory after that."""
 
     def _fitting(self, data: npt.NDArray[Any]) -> Bytes:
-        """Return the bytes of an array, in a row. Raises BindingError when there are too many."""
+        """Return the bytes of an array in C order. Raises BindingError if there are too many."""
         self._check_room(data.nbytes)
         return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
 
     def _check_room(self, nbytes: int) -> None:
-        """Raise BindingError when there are too many bytes, and after `close`."""
+        """Raise BindingError if `nbytes` exceeds the size, and after `close`."""
         self.check_open()
         if nbytes > self.nbytes:
             raise BindingError(
@@ -76,7 +77,7 @@ class Buffer(ABC):
 
 
 class HostBuffer(Buffer):
-    """Host memory with another owner."""
+    """Host memory that another object owns."""
 
     def __init__(
         self,
@@ -85,16 +86,16 @@ class HostBuffer(Buffer):
         kind: MemoryKind = MemoryKind.HOST,
         owner: object = None,
     ) -> None:
-        """Take the field with the address; each run reads it again, so that it may change.
+        """Wrap the memory at an address, which is read from `pointer` at each run and may change.
 
-        The buffer references `owner`.
+        The buffer keeps a reference to `owner`.
         """
         self.pointer, self.nbytes, self.kind = pointer, nbytes, kind
         self._owner = owner
 
     @classmethod
     def of(cls, array: npt.NDArray[Any]) -> HostBuffer:
-        """Return the memory of an array, which it keeps. Raises BindingError for one with gaps."""
+        """Wrap the memory of an array, and reference it. Raises BindingError if it has gaps."""
         if not array.flags.c_contiguous:
             raise BindingError(
                 "A buffer needs an array in C order without gaps. Copy it: np.ascontiguousarray."
@@ -112,7 +113,7 @@ class HostBuffer(Buffer):
 
     @property
     def address(self) -> int:
-        """The first byte's address, 0 for none."""
+        """The address of the first byte; 0 if there is none."""
         return self.pointer.value or 0
 
     def write(self, data: npt.NDArray[Any]) -> None:
@@ -125,16 +126,16 @@ class HostBuffer(Buffer):
 
 
 class DeviceBuffer(Buffer):
-    """A range of a device's memory: what the API calls a whole allocation, and where it begins."""
+    """A range of device memory: `handle` is the API's allocation, `offset` its first byte."""
 
     kind = MemoryKind.DEVICE
 
     def __init__(self, device: Any, handle: Any, offset: int, nbytes: int) -> None:
-        """Take a range of memory that is on an opened device."""
+        """Wrap a range of memory on an opened device."""
         self.device, self.handle, self.offset, self.nbytes = device, handle, offset, nbytes
 
     def part(self, offset: int, nbytes: int) -> DeviceBuffer:
-        """Return a range of this one, which keeps it. Raises BindingError outside of it."""
+        """Return a range of this buffer, which it references. Raises BindingError outside of it."""
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
             raise BindingError(
                 f"Bytes {offset} to {offset + nbytes} are not in a buffer of {self.nbytes}."
@@ -153,7 +154,7 @@ class DeviceBuffer(Buffer):
     def copy_from(self, source: Buffer) -> None:
         if not isinstance(source, DeviceBuffer) or source.device is not self.device:
             return super().copy_from(source)
-        if source.handle == self.handle:  # within an allocation not every API copies
+        if source.handle == self.handle:  # not every API copies within an allocation
             return super().copy_from(source)
         source.check_open()
         self._check_room(source.nbytes)
@@ -161,7 +162,7 @@ class DeviceBuffer(Buffer):
 
     @abstractmethod
     def _take(self, offset: int, source: DeviceBuffer) -> None:
-        """Copy another allocation's bytes to an offset of this one, on the device, and wait."""
+        """Copy bytes of another allocation to an offset of this one, on the device, and wait."""
 
     @abstractmethod
     def _write(self, offset: int, data: Bytes) -> None:
@@ -173,12 +174,12 @@ class DeviceBuffer(Buffer):
 
 
 class BorrowedBuffer(DeviceBuffer):
-    """Device memory of another library; this references its `owner`."""
+    """Device memory of another library; the buffer keeps a reference to its `owner`."""
 
     def __init__(
         self, device: Any, handle: Any, offset: int, nbytes: int, owner: object = None
     ) -> None:
-        """Take memory that is ready to be used."""
+        """Wrap memory that is ready to be used."""
         super().__init__(device, handle, offset, nbytes)
         self.owner = owner
 
@@ -189,15 +190,15 @@ class BorrowedBuffer(DeviceBuffer):
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """What another library's object is as a buffer; `dtype` and `shape` are None if it has none."""
+    """An object of another library as a buffer; `dtype` and `shape` are None if unknown."""
 
     buffer: Buffer
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] | None = None
     writable: bool = True
-    """Whether anybody may write there."""
+    """Whether the memory may be written at all."""
     output: bool = True
-    """Whether kernels may, too."""
+    """Whether kernels may write the memory, too."""
 
 
 class _Part(DeviceBuffer):
@@ -222,7 +223,7 @@ class _Part(DeviceBuffer):
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """A buffer for each input and output of a program, in its order."""
+    """One buffer for each input and each output of a program, in the program's order."""
 
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
@@ -231,7 +232,7 @@ class Bindings:
     def of(
         cls, inputs: Iterable[npt.NDArray[Any]], outputs: Iterable[npt.NDArray[Any]]
     ) -> Bindings:
-        """Return the memory of arrays. Raises BindingError for arrays with gaps."""
+        """Wrap the memory of arrays. Raises BindingError for arrays with gaps."""
         return cls(tuple(map(HostBuffer.of, inputs)), tuple(map(HostBuffer.of, outputs)))
 
     def check(self, program: Program, device: object) -> None:
@@ -256,7 +257,7 @@ class Bindings:
 
 
 def check_device(buffer: Buffer, device: object, name: str) -> None:
-    """Raise BindingError for memory of another device than that."""
+    """Raise BindingError if a buffer is memory of another device."""
     if isinstance(buffer, DeviceBuffer) and buffer.device is not device:
         raise BindingError(
             f"The buffer for {name} is of another device. Allocate it on the device that runs the "
@@ -265,15 +266,15 @@ def check_device(buffer: Buffer, device: object, name: str) -> None:
 
 
 class Staging:
-    """A run's own host memory for host buffers that are not pinned.
+    """Intermediate host memory of a run, for host buffers that are not pinned.
 
-    A late write of the device cannot reach the user's memory.
+    It prevents a late write of the device to the user's memory.
     """
 
     def __init__(self, buffers: Sequence[Buffer], sizes: Iterable[int]) -> None:
-        """Make room for each such buffer; `sizes` are the bytes that are copied."""
+        """Allocate staging memory for these buffers; `sizes` are the bytes to copy for each."""
         self.buffers: list[Buffer] = []
-        """What the device is to use: staged memory, or the buffer itself."""
+        """What the device uses for each buffer: staging memory, or the buffer itself."""
         self._copies: list[tuple[HostBuffer, HostBuffer, int]] = []
         for buffer, size in zip(buffers, sizes, strict=True):
             staged = buffer
@@ -283,11 +284,11 @@ class Staging:
             self.buffers.append(staged)
 
     def fill(self) -> None:
-        """Copy the contents of the host buffers."""
+        """Copy from the host buffers to the staging memory."""
         for buffer, staged, size in self._copies:
             ctypes.memmove(staged.pointer, buffer.pointer, size)
 
     def deliver(self) -> None:
-        """Copy back to the host's buffers."""
+        """Copy from the staging memory to the host buffers."""
         for buffer, staged, size in self._copies:
             ctypes.memmove(buffer.pointer, staged.pointer, size)

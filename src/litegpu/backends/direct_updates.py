@@ -1,4 +1,4 @@
-"""Inputs that kernels update in the buffers of a run, in place of a context's own memory."""
+"""Inputs that kernels update in the bound buffers, instead of in a context's memory."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from litegpu.backends.buffers import Bindings, BorrowedBuffer, Buffer, DeviceBuf
 from litegpu.backends.program import BufferRange, Program
 
 _UNIT = 16
-"""Kernels access whole vectors of as many bytes."""
+"""The vector size in bytes: kernels access whole vectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectUpdates:
-    """Which buffers the kernels of a run use themselves; none by default."""
+    """The bound buffers that a run's kernels use directly; none by default."""
 
     uses: Mapping[tuple[int, int], tuple[DeviceBuffer, int]] = field(default_factory=dict)
-    """Of a launch and an argument, by their numbers: the buffer, and the byte of the allocation
-    where the argument begins.
+    """By (launch number, argument number): the buffer, and the byte offset of the argument in its
+    allocation.
     """
     inputs: Mapping[int, DeviceBuffer | None] = field(default_factory=dict)
-    """Of an input, by its number: where it is copied to; None if it is there already."""
+    """By input number: the buffer to which the input is copied; None if it is already there."""
     outputs: Collection[int] = frozenset()
-    """The numbers of the outputs that are not copied."""
+    """The numbers of outputs that need no copy."""
 
     def argument(
         self, launch: int, number: int, part: BufferRange
     ) -> tuple[DeviceBuffer | None, int]:
-        """Return where an argument lies: None and the byte of a range if it is not in a buffer."""
+        """Return an argument's buffer and byte offset; (None, offset) if it is in a range."""
         return self.uses.get((launch, number), (None, part.offset))
 
 
 def direct_updates(program: Program, bindings: Bindings, alignment: int) -> DirectUpdates:
-    """Return the updates that may take place in the outputs' buffers.
+    """Return the updates that can be done in the outputs' buffers.
 
-    Such a buffer is litegpu's own, and no other buffer of the run overlaps it; that of the input
-    may be the same. Arguments begin at a multiple of `alignment` bytes.
+    Such a buffer belongs to litegpu, and no other buffer of the run overlaps it, except the
+    input's, which may be the same. Arguments begin at a multiple of `alignment` bytes.
     """
     uses: dict[tuple[int, int], tuple[DeviceBuffer, int]] = {}
     inputs: dict[int, DeviceBuffer | None] = {}
@@ -75,7 +75,7 @@ def _is_same(a: Buffer, b: Buffer) -> bool:
 
 
 def _overlap(a: Buffer, b: Buffer) -> bool:
-    """Whether two buffers may have bytes in common: others' objects say nothing about that."""
+    """Whether two buffers may share bytes; other libraries' objects may always do so."""
     if not (isinstance(a, DeviceBuffer) and isinstance(b, DeviceBuffer)):
         return False
     if isinstance(b, BorrowedBuffer):

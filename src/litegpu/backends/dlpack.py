@@ -1,4 +1,4 @@
-"""DLPack: imports arrays of other libraries, and exports buffers to them.
+"""DLPack: imports arrays of other libraries, and exports buffers to other libraries.
 
 The structures are those of DLPack 1.0 (dlpack.h).
 """
@@ -19,15 +19,15 @@ from litegpu.host.finalizers import finalizer
 from litegpu.host.fork_safety import immortal
 
 _VERSION = (1, 0)
-"""The newest version whose structures are known; later ones of the same major add to their ends."""
+"""The newest supported version; later ones of the same major version only append fields."""
 _NAMES = {b"dltensor": b"used_dltensor", b"dltensor_versioned": b"used_dltensor_versioned"}
-"""Names of unused and used capsules; capsules reference these addresses."""
+"""The names of unused and of used capsules; capsules reference the addresses of these names."""
 _PLAIN, _ = _NAMES
 _READ_ONLY = 1
 
 
 class DeviceType(enum.IntEnum):
-    """Device types, by DLPack's numbers."""
+    """DLPack's device types."""
 
     CPU = 1
     CUDA = 2
@@ -82,7 +82,7 @@ class _Versioned(ctypes.Structure):
 
 
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-"""DLPack's codes of types, by NumPy's kinds."""
+"""DLPack's type codes by NumPy's dtype kinds."""
 _KINDS = {code: kind for kind, code in _CODES.items()}
 _DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -99,7 +99,7 @@ _POINTER = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 _RENAME = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_SetName", _api)
 )
-# A destructor gets a capsule that is being deleted: it must not create a reference to it.
+# A destructor receives a capsule that is being deleted: it must not create a reference to it.
 _DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _GOING_IS_VALID = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_IsValid", _api)
@@ -113,7 +113,7 @@ class Borrowed:
     """An array of another library, referenced until this object is deleted. Sizes in elements."""
 
     def __init__(self, managed: _Managed | _Versioned) -> None:
-        """Take over what a capsule has held. Raises BindingError for what cannot be used."""
+        """Take over the tensor of a capsule. Raises BindingError if litegpu cannot use it."""
         self._managed = managed
         tensor = managed.tensor
         self.device = (int(tensor.device_type), int(tensor.device_id))
@@ -127,17 +127,17 @@ class Borrowed:
 
     @finalizer
     def __del__(self) -> None:
-        """Return it to the other library."""
+        """Return the array to the other library."""
         if self._managed.deleter:
             _DELETER(self._managed.deleter)(ctypes.addressof(self._managed))
 
 
 def borrow(source: Any, stream: int | None, places: Collection[DeviceType]) -> Borrowed:
-    """Return the memory of an object with `__dlpack__`, once what is being done to it is ordered.
+    """Return the memory of an object with `__dlpack__`, ordered after the work that fills it.
 
-    `stream` is the number of the stream, of CUDA, on which it will be used; None on the CPU.
-    Raises BindingError for what has no memory that can be used, such as in none of the `places`,
-    and what the object raises.
+    `stream` is the number of the CUDA stream on which the memory will be used, None on the CPU.
+    Raises BindingError for memory that cannot be used, for example in none of the `places`, and any
+    error that the object raises.
     """
     keywords: dict[str, Any] = {} if stream is None else {"stream": stream}
     try:
@@ -167,7 +167,7 @@ def device_of(source: Any) -> tuple[int, int]:
 
 
 def _check_place(source: Any, device: tuple[int, int], places: Collection[DeviceType]) -> None:
-    """Raise BindingError for memory elsewhere: its address means nothing here."""
+    """Raise BindingError for memory on other devices, whose address cannot be used here."""
     kind, number = device
     if kind not in places:
         known = next((each.name for each in DeviceType if each == kind), f"device type {kind}")
@@ -178,7 +178,7 @@ def _check_place(source: Any, device: tuple[int, int], places: Collection[Device
 
 
 def check_dense(shape: Sequence[int], strides: Sequence[int]) -> None:
-    """Raise BindingError unless elements are in C order without gaps; `strides` in elements."""
+    """Raise BindingError unless elements are in C order without gaps. `strides` are in elements."""
     expected = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     pairs = zip(shape, strides, expected, strict=False)
     dense = all(size <= 1 or stride == wanted for size, stride, wanted in pairs)
@@ -208,12 +208,12 @@ def _name_of(source: object) -> str:
     return type(source).__name__
 
 
-# What is lent
+# Exported memory
 
 
 @dataclass(slots=True)
 class _Loan:
-    """Objects that exist until the other library calls the deleter."""
+    """Keeps objects alive until the other library calls the deleter."""
 
     owner: object
     managed: _Managed
@@ -221,13 +221,13 @@ class _Loan:
 
 
 _loans: dict[int, _Loan] = {}
-"""By the address of the structure."""
+"""The exported arrays, by the address of their structure."""
 
 
 def lend(
     owner: object, address: int, dtype: np.dtype[Any], shape: Sequence[int], device: tuple[int, int]
 ) -> Any:
-    """Return a capsule for memory that `owner` keeps, which another library takes over."""
+    """Return a capsule for memory that `owner` keeps alive; another library takes it over."""
     sizes = (ctypes.c_int64 * max(len(shape), 1))(*shape)
     managed = _Managed()
     tensor = managed.tensor
@@ -241,7 +241,7 @@ def lend(
 
 
 def _take_back(number: int, loans: dict[int, _Loan] = _loans) -> None:
-    """The other library's last call."""
+    """Release an exported array; the deleter that the other library calls last."""
     loans.pop(number, None)
 
 
@@ -252,7 +252,7 @@ def _drop_unused(
     is_valid: Any = _GOING_IS_VALID,
     pointer: Any = _GOING_POINTER,
 ) -> None:
-    """Called when a capsule is deleted; releases an array that was not consumed."""
+    """Release an array that was never consumed; called when its capsule is deleted."""
     if is_valid(capsule, name):
         loans.pop(pointer(capsule, name), None)
 

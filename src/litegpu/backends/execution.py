@@ -1,4 +1,4 @@
-"""What a device makes of a program: compiled once, run in any number of contexts."""
+"""Executables and execution contexts: a program is compiled once, and runs in any contexts."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from litegpu.host.native_calls import wait_until
 class Executable(ABC):
     """A compiled program and its constants on a device; immutable apart from `exchange`.
 
-    Contexts of any thread share it. It is released when its owner has closed it and no context of
-    it exists.
+    All threads share it through their contexts. It is released when its owner has closed it and it
+    has no context any more.
     """
 
     def __init__(self, program: Program) -> None:
-        """Take the program as the device runs it."""
+        """Store the program in the form in which the device runs it."""
         self.program = program
         self.fast_compiled = False
-        """Whether its binaries were compiled fast; see Device.compilation."""
+        """Whether the binaries were compiled fast; see Device.compilation."""
         self._contexts = Living[ExecutionContext]()
         self._joining = threading.RLock()
         self._closed = False
         self._owners: set[int] = set()
 
     def own(self, owner: object) -> bool:
-        """Add an owner, before whose `close` nothing is released; False if already released.
+        """Add an owner, before whose `close` nothing is released; return False if already released.
 
-        Owners exist until they have closed it.
+        An owner remains until it has closed the executable.
         """
         with self._joining:
             if not self._closed:
@@ -44,7 +44,7 @@ class Executable(ABC):
             return not self._closed
 
     def context(self) -> ExecutionContext:
-        """Allocate what one run at a time needs.
+        """Allocate the memory and the queue that one run at a time needs.
 
         Raises DeviceMemoryError when memory is short, ExecutionError when the device fails or after
         `close`.
@@ -57,10 +57,10 @@ class Executable(ABC):
     def _make_context(self) -> ExecutionContext: ...
 
     def binaries(self) -> Mapping[str, bytes]:
-        """Return the binaries for Device.load with the same program, by name.
+        """Return the executable's binaries by name, for Device.load with the same program.
 
-        Empty if the API has none. After a first run they may contain more: some drivers compile
-        only then. Raises ExecutionError if the device fails.
+        Empty if the API has none. After a first run there may be more: some drivers compile only
+        then. Raises ExecutionError if the device fails.
         """
         return {}
 
@@ -90,9 +90,9 @@ class Executable(ABC):
         self._release_unused()
 
     def close(self, owner: object = None) -> None:
-        """Release everything on the device, once no context needs it. Harmless when repeated.
+        """Release everything on the device once no context needs it. Repeated calls do nothing.
 
-        Where an `owner` says so, all others must have, too.
+        If called with an `owner`, all other owners must have closed it, too.
         """
         with self._joining:
             self._owners.discard(id(owner))
@@ -107,44 +107,44 @@ class Executable(ABC):
 
     @abstractmethod
     def _release(self) -> None:
-        """Release everything on the device. It may be called again after an error."""
+        """Release everything on the device. It may be called again if it raised an error."""
 
 
 class ExecutionContext(ABC):
-    """Memory and a queue, for one run of an executable at a time; one thread at a time uses it."""
+    """Memory and a queue for one run of an executable at a time, by one thread at a time."""
 
     timeout: float | None = None
-    """The most seconds that a run may wait for the device; None: no limit.
+    """Maximum seconds that a run may wait for the device; None for no limit.
 
-    After that long it raises InvokeTimeoutError, the device is lost, and memory that it may still
-    touch is never freed. What is bound before it is changed keeps its limit.
+    After that time, the run raises InvokeTimeoutError, the device is lost, and memory that it may
+    still access is never freed. A change does not affect submissions that are already bound.
     """
     has_streams: ClassVar[bool] = False
     """Whether `bind_after` supports the streams of other libraries."""
     in_flight: Event | None = None
-    """What was submitted last, until its end was seen."""
+    """The last submitted run, until it is known to have ended."""
 
     def __init__(self, executable: Executable) -> None:
-        """Reference an executable. The creator of a context registers it there."""
+        """Reference an executable; the creator of a context registers it there."""
         self.executable = executable
         self.program = executable.program
 
     @abstractmethod
     def bind(self, bindings: Bindings) -> Submission:
-        """Prepare runs with given buffers. Raises BindingError when they do not fit."""
+        """Prepare runs with given buffers. Raises BindingError if these do not fit."""
 
     def bind_after(self, bindings: Bindings, stream: int) -> Submission:
-        """Prepare runs that begin after what is on a stream of the API's then.
+        """Prepare runs, each of which begins after the work that is then on a stream of the API.
 
-        Raises BindingError where there are no streams that others could have, and as `bind` does.
+        Raises BindingError if the API has no streams of other libraries, and as `bind` does.
         """
         raise without_streams()
 
     def bind_cached(self, bindings: Bindings, stream: int | None = None) -> Submission:
-        """Prepare runs as `bind` does, or `bind_after`, of which there will be many.
+        """Prepare many runs, as `bind` does, or with a `stream` as `bind_after` does.
 
-        Preparing them may take longer, for kernels that use the buffers themselves. Raises what
-        these do.
+        Preparation may take longer, so that the kernels can use the buffers directly. Raises what
+        these methods raise.
         """
         return self.bind(bindings) if stream is None else self.bind_after(bindings, stream)
 
@@ -159,21 +159,21 @@ class ExecutionContext(ABC):
     def pinned(self) -> Bindings | None:
         """Return the context's host memory that needs no copy, valid until `close`.
 
-        Runs on data in it are faster. None if there is none.
+        Runs with data in this memory are faster. None if there is no such memory.
         """
         return None
 
     @abstractmethod
     def profiler(self) -> Profiler:
-        """Return what takes the times of this context."""
+        """Return the profiler that measures the times of this context."""
 
     @abstractmethod
     def read_memory(self) -> Bytes:
-        """Return the context's memory as it is now (for tests and debugging)."""
+        """Return the present content of the context's memory (for tests and debugging)."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what the context has on the device. Harmless when repeated."""
+        """Release everything that the context has on the device. Repeated calls do nothing."""
 
     def synchronize(self) -> None:
         """Wait for the last submitted run; its error is raised by its own event."""
@@ -185,7 +185,7 @@ class ExecutionContext(ABC):
 
 
 def without_streams() -> BindingError:
-    """Return the error for a stream on a device that has none."""
+    """Return the error for a stream on a device whose API has no streams."""
     return BindingError(
         "This device has no streams. Wait for the inputs, and run without `stream`."
     )
@@ -195,23 +195,23 @@ class Submission(ABC):
     """A run of a context with given buffers: prepared once, run repeatedly."""
 
     def __init__(self, context: ExecutionContext) -> None:
-        """Run in a context."""
+        """Create a submission in a context."""
         self._context = context
 
     @property
     @abstractmethod
     def run(self) -> Callable[[], None]:
-        """What makes the run and waits: as little Python as the API permits, however many launches.
+        """The function that starts a run and waits, with as little Python code as the API permits.
 
-        It raises ExecutionError when the device fails, DeviceLostError when it did for good, and
+        It raises ExecutionError if the device fails, DeviceLostError if it fails permanently, and
         InvokeTimeoutError after the context's `timeout`.
         """
 
     def submit(self) -> Event:
-        """Start a run after the previous one of this context; do not wait.
+        """Start a run after the previous run of this context; do not wait for it.
 
-        Host inputs are copied now and may be modified immediately; pinned and device memory belongs
-        to the run until its end. Outputs are complete when `Event.wait` has returned.
+        Host inputs are copied now and may be modified immediately; pinned and device memory must
+        not be modified until the run ends. Outputs are complete when `Event.wait` has returned.
         Raises ExecutionError if the device fails.
         """
         context = self._context
@@ -223,7 +223,7 @@ class Submission(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Hand everything to the device."""
+        """Submit all work to the device."""
 
     @abstractmethod
     def is_done(self) -> bool:
@@ -231,21 +231,21 @@ class Submission(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait for the device up to the context's timeout, and copy out. It may be repeated."""
+        """Wait for the device up to the context's timeout, and copy outputs; may be repeated."""
 
 
 class Event:
-    """The end of a run that was submitted."""
+    """The end of a submitted run."""
 
     def __init__(self, submission: Submission, context: ExecutionContext) -> None:
-        """Take what was submitted in a context."""
+        """Refer to a submission that was started in a context."""
         self._submission, self._context = submission, context
         self._finishing = threading.Lock()
         self._over = False
         self._error: Exception | None = None
 
     def done(self) -> bool:
-        """Return whether waiting would take no time, as when the run has failed."""
+        """Return whether `wait` would return immediately, also because the run has failed."""
         if self._over or not self._finishing.acquire(blocking=False):
             return self._over
         try:
@@ -256,14 +256,14 @@ class Event:
     def _is_done(self) -> bool:
         try:
             return self._submission.is_done()
-        except Exception:  # `wait` will say so
+        except Exception:  # `wait` raises it
             return True
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the outputs for at most `timeout` seconds; return whether they are complete.
 
-        After the timeout the run continues. Without one the context's `timeout` applies from now
-        on. Raises as Submission.run does, at each call.
+        After `timeout` seconds the run continues. Without `timeout`, the context's timeout applies
+        from now on. Raises what Submission.run raises, at each call.
         """
         if timeout is not None and not wait_until(self.done, timeout):
             return False
@@ -282,29 +282,29 @@ class Event:
 
 
 class Profiler(ABC):
-    """Measures the times of a context, which must exist. Overwrites its memory."""
+    """Measures the times of an open context. It overwrites the context's memory."""
 
     def __init__(self, context: ExecutionContext) -> None:
-        """Take the times of a context."""
+        """Measure the times of a context."""
         self._run = context.run
 
     @abstractmethod
     def durations(self) -> list[float]:
-        """Run all launches once or more; return the device seconds of each alone."""
+        """Run all launches once or more; return the device seconds of each launch alone."""
 
     def chain_seconds(self) -> float | None:
-        """Run all launches as a run does, without copies; return their device seconds.
+        """Run all launches as in a run, but without copies; return their device seconds.
 
         None if the device cannot measure them.
         """
         return None
 
     def device_seconds(self, bindings: Bindings) -> float | None:
-        """Run; return the device seconds from the first copy to the last, or None."""
+        """Run once; return the device seconds from the first copy to the last, or None."""
         return None
 
     def phases(self, bindings: Bindings) -> dict[str, float]:
-        """Run; return the host's seconds by what it was busy with, in order."""
+        """Run once; return the host's seconds for each of its activities, in order."""
         start = time.perf_counter()
         self._run(bindings)
         return {"run": time.perf_counter() - start}

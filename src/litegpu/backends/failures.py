@@ -1,4 +1,4 @@
-"""The failures on a device, which the process does not repeat."""
+"""Records failures on a device, so that the process does not repeat them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 _MOST = 3
-"""Number of problems after whose failure a special implementation is no longer tried."""
+"""After failing at this many problems, a special implementation is no longer tried."""
 
 
 @dataclass
 class Failures:
     """Implementations of kernels that a device rejected, or that ran when it was lost.
 
-    Any thread may use it. A device that is opened again after a loss takes it over.
+    Any thread may use it. A device that is reopened after a loss takes it over.
     """
 
     unsafe: dict[str, str] = field(default_factory=dict)
     """Implementations that ran when the device was lost, with the reason: never used again."""
     losses: int = 0
-    """How often the device was opened again after a loss."""
+    """How often the device was reopened after a loss."""
     _rejected: dict[str, dict[Hashable, str]] = field(default_factory=dict)
-    """Of each implementation the problems that it failed at, with the reason."""
+    """For each implementation: the problems at which it failed, with reasons."""
     _reported: dict[str, object] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -29,14 +29,14 @@ class Failures:
         return bool(self.unsafe or self._rejected)
 
     def reject(self, implementation: str, problem: Hashable, reason: str) -> None:
-        """Record that a device rejects what an implementation makes of a problem."""
+        """Record that a device rejects the kernel of an implementation for a problem."""
         self._rejected.setdefault(implementation, {})[problem] = reason
 
     def reason(self, implementation: str, problem: Hashable, *, general: bool) -> str:
-        """Return why an implementation is not to compute a problem, or "".
+        """Return why an implementation must not be used for a problem, or "".
 
-        One that is `general` is left out for the problems that it failed at alone: nothing comes
-        after it.
+        A `general` implementation is excluded only for the problems at which it failed, because
+        there is no alternative to it.
         """
         if implementation in self.unsafe:
             return self.unsafe[implementation]

@@ -1,4 +1,4 @@
-"""Launches with more work groups on an axis than a device takes, as launches that it does take."""
+"""Rewrites launches with more work groups on an axis than a device permits."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from litegpu.codegen.dialect import Groups
 
 
 def fold(groups: Groups, limit: int, cluster: int = 1) -> Groups:
-    """Return (x, y, 1) with at least as many groups; x is at most `limit`, in whole clusters."""
+    """Return grid (x, y, 1) with at least as many groups; x <= `limit`, in whole clusters."""
     total = groups[0] * groups[1] * groups[2]
     rows = -(-total // (limit - limit % cluster))
     return round_up(-(-total // rows), cluster), rows, 1
 
 
 def fold_launches(program: Program, limits: Groups) -> Program:
-    """Return a program whose launches respect the maximum work groups of each axis (x, y, z).
+    """Return a program whose launches respect the maximum number of groups per axis (x, y, z).
 
-    A kernel that is launched with more gets a variant for each such grid, which computes its
+    A kernel with a larger grid gets a variant for each such grid, which computes its
     position from the groups on the x and y axes (`LaunchAttributes.folded`).
     """
     kernels = {kernel.name: kernel for kernel in program.kernels}
@@ -40,6 +40,6 @@ def fold_launches(program: Program, limits: Groups) -> Program:
 
 
 def groups_of(launch: Launch) -> Groups:
-    """Return the work groups of a launch on each axis."""
+    """Return the number of work groups of a launch on each axis."""
     x, y, z = (g // b for g, b in zip(launch.global_size, launch.local_size, strict=True))
     return x, y, z

@@ -11,7 +11,7 @@ from litegpu.errors import DeviceMemoryError, KernelError
 
 GROUP_ITEMS, SHARED_BYTES = "work items in a group", "bytes of shared memory"
 Need = tuple[str, int, int]
-"""What of, how much is needed, and how much the device has."""
+"""What is needed, how much of it, and how much the device has."""
 
 
 def exceeded(*needs: Need) -> str:
@@ -25,7 +25,7 @@ def exceeded(*needs: Need) -> str:
 
 
 def obstacle(kernel: KernelText, info: DeviceInfo) -> str:
-    """Return what a kernel needs more of than a device says that it has, or ""."""
+    """Return the first device limit that a kernel exceeds, or ""."""
     return exceeded(
         (GROUP_ITEMS, math.prod(kernel.local_size), info.max_work_group_size),
         (SHARED_BYTES, kernel.shared_bytes, info.local_memory_bytes),
@@ -34,9 +34,9 @@ def obstacle(kernel: KernelText, info: DeviceInfo) -> str:
 
 
 def check_sizes(program: Program, info: DeviceInfo) -> None:
-    """Raise KernelError or DeviceMemoryError for what is too large for a device.
+    """Raise KernelError or DeviceMemoryError if the program is too large for a device.
 
-    That are kernels' work groups and their memory, buffers, and ranges that a kernel uses.
+    Checks the kernels' work groups and local memory, buffers, and the ranges that a kernel uses.
     """
     found = {kernel.name: obstacle(kernel, info) for kernel in program.kernels}
     if reasons := {name: reason for name, reason in found.items() if reason}:

@@ -1,4 +1,4 @@
-"""The opened devices of an API: one per index and process, and a new one after a loss."""
+"""The opened devices of an API: one per index and process, reopened after a loss."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class OpenDevices(Generic[_Device]):
     """Opens each device once; reopens a lost device at the next request."""
 
     def __init__(self, title: str, opener: Callable[[int], _Device]) -> None:
-        """Take the API's title and what opens the device of an index."""
+        """Store the API's title and the function that opens the device with an index."""
         self._title = title
         self._opener = opener
         self._opening = threading.Lock()
         self.devices: dict[int, _Device] = {}
-        """What is open, by index."""
+        """The open devices by index."""
 
     def get(self, index: int) -> _Device:
-        """Return the device of an index.
+        """Return the device with an index.
 
-        Raises ForkedProcessError in a child of the process that opened the API, and what the
-        opener raises.
+        Raises ForkedProcessError in a child of the process that opened the API, and what the opener
+        raises.
         """
         touch(
             self._title

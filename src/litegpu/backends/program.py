@@ -1,4 +1,4 @@
-"""What a device is given to compile: kernels, launches and memory, as plain data."""
+"""The program that a device compiles: kernels, launches and memory, as plain data."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class BufferRange:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Bytes of a context's memory from `start` to `end`; of every `pitch` bytes the first `width`.
+    """Bytes `start` to `end` of a context's memory, or parts of them at regular intervals.
 
-    A `pitch` of 0 means all of them.
+    With a `pitch`, only the first `width` bytes of every `pitch` bytes belong to the span; a
+    `pitch` of 0 means all bytes.
     """
 
     start: int
@@ -33,7 +34,7 @@ class Span:
     width: int = 0
 
     def overlaps(self, other: Span) -> bool:
-        """Return whether some bytes belong to both, or may do so."""
+        """Return whether two spans share bytes, or may share some."""
         if self.end <= other.start or other.end <= self.start:
             return False
         if not self.pitch or self.pitch != other.pitch:
@@ -42,13 +43,13 @@ class Span:
         return ahead < self.width or ahead + other.width > self.pitch
 
     def covers(self, other: Span) -> bool:
-        """Return whether all bytes of another belong to this one."""
+        """Return whether all bytes of `other` belong to this span."""
         return not self.pitch and self.start <= other.start and other.end <= self.end
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch: kernel name, a buffer range per argument, work items and work-group size.
+    """One kernel launch: kernel name, a buffer range per argument, global and local size.
 
     Its dependencies follow from the memory that it `reads` and `writes`.
     """
@@ -61,26 +62,26 @@ class Launch:
     writes: tuple[Span, ...] = ()
 
     def offset_in(self, whole: BufferRange, argument: int) -> int:
-        """Return the byte of a range where an argument begins."""
+        """Return the byte offset of an argument within a range."""
         return self.ranges[argument].offset - whole.offset
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An output that is an input with parts replaced, in the same range of memory."""
+    """An output that is an input with some elements replaced, in the same range of memory."""
 
     input: int
-    """The input's number."""
+    """The number of the input."""
     uses: tuple[tuple[int, int], ...]
-    """All launches and arguments that access the range, by their numbers."""
+    """The (launch number, argument number) of all arguments that access the range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """Everything a device needs to run a partition: kernels, memory and the list of launches.
 
-    `inputs` and `outputs` are ranges of the context's memory that are copied from and to the
-    buffers that a run is given, in this order.
+    `inputs` and `outputs` are ranges of the context's memory, in the order of the buffers that are
+    copied to and from them.
     """
 
     kernels: tuple[KernelText, ...]
@@ -90,21 +91,21 @@ class Program:
     inputs: tuple[BufferRange, ...]
     outputs: tuple[BufferRange, ...]
     sole_writers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Of an output, by its number: the launch and the argument that write it, by theirs.
+    """By output number: the (launch number, argument number) that writes the output.
 
-    Only of outputs that nothing else reads or writes: a device may bind this argument to other
-    memory than the output's range, and copy from there. An argument may begin in the middle of its
-    output or input: see `Launch.offset_in`.
+    Only outputs that nothing else reads or writes are listed: a device may bind this argument to
+    other memory, and copy from there. The argument may begin in the middle of the output or input:
+    see `Launch.offset_in`.
     """
     readers: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    """Of an input, by its number: the launches and arguments that read it, by theirs.
+    """By input number: the (launch number, argument number) of each read of the input.
 
-    Only of inputs that no launch writes, and that are no output: a device may bind these arguments
-    to other memory of as many bytes, rounded up to whole vectors of 16.
+    Only inputs that no launch writes, and that are not outputs, are listed: a device may bind these
+    arguments to other memory of the same size, rounded up to whole vectors of 16 bytes.
     """
     updates: Mapping[int, Update] = field(default_factory=dict)
-    """Of an output, by its number: the input that it updates.
+    """By output number: the input that the output updates.
 
-    A device may bind these arguments to other memory, which then has to contain the input before
-    the launches, and contains the output after them.
+    A device may bind these arguments to other memory, which must contain the input before the
+    launches, and contains the output after them.
     """

@@ -1,4 +1,4 @@
-"""What the backends that compile one shader per kernel have in common."""
+"""Shared code of the backends that compile one shader per kernel."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Recent(Generic[_Value]):
     """A cache of the objects of the most recently used kernels."""
 
     def __init__(self, most: int = 256) -> None:
-        """Take the maximum number of objects."""
+        """Create a cache for at most `most` objects."""
         self._most = most
         self._compiled: OrderedDict[Hashable, _Value] = OrderedDict()
 
     def get(self, text: Hashable, make: Callable[[], _Value]) -> _Value:
-        """Return the cached object of a kernel or its text, or create it with `make`."""
+        """Return the cached object for a kernel or its text; create it with `make` if necessary."""
         if text not in self._compiled:
             self._compiled[text] = make()
             if len(self._compiled) > self._most:
@@ -31,17 +31,17 @@ class Recent(Generic[_Value]):
         return self._compiled[text]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all objects."""
         self._compiled.clear()
 
 
 def kernels_of(program: Program) -> Iterator[KernelText]:
-    """Yield each kernel: a step of compiling."""
+    """Yield each kernel of a program, and report progress."""
     return progress.steps("compile", program.kernels, len(program.kernels))
 
 
 def too_little_memory(title: str, sizes: Sequence[int], cause: str) -> str:
-    """Return the message about buffers that a device cannot provide."""
+    """Return the error text for buffers that a device cannot provide."""
     return (
         f"Device {title} cannot provide {sum(sizes)} bytes: {cause}. Close other programs, use "
         "precision='fp16' or a smaller batch."
@@ -49,7 +49,7 @@ def too_little_memory(title: str, sizes: Sequence[int], cause: str) -> str:
 
 
 def timed_out(title: str, seconds: float | None) -> str:
-    """Return the message about an invoke that took too long."""
+    """Return the error text for an invoke that took too long."""
     return (
         f"Device {title} did not answer within invoke_timeout_ms ({(seconds or 0) * 1000:g} ms) "
         "and counts as lost. Create a new GpuDelegate and interpreter, which reopen it; if "

@@ -1,4 +1,4 @@
-"""Advice: which nodes prevent a complete delegation, and which costs are avoidable."""
+"""Advice on a model: which nodes prevent a complete delegation, and which costs are avoidable."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MOST_BLOCKERS, _MOST_TRIED = 5, 8
 _DATA_MOVEMENT = ("concat", "index_map", "reshape")
 """Templates of kernels that only move elements, apart from their epilogues."""
 _DATA_MOVEMENT_FROM, _PADDING_FROM = 0.05, 0.1
-"""Shares of a partition's bytes from which on advice is given."""
+"""Minimum shares of a partition's bytes for which advice is given."""
 _HALVED_FROM = 1 << 20
-"""Minimum bytes of weights and values for which storage as half is suggested."""
+"""Minimum bytes of weights and values for which storage as float16 is suggested."""
 _FLOAT_BYTES = 4
 
 
 _Obstacle = tuple[str, ...]
-"""What nodes have in common that the GPU cannot run for one reason."""
+"""A reason for which the GPU cannot run nodes; equal for all nodes with this reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class _Obstacles:
     waiting: Sequence[tuple[int, frozenset[_Obstacle]]]
 
     def behind(self, gone: Collection[_Obstacle]) -> set[int]:
-        """Return the nodes that could run without some obstacles."""
+        """Return the nodes that could run on the GPU without the obstacles in `gone`."""
         own = {node.index for key in gone for node in self.nodes[key]}
         return own | {index for index, keys in self.waiting if keys <= set(gone)}
 
@@ -58,7 +58,7 @@ def advise(
     policy: NumericPolicy,
     other_modes: Sequence[QuantizedSupport],
 ) -> tuple[Advice, ...]:
-    """Return advice on a checked graph of which partitions were chosen and compiled.
+    """Return advice on a checked graph whose partitions have been chosen and compiled.
 
     `other_modes` are the values of the option `quantized` that were not chosen.
     """
@@ -73,7 +73,7 @@ def advise(
 
 
 def _where_divisible(found: Iterator[Advice]) -> Iterator[Advice]:
-    """Yield advice until the runtime cannot divide a damaged graph that has nodes more."""
+    """Yield advice until the runtime fails to partition a graph, as it does for a damaged graph."""
     with contextlib.suppress(InterpreterError):
         yield from found
 
@@ -121,7 +121,7 @@ def _on_blockers(
 
 
 def _effect(before: int, after: int) -> str:
-    """Name what could run, by numbers of nodes: of other parts fewer may save more time, too."""
+    """Name the nodes that would run on the GPU; fewer nodes elsewhere may save more time, too."""
     if after > before:
         return counted(after - before, "more node")
     return f"other parts of the graph ({counted(after, 'node')} in place of {before})"
@@ -163,7 +163,7 @@ _FLOATS: Mapping[str, str] = {
     "weights": "Converted with float16 weights, not with dynamic-range quantization, the model has "
     "about the same accuracy and no 8-bit weights. ",
 }
-"""What helps nodes that compute with 8-bit integers, and those that have weights of these."""
+"""The remedy for nodes that compute with 8-bit integers, and for those with 8-bit weights."""
 
 
 def _remedy(kind: str, indices: Sequence[int], other_modes: Sequence[QuantizedSupport]) -> str:
@@ -218,7 +218,7 @@ def _on_data_movement(
         for each in launches
         if each.template in _DATA_MOVEMENT or not (each.flops or each.has_epilogue)
     ]
-    # A loop's author did not choose how its passes move rows.
+    # The author of a loop did not choose how its iterations move rows.
     names = {node.index: node.op for node in selection.support.graph.nodes if not node.graphs}
     bytes_of, launched = Counter[str](), Counter[str]()
     for launch in movers:
@@ -281,7 +281,7 @@ def _on_precision(
     compiled: Sequence[CompiledPartition],
     policy: NumericPolicy,
 ) -> Iterator[Advice]:
-    """Advise halves where that policy would store enough floats so, which integers never are."""
+    """Advise precision="fp16" where it would store many values as float16; integers never are."""
     if policy.uses_fp16:
         return
     floats = {DType.FLOAT32, DType.FLOAT16, *(types.BYTES if policy.quantized == "float" else ())}

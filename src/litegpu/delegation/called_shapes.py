@@ -1,8 +1,8 @@
-"""Which nodes of all graphs the GPU can run, with shapes that depend on the caller of a graph.
+"""Checks which nodes of all graphs the GPU can run, given shapes that depend on a graph's caller.
 
-A loop may carry a tensor that grows by a row with each iteration, and the branch of an IF may take
-a tensor of another size at each invoke. The file states one shape for it. Compiling for each shape
-would take longer than running the model on the CPU.
+A loop may carry a tensor that grows by a row in each iteration, and the branch of an IF may receive
+a tensor of another size at each invoke. The file states only one shape for such a tensor. Compiling
+for each shape would take longer than running the model on the CPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SlowLoops = Callable[[int, SupportCheck], Mapping[int, str]]
 
 
 class GraphChecks:
-    """What was found of the graphs of one model, each checked once."""
+    """The results of the support checks of one model's graphs, each checked once."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class GraphChecks:
         slow_loops: SlowLoops,
         all_nodes: bool = True,
     ) -> None:
-        """Check graphs as they were read; for `quantized` see check_support.
+        """Check graphs as they were read; for `quantized` see `check_support`.
 
-        `slow_loops` returns which loops of a graph stay on the CPU, and why. Without `all_nodes`
-        options leave some to the CPU.
+        `slow_loops` returns the loops of a graph that stay on the CPU, with reasons. `all_nodes` is
+        false if the options leave some nodes to the CPU.
         """
         self._all_nodes = all_nodes
         self._variables: list[Variables | None] = []
@@ -54,9 +54,9 @@ class GraphChecks:
         self._shapes = dict[Graph, set[Shape]]()
 
     def of(self, context: int, applied: int = 0) -> SupportCheck:
-        """Return what was found of the graph of a context, after those that call it.
+        """Return the support check of the graph of a context; its callers are checked before it.
 
-        `applied` is the context that the delegate is applied to at present, if it is another one.
+        `applied` is the context to which the delegate is applied at present, if it is another one.
         """
         applied = applied or context
         if context not in self._found:
@@ -77,9 +77,9 @@ class GraphChecks:
         return self._found[context]
 
     def _best(self, context: int, graph: Graph, cpu: CpuNodes) -> SupportCheck:
-        """Check a graph for sizes that its inputs may come to have, where the file leaves any open.
+        """Check a graph; where the file leaves input sizes open, also with sizes that are likely.
 
-        Those count for which most nodes can run.
+        Return the check with the fewest unsupported nodes.
         """
         stated = self._check(context, graph, cpu)
         likely = [self._check(context, each, cpu) for each in likely_shapes(graph)]
@@ -99,9 +99,9 @@ class GraphChecks:
         return found
 
     def variables(self) -> Variables | None:
-        """Return the model's variables, None where some node needs any of them on the CPU.
+        """Return the model's variables; None if any node needs one of them on the CPU.
 
-        They run on the GPU only if the whole of each graph that has any does.
+        Variables run on the GPU only if the GPU runs the whole of each graph that uses any.
         """
         if not self._variables:
             graphs = dict(self._subgraphs.with_nodes(VARIABLES))
@@ -119,14 +119,14 @@ class GraphChecks:
         return not found.reasons and not self._slow_loops(context, found)
 
     def leave_variables(self, error: BaseException) -> None:
-        """Leave all variables to the CPU, because a graph with some does not run on the GPU."""
+        """Leave all variables to the CPU: a graph with variables does not run on the GPU."""
         for found in self._variables:
             if found is not None:
                 found.fail(error)
         self._variables = [None]
 
     def done(self, context: int) -> None:
-        """Drop everything once the runtime has asked about all graphs."""
+        """Drop all results once the runtime has applied the delegate to all graphs."""
         if self._subgraphs.done(context):
             self._variables.clear()
             for found in (self._found, self._places, self._shapes):
@@ -139,7 +139,7 @@ class GraphChecks:
             places |= self._changing(call.body)
         elif call.body is not None and not self._results(call.body) <= self._given(call):
             places.update(range(len(call.node.inputs)))
-        if call.context in self._found or call.context not in self._started:  # no circle
+        if call.context in self._found or call.context not in self._started:  # avoids recursion
             values = self.of(call.context, applied).graph.values
             given = call.node.inputs[1:] if call.node.op == "IF" else call.node.inputs
             late = (v in values and values[v].shape == UNKNOWN for v in given)
@@ -150,7 +150,7 @@ class GraphChecks:
         return [v for v in sources(graph) if places and graph.values[v].shape != ()]
 
     def _changing(self, body: Graph) -> Set[int]:
-        """Return the places of what a loop carries that has other shapes from pass to pass."""
+        """Return the positions of the loop's values whose shapes change between iterations."""
         if body not in self._places:
             places, before = set[int](), -1
             while len(places) > before:
@@ -167,7 +167,7 @@ class GraphChecks:
         return self._places[body]
 
     def _results(self, body: Graph) -> Set[Shape]:
-        """Return the shapes of what a loop's body makes and does not read itself."""
+        """Return the shapes of the tensors that a loop's body computes and does not read itself."""
         if body not in self._shapes:
             values = support.check_support(body, self._quantized).graph.values
             read = {v for node in body.nodes for v in node.inputs}
@@ -176,20 +176,20 @@ class GraphChecks:
         return self._shapes[body]
 
     def _given(self, call: Call) -> Set[Shape]:
-        """Return the shapes of what a node gives to the graph that it calls."""
+        """Return the shapes of the inputs of a node that calls a graph."""
         values = self._subgraphs.graph(call.context).values
         return {values[v].shape for v in call.node.inputs if v in values}
 
 
 _LIKELY = 128
-"""A size of pictures and sequences, for those that a file leaves open."""
+"""The size assumed for images and sequences where a file leaves it open."""
 
 
 def likely_shapes(graph: Graph) -> Iterator[Graph]:
-    """Yield a graph with larger sizes where its file leaves those of inputs open.
+    """Yield the graph with larger sizes where its file leaves sizes of inputs open.
 
-    The file states 1 for these, which is no likely size but that of a batch: the first dimension.
-    Nothing is yielded where no other is open, or where the inputs have been resized.
+    The file states 1 for open sizes, which is likely for the batch only: the first dimension.
+    Nothing is yielded if no other size is open, or if the inputs have been resized.
     """
     values = (graph.values[v] for v in sources(graph))
     inputs = [value for value in values if value.signature and value.shape != UNKNOWN]
@@ -202,13 +202,13 @@ def likely_shapes(graph: Graph) -> Iterator[Graph]:
 
 
 def _open_sizes(value: Value) -> list[int]:
-    """Return the sizes that a file leaves open, as they are now."""
+    """Return the current values of the sizes that a file leaves open."""
     both = zip(value.shape, value.signature, strict=True)
     return [size for size, stated in both if stated == -1]
 
 
 def _likely_shape(value: Value, first: int) -> Shape:
-    """Return a shape with larger sizes where the file leaves them open, from an axis on."""
+    """Return a shape with larger sizes where the file leaves them open, from axis `first` on."""
     both = enumerate(zip(value.shape, value.signature, strict=True))
     return tuple(
         _LIKELY if axis >= first and stated == -1 else size for axis, (size, stated) in both

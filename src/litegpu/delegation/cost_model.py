@@ -1,4 +1,4 @@
-"""What a partition saves and what it costs, estimated before anything is compiled.
+"""Estimates what a partition saves and what it costs, before anything is compiled.
 
 The figures and where they were measured: docs/decisions/0013-partitions-that-pay-off.md.
 """
@@ -21,8 +21,9 @@ from litegpu.wording import shown_size, shown_time
 class Rates:
     """The costs of running a partition through one GPU API, in addition to the arithmetic.
 
-    `round_trip` is the seconds of a call of the runtime for an empty partition, `launch` the
-    seconds of a kernel launch, `copied` the bytes per second from or to the runtime's tensors.
+    `round_trip` is the time in seconds in which the runtime calls an empty partition, `launch` the
+    seconds per kernel launch, `copied` the bytes per second between the runtime's tensors and the
+    GPU.
     """
 
     round_trip: float
@@ -36,30 +37,33 @@ RATES: Mapping[str, Rates] = {
     "webgpu": Rates(100e-6, 10e-6, 5e9),
     "opengl": Rates(60e-6, 8.5e-6, 8e9),
 }
-"""By backend."""
+"""The rates of each backend."""
 
 _CPU_FLOPS = 100e9
-"""Floating-point operations a second of one thread in the runtime's fastest kernels."""
+"""Floating-point operations per second of one thread in the runtime's fastest kernels."""
 _CPU_NODE = 0.1e-6
-"""Seconds that the runtime needs for one more node."""
+"""The runtime's overhead per node, in seconds."""
 _CPU_INNER_NODE = 0.4e-6
-"""Seconds for a node of a loop's condition or body, in each pass: its values are copied, too."""
+"""Overhead per node of a loop's condition or body, in seconds per iteration: it includes copies."""
 _LOOP_MARGIN = 2.0
-"""Ratio of GPU to CPU time from which a loop stays on the CPU: both estimates are rough."""
+"""A loop stays on the CPU if it takes this many times as long on the GPU; estimates are rough."""
 _WHOLE_RATIO, _WHOLE_SECONDS = 1.05, 20e-6
-"""A whole graph may take this much of the CPU's time and this many seconds more on the GPU.
+"""A whole graph is delegated if its GPU time is at most CPU time * ratio + seconds.
 
-The estimates of small graphs are that rough.
+The estimates for small graphs are not more precise than that.
 """
 _TRIP_RATIO, _MOST_BATCHED = 10, 16
-"""Passes of a loop between two read-backs take this many round trips, unless they are too many."""
+"""The duration of a batch of loop iterations, in round trips; and its maximum iterations."""
 _THREADS_HELP = 0.75
-"""t threads are t to this power times as fast as one."""
+"""The CPU is estimated to be threads ** 0.75 times as fast as one thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A partition's nodes on the CPU and on the GPU: seconds an invoke, and bytes copied for it."""
+    """Estimated seconds per invoke of a partition's nodes, on the CPU and on the GPU.
+
+    `copied_bytes` is the number of bytes copied to and from the GPU, which `gpu_seconds` includes.
+    """
 
     cpu_seconds: float
     gpu_seconds: float
@@ -67,16 +71,16 @@ class Estimate:
 
     @property
     def saved_seconds(self) -> float:
-        """What the GPU saves; less than 0 where it costs time."""
+        """The seconds that the GPU saves per invoke; negative if it is slower."""
         return self.cpu_seconds - self.gpu_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What an invoke pays for its ways to the GPU and back where CPU and GPU share the graph.
+    """The cost per invoke of transfers between CPU and GPU, where they share a graph.
 
-    `copied_bytes` are those of all tensors that go to partitions or come from them, the model's own
-    inputs and outputs among them; `seconds` is the time for these and for the round trips.
+    `copied_bytes` counts all inputs and outputs of partitions, including the inputs and outputs of
+    the model; `seconds` is the time for these copies and the round trips.
     """
 
     round_trips: int
@@ -92,7 +96,7 @@ class CostModel:
     ) -> None:
         """Estimate for a GPU of `backend` and a CPU that runs `threads` threads.
 
-        The nodes `folded` need no kernel, for their results are constants.
+        The results of the nodes in `folded` are constants, so these nodes need no kernel.
         """
         self._graph = graph
         self._rates = RATES[backend]
@@ -103,11 +107,11 @@ class CostModel:
 
     @property
     def launch_seconds(self) -> float:
-        """What one kernel takes at the least."""
+        """The minimum time of one kernel, in seconds."""
         return self._rates.launch
 
     def cpu_seconds(self, nodes: Iterable[int]) -> float:
-        """Return what the CPU needs for some nodes."""
+        """Return the estimated seconds of some nodes on the CPU."""
         return sum(self._cpu_node(index) for index in nodes)
 
     def _work_of(self, index: int) -> Work:
@@ -123,9 +127,10 @@ class CostModel:
         return computing + _CPU_NODE + work.inner_nodes * _CPU_INNER_NODE
 
     def slow_loops(self) -> dict[int, str]:
-        """Return the loops that the CPU runs much faster, and why.
+        """Return the loops that are much faster on the CPU, with reasons.
 
-        What a loop's passes hand on keeps their kernels in one line: the GPU is idle around each.
+        Each iteration needs the values of the one before, so its kernels run one after the other,
+        and the GPU is mostly idle.
         """
         found = {}
         for index in (i for i, node in self._nodes.items() if node.op == WHILE and node.graphs):
@@ -140,10 +145,10 @@ class CostModel:
         return found
 
     def passes(self, index: int) -> int:
-        """Return how many passes of a loop to run until its condition is read.
+        """Return how many iterations of a loop to run before its condition is read.
 
-        Enough for the round trip to be short in comparison, but no more than may be wasted: a loop
-        that ends after its first pass must not be clearly slower than on the CPU.
+        They should take long compared to the round trip, but not waste too much: a loop that ends
+        after its first iteration must not be clearly slower than on the CPU.
         """
         pass_seconds = self._work_of(index).launches * self._rates.launch
         trip = self._rates.round_trip
@@ -152,7 +157,7 @@ class CostModel:
         return max(min(wanted, int(wasted / pass_seconds), _MOST_BATCHED), 1)
 
     def estimate(self, subset: Subset) -> Estimate:
-        """Return what a partition takes on either side."""
+        """Return the estimated cost of a partition on the CPU and on the GPU."""
         launches = max(sum(self._work_of(index).launches for index in subset.nodes), 1)
         copied = sum(tensor_bytes(self._graph, self._transferred(subset)))
         rates = self._rates
@@ -160,7 +165,7 @@ class CostModel:
         return Estimate(self.cpu_seconds(subset.nodes), gpu, copied)
 
     def _transferred(self, subset: Subset) -> list[int]:
-        """Return what is copied: inputs and outputs, and states, which go both ways."""
+        """Return the tensors to copy: inputs, outputs, and states, which are copied both ways."""
         values = self._graph.values
         states = [v for index in subset.nodes for v in states_of(self._nodes[index])]
         copied = (*subset.inputs, *subset.outputs, *states)
@@ -173,7 +178,7 @@ class CostModel:
         return rest + sum(self.estimate(subset).gpu_seconds for subset in subsets)
 
     def split(self, subsets: Collection[Subset]) -> Split | None:
-        """Return what the ways to the GPU cost; None if nothing or all is in one partition."""
+        """Return the cost of transfers; None if one partition, or no partition, has all nodes."""
         if not subsets or {len(self._nodes)} == {len(subset.nodes) for subset in subsets}:
             return None
         copied = sum(self.estimate(subset).copied_bytes for subset in subsets)
@@ -182,10 +187,10 @@ class CostModel:
 
 
 class CostPolicy:
-    """Delegates the partitions that are faster on the GPU, the largest saving first.
+    """Delegates the partitions that are faster on the GPU, those with the largest saving first.
 
-    A software device never saves time. There every partition is accepted, so that it can be tested,
-    and the one with the most work is taken. A graph that the GPU can run whole is taken unless it
+    A software device never saves time. There each partition is acceptable, for tests, and the one
+    with the most work is chosen. A graph that can run on the GPU as a whole is delegated unless it
     would be clearly slower, and always on a device that was `requested`.
     """
 
@@ -196,7 +201,7 @@ class CostPolicy:
         self.limit = 1 if software else NO_LIMIT
 
     def benefit(self, subset: Subset) -> float:
-        """Return the seconds that an invoke saves; on a software device, what the CPU needs."""
+        """Return the seconds saved per invoke; on a software device, the CPU's seconds."""
         found = self._costs.estimate(subset)
         return found.cpu_seconds if self._software else found.saved_seconds
 
@@ -225,7 +230,7 @@ class CostPolicy:
 
 
 class NodeCountPolicy:
-    """Delegates partitions of at least `least` nodes, the largest first."""
+    """Delegates partitions of at least `least` nodes, those with the most nodes first."""
 
     limit = NO_LIMIT
 
@@ -248,7 +253,7 @@ class NodeCountPolicy:
 
 
 class NothingPolicy:
-    """Delegates nothing, for one reason."""
+    """Delegates nothing, for a given reason."""
 
     limit = NO_LIMIT
 
@@ -256,20 +261,20 @@ class NothingPolicy:
         self._reason = reason
 
     def benefit(self, subset: Subset) -> float:
-        """Return the same for all."""
+        """Return 0 for all partitions."""
         return 0.0
 
     def reason_against(self, subset: Subset) -> str:
-        """Return the reason."""
+        """Return the given reason."""
         return self._reason
 
     def takes_whole(self, subsets: Sequence[Subset]) -> bool:
-        """Return False."""
+        """Return False: no graph is delegated."""
         return False
 
 
 class RequiredNodes:
-    """Another policy, but what has nodes that the CPU has no kernel for is always taken."""
+    """Wraps another policy; partitions with nodes that have no CPU kernel are always delegated."""
 
     def __init__(self, policy: PartitionPolicy, nodes: Collection[int]) -> None:
         self._policy = policy
@@ -277,11 +282,11 @@ class RequiredNodes:
 
     @property
     def limit(self) -> int:
-        """Return that of the other policy."""
+        """The maximum number of partitions, as in the other policy."""
         return self._policy.limit
 
     def benefit(self, subset: Subset) -> float:
-        """Return infinity for such a partition."""
+        """Return infinity for a partition with nodes without a CPU kernel."""
         return math.inf if self._nodes.intersection(subset.nodes) else self._policy.benefit(subset)
 
     def reason_against(self, subset: Subset) -> str:
@@ -289,6 +294,6 @@ class RequiredNodes:
         return "" if self._nodes.intersection(subset.nodes) else self._policy.reason_against(subset)
 
     def takes_whole(self, subsets: Sequence[Subset]) -> bool:
-        """Return what the other policy does, and True with such nodes."""
+        """Return True with nodes that have no CPU kernel, else what the other policy returns."""
         required = any(self._nodes.intersection(subset.nodes) for subset in subsets)
         return required or self._policy.takes_whole(subsets)

@@ -67,11 +67,10 @@ class GpuDelegate:
         Interpreter("model.tflite", experimental_delegates=[GpuDelegate(precision="fp16")])
 
     `options` is a GpuDelegateOptions or a dict; keyword arguments are its fields. One delegate may
-    serve several interpreters; `report` describes the last one that applied it. `model` is the
-    path of the interpreter's file, or its bytes, for runtimes that do not say where in memory it
-    is: loops can run on the GPU only with it.
-    `on_progress` is called with a litegpu.Progress ten times a second, in a separate thread, while
-    compiling takes longer than half a second.
+    serve several interpreters; `report` describes the last one that applied it. `model` is the path
+    of the interpreter's file, or its bytes. Some runtimes do not provide the file in memory; there,
+    loops can run on the GPU only with `model`. `on_progress` is called with a litegpu.Progress ten
+    times a second, in a separate thread, while compiling takes longer than half a second.
 
     `close()`, or the end of a `with` block, releases the delegate's device memory.
 
@@ -94,7 +93,7 @@ class GpuDelegate:
         config.show_debug_messages()
         self.options = make_options(options, kwargs)
         self.model = model
-        """The file of the interpreter that applies the delegate next."""
+        """The file of the interpreter to which the delegate is applied next."""
         if unused := self.options.unused():
             _log.warning("%s", unused)
         self._cache = self.options.usable_cache_folder()
@@ -117,7 +116,7 @@ class GpuDelegate:
         self._primary: int | None = None
         self._pending: dict[int, dict[tuple[int, ...], PartitionKernel]] = {}
         self._kernels: Living[PartitionKernel] = Living()
-        """Those of all interpreters."""
+        """The kernels of all interpreters."""
         self._described: weakref.WeakKeyDictionary[PartitionKernel, Partition]
         self._described = weakref.WeakKeyDictionary()
         self._on_progress = progress.checked(on_progress)
@@ -129,7 +128,7 @@ class GpuDelegate:
     def __reduce__(
         self,
     ) -> tuple[type[GpuDelegate], tuple[GpuDelegateOptions], dict[str, ModelSource | None]]:
-        """Copies, also in other processes, are new delegates with the same options."""
+        """Let copies, also those in other processes, be new delegates with the same options."""
         return type(self), (self.options,), {"model": self.model}
 
     def __repr__(self) -> str:
@@ -148,17 +147,17 @@ class GpuDelegate:
         self.close()
 
     def close(self) -> None:
-        """Release all partitions now. Interpreters keep their tensors, but cannot invoke any more.
+        """Release all partitions now. Interpreters keep their tensors, but can no longer invoke.
 
-        It waits for threads that are in an invoke. Closing again does nothing. Raises
-        InterpreterError when this thread is in an invoke itself, such as in a signal handler.
+        Waits for threads that are in an invoke. Closing again does nothing. Raises InterpreterError
+        when this thread itself is in an invoke, for example in a signal handler.
         """
         self._native.close(_closed)
         self._closed = True
 
     @property
     def device(self) -> backends.DeviceInfo:
-        """The device that is used."""
+        """The device on which the delegate runs."""
         return self._device.info
 
     def _get_native_delegate_pointer(self) -> int:
@@ -179,11 +178,11 @@ class GpuDelegate:
         return self._native.address
 
     def _address_for(self, context: int) -> int:
-        """Return the address of the C struct with which this thread applies it to a graph.
+        """Return the address of the C struct for this thread to apply the delegate to a graph.
 
-        Without the interpreter of Python, which asks for each model: it is a new model's graph
-        unless the last one has it and the runtime has not asked about it yet. Raises as
-        `_get_native_delegate_pointer`.
+        Callers other than Python's interpreter use it. The graph belongs to a new model, unless the
+        last model has this graph and the delegate has yet to be applied to it. Raises as
+        `_get_native_delegate_pointer` does.
         """
         primary = self._applied.primary
         if primary not in (None, context) and self._applied.subgraphs.awaits(context):
@@ -244,7 +243,7 @@ class GpuDelegate:
         return [*loops, [n for n in nodes if n not in selection.batched]]
 
     def _read(self, context: int) -> None:
-        """Read the graphs of a model, while they all are as in its file."""
+        """Read all graphs of a model, before any of them is changed."""
         from litegpu.delegation.called_shapes import GraphChecks
         from litegpu.delegation.partitioner import slow_loops
         from litegpu.runtime_abi.reader import thread_count
@@ -297,7 +296,7 @@ class GpuDelegate:
                 kernel.close()
 
     def _compile(self, graph: Graph, alone: bool, context: int, passes: int) -> PartitionKernel:
-        """Compile on the device, or on that of the next API if it fails and none was requested."""
+        """Compile a partition; on another API's device if this one fails and was not requested."""
         while True:
             try:
                 return self._compile_here(graph, alone, context, passes)
@@ -309,7 +308,7 @@ class GpuDelegate:
     def _compile_here(
         self, graph: Graph, alone: bool, context: int, passes: int
     ) -> PartitionKernel:
-        """Compile a partition, or batches of so many `passes` of a loop."""
+        """Compile a partition, or batches of `passes` iterations of a loop."""
         from litegpu.delegation.loop_kernel import LoopKernel
         from litegpu.delegation.partition_kernel import PartitionKernel
         from litegpu.ops.variables import VARIABLES
@@ -323,7 +322,7 @@ class GpuDelegate:
             timeout=options.timeout_seconds(),
             on_progress=self._on_progress,
             fast_compile=options.compiles_fast_first(),
-            # The CPU's kernels would look for variables in the runtime.
+            # The CPU's kernels would look up the variables in the runtime.
             cpu=None if shared else CpuNodes(context, graph.nodes),
             variables=self._applied.checks.variables() if shared else None,
         )
@@ -333,8 +332,8 @@ class GpuDelegate:
     def wait_for_best_code(self, timeout: float | None = None) -> bool:
         """Wait until background compilation has finished, for at most `timeout` seconds.
 
-        It follows a `quick_start`. Returns whether the next invoke of every interpreter runs
-        optimized kernels; False also if their compilation failed.
+        Background compilation follows a `quick_start`. Returns whether the next invoke of every
+        interpreter runs optimized kernels; False also if their compilation failed.
         """
         ends = None if timeout is None else time.monotonic() + timeout
 
@@ -344,12 +343,12 @@ class GpuDelegate:
         return all([kernel.wait_for_best_code(left()) for kernel in self._kernels])
 
     def profile(self, interpreter: Any = None, *, repeats: int = 20, peaks: bool = True) -> Profile:
-        """Measure the time of each kernel of an interpreter (default: the last one).
+        """Measure the time of each kernel of an interpreter; by default, of the last one.
 
-        With an `interpreter` complete invokes are timed too, on its current inputs; single
+        With an `interpreter`, complete invokes are timed too, on its current inputs; single
         partitions run on random data if possible. All times are medians of `repeats` runs. `peaks`
-        measures the device's peak rates, for the minimum times of the kernels. No other thread may
-        invoke meanwhile.
+        also measures the device's peak rates, from which the kernels' minimum times follow. No
+        other thread may invoke meanwhile.
 
         Raises InterpreterError if the delegate is not applied yet, or not to this interpreter,
         ModelError if no node runs on the GPU (with the reasons), OptionsError for `repeats` below
@@ -393,12 +392,12 @@ class GpuDelegate:
         return [kernel for kernel in self._kernels if kernel.home == self._primary]
 
     def _whole(self, number: int = 0) -> PartitionKernel | None:
-        """Return what runs all of that graph of the model it was applied to last, if one does."""
+        """Return the kernel that runs all of graph `number` of the last model; None without one."""
         kernels = [kernel for kernel in self._living() if kernel.number == number]
         return kernels[0] if len(kernels) == 1 and kernels[0].alone else None
 
     def _take_kernel(self, context: int, subset: Subset) -> PartitionKernel:
-        """Hand over the kernel compiled for a subset."""
+        """Return the kernel that was compiled for a subset; the caller owns it."""
         kernel = self._pending[context].pop(subset.nodes)
         kernel.number = self._applied.subgraphs.numbers.get(context)
         kernel.home = self._applied.primary or context
@@ -412,14 +411,14 @@ class GpuDelegate:
             kernel.close()
 
     def _fail(self, error: BaseException) -> None:
-        """Keep an error that could not be raised through C."""
+        """Store an error that could not be raised through C."""
         self.error = error
         # The frames of its traceback reference weights and device memory.
         for each in causes(error):
             traceback.clear_frames(each.__traceback__)
 
     def _prepared(self, kernel: SlotKernel, error: BaseException | None) -> None:
-        """Forget an error that a kernel got over, and report what it is like now."""
+        """Clear an error from which a kernel has recovered, and update its part of the report."""
         from litegpu.delegation.partition_kernel import PartitionKernel
 
         if error is not None and error is self.error:
@@ -428,7 +427,7 @@ class GpuDelegate:
             self._changed(kernel)
 
     def _changed(self, kernel: PartitionKernel) -> None:
-        """Report what a kernel is like now, and go on with its device if this one is lost."""
+        """Update a kernel's part of the report, and change to its device if this one is lost."""
         own = self._applied.report is self.report
         if self._device.lost:
             self._device = kernel.device
@@ -479,14 +478,14 @@ class GpuDelegate:
         )
 
     def _publish(self, report: DelegationReport, primary: bool) -> None:
-        """Make a report the delegate's own; those on subgraphs become parts of it."""
+        """Make a report the delegate's `report`; reports on subgraphs become parts of it."""
         before = self._applied.report
         if before is not None and not primary:
             report = replace(before, subgraphs=(*before.subgraphs, report))
         self.report = self._applied.report = report
 
     def _announce(self, report: DelegationReport, invoked: bool = True) -> None:
-        """Log what the CPU runs; of a graph that is not `invoked`, only what the GPU cannot."""
+        """Log what the CPU runs; of a graph that is not `invoked`, only what the GPU cannot run."""
         from litegpu.runtime_abi.opcodes import code_of, known_name
 
         if config.debug_level() >= 1:

@@ -18,21 +18,21 @@ from litegpu.errors import DeviceLostError, LitegpuError
 
 
 class KernelContext:
-    """One execution context of a kernel, for one run at a time; all of them share its executable.
+    """One execution context of a kernel, for one run at a time; all contexts share its executable.
 
-    That of number 0 is the one in which the interpreter would invoke.
+    The context with number 0 is the one in which the interpreter would invoke.
     """
 
     def __init__(self, kernel: PartitionKernel, number: int) -> None:
-        """Take the number of a context of a kernel, which is created at first use."""
+        """Refer to a context of a kernel by its number; it is created when it is first used."""
         self.kernel, self._number = kernel, number
         self._source: CompiledPartition | None = None
         self._compiled: CompiledPartition | None = None
 
     def compiled(self) -> CompiledPartition:
-        """Return what the kernel has compiled last, with this context.
+        """Return what the kernel has compiled last, in this context.
 
-        Raises DeviceMemoryError when memory for a further context is short.
+        Raises DeviceMemoryError when there is not enough memory for a further context.
         """
         latest = self.kernel.compiled
         if self._compiled is None or latest is not self._source:
@@ -42,21 +42,21 @@ class KernelContext:
         return self._compiled
 
     def promote_to_fp32(self, lost: Mapping[int, str], again: bool) -> None:
-        """Compile with values promoted to float32, unless another context already did."""
+        """Recompile with these values in float32, unless another context already did."""
         if self._source is not None:
             self.kernel.promote_once(self._source, lost, again)
 
     def close(self) -> None:
         """Release the context, unless it is the kernel's current one."""
         if self._compiled is not None and self._compiled is not self.kernel.compiled:
-            with contextlib.suppress(LitegpuError):  # of a lost device its driver may refuse that
+            with contextlib.suppress(LitegpuError):  # the driver of a lost device may reject this
                 self._compiled.context.close()
         self._compiled = self._source = None
 
 
 @dataclass(frozen=True, slots=True)
 class IoBuffers:
-    """The buffers of a run; a tensor that is an output twice has two."""
+    """The buffers of a run; a tensor that is listed as an output twice has two buffers."""
 
     inputs: Mapping[int, Buffer]
     outputs: Mapping[int, Sequence[Buffer]]
@@ -75,20 +75,20 @@ class DirectRun:
         stream: int | None = None,
         repeated: bool = False,
     ) -> None:
-        """Take a buffer for each tensor; see `can_run`. Runs start after the work on `stream`.
+        """Bind a buffer to each tensor; see `can_run`. Runs start after the work on `stream`.
 
-        With `repeated`, preparing may take longer, and each run less. Raises BindingError for a
-        buffer that is too small, or of another device.
+        With `repeated`, preparation may take longer so that each run takes less time. Raises
+        BindingError for a buffer that is too small, or on another device.
         """
         self._on, self._io, self._stream, self._repeated = context, io, stream, repeated
         self._source: CompiledPartition | None = None
-        """What the kernel had compiled when the run was bound."""
+        """The partition that the kernel had compiled when the run was bound."""
         self._event: Event | None = None
         self._on_device(_nothing)
 
     @staticmethod
     def can_run(kernel: PartitionKernel, inputs: set[int], outputs: set[int]) -> bool:
-        """Whether a kernel computes all outputs from these inputs, and has no state."""
+        """Whether a kernel has no state, and computes all `outputs` from these `inputs`."""
         compiled = kernel.compiled
         results = {*compiled.outputs, *compiled.constants}
         return (
@@ -120,9 +120,9 @@ class DirectRun:
         self._source = source
 
     def _on_device(self, work: Callable[[], None]) -> None:
-        """Do `work` with what is compiled now, again after each loss of the device.
+        """Do `work` on the kernel's device; repeat it after each loss of a device.
 
-        Raises DeviceLostError where no device works, or where buffers were lost with it.
+        Raises DeviceLostError if no other device works, or if buffers were lost with the device.
         """
         kernel = self._on.kernel
         while True:
@@ -137,9 +137,9 @@ class DirectRun:
     def _recover(
         self, ran: CompiledPartition | None, error: DeviceLostError, *, blame: bool
     ) -> None:
-        """Have the kernel on a device that works. See PartitionKernel.move_together.
+        """Move the kernel to a device that works. See PartitionKernel.move_together.
 
-        Raises DeviceLostError where the buffers were lost, too.
+        Raises DeviceLostError if the buffers were lost, too.
         """
         self._on.kernel.move_together(ran, error, blame=blame)
         targets = (each for several in self._io.outputs.values() for each in several)
@@ -151,7 +151,7 @@ class DirectRun:
             ) from error
 
     def __call__(self) -> None:
-        """Run once; again if values turn out not to fit half, and after a loss of the device.
+        """Run once; repeat the run after an overflow of float16, and after a loss of the device.
 
         Raises what Submission.run does.
         """
@@ -162,7 +162,7 @@ class DirectRun:
         self._complete()
 
     def submit(self) -> None:
-        """Start a run, which `finish` completes. Raises as Submission.submit does."""
+        """Start a run, which `finish` completes. Raises what Submission.submit does."""
         self._on_device(self._begin)
 
     def _begin(self) -> None:
@@ -173,7 +173,7 @@ class DirectRun:
         return self._event is None or self._event.done()
 
     def finish(self) -> None:
-        """Wait for the submitted run; run again as `__call__` does. Raises as it does."""
+        """Wait for the submitted run, and repeat it as `__call__` does. Raises what that does."""
         if self._event is None:
             return
         try:
@@ -189,7 +189,7 @@ class DirectRun:
         self._event = None  # last, because an interrupt may call this again
 
     def _complete(self) -> None:
-        """Repeat in float32 if values overflowed half, and copy constant outputs."""
+        """Repeat the run in float32 if values overflowed float16, and copy constant outputs."""
         again = False
         while (watch := self._compiled.watch) is not None and (lost := watch.lost()):
             self._on.promote_to_fp32(lost, again)
@@ -206,7 +206,7 @@ class DirectRun:
 
 
 def _nothing() -> None:
-    """Do no more than bind."""
+    """Do nothing: this call only binds buffers."""
 
 
 def _fill(target: Buffer, array: npt.NDArray[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Finds the kernels of an interpreter: one delegate may serve several."""
+"""Finds the kernels of one interpreter, because one delegate may serve several interpreters."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def kernels_of(
     """Return the delegate's kernels that belong to an interpreter.
 
     Runtimes do not expose the context of an interpreter, so it is identified by the addresses of
-    its inputs and outputs. `call` is the name of the calling method. Raises InterpreterError if it
-    does not use the delegate, and if several interpreters have no tensor memory yet.
+    its inputs and outputs. `call` is the name of the calling method. Raises InterpreterError if the
+    interpreter does not use the delegate, and if several interpreters have no tensor memory yet.
     """
     _check_uses(interpreter, delegate, call)
     kernels, places = [kernel for kernel in kernels if kernel.home], _places(interpreter)
@@ -42,7 +42,7 @@ def _check_uses(interpreter: Any, delegate: object, call: str) -> None:
         raise InterpreterError(
             f"{call} takes the interpreter that this delegate was given to, not {interpreter!r}."
         )
-    given = getattr(interpreter, "_delegates", None)  # by every runtime that there is
+    given = getattr(interpreter, "_delegates", None)  # every runtime has this attribute
     if given is not None and not any(each is delegate for each in given):
         raise InterpreterError(
             f"This interpreter was created without this delegate. Give {call} the one that has it "
@@ -51,9 +51,9 @@ def _check_uses(interpreter: Any, delegate: object, call: str) -> None:
 
 
 def _places(interpreter: Any) -> Mapping[int, int]:
-    """Return the addresses of inputs and outputs that have any bytes, 0 for those not allocated.
+    """Return the addresses of the inputs and outputs that have bytes; 0 if not allocated.
 
-    Those of rank 0 are left out: the runtime returns copies of them.
+    Tensors of rank 0 are left out: the runtime returns copies of them.
     """
     found = {}
     for detail in (*interpreter.get_input_details(), *interpreter.get_output_details()):
@@ -62,7 +62,7 @@ def _places(interpreter: Any) -> Mapping[int, int]:
         ):
             try:
                 found[detail["index"]] = interpreter.tensor(detail["index"])().ctypes.data
-            except ValueError:  # the runtime's, for a tensor without data
+            except ValueError:  # the runtime raises it for a tensor without data
                 found[detail["index"]] = 0
     return found
 

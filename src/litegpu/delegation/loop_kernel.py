@@ -1,4 +1,4 @@
-"""Runs a loop inside the runtime whose number of passes is known only when the model runs."""
+"""Runs a loop whose number of iterations is known only when the model runs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from litegpu.ops.while_loop import WHILE, batch_of
 
 
 class LoopKernel(PartitionKernel):
-    """A compiled batch of passes, bound to the tensors of the loop's node.
+    """A compiled batch of loop iterations, bound to the tensors of the loop's node.
 
-    The tensors are written after the last batch only: after a loss of the device, or an overflow
-    of half, the loop runs again from the values before it.
+    The tensors are written only after the last batch. After a loss of the device, or an overflow of
+    float16, the loop starts again from its initial values.
     """
 
     def __init__(self, passes: int, *args: Any, **kwargs: Any) -> None:
-        """Compile batches of so many passes; the other arguments are those of PartitionKernel.
+        """Compile batches of `passes` iterations; other arguments are those of PartitionKernel.
 
         Raises what PartitionKernel does.
         """
@@ -81,7 +81,7 @@ class LoopKernel(PartitionKernel):
         self._loop = None
 
     def describe(self, nodes: tuple[int, ...], estimate: Estimate | None) -> Partition:
-        """Return the report's facts, and how many passes a batch has."""
+        """Return the report's facts, including the number of iterations per batch."""
         return replace(super().describe(nodes, estimate), loop_passes=self._passes)
 
     def close(self, context: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Runs one partition inside the runtime: follows its shapes, finds its data, calls the engine."""
+"""Runs one partition in the runtime: follows its shapes, finds its data and calls the engine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _DATA = structs.TfLiteTensor.data.offset  # type: ignore[union-attr]
 _TENSOR_SIZE = ctypes.sizeof(structs.TfLiteTensor)
 
 Run = Callable[[], object]
-"""Copies in, runs and copies out."""
+"""A function that copies inputs in, runs the partition and copies outputs out."""
 
 
 class PartitionKernel:
@@ -74,14 +74,13 @@ class PartitionKernel:
     ) -> None:
         """Compile for the current shapes of the graph, or load the result from `cache`.
 
-        `alone` means that the partition is the whole model. `tuning` is how
-        kernels are chosen, for these shapes and for all that follow. `timeout` is how many seconds
-        a run may take, None for any. `on_progress` hears of this and of all later compiling.
-        `fast_compile` permits quickly compiled kernels until optimized ones are ready. `cpu` runs
-        the partition for shapes that the GPU does not support. `variables` are those of the
-        interpreter, if the partition has any. After a loss of the device the kernel runs on the
-        reopened device, or on one of another API.
-        Raises CompilationError or DeviceMemoryError.
+        `alone` means that the partition is the whole model. `tuning` is how kernels are chosen, for
+        these shapes and for later ones. `timeout` is the maximum duration of a run in seconds, None
+        for no limit. `on_progress` is called during this and all later compilations. `fast_compile`
+        permits quickly compiled kernels until optimized ones are ready. `cpu` runs the partition
+        for shapes that the GPU does not support. `variables` are the interpreter's variables, if
+        the partition has any. After a loss of the device the kernel runs on the reopened device, or
+        on one of another API. Raises CompilationError or DeviceMemoryError.
         """
         self._variables, self._names = variables, dict[int, Name]()
         self._once = [node for node in graph.nodes if node.op == CALL_ONCE]
@@ -98,24 +97,24 @@ class PartitionKernel:
         self._tuner = self._tuner_of(device)
         self._precise: frozenset[int] = frozenset()
         self.kept_float32: tuple[str, ...] = ()
-        """Names of the tensors that would be stored as half, but did not fit."""
+        """Names of the tensors that the policy would store as float16, but that overflowed."""
         self.changed: Callable[[], Callable[[PartitionKernel], None] | None] = _nobody
-        """Return the callback after a recompilation; the delegate may have been deleted."""
+        """Returns the callback for changes of this kernel; None if the delegate was deleted."""
         self._buffers: dict[int, Buffer] = {}
         self._stream: int | None = None
         self.compiled = self._compile(graph)
         self._tensors = 0
         self._assigned: tuple[Name, ...] = ()
         self._run: Run = _skip
-        """Copies in, runs and copies out, once the first invoke has bound it."""
+        """Copies inputs in, runs and copies outputs out; set by the first invoke."""
         self.alone = alone
-        """Whether it is the whole graph."""
+        """Whether the partition is the whole graph."""
         self.number: int | None = None
-        """The index of its graph in the model; None if unknown."""
+        """The number of the partition's graph in the model; None if unknown."""
         self.home = 0
-        """The context of its interpreter's main graph, 0 for none."""
+        """The context of the interpreter's main graph, 0 if there is none."""
         self.bindable: frozenset[int] = frozenset()
-        """The model's inputs and outputs that only this partition reads and writes."""
+        """The model's inputs and outputs that only this partition reads or writes."""
         self._recompiling = threading.Lock()
         self._context = 0
         self._zero_copy = ZeroCopyBinding()
@@ -123,17 +122,17 @@ class PartitionKernel:
         self._states: list[tuple[ctypes.c_void_p, int]] = []
         self._cpu = cpu
         self.on_cpu = ""
-        """Why the CPU runs the partition for the present shapes, or an empty text."""
+        """Why the CPU runs the partition for the current shapes; empty if the GPU runs it."""
         self._dynamic = set[int]()
-        """Outputs that have memory of their own, for their shapes are known in a run only."""
+        """Outputs with separately allocated memory: their shapes are known only during a run."""
 
     def _tuner_of(self, device: Device) -> Tuner:
         return Tuner(device.info, self._cache.kernels if self._cache else None, self._tuning)
 
     def _compile(self, graph: Graph) -> CompiledPartition:
-        """Return the partition after its first run; after a loss meanwhile, on another device.
+        """Return the partition after a first run; if the device is lost, on another device.
 
-        Raises DeviceLostError where there is none, and what `_compile_here` does.
+        Raises DeviceLostError if no other device works, and what `_compile_here` does.
         """
         while True:
             try:
@@ -142,13 +141,13 @@ class PartitionKernel:
                 self._leave(error)
 
     def _leave(self, error: DeviceLostError) -> None:
-        """Go on with the device opened again, or another one. Raises the error if there is none.
+        """Reopen the lost device, or change to another one. Raises `error` if that fails.
 
-        Also where buffers that are bound to tensors were lost with it.
+        Also raises it if buffers that are bound to tensors were lost with the device.
         """
         self._check_bound(error)
         lost = self._device
-        # The thread of a device ends with the program, too.
+        # The thread of a device also ends when the program exits.
         if not lost.lost or isinstance(error.__cause__, WorkerEndedError):
             raise error
         device = backends.after_loss(lost)
@@ -156,9 +155,9 @@ class PartitionKernel:
         self._device, self._tuner = device, self._tuner_of(device)
 
     def _compile_here(self, graph: Graph) -> CompiledPartition:
-        """Return the partition after a first run, to which drivers defer much of their work.
+        """Return the compiled partition after a first run, because drivers defer work until then.
 
-        It is cached after the run, so that binaries contain the code compiled during it.
+        It is cached after this run, so that the binaries contain the code compiled during it.
         """
         tuned, precise = self._tuner.facts(), self._precise
         wanted = PartitionRequest(
@@ -195,9 +194,9 @@ class PartitionKernel:
         return compiled
 
     def shape(self, context: int) -> None:
-        """Give the outputs the shapes that follow from those of the inputs.
+        """Set the shapes of the outputs from those of the inputs.
 
-        Raises ModelError when the inputs' shapes make a node impossible for the CPU, too.
+        Raises ModelError if the CPU cannot run a node with the inputs' shapes either.
         """
         tensors = structs.TfLiteContext.from_address(context).tensors or 0
         shapes = {v: bridge.tensor_shape(tensors, v) for v in self._sources()}
@@ -213,13 +212,13 @@ class PartitionKernel:
             self._resize(context, v, self.graph.values[v].shape)
 
     def _sources(self) -> list[int]:
-        """Return the tensors that come from outside."""
+        """Return the tensors that come from outside of the partition."""
         return [v for v in sources(self.graph) if v not in self._names]
 
     def _shape_on_cpu(self, context: int, cpu: CpuNodes, error: ModelError) -> None:
-        """Let the CPU run the partition for shapes that the GPU cannot.
+        """Let the CPU run the partition for shapes that the GPU does not support.
 
-        Raises `error`, which is what the GPU lacks, where the CPU cannot either.
+        Raises `error`, which says what the GPU lacks, if the CPU cannot run it either.
         """
         try:
             found = cpu.prepare(sources(self.graph), self.graph.outputs)
@@ -238,7 +237,7 @@ class PartitionKernel:
         _log.info("The CPU runs %s: %s", counted(len(self.graph.nodes), "node"), error)
 
     def _resize(self, context: int, v: int, shape: tuple[int, ...]) -> None:
-        """Give an output a shape, and memory that the runtime plans."""
+        """Set the shape of an output whose memory the runtime plans."""
         tensors = structs.TfLiteContext.from_address(context).tensors or 0
         if v in self._dynamic:
             tensor = tensor_at(tensors, v)
@@ -249,7 +248,7 @@ class PartitionKernel:
             bridge.resize_tensor(context, v, shape)
 
     def _invoke_on_cpu(self, context: int, cpu: CpuNodes) -> None:
-        """Run the nodes by the runtime's kernels. Raises ModelError where these refuse."""
+        """Run the nodes with the runtime's kernels. Raises ModelError if these reject inputs."""
         if self._buffers:
             raise BindingError(
                 "The CPU runs these nodes for the present shapes, and reads and writes no bound "
@@ -272,7 +271,7 @@ class PartitionKernel:
             if size:
                 ctypes.memmove(tensor.data or 0, address, size)
             elif v in self._dynamic:
-                # The runtime's Python takes a tensor of no bytes only without memory.
+                # The runtime's Python API accepts an empty tensor only if it has no memory.
                 structs.free_array(tensor.data)
                 tensor.data = None
 
@@ -310,7 +309,7 @@ class PartitionKernel:
                 self._check_states(before, error)
 
     def _check_bound(self, error: DeviceLostError) -> None:
-        """Raise the error of a loss where buffers that are bound to tensors were lost with it."""
+        """Raise `error` if buffers that are bound to tensors were lost with the device."""
         buffers = self._buffers.values()
         if self._stream is not None or any(b.kind is not MemoryKind.HOST for b in buffers):
             raise error
@@ -318,16 +317,16 @@ class PartitionKernel:
     def _move(
         self, context: int, error: DeviceLostError, release: Callable[[CompiledPartition], None]
     ) -> None:
-        """Compile on a device that works, after the `release` of what was on the one that is lost.
+        """Recompile on a device that works, after calling `release` on the old compiled partition.
 
-        The next run has the inputs of the one that failed. Raises DeviceLostError where no device
-        works, or where buffers were lost.
+        The next run repeats the failed one, with its inputs. Raises DeviceLostError if no device
+        works, or if buffers were lost.
         """
         self._check_bound(error)
         self._zero_copy.unbind(context, keep=True)
         self._tensors, self._run = 0, _skip
         lost = self._device
-        with contextlib.suppress(LitegpuError):  # its driver may reject that
+        with contextlib.suppress(LitegpuError):  # the driver of a lost device may reject it
             release(self.compiled)
         try:
             self._leave(error)
@@ -339,7 +338,7 @@ class PartitionKernel:
             changed(self)
 
     def _check_states(self, before: CompiledPartition, error: DeviceLostError) -> None:
-        """Raise DeviceLostError where states were lost with the device."""
+        """Raise DeviceLostError if states were lost with the device."""
         if self._variables is not None:
             self._variables.forget()
             names = shown_names([name for _, name in self._names.values()])
@@ -373,7 +372,7 @@ class PartitionKernel:
             ctypes.memmove(target, address, size)
 
     def _run_watched(self, context: int) -> None:
-        """Run; again if values turn out not to fit half, from the same inputs and states."""
+        """Run; after an overflow of float16, run again from the same inputs and states."""
         states = [(p, ctypes.string_at(p.value or 0, size)) for p, size in self._states]
         self._run()
         again = False
@@ -387,9 +386,9 @@ class PartitionKernel:
             again = True
 
     def promote_once(self, ran: CompiledPartition, lost: Mapping[int, str], again: bool) -> None:
-        """Promote as `promote_to_fp32` after a run of `ran`, unless another thread already did.
+        """Call `promote_to_fp32` after a run of `ran`, unless another thread already did.
 
-        The context of `ran` is not closed: another thread may run there, and closes it.
+        The context of `ran` is not closed: another thread may be running in it, and will close it.
         """
         with self._recompiling:
             if self.compiled is ran:
@@ -398,10 +397,10 @@ class PartitionKernel:
     def move_together(
         self, ran: CompiledPartition | None, error: DeviceLostError, *, blame: bool
     ) -> None:
-        """Do what `invoke` does after a loss in a run of `ran`, unless another thread has.
+        """Do what `invoke` does after a device loss in a run of `ran`, unless another thread did.
 
-        With `blame` the run may be why the device was lost. The context of `ran` stays. Raises as
-        `invoke` does.
+        `blame` says that this run may have caused the loss. The context of `ran` is not closed.
+        Raises as `invoke` does.
         """
         with self._recompiling:
             if self.compiled is ran:
@@ -410,14 +409,15 @@ class PartitionKernel:
                 self._move(self._context, error, CompiledPartition.disown)
 
     def promote_to_fp32(self, lost: Mapping[int, str], again: bool) -> None:
-        """Recompile with `lost` values in float32; `again`: with all values computed from them.
+        """Recompile with the values in `lost` in float32; if `again`, also all computed from them.
 
-        An overflow masks downstream overflow, so a second one in a run promotes those too.
+        An overflow hides overflows in values computed from it, so a second one in a run promotes
+        those too.
         """
         self._promote_to_fp32(lost, again).close()
 
     def _promote_to_fp32(self, lost: Mapping[int, str], again: bool) -> CompiledPartition:
-        """Return what was compiled before."""
+        """Promote as `promote_to_fp32` does; return the partition that was compiled before."""
         before, facts = self._precise, self.compiled.facts
         wide = facts.written_after(lost) if again else lost
         self._precise = before.union(*map(facts.allocated_with, wide))
@@ -441,7 +441,7 @@ class PartitionKernel:
         return old
 
     def _check_types(self, tensors: int) -> None:
-        """Raise ModelError where a kernel of the CPU makes another type than the file states."""
+        """Raise ModelError if a CPU kernel has changed a tensor's type from the file's."""
         for v in self._sources():
             stated = self.graph.values[v].dtype
             found = DTYPES.get(tensor_at(tensors, v).type, DType.OTHER)
@@ -452,7 +452,7 @@ class PartitionKernel:
                 )
 
     def _check_sizes(self, tensors: int) -> None:
-        """Raise InterpreterError where a tensor has not the bytes that are copied."""
+        """Raise InterpreterError if a tensor's size differs from the bytes to copy."""
         for v, size in self._sizes().items():
             if v in self._names:
                 continue
@@ -464,7 +464,7 @@ class PartitionKernel:
                 )
 
     def _sizes(self) -> dict[int, int]:
-        """Return the bytes of the tensors that are copied."""
+        """Return the size in bytes of each tensor that is copied."""
         compiled = self.compiled
         return {v: a.nbytes for v, a in compiled.constants.items()} | dict(compiled.sizes())
 
@@ -474,7 +474,7 @@ class PartitionKernel:
         pinned = compiled.context.pinned()
         if pinned is not None and self.alone:
             sizes = compiled.sizes()
-            # The last buffer on each side is the range watch's own.
+            # The last buffer of the inputs and of the outputs belongs to the range watch.
             ins = pinned.inputs[: len(compiled.inputs)]
             outs = pinned.outputs[: len(compiled.outputs)]
             free = [
@@ -486,7 +486,7 @@ class PartitionKernel:
             self._zero_copy.bind(context, indices, memory, nbytes)
 
     def _bind(self, tensors: int) -> None:
-        """Find the fields with the data addresses; the runtime may move its tensor table."""
+        """Find the fields with the addresses of data; the runtime may move its tensor table."""
         data = partial(data_field, tensors)
         compiled, sizes = self.compiled, dict(self.compiled.sizes())
 
@@ -522,7 +522,7 @@ class PartitionKernel:
     def _with_variables(
         self, variables: Variables, read: Sequence[Name], run: Callable[..., Run]
     ) -> Run:
-        """Return a run on the buffers that the variables have at the time."""
+        """Return a run that uses the buffers that the variables have when it is called."""
         runs: dict[tuple[Buffer, ...], Run] = {}
         assigned, device = self._assigned, self._device
 
@@ -540,8 +540,8 @@ class PartitionKernel:
     def bind_buffer(self, v: int, buffer: Buffer | None, stream: int | None) -> None:
         """Use a buffer instead of a tensor from the next invoke on; None restores the tensor.
 
-        `v` is one of `bindable`. Invokes start after the work on the CUDA `stream` at that time.
-        Raises BindingError for a buffer of another device, for a state, and for a stream on a
+        `v` is one of `bindable`. Invokes start after the work that is on the CUDA `stream` at that
+        time. Raises BindingError for a buffer of another device, for a state, and for a stream on a
         device without streams.
         """
         if v in self.compiled.states:
@@ -570,7 +570,7 @@ class PartitionKernel:
         return buffer
 
     def wait_for_best_code(self, seconds: float | None) -> bool:
-        """Wait while better code is compiled; return whether there is none now."""
+        """Wait while optimized code is compiled; return whether no such compilation is left."""
         return wait_for(self.compiled.executable, seconds)
 
     def profile(self, repeats: int, peaks: Peaks | None) -> PartitionProfile:
@@ -588,12 +588,12 @@ class PartitionKernel:
             self._run = run
 
     def give_back(self, context: int) -> None:
-        """Move the tensors back to the runtime's memory, with their contents."""
+        """Move the tensors and their contents back to the runtime's memory."""
         self._zero_copy.unbind(context, keep=True)
 
     @property
     def device(self) -> Device:
-        """The device that it runs on."""
+        """The device on which the partition runs."""
         return self._device
 
     def describe(self, nodes: tuple[int, ...], estimate: Estimate | None) -> Partition:
@@ -614,8 +614,8 @@ class PartitionKernel:
         )
 
     def close(self, context: int = 0) -> None:
-        """Release everything on the device; `context` is that of tensors it was bound to."""
-        self.home = 0  # the interpreter may go now
+        """Release everything on the device; `context` is that of the tensors it was bound to."""
+        self.home = 0  # the interpreter may be deleted now
         self._zero_copy.unbind(context)
         self.compiled.close()
         if self._cpu is not None:
@@ -623,12 +623,12 @@ class PartitionKernel:
 
 
 def data_field(tensors: int, v: int) -> ctypes.c_void_p:
-    """Return the field of a tensor in the runtime's table that has the address of its data."""
+    """Return the field that holds the address of a tensor's data, in the runtime's tensor table."""
     return ctypes.c_void_p.from_address(tensors + v * _TENSOR_SIZE + _DATA)
 
 
 def _supported(graph: Graph, policy: NumericPolicy) -> Graph:
-    """Return a graph with the shapes that follow from those of its inputs."""
+    """Return the graph with the shapes that follow from the shapes of its inputs."""
     support = check_support(graph, policy.quantized)
     if support.reasons:
         index, reason = next(iter(support.reasons.items()))

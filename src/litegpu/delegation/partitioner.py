@@ -1,4 +1,4 @@
-"""Which nodes of an interpreter's graph to delegate, by what runs on the GPU and by the options."""
+"""Chooses which nodes of a graph to delegate, by what the GPU can run and by the options."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from litegpu.runtime_abi.subgraphs import Runs
 
 
 class Selection:
-    """The nodes that can be delegated, and how partitions of them are chosen."""
+    """The nodes that can be delegated, and the policy that chooses partitions of them."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class Selection:
         runs: Runs = Runs.INVOKED,
         requested: bool = False,
     ) -> None:
-        """Take a checked graph, the number of CPU threads, and how the graph is run.
+        """Select from a checked graph, which is called as `runs` says; `threads` is for the CPU.
 
-        A graph that other graphs call must save time even if the GPU can run all of it: its caller
-        is on the CPU, and copies data at each call. With `requested`, the user has named the
-        backend or the device.
+        A graph that other graphs call must save time even if the GPU can run all of it, because its
+        caller runs on the CPU, and copies data at each call. `requested` means that the user has
+        named the backend or the device.
         """
         self.support = support
         graph = support.graph
@@ -59,7 +59,7 @@ class Selection:
             for node in graph.nodes
             if node.index not in support.reasons and runs_in_batches(graph, node)
         }
-        """The loops whose number of passes depends on data: each is a partition of its own."""
+        """The loops whose number of iterations depends on data: each is a separate partition."""
         self.preview = _apart(preview, self.batched)
         able = {node.index for node in graph.nodes} - set(support.reasons)
         nodes = range(options.first_delegate_node_index, options.last_delegate_node_index + 1)
@@ -78,15 +78,15 @@ class Selection:
             policy = NothingPolicy("It runs only once, which takes less time than compiling it.")
         else:
             policy = CostPolicy(self.costs, device.software and not self._called, requested)
-        # The runtime itself has no kernels for most custom operations: without a delegate that
-        # takes them it refuses the model.
+        # The runtime has no kernels for most custom operations: without a delegate that runs them
+        # it rejects the model.
         custom = [node.index for node in graph.nodes if code_of(node.op) == CUSTOM]
         self._policy = RequiredNodes(policy, custom)
         most = options.max_delegated_partitions
         self._limit = self._policy.limit if most is None else max(most, 1)
 
     def choose(self, more: Iterable[int] = (), limit: int | None = None) -> PartitionChoice:
-        """Choose partitions; as if some `more` nodes were supported, or the limit another one."""
+        """Choose partitions, as if the nodes `more` were supported, too, or with another limit."""
         supported = self.supported.union(more)
         candidates = Candidates(
             *(self.support.graph, supported, self._folded & supported),
@@ -101,7 +101,7 @@ class Selection:
         self.supported -= set(nodes)
 
     def left_out(self, choice: PartitionChoice) -> tuple[LeftOut, ...]:
-        """Return the supported nodes that a choice leaves to the CPU, for the report."""
+        """Return the supported nodes that a choice leaves on the CPU, for the report."""
         chosen = nodes_of((*choice.delegated, *(subset for subset, _ in choice.left)))
         constants = tuple(sorted((self._folded & self.supported) - chosen))
         return (
@@ -112,7 +112,7 @@ class Selection:
 
 
 def _apart(preview: Preview, alone: Collection[int]) -> Preview:
-    """Return a preview of partitions in which some nodes have one of their own."""
+    """Return a preview in which each node of `alone` is a separate partition."""
     if not alone:
         return preview
 
@@ -140,16 +140,16 @@ def slow_loops(
 
 
 def nodes_of(subsets: Collection[Subset]) -> set[int]:
-    """Return the nodes of all subsets."""
+    """Return the numbers of the nodes in all subsets."""
     return {index for subset in subsets for index in subset.nodes}
 
 
 def quantized_support(
     graph: Graph, support: SupportCheck, chosen: QuantizedMode | None
 ) -> tuple[QuantizedSupport, ...]:
-    """Return what each way to compute quantized tensors could run, the chosen first.
+    """Return what the GPU could run in each mode for quantized tensors, the chosen mode first.
 
-    `support` is what was found of that one; nothing is returned for a graph of floats.
+    `support` is the check with the chosen mode. Returns () for a graph without quantized tensors.
     """
     if not any(is_quantized(graph, node) for node in graph.nodes):
         return ()

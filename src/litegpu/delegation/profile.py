@@ -1,4 +1,4 @@
-"""What a user reads after a profile: where the time of a model goes, as data and as a trace."""
+"""The result of a profile: where the time of a model goes, as data and as a trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["KernelProfile", "OpTotal", "PartitionProfile", "Profile"]
 
 
 class OpTotal(NamedTuple):
-    """The kernels of one kind of operation together; times in seconds."""
+    """All kernels of one type of operation; times in seconds."""
 
     op: str
     kernels: int
@@ -42,33 +42,33 @@ class Profile:
     """The measured peak rates of the device, None if not requested."""
     partitions: tuple[PartitionProfile, ...]
     invoke_seconds: float | None
-    """A whole `interpreter.invoke()`; None without an interpreter."""
+    """The time of a complete `interpreter.invoke()`; None without an interpreter."""
     outside_seconds: float | None
-    """An invoke in which the partitions do nothing: the runtime, Python, and nodes on the CPU."""
+    """The time of an invoke whose partitions do nothing: runtime, Python, and nodes on the CPU."""
 
     @property
     def kernel_seconds(self) -> float:
-        """The sum of all kernels, each measured alone."""
+        """The sum of the times of all kernels, each measured alone."""
         return sum(part.kernel_seconds for part in self.partitions)
 
     @property
     def floor_seconds(self) -> float | None:
-        """The sum of all kernels' floors, None without the limits."""
+        """The sum of the minimum times of all kernels; None without the device's peak rates."""
         return _total([part.floor_seconds for part in self.partitions])
 
     @property
     def chain_seconds(self) -> float | None:
-        """All kernels as in a run, None if the device cannot measure it."""
+        """The time of all kernels in sequence; None if the device cannot measure it."""
         return _total([part.chain_seconds for part in self.partitions])
 
     @property
     def device_seconds(self) -> float | None:
-        """The same with the copies from and to the host."""
+        """The time of all kernels and of the copies from and to the host."""
         return _total([part.device_seconds for part in self.partitions])
 
     @property
     def host_seconds(self) -> dict[str, float]:
-        """What the host is busy with in the runs of all partitions."""
+        """The host's time for each of its activities, summed over the runs of all partitions."""
         found: dict[str, float] = {}
         for part in self.partitions:
             for name, seconds in part.host_seconds.items():
@@ -95,7 +95,7 @@ class Profile:
         return "\n".join([title, *(f"{name:{width}}  {us:>10}" for name, us in rows)])
 
     def _summary(self) -> tuple[str, list[tuple[str, str]], list[tuple[str, str, str, str]]]:
-        """Return a title, the times of an invoke, and name, kernels, time and share of each op."""
+        """Return a title, the times of an invoke, and rows of (op, kernels, time, share)."""
         title = f"litegpu on {self.device} ({self.backend}, {self.precision})"
         kernels = [kernel for part in self.partitions for kernel in part.kernels]
         times = {
@@ -159,8 +159,8 @@ class Profile:
     def to_trace(self) -> dict[str, Any]:
         """Return a trace in the Trace Event Format, which ui.perfetto.dev and Chrome open.
 
-        It is laid out from the medians: on each partition's own track its kernels follow each
-        other, from the moment when the host has begun to submit them.
+        The trace is computed from the medians: each partition has a track, on which its kernels
+        follow each other, starting when the host begins to submit them.
         """
         events = [*_names(self.device, len(self.partitions)), *_timeline(self.partitions)]
         about = {
@@ -181,7 +181,7 @@ def take_profile(
     repeats: int,
     peaks: bool,
 ) -> Profile:
-    """Measure partitions, and the invokes of their interpreter. See GpuDelegate."""
+    """Measure partitions, and the invokes of their interpreter. See GpuDelegate.profile."""
     if repeats < 1:
         raise OptionsError(f"repeats={repeats}: a profile needs a whole number of at least 1.")
     limits = measure(device) if peaks else None
@@ -205,7 +205,7 @@ def take_profile(
 
 
 def _median_seconds(function: Callable[[], object], repeats: int) -> float:
-    """Return the median time of a call, after one that is not counted."""
+    """Return the median time of a call in seconds; a first call is not counted."""
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
@@ -217,7 +217,7 @@ def _median_seconds(function: Callable[[], object], repeats: int) -> float:
 def nothing_to_profile(
     report: DelegationReport | None, error: BaseException | None
 ) -> LitegpuError:
-    """Return the error for a delegate without a partition in an interpreter."""
+    """Return the error for a delegate that has no partition in an interpreter."""
     if report is None or report.partitions:
         cause = f" ({error})" if error else ""
         return InterpreterError(
@@ -233,7 +233,7 @@ def nothing_to_profile(
 
 
 _REASONS = 3
-"""Reasons that an error shows at most."""
+"""Maximum number of reasons that an error lists."""
 
 
 def _us(seconds: float | None) -> str:
@@ -255,12 +255,12 @@ def _floors(kernels: list[KernelProfile]) -> float | None:
 
 _PROCESS = 1
 _HOST = 0
-"""The host's track; partition number n has track n + 1."""
+"""The number of the host's track; partition n has track n + 1."""
 _SUBMIT = "submit"
 
 
 def _names(device: str, partitions: int) -> Iterator[dict[str, Any]]:
-    """Yield the metadata that names the tracks."""
+    """Yield the metadata events that name the tracks."""
     titles = ["host", *(f"partition {number}" for number in range(partitions))]
     yield _metadata("process_name", _HOST, f"litegpu on {device}")
     for track, title in enumerate(titles):
@@ -272,7 +272,7 @@ def _metadata(what: str, track: int, name: str) -> dict[str, Any]:
 
 
 def _timeline(partitions: tuple[PartitionProfile, ...]) -> Iterator[dict[str, Any]]:
-    """Yield the complete events, a partition after the one before it has ended everywhere."""
+    """Yield the complete events; each partition starts after the one before it has ended."""
     now = 0.0
     for number, part in enumerate(partitions):
         host = device = now
@@ -291,7 +291,7 @@ def _timeline(partitions: tuple[PartitionProfile, ...]) -> Iterator[dict[str, An
 def _event(
     name: str, category: str, track: int, start: float, seconds: float, args: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a complete event; the format counts in microseconds."""
+    """Return a complete event; the format's unit is the microsecond."""
     return {
         "name": name,
         "cat": category,

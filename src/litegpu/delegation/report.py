@@ -1,4 +1,4 @@
-"""What a user reads after a delegate was applied: what runs where, and why."""
+"""The report after a delegate was applied: which nodes run where, and why."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RejectedNode:
 
 
 def rejected_nodes(graph: Graph, reasons: Mapping[int, str]) -> tuple[RejectedNode, ...]:
-    """Return the nodes that have a reason, with it."""
+    """Return the nodes for which there is a reason, with the reason."""
     return tuple(
         RejectedNode(node.index, node.op, node.version, reasons[node.index])
         for node in graph.nodes
@@ -45,8 +45,8 @@ def rejected_nodes(graph: Graph, reasons: Mapping[int, str]) -> tuple[RejectedNo
 class Composite:
     """The STABLEHLO_COMPOSITE nodes of one name, such as "odml.rms_norm".
 
-    The nodes of a composite's graph run in its place; `inner_nodes` is the number of those of all
-    of these graphs together, 0 where they could not be read.
+    The nodes of a composite's graph replace it; `inner_nodes` is their total number in all of these
+    composites, 0 if the graphs could not be read.
     """
 
     name: str
@@ -84,16 +84,16 @@ class QuantizedSupport:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Nodes that run on the GPU as one. Sizes are in bytes.
+    """Nodes that run on the GPU together, as one node of the runtime. Sizes are in bytes.
 
     `arena_bytes` is the device memory for computed values; no plan can need less than
-    `lower_bound_bytes`. `constant_bytes` is the memory for weights. `estimate` is what it was
-    chosen by: rough figures, on a software device those of a GPU in its place. `kept_float32` names
-    the tensors that float16 could not hold in a run, and that are float32 since. `replaced` has a
-    line for each kernel that failed on the device: what replaces it, and why. `on_cpu` says why the
-    runtime's kernels compute it for the present shapes of the inputs, where the GPU cannot.
-    `loop_passes` is the number of passes in a batch of a loop whose number of passes depends on
-    data: the host reads the condition once a batch. It is 0 for other partitions.
+    `lower_bound_bytes`. `constant_bytes` is the memory for weights. `estimate` has the rough times
+    by which the partition was chosen; on a software device, those of a typical GPU. `kept_float32`
+    names the tensors that are float32 because their values overflowed float16 in a run. `replaced`
+    has a line for each kernel that failed on the device: what replaces it, and why. `on_cpu` says
+    why the CPU runs the partition for the current shapes of the inputs; it is empty if the GPU
+    does. `loop_passes` is the number of iterations per batch, for a loop whose number of iterations
+    depends on data: the host reads the condition once per batch. It is 0 for other partitions.
     """
 
     nodes: tuple[int, ...]
@@ -112,7 +112,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Nodes that the GPU could run but the CPU keeps, and why; an estimate where that decided."""
+    """Nodes that stay on the CPU although the GPU could run them; the reason, and an estimate."""
 
     nodes: tuple[int, ...]
     reason: str
@@ -136,29 +136,29 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class DelegationReport:
-    """What a delegate took of a model. `str(report)` is a table, `to_dict()` is JSON-able."""
+    """What a delegate runs of a model. `str(report)` is a table, `to_dict()` is JSON-able."""
 
     backend: str
     device: str
     precision: str
     total_nodes: int
     ops: Mapping[int, str]
-    """Name of the op of each node."""
+    """The op name of each node."""
     rejected: tuple[RejectedNode, ...] = ()
     partitions: tuple[Partition, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     split: Split | None = None
-    """What round trips between CPU and GPU cost; None when the graph is not shared."""
+    """The cost of transfers between CPU and GPU; None when they do not share the graph."""
     advice: tuple[Advice, ...] = ()
-    """What would help, the most first."""
+    """Possible changes of the model or options, the largest saving first."""
     notes: tuple[str, ...] = field(default=())
     """Errors and notes about the results: one line each."""
     quantized: tuple[QuantizedSupport, ...] = ()
-    """What each way to compute quantized tensors could run, the chosen first; () without any."""
+    """What each mode for quantized tensors could run, the chosen first; () for float models."""
     subgraphs: tuple[DelegationReport, ...] = ()
-    """The same on each further graph of the model: other signatures, bodies of IF and WHILE."""
+    """The reports on the model's other graphs: other signatures, bodies of IF and WHILE."""
     composites: tuple[Composite, ...] = ()
-    """The composites of the graph by name; `ops` has them as STABLEHLO_COMPOSITE."""
+    """The composites of the graph by name; in `ops` they are STABLEHLO_COMPOSITE."""
 
     @property
     def delegated_nodes(self) -> list[int]:
@@ -190,7 +190,7 @@ class DelegationReport:
         }
 
     def with_partition(self, old: Partition, new: Partition) -> DelegationReport:
-        """Return the report with another description of a partition, on whichever graph it is."""
+        """Return the report with a partition's description replaced, on whichever graph it is."""
         if any(part is old for part in self.partitions):
             partitions = tuple(new if part is old else part for part in self.partitions)
             return replace(self, partitions=partitions)
@@ -201,7 +201,7 @@ class DelegationReport:
         )
 
     def summary(self) -> str:
-        """Return the summary in TensorFlow Lite's words."""
+        """Return the summary in the wording of TensorFlow Lite."""
         gpu = len(self.delegated_nodes)
         cpu = self.total_nodes - gpu
         if not gpu:
@@ -221,7 +221,7 @@ class DelegationReport:
         return "".join(parts)
 
     def _html_parts(self) -> Iterator[str]:
-        """Yield one graph's tables."""
+        """Yield the tables of one graph."""
         yield notebook.paragraph(self.summary())
         yield notebook.table(
             (">partition", ">nodes", ">kernels", ">memory", ">weights", "operations"),
@@ -247,11 +247,11 @@ class DelegationReport:
         yield notebook.folded("advice", advice)
 
     def __str__(self) -> str:
-        """Return a table."""
+        """Return the report as a table."""
         return self.text()
 
     def text(self, width: int | None = None) -> str:
-        """Return a table; what is longer than `width` characters goes on in the next line."""
+        """Return the report as a table, with lines wrapped at `width` characters."""
         lines = [f"litegpu on {self.device} ({self.backend}, {self.precision})", *self._lines()]
         for number, each in enumerate(self.subgraphs, start=1):
             lines += ["", _subgraph(number)]
@@ -288,7 +288,7 @@ class DelegationReport:
         return [printable(part, _LONGEST) for line in lines for part in line.split("\n")]
 
     def _loop_lines(self) -> Iterator[str]:
-        """Yield which partitions are loops whose number of passes depends on data."""
+        """Yield a line for each loop whose number of iterations depends on data."""
         for number, part in enumerate(self.partitions):
             if part.loop_passes:
                 yield (
@@ -297,7 +297,7 @@ class DelegationReport:
                 )
 
     def _composite_lines(self) -> Iterator[str]:
-        """Yield the composites by name, and how many of each the GPU runs."""
+        """Yield a line for each composite name, with how many of these the GPU runs."""
         delegated = {*self.delegated_nodes}
         for each in self.composites:
             gpu = len(delegated.intersection(each.nodes))
@@ -307,13 +307,13 @@ class DelegationReport:
             )
 
     def _cpu_lines(self) -> Iterator[str]:
-        """Yield which partitions the CPU runs for the present shapes, and why."""
+        """Yield a line for each partition that the CPU runs for the current shapes, and why."""
         for number, part in enumerate(self.partitions):
             if part.on_cpu:
                 yield f"partition {number}, for the present shapes: {part.on_cpu}"
 
     def left_lines(self) -> Iterator[str]:
-        """Yield what the CPU keeps although the GPU could run it, a line for each reason."""
+        """Yield a line for each reason why nodes that the GPU could run stay on the CPU."""
         groups: dict[str, list[LeftOut]] = {}
         for left in self.left_out:
             groups.setdefault(left.reason, []).append(left)
@@ -335,7 +335,7 @@ def _fitting(line: str, width: int) -> str:
 
 
 _LONGEST = 4000
-"""Characters of a line."""
+"""Maximum characters of a line."""
 _OPS_INDENT = " " * len("partition  ")
 
 
@@ -352,7 +352,7 @@ def _split_line(split: Split) -> str:
 
 
 def _rejected_line(nodes: Sequence[RejectedNode]) -> str:
-    """Describe nodes of one reason, which may name a tensor of the first of them."""
+    """Describe nodes with the same reason, which may name a tensor of the first node."""
     first = nodes[0]
     others = len({node.reason for node in nodes}) - 1
     reason = first.reason
@@ -366,12 +366,12 @@ _TENSOR = re.compile(r"tensor \d+")
 
 
 def without_tensors(reason: str) -> str:
-    """Return a reason without the numbers of the tensors that it names."""
+    """Return a reason without the tensor numbers in it."""
     return _TENSOR.sub("tensor", reason)
 
 
 def _alike(rejected: Sequence[RejectedNode]) -> list[list[RejectedNode]]:
-    """Group nodes whose reasons differ in nothing but the number of a tensor."""
+    """Group nodes whose reasons differ only in tensor numbers."""
     groups: dict[tuple[str, int, str], list[RejectedNode]] = {}
     for node in rejected:
         key = (node.op, node.version, without_tensors(node.reason))

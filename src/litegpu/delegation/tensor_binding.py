@@ -1,4 +1,4 @@
-"""Tensors of an interpreter that the GPU reads from buffers, or writes to them."""
+"""Binds buffers to tensors of an interpreter, so that the GPU reads and writes the buffers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The variables of an interpreter, in the memory of a device between invokes."""
+"""The variables of an interpreter, stored in a device's memory between invokes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from litegpu.ops.variables import CALL_ONCE, Name, first_values
 
 
 class Variables:
-    """What the partitions of all graphs of a model read and assign.
+    """The variables that the partitions of a model's graphs read and assign.
 
-    Each variable has two buffers: a run reads the one and writes the other, which then changes
-    places with it. So a run that fails leaves the variable as it was.
+    Each variable has two buffers: a run reads one and writes the other; after the run they are
+    swapped. So a run that fails leaves the variable unchanged.
     """
 
     def __init__(self, values: Mapping[Name, Value]) -> None:
-        """Hold variables of the types and shapes of these values; none has a value yet."""
+        """Create variables with the types and shapes of `values`; none of them has a value yet."""
         self.values = values
         self._buffers: dict[Name, tuple[Device, list[Buffer]]] = {}
         self._called = set[int]()
         self._failed: BaseException | None = None
 
     def start(self, nodes: Iterable[Node], device: Device) -> None:
-        """Run those of some CALL_ONCE that have not run yet, in any graph."""
+        """Run the graphs of CALL_ONCE nodes, unless they have already run."""
         if self._failed is not None:
             raise InterpreterError(
                 f"A graph that shares variables with this one does not run: {self._failed} "
@@ -41,11 +41,11 @@ class Variables:
                 self._called.add(number)
 
     def _write(self, name: Name, array: Array, device: Device) -> None:
-        if name in self.values:  # others are never read
+        if name in self.values:  # no node reads other variables
             self._on(name, device)[0].write(array)
 
     def _on(self, name: Name, device: Device) -> list[Buffer]:
-        """Return the buffers of a variable on a device, with its value if it has any."""
+        """Return the two buffers of a variable on a device; the first has its value, if any."""
         found = self._buffers.get(name)
         if found is not None and found[0] is device:
             return found[1]
@@ -58,7 +58,7 @@ class Variables:
         return buffers
 
     def present(self, name: Name, device: Device) -> Buffer:
-        """Return what a run reads. Raises InterpreterError for a variable without a value."""
+        """Return the buffer that a run reads. Raises InterpreterError if it has no value yet."""
         if name not in self._buffers:
             raise InterpreterError(
                 f"The variable '{name[1]}' is read before it has a value. Invoke the signature "
@@ -67,16 +67,16 @@ class Variables:
         return self._on(name, device)[0]
 
     def following(self, name: Name, device: Device) -> Buffer:
-        """Return what a run writes."""
+        """Return the buffer that a run writes."""
         return self._on(name, device)[1]
 
     def turn(self, names: Collection[Name]) -> None:
-        """Let what a run has written be what the next one reads."""
+        """Swap the buffers of variables after a run: the next run reads what this one wrote."""
         for name in names:
             self._buffers[name][1].reverse()
 
     def forget(self) -> None:
-        """Let variables have no value, because their device is lost."""
+        """Mark all variables as having no value, because their device is lost."""
         self._buffers.clear()
         self._called.clear()
 

@@ -38,13 +38,13 @@ class Applicant(Protocol):
         """Return the kernel for a subset that the runtime has replaced."""
 
     def _release_untaken(self, context: int) -> None:
-        """Release the kernels of an interpreter that no node received."""
+        """Release the compiled kernels of an interpreter that were assigned to no node."""
 
     def _fail(self, error: BaseException) -> None:
-        """Store an error that could not be raised through C."""
+        """Store an error, because it could not be raised through C."""
 
     def _prepared(self, kernel: kernel_slots.SlotKernel, error: BaseException | None) -> None:
-        """Record a kernel's new shapes, and that it has recovered from an error."""
+        """Record new shapes of a kernel, and that it has recovered from `error`, if any."""
 
 
 class NativeDelegate:

@@ -19,7 +19,7 @@ _MOST_OVERLAPPING = 1 << 20
 
 @dataclass
 class ReadBudget:
-    """What may still be read of all graphs of a model, and the maximum size of its constants.
+    """How much more data may be read of a model's graphs, and the maximum size of its constants.
 
     Parts of a file can be shared: each additional operation that refers to the same list, name or
     options needs only a few bytes. So the amount that is read must be limited.
@@ -68,7 +68,7 @@ class ReadBudget:
         return printable(self.name(raw))
 
     def spread(self, stored: int, dense: int) -> bool:
-        """Whether a sparse constant with this many stored bytes may become one of `dense` bytes."""
+        """Whether a sparse constant of `stored` bytes may be expanded to `dense` bytes."""
         beyond = max(dense - _SPREAD_FACTOR * stored, 0)
         if beyond > self.spread_bytes:
             return False
@@ -76,10 +76,10 @@ class ReadBudget:
         return True
 
     def ranges(self, constants: Iterable[tuple[int, int]]) -> None:
-        """Check the addresses and sizes of constants; the same bytes may be a constant twice.
+        """Check the addresses and sizes of constants; two constants may share all their bytes.
 
-        Raises ModelError if they overlap in another way: then their sizes do not limit the size of
-        the file.
+        Raises ModelError for constants that overlap partly: their sizes would no longer be limited
+        by the size of the file.
         """
         end = overlapping = 0
         for start, size in sorted(set(constants)):

@@ -38,15 +38,15 @@ _ATTEMPTS = 3
 
 
 class HandlerError(BaseException):
-    """Represents an error raised by a signal handler, which belongs to the program."""
+    """An error raised by a signal handler: it belongs to the program, not to the runtime."""
 
 
 class Callback:
-    """A C function for an interpreter's context; `work` implements it, and may be replaced.
+    """A C function that takes an interpreter's context; `work` implements it and may be replaced.
 
-    `failed` is called with the context and the exception of `work`, and returns a status. It may be
-    called again with an exception that interrupted it. It receives an Exception of a signal handler
-    as HandlerError.
+    `failed` is called with the context and the exception that `work` raised, and returns a status.
+    It may be called again if another exception interrupts it. An Exception raised by a signal
+    handler is passed as HandlerError.
     """
 
     def __init__(
@@ -67,19 +67,19 @@ class Callback:
 
     @property
     def running(self) -> bool:
-        """Whether a thread is inside it."""
+        """Whether a thread is inside the callback."""
         return self._answers.gi_running
 
     @property
     def running_here(self) -> bool:
-        """Whether this thread is inside it, for example in a log or signal handler."""
+        """Whether this thread is inside the callback, for example in a log or signal handler."""
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame is not self._answers.gi_frame:
             frame = frame.f_back
         return frame is not None
 
     def renew(self) -> None:
-        """Drop a call that will never end, because its thread is not in this process."""
+        """Discard a call that will never return, because its thread is not in this process."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._answers))
         self._answers = _begun(self, self._failed)
         self._entry.__setstate__((self._answers.send, (), {}, None))
@@ -88,7 +88,7 @@ class Callback:
 def _begun(
     callback: Callback, failed: Callable[[int, BaseException], int]
 ) -> GeneratorType[int, int, None]:
-    """Return the generator of a callback, waiting for the first call."""
+    """Return a callback's generator, started and waiting for the first call."""
     answers = cast("GeneratorType[int, int, None]", _answers(callback, failed))
     next(answers)
     return answers
@@ -99,8 +99,8 @@ def _answers(
 ) -> Generator[int, int, None]:
     """Yield the status of each call, and receive the context of the next.
 
-    Nothing is called outside the inner `try`, so nothing can interrupt there, except for the jumps
-    between the two loops, which the outer `try` covers.
+    Nothing is called outside the inner `try`, so an exception cannot interrupt there, except at the
+    jumps between the two loops, which the outer `try` covers.
     """
     ok = status = int(TfLiteStatus.OK)
     context = attempts = 0
@@ -144,10 +144,11 @@ def _answers(
 
 
 def _interrupt_in(error: BaseException, outside: BaseException | None) -> BaseException | None:
-    """Return the exception to deliver to the program unchanged, if `error` is or follows from one.
+    """Return the exception that must reach the program unchanged, None for an ordinary `error`.
 
-    That is an exception that is no Exception, and one raised by a signal handler. `outside` is the
-    exception that the program was handling when it called; errors have it as context, too.
+    Such an exception is not an Exception, or was raised by a signal handler; `error` is this
+    exception or follows from it. `outside` is the exception that the program was handling when it
+    called the runtime; errors have it as their context, too.
     """
     if not isinstance(error, Exception):
         return error
@@ -160,9 +161,9 @@ def _interrupt_in(error: BaseException, outside: BaseException | None) -> BaseEx
 
 
 def _is_of_handler(trace: TracebackType | None) -> bool:
-    """Whether a signal handler raised it, or passed it on.
+    """Whether a traceback shows that a signal handler raised the exception, or passed it on.
 
-    A signal handler is a function that received the interrupted frame: Python calls only those so.
+    A signal handler is a function that receives the interrupted frame; no other function does.
     """
     while trace is not None and trace.tb_next is not None:
         interrupted, trace = trace.tb_frame, trace.tb_next
@@ -183,14 +184,14 @@ def _is_of_handler(trace: TracebackType | None) -> bool:
 def delivery_of(error: BaseException) -> object:
     """Return an object whose deletion makes this thread raise `error` at its next bytecode.
 
-    It is deleted by a call from C to C, since bytecode would be interrupted by its effect.
+    A C function must delete it: deleted by bytecode, it would interrupt the code that deletes it.
     """
     error.__traceback__ = None  # frames of litegpu that hold device memory
     setattr(error, _MARK, True)
     in_main = threading.current_thread() is threading.main_thread()
     end: Callable[[], Any]
     if sys.version_info < (3, 12) and in_main:
-        # A class would be instantiated too late: Python would exit with another code.
+        # Python would instantiate a class too late, and exit with another code.
         _raiser.error = error
         end = partial(_add_pending_call, _IS_TRUE, _raiser)
     else:
@@ -206,7 +207,7 @@ def _type_of(error: BaseException) -> type[BaseException]:
 
 
 class _Raiser:
-    """Raises an exception of the main thread when Python evaluates it as a bool."""
+    """Raises the exception `error` when Python evaluates this object as a bool."""
 
     error: BaseException | None = None
 

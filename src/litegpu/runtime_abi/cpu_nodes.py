@@ -1,8 +1,8 @@
-"""Runs nodes by the runtime's own kernels, on copies of the interpreter's tensors.
+"""Runs nodes with the runtime's own kernels, on copies of the interpreter's tensors.
 
-It infers shapes like the CPU's kernels before the model runs, and runs delegated nodes for shapes
-that the GPU does not support. The kernels get a copy of the context with a copy of the tensor
-table, in which the results and temporaries of the nodes have separate memory.
+Used before the model runs, to infer shapes as the CPU's kernels do, and to run delegated nodes for
+shapes that the GPU does not support. The kernels get a copy of the context with a copy of the
+tensor table, in which the results and temporaries of the nodes have separate memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from litegpu.runtime_abi.opcodes import CUSTOM
 from litegpu.runtime_abi.reader import node_at, tensor_at
 
 _SPARE = 256
-"""Number of tensors that the kernel of one node may add: more than any kernel does."""
+"""Maximum number of tensors that the kernel of one node may add; no kernel adds more."""
 _ALIGNMENT = 64
 _TENSOR_SIZE = ctypes.sizeof(structs.TfLiteTensor)
 _ARENA = (AllocationType.ARENA_RW, AllocationType.ARENA_RW_PERSISTENT)
@@ -64,10 +64,10 @@ class CpuNodes:
     # Shape inference, while a delegate is applied
 
     def shapes(self, node: Node, values: Mapping[int, Value]) -> Sequence[Shape | None] | None:
-        """Return the shapes that the runtime computes for the results of a node.
+        """Return the shapes of a node's results, as the runtime's kernel computes them.
 
-        `values` have the known properties of its inputs. The shape of a result is None if its size
-        depends on data; all shapes are None if the runtime rejects the inputs, or has no kernel.
+        `values` are the node's inputs, as far as they are known. The shape of a result is None if
+        it depends on data. Returns None if the runtime rejects the inputs, or has no kernel.
         """
         kernel = self._kernels.get(node.index)
         if kernel is None or not kernel.is_complete:
@@ -78,7 +78,7 @@ class CpuNodes:
                 self._state(v, values[v])
         for v in node.outputs:
             self._make_own(v, values[v].shape)
-        # Texts of kernels would become part of the runtime's next error.
+        # Error texts of the kernels would become part of the runtime's next error.
         report = structs.TfLiteContext.ReportError.offset  # type: ignore[attr-defined]
         ctypes.c_void_p.from_buffer(self._copy, report).value = structs.UNHEARD
         try:
@@ -104,7 +104,8 @@ class CpuNodes:
     def prepare(self, inputs: Iterable[int], outputs: Sequence[int]) -> list[Shape] | None:
         """Prepare all nodes, in order, for the current inputs; return the shapes of the outputs.
 
-        None if they are known only after a run. Raises ModelError if the runtime rejects a shape.
+        Returns None if they are known only after a run. Raises ModelError if the runtime rejects a
+        shape.
         """
         self._enter(inputs)
         self._ready = 0
@@ -147,7 +148,7 @@ class CpuNodes:
     # Both
 
     def _follow(self) -> None:
-        """Copy the context, with room for tensors that kernels add."""
+        """Copy the interpreter's context, with room for tensors that kernels add."""
         struct = structs.TfLiteContext.from_address(self._context)
         ctypes.memmove(ctypes.addressof(self._copy), self._context, ctypes.sizeof(self._copy))
         count = len(self._table) // _TENSOR_SIZE
@@ -170,7 +171,7 @@ class CpuNodes:
         ctypes.memmove(self.tensors + start, tensors + start, count * _TENSOR_SIZE)
 
     def _make_own(self, v: int, shape: Shape) -> None:
-        """Give a tensor separate dimensions, and no data yet."""
+        """Give a tensor its own copy of its dimensions, and no data yet."""
         row = tensor_at(self.tensors, v)
         if v in self._own:
             self._release(row)
@@ -185,7 +186,7 @@ class CpuNodes:
         row.dims = row.data = None
 
     def _prepare(self, kernel: _Kernel) -> None:
-        """Prepare a node, and allocate its results. Raises ModelError if it rejects its inputs."""
+        """Prepare a node and allocate its results. Raises ModelError for rejected inputs."""
         known = kernel.prepare(ctypes.addressof(self._copy))
         for v in () if known else kernel.node_outputs:
             row = tensor_at(self.tensors, v)
@@ -201,7 +202,7 @@ class CpuNodes:
 
 
 class _Kernel:
-    """The runtime's kernel of a node, with separate state."""
+    """The runtime's kernel of a node, with its own state."""
 
     def __init__(self, context: int, node: Node) -> None:
         """Copy a node of a context. Raises InterpreterError when the runtime fails."""
@@ -225,7 +226,7 @@ class _Kernel:
         self._do_invoke = structs.NODE(_address(registration.invoke))
         calls = any(name.endswith("subgraph_index") for name in node.params) or node.graphs
         self.is_complete = bool(self._do_prepare) and bool(self._do_invoke) and not calls
-        """Whether it can run here: kernels that run other graphs use the interpreter's tensors."""
+        """Whether the kernel can run here; those that run graphs need the interpreter's tensors."""
 
     @property
     def temporaries(self) -> tuple[int, ...]:

@@ -34,8 +34,8 @@ _SIGNATURE_KEY = 2
 class _Allocation(ctypes.Structure):
     """The memory of a file in the runtime, `TfLiteTensor.allocation` of each constant in it.
 
-    It is a C++ object. All its kinds begin with the same members since tflite-runtime 2.14; what
-    is read is used only if it is a file with the constant in it.
+    This is a C++ object. Since tflite-runtime 2.14 all its subclasses begin with the same members.
+    What is read is used only if it turns out to be a file that contains the constant.
     """
 
     _fields_ = (
@@ -49,11 +49,11 @@ class _Allocation(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class ModelFile(Flatbuffer):
-    """A flatbuffer of the schema's; it is read on demand."""
+    """A model file, which is a flatbuffer of the TFLite schema; it is read on demand."""
 
     @classmethod
     def open(cls, source: ModelSource) -> ModelFile:
-        """Return a file. Raises ModelError when it cannot be read.
+        """Return the file of a model. Raises ModelError when it cannot be read.
 
         >>> ModelFile.open(b"").graph_io(0, ()) is None
         True
@@ -69,10 +69,10 @@ class ModelFile(Flatbuffer):
 
     @classmethod
     def around(cls, tensor: TfLiteTensor) -> ModelFile | None:
-        """Return the file that a constant of the runtime is part of, as it is in memory.
+        """Return the model file in memory that contains a constant of the runtime.
 
-        None where the runtime does not say where its file is. The file must not outlive the
-        interpreter.
+        Returns None where the runtime does not say where its file is. The returned object must not
+        outlive the interpreter.
         """
         if not tensor.allocation or not tensor.data:
             return None
@@ -99,7 +99,7 @@ class ModelFile(Flatbuffer):
     def graph_io(self, index: int, nodes: Sequence[Node]) -> GraphIo | None:
         """Return the inputs and outputs of graph `index`, which consists of these nodes.
 
-        None if the file has no such graph, which means that it is another model.
+        Returns None if the file has no such graph: then it is the file of another model.
         """
         try:
             graph = self.entry(self.field(self.target(0), _SUBGRAPHS), index)

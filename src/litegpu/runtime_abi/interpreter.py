@@ -1,4 +1,4 @@
-"""Interpreters of the TensorFlow Lite runtime, with the delegate, with XNNPACK, or with neither."""
+"""Creates and runs interpreters of the runtime: with the delegate, with XNNPACK or with neither."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from litegpu.runtime_abi.kernels import RUNTIMES
 
 @runtime_checkable
 class ReadsModel(Protocol):
-    """A delegate that reads more from the model's bytes than the runtime provides."""
+    """A delegate that reads parts of a model's bytes that the runtime does not provide."""
 
     model: bytes | None
 
@@ -42,7 +42,7 @@ def load() -> Any:
 
 
 def environment() -> Any:
-    """Return an environment like LiteRT's own for its models; None if it has none."""
+    """Return an environment like the one LiteRT creates for its models; None without LiteRT."""
     try:
         module = importlib.import_module("ai_edge_litert.environment")
     except ImportError:  # not installed, or an older version
@@ -71,14 +71,14 @@ def interpreter(
 
     Args:
         model: the bytes of the .tflite file.
-        delegate: the delegate, a tuple of some in the order in which they are applied, or None
+        delegate: the delegate, a tuple of delegates in the order in which they are applied, or None
             for the CPU (XNNPACK where the runtime has it).
         threads: number of CPU threads; None leaves it to the runtime.
-        builtin_kernels: use the runtime's reference-quality built-in kernels, not XNNPACK.
-        allocate: False leaves the tensors without memory. The delegate has been asked by then,
-            of operations that the runtime lacks, too.
-        keep_tensors: let all tensors be readable after an invoke, not only the outputs.
-        clustering: False keeps the order of operations, which gives delegates smaller parts.
+        builtin_kernels: use the runtime's built-in kernels, not XNNPACK.
+        allocate: False leaves the tensors without memory. The delegate is applied in any case,
+            also to operations that the runtime lacks.
+        keep_tensors: keep all tensors readable after an invoke, not only the outputs.
+        clustering: False keeps the order of operations, which results in smaller partitions.
 
     Raises:
         ModelError: the runtime rejects the model.
@@ -127,7 +127,7 @@ def _sentence(error: Exception) -> str:
 
 
 def set_batch(target: Any, batch: int) -> None:
-    """Set the first dimension of every input of the interpreter.
+    """Set the first dimension of every input of an interpreter to a batch size.
 
     Raises:
         ModelError: the model has inputs without dimensions, or cannot run such a batch.
@@ -152,9 +152,9 @@ def set_batch(target: Any, batch: int) -> None:
 
 
 def set_inputs(target: Any, values: list[NDArray[Any]]) -> None:
-    """Set the value of each input of the interpreter, in the order of `get_input_details()`.
+    """Set the value of each input of an interpreter, in the order of `get_input_details()`.
 
-    Inputs of other shapes are resized.
+    Inputs are resized to the shapes of the values.
 
     Raises:
         ModelError: the model cannot run on these shapes.
@@ -207,9 +207,10 @@ def outputs(source: Any) -> list[Output]:
 
 
 def quantised(values: NDArray[Any], detail: dict[str, Any]) -> NDArray[Any]:
-    """Return real numbers as a quantized tensor stores them; NaN for NaN.
+    """Return real numbers quantized as a tensor is, as float64; NaN stays NaN.
 
-    Rounded half away from zero, as by QUANTIZE, and clipped to the tensor's type: float64.
+    Values are rounded half away from zero, as by QUANTIZE, and clipped to the range of the tensor's
+    type.
     """
     scale, zero_point = detail["quantization"]
     limits = np.iinfo(detail["dtype"])

@@ -1,8 +1,8 @@
 """Kernel slots: the C callbacks of the nodes that replace partitions, and their kernels.
 
 A slot owns the C functions of one node. An interpreter may call them at any time, even after its
-kernel is released, so slots are never freed, only reused. The kernel of a slot changes: a
-partition's kernel, or a `Gone` that reports why there is none.
+kernel is released, so slots are never freed, only reused. The kernel of a slot changes: it is a
+partition's kernel, or a `Gone`, which reports why there is none.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from litegpu.runtime_abi.enums import TfLiteStatus
 
 _log = logging.getLogger("litegpu")
 _EXIT_SECONDS = 0.5
-"""Seconds that Python's exit waits for a thread that runs a kernel."""
+"""Seconds that Python's exit waits for a thread that is running a kernel."""
 
 
 class SlotKernel(Protocol):
     """A kernel that runs in place of a partition."""
 
     def shape(self, context: int) -> None:
-        """Set the shapes of the outputs from the current shapes of the inputs; cheap."""
+        """Set the outputs' shapes from the inputs' current shapes, without compiling."""
 
     def prepare(self, context: int) -> None:
         """Do what `shape` does, and prepare to run."""
@@ -42,10 +42,10 @@ class SlotKernel(Protocol):
         """Run on the tensors' current data."""
 
     def give_back(self, context: int) -> None:
-        """Move the tensors back to the runtime's memory, with their contents."""
+        """Move the tensors and their contents back to the runtime's memory."""
 
     def close(self, context: int = 0) -> None:
-        """Release everything; `context` is that of the kernel's interpreter, 0 for none."""
+        """Release everything; `context` is that of the kernel's interpreter, 0 if there is none."""
 
 
 class Owner(Protocol):
@@ -59,10 +59,10 @@ class Owner(Protocol):
 
 
 class Gone:
-    """The replacement of a released kernel: every call but a release raises an error."""
+    """Takes the place of a released kernel: every call except `close` raises an error."""
 
     def __init__(self, error: Callable[[], LitegpuError]) -> None:
-        """Raise what `error` returns."""
+        """Let calls raise the error that `error` returns."""
         self._error = error
 
     def invoke(self, context: int) -> None:
@@ -76,7 +76,7 @@ class Gone:
 
 
 class _Ended(Gone):
-    """The replacement while Python exits: it raises in the main thread and blocks all others."""
+    """Takes the place of a kernel while Python exits: raises in the main thread, blocks others."""
 
     def invoke(self, context: int) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -87,7 +87,7 @@ class _Ended(Gone):
 
 
 def stay_if_ending() -> None:
-    """Block a daemon thread forever while Python exits, because its errors are due to the exit."""
+    """Block a daemon thread forever while Python exits: its errors only result from the exit."""
     if threading.current_thread().daemon and not threading.main_thread().is_alive():
         _stay()
 
@@ -146,7 +146,7 @@ class KernelSlot:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     def register(self, registration: structs.TfLiteRegistration) -> None:
-        """Set a node's callbacks to those of this slot."""
+        """Set the callbacks of a node's registration to those of this slot."""
         for name, callback, prototype in (
             ("prepare", self._prepare, structs.NODE),
             ("invoke", self._invoke, structs.NODE),
@@ -168,7 +168,7 @@ class KernelSlot:
         self._works()
 
     def _works(self) -> None:
-        """Record that the kernel was prepared, or has run, after any earlier error."""
+        """Record that the kernel was prepared or has run, so any earlier error is resolved."""
         self._invoke.work = self.kernel.invoke
         error, self._error = self._error, None
         if self.owner is not None:
@@ -231,7 +231,7 @@ class KernelSlot:
 
     @property
     def running_here(self) -> bool:
-        """Whether this thread runs one of them."""
+        """Whether this thread runs one of the callbacks."""
         return self._prepare.running_here or self._invoke.running_here
 
     def retire(self, instead: SlotKernel, seconds: float) -> None:
@@ -250,7 +250,7 @@ class KernelSlot:
         kernel.close(self._context)
 
     def abandon(self, instead: SlotKernel) -> None:
-        """Replace the kernel without releasing it: it belongs to the parent process."""
+        """Replace the kernel without releasing it, because it belongs to the parent process."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.kernel))
         self._set(instead)
         for callback in (self._prepare, self._invoke, self._free):
@@ -296,9 +296,9 @@ def retire_all(owner: Owner, instead: SlotKernel) -> None:
 
 
 def close_at_exit(api: str) -> None:
-    """Release all kernels when Python exits, before the packages of an API shut down.
+    """Release all kernels when Python exits, before the packages of a GPU API shut down.
 
-    Exit handlers that the program registers after its first use of the API run earlier.
+    Exit handlers that the program registers later, after its first use of the API, run earlier.
     """
     if api not in _apis:
         _apis.add(api)

@@ -1,4 +1,4 @@
-"""Runs one operation on constants with the CPU's own kernel, in a separate interpreter."""
+"""Runs one operation on constants with the CPU's own kernel, in an interpreter created for it."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ OPTIONS = {
     "stride_height": "stride_h",
     "stride_width": "stride_w",
 }
-"""File options by the names of parameters, if these differ."""
+"""The names of options in the file, for parameters whose names differ."""
 _NEWER = frozenset({BIAS_TYPE})
-"""Options that are read only from newer versions of nodes: see `params`."""
+"""Options that are read only for nodes of newer versions: see `params`."""
 _TYPES = _NEWER | {"idx_out_type", "in_data_type", "out_data_type", "out_type", "output_type"}
 NO_PARAMETERS = frozenset({"quant_spec"})
 """Options that the runtime's parameter structs lack."""
 
 
 def runtime() -> ModuleType | None:
-    """Return the runtime that this process has loaded, None in programs that are not Python's."""
+    """Return the runtime that this process has loaded; None in programs not written in Python."""
     return next(filter(None, map(sys.modules.get, RUNTIMES)), None)
 
 
 def compute(
     node: Node, values: Mapping[int, Value], most_bytes: int
 ) -> list[npt.NDArray[Any]] | None:
-    """Return what the CPU's kernel computes from a node's constant inputs.
+    """Return the results of the CPU's kernel for a node's constant inputs.
 
-    None if the kernel is not deterministic or runs other graphs, if the runtime rejects the node or
-    its results have more than `most_bytes`, and if this process has loaded no runtime, or one that
-    cannot write such a model.
+    Returns None if the kernel is not deterministic or runs other graphs, if the runtime rejects the
+    node, if its results have more than `most_bytes`, and if this process has loaded no runtime, or
+    a runtime that cannot write such a model.
     """
     loaded = runtime()
     resolvers = getattr(loaded, "OpResolverType", None)
@@ -86,11 +86,12 @@ def compute(
 
 @functools.cache
 def sums_without_bias(stated: int) -> TfLiteType | None:
-    """Return in which type FULLY_CONNECTED adds up products of INT16 without a bias.
+    """Return the type in which FULLY_CONNECTED adds up products of INT16 if it has no bias.
 
-    `stated` is the code of the type that the node states. None if this process has loaded no
-    runtime, or one that does not have the parameter. The runtime computes 85 * 0.75 / 128, which
-    is below a half: sums of 32 bits are rounded before they are shifted, and give 1.
+    `stated` is the code of the type that the node states. Returns None if this process has loaded
+    no runtime, or one that lacks the parameter. To find out, the runtime computes 85 * 0.75 / 128,
+    which is below a half: with 32-bit sums the result is 1, because they are rounded before they
+    are shifted.
     """
     one, factor = Quantization((1.0,), (0,)), Quantization((0.75 / 128,), (0,))
     values = {
@@ -119,7 +120,7 @@ def _bytes_of(interpreter: Any) -> int:
 
 
 def _written(node: Node, values: Mapping[int, Value]) -> bytes | None:
-    """Return a model of one node, None if not all of its options are known."""
+    """Return the file of a model with this one node; None if one of its options is not known."""
     from litegpu.zoo.writer import ModelWriter
 
     options = options_of(node)
@@ -147,7 +148,7 @@ def _constant(writer: ModelWriter, value: Value) -> TensorRef:
 
 
 def options_of(node: Node) -> dict[str, Any] | None:
-    """Return a node's options as in a file; None if a parameter is not known."""
+    """Return a node's options by their names in a file; None if a parameter is not known."""
     from litegpu.zoo import schema
 
     names = set(schema.option_names(node.op) - NO_PARAMETERS - _NEWER) | _NEWER & {*node.params}

@@ -1,8 +1,8 @@
-"""The builtin parameter structs of the runtime's ops, as one table, read into dictionaries.
+"""One table of the parameter structs of the runtime's builtin ops, read into dictionaries.
 
 Runtimes of the tflite-runtime 2.14 generation do not allocate `quantized_bias_type`, so it is read
-only of nodes whose version they do not have. Intentionally omitted is the padding that pools store
-for their own CPU kernels.
+only for node versions that these runtimes do not have. The padding that pools store for their own
+CPU kernels is intentionally omitted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _COUNTS: Mapping[str, str] = {
     "start_index_map": "num_start_index_map",
     "update_window_dims": "num_update_window_dims",
 }
-"""The field with the number of used elements, for each array field that has one."""
+"""For each array field with a counter: the field that holds the number of used elements."""
 
 
 def _fields(kind: str, *names: str) -> tuple[Field, ...]:
@@ -64,7 +64,7 @@ def _fields(kind: str, *names: str) -> tuple[Field, ...]:
 
 
 def _counted(kind: str, *names: str) -> tuple[Field, ...]:
-    """Return arrays, each with the number of its used elements."""
+    """Return array fields, each followed by the field with the number of its used elements."""
     return tuple(each for name in names for each in ((name, kind), (_COUNTS[name], "int32")))
 
 
@@ -223,8 +223,8 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
 """Fields of each op's struct, in C order, as (name, kind); ops without parameters are absent."""
 
 BIAS_TYPE_SINCE = {"CONV_2D": 8, "FULLY_CONNECTED": 11, "TRANSPOSE_CONV": 5}
-"""The versions of nodes that only runtimes with `BIAS_TYPE` have."""
-"""The versions from which on structs have the type of the bias."""
+"""The node versions that only runtimes with `BIAS_TYPE` have."""
+"""For each op, the version from which on its struct has the type of the bias."""
 
 
 def _structure(op_name: str, fields: tuple[Field, ...]) -> type[ctypes.Structure]:

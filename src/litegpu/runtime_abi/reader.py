@@ -58,10 +58,10 @@ def thread_count(context: int) -> int:
 def read_graph(context: int, budget: ReadBudget | None = None) -> Graph:
     """Read all nodes of the execution plan and all tensors that they use.
 
-    `budget` limits what is read of the whole model; by default this graph has a separate one.
+    `budget` limits how much is read of the whole model; by default this graph has its own budget.
     Raises InterpreterError when the runtime fails, ModelError when the budget is exceeded.
     Constants are views of the runtime's memory: they must not outlive the interpreter. Inputs and
-    outputs of the graph are left empty, because delegates do not get them.
+    outputs of the graph are left empty, because delegates do not receive them.
     """
     budget = budget or ReadBudget()
     nodes = tuple(_read_node(context, index, budget) for index in execution_plan(context))
@@ -73,9 +73,9 @@ def read_graph(context: int, budget: ReadBudget | None = None) -> Graph:
 
 
 def _with_empty(nodes: Sequence[Node], values: dict[int, Value]) -> dict[int, Value]:
-    """Return values with the constants that have no elements, as the shape of a scalar has none.
+    """Return values with added constants that have no elements, such as the shape of a scalar.
 
-    The runtime has no memory for them, and does not mark them as constant.
+    The runtime allocates no memory for these, and does not mark them as constant.
     """
     computed = {v for node in nodes for v in node.outputs}
     return {
@@ -139,7 +139,7 @@ def _read_node(context: int, index: int, budget: ReadBudget) -> Node:
 
 
 def _sums_without_bias(context: int, inputs: Sequence[int]) -> bool:
-    """Whether a product of matrices has activations of 16 bits and no bias."""
+    """Whether a matrix product has 16-bit activations and no bias."""
     struct = TfLiteContext.from_address(context)
     if not inputs or not 0 <= inputs[0] < struct.tensors_size or [*inputs[2:3]] not in ([], [-1]):
         return False
@@ -147,9 +147,9 @@ def _sums_without_bias(context: int, inputs: Sequence[int]) -> bool:
 
 
 def _type_of_sums(address: int | None, version: int) -> dict[str, ParamValue]:
-    """Return the type in which the runtime adds up products without a bias; NOTYPE if unknown.
+    """Return the type in which the runtime adds up products if there is no bias; NOTYPE if unknown.
 
-    Converters state the type of an absent bias also in nodes of versions that do not have it.
+    Converters state this type also in nodes of versions that do not have the field.
     """
     from litegpu.runtime_abi import kernels
 
@@ -187,7 +187,7 @@ def _read_value(index: int, tensor: TfLiteTensor, budget: ReadBudget) -> Value:
 
 
 def _signature(tensor: TfLiteTensor, shape: tuple[int, ...], budget: ReadBudget) -> tuple[int, ...]:
-    """Return the shape in the file, with -1 for open sizes; () if none is open."""
+    """Return the shape that the file states, with -1 for open sizes; () if no size is open."""
     found = budget.integers(tensor.dims_signature)
     return found if len(found) == len(shape) and -1 in found else ()
 
@@ -213,7 +213,7 @@ def _read_constant(
 def _read_packed(
     tensor: TfLiteTensor, bits: int, shape: tuple[int, ...]
 ) -> npt.NDArray[np.int8] | None:
-    """Return a constant's elements of a few bits as bytes; None if some are missing."""
+    """Return the elements of a constant of 2 or 4 bits as bytes; None if some are missing."""
     count = math.prod(shape)
     nbytes = -(-count * bits // 8)
     if not _is_shape(shape) or tensor.sparsity or nbytes > tensor.bytes:
@@ -227,7 +227,7 @@ def _read_packed(
 
 
 def _is_shape(shape: tuple[int, ...]) -> bool:
-    """Whether an array can have a shape, even without elements."""
+    """Whether an array can have this shape, even without elements."""
     sizes = (max(size, 1) for size in shape)
     return all(size >= 0 for size in shape) and math.prod(sizes) <= _MOST_ELEMENTS
 
@@ -244,7 +244,7 @@ def _quantization(tensor: TfLiteTensor, budget: ReadBudget) -> Quantization | No
 def _scales_of_blocks(
     tensor: TfLiteTensor, context: TfLiteContext, value: Value
 ) -> Blockwise | None:
-    """Return a constant matrix's blockwise quantization; None if it has none, or an invalid one."""
+    """Return a constant matrix's blockwise quantization; None if absent or invalid."""
     found = tensor.quantization
     if found.type != QuantizationType.BLOCKWISE or not found.params or value.data is None:
         return None

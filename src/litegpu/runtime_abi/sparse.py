@@ -26,10 +26,10 @@ _METADATA_SIZE = ctypes.sizeof(TfLiteDimensionMetadata)
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One dimension, in storage order: all `size` entries, or some of them.
+    """One dimension, in storage order: either all `size` entries are stored, or only some of them.
 
-    For entry i of the previous level, the entries segments[i] to segments[i + 1] are stored;
-    `indices` are their positions.
+    For entry i of the previous level, the entries from segments[i] up to segments[i + 1] are
+    stored; `indices` are their positions.
     """
 
     size: int
@@ -39,10 +39,10 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Sparsity:
-    """The storage order of a tensor's elements.
+    """The order in which a sparse tensor's elements are stored.
 
-    `order` has the dimension of each level; numbers from the rank on are dimensions inside blocks,
-    which divide the dimensions in `blocked`.
+    `order` has the dimension of each level. Numbers from the rank on are dimensions inside blocks,
+    into which the dimensions in `blocked` are divided.
     """
 
     order: tuple[int, ...]
@@ -51,7 +51,7 @@ class Sparsity:
 
 
 def read_sparsity(address: int) -> Sparsity:
-    """Read the struct at an address."""
+    """Read the sparsity of a tensor from the struct at an address."""
     struct = TfLiteSparsity.from_address(address)
     levels = []
     for number in range(max(struct.dim_metadata_size, 0)):
@@ -84,7 +84,7 @@ def densify(
 
 
 def _offsets(shape: Sequence[int], sparsity: Sparsity, stored: int) -> _Ints | None:
-    """Return the position of each of at most `stored` elements in the flat array."""
+    """Return the position of each stored element in the flat array; there are at most `stored`."""
     rank, order, blocked = len(shape), sparsity.order, sparsity.blocked
     known = sorted(order) == list(range(rank + len(blocked))) and len(order) == len(sparsity.levels)
     # The CPU's own kernel reads blocks in another order incorrectly.
@@ -115,7 +115,7 @@ def _offsets(shape: Sequence[int], sparsity: Sparsity, stored: int) -> _Ints | N
 def _enter(entries: _Ints, level: Level, most: int) -> tuple[_Ints, _Ints, _Ints] | None:
     """Return the previous level's entry, the number and the position of each entry of a level.
 
-    None if the description is invalid, or if there are more than `most` entries.
+    Returns None if the description is invalid, or if there are more than `most` entries.
     """
     if level.segments is None or level.indices is None:
         size = max(level.size, 0)

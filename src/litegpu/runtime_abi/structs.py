@@ -192,8 +192,8 @@ REPLACE_NODE_SUBSETS = CFUNCTYPE(c_int, c_void_p, TfLiteRegistration, c_void_p, 
 class TfLiteContext(ctypes.Structure):
     """The runtime's side of the interface.
 
-    The runtime swaps several of these functions for ones that fail once the delegate's Prepare
-    has returned, so read a function from here each time it is called and never keep it.
+    Once the delegate's Prepare has returned, the runtime replaces several of these functions by
+    ones that fail, so read a function from here each time it is called and never store it.
     """
 
     tensors_size: Size
@@ -268,7 +268,7 @@ def float_array(address: int | None) -> tuple[float, ...]:
 
 
 def _elements(address: int | None, kind: str) -> tuple[Any, ...]:
-    """Return the elements of an array of 4-byte elements; a thousand scales are common."""
+    """Return the elements of an array of 4-byte elements, fast: a thousand scales are common."""
     if not address:
         return ()
     count = c_int32.from_address(address).value
@@ -330,7 +330,7 @@ def report_error(context: int, text: str) -> None:
 
 def _pieces(data: bytes) -> Iterator[bytes]:
     while data:
-        # Decoding drops a character that the limit splits; it starts the next piece.
+        # Decoding drops a character that the limit splits; the next piece starts with it.
         piece = data[:REPORT_LIMIT].decode("utf-8", "ignore").encode("utf-8")
         yield piece
         data = data[len(piece) :]

@@ -1,4 +1,4 @@
-"""The graphs of a model, read before a delegate changes any, and how each comes to run."""
+"""The graphs of a model, read before a delegate changes any, and how each graph is called."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ _CALLS: Mapping[str, tuple[str, ...]] = {
     "STABLEHLO_SCATTER": ("update_computation_subgraph_index",),
     "WHILE": ("cond_subgraph_index", "body_subgraph_index"),
 }
-"""The parameters of operations that name the graphs that they run."""
+"""For each operation that runs other graphs: the parameters with the numbers of these graphs."""
 
 COMPOSITE = "STABLEHLO_COMPOSITE"
 _INLINED = (COMPOSITE, "IF", "STABLEHLO_CASE", "WHILE")
 """Operations whose graphs may run in a partition."""
 _DESCRIBED = ("STABLEHLO_REDUCE_WINDOW", "STABLEHLO_SCATTER")
-"""Operations whose graphs never run: the runtime only looks at their nodes."""
+"""Operations whose graphs never run: the runtime only inspects their nodes."""
 _MOST_NODES = 1 << 17
-"""Nodes that may take the place of others in a model: more would take too long to read."""
+"""Maximum number of nodes that replace calls in a model: reading more would take too long."""
 
 _Place = tuple[int, int]
-"""The number of a graph, and the index of a node there that runs other graphs."""
+"""The number of a graph, and the index of a node in it that runs other graphs."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """How a graph is called: by a node in the graph of a context.
+    """A call of a graph by a node of another graph, whose context is `context`.
 
-    `called` is the graph with its inputs in order, and `body` that of a loop, where they are known.
+    `called` is the called graph with its inputs in order; `body` is the body if the node is a loop.
+    Each is None if it is not known.
     """
 
     context: int
@@ -53,46 +54,47 @@ class Call:
 
 
 class Runs(enum.Enum):
-    """How a graph comes to run, which decides what of it is worth delegating."""
+    """How a graph is started, which decides what parts of it pay off on the GPU."""
 
     INVOKED = enum.auto()
-    """Once an invoke: the main graph, or that of another signature."""
+    """Once per invoke: the main graph, or the graph of another signature."""
     CALLED = enum.auto()
-    """By a node of another graph (WHILE, IF, a composite), perhaps many times an invoke."""
+    """By a node of another graph (WHILE, IF, a composite), perhaps many times per invoke."""
     ONCE = enum.auto()
-    """Once in the life of an interpreter."""
+    """Once in the lifetime of an interpreter."""
 
 
 class Subgraphs:
     """The graphs of a model as they are before a delegate replaces nodes.
 
-    The runtime applies a delegate to one graph after the other. The body of a loop may come before
-    the graph that has the loop: when that graph is read, the body is no longer what the file says.
+    The runtime applies a delegate to one graph after the other. It may reach the body of a loop
+    before the graph with the loop. When it reaches that graph, the body no longer has the nodes of
+    the file.
     """
 
     def __init__(self, context: int) -> None:
-        """Know the main graph, by its context, and nothing of any."""
+        """Register the main graph by its context; no graph is read yet."""
         self.numbers = {context: 0}
         """The number of each graph in the model, by its context."""
         self._context = context
         self._budget = ReadBudget()
         self._graphs = dict[int, Graph]()
-        """By number."""
+        """The graphs by number."""
         self._bodies = dict[int, Graph]()
-        """Conditions and bodies of loops, with their inputs and outputs."""
+        """The conditions and bodies of loops by number, with their inputs and outputs."""
         self._callers = dict[int, dict[_Place, Node]]()
         self._in_invokes = set[int]()
         self._waiting = set[int]()
         self._unrolled = set[_Place]()
 
     def read(self, source: ModelSource | None) -> None:
-        """Read all graphs; one that cannot be read is left out.
+        """Read all graphs of the model; a graph that cannot be read is left out.
 
-        Only the model's file states the inputs and outputs of a loop's graphs. It is `source`, or
-        what the runtime has in memory: without either no loop can be unrolled. Those of a
-        composite's graph are known without it where types and shapes leave one choice. Raises
-        ModelError, after all else is done, for a `source` that cannot be read or is that of another
-        model.
+        Only the model's file states the inputs and outputs of a loop's graphs. The file is
+        `source`, or the runtime has it in memory; without a file no loop can be unrolled. The
+        inputs and outputs of a composite's graph are known without a file if types and shapes
+        identify them. Raises ModelError, after everything else is done, if `source` cannot be read
+        or is the file of another model.
         """
         self._read(0, self._context)
         for number in itertools.count(1):
@@ -122,13 +124,13 @@ class Subgraphs:
             self._graphs[number] = reader.read_graph(context, self._budget)
 
     def _nodes(self, numbers: Collection[int]) -> Iterator[Node]:
-        """Yield the nodes of some graphs."""
+        """Yield the nodes of the graphs with these numbers."""
         return (node for n in numbers if n in self._graphs for node in self._graphs[n].nodes)
 
     def _find_bodies(self, file: ModelFile, numbers: Iterable[int], given: bool) -> None:
-        """Find graphs with their inputs and outputs; raise ModelError if a `given` file lacks one.
+        """Read bodies with their inputs and outputs; raise ModelError if a `given` file lacks one.
 
-        What other delegates have changed is not in the file any more.
+        Nodes that other delegates have replaced are not in the file.
         """
         for number in (n for n in numbers if n in self._graphs):
             if (body := self._body(number, file)) is not None:
@@ -154,15 +156,15 @@ class Subgraphs:
 
     @contextlib.contextmanager
     def _opened(self, number: int) -> Iterator[int]:
-        """Let a graph be read; yields its context, 0 where there is none."""
-        if not number:  # the runtime has it open
+        """Make the nodes of a graph readable; yield its context, 0 if there is no such graph."""
+        if not number:  # the runtime already has the main graph open
             yield self._context
             return
         with _acquired(self._context, number) as context:
             yield context
 
     def _body(self, number: int, file: ModelFile) -> Graph | None:
-        """Return a graph with its inputs and outputs, None if the file lacks it."""
+        """Return a graph with its inputs and outputs; None if the file lacks it."""
         graph = self._graphs[number]
         ends = file.graph_io(number, graph.nodes)
         if ends is None:
@@ -173,7 +175,7 @@ class Subgraphs:
         return Graph({**graph.values, **passed_values}, graph.nodes, *ends)
 
     def _find_in_invokes(self) -> set[int]:
-        """Return the graphs that run in invokes, which those do not that CALL_ONCE alone names."""
+        """Return the numbers of all graphs except those that only CALL_ONCE runs."""
         found = set[int]()
         new = {number for number in self._graphs if not number or number not in self._callers}
         while new:
@@ -183,27 +185,30 @@ class Subgraphs:
         return found
 
     def graph(self, context: int) -> Graph:
-        """Return the graph of a context. Raises what read_graph raises.
+        """Return the graph of a context. Raises what `read_graph` raises.
 
-        Its loops have their conditions and bodies, and so have loops in these.
+        Loops in it have their conditions and bodies, also those inside of other loops.
         """
         found = self._graphs.get(self.numbers.get(context, -1))
         return found or reader.read_graph(context, self._budget)
 
     @contextlib.contextmanager
     def opened(self, context: int, applied: int) -> Iterator[None]:
-        """Let nodes of a graph be read while a delegate is applied to the graph `applied`."""
+        """Make the nodes of graph `context` readable while a delegate is applied to `applied`."""
         with contextlib.ExitStack() as stack:
             if context != applied:
                 stack.enter_context(_acquired(applied, self.numbers[context]))
             yield
 
     def awaits(self, context: int) -> bool:
-        """Return whether the runtime has yet to ask about the graph of a context."""
+        """Return whether the delegate has yet to be applied to the graph of a context."""
         return self.numbers.get(context, -1) in self._waiting
 
     def done(self, context: int) -> bool:
-        """Return whether the runtime has asked about all graphs; then none is kept any longer."""
+        """Note that the delegate was applied to this graph; return whether it now was to all.
+
+        In that case all graphs are dropped.
+        """
         self._waiting.discard(self.numbers.get(context, -1))
         if not self._waiting:
             self._graphs.clear()
@@ -211,7 +216,7 @@ class Subgraphs:
         return not self._waiting
 
     def calls(self, context: int) -> Iterator[Call]:
-        """Yield how other graphs call one, for each of their nodes that do."""
+        """Yield the calls of a graph by the nodes of other graphs."""
         number = self.numbers.get(context, -1)
         contexts = list(self.numbers)
         for (caller, _), node in self._callers.get(number, {}).items():
@@ -220,7 +225,7 @@ class Subgraphs:
             yield Call(contexts[caller], node, self._bodies.get(number), found)
 
     def with_nodes(self, ops: Collection[str]) -> Iterator[tuple[int, Graph]]:
-        """Yield the graphs with nodes of some operations, and their contexts."""
+        """Yield the context and the graph of each graph that has nodes of some operations."""
         contexts = {number: context for context, number in self.numbers.items()}
         for number, graph in self._graphs.items():
             if any(node.op in ops for node in graph.nodes):
@@ -229,7 +234,7 @@ class Subgraphs:
     def _with_bodies(self, graph: Graph, left: _Allowance) -> Graph:
         nodes = []
         for node in graph.nodes:
-            if node.op == "CALL_ONCE" or node.op in _DESCRIBED:  # whatever these take and give
+            if node.op == "CALL_ONCE" or node.op in _DESCRIBED:  # inputs and outputs do not matter
                 once = tuple(self._graphs[n] for n in _called(node) if n in self._graphs)
                 nodes.append(replace(node, graphs=once))
                 continue
@@ -243,9 +248,9 @@ class Subgraphs:
     def _flat(
         self, caller: Graph, node: Node, number: int, left: _Allowance, outer: tuple[int, ...] = ()
     ) -> Graph | None:
-        """Return the graph that a node runs, with the nodes of composites in their place.
+        """Return the graph that a node runs, with composites replaced by their nodes.
 
-        None where its inputs and outputs are not known, or there are too many nodes.
+        Returns None if its inputs and outputs are not known, or if it has too many nodes.
         """
         graph = self._bodies.get(number)
         if graph is None and number in self._graphs and node.op == COMPOSITE:
@@ -280,7 +285,7 @@ class Subgraphs:
         return Graph(values, tuple(nodes), graph.inputs, outputs)
 
     def runs(self, context: int) -> Runs:
-        """Return how a graph comes to run; one that was not read may be called often."""
+        """Return how a graph is started; CALLED for one that was not read."""
         number = self.numbers.get(context)
         if number is None:
             return Runs.CALLED
@@ -289,15 +294,15 @@ class Subgraphs:
         return Runs.CALLED if number and number in self._callers else Runs.INVOKED
 
     def unroll(self, context: int, nodes: Collection[int]) -> None:
-        """Take note of the nodes of a graph that a delegate runs: loops among them call no more."""
+        """Record nodes that a delegate runs: loops among them no longer call other graphs."""
         self._unrolled.update((self.numbers.get(context, -1), index) for index in nodes)
 
     def is_unrolled(self, context: int) -> bool:
-        """Whether a graph runs in partitions alone, as part of the loops there, or not at all."""
+        """Whether the runtime never runs a graph: all nodes that call it run in partitions."""
         return self._is_inlined(self.numbers.get(context, -1), set())
 
     def _is_inlined(self, number: int, seen: set[int]) -> bool:
-        """Whether all nodes that call a graph run in partitions, or in graphs that do."""
+        """Whether all nodes that call a graph run in partitions, or in graphs that are inlined."""
         callers = self._callers.get(number, {})
         seen.add(number)
         if any(node.op in _DESCRIBED for node in callers.values()):
@@ -310,21 +315,21 @@ class Subgraphs:
 
 @dataclass
 class _Allowance:
-    """How many nodes may take the place of others."""
+    """The number of nodes that may still replace calls."""
 
     left: int
 
     def take(self, count: int) -> bool:
-        """Spend some; return whether there were enough."""
+        """Use up `count` nodes; return whether there were enough."""
         self.left -= count
         return self.left >= 0
 
 
 def _with_ends(graph: Graph, caller: Graph, node: Node) -> Graph | None:
-    """Return a graph with the inputs and outputs that a composite must mean.
+    """Return the graph of a composite with its inputs and outputs, as far as they are evident.
 
-    What nothing in it makes are its inputs, and what nothing in it reads its outputs. None where
-    types and shapes do not tell which of them is which.
+    Its inputs are the tensors that no node computes, its outputs those that no node reads. Returns
+    None if types and shapes do not identify each of them.
     """
     results = {v for each in graph.nodes for v in each.outputs}
     read = {v for each in graph.nodes for v in each.inputs} - {ABSENT}
@@ -341,7 +346,7 @@ def _with_ends(graph: Graph, caller: Graph, node: Node) -> Graph | None:
 def _matched(
     graph: Graph, inner: Sequence[int], caller: Graph, outer: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Return the tensors of a graph in the order of those of its caller, None in case of doubt."""
+    """Return the tensors `inner` in the order of the caller's `outer`; None if ambiguous."""
     kinds = {(graph.values[v].dtype, graph.values[v].shape): v for v in inner}
     wanted = [(caller.values[v].dtype, caller.values[v].shape) for v in outer if v in caller.values]
     if not len(inner) == len(outer) == len(kinds) == len({*wanted}):
@@ -351,7 +356,7 @@ def _matched(
 
 
 def _renamed(node: Node, index: int, names: Mapping[int, int]) -> Node:
-    """Return a node of another graph with the tensors that stand for its own."""
+    """Return a node of another graph with a new index, and with its tensors renamed by `names`."""
     inputs, outputs = (tuple(names[v] for v in ends) for ends in (node.inputs, node.outputs))
     return replace(node, index=index, inputs=inputs, outputs=outputs)
 
@@ -364,9 +369,9 @@ def _called(node: Node) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def _acquired(context: int, number: int) -> Iterator[int]:
-    """Let another graph of the model be read; yields its context, 0 where there is none.
+    """Make another graph of the model readable; yield its context, 0 if there is no such graph.
 
-    The runtime tells an error for that, which would become part of the next one's text.
+    In that case the runtime reports an error, whose text would become part of the next error.
     """
     struct, found = TfLiteContext.from_address(context), ctypes.c_void_p()
     report = ctypes.c_void_p.from_address(context + _REPORT_ERROR)

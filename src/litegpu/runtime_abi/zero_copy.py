@@ -16,12 +16,12 @@ _read_size = ctypes.c_size_t.from_address
 
 
 class ZeroCopyBinding:
-    """The tensors of one interpreter whose data are in memory that the runtime does not own.
+    """Those tensors of one interpreter whose data are in memory that the runtime does not own.
 
-    Only the address changes: for the runtime they remain tensors of its arena, and whenever it
+    Only the address changes: for the runtime they remain tensors of its arena. Whenever the runtime
     plans the arena again, it assigns an address there to all of them. That can happen during a run,
     when a CPU operation resizes a dynamic tensor, so only a partition that is alone in its graph
-    may be bound so.
+    can be bound in this way.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class ZeroCopyBinding:
     def unbind(self, context: int, keep: bool = False) -> None:
         """Restore the old addresses of tensors that are still in the device's memory.
 
-        With `keep`, their data are moved, too.
+        With `keep`, their data are moved back, too.
         """
         bound, self._bound = self._bound, []
         # If the runtime has reallocated its table, it has assigned a new address to every tensor.

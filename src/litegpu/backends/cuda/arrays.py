@@ -1,4 +1,4 @@
-"""Wraps arrays of PyTorch, CuPy, JAX, Numba etc. on an NVIDIA GPU as buffers."""
+"""Wraps arrays of PyTorch, CuPy, JAX, Numba and others on an NVIDIA GPU as buffers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _Open = Callable[[int], "CUDADevice"]
 def adopt(source: Any, open_device: _Open) -> Adopted | None:
     """Return an array on a GPU, or in page-locked memory, as a buffer; None for anything else.
 
-    `open_device` returns the device of a number of CUDA's. Raises BindingError. See Backend.adopt.
+    `open_device` returns the device with a CUDA device number. Raises BindingError. See
+    Backend.adopt.
     """
     kind, number = device_of(source) if hasattr(source, "__dlpack_device__") else (0, 0)
     if kind in ON_CUDA:
@@ -55,7 +56,7 @@ def _pinned(array: Borrowed) -> Adopted:
 
 
 def _of_interface(source: Any, facts: dict[str, Any], open_device: _Open) -> Adopted:
-    """Return the fields of `__cuda_array_interface__`, version 3 and older."""
+    """Wrap an array by the fields of its `__cuda_array_interface__`, version 3 and older."""
     try:
         dtype, shape = np.dtype(facts["typestr"]), tuple(map(int, facts["shape"]))
         start, read_only = facts["data"]
@@ -79,7 +80,7 @@ def _of_interface(source: Any, facts: dict[str, Any], open_device: _Open) -> Ado
 
 
 def _number_of(address: int) -> int:
-    """Return the device number of an address; the first device for no memory."""
+    """Return the device number of an address; that of the first device for a null address."""
     if not address:
         return 0
     cu = driver()

@@ -1,4 +1,4 @@
-"""GPU memory, and page-locked host memory, which a GPU accesses directly."""
+"""Buffers in GPU memory, and in page-locked host memory, which a GPU accesses directly."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 PINNED = " of pinned host memory"
 UNIT = 16
-"""Bytes of which kernels move whole ones."""
+"""Kernels copy whole units of this many bytes."""
 NO_TIMES = 2
-"""CU_EVENT_DISABLE_TIMING: an event that costs less."""
+"""CU_EVENT_DISABLE_TIMING: an event without timing costs less."""
 
 
 def provide(device: CUDADevice, owned: Handles, nbytes: int, kind: str, *making: Any) -> int:
-    """Make an address of memory by `making`, as Handles.make does, in the device's context.
+    """Allocate memory in the device's context by `making`, see Handles.make; return its address.
 
-    Raises DeviceMemoryError when there is too little.
+    Raises DeviceMemoryError if there is too little memory.
     """
     try:
         return int(owned.make(*making))
@@ -80,10 +80,10 @@ class _CUDAMemory(DeviceBuffer):
 
 
 class CUDABuffer(_CUDAMemory):
-    """A range of GPU memory that it owns."""
+    """A range of GPU memory, owned by this buffer."""
 
     def __init__(self, device: CUDADevice, nbytes: int) -> None:
-        """Allocate. Raises DeviceMemoryError, CudaError or DeviceLostError."""
+        """Allocate GPU memory. Raises DeviceMemoryError, CudaError or DeviceLostError."""
         cu = driver()
         super().__init__(device, 0, 0, nbytes)
         self._owned = Handles()
@@ -100,24 +100,24 @@ class CUDABuffer(_CUDAMemory):
 
     @finalizer
     def __del__(self) -> None:
-        """Release what was never closed."""
+        """Release the memory if it was not closed."""
         self.close()
 
 
 class CUDABorrowedBuffer(BorrowedBuffer, _CUDAMemory):
     """A range of GPU memory of another library.
 
-    Every use waits for the work that was on that library's stream when it was wrapped.
+    Every use waits for the work that was on that library's stream when the memory was wrapped.
     """
 
     def __init__(
         self, device: CUDADevice, address: int, nbytes: int, owner: object, stream: int | None
     ) -> None:
-        """Take memory that is ready when the stream, if any, reaches this point."""
+        """Wrap memory that is ready once `stream`, if given, has reached this point."""
         super().__init__(device, address, 0, nbytes, owner)
         self._owned = Handles()
         self.arrival: int | None = None
-        """The event after which the memory may be used, None for immediately."""
+        """The event after which the memory may be used; None if it is ready."""
         keep_in_children(self)
         device.holders.add(self)
         if stream is not None:
@@ -155,10 +155,10 @@ class CUDABorrowedBuffer(BorrowedBuffer, _CUDAMemory):
 
 
 class CUDAPinnedBuffer(HostBuffer):
-    """Page-locked memory of the host."""
+    """Page-locked host memory."""
 
     def __init__(self, device: CUDADevice, nbytes: int) -> None:
-        """Allocate. Raises DeviceMemoryError, CudaError or DeviceLostError."""
+        """Allocate page-locked memory. Raises DeviceMemoryError, CudaError or DeviceLostError."""
         cu = driver()
         super().__init__(ctypes.c_void_p(), nbytes, MemoryKind.PINNED)
         self._device, self._owned = device, Handles()
@@ -176,5 +176,5 @@ class CUDAPinnedBuffer(HostBuffer):
 
     @finalizer
     def __del__(self) -> None:
-        """Release what was never closed."""
+        """Release the memory if it was not closed."""
         self.close()

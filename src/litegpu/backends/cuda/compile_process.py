@@ -1,15 +1,15 @@
-"""The program of a process that compiles with NVRTC, see cuda_processes.
+"""The program of a process that compiles with NVRTC; see `compile_processes.py`.
 
-It imports nothing of litegpu, and little of anything else, so that it is there soon. It
-takes the library's path and version, and perhaps that others come first, then on stdin one
-request after the other: the lengths of options and source, options with zeros between them,
-source. What it gives on stdout is NVRTC's status, the length of a cubin and the cubin. It ends
-with stdin, also within a compilation.
+To start fast, it imports nothing of litegpu, and few other modules. Its arguments are the path and
+version of NVRTC's library, and optionally that it has low priority. On stdin it gets requests: the
+lengths of options and source, the options separated by zeros, and the source. On stdout it returns
+NVRTC's status, the length of a cubin and the cubin. It exits when stdin closes, even while it
+compiles.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` takes as long as all others
+import _signal  # type: ignore[import-not-found]  # importing `signal` takes as long as all others
 import _thread
 import ctypes
 import os
@@ -19,18 +19,18 @@ from typing import Any, BinaryIO
 
 REQUEST, REPLY = struct.Struct("<II"), struct.Struct("<iI")
 ASIDE = "aside"
-"""The argument of a process that leaves the cores to others."""
+"""The argument of a process with low priority."""
 _NICENESS = 10
 _CACHE_SINCE = (12, 9)
-"""The first NVRTC that keeps what it compiled, for which it loads CUDA's driver: 300 milliseconds
-of a process's first module on an H200's host, found there or not. litegpu keeps cubins itself.
+"""The first NVRTC that caches what it compiled. To do so it loads CUDA's driver, which takes 300 ms
+for the first module of a process on an H200's host, cached or not. litegpu caches cubins itself.
 """
 _FIRST = [b"--gpu-architecture=sm_80"]
 """Options of the first program, whose result is discarded."""
 
 
 def compiled(nvrtc: Any, options: list[bytes], source: bytes) -> tuple[int, bytes]:
-    """Return NVRTC's status and the cubin, an empty one after an error."""
+    """Return NVRTC's status and the cubin, which is empty after an error."""
     program = ctypes.c_void_p()
     status = nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"litegpu.cu", 0, None, None)
     if status:
@@ -50,7 +50,7 @@ def compiled(nvrtc: Any, options: list[bytes], source: bytes) -> tuple[int, byte
 
 
 def answer(nvrtc: Any, options: list[bytes], source: bytes, replies: BinaryIO) -> None:
-    """Compile, and write the reply."""
+    """Compile a source, and write the reply."""
     try:
         status, cubin = compiled(nvrtc, options, source)
         replies.write(REPLY.pack(status, len(cubin)) + cubin)
@@ -60,22 +60,22 @@ def answer(nvrtc: Any, options: list[bytes], source: bytes, replies: BinaryIO) -
 
 
 def own_options(version: tuple[int, int]) -> list[bytes]:
-    """Return the additional NVRTC options of a process."""
+    """Return additional NVRTC options that each compilation of this process uses."""
     return [b"--no-cache"] if version >= _CACHE_SINCE else []
 
 
 def serve(nvrtc: Any, own: list[bytes], requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer requests until the pipe closes, with additional options of this process."""
+    """Answer requests until the pipe closes, with the additional options `own`."""
     while len(header := requests.read(REQUEST.size)) == REQUEST.size:
         options_size, source_size = REQUEST.unpack(header)
         options, source = requests.read(options_size), requests.read(source_size)
-        # In another thread, because this one detects the end of the parent while it waits.
+        # Compile in another thread: this one reads, and so detects the end of the parent process.
         _thread.start_new_thread(answer, (nvrtc, options.split(b"\0") + own, source, replies))
 
 
 def main(library: str, version: str, aside: str = "") -> None:
-    """Serve with a library, unless its version is another one; perhaps `aside`."""
-    # Ctrl-C is for the parent, which ends this process.
+    """Serve with an NVRTC library, unless it has another version; with `aside` at low priority."""
+    # The parent handles Ctrl-C, and ends this process.
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     if aside and hasattr(os, "nice"):
         os.nice(_NICENESS)
@@ -86,7 +86,7 @@ def main(library: str, version: str, aside: str = "") -> None:
     nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     if f"{major.value}.{minor.value}" == version:
         own = own_options((major.value, minor.value))
-        # NVRTC's one-time initialization is then done before the first request.
+        # This does NVRTC's one-time initialization before the first request.
         compiled(nvrtc, _FIRST + own, b"")
         serve(nvrtc, own, sys.stdin.buffer, sys.stdout.buffer)
     os._exit(0)

@@ -1,9 +1,9 @@
 """Processes that compile with NVRTC in parallel.
 
-NVRTC parses sources under a process-wide lock, about 25 milliseconds per module, independent of the
+NVRTC parses sources under a process-wide lock, about 25 milliseconds per module, regardless of the
 number of threads. Separate processes do not share the lock. They are started by the path of their
-program, never forked; they do not load CUDA's driver, and exit when their request pipe closes. If
-they cannot be started, or one fails, this process compiles.
+program, never forked; they do not load CUDA's driver, and exit when their request pipe closes. If a
+process cannot be started, or fails, this process compiles instead.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ _PROGRAM = Path(__file__).with_name("compile_process.py")
 _CPU_TIME = Path("/sys/fs/cgroup/cpu.max")
 """The Linux file with a container's CPU quota."""
 _FEWEST_CORES = 4
-"""Of fewer cores none waits long for the lock."""
+"""Minimum cores for separate processes: with fewer, no thread waits long for the lock."""
 _MOST = 15
 _HEAP = {
     "MALLOC_TOP_PAD_": str(64 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
 }
-"""For glibc: do not return freed memory, which saves a tenth of the time of a module."""
+"""A glibc setting: do not return freed memory, which saves a tenth of the time of a module."""
 _PATIENCE_S = 120.0
-"""How long a process may take for a module before it is thought to hang."""
+"""Seconds per module after which a process is considered to hang."""
 
 
 class CompilerProcesses:
-    """A pool of processes, each started at first use; threads may use it concurrently."""
+    """A pool of compiler processes, each started at first use; threads may use it concurrently."""
 
     def __init__(self, command: Callable[[], Sequence[str]], most: int) -> None:
-        """Take the maximum number and the function that returns the command (none if empty)."""
+        """Create a pool of at most `most` processes; `command` starts one, () if impossible."""
         self._command = command
         self._changing = threading.Lock()
         self.wanted = self._left = most
-        """How many there may be."""
+        """How many processes there may be."""
         self._idle: list[subprocess.Popen[bytes]] = []
         self._busy: list[subprocess.Popen[bytes]] = []
         self.closed = False
-        """Whether they were ended; their requests are cancelled."""
+        """Whether the processes were ended; then their requests are cancelled."""
 
     def start(self) -> None:
-        """Start one more process in advance, if the maximum permits."""
+        """Start one more process in advance, if the maximum permits it."""
         process = self._new()
         if process is not None:
             self._finish(process, keep=True)
 
     def compile(self, source: str, options: Sequence[str]) -> bytes | None:
-        """Return the cubin of a module, None where none of the processes gives one."""
+        """Return the cubin of a module; None if no process returns one."""
         process = self._take()
         if process is None:
             return None
@@ -74,19 +74,19 @@ class CompilerProcesses:
         return cubin
 
     def close(self) -> None:
-        """End all processes, also busy ones; each waiting thread ends its own."""
+        """End all processes, also busy ones; each thread that waits for a process releases it."""
         with self._changing:
             self.closed, self._left = True, 0
             for process in self._busy:
                 process.kill()
             idle, self._idle = self._idle, []
         for process in idle:
-            process.kill()  # all before the first is waited for: they end at the same time
+            process.kill()  # first kill all, then wait: they end at the same time
         for process in idle:
             _end(process)
 
     def _take(self) -> subprocess.Popen[bytes] | None:
-        """Return a process that has nothing to do, if need be a new one, None if there is none."""
+        """Return an idle process, if necessary a new one; None if there is none."""
         with self._changing:
             if self._idle:
                 self._busy.append(self._idle.pop())
@@ -109,19 +109,19 @@ class CompilerProcesses:
         return process
 
     def _finish(self, process: subprocess.Popen[bytes], keep: bool) -> None:
-        """Return a process to the pool, or end it and start no others."""
+        """Return a process to the pool; without `keep`, end it and start no others."""
         with self._changing:
             self._busy.remove(process)
             if keep := keep and not self.closed:
                 self._idle.append(process)
             else:
-                self._left = 0  # the next one would do no better
+                self._left = 0  # another process would fail in the same way
         if not keep:
             _end(process)
 
 
 def _started(command: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    """Return a new process, None where none can be started."""
+    """Return a new process; None if it cannot be started."""
     if not command:
         return None
     pipe, flags = subprocess.PIPE, getattr(subprocess, "CREATE_NO_WINDOW", 0)
@@ -141,7 +141,7 @@ def _started(command: Sequence[str]) -> subprocess.Popen[bytes] | None:
 
 
 def _answer(process: subprocess.Popen[bytes], source: bytes, options: bytes) -> bytes | None:
-    """Return the cubin, None if the source has errors or the process has ended."""
+    """Return the cubin; None if the source has errors or the process has ended."""
     requests, replies = process.stdin, process.stdout
     if requests is None or replies is None:
         return None
@@ -157,19 +157,19 @@ def _answer(process: subprocess.Popen[bytes], source: bytes, options: bytes) -> 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process without a waiting thread, and release its resources."""
+    """End a process for which no thread waits, and release its resources."""
     process.kill()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            with contextlib.suppress(OSError):  # what is left to be written
+            with contextlib.suppress(OSError):  # data that is still to be written
                 pipe.close()
     process.wait()
 
 
 def processes(version: Callable[[], Sequence[int]], aside: bool = False) -> CompilerProcesses:
-    """Return processes for this machine's cores, whose NVRTC has the version of this one's.
+    """Return the pool for this machine's cores, whose NVRTC must have the given version.
 
-    With `aside`, those are few, and have what others leave of the cores.
+    With `aside`, there are few processes, at low priority.
     """
     most = min(cores(), _MOST + 1) - 1
     wanted = (most + 1) // 2 if aside else most
@@ -183,7 +183,7 @@ def processes(version: Callable[[], Sequence[int]], aside: bool = False) -> Comp
 
 
 def are_possible() -> bool:
-    """Return whether there can be processes that compile."""
+    """Return whether separate processes can compile."""
     return _are_wanted() and bool(_program())
 
 
@@ -192,7 +192,7 @@ def _are_wanted() -> bool:
 
 
 def cores() -> int:
-    """Return how many cores this process may use, of the machine and of its container's time."""
+    """Return how many cores this process may use, of the machine and of its container."""
     affinity = hasattr(os, "sched_getaffinity")
     found = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
     try:
@@ -203,16 +203,17 @@ def cores() -> int:
 
 
 def command(version: Sequence[int]) -> tuple[str, ...]:
-    """Return the command of a process; an empty one where there is no Python to start with it."""
+    """Return the command of a process, with its arguments; empty if Python cannot start one."""
     program = _program()
     library = _library() if program else None
     return (*program, library, ".".join(map(str, version))) if library else ()
 
 
 def _program() -> tuple[str, ...]:
-    """Return the command of a process without its arguments, empty without a Python for it.
+    """Return the command of a process without its arguments; empty if Python cannot start one.
 
-    Applications that embed Python have none, and Python cannot run a program in an archive.
+    Applications that embed Python have no interpreter to start, and a program cannot run from an
+    archive.
     """
     if not can_run_modules() or not _PROGRAM.is_file():
         return ()
@@ -221,7 +222,7 @@ def _program() -> tuple[str, ...]:
 
 @cache
 def _library() -> str | None:
-    """Return the path of NVRTC's library in this process, None if unknown."""
+    """Return the path of the NVRTC library that this process has loaded; None if unknown."""
     try:
         pathfinder = importlib.import_module("cuda.pathfinder")
         return str(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path)

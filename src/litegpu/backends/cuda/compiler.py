@@ -1,4 +1,4 @@
-"""Compiles CUDA kernels with NVRTC, on all cores."""
+"""Compiles CUDA kernels with NVRTC on all cores."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from litegpu.host.disk_cache import DiskCache
 from litegpu.host.private_files import Folder
 
 _KERNEL_EFFORT, _UNROLLED_EFFORT = 2000, 700
-"""Characters of source that take NVRTC as long as a kernel's fixed cost, or an unrolled loop."""
+"""Compile costs in characters of source: fixed cost of a kernel, cost of an unrolled loop."""
 _MODULES_A_KERNEL = 0.75
-"""Expected modules per kernel, which determines how many processes are started."""
+"""Expected number of modules per kernel, which determines how many processes are started."""
 _MINIMAL_SINCE = (12, 4)
-"""The first NVRTC that can leave out what no kernel uses, 4 of the 20 ms of each module."""
+"""The first NVRTC that can omit unused functions, which saves 4 of the 20 ms of each module."""
 _FAST, _FAST_SINCE = "--Ofast-compile=mid", (12, 9)
-"""The option that makes NVRTC 35 % faster, and its first version.
+"""The option that makes NVRTC 35 % faster, and the first version that has it.
 
-The code is the same but for its speed: on an H200, models at batch 1 take 5 times as long. `min`
-saves a tenth of the time; with `max` models take 100 times as long.
+The code has the same results but is slower: on an H200, models at batch 1 take 5 times as long. The
+value `min` saves only a tenth of the compile time; with `max` models take 100 times as long.
 """
 
 
@@ -49,7 +49,7 @@ def _nvrtc() -> Any:
 
 @cache
 def compiler_versions() -> tuple[str, ...]:
-    """Return the versions of what compiles kernels; by its packages, to load nothing."""
+    """Return the versions of the compilers, from package metadata, so that nothing is loaded."""
     found = []
     for name in ("cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -61,7 +61,7 @@ def compiler_versions() -> tuple[str, ...]:
 
 
 def effort_of(kernel: KernelText) -> int:
-    """Return how long NVRTC should take for a kernel, in characters: some 8 microseconds each.
+    """Return the estimated compile time of a kernel, in characters of source: about 8 µs each.
 
     >>> effort_of(KernelText("f", (), (1, 1, 1), (), "#pragma unroll"))
     2714
@@ -71,14 +71,14 @@ def effort_of(kernel: KernelText) -> int:
 
 
 class _Efforts(NamedTuple):
-    """Minimum effort of a kernel with a separate module, and effort of a shared module."""
+    """The minimum effort of a kernel in its own module, and the effort of a shared module."""
 
     own: int
     module: int
 
 
 _ALONE, WITH_PROCESSES = _Efforts(24 << 10, 40 << 10), _Efforts(16 << 10, 20 << 10)
-"""Module sizes if only this process compiles, and if other processes do, too.
+"""Module sizes if only this process compiles, and if other processes compile, too.
 
 NVRTC holds a process-wide lock for 28 ms per module, independent of its size: on 16 cores of an
 H200's host 46 modules of 80 ms each finished in sequence, 28 ms apart.
@@ -86,12 +86,12 @@ H200's host 46 modules of 80 ms each finished in sequence, 28 ms apart.
 
 
 class KernelCompiler:
-    """Compiles kernels for a compute capability on all cores, while further ones are rendered.
+    """Compiles kernels for a compute capability on all cores, while further kernels are rendered.
 
-    A slow kernel is a separate module, so that no module takes much longer than others, and the
-    slowest are compiled first. Fast ones share modules.
+    A slow kernel is compiled as a separate module, so that no module takes much longer than others;
+    the slowest are compiled first. Fast kernels share modules.
 
-    Use it in a `with` block; nothing runs after its end.
+    Use it in a `with` block; no compilation starts after its end.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class KernelCompiler:
         fast_compile: bool = False,
         aside: bool = False,
     ) -> None:
-        """Keep cubins in `cache_dir`; `unusable` says why cached ones are recompiled.
+        """Cache cubins in `cache_dir`; if `unusable` gives a reason, cached ones are recompiled.
 
         With `fast_compile`, kernels that are not cached are compiled fast, and not cached. With
-        `aside`, only other processes compile, at low priority on some of the cores, and closing
+        `aside`, only other processes compile, at low priority on some of the cores, and `close`
         does not wait for them.
         """
         self._dialect = dialect
@@ -115,11 +115,11 @@ class KernelCompiler:
         self._processes = cuda_processes.processes(_nvrtc_version, aside)
         self._efforts = WITH_PROCESSES if self._processes.wanted else _ALONE
         self._here = threading.Lock()
-        """Held by the thread that compiles in this process, where others have theirs."""
+        """The lock for compiling in this process; separate processes have their own."""
         self._options = options_for(capability)
         self._fast_compile = fast_compile and can_compile_fast()
         self.fast_compiled = False
-        """Whether any of the cubins was compiled fast."""
+        """Whether any cubin was compiled with the fast option."""
         self._cache, self._unusable = DiskCache(cache_dir, ".cubin"), unusable
         self._pool = (
             DaemonPool(max(self._processes.wanted, 1), "litegpu-nvrtc-aside")
@@ -129,12 +129,12 @@ class KernelCompiler:
         self._names: set[str] = set()
         self._waiting: list[KernelText] = []
         self._modules: PriorityQueue[tuple[int, int, str]] = PriorityQueue()
-        """Those that no core has begun: less the effort, number, source."""
+        """Modules that are waiting for a core: negative effort, number and source."""
         self._kernels: list[Sequence[KernelText]] = []
-        """Those of each module, by its number."""
+        """The kernels of each module, by its number."""
         self._compiling: list[Future[tuple[int, bytes | CompilationError]]] = []
         self._cubins: dict[int, bytes] = {}
-        """Of the modules that are done, by their numbers."""
+        """The results of finished modules, by number."""
 
     def __enter__(self) -> KernelCompiler:
         return self
@@ -143,7 +143,7 @@ class KernelCompiler:
         self.close()
 
     def expect(self, kernels: int) -> None:
-        """Start processes for about `kernels` kernels, unless cached ones may suffice."""
+        """Start processes for about `kernels` kernels, unless the cache may have them all."""
         if not self._cache.has_files():
             for _ in range(min(int(kernels * _MODULES_A_KERNEL), self._processes.wanted)):
                 self._pool.submit(self._processes.start)
@@ -161,7 +161,7 @@ class KernelCompiler:
             self.flush()
 
     def flush(self) -> None:
-        """Begin what waits for others."""
+        """Start compiling kernels that wait to share a module."""
         if self._waiting:
             self._begin(self._waiting)
             self._waiting = []
@@ -169,8 +169,8 @@ class KernelCompiler:
     def cubins(self, kernels: Iterable[KernelText]) -> list[bytes]:
         """Return the cubins of these kernels, which may have been added before.
 
-        Raises KernelError for the kernels that do not compile even as separate modules. They are
-        dropped then, so that the cubins of the others can be requested.
+        Raises KernelError for the kernels that do not compile even as separate modules. These
+        kernels are then removed, so that the cubins of the others can be requested.
         """
         wanted = {kernel.name: kernel for kernel in kernels}
         for kernel in wanted.values():
@@ -200,7 +200,7 @@ class KernelCompiler:
         ]
 
     def close(self) -> None:
-        """Wait for what is being compiled in this process; begin nothing more."""
+        """Wait for the compilation that runs in this process; start no others."""
         self._processes.close()
         self._pool.shutdown(cancel_futures=True)
 
@@ -211,7 +211,7 @@ class KernelCompiler:
         self._compiling.append(self._pool.submit(self._compile_longest))
 
     def _compile_longest(self) -> tuple[int, bytes | CompilationError]:
-        """Compile the module that takes longest of those that wait; return its number, too."""
+        """Compile the waiting module with the most effort; return its number and its result."""
         _, number, source = self._modules.get_nowait()
         try:
             return number, self._cubin(source)
@@ -227,7 +227,7 @@ class KernelCompiler:
             self._cache.discard(self._unusable, *key)
         cubin = self._cache.load(*key)
         if cubin is None and self._fast_compile:
-            # NVRTC 13.5 rejects some kernels with this option only, such as dot products of bytes.
+            # NVRTC 13.5 rejects some kernels only with this option, such as dot products of bytes.
             with contextlib.suppress(CompilationError):
                 cubin = self._compile(source, (*options, _FAST))
                 self.fast_compiled = True
@@ -238,7 +238,7 @@ class KernelCompiler:
         return cubin
 
     def _compile(self, source: str, options: Sequence[str]) -> bytes:
-        """Compile a module: one at a time here, others in processes where there are any."""
+        """Compile a module in another process, or one at a time in this process."""
         if not self._aside and self._here.acquire(blocking=False):
             try:
                 return compile_source(source, options)
@@ -259,13 +259,13 @@ def compile_kernels(
     cache_dir: Folder | None,
     unusable: str = "",
 ) -> list[bytes]:
-    """Compile kernels that are all known; return cubins. See KernelCompiler."""
+    """Compile kernels, all at once; return their cubins. See KernelCompiler."""
     with KernelCompiler(dialect, capability, cache_dir, unusable) as compiler:
         return compiler.cubins(kernels)
 
 
 def can_compile_fast() -> bool:
-    """Return whether kernels can be compiled fast first, and optimized in the background."""
+    """Return whether kernels can first be compiled fast, then optimized in the background."""
     return _nvrtc_version() >= _FAST_SINCE and cuda_processes.are_possible()
 
 

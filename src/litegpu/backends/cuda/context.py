@@ -1,4 +1,4 @@
-"""A context on an NVIDIA GPU: its memory, its pinned buffers, its stream and its CUDA graphs."""
+"""An execution context on an NVIDIA GPU: memory, pinned buffers, a stream and CUDA graphs."""
 
 from __future__ import annotations
 
@@ -44,35 +44,35 @@ _log = logging.getLogger("litegpu")
 _Result = TypeVar("_Result")
 _Sizes = tuple[int, int, int]
 _DIRECT_BYTES = 4 << 10
-"""Outputs up to this size are written straight to the host by the kernel that makes them.
+"""Up to this size in bytes, a kernel writes an output directly to host memory.
 
-Rows that are no multiple of 16 bytes are stored float by float: 64 KiB of them took 28 µs more than
-from the GPU's memory, of which a kernel then copies them in 1 to 2 µs.
+Rows whose size is not a multiple of 16 bytes are stored float by float: writing 64 KiB of them took
+28 µs more than writing to GPU memory, from which a kernel then copies them in 1 to 2 µs.
 """
 
 
 @dataclass(eq=False)
 class Graph:
-    """A captured graph that uses the memory of some inputs and outputs.
+    """A captured CUDA graph that uses the memory of certain inputs and outputs.
 
-    It is captured again when its executable has other code.
+    It is captured again when the executable's code changes.
     """
 
     io: IoBindings
     owned: Handles
-    """Handles that it owns."""
+    """The handles that the graph owns."""
     handle: ctypes.c_void_p = field(default_factory=ctypes.c_void_p)
-    """The executable graph; each launch reads it from here."""
+    """The executable graph's handle; each launch reads it from here."""
     copies_in: tuple[KernelNode, ...] = ()
-    """Launches in it that copy inputs."""
+    """The number of launches that copy inputs."""
     kernels: tuple[KernelNode, ...] = ()
-    """The program's launches in it."""
+    """The graph's launches of the program's kernels."""
     direct: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    """Where an argument of a launch, by their numbers, has other memory; see Program."""
+    """Addresses that replace arguments, by launch and argument number; see Program."""
 
 
 class CUDAContext(ExecutionContext):
-    """Memory, pinned staging buffers, and a stream for captured graphs."""
+    """Device memory, pinned staging buffers, and a stream on which captured graphs run."""
 
     executable: CUDAExecutable
     has_streams = True
@@ -83,12 +83,12 @@ class CUDAContext(ExecutionContext):
         self.device = executable.device
         self.owned = Handles()
         self.ready = False
-        """Whether a run may begin: the context is open, and nothing was submitted before."""
+        """Whether a run may begin: the context is open, and no submitted run is in flight."""
         self.wait: partial[int] = partial(int)
-        """Waits for the stream; returns the status."""
+        """Waits for the stream and returns the status."""
         self._closed = False
         self._code = executable.code
-        """What its graphs launch."""
+        """The code that the context's graphs launch."""
         self._captured = Living[Graph]()
         self._graphs: dict[IoBindings, Graph] = {}
         self._bound: Graph | None = None
@@ -111,7 +111,7 @@ class CUDAContext(ExecutionContext):
         self._memory = provide(self.device, self.owned, nbytes, "", *making)
         call(cu.cuMemsetD8Async, self._memory, 0xFF, nbytes, self.stream)
         self.inputs = [self._stage(part) for part in program.inputs]
-        """Of each input the pinned buffer's address, and its bytes."""
+        """The address of each input's pinned buffer, and its size in bytes."""
         self.outputs = [self._stage(part) for part in program.outputs]
         self._bound = self._graphs[self._from_host()] = self._graph_of(self._from_host())
         self.ready = True
@@ -129,7 +129,7 @@ class CUDAContext(ExecutionContext):
         return self._graphs[self._from_host()]
 
     def graph_of(self, io: IoBindings) -> Graph:
-        """Return the graph of bindings of the context's own memory, captured once."""
+        """Return the graph for bindings of the context's own memory; it is captured once."""
         self.check_alive()
         if io not in self._graphs:
             self._graphs[io] = self.device.within(partial(self._graph_of, io))
@@ -137,7 +137,7 @@ class CUDAContext(ExecutionContext):
         return self._bound
 
     def graph_on(self, io: IoBindings, owned: Handles) -> Graph:
-        """Capture a graph on external memory; `owned` owns it."""
+        """Capture a graph that uses external memory; `owned` owns the graph."""
         self.check_alive()
         graph: Graph = self.device.within(partial(self._graph_of, io, owned))
         return graph
@@ -149,7 +149,7 @@ class CUDAContext(ExecutionContext):
         return graph
 
     def _capture(self, graph: Graph) -> None:
-        """Capture a graph to replace an earlier one, which may be in flight and is not released."""
+        """Capture a graph to replace an earlier one, which is not released: it may be in flight."""
         inputs, outputs = graph.io
         program = self.program
         direct: dict[tuple[int, int], int] = {}
@@ -172,7 +172,7 @@ class CUDAContext(ExecutionContext):
         copies_in = []
         for number, (place, part) in enumerate(zip(inputs, program.inputs, strict=True)):
             own = self.address(part)
-            source = own if place is None else place.address  # copied there before, or not at all
+            source = own if place is None else place.address  # the run copies it there, if needed
             target = updated.get(number, source if place is None else own)
             if source != target and not direct.keys() & program.readers.get(number, ()):
                 copies_in.append(self._transfer(source, target, part.size))
@@ -199,27 +199,27 @@ class CUDAContext(ExecutionContext):
         return self.program.launches[number].offset_in(part, argument)
 
     def look_again(self) -> None:
-        """Have the next run look whether the executable has other code. For any thread."""
+        """Let the next run check whether the executable has new code. Any thread may call this."""
         self.ready = False
 
     def _take_code(self) -> None:
-        """Capture all graphs with the executable's present code, between two runs."""
+        """Capture all graphs again with the executable's current code; called between two runs."""
         self._code = self.executable.code
         try:
             self.device.within(lambda: [*map(self._capture, self._captured)])
-        except CudaError as error:  # what was captured before still runs
+        except CudaError as error:  # the graphs captured before still work
             _log.info(
                 "Background recompilation failed; keeping the quickly compiled kernels: %s", error
             )
 
     def address(self, part: BufferRange) -> int:
-        """Return the GPU address of a range."""
+        """Return the GPU address of a buffer range."""
         return (self.executable.constants if part.constant else self._memory) + part.offset
 
     def kernel_nodes(
         self, direct: Mapping[tuple[int, int], int], overlap: bool
     ) -> Iterator[KernelNode]:
-        """Yield the program's launches. `direct` see Graph, `overlap` see _launch."""
+        """Yield the program's launches. For `direct` see Graph, for `overlap` see `_launch`."""
         launches = self.program.launches
         later = prefetch_ranges(self.program, self.device.cache_bytes)
         asking = zip(launches, self._code.shared, later, strict=True)
@@ -277,15 +277,15 @@ class CUDAContext(ExecutionContext):
         return Bindings(host_buffers(self.inputs), host_buffers(self.outputs))
 
     def bind(self, bindings: Bindings) -> CUDASubmission:
-        """Prepare calls that stage inputs, launch a graph, wait and copy outputs."""
+        """Prepare the calls that stage inputs, launch a graph, wait and copy outputs."""
         return self._bind(bindings)
 
     def bind_after(self, bindings: Bindings, stream: int) -> CUDASubmission:
-        """Prepare the same calls, behind what is on a stream. See ExecutionContext.bind_after."""
+        """Prepare the same calls, to run after a stream's work. See ExecutionContext.bind_after."""
         return self._bind(bindings, stream)
 
     def bind_cached(self, bindings: Bindings, stream: int | None = None) -> CUDASubmission:
-        """Prepare a graph whose kernels use the buffers themselves, where they can."""
+        """Prepare a graph whose kernels use the bound buffers themselves where possible."""
         return self._bind(bindings, stream, repeated=True)
 
     def _bind(
@@ -302,19 +302,19 @@ class CUDAContext(ExecutionContext):
         return int(self.device.within(partial(self.owned.make, *making)))
 
     def check_alive(self) -> None:
-        """Raise ExecutionError if nothing can run; see that nothing else runs."""
+        """Raise ExecutionError if the context cannot run; wait if another run is in flight."""
         if self.in_flight is not None:
             self.synchronize()
         if self.device.lost:
             raise self.device.loss()
         if self._closed:
             raise ExecutionError("This partition was released. Create a new interpreter.")
-        self.ready = True  # before looking: who changes the code then says so afterwards
+        self.ready = True  # set before the check: a thread that changes the code then resets it
         if self._code is not self.executable.code:
             self._take_code()
 
     def synchronized(self, work: Callable[[], _Result]) -> _Result:
-        """Call `work` in the device's context; after any error nothing is in flight."""
+        """Call `work` in the device's context; after any error, wait until nothing is in flight."""
 
         def synchronize() -> _Result:
             try:
@@ -332,7 +332,7 @@ class CUDAContext(ExecutionContext):
         host = np.empty(self.program.memory_bytes, np.uint8)
         io = (host.ctypes.data, self._memory, host.nbytes)
         self.synchronized(partial(call, driver().cuMemcpyDtoH, *io))
-        # Outputs that kernels write straight to the host have a place all the same, with their
+        # Outputs that kernels write directly to the host also have a range of memory, with their
         # padding channels.
         direct = self._bound.direct if self._bound else {}
         for number, writer in self.program.sole_writers.items():
@@ -344,7 +344,7 @@ class CUDAContext(ExecutionContext):
         return host
 
     def close(self) -> None:
-        """Release the graphs, the stream and all memory; of a lost device nothing."""
+        """Release the graphs, the stream and all memory; nothing if the device is lost."""
         if is_inherited(TITLE):
             return
         self.synchronize()
@@ -356,5 +356,5 @@ class CUDAContext(ExecutionContext):
 
     @finalizer
     def __del__(self) -> None:
-        """Release what was never closed, or not to the end."""
+        """Release what was not closed, or not completely."""
         self.close()

@@ -47,12 +47,12 @@ from litegpu.host.private_files import Folder
 _log = logging.getLogger("litegpu")
 _OLDEST = (6, 0)
 _FIRST_CONTEXTS = 3020
-"""The first version of CUDA with a context creation by flags and device only."""
+"""The first version of CUDA whose `cuCtxCreate` takes only flags and a device."""
 _Result = TypeVar("_Result")
 
 
 class CUDABackend(Backend):
-    """NVIDIA GPUs of compute capability 6.0 and up."""
+    """NVIDIA GPUs with compute capability 6.0 or newer."""
 
     name = "cuda"
     title = TITLE
@@ -70,7 +70,7 @@ class CUDABackend(Backend):
         return usable
 
     def open(self, index: int) -> Device:
-        """Return the GPU of that index, in its primary context."""
+        """Return the GPU with this index, in its primary context."""
         return _opened.get(index)
 
     def start_ahead(self) -> bool:
@@ -81,7 +81,7 @@ class CUDABackend(Backend):
             return False
 
     def adopt(self, source: Any) -> Adopted | None:
-        """Take arrays on a GPU by DLPack or `__cuda_array_interface__`. See Backend.adopt."""
+        """Wrap arrays on a GPU by DLPack or `__cuda_array_interface__`. See Backend.adopt."""
         return cuda_arrays.adopt(source, _opened.get)
 
 
@@ -93,8 +93,8 @@ def _open(index: int) -> CUDADevice:
 def _context_after(lost: CUDADevice) -> Any:
     """Return a new context on the GPU of a lost device. Raises DeviceLostError on failure.
 
-    The old one is not destroyed if the driver permits: tensors of existing interpreters may be in
-    its memory, and destroying it would wait for a hanging kernel.
+    The old context is not destroyed if the driver permits: its memory may have tensors of existing
+    interpreters, and destroying it would wait for a hanging kernel.
     """
     index = lost.info.index
     try:
@@ -125,7 +125,7 @@ def _primary_context(index: int) -> Any:
 def _own_context(index: int) -> Any:
     """Return a new context."""
     cu, context = driver(), ctypes.c_void_p()
-    # The bindings' own call has other arguments in each version of CUDA, as the function itself.
+    # The Python binding has different arguments in each version of CUDA, as the function itself.
     status = ready("cuCtxCreate", ctypes.byref(context), 0, index, version=_FIRST_CONTEXTS)()
     if status:
         raise failure(cu.cuCtxCreate, cu.CUresult(status))
@@ -220,33 +220,33 @@ def _describe(index: int) -> DeviceInfo:
 
 
 class CUDADevice(Device):
-    """One GPU; other libraries of the process share its primary context."""
+    """One NVIDIA GPU; litegpu shares its primary context with other libraries of the process."""
 
     dialect = CUDADialect()
 
     def __init__(self, info: DeviceInfo, context: Any = None) -> None:
-        """Take a context, or retain the primary one. Raises CudaError if the driver fails."""
+        """Use a context, or retain the primary one. Raises CudaError if the driver fails."""
         self.info = info
         self.capability = _capability(info.index)
         self.cache_bytes = _attribute(info.index, "L2_CACHE_SIZE")
-        """The size of the L2 cache."""
+        """The size of the L2 cache in bytes."""
         self.holders = Living[object]()
-        """What has memory here, or code."""
+        """The objects that have memory or code on the device."""
         self.context = _primary_context(info.index) if context is None else context
         self._own = Handles()
         self._arrivals = 0
         self._arriving = threading.Lock()
 
     def within(self, work: Callable[[], _Result]) -> _Result:
-        """Call `work` with the context current on this thread, and restore what was.
+        """Call `work` with the context current on this thread, and restore the previous context.
 
-        Raises DeviceLostError when a call of the driver fails, or has failed before, for good.
+        Raises DeviceLostError if a driver call fails, or has failed before, with a permanent error.
         """
         if self.lost:
             raise self.loss()
         cu = driver()
         pushed: list[Any] = []
-        # C code only, so that no signal handler runs between a push and its record, nor before
+        # C code only, so that no signal handler runs between a push and its record, or before
         # the pop.
         push, pop = starmap(cu.cuCtxPushCurrent, [(self.context,)]), cu.cuCtxPopCurrent
         try:
@@ -262,13 +262,13 @@ class CUDADevice(Device):
                 pop()
 
     def note(self, error: CudaError) -> None:
-        """Raise DeviceLostError instead of an error after which nothing works any more."""
+        """Raise DeviceLostError instead of `error` if the error is permanent."""
         if error.code in FATAL:
             self.lost = True
             raise self.loss(str(error)) from error
 
     def arrivals(self) -> int:
-        """Return the stream that waits for what other libraries do to the memory they lend."""
+        """Return the stream that waits for other libraries' work on memory that they have lent."""
         with self._arriving:
             if not self._arrivals:
                 cu = driver()
@@ -279,9 +279,9 @@ class CUDADevice(Device):
     def release(
         self, holder: object, owned: Handles, wait: Callable[[], object] | None = None
     ) -> None:
-        """Release the handles of a holder, after `wait`; of a lost device nothing.
+        """Release the handles of `holder` after `wait`; if the device is lost, release nothing.
 
-        Raises CudaError of the first that cannot be released, after all the others.
+        Raises the first CudaError, after it has tried to release all handles.
         """
         try:
             if owned and not self.lost:
@@ -293,18 +293,18 @@ class CUDADevice(Device):
         self.holders.discard(holder)
 
     def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
-        """Compile and load. See Device.compile."""
+        """Compile and load a program. See Device.compile."""
         with self.compilation(cache_dir) as compilation:
             return compilation.finish(program)
 
     def compilation(
         self, cache_dir: Folder | None = None, fast_compile: bool = False
     ) -> Compilation:
-        """Compile what is added on all cores. See Device.compilation."""
+        """Compile added kernels on all cores. See Device.compilation."""
         return _CUDACompilation(self, cache_dir, fast_compile)
 
     def can_compile_fast(self) -> bool:
-        """Return whether NVRTC can, and processes are there for later."""
+        """Return whether NVRTC has a fast mode, and processes can optimize in the background."""
         return can_compile_fast()
 
     def recompile(self, program: Program, cache_dir: Folder | None = None) -> Mapping[str, bytes]:
@@ -322,7 +322,7 @@ class CUDADevice(Device):
             raise self.rejects(error.logs) from error
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
-        """Load modules. See Device.load."""
+        """Load the modules in `binaries`. See Device.load."""
         try:
             return CUDAExecutable(self, program, [*binaries.values()])
         except CudaError as error:

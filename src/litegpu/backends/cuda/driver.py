@@ -15,25 +15,25 @@ from litegpu.host.native_handles import Handle, Owner
 from litegpu.host.optional_packages import load
 
 KernelNode = tuple[Any, Any, Any]
-"""Configuration, function and argument block of a launch."""
+"""The arguments of a launch: configuration, function and argument block."""
 TITLE = "CUDA"
 FATAL = frozenset(
     (4, 46, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999)
 )
-"""Codes after which nothing works in a context any more, or there is none."""
+"""Error codes after which nothing works in a context any more, or the context is gone."""
 NOT_LOADED = frozenset((200, 209, 500))
-"""Codes that say that a module is none for this device, or lacks what is looked for."""
+"""Error codes for a module that does not fit the device, or lacks a requested function."""
 UNLAUNCHABLE = frozenset((1, 98, 701, 720, 801))
-"""Codes that say that a device cannot launch a kernel so."""
+"""Error codes for launches that the device does not support."""
 NOT_READY = 600
-"""The code that says that a stream still has work to do."""
+"""The code of a stream that still has work to do."""
 _OLDEST_DRIVER = 12000
-"""The version of CUDA whose functions are looked up."""
+"""The version of CUDA whose functions are used."""
 
 
 @cache
 def driver() -> Any:
-    """Return the driver bindings. Raises when the package or the driver is not there."""
+    """Return the driver bindings. Raises if the package or the driver is missing."""
     missing = partial(missing_bindings, "cuda-bindings", "The CUDA backend")
     bindings = load("cuda-bindings", "cuda.bindings", missing, "driver")
     try:
@@ -55,7 +55,7 @@ def call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
 
 
 def checked(function: Callable[..., Any], result: Sequence[Any]) -> tuple[Any, ...]:
-    """Return what a driver or NVRTC function gave, without the status. Raises CudaError."""
+    """Return the results of a driver or NVRTC function, without the status. Raises CudaError."""
     status, *results = result
     if status.value:
         raise failure(function, status)
@@ -65,12 +65,13 @@ def checked(function: Callable[..., Any], result: Sequence[Any]) -> tuple[Any, .
 def ready(
     name: str, *arguments: Any, version: int = _OLDEST_DRIVER, brief: bool = False
 ) -> partial[int]:
-    """Return a call of a driver function that takes addresses alone, for the hot path.
+    """Return a prepared call of a driver function whose arguments are addresses, for the hot path.
 
-    It costs a fifth of `call`, is C code alone, and returns the status as a number. `version` is
-    that of CUDA whose arguments are meant: some functions of one name have had several. One that is
-    `brief` keeps Python's lock: to give it up and get it back takes longer than the function where
-    threads want it, and 8 threads of runs go 1.3 times as fast on an H200's host.
+    It takes a fifth of the time of `call`, runs C code only, and returns the status as a number.
+    `version` is the version of CUDA whose arguments are used: some functions have had several. A
+    call that is `brief` does not release Python's lock: if other threads want it, releasing and
+    reacquiring takes longer than the function. So 8 threads run 1.3 times as fast on an H200's
+    host.
     """
     cu = driver()
     address = int(call(cu.cuGetProcAddress, name.encode(), version, 0)[0])
@@ -84,17 +85,17 @@ class Handles(Owner):
     """Handles of the driver that are released together."""
 
     def __init__(self) -> None:
-        """Create it without handles."""
+        """Start without handles."""
         super().__init__(checked)
 
     def make(self, create: Callable[..., Any], release: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the handle that `create` makes of `arguments`. Raises CudaError."""
+        """Return the handle that `create` returns for `arguments`. Raises CudaError."""
         handle = self.hold(release, _handle)
         handle.creation(create, *arguments)()
         return _created(create, handle)
 
     def capture(self, stream: Any, launches: Iterable[KernelNode]) -> Any:
-        """Return an executable graph of launches, one after the other. Raises CudaError."""
+        """Return an executable graph of launches that run one after the other. Raises CudaError."""
         cu = driver()
         template = self.hold(cu.cuGraphDestroy, _handle)
         try:
@@ -122,7 +123,7 @@ def _record(stream: Any, launches: Iterable[KernelNode], template: Handle) -> No
 
 
 def _add(number: int, launch: KernelNode) -> None:
-    """Add a launch to what is captured. Raises CudaError that has its number."""
+    """Add a launch to the captured graph. Raises CudaError with the launch's number."""
     try:
         call(driver().cuLaunchKernelEx, *launch, 0)
     except CudaError as error:
@@ -131,7 +132,7 @@ def _add(number: int, launch: KernelNode) -> None:
 
 
 _handle = itemgetter(1)
-"""The handle in what a function of the bindings returns, after the status."""
+"""Returns the handle in the result of a function, which follows the status."""
 
 
 def _created(create: Callable[..., Any], handle: Handle) -> Any:

@@ -1,4 +1,4 @@
-"""A program on an NVIDIA GPU: its modules, their functions and its constants."""
+"""A compiled program on an NVIDIA GPU: its modules, their functions and its constants."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Modules that are loaded, and what is in them."""
+    """Loaded modules, and their functions."""
 
     cubins: tuple[bytes, ...]
     functions: Mapping[str, Any]
-    """By the names of the kernels, transfers among them."""
+    """The functions by kernel name, including the transfer kernels."""
     shared: tuple[int, ...]
-    """Bytes of shared memory of each of the program's launches."""
+    """The shared memory of each of the program's launches, in bytes."""
 
 
 def numbered(cubins: Iterable[bytes]) -> dict[str, bytes]:
-    """Return modules as Executable.binaries has them."""
+    """Return modules in the format of Executable.binaries."""
     return {str(number): cubin for number, cubin in enumerate(cubins)}
 
 
 def refused(device: str, error: CudaError) -> CompilationError:
-    """Return the error for modules that a device does not load."""
+    """Return the error for modules that a device cannot load."""
     return CompilationError(f"CUDA device '{device}' rejects cached kernels: {error}")
 
 
 def transfers(program: Program) -> tuple[KernelText, ...]:
-    """Return the kernels that move a program's inputs and outputs."""
+    """Return the kernels that copy a program's inputs and outputs."""
     kernels = [transfer_kernel(part.size) for part in (*program.inputs, *program.outputs)]
     return tuple({kernel.name: kernel for kernel in kernels}.values())
 
 
 class CUDAExecutable(Executable):
-    """Loaded modules and constants in the GPU's memory."""
+    """Loaded modules, and constants in GPU memory."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class CUDAExecutable(Executable):
         cubins: Sequence[bytes],
         fast_compile: bool = False,
     ) -> None:
-        """Load and upload; `fast_compile` see Executable.
+        """Load modules and upload constants; for `fast_compile` see Executable.
 
         Raises KernelError, DeviceMemoryError, CudaError or DeviceLostError.
         """
         super().__init__(program)
         self.device, self.fast_compiled = device, fast_compile
         self.constants = 0
-        """Where the constants begin in the GPU's memory; 0 where there are none."""
+        """The address of the constants in GPU memory; 0 if there are none."""
         self._owned = Handles()
         keep_in_children(self)
         device.holders.add(self)
@@ -109,8 +109,8 @@ class CUDAExecutable(Executable):
             making = (cu.cuMemAlloc, cu.cuMemFree, nbytes)
             self.constants = provide(self.device, self._owned, nbytes, "", *making)
             call(cu.cuMemcpyHtoD, self.constants, constants.ctypes.data, nbytes)
-            # From memory that is not pinned, the last bytes may still be on their way; streams of
-            # contexts do not wait for them.
+            # The source is not pinned, so its last bytes may still be in flight, and the streams
+            # of contexts do not wait for them.
             call(cu.cuStreamSynchronize, 0)
 
     def binaries(self) -> Mapping[str, bytes]:
@@ -118,7 +118,7 @@ class CUDAExecutable(Executable):
         return numbered(self.code.cubins)
 
     def _exchange(self, binaries: Mapping[str, bytes]) -> None:
-        """Load modules without unloading the old ones, which existing graphs still use."""
+        """Load new modules without unloading the old ones, which existing graphs still use."""
         try:
             self.code = self.device.within(
                 partial(_unseen, partial(self._load, [*binaries.values()]))
@@ -143,7 +143,7 @@ class CUDAExecutable(Executable):
 
 
 def _unseen(work: Callable[[], Code]) -> Code:
-    """Load while other threads, of other libraries too, may be capturing graphs."""
+    """Call `work`, which loads modules, while other threads may be capturing graphs."""
     cu = driver()
     relaxed = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     (before,) = call(cu.cuThreadExchangeStreamCaptureMode, relaxed)
@@ -154,7 +154,7 @@ def _unseen(work: Callable[[], Code]) -> Code:
 
 
 def find_functions(modules: Iterable[Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the kernels of modules by name. Raises CudaError when one of `names` is missing."""
+    """Return the functions of modules by kernel name. Raises CudaError if one is missing."""
     cu = driver()
     functions: dict[str, Any] = {}
     for module in modules:

@@ -1,4 +1,4 @@
-"""External buffers that a CUDA graph binds directly, without a copy."""
+"""Selects the external buffers that a CUDA graph uses directly, without a copy."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from litegpu.backends.cuda.buffers import UNIT, CUDABuffer, CUDAPinnedBuffer
 from litegpu.backends.program import BufferRange, Program
 
 _LARGE = 4 << 20
-"""Bytes of host memory from which the GPU's copy engine is used.
+"""Minimum size in bytes of host memory that is copied by the GPU's copy engine.
 
-38.5 MB took a kernel 0.79 ms on an H200, and the engine 0.74; it has an overhead of 5 to 10 µs.
+A kernel copied 38.5 MB in 0.79 ms on an H200, the copy engine in 0.74 ms; but the engine has an
+overhead of 5 to 10 µs.
 """
 Span = tuple[int, int]
-"""The address of a context's own pinned buffer, and bytes."""
+"""The address of one of the context's own pinned buffers, and its size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Memory that the kernels of a graph use as an input or an output."""
+    """Memory that a graph's kernels use as an input or an output."""
 
     address: int
     on_host: bool
 
 
 IoBindings = tuple[tuple[Place | None, ...], tuple[Place | None, ...]]
-"""The memory of each input and output in a graph; None: it is copied outside of the graph."""
+"""The memory of each input and output of a graph; None if it is copied outside of the graph."""
 
 
 def is_external(buffer: Buffer, span: Span) -> bool:
-    """Return whether a buffer is memory that the GPU accesses, and not a staging buffer."""
+    """Return whether a buffer is memory that the GPU can access, but not a staging buffer."""
     if isinstance(buffer, HostBuffer):
         return buffer.kind is MemoryKind.PINNED and buffer.address != span[0]
     return True
@@ -45,7 +46,7 @@ def staged(spans: Sequence[Span]) -> tuple[Place, ...]:
 def copied_bindings(
     bindings: Bindings, inputs: Sequence[Span], outputs: Sequence[Span]
 ) -> IoBindings:
-    """Return the bindings of a graph in which external memory is copied outside."""
+    """Return the bindings of a graph for which external memory is copied outside of it."""
 
     def side(buffers: Sequence[Buffer], spans: Sequence[Span]) -> tuple[Place | None, ...]:
         pairs = zip(buffers, spans, staged(spans), strict=True)
@@ -55,11 +56,11 @@ def copied_bindings(
 
 
 def direct_bindings(bindings: Bindings, program: Program, copied: IoBindings) -> IoBindings:
-    """Return the bindings with external memory instead of copies, if kernels can use it.
+    """Return bindings with external memory in place of copies, where kernels can use it.
 
-    Kernels access whole units, so the memory must consist of these, and not be large host memory.
-    An output in GPU memory that one launch writes may have any size. Inputs that overlap an output
-    are copied before, unless that output updates them where they are.
+    Kernels access whole units, so the memory must consist of whole units; large host memory is
+    copied. An output in GPU memory that a single launch writes may have any size. Inputs that
+    overlap an output are copied first, unless the output updates them in place.
     """
     spans = [_bytes_of(buffer) for buffer in bindings.outputs]
     updated = {update.input: spans[number][0] for number, update in program.updates.items()}
@@ -96,7 +97,7 @@ def _place(buffer: Buffer) -> Place | None:
 
 
 def _bytes_of(buffer: Buffer) -> tuple[int, int]:
-    """Return the addresses of the first byte and behind the last."""
+    """Return the address of the first byte, and the address after the last."""
     if isinstance(buffer, HostBuffer):
         start = buffer.address
     else:

@@ -1,9 +1,9 @@
 """Limits the occupancy of overlapping launches, so that blocks are distributed evenly.
 
-Blocks of the next kernel start on the multiprocessors that become free first. A grid with fewer
-blocks than fit the GPU accumulates there: 125 blocks, of which four fit a multiprocessor, may run
-on 32 of 132. So a launch requests enough shared memory that no multiprocessor runs more than its
-share. docs/decisions/0037-blocks-spread-evenly.md has the figures.
+Blocks of the next kernel start on the multiprocessors that become free first. If a grid has fewer
+blocks than the GPU can run at once, they accumulate there: of 125 blocks, four may run on each of
+32 multiprocessors out of 132. So a launch requests enough shared memory that no multiprocessor runs
+more than its share. The figures are in docs/decisions/0037-blocks-spread-evenly.md.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from litegpu.backends.cuda.device import CUDADevice
 
 _WARP, _MOST_THREADS = 32, 1024
-"""Threads of a warp, and of a block at most."""
+"""Threads per warp, and the maximum number of threads per block."""
 _REGISTERS_AT_ONCE = 8
-"""Registers of a thread that are allocated together."""
+"""Granularity in which registers of a thread are allocated."""
 _UNIT = 16
-"""Bytes that shared memory is counted in."""
+"""Granularity of shared memory in bytes."""
 
 
 def even_bytes(model: DeviceModel, share: int, declared: int) -> int:
-    """Return the shared memory with which at most `share` blocks fit; 0 for no request.
+    """Return the shared memory with which at most `share` blocks fit; 0 if none is needed.
 
-    `declared` is the shared memory of each block without it.
+    `declared` is the shared memory that each block declares anyway.
     """
     whole = model.shared_bytes // (share + 1) + _UNIT  # one block more than this does not fit
     return max(whole // _UNIT * _UNIT - model.reserved_bytes - declared, 0)
 
 
 def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDADevice) -> int:
-    """Return the shared memory that a launch requests, and permit it for its function.
+    """Return the shared memory that a launch requests, and set its function's limit to that.
 
     Raises KernelError if the device cannot launch it, CudaError for other failures.
     """
@@ -48,13 +48,13 @@ def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDA
     which = cu.CUfunction_attribute
     (declared,) = call(cu.cuFuncGetAttribute, which.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
     (registers,) = call(cu.cuFuncGetAttribute, which.CU_FUNC_ATTRIBUTE_NUM_REGS, function)
-    # All launches of a function have one limit.
+    # All launches of a function share one limit.
     room = min(model.shared_bytes_per_block, device.info.local_memory_bytes) - declared
-    # The driver reports MAX_THREADS_PER_BLOCK only for loaded functions, and loads them lazily.
+    # The driver reports MAX_THREADS_PER_BLOCK only for loaded functions, and would load them now.
     of_warp = round_up(max(registers, 1), _REGISTERS_AT_ONCE) * _WARP
     most = min(model.registers // of_warp * _WARP, _MOST_THREADS)
     threads = math.prod(launch.local_size)
-    # Arrays that are declared fit where the module was loaded.
+    # Declared arrays fit on the device, or loading the module would have failed.
     shared = (SHARED_BYTES, needed and needed + declared, room + declared)
     if reason := exceeded(shared, (f"threads of {registers} registers", threads, most)):
         raise device.rejects({kernel.name: reason})
@@ -76,7 +76,7 @@ def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDA
 
 
 def _clusters(launch: Launch, function: Any, size: int, nbytes: int) -> int:
-    """Return how many clusters fit the GPU: each runs within one group of multiprocessors."""
+    """Return how many clusters fit the GPU; each runs within one group of multiprocessors."""
     cu = driver()
     config = launch_config(launch.global_size, launch.local_size, nbytes)
     cluster = cu.CUlaunchAttribute()
@@ -88,7 +88,7 @@ def _clusters(launch: Launch, function: Any, size: int, nbytes: int) -> int:
 
 
 def launch_config(items: Sequence[int], local: Sequence[int], nbytes: int) -> Any:
-    """Return a driver's description of a launch with `nbytes` of shared memory."""
+    """Return the driver's configuration of a launch with `nbytes` of shared memory."""
     config = driver().CUlaunchConfig()
     sizes = [g // b for g, b in zip(items, local, strict=True)]
     # The prelude says which axis of the grid is which.

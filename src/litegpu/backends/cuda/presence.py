@@ -1,4 +1,4 @@
-"""Whether NVIDIA's driver is here, seen without NVIDIA's packages, and which of them fit it."""
+"""Finds NVIDIA's driver without NVIDIA's packages, and the packages that fit the driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIRST_RELEASE_OF_13 = 580
 
 
 def missing_bindings(package: str, purpose: str) -> MissingDependencyError:
-    """Return the error for a package of NVIDIA's, with the extra that fits the driver here."""
+    """Return the error for a missing package of NVIDIA's, with the extra that fits the driver."""
     version = supported_version()
     if version is None:
         return missing_dependency(
@@ -34,7 +34,7 @@ def missing_bindings(package: str, purpose: str) -> MissingDependencyError:
 
 
 def supported_version() -> int | None:
-    """Return the newest CUDA that the driver here supports (12040 is 12.4), None without one."""
+    """Return the newest CUDA that the driver supports (12040 is 12.4); None without a driver."""
     for name in _LIBRARIES:
         try:
             library = ctypes.CDLL(name)
@@ -47,7 +47,7 @@ def supported_version() -> int | None:
 
 
 def _version_of_module() -> int | None:
-    """Return the version of the kernel module, for containers without its library."""
+    """Return the version of the kernel module, for containers that lack the driver library."""
     try:
         text = _KERNEL_MODULE.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Device times of a CUDA context: graphs between events, long enough for the events' clock."""
+"""Measures device times of a CUDA context, by events around graphs that are long enough."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from litegpu.backends.cuda.context import CUDAContext
 
 BATCH_SECONDS = 200e-6
-"""How long a batch of launches should take: events cost microseconds."""
+"""The minimum duration of a batch of launches: events themselves take microseconds."""
 _MOST = 200
-"""Launches of a batch at most."""
+"""Maximum launches per batch."""
 
 
 class CUDAProfiler(Profiler):
-    """Times graphs on the stream of a context; what it makes there belongs to the context."""
+    """Times graphs on the stream of a context; the context owns what the profiler creates."""
 
     def __init__(self, context: CUDAContext) -> None:
-        """Make nothing yet."""
+        """Create nothing yet."""
         super().__init__(context)
         self._cu = driver()
         self._context = context
@@ -34,9 +34,9 @@ class CUDAProfiler(Profiler):
         self._inputs: Any = None
 
     def durations(self) -> list[float]:
-        """Time each launch in a separate batch, with a warm cache and without overlap.
+        """Time each launch in a separate batch, with a warm cache and without overlap, in seconds.
 
-        Launches run in order, on the results of those before: some take longer for unusual values.
+        Launches run in order, on the results of earlier ones: some take longer for unusual values.
         """
         return self._context.synchronized(self._durations)
 
@@ -52,13 +52,13 @@ class CUDAProfiler(Profiler):
     def chain_seconds(self) -> float:
         """Return the device seconds of all launches in one graph, overlapping as in a run.
 
-        What kernels write straight to the host is part of it.
+        This includes the time in which kernels write outputs directly to host memory.
         """
         context, before = self._context, self._bring_inputs
         return context.synchronized(lambda: self.of_nodes(context.host_graph().kernels, before))
 
     def _bring_inputs(self) -> None:
-        """Copy the staged inputs again: other values have overwritten them since."""
+        """Copy the staged inputs again, because kernels have overwritten their memory."""
         nodes = self._context.host_graph().copies_in
         if nodes:
             self._inputs = self._inputs or self._captured(nodes)
@@ -67,9 +67,10 @@ class CUDAProfiler(Profiler):
     def of_nodes(
         self, nodes: Sequence[KernelNode], before: Callable[[], object] = lambda: None
     ) -> float:
-        """Return the seconds of launches as one graph, captured at the first call.
+        """Return the seconds of some launches as one graph, which the first call captures.
 
-        Events without launches between them are microseconds apart, too. For `before` see _seconds.
+        Even events without launches between them are microseconds apart. For `before` see
+        `_seconds`.
         """
         if not nodes:
             return 0.0
@@ -86,7 +87,7 @@ class CUDAProfiler(Profiler):
         return seconds
 
     def phases(self, bindings: Bindings) -> dict[str, float]:
-        """Run with the clock read between the steps."""
+        """Run once with the clock read between the steps."""
         submission, context = self._context.bind(bindings), self._context
         steps: dict[str, Callable[[], object]] = {
             "copy in": submission.stage,
@@ -112,12 +113,12 @@ class CUDAProfiler(Profiler):
     def _seconds(
         self, launch: Callable[[], object], before: Callable[[], object] = lambda: None
     ) -> float:
-        """Launch something twice and return the seconds of the second time.
+        """Call `launch` twice and return the device seconds of the second time.
 
-        Each time, what `before` launches runs first, and is not counted.
+        Each time, `before` is called first; its work is not included.
 
-        While the first run keeps the device busy, the events and the second run are enqueued: the
-        time that this takes is not between the events.
+        The first run keeps the device busy while the events and the second run are enqueued, so the
+        time for enqueueing is not measured.
         """
         cu, stream, make = self._cu, self._context.stream, self._context.owned.make
         if not self._events:
@@ -134,7 +135,7 @@ class CUDAProfiler(Profiler):
         return float(milliseconds) * 1e-3
 
     def _batch(self, launch: KernelNode) -> tuple[Any, int]:
-        """Return a graph with as many launches as fill BATCH_SECONDS, and how many these are."""
+        """Return a graph with as many copies of a launch as fill BATCH_SECONDS; and the number."""
         one = self._of_graph(self._captured([launch]))
         count = min(max(round(BATCH_SECONDS / max(one, 1e-9)), 1), _MOST)
         return self._captured([launch] * count), count

@@ -1,4 +1,4 @@
-"""A run on an NVIDIA GPU: staging, a captured graph between copies, and the wait for its end."""
+"""A run on an NVIDIA GPU: staging, copies, a captured graph, and the wait for its end."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from litegpu.backends.cuda.context import CUDAContext
 
 _Move = tuple[ctypes.c_void_p, int, int]
-"""A pointer to data of the host, the address of its pinned buffer, and bytes."""
+"""A copy by the host: a pointer to host data, the address of a pinned buffer, and the bytes."""
 _Call = partial[int]
 
 
 class CUDASubmission(Submission):
-    """A graph on a context's stream, with its calls ready.
+    """A run of a graph on a context's stream, with all calls prepared.
 
     Host data is copied through the context's pinned buffers. GPU memory and external pinned memory
-    are copied directly from and to the context's memory; if runs are repeated, a separate graph of
-    the submission uses them without a copy.
+    are copied directly to or from the context's memory. If a run is repeated, the submission
+    captures its own graph, which uses that memory without a copy.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class CUDASubmission(Submission):
         stream: int | None = None,
         repeated: bool = False,
     ) -> None:
-        """Prepare the calls for buffers that fit; what is on `stream` at a run comes before it.
+        """Prepare the calls for buffers that fit; each run waits for the work on `stream`.
 
-        Raises CudaError when the driver lacks one.
+        Raises CudaError if the driver lacks a function.
         """
         super().__init__(context)
         self._on, self._owned = context, Handles()
@@ -73,7 +73,7 @@ class CUDASubmission(Submission):
             *self._copies(bindings.inputs, program.inputs, io[0], into=True),
         ]
         after = [*self._copies(bindings.outputs, program.outputs, io[1], into=False)]
-        self._bindings = bindings  # keeps the memory
+        self._bindings = bindings  # keeps the memory alive
         self._popped = ctypes.c_void_p()
         self._push = ready("cuCtxPushCurrent", int(context.device.context), brief=True)
         self._pop = ready("cuCtxPopCurrent", ctypes.byref(self._popped), brief=True)
@@ -84,7 +84,7 @@ class CUDASubmission(Submission):
         self._work: tuple[_Call, ...] = calls
 
     def _waits(self, bindings: Bindings, stream: int | None) -> Iterable[tuple[str, _Call]]:
-        """Yield the waits for the work of other libraries."""
+        """Yield the calls that wait for work of other libraries."""
         buffers = (*bindings.inputs, *bindings.outputs)
         events = {b.arrival for b in buffers if isinstance(b, CUDABorrowedBuffer)} - {None}
         if stream is not None:
@@ -101,7 +101,7 @@ class CUDASubmission(Submission):
         places: Sequence[Place | None],
         into: bool,
     ) -> Iterable[tuple[str, _Call]]:
-        """Yield the copies that the graph leaves out."""
+        """Yield the copies that are not part of the graph."""
         for buffer, part, place in zip(buffers, parts, places, strict=True):
             if place is None:
                 if isinstance(buffer, DeviceBuffer):
@@ -122,13 +122,13 @@ class CUDASubmission(Submission):
         return partial(_run, self, self._on, calls, self._used, self._moves_in, self._moves_out)
 
     def stage(self) -> None:
-        """Copy the host's inputs to the pinned buffers."""
+        """Copy host inputs to the pinned buffers."""
         for pointer, own, size in self._moves_in:
             if pointer.value != own:
                 ctypes.memmove(own, pointer, size)
 
     def deliver(self) -> None:
-        """Copy the pinned buffers to the host outputs."""
+        """Copy the pinned buffers to host outputs."""
         for pointer, own, size in self._moves_out:
             if pointer.value != own:
                 ctypes.memmove(pointer, own, size)
@@ -140,7 +140,7 @@ class CUDASubmission(Submission):
             self.fail(("cuCtxPushCurrent", *self._names), statuses)
 
     def start(self) -> None:
-        """Stage, and enqueue everything."""
+        """Stage inputs, and enqueue everything."""
         self._on.check_alive()
         for buffer in self._used:
             buffer.check_open()
@@ -157,7 +157,7 @@ class CUDASubmission(Submission):
         return True
 
     def finish(self) -> None:
-        """Wait, and copy out. Raises InvokeTimeoutError, and the device is lost then."""
+        """Wait, and copy outputs. Raises InvokeTimeoutError; then the device is lost."""
         context = self._on
         if context.device.lost:
             raise context.device.loss()
@@ -195,7 +195,7 @@ class CUDASubmission(Submission):
     def fail(self, names: Sequence[str], statuses: Sequence[int]) -> None:
         """Raise the error of the first call that failed; the last one is cuCtxPopCurrent."""
         cu = driver()
-        if statuses[0] and self._popped.value:  # what was popped is not what was not pushed
+        if statuses[0] and self._popped.value:  # the push failed, so another context was popped
             ready("cuCtxPushCurrent", self._popped.value)()
         results = zip((*names, "cuCtxPopCurrent"), statuses, strict=True)
         name, status = next((name, status) for name, status in results if status)
@@ -205,12 +205,12 @@ class CUDASubmission(Submission):
 
     @finalizer
     def __del__(self) -> None:
-        """Release its own graph; a run in flight references its submission."""
+        """Release the submission's own graph; a run in flight references its submission."""
         if self._used and not is_inherited(TITLE):
             self._on.device.release(self, self._owned)
 
     def fail_waiting(self, statuses: Sequence[int]) -> None:
-        """Raise the error of a run that has waited."""
+        """Raise the error of a run after its wait."""
         self.fail(("cuCtxPushCurrent", *self._names, "cuStreamSynchronize"), statuses)
 
 
@@ -222,7 +222,7 @@ def _run(
     moves_in: Sequence[_Move],
     moves_out: Sequence[_Move],
 ) -> None:
-    """Stage, launch, wait and copy out; from launching to waiting no Python runs."""
+    """Stage, launch, wait and copy outputs; no Python code runs between launch and wait."""
     if not context.ready or context.device.lost:
         context.check_alive()
     for buffer in used:

@@ -1,4 +1,4 @@
-"""Memory of an OpenCL context, and of the host where its driver wants it."""
+"""Buffers of an OpenCL context, and host memory that its driver allocates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _OpenCLMemory(DeviceBuffer):
-    """A buffer of OpenCL's; its `handle` is pyopencl's object for a cl_mem."""
+    """An OpenCL buffer; `handle` is pyopencl's object for the cl_mem."""
 
     device: OpenCLDevice
 
@@ -51,10 +51,10 @@ class _OpenCLMemory(DeviceBuffer):
 
 
 class OpenCLBuffer(_OpenCLMemory):
-    """A buffer that was allocated for it."""
+    """A buffer with its own allocation."""
 
     def __init__(self, device: OpenCLDevice, nbytes: int) -> None:
-        """Allocate. Raises DeviceMemoryError."""
+        """Allocate memory. Raises DeviceMemoryError."""
         handle = _allocated(device, device.cl.mem_flags.READ_WRITE, nbytes)
         super().__init__(device, handle, 0, nbytes)
         keep_in_children(self)
@@ -69,13 +69,13 @@ class OpenCLBuffer(_OpenCLMemory):
 class OpenCLBorrowedBuffer(BorrowedBuffer, _OpenCLMemory):
     """A buffer of pyopencl in the device's context.
 
-    It has a separate reference to the memory: pyopencl's objects can be released explicitly.
+    It references the memory itself, because pyopencl's objects can be released explicitly.
     """
 
     def __init__(
         self, device: OpenCLDevice, memory: Any, offset: int, nbytes: int, owner: object
     ) -> None:
-        """Take pyopencl's object for memory that is ready to be used, and what it is a part of."""
+        """Wrap pyopencl's object for memory that is ready to be used; `owner` contains it."""
         handle = device.cl.Buffer.from_int_ptr(memory.int_ptr, retain=True)
         super().__init__(device, handle, offset, nbytes, owner)
         keep_in_children(self)
@@ -87,7 +87,7 @@ class OpenCLBorrowedBuffer(BorrowedBuffer, _OpenCLMemory):
 
 
 class OpenCLPinnedBuffer(HostBuffer):
-    """Host memory that the driver has allocated, permanently mapped."""
+    """Host memory that the driver has allocated; it is permanently mapped."""
 
     def __init__(self, device: OpenCLDevice, nbytes: int) -> None:
         """Allocate and map. Raises DeviceMemoryError."""
@@ -116,7 +116,7 @@ class OpenCLPinnedBuffer(HostBuffer):
 
     @finalizer
     def __del__(self) -> None:
-        """Release what was never closed."""
+        """Release the memory if it was not closed."""
         self.close()
 
 

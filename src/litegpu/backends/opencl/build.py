@@ -1,4 +1,4 @@
-"""Builds OpenCL programs of sources and of binaries."""
+"""Builds OpenCL programs from sources and from binaries."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from litegpu.codegen import KernelText
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Programs that together have all kernels, and what they were built with."""
+    """Programs that together contain all kernels, and the compiler options of the build."""
 
     options: str
     programs: tuple[Any, ...]
     by_kernel: Mapping[str, Any]
-    """The program of each kernel; nothing where one program has all."""
+    """The program that contains each kernel; empty if one program contains all."""
 
     def program_of(self, kernel: str) -> Any:
-        """Return the program that has a kernel, if any has."""
+        """Return the program that contains a kernel; None if there is none."""
         return self.by_kernel.get(kernel, self.programs[0])
 
 
 def build(cl: Any, context: Any, sources: Sequence[str], options: str) -> Built:
-    """Return programs of sources, built in parallel. Raises pyopencl's errors.
+    """Return programs built from sources, in parallel. Raises pyopencl's errors.
 
     pyopencl's own cache is not used: it unpickles files in its folder, waits up to a minute for the
-    lock of a killed process, and does not support PoCL and NVIDIA.
+    lock of a killed process, and does not work with PoCL and NVIDIA.
     """
     return _built(
         cl, options, [partial(_from_source, cl, context, each, options) for each in sources]
@@ -38,7 +38,7 @@ def build(cl: Any, context: Any, sources: Sequence[str], options: str) -> Built:
 
 
 def from_binaries(cl: Any, context: Any, binaries: Iterable[bytes], options: str) -> Built:
-    """Return programs of what `binary_of` gave of each. Raises pyopencl's errors."""
+    """Return programs built from the results of `binary_of`. Raises pyopencl's errors."""
     return _built(
         cl, options, [partial(_from_binary, cl, context, each, options) for each in binaries]
     )
@@ -57,7 +57,7 @@ def _built(cl: Any, options: str, builds: Sequence[Callable[[], Any]]) -> Built:
 
 
 def parts_of(kernels: Sequence[KernelText], most: int) -> list[list[KernelText]]:
-    """Divide kernels into a number of parts with texts of about the same length.
+    """Divide kernels into at most `most` parts with about the same length of source text.
 
     >>> first, second, third = (KernelText(n, (), (1, 1, 1), (), n * 9) for n in ("a", "bb", "c"))
     >>> [[each.name for each in part] for part in parts_of([first, second, third], 2)]
@@ -73,7 +73,7 @@ def parts_of(kernels: Sequence[KernelText], most: int) -> list[list[KernelText]]
 
 
 def binary_of(cl: Any, built: Any) -> bytes:
-    """Return the binary of a built program for its one device, or nothing.
+    """Return the binary of a built program for its one device; empty if there is none.
 
     PoCL compiles a kernel at its first run, and stores the binary at the first request: a request
     before the first run returns a binary without the optimized code, also later.
@@ -92,7 +92,7 @@ def _from_binary(cl: Any, context: Any, binary: bytes, options: str) -> Any:
 
 
 def origin_of(device: Any) -> tuple[str, ...]:
-    """Return what determines, in addition to the program, whether a binary is valid."""
+    """Return the facts that determine, besides the program, whether a binary is valid."""
     platform = device.platform
     return (
         *(platform.name, platform.vendor, platform.version),

@@ -1,4 +1,4 @@
-"""Submits a partition's kernels: one command buffer where OpenCL has it, a lean loop elsewhere."""
+"""Submits a partition's kernels: as one command buffer if the driver has them, else in a loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class EnqueueLoop:
     """One clEnqueueNDRangeKernel per launch, each with its arguments bound once."""
 
     def __init__(self, queue: Any, kernels: Sequence[OpenCLKernel]) -> None:
-        """Bind the calls."""
+        """Prepare the calls."""
         enqueue = library().clEnqueueNDRangeKernel
         self.calls: Sequence[Call] = [
             bound(
@@ -31,10 +31,10 @@ class EnqueueLoop:
 
 
 class CommandBuffer:
-    """All launches recorded once through cl_khr_command_buffer and submitted with one call."""
+    """All launches, recorded with cl_khr_command_buffer and submitted with one call."""
 
     def __init__(self, handle: int, functions: _Functions) -> None:
-        """Bind the call that submits a finalized command buffer."""
+        """Prepare the call that submits a finalized command buffer."""
         enqueue = bound(functions.enqueue, 0, None, handle, 0, None, None)
         self.calls: Sequence[Call] = (enqueue,)
 
@@ -42,7 +42,7 @@ class CommandBuffer:
     def create(
         cls, owned: Handles, queue: Any, kernels: Sequence[OpenCLKernel]
     ) -> CommandBuffer | None:
-        """Record, or return None when the device has no (working) command buffers.
+        """Record the launches; return None if the device has no (working) command buffers.
 
         The handle belongs to `owned`.
         """
@@ -76,7 +76,7 @@ class CommandBuffer:
 
 @dataclass(frozen=True, slots=True)
 class _Functions:
-    """The entry points of cl_khr_command_buffer."""
+    """The functions of cl_khr_command_buffer."""
 
     create: Any
     launch: Any

@@ -1,4 +1,4 @@
-"""A context on an OpenCL device: its memory, its kernels and its commands on one queue."""
+"""An execution context on an OpenCL device: memory, kernels and the commands of one queue."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class OpenCLContext(ExecutionContext):
     executable: OpenCLExecutable
 
     def __init__(self, executable: OpenCLExecutable) -> None:
-        """Allocate and record.
+        """Allocate memory and record the commands.
 
-        Raises KernelError, and DeviceMemoryError when the device has too little.
+        Raises KernelError, and DeviceMemoryError if the device has too little memory.
         """
         super().__init__(executable)
         cl = self.cl = executable.device.cl
@@ -48,13 +48,13 @@ class OpenCLContext(ExecutionContext):
         self._commands: CommandBuffer | EnqueueLoop | None = None
         self._closed = False
         self.ready = True
-        """Whether a run may begin: nothing may be in flight, also of what was interrupted."""
+        """Whether a run may begin: nothing is in flight, not even from an interrupted run."""
         keep_in_children(self)
         try:
             executable.enter(self)
             self.queue = cl.CommandQueue(self.device.context)
             self.finish: Call = bound(library().clFinish, self.queue.int_ptr)
-            """Waits for all that is in flight."""
+            """Waits for everything in flight."""
             self._allocate()
             # No closure: an error's frames would reference its variables, even when cleared.
             for number in range(len(self.program.launches)):
@@ -73,8 +73,8 @@ class OpenCLContext(ExecutionContext):
         handle = self.owned.hold(methodcaller("release"))
         handle.creation(partial(cl.Buffer, self.device.context, cl.mem_flags.READ_WRITE, nbytes))()
         self.memory = handle.result
-        # Drivers allocate lazily: touching all of it brings an out-of-memory error here, and
-        # NaN everywhere makes a read of something never written visible.
+        # Drivers allocate lazily: writing all memory makes an out-of-memory error appear here, and
+        # NaN everywhere makes reads of uninitialized memory visible.
         cl.enqueue_fill_buffer(self.queue, self.memory, np.full(1, 0xFF, np.uint8), 0, nbytes)
         self.queue.finish()
 
@@ -90,9 +90,9 @@ class OpenCLContext(ExecutionContext):
         return OpenCLKernel(owned, program.int_ptr, launch.kernel, buffers, *sizes)
 
     def _check_launches(self) -> None:
-        """Raise KernelError where the device cannot launch some of the kernels."""
+        """Raise KernelError if the device cannot launch some of the kernels."""
         handle, most = self.device.handle, self.device.info.local_memory_bytes
-        # All launches of a kernel have work groups of one size.
+        # All launches of a kernel have the same work-group size.
         names = (launch.kernel for launch in self.program.launches)
         once = dict(zip(names, self.kernels, strict=True))
         found = {name: kernel.obstacle(handle, most) for name, kernel in once.items()}
@@ -111,7 +111,10 @@ class OpenCLContext(ExecutionContext):
         return commands or EnqueueLoop(self.queue, kernels)
 
     def launches_on(self, direct: DirectUpdates, owned: Handles) -> Sequence[Call]:
-        """Return the calls that run all kernels on other memory; `owned` owns what they use."""
+        """Return the calls that run all kernels with some arguments in other memory.
+
+        `owned` owns the handles that these calls use.
+        """
         changed = {launch for launch, _ in direct.uses}
         kernels = [
             self._kernel(number, direct, owned) if number in changed else kernel
@@ -125,13 +128,13 @@ class OpenCLContext(ExecutionContext):
         return self._commands.calls if self._commands else ()
 
     def bind(self, bindings: Bindings) -> OpenCLSubmission:
-        """Prepare calls that copy in, run the recorded commands and copy out."""
+        """Prepare the calls that copy inputs, run the recorded commands and copy outputs."""
         self.check_alive()
         bindings.check(self.program, self.device)
         return OpenCLSubmission(self, bindings)
 
     def bind_cached(self, bindings: Bindings, stream: int | None = None) -> OpenCLSubmission:
-        """Prepare the same calls; kernels update device memory where it is."""
+        """Prepare the same calls, but with kernels that update device memory in place."""
         if stream is not None:
             raise without_streams()
         self.check_alive()
@@ -140,7 +143,7 @@ class OpenCLContext(ExecutionContext):
         return OpenCLSubmission(self, bindings, direct)
 
     def check_alive(self) -> None:
-        """Raise ExecutionError if nothing can run; see that nothing else runs."""
+        """Raise ExecutionError if the context cannot run; wait if another run is in flight."""
         if self.in_flight is not None:
             self.synchronize()
         if self.device.lost:
@@ -151,12 +154,12 @@ class OpenCLContext(ExecutionContext):
             self.finish_all()
 
     def finish_all(self) -> None:
-        """Wait for what is in flight."""
+        """Wait for everything in flight."""
         self.finish()
         self.ready = True
 
     def give_up(self, *immune: object) -> None:
-        """Never release what the device may still use, nor `places`."""
+        """Never release the memory that the device may still use, nor `immune`."""
         self.device.lost = self._closed = True
         self.ready = False
         immortal((immune, self.queue, self.memory, self.owned, self.executable))
@@ -176,7 +179,7 @@ class OpenCLContext(ExecutionContext):
         return host
 
     def close(self) -> None:
-        """Release commands, kernels and memory now instead of at the next collection."""
+        """Release commands, kernels and memory now, not at the next garbage collection."""
         if is_inherited(TITLE):
             return
         self.synchronize()
@@ -191,5 +194,5 @@ class OpenCLContext(ExecutionContext):
 
     @finalizer
     def __del__(self) -> None:
-        """Release what was never closed: handles that no Python object owns."""
+        """Release what was not closed: handles that no Python object owns."""
         self.close()

@@ -1,4 +1,4 @@
-"""OpenCL through pyopencl; the calls of an invoke go to the OpenCL library directly."""
+"""OpenCL through pyopencl; the calls of an invoke use the OpenCL library directly."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from litegpu.host.private_files import Folder
 
 _GPU, _CPU = 1 << 2, 1 << 1
 _LOCAL = 1
-"""The local memory is memory of its own, CL_LOCAL."""
+"""CL_LOCAL: the device has dedicated local memory."""
 """Bits of CL_DEVICE_TYPE."""
 
 _TOO_LITTLE_MEMORY = (
@@ -47,10 +47,10 @@ _TOO_LITTLE_MEMORY = (
 )
 
 _NAME = re.compile(r"(-cl-std=CL[0-9.]+) #\d+")
-"""Names of binaries: compiler options of the dialect, and numbers."""
+"""Names of entries in `binaries`: compiler options of the dialect, and numbers."""
 _MOST_BUILDS = 8
 _ALIGNMENT = 128
-"""Bytes; loads of a work group then begin at a cache line."""
+"""Alignment in bytes, so that loads of a work group begin at a cache line."""
 _POCL = "to run on the CPU: apt-get install pocl-opencl-icd"
 
 
@@ -71,7 +71,7 @@ class OpenCLBackend(Backend):
         return [_describe(i, device) for i, device in enumerate(_raw_devices())]
 
     def open(self, index: int) -> Device:
-        """Return the device of that index; its context is shared by all delegates."""
+        """Return the device with this index; all delegates share its context."""
         return _opened.get(index)
 
     def adopt(self, source: Any) -> Adopted | None:
@@ -147,7 +147,7 @@ def _describe(index: int, device: Any) -> DeviceInfo:
 
 
 def _pci_address(device: Any) -> str:
-    """Return the address of one of NVIDIA's devices, whose slot is device and function in one."""
+    """Return the PCI address of an NVIDIA device, whose slot number encodes device and function."""
     facts = _pyopencl().device_info
     names = (facts.PCI_DOMAIN_ID_NV, facts.PCI_BUS_ID_NV, facts.PCI_SLOT_ID_NV)
     domain, bus, slot = (int(device.get_info(name)) for name in names)
@@ -175,19 +175,19 @@ class OpenCLDevice(Device):
             ) from error
 
     def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
-        """Build, and upload the constants. See Device.compile."""
+        """Build a program and upload its constants. See Device.compile."""
         if self.lost:
             raise self.loss()
         dots = any("DOT4_S8" in kernel.body for kernel in program.kernels)
         return self.compile_in(self._dot_dialect if dots else self.dialect, program)
 
     def compile_in(self, dialect: OpenCLDialect, program: Program) -> Executable:
-        """Build with the words of a dialect, and upload the constants."""
+        """Build a program with a certain dialect and upload its constants."""
         built = self._build(dialect, program.kernels)
         return OpenCLExecutable(self.cl, self, program, built)
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
-        """Build of a binary, and upload the constants. See Device.load."""
+        """Build a program from its binaries and upload its constants. See Device.load."""
         if self.lost:
             raise self.loss()
         if not program.kernels or not binaries:
@@ -205,7 +205,7 @@ class OpenCLDevice(Device):
 
     @property
     def builds_at_once(self) -> int:
-        """The number of programs for the kernels of one, for drivers that compile on one core.
+        """The number of programs to divide kernels into, for drivers that compile on one core.
 
         CPU drivers compile each kernel at its first run: one program suffices.
         """
@@ -219,7 +219,7 @@ class OpenCLDevice(Device):
 
     @cached_property
     def _dot_dialect(self) -> OpenCLDialect:
-        """The dialect of kernels that multiply bytes: only these pay for finding out how."""
+        """The dialect for kernels that multiply bytes, which needs a test of the device."""
         return OpenCLDialect(byte_dot(self))
 
     def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:
@@ -232,11 +232,11 @@ class OpenCLDevice(Device):
         return make(self, nbytes)
 
     def _build(self, dialect: OpenCLDialect, kernels: Sequence[KernelText]) -> Built | None:
-        """Return the built programs, None when there is nothing to build."""
+        """Return the built programs; None if there are no kernels."""
         if not kernels:
             return None
         sources = [dialect.source(part) for part in parts_of(kernels, self.builds_at_once)]
-        progress.at("compile")  # all in one call
+        progress.at("compile")  # a single call compiles all kernels
         try:
             return build(self.cl, self.context, sources, dialect.options)
         except self.cl.Error as error:
@@ -245,9 +245,9 @@ class OpenCLDevice(Device):
     def _rejected(
         self, dialect: OpenCLDialect, kernels: Sequence[KernelText], log: str
     ) -> Mapping[str, str]:
-        """Return the kernels that do not compile alone; all if no single one is the cause.
+        """Return the kernels that do not compile, found by bisection; all if only the group fails.
 
-        `log` is the compiler's log of all of them together. Found by bisection.
+        `log` is the compiler's log for all of them together.
         """
         if len(kernels) == 1:
             return {kernels[0].name: log}
@@ -266,7 +266,10 @@ class OpenCLDevice(Device):
     def typed(
         self, error: Exception, nbytes: int, what: str = "record the partition"
     ) -> LitegpuError:
-        """Return the error for one of pyopencl's while `nbytes` were requested, to do `what`."""
+        """Return the typed error for an error of pyopencl.
+
+        `nbytes` were requested; `what` is the action that failed.
+        """
         name, text = self.info.name, str(error)
         if any(code in text for code in _TOO_LITTLE_MEMORY):
             return DeviceMemoryError(
@@ -279,7 +282,7 @@ class OpenCLDevice(Device):
         )
 
     def failed(self, status: int) -> ExecutionError:
-        """Return the error for the status of a run, and take note if the device is lost."""
+        """Return the error for the status of a run; mark the device as lost if it is."""
         what = f"{status_name(status)} while running a partition"
         if status in LOST:
             self.lost = True

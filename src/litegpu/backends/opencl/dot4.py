@@ -1,4 +1,4 @@
-"""Finds out which dot products of bytes an OpenCL device has: those that it computes right."""
+"""Finds out which dot-product instructions for bytes an OpenCL device computes correctly."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger("litegpu")
 
 NVIDIA_FACTS = "cl_nv_device_attribute_query"
-"""The extension that reports the compute capability."""
+"""The extension that reports the device's compute capability."""
 _FIRST_DP4A = (6, 1)
-"""The first compute capability that has the instruction."""
+"""The first compute capability with the dot-product instruction."""
 _SAMPLES = 32
 _BYTES = 4 * _SAMPLES
-"""Bytes of the samples of each operand, a multiple of the alignment of ranges."""
+"""Bytes of the samples for each operand, a multiple of the alignment of ranges."""
 
 
 def byte_dot(device: OpenCLDevice) -> ByteDot:
-    """Return the first form that a device reports and computes correctly, otherwise PLAIN.
+    """Return the first form that the device reports and computes correctly, otherwise PLAIN.
 
     A reported form that fails is logged as a warning. Raises LitegpuError if the device is lost.
     """
@@ -47,7 +47,7 @@ def byte_dot(device: OpenCLDevice) -> ByteDot:
 
 
 def _reported(device: OpenCLDevice) -> Iterator[ByteDot]:
-    """Yield the forms that the device reports, the preferred first."""
+    """Yield the forms of the dot product that the device reports, the preferred first."""
     (raw,) = device.context.devices
     extensions = raw.extensions.split()
     yield from (dot for dot in (KHR, ARM_ACCUMULATE, ARM) if dot.name in extensions)
@@ -59,7 +59,7 @@ def _reported(device: OpenCLDevice) -> Iterator[ByteDot]:
 
 
 def _failure(device: OpenCLDevice, dot: ByteDot) -> str:
-    """Return what is wrong with a form on a device, empty if nothing is."""
+    """Return what is wrong with a form on a device; empty if it is correct."""
     a, b, c = _samples()
     found = np.empty_like(c)
     try:
@@ -88,7 +88,7 @@ _Bytes = npt.NDArray[np.int8]
 
 
 def _samples() -> tuple[_Bytes, _Bytes, npt.NDArray[np.int32]]:
-    """Return bytes [_SAMPLES, 4], twice, and what is added; the first sums wrap around."""
+    """Return two arrays of bytes [_SAMPLES, 4], and the addends; the first sums wrap around."""
     random = np.random.default_rng(0)
     a, b = random.integers(-128, 128, (2, _SAMPLES, 4), np.int8)
     c = random.integers(-(2**31), 2**31, _SAMPLES, np.int32)

@@ -1,4 +1,4 @@
-"""A program on an OpenCL device: what was built of it, and its constants."""
+"""A compiled program on an OpenCL device: the built programs and the constants."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class OpenCLExecutable(Executable):
-    """A built program and a buffer of constants."""
+    """Built programs and a buffer of constants."""
 
     def __init__(
         self, cl: Any, device: OpenCLDevice, program: Program, built: Built | None
     ) -> None:
         """Upload the constants; `built` is None without kernels.
 
-        Raises DeviceMemoryError when the device has too little.
+        Raises DeviceMemoryError if the device has too little memory.
         """
         super().__init__(program)
         self.device, self.built = device, built
         self.constants: Any = None
-        """None where there are no bytes."""
+        """The buffer of constants; None if there are no bytes."""
         self._owned = Handles()
         check_sizes(program, device.info)
         keep_in_children(self)
@@ -54,11 +54,11 @@ class OpenCLExecutable(Executable):
             raise
 
     def program_of(self, kernel: str) -> Any:
-        """Return what was built that has a kernel; there is one."""
+        """Return the built program that contains a kernel."""
         return self.built and self.built.program_of(kernel)
 
     def binaries(self) -> Mapping[str, bytes]:
-        """Return the binaries, named by the compiler's options and numbers. See Executable."""
+        """Return the binaries, named by compiler options and numbers. See Executable.binaries."""
         cl, built = self.device.cl, self.built
         if built is None:
             return {}
@@ -80,5 +80,5 @@ class OpenCLExecutable(Executable):
 
     @finalizer
     def __del__(self) -> None:
-        """Release what was never closed."""
+        """Release what was not closed."""
         self.close()

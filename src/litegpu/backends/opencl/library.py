@@ -1,6 +1,6 @@
-"""The OpenCL library that pyopencl has loaded, called directly.
+"""Direct calls of the OpenCL library that pyopencl has loaded.
 
-pyopencl costs several microseconds a call, has no cl_khr_command_buffer, and writes generated code
+pyopencl takes several microseconds per call, lacks cl_khr_command_buffer, and writes generated code
 into the user's cache directory for each kernel that it wraps.
 """
 
@@ -23,11 +23,11 @@ from litegpu.host.native_handles import Owner
 
 TITLE = "OpenCL"
 Call = partial[int]
-"""A call of an OpenCL function that returns 0 or an error code."""
+"""A prepared call of an OpenCL function, which returns 0 or an error code."""
 LOST = frozenset((-2, -5, -14, -34, -36, -9999))
-"""Codes of a run after which a context or its device is of no use any more.
+"""Error codes of a run after which a context or its device is unusable.
 
-Drivers report so kernels that failed, OUT_OF_RESOURCES and NVIDIA's -9999 above all.
+Drivers report failed kernels in this way, most often with OUT_OF_RESOURCES and NVIDIA's -9999.
 """
 Sizes = POINTER(c_size_t)
 
@@ -55,10 +55,10 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "clReleaseKernel": (c_int32, c_void_p),
     "clSetKernelArg": (c_int32, c_void_p, c_uint32, c_size_t, c_void_p),
 }
-"""Result, then arguments, of each function."""
+"""The result type and the argument types of each function."""
 
 _WORK_GROUP_SIZE, _LOCAL_MEM_SIZE = 0x11B0, 0x11B2
-"""Queries of a kernel on a device: maximum work-group size, local memory."""
+"""Queries for a kernel on a device: maximum work-group size, local memory."""
 _LIBRARY_NAMES = (
     "OpenCL",
     "libOpenCL.so.1",
@@ -66,7 +66,7 @@ _LIBRARY_NAMES = (
 )
 
 _VENDORS = Path("/etc/OpenCL/vendors")
-"""The folder in which OpenCL's loader finds the drivers' libraries."""
+"""The folder in which OpenCL's loader finds drivers."""
 
 
 @cache
@@ -77,10 +77,10 @@ def load_pocl_isolated() -> None:
     first, and crash.
     """
     own_symbols_first = getattr(os, "RTLD_DEEPBIND", None)
-    if own_symbols_first is None:  # only glibc has it
+    if own_symbols_first is None:  # only glibc supports this
         return
     for entry in sorted(_VENDORS.glob("*.icd")):
-        # If one of these fails, OpenCL's loader tries it, or reports the error.
+        # If loading fails, OpenCL's loader tries it, or reports the error.
         with contextlib.suppress(OSError, UnicodeDecodeError):
             driver = entry.read_text(encoding="utf-8").strip()
             if "pocl" in Path(driver).name:
@@ -100,7 +100,7 @@ def library() -> Any:
 
 
 def _load(module: str) -> Any:
-    """Find the loaded library: through pyopencl's module where symbols are global to it."""
+    """Find the loaded library, through pyopencl's module if symbols are global to it."""
     for name in (module, *_LIBRARY_NAMES):
         try:
             lib = ctypes.WinDLL(name) if hasattr(ctypes, "WinDLL") else ctypes.CDLL(name)
@@ -115,14 +115,14 @@ def _load(module: str) -> Any:
 
 
 class Handles(Owner):
-    """Handles of OpenCL's that are released together."""
+    """OpenCL handles that are released together."""
 
     def __init__(self) -> None:
-        """Create it without handles."""
+        """Start without handles."""
         super().__init__(_check_release)
 
     def make(self, create: Callable[..., Any], release: Callable[..., Any], *arguments: Any) -> int:
-        """Return the handle that `create` makes of `arguments`, 0 if it makes none."""
+        """Return the handle that `create` returns for `arguments`; 0 if it fails."""
         handle = self.hold(release, c_void_p)
         handle.creation(create, *arguments)()
         return handle.result or 0
@@ -133,7 +133,7 @@ def _check_release(release: Callable[..., Any], status: int) -> None:
 
 
 class OpenCLKernel:
-    """A kernel of a built program with its buffers bound, and its geometry in work items."""
+    """A kernel of a built program with bound buffers, and its global and local size."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class OpenCLKernel:
         _check(status, f"clSetKernelArg({name}, {position})")
 
     def obstacle(self, device: int, local_bytes: int) -> str:
-        """Return why a device with this local memory cannot launch it, or ""."""
+        """Return why a device with this much local memory cannot launch the kernel, or ""."""
         items, needed = c_size_t(), c_uint64()
         for fact, value in ((_WORK_GROUP_SIZE, items), (_LOCAL_MEM_SIZE, needed)):
             query = (self.handle, device, fact, ctypes.sizeof(value), ctypes.byref(value), None)

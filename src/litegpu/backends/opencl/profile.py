@@ -1,4 +1,4 @@
-"""When an OpenCL device began and ended each command, by its own clock."""
+"""Measures when an OpenCL device begins and ends each command, by the device's clock."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     from litegpu.backends.opencl.context import OpenCLContext
 
 _Command = Callable[[int, Any], int]
-"""Enqueues something on a queue handle, with a place for its event; returns 0 or an error code."""
+"""Enqueues a command on a queue, with a place for its event; returns 0 or an error code."""
 
 
 class OpenCLProfiler(Profiler):
-    """An in-order queue that keeps the times of its commands, for the kernels of a context."""
+    """Runs a context's kernels on an in-order queue that records the times of its commands."""
 
     def __init__(self, context: OpenCLContext) -> None:
-        """Make the queue when it is needed."""
+        """Create the queue when it is first needed."""
         super().__init__(context)
         self._context = context
         self._queue: Any = None
 
     def durations(self) -> list[float]:
-        """Run all launches on a profiling queue; seconds by the device's clock."""
+        """Run all launches on a profiling queue; return seconds of the device's clock."""
         return [end - start for start, end in self._spans(self._launches())]
 
     def chain_seconds(self) -> float:
-        """Return the seconds from the begin of the first launch to the end of the last."""
+        """Return the seconds from the start of the first launch to the end of the last."""
         return _extent(self._spans(self._launches()))
 
     def device_seconds(self, bindings: Bindings) -> float:
-        """Return the seconds from the begin of the first copy in to the end of the last one out."""
+        """Return the seconds from the start of the first input copy to the end of the last copy."""
         copies = self._context.bind(bindings)
         commands = [
             *map(_on_queue, copies.copies_in()),
@@ -48,7 +48,7 @@ class OpenCLProfiler(Profiler):
         return _extent(self._spans(commands))
 
     def phases(self, bindings: Bindings) -> dict[str, float]:
-        """Run with the clock read between the steps, and a wait before outputs are copied."""
+        """Run with the clock read between the steps, and with a wait before outputs are copied."""
         context = self._context
         copies = context.bind(bindings)
         steps: dict[str, Sequence[Call]] = {
@@ -74,7 +74,7 @@ class OpenCLProfiler(Profiler):
         return [kernel.enqueue for kernel in self._context.kernels]
 
     def _spans(self, commands: Sequence[_Command]) -> list[tuple[float, float]]:
-        """Run commands; return begin and end of each."""
+        """Run commands; return the start and end of each."""
         from pyopencl import Event
 
         if self._queue is None:
@@ -94,7 +94,7 @@ class OpenCLProfiler(Profiler):
 
 
 def _on_queue(call: Call) -> _Command:
-    """Return a copy as a command: the first of its arguments is a queue, the last an event."""
+    """Turn the call of a copy into a command: its first argument is a queue, its last an event."""
 
     def command(queue: int, event: Any) -> int:
         status: int = call.func(queue, *call.args[1:-1], event)

@@ -1,4 +1,4 @@
-"""The calls of a run on an OpenCL device: copies in, kernels, copies out."""
+"""The calls of a run on an OpenCL device: input copies, kernels, output copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OpenCLSubmission(Submission):
-    """All is enqueued in order. No Python runs in between."""
+    """A run whose commands are all enqueued in order, with no Python code in between."""
 
     def __init__(
         self, context: OpenCLContext, bindings: Bindings, direct: DirectUpdates | None = None
@@ -49,7 +49,7 @@ class OpenCLSubmission(Submission):
         return partial(_run, calls, self._on, self)
 
     def copies_in(self, buffers: Sequence[Buffer] | None = None) -> list[Call]:
-        """Return the calls that copy in, from the bound buffers or from others."""
+        """Return the calls that copy inputs, from the bound buffers or from others."""
         used = self._bindings.inputs if buffers is None else buffers
         calls = []
         for number, (part, buffer) in enumerate(zip(self._on.program.inputs, used, strict=True)):
@@ -60,7 +60,7 @@ class OpenCLSubmission(Submission):
         return calls
 
     def copies_out(self, buffers: Sequence[Buffer] | None = None, wait: bool = False) -> list[Call]:
-        """Return the calls that copy out; with `wait` the last one waits."""
+        """Return the calls that copy outputs; with `wait`, the last one waits."""
         used = self._bindings.outputs if buffers is None else buffers
         ends = enumerate(zip(self._on.program.outputs, used, strict=True))
         pairs = [pair for number, pair in ends if number not in self._direct.outputs]
@@ -79,7 +79,7 @@ class OpenCLSubmission(Submission):
         target: DeviceBuffer | None = None,
         wait: bool = False,
     ) -> Call:
-        """Return the call that copies to or from a range of memory, or to a `target`."""
+        """Return the call that copies to or from a range of memory, or to `target`."""
         lib, queue = library(), self._on.queue.int_ptr
         memory, offset = self._on.memory.int_ptr, part.offset
         if target is not None:
@@ -96,7 +96,7 @@ class OpenCLSubmission(Submission):
         return bound(copy, queue, memory, int(wait), *span, *events)
 
     def start(self) -> None:
-        """Enqueue everything, from and to memory of this run's own."""
+        """Enqueue everything; host data is copied from and to memory that this run owns."""
         context = self._on
         context.check_alive()
         sent, _ = self._staging()
@@ -120,17 +120,17 @@ class OpenCLSubmission(Submission):
         return self._staged
 
     def _mark(self) -> None:
-        """Complete an event when the enqueued work has finished."""
+        """Enqueue a marker, whose event completes when the enqueued work has finished."""
         self._marker = self._on.cl.enqueue_marker(self._on.queue)
         self._on.queue.flush()
 
     def is_done(self) -> bool:
-        if self._marker is None:  # interrupted before
+        if self._marker is None:  # an earlier call was interrupted
             self._mark()
         return bool(self._marker.command_execution_status <= 0)
 
     def finish(self) -> None:
-        """Wait, and copy out. Raises InvokeTimeoutError."""
+        """Wait, and copy outputs. Raises InvokeTimeoutError."""
         self._wait_for_end()
         status = self._marker.command_execution_status if self._marker is not None else 0
         if status < 0:
@@ -139,7 +139,7 @@ class OpenCLSubmission(Submission):
             self._staged[1].deliver()
 
     def _wait_for_end(self) -> None:
-        """Wait up to the context's timeout; after that the device counts as lost."""
+        """Wait up to the context's timeout; after that, mark the device as lost."""
         context = self._on
         seconds = context.timeout
         if context.device.lost:
@@ -164,7 +164,7 @@ class OpenCLSubmission(Submission):
             self.start()
             self.finish()
         except BaseException:
-            # After any error nothing is in flight, or the device counts as lost.
+            # After any error nothing is in flight, or the device is marked as lost.
             if not context.ready and not context.device.lost:
                 self._marker = None
                 with contextlib.suppress(context.cl.Error, InvokeTimeoutError):
@@ -173,13 +173,13 @@ class OpenCLSubmission(Submission):
 
     @finalizer
     def __del__(self) -> None:
-        """Release its own kernels; a run in flight references its submission."""
+        """Release the submission's own kernels; a run in flight references its submission."""
         if not is_inherited(TITLE):
             self._owned.release()
 
 
 def _run(calls: Sequence[Call], context: OpenCLContext, _bound: OpenCLSubmission) -> None:
-    """Make all calls; the last one waits. `_bound` references their arguments."""
+    """Make all calls; the last one waits. `_bound` keeps their arguments alive."""
     if not context.ready or context.device.lost:
         context.check_alive()
     context.ready = False

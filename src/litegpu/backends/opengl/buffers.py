@@ -1,4 +1,4 @@
-"""Buffers of an OpenGL context, created and deleted in its thread."""
+"""Buffers of an OpenGL context, which are created and deleted in its thread."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from litegpu.backends.opengl.device import OpenGLDevice
 
 WORD_BYTES = 4
-"""Shaders see whole words: the last bytes of a range must not cut one."""
+"""Shaders access whole words: the last word of a range must lie inside its buffer."""
 
 
 class Buffers:
     """Buffers that are deleted together."""
 
     def __init__(self, device: OpenGLDevice) -> None:
-        """Create it without buffers."""
+        """Start without buffers."""
         self._device, self._gl = device, device.gl
         self.numbers: list[c_uint32] = []
 
     def make(
         self, nbytes: int, data: Bytes | None = None, usage: int | None = None, flags: int = 0
     ) -> int:
-        """Return the number of a buffer for the device alone or, with a usage, for the host too.
+        """Return the number of a new buffer for the device or, with `usage`, also for the host.
 
-        Drivers move a buffer that the host reads to the host's memory, so the host has its own.
-        `flags` are those of glBufferStorage. On the worker. Raises DeviceMemoryError or
+        Drivers move a buffer that the host reads to host memory, so such buffers are separate.
+        `flags` are those of glBufferStorage. Call it on the worker. Raises DeviceMemoryError or
         DeviceLostError.
         """
         gl, target = self._gl.call, library.COPY_READ_BUFFER
@@ -62,8 +62,8 @@ class Buffers:
             raise DeviceMemoryError(message)
 
     def release(self) -> None:
-        """Have all deleted some time: this may be any thread, in any state."""
-        if self.numbers:  # and if the worker has ended, they went with the context
+        """Schedule the deletion of all buffers. Any thread may call this, in any state."""
+        if self.numbers:  # if the worker has ended, the context and its buffers are gone
             self._device.worker.post(partial(_delete, self._gl, self.numbers))
 
 
@@ -73,7 +73,7 @@ def _delete(gl: OpenGL, numbers: list[c_uint32]) -> None:
 
 
 class _OpenGLMemory(DeviceBuffer):
-    """A buffer of the device; its `handle` is OpenGL's number."""
+    """A buffer of the device; `handle` is OpenGL's number of the buffer."""
 
     device: OpenGLDevice
 
@@ -107,12 +107,12 @@ class _OpenGLMemory(DeviceBuffer):
 
 
 class OpenGLBuffer(_OpenGLMemory):
-    """A buffer that was allocated for it."""
+    """A buffer with its own allocation."""
 
     def __init__(self, device: OpenGLDevice, nbytes: int) -> None:
-        """Allocate, on the worker. Raises DeviceMemoryError or DeviceLostError."""
+        """Allocate memory, on the worker. Raises DeviceMemoryError or DeviceLostError."""
         self._buffers = Buffers(device)
-        device.gl.error()  # what is reported from here on, failed here
+        device.gl.error()  # discard earlier errors: later ones are due to this allocation
         super().__init__(
             device, self._buffers.make(nbytes, flags=library.DYNAMIC_STORAGE), 0, nbytes
         )
@@ -124,17 +124,17 @@ class OpenGLBuffer(_OpenGLMemory):
 
     @finalizer
     def __del__(self) -> None:
-        """Release what was never closed."""
+        """Release the memory if it was not closed."""
         self.close()
 
 
 class OpenGLBorrowedBuffer(BorrowedBuffer, _OpenGLMemory):
-    """A buffer of the application's context. Its earlier commands precede each copy."""
+    """A buffer of the application's context. Its earlier commands run before each copy."""
 
     def check_there(self) -> None:
-        """Raise BindingError if the application has deleted the buffer. On the worker.
+        """Raise BindingError if the application has deleted the buffer. Call it on the worker.
 
-        Its number may have been reused, which moderngl's object reports.
+        The buffer's number may have been reused, which moderngl's object reports.
         """
         released = type(getattr(self.owner, "mglo", None)).__name__ == "InvalidObject"
         found = None if released else self.device.gl.bytes_of(self.handle)
@@ -165,9 +165,9 @@ class OpenGLBorrowedBuffer(BorrowedBuffer, _OpenGLMemory):
 
 
 def adopt(source: Any, devices: Iterable[OpenGLDevice]) -> Adopted | None:
-    """Return a moderngl.Buffer or a GLBuffer as a buffer, None for anything else.
+    """Wrap a moderngl.Buffer or a GLBuffer as a buffer; return None for anything else.
 
-    `devices` are those that share an application's. Raises BindingError. See Backend.adopt.
+    `devices` are those that share an application's context. Raises BindingError. See Backend.adopt.
     """
     moderngl = sys.modules.get("moderngl")
     if moderngl is not None and isinstance(source, moderngl.Buffer):

@@ -1,4 +1,4 @@
-"""A context on an OpenGL device: its buffers, and prepared calls for one thread to make."""
+"""An execution context on an OpenGL device: its buffers, and prepared calls for its thread."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 
 class OpenGLContext(ExecutionContext):
-    """Memory, buffers for the host, and the calls that run the launches. Created by the worker."""
+    """Memory, buffers for the host, and prepared launches. Created on the worker."""
 
     executable: OpenGLExecutable
 
     def __init__(self, executable: OpenGLExecutable) -> None:
-        """Allocate. Raises DeviceMemoryError, ExecutionError or DeviceLostError."""
+        """Allocate memory. Raises DeviceMemoryError, ExecutionError or DeviceLostError."""
         super().__init__(executable)
         program, device = self.program, executable.device
         self.device: OpenGLDevice = device
         self.gl: OpenGL = device.gl
         self.buffers = Buffers(device)
         self.closed = False
-        self.gl.error()  # what is reported from here on, failed here
+        self.gl.error()  # discard earlier errors: later ones are due to the calls below
         try:
             executable.enter(self)
             self.memory = self.buffers.make(program.memory_bytes)
@@ -60,9 +60,9 @@ class OpenGLContext(ExecutionContext):
             raise
 
     def _poison(self) -> None:
-        """Fill the memory with NaN: a read of something never written then shows.
+        """Fill the memory with NaN, which makes reads of uninitialized memory visible.
 
-        Drivers allocate lazily: touching all of it brings an out-of-memory error here.
+        Drivers allocate lazily: writing all memory makes an out-of-memory error appear here.
         """
         gl = self.gl.call
         kind = (library.R32UI, library.RED_INTEGER, library.UNSIGNED_INT)
@@ -87,7 +87,7 @@ class OpenGLContext(ExecutionContext):
     def _binds(
         self, parts: Sequence[BufferRange], places: Sequence[tuple[DeviceBuffer | None, int]]
     ) -> list[Callable[[], object]]:
-        """Return the calls that bind the ranges of a launch: one, where the driver has it."""
+        """Return the calls that bind the buffer ranges of a launch; one call if possible."""
         gl, target = self.gl.call, library.SHADER_STORAGE_BUFFER
         constants, starts = self.executable.constants, [start for _, start in places]
         buffers = [
@@ -110,12 +110,12 @@ class OpenGLContext(ExecutionContext):
         return [bound(gl.glBindBuffersRange, target, 0, count, *arrays)]
 
     def bind(self, bindings: Bindings) -> OpenGLSubmission:
-        """Prepare calls that copy in, launch all and copy out, on the context's thread."""
+        """Prepare the calls that copy inputs, launch and copy outputs, on the context's thread."""
         bindings.check(self.program, self.device)
         return OpenGLSubmission(self, bindings)
 
     def bind_cached(self, bindings: Bindings, stream: int | None = None) -> OpenGLSubmission:
-        """Prepare the same calls; kernels update device memory where it is."""
+        """Prepare the same calls, but with kernels that update device memory in place."""
         if stream is not None:
             raise without_streams()
         bindings.check(self.program, self.device)
@@ -123,11 +123,11 @@ class OpenGLContext(ExecutionContext):
         return OpenGLSubmission(self, bindings, direct)
 
     def launches_on(self, direct: DirectUpdates) -> list[list[Callable[[], object]]]:
-        """Return the calls of each launch, on other memory."""
+        """Return the calls of each launch, with some arguments in other memory."""
         return [*self._record(direct)] if direct.uses else self.launches
 
     def make(self, calls: Sequence[Callable[[], object]], what: str = "running") -> None:
-        """Make calls, on the worker. Raises ExecutionError or DeviceLostError."""
+        """Make calls on the worker. Raises ExecutionError or DeviceLostError."""
         if self.device.lost:
             raise self.device.loss()
         if self.closed:
@@ -155,7 +155,7 @@ class OpenGLContext(ExecutionContext):
         self.make(calls, "reading the memory of")
 
     def close(self) -> None:
-        """Release the buffers now instead of at the next collection."""
+        """Release the buffers now, not at the next garbage collection."""
         self.synchronize()
         self._release()
 
@@ -166,5 +166,5 @@ class OpenGLContext(ExecutionContext):
 
     @finalizer
     def __del__(self) -> None:
-        """Release what was never closed: this may be any thread, in any state."""
+        """Release what was not closed. Any thread may call this, in any state."""
         self._release()

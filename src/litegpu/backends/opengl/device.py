@@ -52,7 +52,7 @@ _SHARED_BYTES, _BLOCKS, _BINDINGS = 0x8262, 0x90DB, 0x90DD
 _BLOCK_BYTES, _OFFSET_ALIGNMENT = 0x90DE, 0x90DF
 _NV_SM_COUNT, _NVX_DEDICATED_KIB = 0x933B, 0x9047
 _USUAL_UNITS = 32
-"""Assumed compute units of a GPU: only NVIDIA's driver reports them."""
+"""Assumed compute units of a GPU, because only NVIDIA's driver reports them."""
 _SOFTWARE = ("llvmpipe", "softpipe", "swrast", "swiftshader", "software", "gdi generic")
 _REMEDY = (
     "Install your GPU's driver with its OpenGL part; on Linux also the loaders (apt-get install "
@@ -68,7 +68,7 @@ class OpenGLBackend(Backend):
     package = PACKAGE
 
     def devices(self) -> list[DeviceInfo]:
-        """Return all devices, real GPUs first, then those that share an application's buffers."""
+        """Return all devices: GPUs, software, then those that share an application's buffers."""
         touch(self.title)
         sharing = [device.info for device in _sharing()]
         try:
@@ -79,11 +79,11 @@ class OpenGLBackend(Backend):
             return sharing
 
     def open(self, index: int) -> Device:
-        """Return the device of that index; its context is shared by all delegates."""
+        """Return the device with this index; all delegates share its context."""
         return _opened.get(index)
 
     def adopt(self, source: Any) -> Adopted | None:
-        """Take buffers of an application's context. See Backend.adopt."""
+        """Wrap buffers of an application's context. See Backend.adopt."""
         return opengl_buffers.adopt(source, _sharing())
 
 
@@ -108,13 +108,13 @@ def share_opengl_context() -> DeviceInfo:
 
 
 _indices = itertools.count(_MOST_DEVICES)
-"""Of devices that share, which come behind all others."""
+"""Indices of devices that share buffers, which come after all other devices."""
 _shared: dict[int, SharedContext] = {}
-"""The contexts of devices that are not opened yet."""
+"""The shared contexts of devices that are not opened yet."""
 
 
 def _sharing() -> list[OpenGLDevice]:
-    """Return the devices that share the buffers of an application."""
+    """Return the open devices that share the buffers of an application."""
     opened = [*_opened.devices.values()]
     return [device for device in opened if device.info.index >= _MOST_DEVICES and not device.lost]
 
@@ -138,8 +138,8 @@ _opened = OpenDevices(OpenGLBackend.title, _open)
 
 @cache
 def _found() -> list[tuple[DeviceInfo, int]]:
-    """Return the usable devices, each with its EGL number."""
-    context_source()  # what is wrong with the package is wrong for every device
+    """Return the usable devices, each with its EGL device number."""
+    context_source()  # raises if the package is unusable, which affects every device
     # In a separate thread, so that the caller's current context does not change.
     worker = Worker("litegpu-opengl-devices")
     try:
@@ -154,7 +154,7 @@ def _found() -> list[tuple[DeviceInfo, int]]:
 
 
 def _look() -> tuple[list[DeviceInfo], list[str]]:
-    """Return each device that can be opened, by its number for EGL, and why others cannot."""
+    """Return the devices that can be opened, with their EGL numbers, and why others cannot."""
     usable: list[DeviceInfo] = []
     reasons: list[str] = []
     for number in range(_MOST_DEVICES):
@@ -219,7 +219,7 @@ def _host_memory() -> int:
 
 
 class OpenGLDevice(Device):
-    """One OpenGL device, and the thread that its context belongs to."""
+    """One OpenGL device, and the thread that owns its context."""
 
     dialect = GLSLDialect()
 
@@ -238,22 +238,22 @@ class OpenGLDevice(Device):
             self.worker.stop()
             raise
         self.group_limit = min(counts)
-        """Work groups that a launch may have on each axis."""
+        """Maximum work groups of a launch on each axis."""
         self.programs: Recent[LinkedProgram] = Recent()
-        """What partitions with equal kernels share; only the worker looks here."""
+        """Programs that partitions with equal kernels share; only the worker uses it."""
         self._followed = 0
-        """The context of the application that was found to share its buffers, 0 for none."""
+        """The application's context that is known to share its buffers; 0 for none."""
         self._failed = False
 
     def _make_mark(self) -> int:
-        """Return the number of a buffer by which contexts are known that share this one's."""
+        """Return the number of a buffer that identifies contexts which share with this one."""
         number = Buffers(self).make(len(self._mark), np.frombuffer(self._mark, np.uint8))
         self.gl.call.glFinish()
         return number
 
     @property
     def shares(self) -> bool:
-        """Whether it shares the application's buffers."""
+        """Whether the device shares the application's buffers."""
         return bool(self._followed)
 
     def shares_with_current(self) -> bool:
@@ -286,7 +286,7 @@ class OpenGLDevice(Device):
         return self._failed or self.worker.ended
 
     def call(self, function: Callable[[], _Result], timeout: float | None = None) -> _Result:
-        """Make a call on the context's thread, for `timeout` seconds at most.
+        """Make a call on the context's thread; wait for it for at most `timeout` seconds.
 
         Raises InvokeTimeoutError, DeviceLostError, ForkedProcessError, and what the call raises.
         """
@@ -300,13 +300,13 @@ class OpenGLDevice(Device):
             raise self.loss(str(error)) from error
 
     def check(self, what: str) -> None:
-        """Raise ExecutionError if a call failed, DeviceLostError if for good. On the worker."""
+        """Raise ExecutionError if a call failed, DeviceLostError if permanently. On the worker."""
         error = self.gl.error()
         if error:
             raise self.failure(error, what)
 
     def failure(self, error: int, what: str) -> ExecutionError:
-        """Return the exception for an error of OpenGL's, and take note if the device is lost."""
+        """Return the exception for an OpenGL error; mark the device as lost if it is."""
         self._failed = self._failed or error == CONTEXT_LOST or self.gl.was_reset()
         if self._failed:
             return self.loss(f"{what}, {error_name(error)}")
@@ -323,19 +323,19 @@ class OpenGLDevice(Device):
         return LinkedProgram(self, number)
 
     def linked(self, number: int) -> LinkedProgram:
-        """Return the owner of a program, by its number."""
+        """Return the owner of a program by the program's number."""
         return LinkedProgram(self, number)
 
     def _group_counts(self) -> list[int]:
         return [self.gl.integer_of_axis(_WORK_GROUP_COUNT, axis) for axis in range(3)]
 
     def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
-        """Link, and upload the constants. See Device.compile."""
+        """Link a program and upload its constants. See Device.compile."""
         check_sizes(program, self.info)
         return self.call(carried(lambda: OpenGLExecutable(self, program, cache_dir)))
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
-        """Take linked programs, and upload the constants. See Device.load."""
+        """Create a program from linked binaries and upload its constants. See Device.load."""
         check_sizes(program, self.info)
         return self.call(lambda: OpenGLExecutable(self, program, None, binaries))
 
@@ -347,7 +347,7 @@ class OpenGLDevice(Device):
 
 
 def _entered(worker: Worker, make: Callable[[], OpenGL]) -> OpenGL:
-    """Make the context on its thread, which releases it at its end."""
+    """Create the context on its thread, which releases the context when it ends."""
     gl = make()
     worker.at_end(gl.close)
     return gl
@@ -357,12 +357,12 @@ class LinkedProgram:
     """An OpenGL program that is deleted with its last reference."""
 
     def __init__(self, device: OpenGLDevice, number: int, refused: bytes | None = None) -> None:
-        """Own the program of that number; the driver rejected its cached binary `refused`."""
+        """Own the program with this number; the driver rejected its cached binary `refused`."""
         self.number = number
         self.refused = refused
         self._delete = partial(device.worker.post, partial(device.gl.call.glDeleteProgram, number))
 
     @finalizer
     def __del__(self) -> None:
-        """Have it deleted some time: this may be any thread, in any state."""
+        """Schedule the deletion of the program. Any thread may call this, in any state."""
         self._delete()

@@ -1,4 +1,4 @@
-"""A program on an OpenGL device: its linked shaders and its constants."""
+"""A compiled program on an OpenGL device: its linked shaders and its constants."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OpenGLExecutable(Executable):
-    """Linked programs and a buffer of constants. Created by the worker."""
+    """Linked programs and a buffer of constants. Created on the worker."""
 
     def __init__(
         self,
@@ -31,16 +31,16 @@ class OpenGLExecutable(Executable):
         cache_dir: Folder | None,
         binaries: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Compile, or take `binaries` by the names of kernels, and upload.
+        """Compile kernels, or load `binaries` by kernel name, and upload the constants.
 
         Raises KernelError or DeviceMemoryError.
         """
         super().__init__(fold_launches(program, (device.group_limit,) * 3))
         self.device = device
         self.programs: dict[str, LinkedProgram] = {}
-        """By the names of the kernels."""
+        """The linked programs by kernel name."""
         self._buffers = Buffers(device)
-        device.gl.error()  # what is reported from here on, failed here
+        device.gl.error()  # discard earlier errors: later ones are due to the calls below
         try:
             if binaries:
                 self._restore(binaries)
@@ -82,7 +82,7 @@ class OpenGLExecutable(Executable):
             self.programs[text.name] = device.linked(number)
 
     def binaries(self) -> Mapping[str, bytes]:
-        """Return the linked programs as the driver gives them. See Executable.binaries."""
+        """Return the binaries of the linked programs. See Executable.binaries."""
         gl, programs = self.device.gl, self.programs
         found = self.device.call(
             lambda: {name: gl.binary(linked.number) for name, linked in programs.items()}
@@ -98,5 +98,5 @@ class OpenGLExecutable(Executable):
 
     @finalizer
     def __del__(self) -> None:
-        """Release what was never closed."""
+        """Release what was not closed."""
         self.close()

@@ -1,4 +1,4 @@
-"""OpenGL's functions in a context without a window, for the thread that created it."""
+"""OpenGL functions in a context without a window, for the thread that created it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from litegpu.errors import CompilationError, UnsupportedDeviceError, missing_dep
 from litegpu.host.optional_packages import load
 
 PACKAGE = "glcontext"
-"""What makes the contexts, by its name for pip."""
+"""The package that creates contexts, by its name for pip."""
 
 _OLDEST = 430
 _NUMBERS = POINTER(c_uint32)
@@ -75,7 +75,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "glUseProgram": (None, c_uint32),
     "glWaitSync": (None, c_void_p, c_uint32, c_uint64),
 }
-"""Result, then arguments, of each function."""
+"""The result type and the argument types of each function."""
 _NEWER_SIGNATURES: dict[str, tuple[Any, ...]] = {
     "glBindBuffersRange": (
         *(None, c_uint32, c_uint32, c_int32),
@@ -84,7 +84,7 @@ _NEWER_SIGNATURES: dict[str, tuple[Any, ...]] = {
     "glBufferStorage": (None, c_uint32, c_size_t, c_void_p, c_uint32),
     "glGetGraphicsResetStatus": (c_uint32,),
 }
-"""What OpenGL 4.4 and 4.5 have, and older drivers may have."""
+"""Functions of OpenGL 4.4 and 4.5, which older drivers may lack."""
 
 BUFFER_UPDATE_BARRIER, SHADER_STORAGE_BARRIER = 0x200, 0x2000
 COPY_READ_BUFFER, COPY_WRITE_BUFFER = 0x8F36, 0x8F37
@@ -109,28 +109,28 @@ _BUFFER_SIZE = 0x8764
 
 
 class NoMoreDevicesError(UnsupportedDeviceError):
-    """The number of a device is beyond the last one."""
+    """A device number is beyond the last device."""
 
 
 class OpenGL:
-    """A context, current on this thread from now on, and the functions that work in it."""
+    """A context that is current on this thread from now on, and the functions that use it."""
 
     def __init__(self, context: Any) -> None:
-        """Take the current context: its `load` returns functions, its `release` frees it.
+        """Use the current context: its `load` returns functions, its `release` frees it.
 
-        Raises UnsupportedDeviceError for a driver that is too old.
+        Raises UnsupportedDeviceError if the driver is too old.
         """
         self._context = context
         try:
             self.call: Any = SimpleNamespace(**self._functions())
-            """The functions by their names; None for one that this driver does not have."""
+            """The functions by name; None if this driver lacks one."""
         except BaseException:
             self.close()
             raise
 
     @classmethod
     def of_device(cls, number: int) -> OpenGL:
-        """Make a context on the device of that number, counted as EGL does.
+        """Create a context on the device with this EGL device number.
 
         Raises NoMoreDevicesError, MissingDependencyError, or UnsupportedDeviceError with the cause.
         """
@@ -138,7 +138,7 @@ class OpenGL:
 
     @classmethod
     def sharing(cls, shared: SharedContext) -> OpenGL:
-        """Enter a context that shares its buffers. Raises UnsupportedDeviceError with the cause."""
+        """Enter a context that shares buffers. Raises UnsupportedDeviceError with the cause."""
         shared.enter()
         return cls(shared)
 
@@ -158,11 +158,11 @@ class OpenGL:
         return make(result, *arguments)(address) if address else None
 
     def close(self) -> None:
-        """Give the context back."""
+        """Release the context."""
         self._context.release()
 
     def text(self, name: int) -> str:
-        """Return a text about the driver."""
+        """Return a text that describes the driver."""
         found: bytes | None = self.call.glGetString(name)
         return (found or b"").decode(errors="replace").strip()
 
@@ -172,13 +172,13 @@ class OpenGL:
         return {self.call.glGetStringi(_EXTENSIONS, i).decode() for i in range(count)}
 
     def integer(self, name: int) -> int:
-        """Query a number of the driver."""
+        """Return a numeric property of the driver."""
         number = c_int64()
         self.call.glGetInteger64v(name, ctypes.byref(number))
         return number.value
 
     def integer_of_axis(self, name: int, axis: int) -> int:
-        """Query a number of the driver for the x, y or z axis."""
+        """Return a numeric property of the driver for the x, y or z axis."""
         number = c_int32()
         self.call.glGetIntegeri_v(name, axis, ctypes.byref(number))
         return number.value
@@ -187,7 +187,7 @@ class OpenGL:
         """Return the first error since the last call, 0 for none; discard the others."""
         first: int = self.call.glGetError()
         error = first
-        # A lost context reports its loss for ever.
+        # A lost context reports its loss at every query.
         for _ in range(16):
             if not error:
                 break
@@ -200,7 +200,7 @@ class OpenGL:
         return bool(ask and ask())
 
     def finish_within(self, seconds: float) -> bool:
-        """Wait until everything is done, for so long; return whether it is."""
+        """Wait at most `seconds` until all work is done; return whether it is."""
         fence = self.fence()
         try:
             return self.is_reached(fence, seconds)
@@ -208,15 +208,15 @@ class OpenGL:
             self.call.glDeleteSync(fence)
 
     def fence(self) -> int | None:
-        """Return what is reached once everything so far is done; None if the driver fails."""
+        """Return a fence after all commands so far; None if the driver fails."""
         sync: int | None = self.call.glFenceSync(_COMMANDS_COMPLETE, 0)
         self.call.glFlush()
         return sync
 
     def is_reached(self, fence: int | None, seconds: float = 0.0) -> bool:
-        """Wait for a fence for so long; return whether it is reached.
+        """Wait at most `seconds` for a fence; return whether it was reached.
 
-        None is: the error that the driver reports says why.
+        None counts as reached: the driver's error will be raised.
         """
         if fence is None:
             return True
@@ -229,7 +229,7 @@ class OpenGL:
         self.call.glDeleteSync(fence)
 
     def bytes_of(self, number: int) -> int | None:
-        """Return the bytes of a buffer, None where the number is of none."""
+        """Return the size of a buffer in bytes; None if no buffer has this number."""
         if not self.call.glIsBuffer(number):
             return None
         found = c_int64()
@@ -238,7 +238,7 @@ class OpenGL:
         return found.value
 
     def holds(self, number: int, data: bytes) -> bool:
-        """Return whether a buffer of the current context has that number and these bytes.
+        """Return whether a buffer of the current context has this number and content.
 
         The current context may be the application's: its state is restored.
         """
@@ -251,7 +251,7 @@ class OpenGL:
         return found.raw == data
 
     def make(self, kind: str) -> c_uint32:
-        """Return the number of a new buffer ("Buffers") or query ("Queries"), 0 for none."""
+        """Return the number of a new buffer ("Buffers") or query ("Queries"); 0 if that fails."""
         number = c_uint32()
         getattr(self.call, f"glGen{kind}")(1, ctypes.byref(number))
         return number
@@ -279,7 +279,7 @@ class OpenGL:
         self.call.glLinkProgram(program)
 
     def _linked(self, link: Callable[[int], object]) -> int:
-        """Return the number of a new program that `link` links. Raises CompilationError."""
+        """Return the number of a new program after calling `link`. Raises CompilationError."""
         gl = self.call
         program: int = gl.glCreateProgram()
         try:
@@ -292,13 +292,13 @@ class OpenGL:
         return program
 
     def _refusal(self, ask: Any, read: Any, number: int) -> CompilationError:
-        """Return the error with the log of a shader or program, or else with OpenGL's error."""
+        """Return an error with the log of a shader or program, or else with OpenGL's error."""
         log = self._log(ask, read, number)
         error = self.error()
         return CompilationError(log or (error_name(error) if error else "no reason is given"))
 
     def binary(self, program: int) -> bytes:
-        """Return a linked program as the driver keeps it; nothing where it cannot."""
+        """Return the binary of a linked program; empty if the driver cannot return it."""
         length = self._of(self.call.glGetProgramiv, program, _BINARY_LENGTH)
         kind, data = c_uint32(), ctypes.create_string_buffer(max(length, 1))
         got = c_int32()
@@ -308,7 +308,7 @@ class OpenGL:
         return b"" if failed else kind.value.to_bytes(4, "little") + data.raw[: got.value]
 
     def program_of(self, binary: bytes) -> int | None:
-        """Return the number of a program of `binary`, None if the driver rejects it."""
+        """Return the number of a program loaded from `binary`; None if the driver rejects it."""
         kind, data = int.from_bytes(binary[:4], "little"), binary[4:]
         try:
             return self._linked(
@@ -334,7 +334,7 @@ def error_name(error: int) -> str:
 
 
 def context_source() -> Any:
-    """Return what makes contexts on this system: a module of the package glcontext.
+    """Return the module of the package glcontext that creates contexts on this system.
 
     Raises MissingDependencyError, or UnsupportedDeviceError with the cause.
     """
@@ -344,12 +344,12 @@ def context_source() -> Any:
         raise UnsupportedDeviceError(
             "macOS ends at OpenGL 4.1, which has no compute shaders. Use backend='webgpu'."
         )
-    # glcontext's own helper would let an environment variable change the device.
+    # With glcontext's helper, an environment variable could change the device.
     return package if sys.platform == "win32" else load(PACKAGE, "glcontext", missing, "egl")
 
 
 def _create(number: int) -> Any:
-    """Return a context of glcontext's that is current on this thread."""
+    """Return a new context of glcontext, which is current on this thread."""
     source = context_source()
     try:
         if sys.platform == "win32":
@@ -361,7 +361,7 @@ def _create(number: int) -> Any:
         )
     except UnsupportedDeviceError:
         raise
-    except Exception as error:  # it has no type of its own
+    except Exception as error:  # glcontext raises plain exceptions
         if "requested device index" in str(error):
             raise NoMoreDevicesError(str(error)) from error
         raise UnsupportedDeviceError(f"OpenGL 4.3 has no context: {error}.") from error

@@ -1,4 +1,4 @@
-"""When an OpenGL device began and ended each launch, by its own clock."""
+"""Measures when an OpenGL device begins and ends each launch, by the device's clock."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class OpenGLProfiler(Profiler):
-    """Time stamps between the launches of a context."""
+    """Measures the launches of a context with time stamps between them."""
 
     def __init__(self, context: OpenGLContext) -> None:
-        """Take the times of a context."""
+        """Measure the times of a context."""
         super().__init__(context)
         self._context = context
 
     def durations(self) -> list[float]:
-        """Run launch by launch between time stamps; seconds by the device's clock."""
+        """Run each launch between two time stamps; return seconds of the device's clock."""
         return [end - start for start, end in self._spans()]
 
     def chain_seconds(self) -> float:
@@ -34,7 +34,7 @@ class OpenGLProfiler(Profiler):
         return self._context.device.call(self._measured)
 
     def _measured(self) -> list[tuple[float, float]]:
-        """Return when each launch began and ended, in seconds. On the worker."""
+        """Return when each launch began and ended, in seconds. Call it on the worker."""
         context = self._context
         gl = context.gl
         stamps: list[c_uint32] = []

@@ -1,4 +1,4 @@
-"""Contexts of OpenGL that share their buffers with an application's own one: EGL, GLX and WGL."""
+"""Creates OpenGL contexts that share buffers with an application's context: EGL, GLX and WGL."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ class GLBuffer:
     number: int
 
     def __post_init__(self) -> None:
-        """Raise BindingError for what can be no buffer's number."""
+        """Raise BindingError if the number cannot be a buffer's."""
         if not hasattr(self.number, "__index__") or not 0 <= int(self.number) < 1 << 32:
             raise BindingError(
                 f"GLBuffer({self.number!r}) is no buffer's number: glGenBuffers gives whole ones, "
                 "from 1 on."
             )
-        object.__setattr__(self, "number", int(self.number))  # OpenGL takes none of NumPy's
+        object.__setattr__(self, "number", int(self.number))  # OpenGL's functions need a Python int
 
 
 @dataclass(frozen=True, slots=True)
 class SharedContext:
-    """A context that shares with the current one, for another thread."""
+    """A context, for another thread, that shares buffers with the application's context."""
 
     enter: Callable[[], None]
-    """Makes it current on this thread. Raises UnsupportedDeviceError."""
+    """Makes the context current on this thread. Raises UnsupportedDeviceError."""
     load: Callable[[str], int]
-    """Returns the address of a function, 0 for none."""
+    """Returns the address of an OpenGL function; 0 if there is none."""
     release: Callable[[], object]
-    """Gives it back, on the thread that it is current on."""
+    """Releases the context, on the thread on which it is current."""
 
 
 class _System(ABC):
-    """A library that contexts belong to."""
+    """A library that creates contexts: EGL, GLX or WGL."""
 
     @abstractmethod
     def current(self) -> int:
-        """Return the handle of the current context of this thread, 0 for none."""
+        """Return the handle of this thread's current context; 0 if there is none."""
 
     @abstractmethod
     def share(self) -> SharedContext:
@@ -59,12 +59,12 @@ class _System(ABC):
 
 
 def current() -> int:
-    """Return the handle of the current OpenGL context of this thread, 0 for none."""
+    """Return the handle of this thread's current OpenGL context; 0 if there is none."""
     return next((found for system in _systems() if (found := system.current())), 0)
 
 
 def share() -> SharedContext:
-    """Return a new context that shares its buffers with the current one of this thread.
+    """Return a new context that shares its buffers with this thread's current context.
 
     Raises UnsupportedDeviceError if there is none, or if the driver fails.
     """
@@ -78,7 +78,7 @@ def share() -> SharedContext:
 
 
 def _systems() -> list[_System]:
-    """Return the libraries that are there."""
+    """Return the libraries that this system has."""
     if not _found:
         kinds: tuple[type[_System], ...] = (_WGL,) if sys.platform == "win32" else (_EGL, _GLX)
         for kind in kinds:
@@ -116,7 +116,7 @@ def _refused(call: str) -> UnsupportedDeviceError:
 class _EGL(_System):
     _NONE, _CONFIG_ID, _OPENGL_API = 0x3038, 0x3028, 0x30A2
     _CONTEXT = (0x3098, _VERSION[0], 0x30FB, _VERSION[1], 0x30FD, 1, _NONE)
-    """Major and minor version, and the core profile."""
+    """Attributes for the major and minor version, and the core profile."""
     _SIGNATURES: ClassVar[dict[str, tuple[Any, ...]]] = {
         "eglBindAPI": (c_uint32, c_uint32),
         "eglChooseConfig": (c_uint32, c_void_p, c_void_p, c_void_p, c_int, c_void_p),
@@ -140,7 +140,7 @@ class _EGL(_System):
         current, display = self.current(), self.call["eglGetCurrentDisplay"]()
         number, count, config = c_int(), c_int(), c_void_p()
         self.call["eglQueryContext"](display, current, self._CONFIG_ID, ctypes.byref(number))
-        if number.value:  # a context may have none
+        if number.value:  # a context may have no configuration
             wanted = _numbers(self._CONFIG_ID, number.value, self._NONE)
             found = (ctypes.byref(config), 1, ctypes.byref(count))
             self.call["eglChooseConfig"](display, wanted, *found)
@@ -150,7 +150,7 @@ class _EGL(_System):
         make_current = partial(self.call["eglMakeCurrent"], display, None, None)
 
         def enter() -> None:
-            self.call["eglBindAPI"](self._OPENGL_API)  # a thread begins with OpenGL ES
+            self.call["eglBindAPI"](self._OPENGL_API)  # a thread starts with OpenGL ES
             if not make_current(handle):
                 raise _refused("eglMakeCurrent without a surface")
 
@@ -167,7 +167,7 @@ class _EGL(_System):
 class _GLX(_System):
     _CONFIG_ID, _SCREEN = 0x8013, 0x800C
     _CONTEXT = (0x2091, _VERSION[0], 0x2092, _VERSION[1], 0x9126, 1, 0)
-    """Major and minor version, and the core profile."""
+    """Attributes for the major and minor version, and the core profile."""
     _SIGNATURES: ClassVar[dict[str, tuple[Any, ...]]] = {
         "glXGetCurrentContext": (c_void_p,),
         "glXGetCurrentDisplay": (c_void_p,),
@@ -192,7 +192,7 @@ class _GLX(_System):
         number, screen, count = c_int(), c_int(), c_int()
         self.call["glXQueryContext"](display, current, self._CONFIG_ID, ctypes.byref(number))
         self.call["glXQueryContext"](display, current, self._SCREEN, ctypes.byref(screen))
-        # Mesa's glXChooseFBConfig finds no configurations by their number alone.
+        # Mesa's glXChooseFBConfig cannot find configurations by their number alone.
         found = self.call["glXGetFBConfigs"](display, screen, ctypes.byref(count))
         config = None
         for each in found[: count.value]:
@@ -219,7 +219,7 @@ class _GLX(_System):
 
 class _WGL(_System):
     _CONTEXT = (0x2091, _VERSION[0], 0x2092, _VERSION[1], 0x9126, 1, 0)
-    """Major and minor version, and the core profile."""
+    """Attributes for the major and minor version, and the core profile."""
     _SIGNATURES: ClassVar[dict[str, tuple[Any, ...]]] = {
         "wglDeleteContext": (c_int, c_void_p),
         "wglGetCurrentContext": (c_void_p,),
@@ -261,6 +261,6 @@ class _WGL(_System):
         found: int = self.call["wglGetProcAddress"](name.encode()) or 0
         if found:
             return found
-        # What OpenGL 1.1 has is the library's own.
+        # The library itself exports the functions of OpenGL 1.1.
         function = getattr(self._library, name, None)
         return 0 if function is None else ctypes.cast(function, c_void_p).value or 0

@@ -1,4 +1,4 @@
-"""The calls of a run on an OpenGL device: copies in, launches, copies out."""
+"""The calls of a run on an OpenGL device: input copies, launches, output copies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Call = Callable[[], object]
 
 
 class OpenGLSubmission(Submission):
-    """Calls that are ready; the context's thread makes them."""
+    """A run whose calls are prepared; the context's thread makes them."""
 
     def __init__(
         self, context: OpenGLContext, bindings: Bindings, direct: DirectUpdates | None = None
@@ -29,15 +29,15 @@ class OpenGLSubmission(Submission):
         """Prepare the calls for buffers that fit."""
         super().__init__(context)
         self._on = context
-        self._bindings = bindings  # keeps the memory
+        self._bindings = bindings  # keeps the memory alive
         self._direct = direct or DirectUpdates()
         self._fence: int | None = None
         buffers = (*bindings.inputs, *bindings.outputs)
         on_device = any(isinstance(each, DeviceBuffer) for each in buffers)
         self._shares = context.device.shares and on_device
-        """Whether a buffer may be the application's."""
+        """Whether a buffer may belong to the application's context."""
         self._awaited: list[int] = []
-        """Fences of the application's context that the next run waits for."""
+        """Fences of the application's context for which the next run waits."""
         collect, fetch = self._copies_out(bindings)
         launches = (call for each in context.launches_on(self._direct) for call in each)
         self._work: list[_Call] = [*self._copies_in(bindings), *launches, *collect]
@@ -77,7 +77,7 @@ class OpenGLSubmission(Submission):
                 yield bound(gl.glCopyBufferSubData, source, target, at[1], to.offset, part.size)
 
     def _copies_out(self, bindings: Bindings) -> tuple[list[_Call], list[_Call]]:
-        """Return the calls that collect the results, and those that hand them to the host."""
+        """Return the calls that collect the outputs, and those that copy them to the host."""
         gl, source, target = self._on.gl.call, library.COPY_READ_BUFFER, library.COPY_WRITE_BUFFER
         parts = self._on.program.outputs
         starts = accumulate((part.size for part in parts), initial=0)
@@ -111,7 +111,7 @@ class OpenGLSubmission(Submission):
         return partial(_run, context, work, self._bindings)
 
     def _run_after(self, work: _Call) -> None:
-        """Run after the commands of the application's context, if it is current here."""
+        """Run after the application's commands, if its context is current on this thread."""
         self._await_current()
         _run(self._on, work, self._bindings)
 
@@ -125,9 +125,9 @@ class OpenGLSubmission(Submission):
             self._on.gl.follow(self._awaited.pop())
 
     def _make_within(self, seconds: float, work: Sequence[_Call], fetch: Sequence[_Call]) -> None:
-        """Make all calls, the last ones only if the caller still waits.
+        """Make all calls; those in `fetch` only if the caller is still waiting.
 
-        Raises TimeoutError, or UnwantedError if the caller no longer waits.
+        Raises TimeoutError, or UnwantedError if the caller has stopped waiting.
         """
         worker = self._on.device.worker
         self._on.make([call for each in work for call in (worker.check, each)])
@@ -137,7 +137,7 @@ class OpenGLSubmission(Submission):
         self._on.make(fetch)
 
     def start(self) -> None:
-        """Submit everything except the last copies to the host."""
+        """Submit everything except the final copies to the host."""
         if self._shares:
             self._await_current()
         self._on.device.call(self._begin)
@@ -156,8 +156,8 @@ class OpenGLSubmission(Submission):
         return self._on.device.call(lambda: self._on.gl.is_reached(self._fence))
 
     def finish(self) -> None:
-        """Wait, and copy to the host. Raises InvokeTimeoutError."""
-        # Other code may have bound its buffers since.
+        """Wait, and copy outputs to the host. Raises InvokeTimeoutError."""
+        # Other code may have bound its buffers in the meantime.
         gl, target = self._on.gl.call, library.COPY_WRITE_BUFFER
         fetch: list[_Call] = [bound(gl.glBindBuffer, target, self._on.returned), *self._fetch]
         context = self._on
@@ -170,7 +170,7 @@ class OpenGLSubmission(Submission):
 
 
 def _run(context: OpenGLContext, work: _Call, _bound: Bindings) -> None:
-    """Submit a run in the context's thread. `_bound` references its arguments."""
+    """Submit a run in the context's thread. `_bound` keeps its buffers alive."""
     if context.in_flight is not None:
         context.synchronize()
     context.device.call(work, context.timeout)

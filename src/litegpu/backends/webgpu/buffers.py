@@ -1,4 +1,4 @@
-"""Buffers of a WebGPU device, and the data that the host gives them."""
+"""Buffers of a WebGPU device, and copies between them and the host."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from litegpu.backends.webgpu.device import WebGPUDevice
 
 _CHUNK = 16 << 20
-"""Bytes of the host that fill a device's memory at a time."""
+"""Bytes per copy when device memory is filled from the host."""
 WORD_BYTES = 4
-"""WebGPU copies and binds whole words."""
+"""WebGPU copies and binds whole words of this many bytes."""
 
 
 def words(nbytes: int) -> int:
@@ -35,7 +35,7 @@ class Typed:
     """Turns wgpu's errors into DeviceMemoryError, DeviceLostError or ExecutionError."""
 
     def __init__(self, device: WebGPUDevice, sizes: Sequence[int]) -> None:
-        """Take the sizes of the buffers, for the message about too little memory."""
+        """Store the sizes of the buffers, for the error about insufficient memory."""
         self._device, self._sizes = device, sizes
 
     def __enter__(self) -> None:
@@ -62,23 +62,23 @@ class Buffers:
     """Buffers that are released together."""
 
     def __init__(self, device: WebGPUDevice) -> None:
-        """Create it without buffers."""
+        """Start without buffers."""
         self._device = device
         self.created: list[Any] = []
 
     def make(self, nbytes: int, usage: int) -> Any:
-        """Return a buffer of wgpu-py's. Raises its errors."""
+        """Return a new wgpu-py buffer. Raises wgpu-py's errors."""
         buffer = self._device.device.create_buffer(size=max(nbytes, WORD_BYTES), usage=usage)
         self.created.append(buffer)
         return buffer
 
     def storage(self, nbytes: int) -> Any:
-        """Return a buffer for kernels and copies. Raises wgpu-py's errors."""
+        """Return a new buffer for kernels and copies. Raises wgpu-py's errors."""
         usage = self._device.wgpu.BufferUsage
         return self.make(nbytes, usage.STORAGE | usage.COPY_SRC | usage.COPY_DST)
 
     def poison(self, buffer: Any, nbytes: int) -> None:
-        """Fill a buffer with NaN: a read of something never written then shows."""
+        """Fill a buffer with NaN, which makes reads of uninitialized memory visible."""
         block = np.full(min(nbytes, _CHUNK), 0xFF, np.uint8)
         self._send(buffer, nbytes, lambda start: block[: nbytes - start], self.wait)
 
@@ -95,12 +95,12 @@ class Buffers:
             after()
 
     def wait(self) -> None:
-        """Submit what is queued, and wait until the device has done everything."""
+        """Submit queued work, and wait until the device has done everything."""
         self._device.device.queue.submit([])
         self._device.calls.wait(self._device.device)
 
     def destroy(self) -> list[Any]:
-        """Release the memory now; return what is left, to be dropped by the device's worker."""
+        """Release the memory now; return the objects that the device's worker must drop."""
         created, self.created = self.created, []
         for buffer in created:
             with contextlib.suppress(self._device.wgpu.GPUError):
@@ -123,7 +123,7 @@ class _WebGPUMemory(DeviceBuffer):
         device = self.device
         with device.lock, Typed(device, (self.nbytes,)):
             queue, end = device.device.queue, words(data.nbytes)
-            if end > data.nbytes:  # the rest of the last word is not changed
+            if end > data.nbytes:  # keep the rest of the last word
                 last = end - WORD_BYTES
                 rest = np.frombuffer(queue.read_buffer(self.handle, offset + last, 4), np.uint8)
                 data = np.concatenate([data, rest[data.nbytes - last :]])
@@ -132,7 +132,7 @@ class _WebGPUMemory(DeviceBuffer):
 
     def _take(self, offset: int, source: DeviceBuffer) -> None:
         nbytes = source.nbytes
-        if nbytes % WORD_BYTES:  # the rest of the last word is not changed
+        if nbytes % WORD_BYTES:  # keep the rest of the last word
             return self._write(offset, source.read())
         check_words(offset)
         check_words(source.offset)
@@ -154,10 +154,10 @@ class _WebGPUMemory(DeviceBuffer):
 
 
 class WebGPUBuffer(_WebGPUMemory):
-    """A buffer that was allocated for it."""
+    """A buffer with its own allocation."""
 
     def __init__(self, device: WebGPUDevice, nbytes: int) -> None:
-        """Allocate, on the worker. Raises DeviceMemoryError or DeviceLostError."""
+        """Allocate memory, on the worker. Raises DeviceMemoryError or DeviceLostError."""
         self._buffers = Buffers(device)
         keep_in_children(self)
         with Typed(device, (nbytes,)):
@@ -177,7 +177,7 @@ class WebGPUBorrowedBuffer(BorrowedBuffer, _WebGPUMemory):
     """A buffer of another library that uses wgpu-py, on the same device."""
 
     def check_open(self) -> None:
-        """Raise BindingError after `close`, and if the application has taken the memory away."""
+        """Raise BindingError after `close`, or if the application mapped or destroyed it."""
         super().check_open()
         state = self.device.calls.unusable(self.handle)
         if state is not None:
@@ -188,9 +188,9 @@ class WebGPUBorrowedBuffer(BorrowedBuffer, _WebGPUMemory):
 
 
 def adopt(source: Any, devices: Iterable[WebGPUDevice]) -> Adopted | None:
-    """Return a wgpu.GPUBuffer as a buffer, None for anything else.
+    """Wrap a wgpu.GPUBuffer as a buffer; return None for anything else.
 
-    `devices` are those that are open. Raises BindingError. See Backend.adopt.
+    `devices` are the open devices. Raises BindingError. See Backend.adopt.
     """
     wgpu = sys.modules.get("wgpu")
     if wgpu is None or not isinstance(source, wgpu.GPUBuffer):
@@ -217,7 +217,7 @@ def _check_usage(source: Any, device: WebGPUDevice) -> None:
 
 
 def check_words(offset: int) -> None:
-    """Raise BindingError for an offset that is none of a word."""
+    """Raise BindingError for an offset that is not a multiple of the word size."""
     if offset % WORD_BYTES:
         raise BindingError(
             f"A range begins at byte {offset} of its WebGPU buffer. Use a multiple of {WORD_BYTES}."

@@ -1,4 +1,4 @@
-"""A context on a WebGPU device: buffers and bind groups are created once, encoded at each run.
+"""An execution context on a WebGPU device: buffers and bind groups, encoded again at each run.
 
 WebGPU's command buffers can be submitted only once.
 """
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 
 
 class WebGPUContext(ExecutionContext):
-    """Memory, a buffer of results for the host, and bind groups. Created by the worker."""
+    """Memory, a buffer that the host maps for results, and bind groups. Created on the worker."""
 
     executable: WebGPUExecutable
 
     def __init__(self, executable: WebGPUExecutable) -> None:
-        """Allocate. Raises DeviceMemoryError, ExecutionError or DeviceLostError."""
+        """Allocate memory. Raises DeviceMemoryError, ExecutionError or DeviceLostError."""
         super().__init__(executable)
         keep_in_children(self)
         self.device = executable.device
         self.running = threading.RLock()
-        """Held by a run to its end: what it reads must not be released before."""
+        """The lock that a run holds until its end: what it reads must not be released earlier."""
         self.typed = Typed(self.device, (self.program.memory_bytes,))
         self.launches: list[tuple[Any, ...]] = []
-        """What each hands to the native library: pipeline, bind group, work groups."""
+        """Each launch's arguments for the native library: pipeline, bind group, work groups."""
         starts = [*accumulate((words(part.size) for part in self.program.outputs), initial=0)]
         self._results_bytes = starts.pop()
         self.result_starts = starts
-        """The range of each output in the results."""
+        """The range of each output in the buffer of results."""
         self._closed = self._given_up = False
         self._reader: Reader | None = None
         self._groups: list[Any] = []
@@ -72,7 +72,7 @@ class WebGPUContext(ExecutionContext):
         self._buffers.wait()
 
     def _record(self, direct: DirectUpdates, groups: list[Any]) -> Iterator[tuple[Any, ...]]:
-        """Yield the launches; `groups` references the bind groups."""
+        """Yield the launches; bind groups are added to `groups`, which keeps them alive."""
         texts = {kernel.name: kernel for kernel in self.program.kernels}
         for number, launch in enumerate(self.program.launches):
             places = (
@@ -94,13 +94,13 @@ class WebGPUContext(ExecutionContext):
         return {"buffer": buffer, "offset": offset, "size": words(part.size)}
 
     def bind(self, bindings: Bindings) -> WebGPUSubmission:
-        """Prepare a run: copy in, encode and submit all launches together, wait, and copy out."""
+        """Prepare a run: copy inputs, submit all launches together, wait, and copy outputs."""
         self.open_reader()
         bindings.check(self.program, self.device)
         return WebGPUSubmission(self, bindings)
 
     def bind_cached(self, bindings: Bindings, stream: int | None = None) -> WebGPUSubmission:
-        """Prepare the same run; kernels update device memory where it is."""
+        """Prepare the same run, but with kernels that update device memory in place."""
         if stream is not None:
             raise without_streams()
         self.open_reader()
@@ -109,7 +109,7 @@ class WebGPUContext(ExecutionContext):
         return WebGPUSubmission(self, bindings, direct)
 
     def commands_on(self, direct: DirectUpdates, groups: list[Any]) -> Commands:
-        """Return the launches on other memory; `groups` references their bind groups."""
+        """Return the launches with some arguments in other memory, and add to `groups`."""
 
         def record() -> Commands:
             with self.typed:
@@ -120,7 +120,7 @@ class WebGPUContext(ExecutionContext):
         return self.device.make(record)
 
     def open_reader(self) -> Reader:
-        """Return what reads the results. Raises DeviceLostError, after `close` ExecutionError."""
+        """Return the reader of results. Raises DeviceLostError; ExecutionError after `close`."""
         if self.device.lost:
             raise self.device.loss()
         if self._closed or self._reader is None:
@@ -128,12 +128,12 @@ class WebGPUContext(ExecutionContext):
         return self._reader
 
     def wait_for(self, reader: Reader) -> int:
-        """Return where the host finds the results. Raises InvokeTimeoutError."""
+        """Return the host address of the results. Raises InvokeTimeoutError."""
         try:
             return reader.wait(self.timeout)
         except TimeoutError as error:
             self.device.lost = self._given_up = True
-            immortal(self)  # with its buffers, which the device may still use
+            immortal(self)  # and its buffers, which the device may still use
             raise InvokeTimeoutError(timed_out(self.device.info.title, self.timeout)) from error
 
     def profiler(self) -> WebGPUProfiler:
@@ -147,7 +147,7 @@ class WebGPUContext(ExecutionContext):
         return np.frombuffer(data, np.uint8)[: self.program.memory_bytes]
 
     def close(self) -> None:
-        """Release buffers now instead of at the next collection."""
+        """Release the buffers now, not at the next garbage collection."""
         if is_inherited(TITLE):
             return
         self.synchronize()
@@ -158,7 +158,7 @@ class WebGPUContext(ExecutionContext):
             if self._reader is not None:
                 self._reader.release_mapping()
             destroyed = self._buffers.destroy()
-        # An error's traceback may reference this object, but must not reference wgpu's.
+        # An error's traceback may reference this object, but must not reference wgpu's objects.
         resources = [destroyed, self._groups, self._reader]
         self._groups = []
         self.memory = self.results = self._reader = None

@@ -41,12 +41,12 @@ _Result = TypeVar("_Result")
 _log = logging.getLogger("litegpu")
 
 _APIS = {"Vulkan": "Vulkan", "Metal": "Metal", "D3D12": "Direct3D 12"}
-"""The system APIs in use, by wgpu's names; OpenGL has a separate backend."""
+"""The system APIs that are used, by wgpu's names; OpenGL has a separate backend."""
 _INSTANCE = ("Vulkan", "Metal", "DX12")
-"""The same, by the names that wgpu has for them in its instance's options."""
+"""The same APIs, by their names in the options of wgpu's instance."""
 _HALF, _TIMER = "shader-f16", "timestamp-query"
 _USUAL_UNITS = {"DiscreteGPU": 64, "IntegratedGPU": 16}
-"""Assumed compute units of a GPU: WebGPU does not report them."""
+"""Assumed compute units of a GPU, because WebGPU does not report them."""
 _LIMITS = (
     "max-buffer-size",
     "max-compute-invocations-per-workgroup",
@@ -59,7 +59,7 @@ _LIMITS = (
     "max-storage-buffers-per-shader-stage",
     "min-storage-buffer-offset-alignment",
 )
-"""Limits that kernels depend on: the device requests the maximum of the adapter."""
+"""Limits that are important for kernels: the device requests the adapter's maximum."""
 
 
 class WebGPUBackend(Backend):
@@ -76,7 +76,7 @@ class WebGPUBackend(Backend):
         return [_describe(index, adapter) for index, adapter in enumerate(_adapters())]
 
     def open(self, index: int) -> Device:
-        """Return the device of that index, which is shared by all delegates."""
+        """Return the device with this index, which all delegates share."""
         return _opened.get(index)
 
     def adopt(self, source: Any) -> Adopted | None:
@@ -101,7 +101,7 @@ def _wgpu() -> Any:
 def _adapters() -> list[Any]:
     """Return the adapters, real GPUs first."""
     wgpu = _wgpu()
-    # wgpu may look at OpenGL too, and leaves no context current on the thread where it does.
+    # wgpu may try OpenGL, too; it then leaves no context current on the thread.
     worker = Worker("litegpu-webgpu-adapters")
     try:
         found = worker.call(partial(_enumerate, wgpu))
@@ -126,8 +126,8 @@ def _enumerate(wgpu: Any) -> list[Any]:
     """
     level = wgpu.logger.level
     wgpu.logger.setLevel(logging.ERROR)
-    # Without OpenGL: Mesa's crashes where a forked child exits. An application may have chosen
-    # before, and older versions cannot choose.
+    # Without OpenGL, because Mesa's driver crashes when a forked child exits. An application may
+    # have chosen the APIs before, and older versions of wgpu cannot choose.
     with contextlib.suppress(ImportError, AttributeError, RuntimeError):
         extras: Any = importlib.import_module("wgpu.backends.wgpu_native.extras")
         parse_types(wgpu.backends.wgpu_native.ffi)
@@ -204,23 +204,23 @@ class WebGPUDevice(Device):
         keep_in_children(self)
         self.dialect = WGSLDialect(info.half_lanes)
         self.timed = _TIMER in wanted
-        """Whether kernels can be timed by the device's clock."""
+        """Whether the device's clock can measure kernels."""
         self.group_limit: int = limits["max-compute-workgroups-per-dimension"]
-        """Work groups that a launch may have on each axis."""
+        """Maximum work groups of a launch on each axis."""
         self.lock = threading.RLock()
-        """Held while commands are encoded: wgpu-py's objects are not thread-safe."""
+        """The lock for encoding commands: wgpu-py's objects are not thread-safe."""
         self.worker = Worker(f"litegpu-webgpu-{info.index}")
-        """Makes and drops wgpu-py's objects: an interrupt in their `__del__` would go unseen."""
+        """Creates and drops wgpu-py's objects: an interrupt in their `__del__` would be lost."""
         self.pipelines: Recent[Any] = Recent()
-        """What partitions with equal kernels share."""
+        """Objects that partitions with equal kernels share."""
 
     @finalizer
     def __del__(self) -> None:
-        """End the thread."""
+        """End the worker's thread."""
         self.worker.stop()
 
     def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
-        """Make pipelines, and upload the constants. See Device.compile."""
+        """Create pipelines and upload the constants. See Device.compile."""
         check_sizes(program, self.info)
         return self.make(carried(lambda: WebGPUExecutable(self, program)))
 
@@ -231,7 +231,7 @@ class WebGPUDevice(Device):
         return self.make(lambda: WebGPUBuffer(self, nbytes))
 
     def make(self, function: Callable[[], _Result]) -> _Result:
-        """Make objects of wgpu-py's on the thread that drops them. Raises DeviceLostError."""
+        """Call `function`, which creates wgpu-py objects, on the worker. Raises DeviceLostError."""
         try:
             return self.worker.call(partial(self._locked, function))
         except WorkerEndedError as error:
@@ -242,7 +242,7 @@ class WebGPUDevice(Device):
             return function()
 
     def failure(self, error: Exception) -> ExecutionError:
-        """Return the typed error for one of wgpu's, and take note when the device is lost."""
+        """Return the typed error for an error of wgpu; mark the device as lost if it is."""
         text = " ".join(str(error).split())
         self.lost = self.lost or self.is_loss(error)
         if self.lost:
@@ -254,10 +254,10 @@ class WebGPUDevice(Device):
 
     @staticmethod
     def is_loss(error: Exception) -> bool:
-        """Return whether an error of wgpu's means that the device is lost."""
+        """Return whether an error of wgpu means that the device is lost."""
         return "device is lost" in str(error).lower()
 
     def is_shortage(self, error: Exception) -> bool:
-        """Return whether an error of wgpu's says that memory is short: not all have that type."""
+        """Return whether wgpu reports insufficient memory: not all such errors have that type."""
         text = str(error).lower()
         return isinstance(error, self.wgpu.GPUOutOfMemoryError) or "not enough memory" in text

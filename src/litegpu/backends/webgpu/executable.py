@@ -1,4 +1,4 @@
-"""A program on a WebGPU device: its pipelines and its constants."""
+"""A compiled program on a WebGPU device: its pipelines and its constants."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from litegpu.backends.webgpu.device import WebGPUDevice
 
 _COMPUTE = 4
-"""The compute stage in a bind group layout's visibility."""
+"""The visibility of bindings in a layout: the compute stage."""
 
 
 class WebGPUExecutable(Executable):
-    """Pipelines with their layouts, and a buffer of constants. Created by the worker."""
+    """Pipelines with their layouts, and a buffer of constants. Created on the worker."""
 
     def __init__(self, device: WebGPUDevice, program: Program) -> None:
         """Compile and upload. Raises KernelError, DeviceMemoryError or ExecutionError."""
@@ -32,7 +32,7 @@ class WebGPUExecutable(Executable):
         keep_in_children(self)
         self.device = device
         self.pipelines: dict[str, Any] = {}
-        """By the names of the kernels."""
+        """The pipelines by kernel name."""
         self._layouts: dict[tuple[str, ...], Any] = {}
         self._buffers = Buffers(device)
         try:
@@ -72,7 +72,7 @@ class WebGPUExecutable(Executable):
         )
 
     def layout(self, text: KernelText) -> Any:
-        """Return the bind group layout of a kernel; kernels alike share it. On the worker."""
+        """Return the bind group layout of a kernel, shared by kernels with equal arguments."""
         kinds = tuple(
             "read-only-storage" if self.device.dialect.fixed(argument) else "storage"
             for argument in text.arguments
@@ -94,6 +94,6 @@ class WebGPUExecutable(Executable):
             return
         with self.device.lock:
             resources = [self._buffers.destroy(), self._layouts, self.pipelines]
-        # An error's traceback may reference this object, but must not reference wgpu's.
+        # An error's traceback may reference this object, but must not reference wgpu's objects.
         self._layouts, self.pipelines, self.constants = {}, {}, None
         self.device.worker.post(resources.clear)

@@ -1,6 +1,6 @@
-"""What wgpu's native library can do and wgpu-py's public methods cannot, or only slowly.
+"""Functions of wgpu's native library that wgpu-py lacks, or that are slow through it.
 
-They cost some 8 µs each, which a run of a partition would pay for each of its launches.
+wgpu-py's methods take about 8 µs per call, which a run would need for each of its launches.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ TITLE = "WebGPU"
 Copy = tuple[Any, int, Any, int, int]
 
 _CHECKS = 1
-"""Of wgpu's checks in shaders those of bounds: WGPUShaderRuntimeChecks_BoundsChecks."""
+"""Of wgpu's runtime checks in shaders, only bounds checks are enabled (WGPUShaderRuntimeChecks)."""
 _PATIENCE = 10.0
-"""Seconds to wait for a buffer after the device has done everything."""
+"""Seconds to wait for a mapped buffer after the device has done everything."""
 _PAUSE = 0.0001
-"""Seconds between two looks at a device that is not waited for."""
+"""Seconds between two checks of a device without a blocking wait."""
 
 
 class NativeCalls:
     """Calls of the native library with the handles of wgpu-py's objects."""
 
     def __init__(self, wgpu: Any) -> None:
-        """Take the library that wgpu-py has loaded."""
+        """Use the library that wgpu-py has loaded."""
         self._native = wgpu.backends.wgpu_native
         self.lib, self.ffi = self._native.lib, self._native.ffi
         self.checked = self._native._api.libf
-        """The same functions in wgpu-py's own wrappers, which raise its errors."""
+        """The same functions in wgpu-py's wrappers, which raise its errors."""
         self.error: type[Exception] = wgpu.GPUError
         self._make_module = getattr(self.checked, "wgpuDeviceCreateShaderModuleTrusted", None)
 
     def shader_module(self, device: Any, label: str, code: str) -> Any:
-        """Return the module of a WGSL shader that compares each index with the length.
+        """Return the module of a WGSL shader with bounds checks, but without loop counters.
 
-        By default wgpu also counts the rounds of each loop; those of litegpu's kernels end.
+        By default wgpu also counts the iterations of each loop; the loops of litegpu's kernels end.
         """
         if self._make_module is None:  # an older wgpu-py
             return device.create_shader_module(label=label, code=code)
@@ -54,13 +54,13 @@ class NativeCalls:
     def write(self, queue: Any, buffer: Any, offset: int, address: int, nbytes: int) -> None:
         """Queue a copy from a host address into a buffer; `nbytes` is a multiple of 4.
 
-        Raises wgpu's errors, such as of too little memory for the copy on its way.
+        Raises wgpu's errors, for example about insufficient memory for a pending copy.
         """
         data = self.ffi.cast("uint8_t *", address)
         self.checked.wgpuQueueWriteBuffer(queue._internal, buffer._internal, offset, data, nbytes)
 
     def unusable(self, buffer: Any) -> str | None:
-        """Return why a buffer must not be submitted: it is "mapped" or "destroyed"; None: it may.
+        """Return why a buffer must not be submitted, "mapped" or "destroyed"; None if it may be.
 
         The library aborts the process for such a buffer, and has no query for it. Unmapping a
         buffer that is not mapped fails with a text that contains the state.
@@ -76,7 +76,7 @@ class NativeCalls:
     def wait(self, device: Any) -> None:
         """Wait until a device has done everything that was submitted.
 
-        wgpu-py's own method for it does not fit its library (0.32).
+        wgpu-py's own method for this does not match its library (0.32).
         """
         self.lib.wgpuDevicePoll(device._internal, True, self.ffi.NULL)
 
@@ -85,22 +85,23 @@ class NativeCalls:
         return bool(self.lib.wgpuDevicePoll(device._internal, False, self.ffi.NULL))
 
     def timestamp_period(self, queue: Any) -> float:
-        """Return the nanoseconds that a step of the device's time stamps takes."""
+        """Return the nanoseconds per tick of the device's time stamps."""
         period: float = self.lib.wgpuQueueGetTimestampPeriod(queue._internal)
         return period
 
 
 class Commands:
-    """What a run hands to the device: copies, launches, then copies again.
+    """The commands that a run submits: copies, launches, then copies again.
 
-    A launch is the handles of a pipeline and a bind group, and the work groups on each axis; a copy
-    is the handle of the source and where it begins there, the same of the target, and its bytes.
+    A launch consists of the handles of a pipeline and a bind group, and the work groups on each
+    axis. A copy consists of the handle and offset of the source, those of the target, and the
+    number of bytes.
     """
 
     def __init__(
         self, calls: NativeCalls, device: Any, launches: Sequence[tuple[Any, ...]]
     ) -> None:
-        """Take launches that read and write the buffers of their bind groups."""
+        """Store launches that read and write the buffers of their bind groups."""
         self._lib, self._checked, self._none = calls.lib, calls.checked, calls.ffi.NULL
         self._ffi = calls.ffi
         self._device, self._queue = device._internal, device.queue._internal
@@ -128,7 +129,7 @@ class Commands:
             lib.wgpuCommandBufferRelease(commands)
 
     def _encode(self, encoder: Any) -> None:
-        """Add the launches in a pass. The loop is all the Python that a launch costs."""
+        """Encode the launches in a compute pass. This loop is the only Python code per launch."""
         lib, none = self._lib, self._none
         compute = lib.wgpuCommandEncoderBeginComputePass(encoder, none)
         try:
@@ -139,7 +140,7 @@ class Commands:
 
 
 def add_launches(lib: Any, none: Any, compute: Any, launches: Sequence[tuple[Any, ...]]) -> None:
-    """Add launches to the native library's compute pass."""
+    """Add launches to a compute pass of the native library."""
     set_pipeline = lib.wgpuComputePassEncoderSetPipeline
     set_group = lib.wgpuComputePassEncoderSetBindGroup
     dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
@@ -158,10 +159,10 @@ class Reader:
     """
 
     def __init__(self, calls: NativeCalls, device: Any, buffer: Any, nbytes: int) -> None:
-        """Prepare for the first `nbytes` of a buffer that may be mapped."""
+        """Prepare for reading the first `nbytes` of a buffer that can be mapped."""
         self._calls, self._device, self._buffer, self._nbytes = calls, device, buffer, nbytes
         self._busy = False
-        """Whether the buffer may be mapped, or about to be."""
+        """Whether the buffer may be mapped now, or soon."""
         self._info = calls.ffi.new("WGPUBufferMapCallbackInfo *")
         self._info.mode = calls.lib.WGPUCallbackMode_AllowProcessEvents
         self._listen()
@@ -178,18 +179,18 @@ class Reader:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the request has completed or failed."""
+        """Whether the mapping has completed or failed."""
         return bool(self._statuses)
 
     @property
     def busy(self) -> bool:
-        """Whether the buffer may be mapped, or about to be."""
+        """Whether the buffer may be mapped now, or soon."""
         return self._busy
 
     def release_mapping(self) -> None:
         """Unmap the buffer, in any state that an interrupt may have left."""
         if self._busy:
-            with contextlib.suppress(self._calls.error):  # it may not be mapped
+            with contextlib.suppress(self._calls.error):  # the buffer may not be mapped
                 self._calls.checked.wgpuBufferUnmap(self._buffer._internal)
             _late.append(self._note)
             self._listen()
@@ -207,7 +208,7 @@ class Reader:
     def wait(self, timeout: float | None = None) -> int:
         """Return the host address of the buffer's content.
 
-        Raises RuntimeError when it cannot be had, TimeoutError after `timeout` seconds.
+        Raises RuntimeError if the mapping fails, TimeoutError after `timeout` seconds.
         """
         calls = self._calls
         if timeout is None:
@@ -221,7 +222,7 @@ class Reader:
         return int(calls.ffi.cast("uintptr_t", address))
 
     def _until_noted(self) -> None:
-        """Wait for another thread, which waits too and is the one that takes note."""
+        """Wait until another thread, which is waiting for the device, has recorded the status."""
         until = time.monotonic() + _PATIENCE
         while not self._statuses:
             if time.monotonic() > until:
@@ -239,10 +240,10 @@ class Reader:
             self._calls.is_idle(self._device)
 
     def unmap(self) -> None:
-        """Give the buffer back to the device."""
+        """Unmap the buffer, so that the device can use it again."""
         self._calls.lib.wgpuBufferUnmap(self._buffer._internal)
         self._busy = False
 
 
 _late: list[Any] = []
-"""Callbacks of interrupted mappings: another thread may be about to make the call, for all time."""
+"""Callbacks of interrupted mappings, kept alive forever: another thread may still call them."""

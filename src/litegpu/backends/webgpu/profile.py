@@ -1,4 +1,4 @@
-"""How long a WebGPU device takes for each launch, by its own clock where it has one."""
+"""Measures the time of each launch on a WebGPU device, by the device's clock if it has one."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from litegpu.backends.webgpu.context import WebGPUContext
 
 _STAMPS = 4096
-"""Maximum time stamps of a set."""
+"""Maximum number of time stamps per query set."""
 
 
 class WebGPUProfiler(Profiler):
-    """Runs the launches of a context one by one."""
+    """Measures the launches of a context one by one."""
 
     def __init__(self, context: WebGPUContext) -> None:
-        """Take the times of a context."""
+        """Measure the times of a context."""
         super().__init__(context)
         self._context, self._device = context, context.device
 
     def durations(self) -> list[float]:
-        """Run launch by launch, each in a separate pass; seconds by the device's clock.
+        """Run each launch in a separate pass; return seconds of the device's clock.
 
-        Without one by the host's clock, including the time of a submission.
+        Without such a clock, the host's clock is used, so the time of a submission is included.
         """
         self._context.synchronize()
         with self._device.lock, self._context.typed:
@@ -37,7 +37,7 @@ class WebGPUProfiler(Profiler):
             return [seconds for part in self._parts() for seconds in timed(part)]
 
     def _parts(self) -> Iterator[list[Any]]:
-        """Yield the launches in as many pieces as sets of time stamps are needed."""
+        """Yield the launches in groups, one for each query set of time stamps."""
         launches = self._context.launches
         for start in range(0, len(launches), _STAMPS // 2):
             yield launches[start : start + _STAMPS // 2]

@@ -1,4 +1,4 @@
-"""A run on a WebGPU device: what is written, encoded, submitted, mapped and copied."""
+"""A run on a WebGPU device: host writes, launches, submission, mapping and copies."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class WebGPUSubmission(Submission):
-    """Everything in one submission; the host reads the results from a buffer that is mapped."""
+    """A run in a single submission; the host reads the results from a mapped buffer."""
 
     def __init__(
         self, context: WebGPUContext, bindings: Bindings, direct: DirectUpdates | None = None
     ) -> None:
-        """Prepare for buffers that fit. Raises BindingError for ranges that cut words."""
+        """Prepare for buffers that fit. Raises BindingError for ranges that are not whole words."""
         super().__init__(context)
         self._on = context
-        self._bindings = bindings  # keeps the memory
+        self._bindings = bindings  # keeps the memory alive
         direct = direct or DirectUpdates()
         self._groups: list[Any] = []
         self._commands = context.commands
@@ -39,9 +39,9 @@ class WebGPUSubmission(Submission):
         ends = (*bindings.inputs, *bindings.outputs)
         self._on_device = [each for each in ends if isinstance(each, DeviceBuffer)]
         self._writes: list[tuple[BufferRange, HostBuffer, Any, int]] = []
-        """What is written from the host, from where and to which byte of which buffer."""
+        """Writes from the host: the source, the target buffer and the byte offset in it."""
         self._reads: list[tuple[HostBuffer, int, int]] = []
-        """For the host: where to, from where among the results, and bytes."""
+        """Copies to the host: the target, the offset in the results, and the number of bytes."""
         self._before: list[Copy] = []
         self._after: list[Copy] = []
         inputs = enumerate(zip(program.inputs, bindings.inputs, strict=True))
@@ -85,7 +85,7 @@ class WebGPUSubmission(Submission):
         with context.device.lock:
             reader = context.open_reader()
             reader.release_mapping()
-            for buffer in self._on_device:  # the library aborts the process for a destroyed one
+            for buffer in self._on_device:  # the library aborts the process for a destroyed buffer
                 buffer.check_open()
             self._write()
             self._commands.submit(self._before, self._after)
@@ -104,12 +104,12 @@ class WebGPUSubmission(Submission):
             address, whole = buffer.address, part.size // WORD_BYTES * WORD_BYTES
             calls.write(queue, sink, at, address, whole)
             if whole < part.size:
-                # The tensor ends inside a word, and the bytes after it are not ours to read.
+                # The tensor ends inside a word, and the bytes after it do not belong to litegpu.
                 rest = ctypes.string_at(address + whole, part.size - whole)
                 queue.write_buffer(sink, at + whole, rest.ljust(WORD_BYTES, b"\0"))
 
     def start(self) -> None:
-        """Write, encode and submit."""
+        """Write host data, encode and submit."""
         with self._on.running, self._on.typed:
             self._submit()
 
@@ -121,15 +121,15 @@ class WebGPUSubmission(Submission):
             return reader.is_mapped
 
     def finish(self) -> None:
-        """Wait, and copy to the host. Raises InvokeTimeoutError."""
+        """Wait, and copy outputs to the host. Raises InvokeTimeoutError."""
         with self._on.running, self._on.typed:
             reader = self._on.open_reader()
-            if reader.busy:  # else it was interrupted after the end
+            if reader.busy:  # false if it was interrupted after the end
                 self._deliver(reader)
 
     @finalizer
     def __del__(self) -> None:
-        """Have the worker drop its own bind groups; a run in flight references its submission."""
+        """Let the worker drop the submission's bind groups; a run in flight references it."""
         if self._groups and not is_inherited(TITLE):
             self._on.device.worker.post(self._groups.clear)
 
