@@ -1,4 +1,4 @@
-"""`litegpu TOOL …`, and `python -m litegpu TOOL …` where that is not on the path."""
+"""`python -m litegpu TOOL …`: the same as `litegpu TOOL …`, if that is not on the path."""
 
 from __future__ import annotations
 

@@ -16,14 +16,14 @@ from litegpu.errors import BindingError, CompiledModelError
 
 
 def adopted(source: Any) -> Adopted | None:
-    """Return the device memory of another library, None for other objects."""
+    """Wrap the device memory of another library; return None for other objects."""
     with _typed_refusals(source):
         found = (backend.adopt(source) for backend in BACKENDS.values())
         return next((each for each in found if each is not None), None)
 
 
 def of_numpy(array: npt.NDArray[Any]) -> Adopted:
-    """Return the memory of an array. Raises CompiledModelError for one with gaps."""
+    """Wrap the memory of a NumPy array. Raises CompiledModelError for an array with gaps."""
     if not array.flags.c_contiguous:
         raise CompiledModelError(
             "data_array must be C-contiguous: copy it with np.ascontiguousarray."
@@ -32,7 +32,7 @@ def of_numpy(array: npt.NDArray[Any]) -> Adopted:
 
 
 def on_host(source: Any) -> Adopted:
-    """Return another library's memory of the host. Raises CompiledModelError for none."""
+    """Wrap host memory of another library. Raises CompiledModelError if it cannot be wrapped."""
     if not hasattr(source, "__dlpack__"):
         raise CompiledModelError(
             f"A {type(source).__name__} is no array, and no buffer of a GPU's. Give one of NumPy, "

@@ -1,4 +1,4 @@
-"""Every environment variable that litegpu reads, in one place."""
+"""All environment variables that litegpu reads, in one place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VARIABLES: Mapping[str, str] = {
 
 
 def text(name: str) -> str:
-    """Return a declared variable's value, empty when unset. Raises KeyError for others."""
+    """Return a declared variable's value; empty if unset. Raises KeyError for undeclared names."""
     if name not in VARIABLES:
         raise KeyError(f"undeclared environment variable {name}; declare it in config.VARIABLES")
     return os.environ.get(name, "").strip()
@@ -48,7 +48,7 @@ _NO, _YES = ("", "0", "false", "no", "off"), ("true", "yes", "on")
 
 
 def cache_setting() -> bool | None:
-    """Return whether the cache is enabled or disabled; None if neither variable of it is set."""
+    """Return whether the environment enables or disables the cache; None if it does neither."""
     value = text("LITEGPU_CACHE").lower()
     return value not in _NO if value else bool(text("LITEGPU_CACHE_PATH")) or None
 
@@ -61,7 +61,7 @@ def is_unsafe_cache_allowed() -> bool:
 def cache_folders() -> list[str]:
     """Return the folder in LITEGPU_CACHE, if it is a path, and those in LITEGPU_CACHE_PATH.
 
-    The separator is that of PATH: a colon, on Windows a semicolon.
+    Folders are separated as in PATH: by a colon, on Windows by a semicolon.
     """
     folder = text("LITEGPU_CACHE")
     named = [folder] if is_folder_name(folder) else []
@@ -69,18 +69,18 @@ def cache_folders() -> list[str]:
 
 
 def is_folder_name(value: str) -> bool:
-    """Return whether a text is a path, not a number or a word for yes or no."""
+    """Return whether a text is a path, rather than a number or a word for yes or no."""
     return not (value.isdecimal() or value.lower() in (*_NO, *_YES))
 
 
 def cache_limit() -> int:
-    """Return the maximum bytes of a cache folder; the default if it is not a number."""
+    """Return the maximum size of a cache folder in bytes; the default for an invalid value."""
     return _mib(text("LITEGPU_CACHE_LIMIT")) << 20
 
 
 @cache
 def _mib(value: str) -> int:
-    """Return a number of MiB; log a warning once if it is not a number."""
+    """Convert a number of MiB to bytes; if it is not a number, log a warning once."""
     if value.isdecimal():
         return int(value)
     if value:
@@ -92,24 +92,24 @@ def _mib(value: str) -> int:
 
 
 def are_compilers_wanted() -> bool:
-    """Return whether other threads and processes may compile (LITEGPU_COMPILE_PROCESSES)."""
+    """Return whether other threads and processes may compile, by LITEGPU_COMPILE_PROCESSES."""
     return text("LITEGPU_COMPILE_PROCESSES").lower() not in _NO[1:]
 
 
 def columns() -> int | None:
-    """Return COLUMNS, the line width of the terminal, None if it is not a number."""
+    """Return COLUMNS, the line width of the terminal; None if it is not a number."""
     value = os.environ.get("COLUMNS", "").strip()
     return int(value) if value.isdecimal() and int(value) else None
 
 
 def names_ray_cluster() -> bool:
-    """Return whether RAY_ADDRESS, which Ray reads itself, names a cluster."""
+    """Return whether RAY_ADDRESS, a variable of Ray, names a cluster."""
     return bool(os.environ.get("RAY_ADDRESS", "").strip())
 
 
 @contextmanager
 def placeholder(name: str, value: str) -> Iterator[None]:
-    """Set another library's variable temporarily, unless it has a value."""
+    """Set another library's environment variable temporarily, unless it is already set."""
     missing = name not in os.environ
     if missing:
         os.environ[name] = value

@@ -1,4 +1,4 @@
-"""Operations of users: a model's custom operation, computed by a kernel template of theirs."""
+"""User-defined operations: custom operations of models, computed by users' kernel templates."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from litegpu.runtime_abi.opcodes import BUILTIN_OPS
 
 Shape = tuple[int, ...]
 _RESERVED = frozenset(("dst", "store", "at", "at_row"))
-"""Words of templates that are litegpu's."""
+"""Template variables that litegpu defines."""
 _MARSHAL_BY_VALUE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class CustomTensor:
-    """An input of a custom operation: shape, name of the type, and the data of a constant."""
+    """An input of a custom operation: its shape, its type name, and the data if it is constant."""
 
     shape: Shape
     dtype: str
@@ -45,10 +45,10 @@ class CustomTensor:
 
 @dataclass(frozen=True, slots=True)
 class CustomNode:
-    """One use of a custom operation in a model.
+    """A node of a model with a custom operation.
 
-    `inputs` are those of the node, None for one that it leaves out. `custom_options` are the bytes
-    in the file, `version` that of the operation.
+    `inputs` are the node's inputs, None for an omitted one. `custom_options` are the bytes in the
+    file, `version` is the version of the operation.
     """
 
     inputs: tuple[CustomTensor | None, ...]
@@ -57,9 +57,9 @@ class CustomNode:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options as a dict, where they are a FlexBuffers map; empty without any.
+        """The options as a dict, if they are a FlexBuffers map; empty if there are none.
 
-        Raises ValueError for other bytes: read `custom_options` then.
+        Raises ValueError for other bytes: then read `custom_options`.
         """
         return flexbuffers.read_map(self.custom_options) if self.custom_options else {}
 
@@ -68,10 +68,10 @@ class CustomNode:
 class Launch:
     """How the kernel of a custom operation is launched for a node.
 
-    `variables` are the words of the template that depend on the node: numbers, texts and lists.
-    `grid` are work items, (x, y, z); None is one for each block of 4 channels (x) and row (y) of
-    the result. `flops` are floating-point operations, for profiles and estimates; None is one for
-    each element of the result. Raises OperationError for values that cannot be used.
+    `variables` are the template variables that depend on the node: numbers, texts and lists. `grid`
+    is the number of work items (x, y, z); None means one item for each block of 4 channels (x) and
+    each row (y) of the result. `flops` is the number of floating-point operations, for profiles and
+    estimates; None means one per element of the result. Raises OperationError for invalid values.
     """
 
     variables: Mapping[str, Any] = field(default_factory=dict)
@@ -101,30 +101,31 @@ class Launch:
 
 
 class CustomOp(ABC):
-    """A custom operation of floats with one result, which a kernel template computes.
+    """A custom operation on floats with one result, computed by a kernel template.
 
-    Subclass it, and register the class with `register_op`. The guide has an example:
-    docs/custom_ops.md.
+    Derive a class from it, and register the class with `register_op`. docs/custom_ops.md has an
+    example.
     """
 
     name: ClassVar[str]
     """The operation's custom code in model files."""
     template: ClassVar[str | os.PathLike[str]]
-    """The kernel: a path of a file, or the text itself if it has several lines."""
+    """The kernel template: a file's path, or the text itself if it has several lines."""
     reads: ClassVar[tuple[str, ...]] = ("src",)
-    """What the template calls the inputs, which are as many as these."""
+    """The names of the inputs in the template, one for each input."""
     max_version: ClassVar[int] = 1
     """The highest supported version of the operation."""
     revision: ClassVar[str | int] = 0
-    """Change it when code changes that the class imports from other modules: what was compiled
-    before is then not taken from a cache. The class's own module and the template count anyway."""
+    """Change this if code changes that the class imports from other modules; otherwise partitions
+    compiled before would be loaded from caches. The class's own module and the template are
+    checked."""
 
     def check(self, node: CustomNode) -> str:
         """Return why this node cannot run on the GPU, or an empty text when it can."""
         return ""
 
     def infer(self, node: CustomNode) -> Shape:
-        """Return the shape of the result; by default that of the first input."""
+        """Return the shape of the result; by default, the shape of the first input."""
         first = node.inputs[0]
         return first.shape if first is not None else ()
 
@@ -145,20 +146,20 @@ def register_op(op: None = None, *, replace: bool = False) -> Callable[[_AnyOp],
 
 
 def register_op(op: _AnyOp | None = None, *, replace: bool = False) -> Any:
-    """Make a custom operation known to all delegates that are applied from now on.
+    """Register a custom operation for all delegates that are applied from now on.
 
-    A class decorator, or a function of a class:
+    It is a class decorator, or a function that takes a class:
 
         @litegpu.register_op
         class Mish(litegpu.CustomOp):
             name, template = "Mish", "mish.jinja"
 
-    With `replace=True` it takes the place of an operation of that name which was registered before,
-    as when the cell of a notebook is run again. Packages that are installed register theirs by an
-    entry point of the group "litegpu.ops" that names the module or the class.
+    With `replace=True` it replaces an operation that was registered with the same name before, for
+    example when the cell of a notebook is run again. Installed packages register their operations
+    by an entry point of the group "litegpu.ops" that names the module or the class.
 
-    Raises OperationError for a name that is taken, a template that is missing or is none, and for
-    what is no subclass of CustomOp.
+    Raises OperationError if the name is taken, if the template is missing or invalid, and for an
+    object that is not a subclass of CustomOp.
     """
     if op is None:
         return lambda later: register_op(later, replace=replace)
@@ -196,7 +197,7 @@ def register_op(op: _AnyOp | None = None, *, replace: bool = False) -> Any:
 
 
 def _text_of(op: type[CustomOp]) -> str:
-    """Return the text of a class's template. Raises OperationError where it has none."""
+    """Return the text of a class's template. Raises OperationError if it is missing."""
     template = getattr(op, "template", None)
     if isinstance(template, str) and "\n" in template:
         return template
@@ -216,12 +217,12 @@ def _text_of(op: type[CustomOp]) -> str:
 
 
 def _code_of(op: type[CustomOp]) -> str:
-    """Return a digest of what decides about the kernels of a class: its module, else its code."""
+    """Return a digest of the code that determines a class's kernels: its module or its own."""
     found = hashlib.sha256()
     for each in op.__mro__[: op.__mro__.index(CustomOp)]:
         try:
             found.update(Path(str(inspect.getsourcefile(each))).read_bytes())
-        except (OSError, TypeError):  # of a notebook, or of `python -c`
+        except (OSError, TypeError):  # a class of a notebook, or of `python -c`
             for name, value in sorted(vars(each).items()):
                 if isinstance(value, FunctionType):
                     found.update(marshal.dumps(value.__code__, _MARSHAL_BY_VALUE))
@@ -240,7 +241,7 @@ def _are_sizes(values: Any, count: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A launch as attributes of a node: data that is compared and printed."""
+    """A launch as attributes of a node: plain data that can be compared and printed."""
 
     variables: tuple[tuple[str, Any], ...]
     grid: tuple[int, int, int] | None
@@ -248,7 +249,7 @@ class _Plan:
 
 
 class _Adapter(Op):
-    """An operation of a user's among those of litegpu."""
+    """Makes a user's operation available as an Op of litegpu."""
 
     def __init__(self, own: CustomOp, template: str, code: str) -> None:
         self.name = own.name  # type: ignore[misc]
@@ -304,7 +305,7 @@ class _Adapter(Op):
         return (request,)
 
     def _call(self, method: Callable[[CustomNode], Any], graph: Graph, node: Node) -> Any:
-        """Call a user's method. Raises OperationError for any exception of it."""
+        """Call a user's method. Raises OperationError for any exception that it raises."""
         inputs = tuple(_tensor_of(graph, v) for v in node.inputs)
         try:
             return method(CustomNode(inputs, node.custom, node.version))

@@ -17,24 +17,24 @@ Capability = tuple[int, int]
 class Clocks:
     """Clocks of one multiprocessor, and bytes per clock, as measured in kernels.
 
-    Fitted to kernels that were measured on an H200; other architectures use the same figures.
-    Costs of a single family of kernels are defined next to its tiles.
+    The figures are fitted to kernels measured on an H200; other architectures use the same figures.
+    Costs of a single family of kernels are defined next to the family's tiles.
     """
 
     load: float = 335.0
     """Latency of several loads that are in flight together."""
     instruction: float = 2.0 / 128
-    """Clocks of an instruction of one thread."""
+    """Clocks per instruction of one thread."""
     product: float = 3.9
-    """Clocks of a warp's product of 16 x 16 halves by 16 x 8, with the wait for its operands."""
+    """Clocks of a warp's 16x16 by 16x8 product of float16, including the wait for operands."""
     cached_bytes: float = 35.0
-    """Bytes per clock from the cache that all multiprocessors share."""
+    """Bytes per clock from the L2 cache, which all multiprocessors share."""
     memory_bytes: float = 15.0
-    """Bytes per clock from and to the device's memory."""
+    """Bytes per clock from and to device memory."""
     remote_bytes: float = 2900.0
-    """Bytes per clock of all clusters to or from the shared memory of other blocks."""
+    """Bytes per clock of all clusters, from or to the shared memory of other blocks."""
     overlapped_bytes: int = 200 << 10
-    """Shared memory of the blocks that compute while others of a multiprocessor wait."""
+    """Shared memory of those blocks of a multiprocessor that compute while others wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +46,30 @@ class DeviceModel:
     max_blocks: int
     """Maximum resident blocks."""
     shared_bytes: int
-    """Shared memory of all resident blocks, including the system's share of each."""
+    """Shared memory for all resident blocks, including what the system reserves per block."""
     registers: int = 64 << 10
-    """Registers of 32 bits."""
+    """Number of 32-bit registers."""
     reserved_bytes: int = 1 << 10
     """Shared memory that the system reserves for each block."""
     tensor_cores: bool = True
-    """Whether it has matrix instructions for halves and tf32 (compute capability 8.0)."""
+    """Whether it has matrix instructions for float16 and tf32 (compute capability 8.0)."""
     clusters: bool = False
     """Whether blocks can access each other's shared memory (compute capability 9.0)."""
     warp_groups: bool = False
-    """Whether four warps can multiply together (just compute capability 9.0)."""
+    """Whether four warps can multiply matrices together (only compute capability 9.0)."""
     overlapped_launches: bool = False
     """Whether a kernel may start while the previous one runs (compute capability 9.0)."""
     clocks: Clocks = field(default_factory=Clocks)
 
     @property
     def shared_bytes_per_block(self) -> int:
-        """Maximum shared memory of one block, if requested."""
+        """Maximum shared memory of one block, which must be requested."""
         return self.shared_bytes - self.reserved_bytes
 
     def resident_blocks(self, threads: int, registers: int, shared_bytes: int) -> int:
         """Return how many blocks of `threads` threads fit a multiprocessor.
 
-        `registers` are those of a thread, `shared_bytes` those of a block.
+        `registers` is the number per thread, `shared_bytes` the shared memory per block.
         """
         return min(
             self.max_blocks,
@@ -79,13 +79,13 @@ class DeviceModel:
         )
 
     def overlapped_blocks(self, threads: int, registers: int, shared_bytes: int) -> int:
-        """Return how many blocks compute while others wait: the resident ones, or fewer."""
+        """Return how many blocks compute while others wait: all resident blocks, or fewer."""
         resident = self.resident_blocks(threads, registers, shared_bytes)
         return min(resident, self.clocks.overlapped_bytes // shared_bytes)
 
 
 GENERIC = DeviceModel(1024, 16, 64 << 10, tensor_cores=False)
-"""A device of which only the limits are known, and NVIDIA GPUs before Ampere."""
+"""A device whose limits alone are known, and NVIDIA GPUs before Ampere."""
 
 MODELS = {
     # Ampere
@@ -109,7 +109,7 @@ MODELS = {
 def model_of(capability: Capability | None) -> DeviceModel:
     """Return the model of a compute capability, or the default without one.
 
-    A capability that is not in the table uses the newest older one.
+    A capability that is not in the table uses the newest older entry.
     """
     known = [each for each in MODELS if capability is not None and each <= capability]
     return MODELS[max(known)] if known else GENERIC

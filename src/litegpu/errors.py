@@ -44,7 +44,7 @@ class KernelError(CompilationError):
 
 
 class DeviceMemoryError(LitegpuError, MemoryError):
-    """The device could not provide the memory a partition needs."""
+    """The device could not provide the memory that a partition needs."""
 
 
 class ExecutionError(LitegpuError, RuntimeError):
@@ -52,13 +52,13 @@ class ExecutionError(LitegpuError, RuntimeError):
 
 
 class CudaError(ExecutionError):
-    """A call of the CUDA driver or of its compiler failed; names the call and the code."""
+    """A call of the CUDA driver or compiler failed; the message names the call and the code."""
 
     launch: int | None = None
     """The index of the rejected launch in its graph; None if no launch was rejected."""
 
     def __init__(self, message: str, code: int = 0) -> None:
-        """Take the message, and the driver's error code if there is one."""
+        """Store the message, and the driver's error code if there is one."""
         super().__init__(message)
         self.code = code
 
@@ -70,7 +70,7 @@ class DeviceLostError(ExecutionError):
     """
 
     def __init__(self, reason: str, advice: str = "") -> None:
-        """Take the reason, a sentence, and the remedy."""
+        """Store the reason, a complete sentence, and the remedy."""
         super().__init__(f"{reason} {advice}".strip())
         self.reason = reason
 
@@ -82,7 +82,7 @@ class InvokeTimeoutError(ExecutionError):
 class RunTimeoutError(InvokeTimeoutError, FutureTimeoutError):
     """A submitted run has not finished within the timeout of `result`; it continues.
 
-    It is also concurrent.futures' TimeoutError (in Python 3.10 a class of its own).
+    It is also a TimeoutError of concurrent.futures (in Python 3.10, a separate class).
     """
 
 
@@ -114,7 +114,7 @@ class ModelError(LitegpuError, ValueError):
 
 
 class LanguageModelError(LitegpuError, ValueError):
-    """A prompt, a message or an argument is not what a language model takes."""
+    """A prompt, a message or an argument is not valid for a language model."""
 
 
 class CacheFullError(LanguageModelError):
@@ -122,11 +122,11 @@ class CacheFullError(LanguageModelError):
 
 
 class OperationError(LitegpuError, ValueError):
-    """A user's operation cannot be registered, or violates its interface."""
+    """A user-defined operation cannot be registered, or violates its interface."""
 
 
 class DownloadError(LitegpuError, OSError):
-    """A file could not be downloaded, or has an unexpected checksum."""
+    """A file could not be downloaded, or has a wrong checksum."""
 
 
 class FileError(LitegpuError, OSError):
@@ -138,20 +138,20 @@ class WorkerError(LitegpuError, RuntimeError):
 
 
 class RequestError(LitegpuError, ValueError):
-    """A server cannot answer a request; `status` is the status of HTTP."""
+    """A server cannot answer a request; `status` is the HTTP status."""
 
     def __init__(self, message: str, status: int = 400) -> None:
-        """Take the message, and the status."""
+        """Store the message and the HTTP status."""
         super().__init__(message)
         self.status = status
 
 
 class MissingDependencyError(LitegpuError, ImportError):
-    """An optional Python package is needed and not installed."""
+    """An optional Python package is needed but not installed."""
 
 
 def lacks_threads(error: BaseException) -> bool:
-    """Whether an error means that no thread could be started: Python has no type for it."""
+    """Whether an error means that no thread could be started: Python has no type for this error."""
     return isinstance(error, RuntimeError) and "new thread" in str(error)
 
 
@@ -176,7 +176,7 @@ def missing_dependency(
 
 
 def telling_line(log: str) -> str:
-    r"""Return the line of a compiler's log with the error: the first with an error.
+    r"""Return the line of a compiler's log that states the error: the first line with an error.
 
     >>> telling_line("a.cu(1): warning: unused\n  a.cu(2): error: no such function\n")
     'a.cu(2): error: no such function'
@@ -187,7 +187,7 @@ def telling_line(log: str) -> str:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes, each once: an error may be its own cause."""
+    """Yield an error and its causes, each once: chains of causes may be circular."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -197,7 +197,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return a closest-match hint for an unknown `word`, listing all `choices`."""
+    """Return a hint with the closest match for an unknown `word`, and a list of all `choices`."""
     known = list(choices)
     close = closest(word, known)
     hint = f" Did you mean '{close}'?" if close else ""
@@ -205,7 +205,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def closest(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice most similar to an unknown `word`, None if none is similar.
+    """Return the choice most similar to an unknown `word`; None if none is similar.
 
     A prefix or suffix of a longer choice counts almost as the whole: `threads` matches
     `num_threads`, and `mobilnet_v1` matches `mobilenet_v1_1.0_224`.
@@ -216,7 +216,7 @@ def closest(word: str, choices: Iterable[str]) -> str | None:
 
 def _likeness(word: str, choice: str) -> float:
     """Return the similarity of two words, up to 1; 0 if it is too low for a hint."""
-    # A prefix that all choices share is ignored: it would make any two similar.
+    # A common prefix of all choices is ignored: it would make any two choices similar.
     word, choice = word.removeprefix("--"), choice.removeprefix("--")
     whole = difflib.SequenceMatcher(None, word, choice).ratio()
     length = len(word)

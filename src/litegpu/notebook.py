@@ -1,4 +1,4 @@
-"""Tables as HTML for notebooks: plain, in the notebook's own style, without any package."""
+"""HTML tables for notebooks: plain, in the notebook's own style, without any package."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from html import escape
 from litegpu.wording import printable
 
 _LONGEST = 2000
-"""Characters of a cell."""
+"""Maximum characters of a table cell."""
 
 
 def paragraph(text: str, bold: bool = False) -> str:
-    """Return a line of text."""
+    """Return a paragraph of HTML with a line of text."""
     shown = _text(text)
     return f"<p>{f'<b>{shown}</b>' if bold else shown}</p>"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table, or nothing without rows. A '>' before a heading aligns the column right."""
+    """Return a table; "" without rows. A '>' before a heading aligns its column to the right."""
     sides = ["right" if heading.startswith(">") else "left" for heading in headings]
     # Styles are set on the cells, because notebooks style tables.
     lines = [_row("td", row, sides) for row in rows]
@@ -29,14 +29,14 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def folded(summary: str, content: str) -> str:
-    """Return a collapsed section, or nothing if it is empty."""
+    """Return a collapsed section; "" if its content is empty."""
     if not content:
         return ""
     return f"<details><summary>{_text(summary)}</summary>{content}</details>"
 
 
 def listed(items: Iterable[str]) -> str:
-    """Return a numbered list, or nothing for nothing."""
+    """Return a numbered list; "" without items."""
     lines = "".join(f"<li>{_text(item)}</li>" for item in items)
     return f"<ol>{lines}</ol>" if lines else ""
 
@@ -50,5 +50,5 @@ def _row(tag: str, cells: Sequence[str], sides: Sequence[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a stranger's text as it can be shown."""
+    """Return untrusted text, escaped and shortened for HTML."""
     return escape(printable(text, _LONGEST))

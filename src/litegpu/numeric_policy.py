@@ -1,4 +1,4 @@
-"""The numeric policy of a partition: what may be rounded, and from which size on."""
+"""The numeric policy of a partition: what may be rounded to float16, and from which size on."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Literal
 QuantizedMode = Literal["exact", "float"]
 
 _WEIGHTS_FACTOR = 32
-"""Ratio of the sizes from which values and weights are stored as half.
+"""Ratio of the sizes from which values and weights are stored as float16.
 
-All work items read the weights, so half pays for them far earlier than for values.
+All work items read the weights, so float16 pays off for much smaller weights than values.
 """
 _MIN_ROUNDED_OPERATIONS = 4e8
-"""Minimum floating-point operations for which rounding float32 values to half pays off.
+"""Minimum floating-point operations for which rounding float32 values to float16 pays off.
 
-Below, the kernels for few pixels split each value in two halves and lose nothing: on an H200 that
-took 1.7 to 5 times as long. Where all is stored as half anyway, nothing is lost here either.
+Below, kernels split each value into two float16 parts, without a loss of accuracy: on an H200 that
+took 1.7 to 5 times as long. Where all values are stored as float16 anyway, nothing is lost either.
 """
 
 
@@ -27,24 +27,24 @@ def rounding_pays(operations: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NumericPolicy:
-    """In which precision a partition stores its values and multiplies.
+    """The precision in which a partition stores its values and multiplies.
 
-    Sizes are those of arrays as float32, in bytes. What each rule costs: docs/numerics.md.
+    Sizes are in bytes, of arrays as float32. docs/numerics.md has the cost of each rule.
     """
 
     fp16_storage_threshold: int | None
-    """Bytes from which values are stored as half; None: none are."""
+    """Minimum bytes of values that are stored as float16; None if none are."""
     quantized: QuantizedMode = "exact"
     """How quantized tensors are computed: in integers, as on the CPU, or as floats."""
 
     @property
     def uses_fp16(self) -> bool:
-        """Whether values may be stored or multiplied as half; otherwise products use tf32 parts."""
+        """Whether values may be stored or multiplied as float16; else products use tf32 parts."""
         return self.fp16_storage_threshold is not None
 
     @property
     def title(self) -> str:
-        """The name of the policy, for reports.
+        """The name of the policy in reports.
 
         >>> NumericPolicy(0, "float").title
         'fp16 (all), quantized as float'
@@ -55,28 +55,28 @@ class NumericPolicy:
 
     @property
     def guards_range(self) -> bool:
-        """Whether overflow of half is detected where numbers are rounded or split."""
+        """Whether float16 overflow is detected where numbers are rounded or split."""
         return self.uses_fp16
 
     def stores_half(self, nbytes: int) -> bool:
-        """Whether values of `nbytes` bytes are stored as half."""
+        """Whether values of `nbytes` bytes are stored as float16."""
         return self.fp16_storage_threshold is not None and nbytes >= self.fp16_storage_threshold
 
     def keeps_fp32_weights(self, nbytes: int) -> bool:
-        """Whether weights of `nbytes` bytes keep their full precision."""
+        """Whether weights of `nbytes` bytes stay float32."""
         return not self.stores_half(nbytes * _WEIGHTS_FACTOR)
 
     def may_round(self, operations: int) -> bool:
-        """Whether a product of `operations` operations may round its float32 values to half."""
+        """Whether a product of `operations` operations may round its float32 values to float16."""
         return self.uses_fp16 and (self.stores_half(0) or rounding_pays(operations))
 
 
 FP32 = NumericPolicy(None)
-"""Nothing is rounded to half."""
+"""Nothing is rounded to float16."""
 FP16 = NumericPolicy(8 << 20)
-"""Large values are stored as half: those whose kernels are limited by memory.
+"""Large values are stored as float16: those whose kernels are limited by memory bandwidth.
 
 Rounding every value costs accuracy: see docs/decisions/0001-half-storage.md.
 """
 FP16_ALL = NumericPolicy(0)
-"""All values are stored as half, for the least memory."""
+"""All values are stored as float16, to minimize memory."""

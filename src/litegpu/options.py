@@ -1,4 +1,4 @@
-"""The delegate's options: the C API's fields by their names, and litegpu's own."""
+"""The delegate's options: those of the C API by their names, and litegpu's own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BackendName = (
     ]
     | str
 )
-"""The values of `backend`; listed so that editors complete the names."""
+"""The values of `backend`; listed so that editors can complete the names."""
 Names = type[enum.IntEnum] | type[enum.IntFlag]
 
 
@@ -132,9 +132,9 @@ class GpuDelegateOptions:
     the CPU, which helps to find a node with wrong results.
 
     The priorities determine precision and memory: float32 if MAX_PRECISION is first; otherwise
-    large values are stored as half, or all values if MIN_MEMORY_USAGE precedes MIN_LATENCY. Sums
-    are always float32. With float32 the order of the others has no effect: the memory plan is
-    always as small as possible.
+    large values are stored as float16, or all values if MIN_MEMORY_USAGE precedes MIN_LATENCY. Sums
+    are always float32. With float32, the order of the other priorities has no effect: the memory
+    plan is always as small as possible.
 
     `inference_preference` limits how long the creation of the interpreter takes.
     FAST_SINGLE_ANSWER: kernels are selected by estimates. BALANCED: by cached measurements in
@@ -146,9 +146,9 @@ class GpuDelegateOptions:
     Partitions of a graph that runs partly on the CPU are delegated if the estimate says that it is
     faster (docs/decisions/0013-partitions-that-pay-off.md), the largest saving first. A number for
     `min_nodes_per_partition` replaces the estimate: partitions of at least that many nodes are
-    delegated, the largest first. A graph that the GPU can run completely is delegated unless the
-    estimate says that it is clearly slower there; it always is with a number for
-    `min_nodes_per_partition`, and if a backend or a device is named.
+    delegated, those with the most nodes first. A graph that the GPU can run completely is delegated
+    unless the estimate says that it is clearly slower there; it is always delegated with a number
+    for `min_nodes_per_partition`, and if a backend or a device is named.
 
     With `invoke_timeout_ms`, an invoke that takes longer fails with InvokeTimeoutError, and the
     device counts as lost. None: no limit.
@@ -158,12 +158,13 @@ class GpuDelegateOptions:
     which are rounded to the grid and range of the stored integers. Without ENABLE_QUANT all nodes
     with 8-bit tensors stay on the CPU.
 
-    `cache` caches compiled partitions: in `serialization_dir` if that is given, otherwise in the
-    user's cache folder; a path: in that folder; False: never; None: unless LITEGPU_CACHE is 0.
-    The cache key contains everything that a partition depends on, such as weights and driver, so
-    a `model_token` only groups files (docs/cache.md). `unsafe_cache` uses the folder even if it
-    belongs to another user or if others may write to it: they can then execute code in this
-    process, on the GPU and in the driver. None: if LITEGPU_CACHE_UNSAFE is set.
+    `cache` enables the cache of compiled partitions. True: in `serialization_dir` if that is given,
+    otherwise in the user's cache folder; a path: in that folder; False: no cache; None: as True,
+    unless LITEGPU_CACHE is 0. The cache key contains everything that a partition depends on, such
+    as weights and driver, so a `model_token` only groups files (docs/cache.md). `unsafe_cache` uses
+    the folder even if it belongs to another user or if others may write to it: they can then
+    execute code in this process, on the GPU and in the driver. None: if LITEGPU_CACHE_UNSAFE is
+    set.
 
     With `quick_start`, CUDA kernels that are not cached are first compiled fast, and optimized
     while the first invokes run: for a second or two these take several times as long, with the same
@@ -199,7 +200,7 @@ class GpuDelegateOptions:
     quantized: QuantizedMode | None = None
 
     def __post_init__(self) -> None:
-        """Validate every field; numbers become plain ints, paths and names of precisions text."""
+        """Validate all fields; convert numbers to plain ints, and paths and precisions to text."""
         if isinstance(cache := self.cache, str | os.PathLike):
             object.__setattr__(self, "cache", True)
             folder = cache_folder_of(cache, self.serialization_dir)
@@ -257,7 +258,7 @@ class GpuDelegateOptions:
             )
 
     def priorities(self) -> tuple[InferencePriority, InferencePriority, InferencePriority]:
-        """Return the three priorities with AUTO resolved. Raises OptionsError when invalid."""
+        """Return the three priorities with AUTO resolved. Raises OptionsError if invalid."""
         given = (self.inference_priority1, self.inference_priority2, self.inference_priority3)
         if self.is_precision_loss_allowed == 0:
             given = (InferencePriority.MAX_PRECISION, _AUTO, _AUTO)
@@ -285,13 +286,13 @@ class GpuDelegateOptions:
         return first, second, InferencePriority(third)
 
     def resolved_precision(self) -> Precision:
-        """Return "fp32" or "fp16": float32 only when precision matters most."""
+        """Return "fp32" or "fp16": fp32 only if MAX_PRECISION is the first priority."""
         if self.precision is not None:
             return precision_of(self.precision)
         return "fp32" if self.priorities()[0] == InferencePriority.MAX_PRECISION else "fp16"
 
     def numeric_policy(self) -> NumericPolicy:
-        """Return what may be rounded: at fp16 everything when memory matters more than latency."""
+        """Return what may be rounded: with fp16, all values if memory precedes latency."""
         policy = FP32
         if self.resolved_precision() == "fp16":
             order = self.priorities()
@@ -322,12 +323,12 @@ class GpuDelegateOptions:
         return "opengl" if self.experimental_flags & ExperimentalFlags.GL_ONLY else None
 
     def quantized_mode(self) -> QuantizedMode | None:
-        """Return how quantized tensors are computed; None: nodes with them stay on the CPU."""
+        """Return how quantized tensors are computed; None if their nodes stay on the CPU."""
         enabled = self.experimental_flags & ExperimentalFlags.ENABLE_QUANT
         return self.quantized or "exact" if enabled else None
 
     def unused(self) -> str:
-        """Return a sentence about options that have no effect without others, or nothing."""
+        """Return a sentence about options without effect, because others are missing; or ""."""
         enabled = bool(self.experimental_flags & ExperimentalFlags.ENABLE_SERIALIZATION)
         named = ("serialization_dir", "model_token")
         missing = [name for name in named if not getattr(self, name)]
@@ -350,7 +351,7 @@ class GpuDelegateOptions:
         return self._cache_request() is not False
 
     def _cache_request(self) -> bool | None:
-        """Return whether the cache is enabled or disabled explicitly; None: it is by default."""
+        """Return whether the cache is enabled or disabled explicitly; None if by default."""
         if self.cache is not None:
             return bool(self.cache)
         if self.serialization_dir and self.model_token:
@@ -358,9 +359,9 @@ class GpuDelegateOptions:
         return config.cache_setting()
 
     def cache_folder(self) -> CacheFolder | None:
-        """Return the folder of compiled partitions, None without a cache.
+        """Return the folder of compiled partitions; None if they are not cached.
 
-        Raises OptionsError or MissingDependencyError where there is no such place.
+        Raises OptionsError or MissingDependencyError if the folder cannot be determined.
         """
         if not self._is_cached():
             return None
@@ -406,7 +407,7 @@ def make_options(
 ) -> GpuDelegateOptions:
     """Return `options` (None, a dict or GpuDelegateOptions) with `changes` applied.
 
-    Raises OptionsError for unknown names, with the closest known one.
+    Raises OptionsError for unknown names; the message has the closest known name.
     """
     if options is None:
         base: dict[str, Any] = {}
@@ -426,7 +427,7 @@ def make_options(
 
 
 def whole(name: str, value: Any, names: Names | None = None) -> int:
-    """Return a whole number. Raises OptionsError with the option's name, and numbers with names."""
+    """Return a whole number. Raises OptionsError with the option's name and values' names."""
     try:
         return operator.index(value)
     except TypeError:
@@ -436,7 +437,7 @@ def whole(name: str, value: Any, names: Names | None = None) -> int:
 
 
 def text(name: str, value: Any) -> str | None:
-    """Return text or None; of a path its text. Raises OptionsError with the option's name."""
+    """Return text or None; for a path, its text. Raises OptionsError with the option's name."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if path is None or (isinstance(path, str) and "\0" not in path):
         return path
@@ -449,7 +450,7 @@ def members(names: Names) -> str:
 
 
 def precision_of(name: Any) -> Precision:
-    """Return the precision of a name. Raises OptionsError for an unknown name."""
+    """Return the precision with a name or alias. Raises OptionsError for an unknown name."""
     found = _PRECISION_NAMES.get(name.lower()) if isinstance(name, str) else None
     if found is None:
         hint = did_you_mean(str(name), _PRECISION_NAMES)

@@ -1,8 +1,8 @@
-"""Progress of the compilation of a model, for a callback.
+"""Reports the progress of the compilation of a model to a callback.
 
-Whatever does the work says so by `at` and `steps`, wherever it stands; it costs nothing where
-nobody listens. The listener is called in a thread of its own, so that a driver that compiles for
-seconds does not keep it waiting, nor it the driver.
+Code that does the work reports it by `at` and `steps`, without access to the callback; without a
+callback that costs nothing. The callback is called in a separate thread, so that a driver call of
+several seconds does not delay it, and the callback does not delay the driver.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Progress:
 
     `stage` is the current work: "choose" kernels and pack weights, "measure" candidates, "compile"
     kernels, "load" a cached partition, or "run" once, because drivers defer work to the first run;
-    "end" comes last, after success or failure. Of `total` steps of the stage `done` are done; a
-    total of 0 is unknown. `partition` counts from 1 to `partitions`, which are separated by nodes
-    that stay on the CPU. `seconds` is the elapsed time.
+    "end" comes last, after success or failure. `done` of the `total` steps of the stage are done; a
+    `total` of 0 means unknown. `partition` counts from 1 to `partitions`; nodes that stay on the
+    CPU separate partitions. `seconds` is the elapsed time.
     """
 
     stage: Stage
@@ -54,7 +54,7 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], object]
-"""A callback for each Progress."""
+"""A callback that receives each Progress."""
 
 
 def checked(on_progress: OnProgress | None) -> OnProgress | None:
@@ -65,7 +65,7 @@ def checked(on_progress: OnProgress | None) -> OnProgress | None:
 
 
 class _Watch:
-    """A callback, and its next argument."""
+    """A callback, and the progress that it will receive next."""
 
     def __init__(self, on_progress: OnProgress) -> None:
         self._on_progress: OnProgress | None = on_progress
@@ -76,7 +76,7 @@ class _Watch:
         self._thread.start()
 
     def end(self) -> None:
-        """Call the listener with the stage "end", if it was called before."""
+        """Call the callback with the stage "end", if it was called before."""
         self._over.set()
         self._thread.join(_PATIENCE_S)
 
@@ -89,7 +89,7 @@ class _Watch:
         self._call(replace(self.now, stage="end"))
 
     def _call(self, now: Progress) -> None:
-        """Call the listener, until it raises: its errors do not stop the compilation."""
+        """Call the callback until it raises an error; its errors do not stop the compilation."""
         if self._on_progress is None:
             return
         try:
@@ -107,11 +107,11 @@ _current: contextvars.ContextVar[_Watch | None] = contextvars.ContextVar("watch"
 
 @contextmanager
 def watching(on_progress: OnProgress | None) -> Iterator[None]:
-    """Call `on_progress` ten times a second with how far what happens in this context is.
+    """Call `on_progress` ten times a second with the progress of the work in this context.
 
-    It begins after half a second, and then the last call has the stage "end". All calls come from
-    one thread that does nothing else; an exception is logged as a warning and ends the calls.
-    Inside another such context nothing changes.
+    The calls begin after half a second; the last one has the stage "end". A separate thread makes
+    all calls; an exception of the callback is logged as a warning and ends the calls. Nested inside
+    another such context, this has no effect.
     """
     if on_progress is None or _current.get() is not None:
         yield
@@ -143,7 +143,7 @@ def at_partition(number: int, count: int) -> None:
 
 
 def steps(stage: Stage, items: Iterable[Item], total: int) -> Iterator[Item]:
-    """Yield items, each a step of a stage that is done when the next one is requested."""
+    """Yield items; each is a step of a stage, which is done when the next item is requested."""
     at(stage, total)
     for done, item in enumerate(items, 1):
         yield item

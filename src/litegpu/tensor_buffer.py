@@ -1,4 +1,4 @@
-"""Memory for one tensor of a model, which runs read and write without copying it."""
+"""Memory for one tensor of a model, which runs read and write without a copy."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from litegpu.host.finalizers import finalizer
 
 Array = npt.NDArray[Any]
 KINDS = {"host": MemoryKind.HOST, "pinned": MemoryKind.PINNED, "device": MemoryKind.DEVICE}
-"""The kinds of memory, by their public names."""
+"""The kinds of memory by their public names."""
 _ON_CPU = (int(DeviceType.CPU), 0)
 
 
 class BufferUser(Protocol):
-    """Who has prepared something for buffers."""
+    """An object that has prepared something for buffers, such as runs."""
 
     def forget_buffer(self, number: int, /) -> None:
-        """Drop what is prepared for the buffer of that id."""
+        """Drop what was prepared for the buffer with this id."""
 
 
 class TensorBuffer:
-    """One tensor's memory, on the host or on a device.
+    """The memory of one tensor, on the host or on a device.
 
     `CompiledModel.create_input_buffers` and similar methods create them; `of` wraps the memory of
     another library. The memory exists as long as the buffer, its `array` or a DLPack consumer is
@@ -47,7 +47,7 @@ class TensorBuffer:
         writable: bool = True,
         output: bool = True,
     ) -> None:
-        """Take a Buffer for a tensor; CompiledModel does that. See Adopted for the last two."""
+        """Wrap a Buffer for a tensor; CompiledModel does that. For the last two, see Adopted."""
         self._memory: Buffer | None = memory
         self._dtype, self._shape = np.dtype(dtype), tuple(map(int, shape))
         self._array: Array | None = None
@@ -59,10 +59,10 @@ class TensorBuffer:
 
     @classmethod
     def create_from_host_memory(cls, data_array: Array) -> TensorBuffer:
-        """Return a buffer that is an array's memory: what is written there later is seen, too.
+        """Return a buffer on an array's memory; runs see later changes of the array.
 
-        Raises CompiledModelError for what is no array in C order without gaps, and for elements
-        that no tensor has.
+        Raises CompiledModelError unless it is an array in C order without gaps, with elements of a
+        type that tensors can have.
         """
         if not isinstance(data_array, np.ndarray):
             raise CompiledModelError("data_array must be a NumPy array: use np.asarray.")
@@ -80,9 +80,9 @@ class TensorBuffer:
         `source` is an array of NumPy, PyTorch, CuPy, JAX, Numba or any other library with
         `__dlpack__` or `__cuda_array_interface__`, a pyopencl array, or a pyopencl.Buffer,
         wgpu.GPUBuffer, moderngl.Buffer or litegpu.GLBuffer. The last four need `dtype` and `shape`;
-        with an array, these reinterpret its bytes.
-        Work that the library has enqueued for an array precedes the model's use of it; later work
-        does if it is on the `stream` of a run, or in the current OpenGL context.
+        with an array, these reinterpret its bytes. Work that the library has enqueued for an array
+        runs before the model uses it; later work does so if it is on the `stream` of a run, or in
+        the current OpenGL context.
 
         Raises CompiledModelError for any other object and for an invalid `dtype` or `shape`, and
         BindingError for memory that a model cannot use: with gaps, of another context or device
@@ -113,7 +113,7 @@ class TensorBuffer:
 
     @classmethod
     def from_dlpack(cls, source: Any) -> TensorBuffer:
-        """Return a buffer that is the memory of an array with `__dlpack__`. See `of`."""
+        """Return a buffer on the memory of an array with `__dlpack__`. See `of`."""
         if not hasattr(source, "__dlpack__"):
             raise CompiledModelError(
                 f"A {type(source).__name__} has no `__dlpack__`. Use TensorBuffer.of, which takes "
@@ -123,11 +123,11 @@ class TensorBuffer:
 
     @property
     def array(self) -> Array:
-        """The memory itself, of the tensor's type and shape: read it, or write it in place.
+        """The memory itself, as an array with the tensor's type and shape, to read or write.
 
-        Raises CompiledModelError for memory of a device, which `read` and `write` copy.
+        Raises CompiledModelError for device memory, which `read` and `write` copy.
         """
-        self.memory  # noqa: B018 - raises for one that was destroyed
+        self.memory  # noqa: B018 - raises for a destroyed buffer
         if self._array is None:
             raise CompiledModelError(
                 "This buffer is on a device. Copy with read() and write(), or pass it to a "
@@ -137,7 +137,7 @@ class TensorBuffer:
 
     @property
     def memory(self) -> Any:
-        """What runs are bound to, for CompiledModel. Raises CompiledModelError after `destroy`."""
+        """The Buffer that runs use, for CompiledModel. Raises CompiledModelError if destroyed."""
         if self._memory is None:
             raise CompiledModelError("TensorBuffer has been destroyed")
         return self._memory
@@ -150,22 +150,22 @@ class TensorBuffer:
 
     @property
     def writable(self) -> bool:
-        """Whether a run may write here."""
+        """Whether a run may write to the memory."""
         return self._writable and self._output
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of its elements."""
+        """The type of the elements."""
         return self._dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The tensor's shape."""
+        """The shape of the tensor."""
         return self._shape
 
     @property
     def nbytes(self) -> int:
-        """The tensor's bytes."""
+        """The size of the tensor in bytes."""
         return self._dtype.itemsize * self._size
 
     @property
@@ -174,18 +174,19 @@ class TensorBuffer:
 
     @property
     def handle(self) -> Any:
-        """What the memory is to its API: an address, a pyopencl.Buffer, a wgpu.GPUBuffer, a number.
+        """The memory in its API: an address, pyopencl.Buffer, wgpu.GPUBuffer or OpenGL number.
 
-        Runs of litegpu wait for nothing that others do there, but what is on the `stream` of a run.
+        litegpu's runs do not wait for other work on this memory, except work on the `stream` of a
+        run.
         """
         memory = self.memory
         return memory.handle if isinstance(memory, DeviceBuffer) else memory.address
 
     def write(self, data_array: Array) -> None:
-        """Copy an array's elements to the begin of the buffer.
+        """Copy an array's elements to the start of the buffer.
 
-        Raises CompiledModelError for what is no array, of another type, or too large, and for a
-        buffer of memory that is read-only.
+        Raises CompiledModelError for an object that is not an array, for an array that has another
+        type or is too large, and for a read-only buffer.
         """
         if not isinstance(data_array, np.ndarray):
             raise CompiledModelError("data_array must be a NumPy array: use np.asarray.")
@@ -209,10 +210,11 @@ class TensorBuffer:
         num_elements: SupportsIndex | Sequence[SupportsIndex] | None = None,
         output_dtype: npt.DTypeLike | None = None,
     ) -> Array:
-        """Return a copy of the first elements; without a number all, in their shape.
+        """Return a copy of the first elements; by default, of all elements in their shape.
 
-        A number gives them in a row, several are the shape that they get. Raises
-        CompiledModelError for another type than the tensor's, and for more than there are.
+        If `num_elements` is a number, the result is one-dimensional; otherwise it is the result's
+        shape. Raises CompiledModelError for another type than the tensor's, and for too many
+        elements.
         """
         memory = self.memory
         if output_dtype is not None:
@@ -230,7 +232,7 @@ class TensorBuffer:
         return whole.reshape(-1)[:count].reshape(sizes).copy()
 
     def get_tensor_details(self) -> dict[str, Any]:
-        """Return the `dtype` and the `shape`."""
+        """Return the `dtype` and the `shape` as a dict."""
         self.memory  # noqa: B018 - raises for one that was destroyed
         return {"dtype": self._dtype.name, "shape": list(self._shape)}
 
@@ -247,15 +249,15 @@ class TensorBuffer:
 
     @finalizer
     def __del__(self) -> None:
-        """Release the memory, and what was prepared for it."""
+        """Release the memory, and notify users of the buffer."""
         self.destroy()
 
     # Other libraries
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """Return what NumPy takes for the buffer: its own memory, a copy of a device's.
+        """Return the buffer as a NumPy array: its own memory, or a copy of device memory.
 
-        Raises ValueError where `copy` is False and a copy is needed.
+        Raises ValueError if `copy` is False and a copy is needed.
         """
         found = self.read() if self._array is None else self.array
         result = found if dtype is None else found.astype(dtype, copy=False)
@@ -264,9 +266,9 @@ class TensorBuffer:
         return result.copy() if copy and result is self._array else result
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return the device's type and number, as DLPack has them. Raises BufferError for others.
+        """Return DLPack's device type and number. Raises BufferError if DLPack does not support it.
 
-        These are the host's memory, and that of NVIDIA GPUs through CUDA.
+        DLPack supports host memory, and memory of NVIDIA GPUs through CUDA.
         """
         info = self._device_info()
         if info is None:
@@ -288,8 +290,8 @@ class TensorBuffer:
     ) -> Any:
         """Return the memory for another library, which may use it immediately on any stream.
 
-        Wait for a submitted run before. Raises BufferError for requests that cannot be met: a
-        copy, another device, or writable access to read-only memory.
+        First wait for submitted runs. Raises BufferError for requests that cannot be met: a copy,
+        another device, or writable access to read-only memory.
         """
         device = self.__dlpack_device__()
         if copy or (dl_device is not None and tuple(dl_device) != device):
@@ -302,7 +304,7 @@ class TensorBuffer:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The memory for libraries of CUDA; there is none on other devices."""
+        """The memory for CUDA libraries; raises AttributeError for other devices."""
         info = self._device_info() if self._memory is not None else None
         if info is None or info.backend != "cuda":
             raise AttributeError("__cuda_array_interface__")
@@ -316,7 +318,7 @@ class TensorBuffer:
         }
 
     def _device_info(self) -> DeviceInfo | None:
-        """Return the device of the memory, None for the host."""
+        """Return the device of the memory; None for host memory."""
         memory = self.memory
         return memory.device.info if isinstance(memory, DeviceBuffer) else None
 
@@ -341,17 +343,17 @@ class TensorBuffer:
 
 
 def stream_number(stream: Any) -> int:
-    """Return the number of a stream of CUDA's; of an object what its library calls it.
+    """Return the number of a CUDA stream, which may be an object of another library.
 
-    Raises BindingError for what is no stream.
+    Raises BindingError for other objects.
     """
     if hasattr(stream, "__cuda_stream__"):
         _, stream = stream.__cuda_stream__()
     for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, Numba
         stream = getattr(stream, name, stream)
-    stream = getattr(stream, "value", stream)  # of ctypes
+    stream = getattr(stream, "value", stream)  # a ctypes number
     if stream is None:
-        return 0  # the default stream, as ctypes writes it
+        return 0  # the default stream, as ctypes represents it
     if isinstance(stream, bool) or not hasattr(stream, "__index__") or int(stream) < 0:
         raise BindingError(
             f"A {type(stream).__name__} is no stream. Give its number, or an object of PyTorch's, "
@@ -373,7 +375,7 @@ def _dtype_of(dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 
 def _sizes_of(given: Any, what: str) -> tuple[int, ...]:
-    """Return a shape; a number alone is that of a row."""
+    """Return a shape; a single number is the shape of a one-dimensional array."""
     try:
         sizes = tuple(map(operator.index, given if np.iterable(given) else (given,)))
     except TypeError:
@@ -384,7 +386,7 @@ def _sizes_of(given: Any, what: str) -> tuple[int, ...]:
 
 
 def _view(memory: HostBuffer, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """Return an array of memory, which keeps it."""
+    """Return an array on memory that it keeps alive."""
     nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     if not nbytes:
         return np.empty(shape, dtype)

@@ -1,4 +1,4 @@
-"""Figures, and words of strangers, as text that a person can read."""
+"""Formats figures and untrusted words as readable text."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 _SHOWN = 6
 _SPACE = "\N{NO-BREAK SPACE}"
 _LONGEST = 200
-"""Characters of a line from elsewhere that are shown."""
+"""Maximum characters that are shown of an untrusted line."""
 
 
 def printable(text: str, longest: int = _LONGEST) -> str:
-    """Return a line of text as it can be shown anywhere; a longer one is cut.
+    """Return a line of text without characters that are unsafe to show; a long line is truncated.
 
-    A model's names are a stranger's: control characters, the escape sequences of terminals, line
-    ends and what turns the direction of writing around are spelled as Python spells them.
+    The names in a model are untrusted: control characters, escape sequences of terminals, line ends
+    and characters that change the writing direction are replaced by Python's escapes.
     """
     if len(text) > longest:
         text = text[: longest - 1] + "…"
@@ -37,7 +37,7 @@ def shown_size(nbytes: float) -> str:
 
 
 def shown_time(seconds: float) -> str:
-    """Return seconds as text with two digits that count: ``38 us``, ``1.2 ms``."""
+    """Return seconds as text with two significant digits: ``38 us``, ``1.2 ms``."""
     if abs(seconds) >= 1:
         return f"{seconds:.1f} s"
     for factor, unit in ((1e3, "ms"), (1e6, "us")):
@@ -48,7 +48,7 @@ def shown_time(seconds: float) -> str:
 
 
 def wrapped(text: str, width: int, indent: str = "") -> str:
-    """Return text in lines of that width as far as its words allow, all but the first indented."""
+    """Return text wrapped at `width` where possible; all lines but the first are indented."""
     return textwrap.fill(
         text,
         max(width, 2 * len(indent)),
@@ -87,6 +87,6 @@ def shown_names(names: Sequence[str]) -> str:
 
 
 def shown_ops(names: Iterable[str]) -> str:
-    """Return the names of operations with how often each occurs, the most frequent first."""
+    """Return the names of operations with their numbers, the most frequent first."""
     counts = Counter(names).most_common()
     return ", ".join(f"{name} x{count}" if count > 1 else name for name, count in counts)

@@ -1,4 +1,4 @@
-"""The contents of a cache file: a compiled partition as sections."""
+"""The contents of a cache file: a compiled partition, divided into sections."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ALIGNMENT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """All of an artifact except its constants and binaries. Its fields are the file's schema."""
+    """Everything in an artifact but constants and binaries; its fields are the file's schema."""
 
     version: str
-    """Comes first in all versions, see `made_by`."""
+    """The version of litegpu. It is the first field in all versions, see `made_by`."""
     device: str
     precision: str
     inputs: tuple[int, ...]
@@ -47,14 +47,14 @@ class Description:
     fast_compiled: bool
     """Whether the binaries were compiled fast."""
     binaries: Mapping[str, int]
-    """Size of each binary in bytes; they follow the constants in this order."""
+    """The size of each binary in bytes; binaries follow the constants in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A partition without its device: program, constants, binaries and facts.
+    """A compiled partition without its device: program, constants, binaries and facts.
 
-    `version` (of litegpu), `device` and `precision` tell people where it comes from.
+    `version` (of litegpu), `device` and `precision` tell people where the artifact comes from.
     """
 
     version: str
@@ -69,7 +69,7 @@ class Artifact:
 
     @classmethod
     def of(cls, compiled: CompiledPartition, info: DeviceInfo, policy: NumericPolicy) -> Artifact:
-        """Return the artifact of a partition that has run. Raises ExecutionError."""
+        """Return the artifact of a partition that has already run. Raises ExecutionError."""
         executable = compiled.executable
         ends = compiled.inputs, compiled.outputs
         device = f"{info.backend} {info.name}"
@@ -107,7 +107,7 @@ class Artifact:
 
     @classmethod
     def read(cls, data: npt.NDArray[np.uint8]) -> Artifact:
-        """Return the artifact in sections; its constants are a view. Raises ValueError.
+        """Return the artifact in the sections; its constants are a view. Raises ValueError.
 
         This checks the types of all fields; `checks.check` checks their values.
         """
@@ -147,9 +147,9 @@ def describe(data: npt.NDArray[np.uint8]) -> Description:
 
 
 def made_by(data: npt.NDArray[np.uint8]) -> str:
-    """Return the version of litegpu that wrote sections, even if this one cannot read them.
+    """Return the version of litegpu that wrote the sections, even if this version cannot read them.
 
-    It is empty if the sections do not contain it.
+    The text is empty if the sections do not contain a version.
     """
     try:
         version, *_ = json.loads(_description(data))

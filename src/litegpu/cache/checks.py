@@ -1,6 +1,6 @@
-"""Checks that an artifact fits its own memory, the device and the graph that it is loaded for.
+"""Checks that an artifact fits its own memory, the device, and the graph for which it is loaded.
 
-The contents of a file are not trusted: a checked artifact binds no byte out of bounds.
+The contents of a file are not trusted: a checked artifact binds no bytes out of bounds.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _check_update(program: Program, number: int, update: Update) -> None:
 
 
 def _is_end(part: BufferRange, whole: BufferRange) -> bool:
-    """Whether a range is another one from some byte on."""
+    """Whether range `part` is `whole` or the end of it."""
     ends = part.offset + part.size == whole.offset + whole.size
     return ends and whole.offset <= part.offset and part.constant == whole.constant
 
@@ -193,7 +193,7 @@ def _check_facts(facts: PartitionFacts, program: Program) -> None:
 
 
 def _check_io(artifact: Artifact, graph: Graph) -> None:
-    """Raise ValueError unless inputs and outputs are those of the graph, with their sizes."""
+    """Raise ValueError unless inputs and outputs match those of the graph, with their sizes."""
     computed = [v for v in graph.outputs if not graph.values[v].is_constant]
     results = artifact.outputs[: len(computed)]
     states = artifact.outputs[len(computed) :]

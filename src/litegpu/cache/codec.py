@@ -1,4 +1,4 @@
-"""Encodes dataclasses as JSON; decoding checks that the data have the types of the fields."""
+"""Encodes dataclasses as JSON; when decoding, checks that data have the types of the fields."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def encode(value: Any) -> bytes:
 def decode(kind: type[_T], data: bytes) -> _T:
     """Return the value of a type from JSON. Raises ValueError if the data have another type.
 
-    Types are dataclasses of such types, int (up to 2**62), bool, str, enums by their values, tuples
-    of either form, mappings from numbers, texts or enums, and unions with None.
+    Supported types are dataclasses of such types, int (up to 2**62), bool, str, enums by their
+    values, tuples of fixed or any length, mappings from numbers, texts or enums, and unions with
+    None.
     """
     try:
         plain = json.loads(data, parse_float=_no_number, parse_constant=_no_number)

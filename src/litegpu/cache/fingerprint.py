@@ -25,21 +25,21 @@ _CHUNK = 1 << 20
 _MOST_THREADS = 16
 _LIBC = "CS_GNU_LIBC_VERSION"
 _PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
-"""Types that `marshal` writes completely; it accepts no others, nor subclasses."""
+"""The types that `marshal` writes completely; others, and subclasses, are not passed to it."""
 _BY_VALUE = 2
-"""The last version of `marshal`'s format that does not depend on object identity."""
+"""The last `marshal` format in which equal values have equal bytes, whatever their identity."""
 _MACHINE = ("index", "pci_address", "memory_bytes", "max_allocation_bytes")
-"""Device facts that differ between devices of a kind, or over time.
+"""Device facts that differ between devices of the same kind, or over time.
 
-In a container, PoCL reports the remaining memory. No program depends on it: a program that needs
-more is rejected, also when it is loaded.
+In a container, PoCL reports the remaining memory. Programs do not depend on it: a program that
+needs more memory is rejected, also when it is loaded.
 """
 
 
 class Fingerprint:
-    """A hash of some parts: plain values, enums, dataclasses, mappings, sequences and arrays.
+    """A hash of `parts`: plain values, enums, dataclasses, mappings, sequences and arrays.
 
-    Raises TypeError for others. The order of mappings counts.
+    Raises TypeError for other types. The order of mappings counts.
     """
 
     def __init__(self, *parts: object) -> None:
@@ -70,7 +70,7 @@ def device_facts(info: DeviceInfo) -> dict[str, Any]:
 
 
 def host_facts() -> tuple[str, ...]:
-    """Return what determines the constants that the host computes: its C library and NumPy.
+    """Return what determines the constants that the host computes: versions of C library and NumPy.
 
     >>> len(host_facts())
     4
@@ -81,7 +81,7 @@ def host_facts() -> tuple[str, ...]:
 
 
 def graph_facts(graph: Graph) -> tuple[object, ...]:
-    """Return everything in a graph that a compiled partition depends on."""
+    """Return everything in a graph on which a compiled partition depends."""
     values = [value for _, value in sorted(graph.values.items())]
     return (values, graph.nodes, graph.inputs, graph.outputs)
 
@@ -89,7 +89,7 @@ def graph_facts(graph: Graph) -> tuple[object, ...]:
 def checksum(*sections: bytes | memoryview) -> bytes:
     """Return 32 bytes that depend on the data of all sections in order.
 
-    It is the SHA-256 of the SHA-256 of each MiB, computed on all cores.
+    The checksum is the SHA-256 of the SHA-256 of each MiB, computed on all cores.
     """
     return hashlib.sha256(b"".join(_hashed([*_chunks(sections)]))).digest()
 
@@ -111,7 +111,7 @@ def _chunks(sections: Iterable[bytes | memoryview]) -> Iterator[list[memoryview]
 
 
 def _plain(value: object, arrays: list[npt.NDArray[Any]]) -> object:
-    """Return plain data that `marshal` writes identically only for equal values, without arrays."""
+    """Return plain data without arrays; `marshal` writes it identically only if equal."""
     kind = type(value)
     if kind in _PLAIN:
         return value

@@ -20,20 +20,20 @@ Keep = Callable[[Mapping[str, bytes]], object]
 
 
 class _Shutdown:
-    """Lets the process end between two steps of a thread, never within one.
+    """Lets the process exit between two steps of a thread, never during a step.
 
-    A daemon thread must not be inside a driver call at that time, nor leave a partly written file.
+    At exit, a daemon thread must not be inside a driver call, nor have written part of a file.
     """
 
     def __init__(self) -> None:
         self.step = threading.Lock()
-        """Locked during a step."""
+        """The lock that is held during a step."""
         self.begun = False
 
 
 _shutdown = _Shutdown()
 _compiling = threading.Lock()
-"""Locked by the thread that compiles: several at once would only slow each other down."""
+"""The lock of the thread that compiles: several at once would slow each other down."""
 _in_progress: weakref.WeakKeyDictionary[Executable, threading.Event]
 _in_progress = weakref.WeakKeyDictionary()
 
@@ -41,23 +41,23 @@ _in_progress = weakref.WeakKeyDictionary()
 def improve(
     executable: Executable, device: Device, kernels: Folder | None, keep: Keep | None
 ) -> None:
-    """Start to recompile a quickly compiled partition, and return immediately.
+    """Start to recompile a quickly compiled partition in the background; return immediately.
 
-    Contexts use the optimized code from their next run on. `keep` is called with it, even if the
-    executable was released in the meantime. `kernels` is the device's cache folder of kernels.
-    After a failure the partition remains unchanged.
+    Contexts use the optimized code from their next run on. `keep` is called with the code, even if
+    the executable was released in the meantime. `kernels` is the cache folder of the device's
+    kernels. After a failure the partition remains unchanged.
     """
     over = threading.Event()
     _in_progress[executable] = over
-    # Weak: compiling must not keep the executable and its device memory alive.
+    # Weak reference: compiling must not keep the executable and its device memory alive.
     work = (weakref.ref(executable), executable.program, device, kernels, keep, over)
     threading.Thread(target=_improve, args=work, name="litegpu-improve", daemon=True).start()
 
 
 def wait_for(executable: Executable, seconds: float | None = None) -> bool:
-    """Wait until an executable is not being recompiled, or until the time is over.
+    """Wait at most `seconds` until an executable is no longer being recompiled.
 
-    Returns whether its code is optimized; false after a failed recompilation.
+    Returns whether its code is optimized; False if the recompilation failed.
     """
     over = _in_progress.get(executable)
     if over is not None:
@@ -89,7 +89,7 @@ def _improve(
         _log.info(
             "Optimized kernels are used from the next run on; compiling took %.1f s.", seconds
         )
-    except Exception as error:  # no caller can handle it, and the model still runs
+    except Exception as error:  # no caller could handle it, and the model still runs
         _log.info(
             "Background recompilation failed; keeping the quickly compiled kernels: %s", error
         )
@@ -99,7 +99,7 @@ def _improve(
 
 @atexit.register
 def _end() -> None:
-    """Wait for the end of the current step and permit no further one."""
+    """Wait for the end of the current step and permit no further steps."""
     with _shutdown.step:
         _shutdown.begun = True
 

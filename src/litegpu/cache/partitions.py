@@ -23,10 +23,10 @@ from litegpu.version import __version__
 
 @dataclass(frozen=True)
 class PartitionRequest:
-    """A requested partition, and everything that it depends on except litegpu itself.
+    """A requested partition: everything on which it depends, except litegpu itself.
 
-    `tuned` identifies the measured choices; `precise` values are never rounded. `fast_compile`
-    permits quickly compiled kernels until optimized ones are ready.
+    `tuned` identifies the measured choices; `precise` are the values that are never rounded.
+    `fast_compile` permits quickly compiled kernels until optimized ones are ready.
     """
 
     graph: Graph
@@ -37,7 +37,7 @@ class PartitionRequest:
     fast_compile: bool = False
 
     def facts(self) -> tuple[object, ...]:
-        """Return its contribution to the fingerprint, without the device."""
+        """Return the request's contribution to the fingerprint, without the device."""
         return (
             *(self.policy, self.tuned, graph_facts(self.graph), sorted(self.precise)),
             *(custom_code(self.graph), sorted(self.device.failures.unsafe)),
@@ -49,10 +49,10 @@ def find_or_compile(
     folder: CacheFolder | None,
     compile_partition: Callable[[], CompiledPartition],
 ) -> CompiledPartition:
-    """Return a partition after its first run: shared, loaded from a folder, or compiled.
+    """Return a partition after its first run: one that is shared, loaded from a folder or compiled.
 
-    A compiled partition is stored in the folder, if there is one. Quickly compiled code is
-    recompiled in the background. Raises what `compile_partition` does.
+    A compiled partition is stored in `folder`, if there is one. Quickly compiled code is recompiled
+    in the background. Raises what `compile_partition` raises.
     """
     cached = None if folder is None else CachedPartitions(folder, wanted)
     name = Fingerprint(*wanted.facts()) if cached is None else cached.name()
@@ -71,15 +71,15 @@ def find_or_compile(
 
     found = shared_or_else(name, wanted.device, wanted.graph, load_or_compile)
     if not wanted.fast_compile:
-        wait_for(found.executable)  # of another partition, which permits fast compilation
+        wait_for(found.executable)  # shared with a partition that permits fast compilation
     return found
 
 
 class CachedPartitions:
     """Stored partitions that match a request.
 
-    Files are not trusted: `ArtifactStore` verifies their checksum, `checks` that everything bound
-    exists. A file that fails is recompiled and replaced.
+    Files are not trusted: `ArtifactStore` verifies their checksums, `checks` that all bound ranges
+    exist. If a file fails, the partition is recompiled, and replaces the file.
     """
 
     def __init__(self, folder: CacheFolder, wanted: PartitionRequest) -> None:
@@ -106,7 +106,7 @@ class CachedPartitions:
             return self._loaded(artifact)
         except (
             DeviceLostError
-        ):  # its implementations are excluded now, which changes the file's name
+        ):  # its implementations are now excluded, which changes the file's name
             raise
         except (ValueError, LitegpuError) as error:
             self._store.discard(key, str(error))
@@ -126,13 +126,13 @@ class CachedPartitions:
         return compiled
 
     def store(self, key: bytes, compiled: CompiledPartition) -> None:
-        """Store a partition that has run. Raises ExecutionError when the device fails."""
+        """Store a partition that has run. Raises ExecutionError if the device fails."""
         self._store.store(key, self._artifact(compiled).sections())
 
     def keeper(
         self, key: bytes, compiled: CompiledPartition
     ) -> Callable[[Mapping[str, bytes]], None]:
-        """Return a function that stores a partition with better binaries; it does not own it."""
+        """Return a function that stores a partition with optimized binaries; it does not own it."""
         artifact, store = self._artifact(compiled), self._store
 
         def keep(binaries: Mapping[str, bytes]) -> None:

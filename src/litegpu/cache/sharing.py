@@ -19,7 +19,7 @@ from litegpu.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class _RunningPartition:
-    """A running partition without its executable, for comparison."""
+    """A running partition, stored without its executable, to compare others with it."""
 
     outline: bytes
     key: bytes
@@ -30,9 +30,9 @@ class _RunningPartition:
 
 
 class _Start:
-    """A lock by which equal partitions start one at a time, so that the next can share with it.
+    """A lock with which equal partitions start one at a time, so that later ones can share.
 
-    It is reentrant, since a signal handler may start one on the same thread.
+    It is reentrant, because a signal handler may start a partition on the same thread.
     """
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ def shared_or_else(
     graph: Graph,
     make: Callable[[Callable[[], bytes]], CompiledPartition],
 ) -> CompiledPartition:
-    """Return a partition of a graph: one that shares an equal one's executable, or a new one.
+    """Return a partition of a graph that shares an equal one's executable, or else a new one.
 
-    `name` covers everything that the partition depends on except the device. `make` is called with
-    a function that returns the whole fingerprint, which is computed in parallel. Weights are hashed
-    now, not when another partition needs the hash: their file may have been overwritten by then.
-    Raises what `make` does.
+    `name` covers everything on which the partition depends except the device. `make` is called with
+    a function that returns the complete fingerprint, which is computed in parallel. Weights are
+    hashed now, not when another partition needs the hash: their file may have been overwritten by
+    then. Raises what `make` raises.
     """
     outline = name.outline()
     with _lock:
@@ -74,7 +74,7 @@ def shared_or_else(
 
 
 def _shared(key: bytes, device: Device, graph: Graph) -> CompiledPartition | None:
-    """Return a partition of a graph on the executable with that key; None if there is none."""
+    """Return a partition of a graph on the executable with this key; None if there is none."""
     for executable, found in [*_running.items()]:
         if found.key == key and found.device() is device and not device.lost:
             try:
@@ -82,6 +82,6 @@ def _shared(key: bytes, device: Device, graph: Graph) -> CompiledPartition | Non
                 return CompiledPartition.create(
                     found.inputs, found.outputs, executable, found.facts, constants
                 )
-            except LitegpuError:  # for example one that was released meanwhile
+            except LitegpuError:  # for example if it was released in the meantime
                 continue
     return None

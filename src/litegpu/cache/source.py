@@ -1,4 +1,4 @@
-"""Identifies litegpu's code: the version is not sufficient for modified installations."""
+"""Identifies litegpu's code: the version alone does not identify modified installations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from litegpu.version import __version__
 _PACKAGE = Path(__file__).parents[1]
 _COMPILED = ".pyc"
 _ASIDE = ("__pycache__", "tools", "zoo")
-"""Folders that do not affect partitions."""
+"""Folders whose files do not affect compiled partitions."""
 
 
 @cache
 def source_digest() -> str:
-    """Return a text that identifies litegpu's source, computed once per process.
+    """Return a text that identifies litegpu's source files, computed once per process.
 
-    See `digest_of`. Later changes count in the next process.
+    See `digest_of`. Later changes of the files take effect in the next process.
     """
     return digest_of(_PACKAGE, __version__)
 
@@ -30,10 +30,10 @@ def source_digest() -> str:
 def digest_of(package: Path, version: str) -> str:
     """Return a hexadecimal digest that identifies the files of a package.
 
-    An installed package has a list of its files with their digests, the same on all machines; files
-    that were changed after the list was written count by name, size and modification time. In a
-    checkout, without a list, all files count in that way. Only the list is read. For a package in a
-    zip file, or frozen into a program, that file counts.
+    An installed package has a list of its files with digests, which is the same on all machines.
+    Files changed after the list was written are identified by name, size and modification time, as
+    are all files of a checkout, which has no list. Only the list is read. A package in a zip file,
+    or frozen into a program, is identified by that file.
     """
     if getattr(sys, "frozen", False) or not package.is_dir():
         whole = next(filter(Path.is_file, package.parents), Path(sys.executable))
@@ -44,20 +44,20 @@ def digest_of(package: Path, version: str) -> str:
 
 
 def _installed(package: Path, version: str) -> tuple[list[str], int]:
-    """Return the lines of the installer's file list, and its time in ns; 0 without lines."""
+    """Return the lines of the installer's file list, and its time in ns; 0 without a list."""
     path = package.parent / f"{package.name}-{version}.dist-info" / "RECORD"
     try:
         written, text = path.stat().st_mtime_ns, path.read_text("utf-8", "surrogateescape")
     except OSError:
         return [], 0
-    # An editable installation's list names no module, and compiled files have no digest.
+    # The list of an editable installation has no modules, and compiled files have no digest.
     inside = [line for line in text.splitlines() if line.startswith(f"{package.name}/")]
     lines = sorted(line for line in inside if _COMPILED not in line)
     return (lines, written) if lines else ([], 0)
 
 
 def _newer(folder: str, than: int) -> Iterator[str]:
-    """Yield a line for each file below a folder that was changed after a time."""
+    """Yield a line for each file below a folder that was changed after time `than`."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():

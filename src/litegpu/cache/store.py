@@ -1,7 +1,7 @@
-"""A folder of artifacts: files are replaced atomically, and used only if their checksum is right.
+"""A folder of artifacts: files are replaced atomically, and are used only with a valid checksum.
 
-There are no locks: each process that finds no file compiles and replaces it. A lock left by a
-killed process would block all others.
+There are no locks: each process that finds no file compiles the partition and writes the file. A
+lock left by a killed process would block all others.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ SUFFIX = ".artifact"
 _MAGIC = b"\x89lgpuart"
 _FORMAT = 1
 _HEADER = struct.Struct("<8sI4x32s32sQ")
-"""Magic, format, key, checksum of the data, length of the data."""
+"""The header: magic, format, key, checksum of the data, length of the data."""
 KEY = slice(16, 48)
-"""Where a file stores its key."""
+"""The position of the key in a file."""
 _MOST_BYTES = 1 << 34
 """Maximum size of one artifact."""
 _BEGINNING = 1 << 24
-"""The number of first bytes of an artifact that contain its description."""
+"""The number of bytes at the start of an artifact that contain its description."""
 _ARTIFACTS = re.compile(r"[A-Za-z0-9._-]+-[0-9a-f]{40}" + re.escape(SUFFIX))
-"""File names of `ArtifactStore`."""
+"""Matches the file names of `ArtifactStore`."""
 _KERNELS = re.compile(r"[0-9a-f]{64}\.(cubin|glbin|tuning)")
-"""File names of `DiskCache`."""
+"""Matches the file names of `DiskCache`."""
 _CHANGED = "its checksum is wrong: it was truncated or changed"
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_-]+")
-"""Characters that become _ in names; for example, "nul.txt-1.artifact" is a device on Windows."""
+"""Characters that are replaced by _ in names: on Windows, "nul.txt-1.artifact" is a device."""
 
 
 class DamagedError(Exception):
@@ -59,24 +59,24 @@ class CacheFolder(NamedTuple):
     trusted: bool = False
     """Whether the folder is used even if other users may write to it."""
     requested: bool = True
-    """Whether a user named it or enabled the cache: then problems are warnings."""
+    """Whether a user named the folder or enabled the cache; then problems are warnings."""
     others: tuple[str, ...] = ()
-    """Folders that are read too, but not written."""
+    """Further folders from which files are read, but to which none are written."""
 
     @property
     def kernels(self) -> Folder:
-        """The folder of cached kernels and choices, next to the artifacts."""
+        """The folder of cached kernels and choices, in the same place as the artifacts."""
         return Folder(self.folder, self.trusted, self.requested, self.others)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file of the folder."""
+    """A file in the cache folder."""
 
     path: Path
     nbytes: int
     used: float
-    """When it was written or last used, in seconds since 1970."""
+    """When the file was written or last used, in seconds since 1970."""
 
 
 class ArtifactStore:
@@ -90,11 +90,11 @@ class ArtifactStore:
         requested: bool = True,
         others: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
-        """Take the fields of a `CacheFolder`; the folder need not exist yet."""
+        """Use the fields of a `CacheFolder`; the folder need not exist yet."""
         self.folder = Path(folder)
         self._others = [*map(Path, others)]
         self._trusted, self._requested = trusted, requested
-        # Whatever the token is, its readable part is no path; the fingerprint has all of it.
+        # The readable part of the name is never a path; the fingerprint depends on the whole token.
         self._prefix = _UNREADABLE.sub("_", token)[:48].strip("_-") or "model"
 
     def path(self, key: bytes) -> Path:
@@ -121,26 +121,26 @@ class ArtifactStore:
         header = _HEADER.pack(_MAGIC, _FORMAT, key, checksum(*sections), nbytes)
         try:
             private_files.remove_stale(self.folder)
-            # A power failure may leave a part of it: the checksum detects that.
+            # A power failure may leave only a part of the file, which the checksum detects.
             private_files.replace(self.path(key), (header, *sections), False, self._trusted)
             self._evict(self.path(key))
         except OSError as error:
             self._warn(self.folder, error)
 
     def discard(self, key: bytes, reason: str) -> None:
-        """Delete what was stored under a key, since it is unusable."""
+        """Delete the artifact stored under a key, because it is unusable."""
         for path in filter(os.path.exists, self._paths(key)):
             self._report(path, f"is unusable and will be replaced: {reason}")
             with contextlib.suppress(OSError):
                 os.unlink(path)
 
     def _paths(self, key: bytes) -> list[Path]:
-        """Return where an artifact may be, in the order of the search."""
+        """Return where an artifact may be, in search order."""
         path = self.path(key)
         return [path, *(folder / path.name for folder in self._others)]
 
     def _evict(self, newest: Path) -> None:
-        """Remove the least recently used files if the folder is too large, but not `newest`."""
+        """Remove the least recently used files if the folder is too large; keep `newest`."""
         evict(self.folder, config.cache_limit(), newest)
 
     def _warn(self, folder: Path, error: OSError) -> None:
@@ -151,10 +151,10 @@ class ArtifactStore:
 
 
 def default_folders() -> list[Path]:
-    """Return the default folders of artifacts; the first one takes new files.
+    """Return the default folders of artifacts; new files are written to the first one.
 
-    These are the folders of the environment, the first writable one before the others, or else the
-    user's own. Raises OptionsError where the user has no home folder.
+    They are the folders that the environment names, with the first writable one at the start, or
+    else the user's cache folder. Raises OptionsError if the user has no home folder.
     """
     named = [Path(with_home(folder)) for folder in config.cache_folders()]
     if not named:
@@ -166,10 +166,10 @@ def default_folders() -> list[Path]:
 def read(
     path: Path, key: bytes | None = None, trusted: bool = False
 ) -> npt.NDArray[np.uint8] | None:
-    """Return the data of an artifact, None if there is no file.
+    """Return the data of an artifact; None if the file does not exist.
 
-    Data are read, not mapped: the checked data are the data used, and truncating the file later is
-    harmless. Raises DamagedError, also for another `key`, and OSError.
+    Data are read, not mapped: so the checked data are the data that are used, and truncating the
+    file later is harmless. Raises DamagedError, also if the file has another `key`, and OSError.
     """
 
     def check(head: bytes, nbytes: int) -> None:
@@ -196,9 +196,9 @@ def read(
 
 
 def beginning(path: Path, trusted: bool = False) -> npt.NDArray[np.uint8] | None:
-    """Return the first data of an artifact, for display only; None if there is no file.
+    """Return the start of an artifact's data, for display only; None if the file does not exist.
 
-    Only the file's owner is checked, see `private_files`. Raises OSError.
+    Only the file's owner is checked, see `private_files`; the checksum is not. Raises OSError.
     """
     found = private_files.read_array(path, _MOST_BYTES, trusted, _BEGINNING)
     return None if found is None else found[_HEADER.size :]
@@ -233,7 +233,7 @@ def clear(folder: Path) -> list[Entry]:
 
 
 def evict(folder: Path, limit: int, newest: Path | None = None) -> list[Entry]:
-    """Remove the least recently used files beyond `limit` bytes, kernels too, but not `newest`.
+    """Remove the least recently used files, including kernels, beyond `limit` bytes; keep `newest`.
 
     Returns the removed entries.
     """

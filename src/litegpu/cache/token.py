@@ -9,13 +9,14 @@ from litegpu.files import read_model
 
 
 def model_token(model: str | os.PathLike[str] | bytes) -> str:
-    """Return the token of a model, a path or its bytes: FarmHash's Fingerprint64 in decimal digits.
+    """Return the token of a model's path or bytes: FarmHash's Fingerprint64 as a decimal number.
 
-    TensorFlow Lite's helper `StrFingerprint` returns the same, on every machine. The cache finds
-    its files by the weights anyway: a token makes their names readable, and separates the files of
-    several applications in one folder. A model in a bundle has the token of its own bytes.
+    TensorFlow Lite's helper `StrFingerprint` returns the same on every machine. The cache finds
+    files by the weights in any case: a token makes file names readable, and separates the files of
+    several applications in one folder. The token of a model in a bundle depends on its own bytes
+    only.
 
-    Raises ModelError when the file cannot be read or has several models, MissingDependencyError
+    Raises ModelError if the file cannot be read or has several models, MissingDependencyError
     without the package cityhash.
 
     >>> model_token(b"")

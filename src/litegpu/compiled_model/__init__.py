@@ -1,4 +1,4 @@
-"""CompiledModel: a model that is run on buffers, with the names of LiteRT's own."""
+"""CompiledModel: a model that runs on buffers, with the same interface as LiteRT's class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OPTIONS = {
     **dict.fromkeys(("IntelOpenVinoOptions", "QualcommOptions"), "options"),
     **dict.fromkeys(("Environment", "EnvironmentOptions"), "environment"),
 }
-"""Other names of LiteRT's module, and where LiteRT defines them."""
+"""Other public names of LiteRT's module, and the modules in which LiteRT defines them."""
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ _HONOURED = {"num_threads", "enforce_f32"}
 
 
 class HardwareAccelerator(enum.IntFlag):
-    """Where a model may run; the numbers are LiteRT's."""
+    """The processors on which a model may run; the numbers are LiteRT's."""
 
     CPU = 1
     GPU = 2
@@ -27,7 +27,7 @@ _ALL = HardwareAccelerator.CPU | HardwareAccelerator.GPU | HardwareAccelerator.N
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Whether the GPU is used, and the other settings of LiteRT's options."""
+    """Whether the GPU is requested, and the other settings in LiteRT's options."""
 
     gpu: bool = True
     threads: int | None = None
@@ -50,7 +50,7 @@ def wanted(accelerators: int | None, options: Any) -> Wanted:
             'for litegpu as keywords: precision="fp16".'
         )
     gpu = _has_gpu(options.hardware_accelerators)
-    # The fields, not the properties, which would create their values.
+    # Read the fields, because the properties would create their values.
     groups = {
         name: value for name, value in vars(options).items() if name.startswith("_") and value
     }
@@ -83,7 +83,7 @@ def _has_gpu(accelerators: int) -> bool:
 
 
 def _changed(group: Any) -> list[str]:
-    """Return the fields of a dataclass that are not what they are by default."""
+    """Return the names of a dataclass's fields that do not have their default value."""
     default = type(group)()
     names = [field.name for field in dataclasses.fields(group)]
     return [name for name in names if getattr(group, name) != getattr(default, name)]

@@ -1,4 +1,4 @@
-"""Arrays that a model is given, in the types of its tensors."""
+"""Converts arrays that a model is given to the types of its tensors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _INTEGERS = "iu"
 
 
 def fitting(tensor: Tensor, given: Array, keep: bool = False) -> Array:
-    """Return an array in a tensor's type and in C order; with `keep` never the given memory.
+    """Return an array in a tensor's type and in C order; with `keep`, always a copy.
 
-    Raises CompiledModelError for a type or a value that would become another one.
+    Raises CompiledModelError if the conversion would change the kind of type, or a value.
     """
     array = given if given.dtype == tensor.dtype else _converted(tensor, given)
     array = np.asarray(array, order="C")
@@ -26,11 +26,11 @@ def fitting(tensor: Tensor, given: Array, keep: bool = False) -> Array:
 
 
 Remedy = Callable[[int, tuple[int, ...]], str]
-"""Returns the remedy for a wrong shape of an input, given by its number."""
+"""Returns the remedy for an input's wrong shape, from the input's number and the shape."""
 
 
 def check_shape(number: int, tensor: Tensor, shape: tuple[int, ...], remedy: Remedy) -> None:
-    """Raise CompiledModelError, with the remedy, unless a shape is that of input `number`."""
+    """Raise CompiledModelError, with the remedy, if `shape` is not the shape of input `number`."""
     if shape != tensor.shape:
         raise CompiledModelError(
             f"Input '{tensor.key}' has the shape {[*tensor.shape]}, and was given {[*shape]}. "
@@ -44,7 +44,7 @@ def _converted(tensor: Tensor, given: Array) -> Array:
         return given.astype(target)
     if source.kind in _INTEGERS and target.kind in _INTEGERS:
         limits = np.iinfo(target)
-        # As int: NumPy compares numbers with and without a sign as floats.
+        # As Python ints: NumPy compares signed with unsigned numbers as floats.
         for value in (int(given.min()), int(given.max())) if given.size else ():
             if not limits.min <= value <= limits.max:
                 raise _refused(tensor, value, f"which goes from {limits.min} to {limits.max}")
@@ -54,7 +54,7 @@ def _converted(tensor: Tensor, given: Array) -> Array:
             f"Input '{tensor.key}' is {target}, and was given {source}. "
             f"{_how_to_convert(tensor, source)}"
         )
-    with np.errstate(over="ignore"):  # it is an error below
+    with np.errstate(over="ignore"):  # overflow raises an error below
         array = given.astype(target)
     infinite = np.isinf(array)
     if infinite.any():

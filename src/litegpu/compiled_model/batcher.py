@@ -1,4 +1,4 @@
-"""Dynamic batching: single requests of many threads become batches of one model."""
+"""Dynamic batching: combines requests from many threads into batches for one model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from litegpu.errors import CompiledModelError
 from litegpu.tensor_buffer import TensorBuffer
 
 _SETS = 2
-"""Sets of buffers of each size: one is filled and read while the other one runs."""
+"""Sets of buffers per batch size: one set is filled and read while the other one runs."""
 _WATCH = "litegpu-batcher-end"
 
 
@@ -42,7 +42,7 @@ class _Buffers:
 
 
 class _Size:
-    """The model for batches of one size, and buffers for runs of it."""
+    """The model compiled for one batch size, and the buffers for its runs."""
 
     def __init__(self, model: CompiledModel, rows: int) -> None:
         self.model, self.rows = model, rows
@@ -60,11 +60,11 @@ class Batcher:
         with Batcher(model, max_batch=16, max_delay_ms=2) as batcher:
             scores = batcher(picture)  # from any thread, with any others
 
-    A request is an input of the model with one or a few rows (its first dimension); the other
-    dimensions are those of the model when the batcher was created. It waits for others for at most
-    `max_delay_ms`; a full batch runs at once. The model is compiled for each of `batch_sizes`
-    (default: powers of two up to `max_batch`), and a batch runs in the smallest that fits, padded
-    with zeros.
+    A request consists of one or a few rows (first dimension) for each input; the other dimensions
+    are those that the model had when the batcher was created. A request waits for others for at
+    most `max_delay_ms`; a full batch runs immediately. The model is compiled for each of
+    `batch_sizes` (default: powers of two up to `max_batch`), and a batch runs in the smallest size
+    that fits, padded with zeros.
 
     Raises CompiledModelError for a model whose batch cannot be changed, and for invalid numbers.
     """
@@ -76,7 +76,7 @@ class Batcher:
         max_delay_ms: float = 1.0,
         batch_sizes: Iterable[int] | None = None,
     ) -> None:
-        """Compile the model for each size; the given model does not change."""
+        """Compile the model for each batch size; `model` itself does not change."""
         if not isinstance(model, CompiledModel):
             raise CompiledModelError(
                 f"A {type(model).__name__} is no CompiledModel. Create one from a file: "
@@ -113,9 +113,9 @@ class Batcher:
         self.close()
 
     def close(self) -> None:
-        """Answer all requests, and release what was compiled. Harmless when repeated.
+        """Answer all requests, and release the compiled models. Repeated calls do nothing.
 
-        Raises CompiledModelError in a callback of a request, for it would wait for itself.
+        Raises CompiledModelError in the callback of a request, which would wait for itself.
         """
         if threading.current_thread() in self._threads:
             raise CompiledModelError(
@@ -131,11 +131,11 @@ class Batcher:
             size.model.close()
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Return what the model returns for these inputs. Raises as CompiledModel's call does."""
+        """Return the model's results for these inputs. Raises what CompiledModel's call raises."""
         return self.submit(*inputs, **named).result()
 
     def submit(self, *inputs: Any, **named: Any) -> AwaitedFuture:
-        """Hand a request in; arrays may change afterwards.
+        """Submit a request; its arrays may be modified afterwards.
 
         Raises CompiledModelError for inputs that do not fit, and after `close`.
         """
@@ -153,14 +153,14 @@ class Batcher:
         arrays = [conversion.fitting(*pair, keep=True) for pair in zip(tensors, given, strict=True)]
         future = AwaitedFuture()
         self._requests.put(_Request(arrays, rows, future))
-        # `close` may have been called meanwhile: after the end of the thread no request is
+        # `close` may have been called in the meantime: after the end of the thread, no request is
         # answered. The thread itself rejects requests that arrive before.
         if self._ended:
             self._refuse()
         return future
 
     def _gather(self) -> None:
-        """Collect and run requests; reject those after `close`. Runs in a thread."""
+        """Collect and run requests; reject those after `close`. This is a thread's function."""
         left: _Request | None = None
         while (first := left or self._requests.get()) is not None:
             batch, left = self._collect(first)
@@ -172,7 +172,7 @@ class Batcher:
         self._refuse()
 
     def _refuse(self) -> None:
-        """Answer requests that came after the last one."""
+        """Reject requests that were submitted after `close`."""
         with contextlib.suppress(Empty):
             while True:
                 request = self._requests.get_nowait()
@@ -180,7 +180,7 @@ class Batcher:
                     request.future.set_exception(_closed())
 
     def _collect(self, first: _Request) -> tuple[list[_Request], _Request | None]:
-        """Return a batch, and the request that has come but has no place in it."""
+        """Return a batch, and the next request if it did not fit the batch."""
         batch, rows, until = [first], first.rows, time.monotonic() + self._delay
         while rows < self._max_batch:
             try:
@@ -196,7 +196,7 @@ class Batcher:
         return batch, None
 
     def _run(self, batch: Sequence[_Request]) -> None:
-        """Copy a batch to buffers, and begin its run."""
+        """Copy a batch to buffers, and start its run."""
         requested = [each for each in batch if each.future.set_running_or_notify_cancel()]
         rows = sum(each.rows for each in requested)
         if not rows:
@@ -226,7 +226,7 @@ class Batcher:
         self._running.put(deliver)
 
     def _deliver(self) -> None:
-        """Wait for runs, and answer requests. The work of a thread."""
+        """Wait for runs, and answer requests. This is a thread's function."""
         while (deliver := self._running.get()) is not None:
             deliver()
 
@@ -236,7 +236,7 @@ def _closed() -> CompiledModelError:
 
 
 _END = _Request((), 0, AwaitedFuture())
-"""The marker after the last request."""
+"""The marker that `close` puts after the last request."""
 _open: weakref.WeakSet[Batcher] = weakref.WeakSet()
 
 
@@ -244,7 +244,7 @@ _watching = threading.Lock()
 
 
 def _close_at_end() -> None:
-    """Answer what was handed in once the main thread ends; what runs it is released after that."""
+    """Answer all submitted requests when the main thread ends, before models are released."""
     threading.main_thread().join()
     for each in [*_open]:
         with contextlib.suppress(Exception):
@@ -252,14 +252,14 @@ def _close_at_end() -> None:
 
 
 def _watch_end() -> None:
-    """Have it watched by a thread for which the process waits."""
+    """Start a thread that waits for the main thread's end, and for which the process waits."""
     with _watching:
         if not any(each.name == _WATCH for each in threading.enumerate()):
             threading.Thread(target=_close_at_end, name=_WATCH, daemon=False).start()
 
 
 def _sizes(max_batch: int, wanted: Iterable[int] | None) -> list[int]:
-    """Return the sizes of batches, the smallest first.
+    """Return the batch sizes in ascending order.
 
     >>> _sizes(12, None), _sizes(12, (4,))
     ([1, 2, 4, 8, 12], [4, 12])
@@ -277,7 +277,7 @@ def _sizes(max_batch: int, wanted: Iterable[int] | None) -> list[int]:
 
 
 def _rows(most: int, tensors: Sequence[Any], arrays: Sequence[Array]) -> int:
-    """Return the rows of a request. Raises CompiledModelError for arrays that do not fit."""
+    """Return the number of rows of a request. Raises CompiledModelError for unsuitable arrays."""
     rows = {array.shape[0] if array.ndim else 0 for array in arrays}
     for tensor, array in zip(tensors, arrays, strict=True):
         if array.shape[1:] != tensor.shape[1:] or not array.ndim:
@@ -295,7 +295,7 @@ def _rows(most: int, tensors: Sequence[Any], arrays: Sequence[Array]) -> int:
 def _answer(
     batch: Sequence[_Request], outputs: Sequence[TensorBuffer], model: CompiledModel
 ) -> None:
-    """Give each request copies of its rows."""
+    """Give each request copies of its rows of the outputs."""
     ends = [*accumulate(each.rows for each in batch)]
     keys = [tensor.key for tensor in model.signature.outputs]
     for request, end in zip(batch, ends, strict=True):

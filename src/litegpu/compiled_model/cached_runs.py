@@ -1,4 +1,4 @@
-"""A cache of prepared runs, by the buffers that they use."""
+"""A cache of prepared runs, found by the buffers that they use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Key = tuple[object, ...]
 
 
 class CachedRuns(Generic[_Run]):
-    """The most recently used runs by their buffers; a run is dropped with any of its buffers."""
+    """The most recently used runs by their buffers; releasing a buffer removes its runs."""
 
     def __init__(self) -> None:
         """Create an empty cache."""
@@ -29,9 +29,9 @@ class CachedRuns(Generic[_Run]):
         return len(self._runs)
 
     def find(self, key: Key) -> _Run | None:
-        """Return the run of a key, or None."""
+        """Return the run for a key; None if it is not cached."""
         run = self._runs.get(key)
-        with contextlib.suppress(KeyError):  # none, or another thread has released a buffer
+        with contextlib.suppress(KeyError):  # not cached, or another thread has released a buffer
             self._runs.move_to_end(key)
         return run
 
@@ -44,16 +44,16 @@ class CachedRuns(Generic[_Run]):
             self._runs.popitem(last=False)
 
     def forget_buffer(self, number: int) -> None:
-        """Drop the runs on the buffer of that id."""
+        """Remove the runs that use the buffer with this id."""
         for key in [*self._runs]:
             if number in key[_FIRST_BUFFER:]:
                 self._runs.pop(key, None)
 
     def clear(self) -> None:
-        """Drop all runs."""
+        """Remove all runs."""
         self._runs.clear()
 
 
 def key_of(index: int, inputs: Buffers, outputs: Buffers, stream: int | None) -> Key:
-    """Return the key of a signature's run on buffers and a stream."""
+    """Return the key of a signature's run on certain buffers and a stream."""
     return (index, len(inputs), stream, *map(id, inputs), *map(id, outputs))

@@ -1,4 +1,4 @@
-"""Calls of a model on arrays: what they are read from, and what they return."""
+"""Calls of a model on arrays: the sources of their inputs, and their results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from litegpu.tensor_buffer import KINDS, TensorBuffer
 from litegpu.wording import counted
 
 RunOnArrays = Callable[[Sequence[Array], Sequence[Array]], Run]
-"""Returns the run of a model on arrays of the host that fit its tensors."""
+"""Returns a run of the model on host arrays that fit its tensors."""
 
 
 class Call:
@@ -37,10 +37,10 @@ class Call:
         keep: bool = False,
         by_name: bool = False,
     ) -> None:
-        """Take what each input of signature `index` is given.
+        """Store the arguments for the inputs of signature `index`.
 
-        With `keep` arrays that could change are copied, with `by_name` one result is a dict, too.
-        Raises CompiledModelError for what does not fit.
+        With `keep`, arrays that could change are copied; with `by_name`, a single result is a dict,
+        too. Raises CompiledModelError for arguments that do not fit.
         """
         self._index, self._conversion = index, conversion
         self._remedy, self._by_name = remedy, by_name
@@ -52,7 +52,7 @@ class Call:
         self._outputs: list[Any] = []
 
     def _source(self, number: int, tensor: Tensor, data: Any, keep: bool) -> Array | TensorBuffer:
-        """Return what an input is read from, a copy if others may change it and `keep`."""
+        """Return the array or buffer of an input; with `keep`, a copy if others may change it."""
         if isinstance(data, TensorBuffer):
             return data
         if not isinstance(data, _NO_DEVICE) and adopted(data) is not None:
@@ -64,13 +64,13 @@ class Call:
         return self._conversion.fitting(tensor, array, keep)
 
     def run_on(self, context: ModelContext, in_chunks: RunOnArrays | None = None) -> Run:
-        """Return the run of this call on a context, `in_chunks` unless a device has its inputs.
+        """Return the run of this call on a context; by `in_chunks` unless inputs are on a device.
 
         Raises CompiledModelError or BindingError.
         """
         instance = context.instance
         signature = instance.signatures[self._index]
-        # Again, because another thread may have resized the model: from here on it cannot.
+        # Check again, because another thread may have resized the model; from here on it cannot.
         for number, source in enumerate(self._inputs):
             if isinstance(source, np.ndarray):
                 check_shape(number, signature.inputs[number], source.shape, self._remedy)
@@ -106,7 +106,7 @@ class Call:
         return context.prepared(self._index, buffers, results, None)
 
     def results(self) -> Any:
-        """Return what the call returns, after its run."""
+        """Return the results of the call, after its run."""
         results = [
             self._conversion.result(tensor, found) if isinstance(found, np.ndarray) else found
             for tensor, found in zip(self._tensors, self._outputs, strict=True)
@@ -117,15 +117,15 @@ class Call:
 
 
 _NO_DEVICE = (np.ndarray, list, tuple, int, float, str, bytes, bytearray, type(None))
-"""Types that are never on a device."""
+"""The types of arguments that are never on a device."""
 
 
 def ordered(
     tensors: Sequence[Tensor], inputs: Sequence[Any], named: Mapping[str, Any]
 ) -> list[Any]:
-    """Return what is given for each tensor, in order, by name, or in one dict of names.
+    """Return the arguments in the order of the tensors; given in order, by name, or in one dict.
 
-    Names are those of the signature, or of tensors. Raises CompiledModelError unless each input is
+    Names are those of the signature or of tensors. Raises CompiledModelError unless each input is
     given once.
     """
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
@@ -158,7 +158,7 @@ def ordered(
 
 
 def refuse_strings(tensor: Tensor) -> None:
-    """Raise CompiledModelError for elements that are not numbers: buffers cannot store them."""
+    """Raise CompiledModelError for a tensor of strings, which buffers cannot store."""
     if tensor.dtype.hasobject or tensor.dtype.kind in "SU":
         raise CompiledModelError(
             f"'{tensor.key}' holds strings, for which there are no buffers. Use the "
@@ -169,7 +169,7 @@ def refuse_strings(tensor: Tensor) -> None:
 def new_buffer(
     tensor: Tensor, instance: Instance, memory: str | None, zeros: bool = True
 ) -> TensorBuffer:
-    """Return a buffer for a tensor; `memory` see CompiledModel.create_input_buffers."""
+    """Return a new buffer for a tensor; for `memory` see CompiledModel.create_input_buffers."""
     refuse_strings(tensor)
     if memory is not None and memory not in KINDS:
         hint = did_you_mean(memory, KINDS)

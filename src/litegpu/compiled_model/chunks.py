@@ -25,7 +25,7 @@ from litegpu.tensor_buffer import TensorBuffer
 
 
 class ChunkModel(Protocol):
-    """The model of one chunk: CompiledModel."""
+    """The model that runs one chunk; CompiledModel implements it."""
 
     @property
     def signature(self) -> Signature:
@@ -47,12 +47,12 @@ class ChunkModel(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what was compiled."""
+        """Release the compiled model."""
         ...
 
 
 def rows_of_chunk(signature: Signature, count: int) -> int:
-    """Return the rows of each of `count` chunks. Raises CompiledModelError for a remainder."""
+    """Return the rows per chunk. Raises CompiledModelError if rows cannot be divided evenly."""
     rows = {tensor.shape[0] if tensor.shape else 0 for tensor in signature.inputs}
     if len(rows) != 1 or min(rows) % count or not min(rows):
         raise CompiledModelError(
@@ -68,10 +68,10 @@ class Chunks:
     def __init__(
         self, whole: Signature, run: Callable[..., Any], model: ChunkModel, count: int
     ) -> None:
-        """Take the signature of the whole model, its run function, and the model of a chunk.
+        """Use the signature of the whole model, its run function, and the model of a chunk.
 
-        Raises CompiledModelError if the outputs have other rows than the inputs, or if rows depend
-        on each other.
+        Raises CompiledModelError if outputs do not have the same number of rows as inputs, or if
+        rows depend on each other.
         """
         self._whole, self.model, self._count = whole, model, count
         self._runs = CachedRuns[ChunkedRun]()
@@ -122,7 +122,7 @@ class ChunkedRun:
     """A prepared run of all chunks, for one thread at a time."""
 
     def __init__(self, begin: Sequence[Callable[[], ModelFuture]]) -> None:
-        """Take the functions that start the run of each chunk."""
+        """Store the functions that start the runs of the chunks."""
         self._begin = begin
         self._futures: list[ModelFuture] = []
 

@@ -1,4 +1,4 @@
-"""What runs of a model take turns on: execution contexts, of which several may be in flight."""
+"""Execution contexts of a model: each executes one run at a time; several may be in flight."""
 
 from __future__ import annotations
 
@@ -35,36 +35,39 @@ class Run(Protocol):
         """Run once, and wait."""
 
     def submit(self) -> None:
-        """Begin to run."""
+        """Start the run."""
 
     def is_done(self) -> bool:
         """Whether the submitted run is done."""
 
     def finish(self) -> None:
-        """Wait for what was submitted. Raises what went wrong."""
+        """Wait for the submitted run. Raises its error."""
 
 
 class ModelContext:
-    """What one run at a time needs; contexts of one instance share its kernel and its weights."""
+    """What one run at a time needs: buffers and interpreter state.
+
+    All contexts of an instance share its kernel and its weights.
+    """
 
     def __init__(self, instance: Instance, number: int = 0) -> None:
-        """Be the context of that number of an instance."""
+        """Create the context with this number for an instance."""
         self.instance, self._number = instance, number
         self._on_kernels: dict[int | None, KernelContext] = {}
-        """By the numbers of the graphs."""
+        """Kernel contexts by the numbers of graphs."""
         self._runs = CachedRuns[DirectRun]()
         self._on_arrays: dict[int, _ArrayRun] = {}
-        """By the numbers of signatures."""
+        """Cached runs on arrays by the numbers of signatures."""
         self._threads: ThreadPoolExecutor | None = None
         self._watcher: ThreadPoolExecutor | None = None
         self._lock = threading.RLock()
         self.busy = False
-        """Whether the context seems to be in use; only the lock is certain."""
+        """Whether the context seems to be in use; only the lock is reliable."""
         self.flight: Flight | None = None
-        """The run that was submitted here last, until its end."""
+        """The run that was submitted last, until it has ended."""
 
     def use(self, work: Callable[[ModelContext], _Result]) -> _Result:
-        """Call `work` once nothing runs here, and nothing is in flight any more."""
+        """Call `work` when this thread has the context and no run is in flight on it."""
         with self._lock:
             self.busy = True
             try:
@@ -76,7 +79,7 @@ class ModelContext:
                 self.busy = False
 
     def check_entry(self) -> None:
-        """Raise CompiledModelError where this thread has the context, and would wait for itself."""
+        """Raise CompiledModelError if this thread has the context, and would wait for itself."""
         if self._lock._is_owned():  # type: ignore[attr-defined]
             raise CompiledModelError(
                 "This thread is in a run of the model already, as a signal's handler may be. "
@@ -84,7 +87,7 @@ class ModelContext:
             )
 
     def submit(self, run: Run) -> Flight:
-        """Begin a run, within `use`."""
+        """Start a run, within `use`."""
         run.submit()
         self.flight = flight = Flight(self, run)
         return flight
@@ -178,28 +181,28 @@ class ModelContext:
         return self._threads.submit(function)
 
     def watch(self, end: Callable[[], None]) -> None:
-        """Have a thread of this context's, whose flights come one by one, call the `end` of one."""
+        """Call `end` of a flight in this context's thread, which processes one flight at a time."""
         if self._watcher is None:
             self._watcher = ThreadPoolExecutor(1, "litegpu-watch")
         try:
             self._watcher.submit(end)
-        except RuntimeError:  # the context was closed, or the program ends
+        except RuntimeError:  # the context was closed, or the program is exiting
             end()
 
     def forget(self) -> None:
-        """Forget all prepared runs: shapes have changed."""
+        """Remove all prepared runs, because shapes have changed."""
         self._runs.clear()
         self._on_arrays.clear()
 
     def close(self) -> None:
-        """Release what is this context's alone."""
+        """Release what belongs to this context only."""
         self.forget()
         for each in self._on_kernels.values():
             each.close()
         if self._threads is not None:
             self._threads.shutdown()
         if self._watcher is not None:
-            self._watcher.shutdown(wait=False)  # it may be waiting for the thread that closes this
+            self._watcher.shutdown(wait=False)  # its thread may be waiting for the closing thread
 
 
 def _by_index(tensors: Sequence[Tensor], buffers: Sequence[Buffer]) -> dict[int, list[Buffer]]:
@@ -210,7 +213,7 @@ def _by_index(tensors: Sequence[Tensor], buffers: Sequence[Buffer]) -> dict[int,
 
 
 class _ArrayRun:
-    """A run whose buffers are the memory of other arrays each time."""
+    """A run on host arrays, which may be other arrays each time."""
 
     def __init__(self, signature: Signature) -> None:
         self._sources, self.inputs = _moving(signature.inputs)
@@ -219,7 +222,7 @@ class _ArrayRun:
         self.run: DirectRun | None = None
 
     def take(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Use these arrays in the next run; they are referenced until the run after it."""
+        """Use these arrays in the next run, and reference them until the run after that."""
         self._arrays = inputs, outputs
         pointers = (*self._sources, *self._targets)
         for pointer, array in zip(pointers, (*inputs, *outputs), strict=True):
@@ -233,7 +236,7 @@ def _moving(tensors: Sequence[Tensor]) -> tuple[list[c_void_p], list[HostBuffer]
 
 
 class _InterpreterRun:
-    """A run through an interpreter, which copies."""
+    """A run through an interpreter, which copies inputs and outputs."""
 
     def __init__(
         self, work: Callable[[], None], thread: Callable[[Callable[[], None]], Future[None]]
@@ -256,7 +259,7 @@ class _InterpreterRun:
 
 
 def content(buffer: TensorBuffer, tensor: Tensor) -> Array:
-    """Return a buffer's contents in the shape of its tensor: the buffer's may be flat."""
+    """Return a buffer's contents in the shape of its tensor; the buffer itself may be flat."""
     array = buffer.read() if buffer.kind == "device" else buffer.array
     return array.reshape(tensor.shape)
 
@@ -283,14 +286,14 @@ def _replace(signature: Signature, outputs: list[Array], results: Sequence[Array
 
 
 class ContextPool:
-    """The contexts of a model, for threads to use one at a time.
+    """The contexts of a model, each used by one thread at a time.
 
-    An interrupt may come anywhere. So a context is only acquired by `with` and a lock of C code,
-    and a run in flight holds no lock: the next user of its context finishes it.
+    An interrupt may come anywhere. So a context is acquired only by `with` and a lock in C code,
+    and and a run in flight holds no lock: the next user of its context finishes it.
     """
 
     def __init__(self, contexts: Iterable[ModelContext]) -> None:
-        """Hand out these."""
+        """Create a pool of these contexts."""
         self.all = [*contexts]
         self._turns = itertools.cycle(self.all)
 
@@ -315,7 +318,7 @@ class ContextPool:
         return next(self._turns)
 
     def use_all(self, work: Callable[[], _Result]) -> _Result:
-        """Call `work` while nothing runs, and nothing is in flight. Raises as `use` does."""
+        """Call `work` while no run is executing or in flight. Raises as `use` does."""
         for context in self.all:
             context.check_entry()
         return _nested(self.all, work)
@@ -328,45 +331,45 @@ def _nested(contexts: Sequence[ModelContext], work: Callable[[], _Result]) -> _R
 
 
 class Flight:
-    """A run that was submitted in a context."""
+    """A submitted run, until its end."""
 
     def __init__(self, context: ModelContext, run: Run) -> None:
-        """Take a run that was submitted on a context."""
+        """Refer to a run that was submitted on a context."""
         self._context = context
         self._run: Run | None = run
         self.number = next(_numbers)
-        """The older, the lower."""
+        """The submission's number; older runs have lower ones."""
         self.error: Exception | None = None
 
     @property
     def over(self) -> bool:
-        """Whether its end was seen."""
+        """Whether the run is known to have ended."""
         return self._run is None
 
     def is_done(self) -> bool:
-        """Whether ending it takes no time."""
+        """Whether `end` would return immediately."""
         run = self._run
         return run is None or run.is_done()
 
     def end(self) -> None:
-        """Wait for the end, and note what went wrong.
+        """Wait for the end of the run, and record its error.
 
-        Raises CompiledModelError where this thread would wait for itself.
+        Raises CompiledModelError if this thread would wait for itself.
         """
         if not self.over:
             self._context.check_entry()
             self._context.use(lambda _: None)
 
     def watch(self, end: Callable[[], None]) -> None:
-        """Have a thread call what waits for the end."""
+        """Let a thread wait for the run and then call `end`."""
         self._context.watch(end)
 
     def finish(self) -> None:
-        """Finish the run; the caller holds its context."""
+        """Finish the run; the caller has acquired its context."""
         if self._run is None:
             return
         try:
             self._run.finish()
         except Exception as error:
             self.error = error
-        self._run = None  # its buffers may go
+        self._run = None  # its buffers may be released now

@@ -24,18 +24,18 @@ class Conversion:
     """How calls of a model convert their arguments and results."""
 
     quantize: bool = False
-    """Whether calls take and return real numbers where tensors store quantized ones."""
+    """Whether calls take and return real numbers for quantized tensors."""
     input_format: str | None = None
-    """The pixel format of images, see `pictures.with_picture_input`; None if no input takes any."""
+    """The pixel format of images, see `pictures.with_picture_input`; None without image input."""
     picture_input: int | str = 0
     """The number or name of the input that takes images."""
 
     def array(self, number: int, tensor: Tensor, data: Any) -> Array:
         """Return the argument of an input as an array of any shape and numeric type.
 
-        Images (paths, bytes of files, PIL images, or a list of them) become
-        [images, height, width, channels]. Raises CompiledModelError for an argument that has no
-        numbers, and FileError for an image that cannot be read.
+        Images (paths, bytes of files, PIL images, or a list of these) become [images, height,
+        width, channels]. Raises CompiledModelError for an argument without numbers, and FileError
+        for an image that cannot be read.
         """
         if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
             return data
@@ -56,7 +56,7 @@ class Conversion:
                 f"Input '{tensor.key}' was given a {type(data).__name__} that is no array: "
                 f"{str(error).rstrip('.')}. Give numbers of the shape {[*tensor.shape]}."
             ) from error
-        # bfloat16 of ml_dtypes is of kind V, too, but no record.
+        # bfloat16 of ml_dtypes also has kind V, but is not a record.
         if array.dtype.hasobject or array.dtype.kind in "SU" or array.dtype.type is np.void:
             shown = "None" if data is None else f"a {type(data).__name__} without numbers"
             raise CompiledModelError(
@@ -68,12 +68,12 @@ class Conversion:
     def fitting(self, tensor: Tensor, given: Array, keep: bool = False) -> Array:
         """Return an array with the tensor's type; with `keep` always a copy.
 
-        With `quantize`, arrays of the tensor's own type are stored values, and all others are real
+        With `quantize`, arrays that have the tensor's type contain stored values, all others real
         numbers. Raises CompiledModelError if the conversion would change the type or a value.
         """
         if not self.quantize or not is_quantized(tensor) or given.dtype == tensor.dtype:
             return fitting(tensor, given, keep)
-        # bfloat16 and others of ml_dtypes are of kind V.
+        # bfloat16 and other types of ml_dtypes have kind V.
         if given.dtype.kind not in "iuf" and not (
             given.dtype.kind == "V" and np.can_cast(given.dtype, np.float32)
         ):
@@ -84,16 +84,16 @@ class Conversion:
         return quantized(tensor, given)
 
     def result(self, tensor: Tensor, stored: Array) -> Array:
-        """Return an output as a call returns it: with `quantize` as real numbers, float32."""
+        """Return an output as calls return it: with `quantize`, as real numbers (float32)."""
         if not self.quantize or not is_quantized(tensor):
             return stored
         return dequantised(stored, {"quantization": tensor.quantization})
 
     def _pixels(self, number: int, tensor: Tensor, picture: Any) -> Array:
-        """Return an image as pixels, [1, height, width, channels].
+        """Return the pixels of an image, [1, height, width, channels].
 
-        As in `litegpu run`, it is cropped around its centre and resized to the input's height and
-        width if the model states them.
+        As in `litegpu run`, the image is cropped around its centre and resized to the input's
+        height and width if the model states them.
         """
         if self.input_format is None or self.picture_input not in (number, tensor.key, tensor.name):
             raise CompiledModelError(_no_pictures(tensor, picture))
@@ -120,7 +120,7 @@ class Conversion:
 
 
 def quantized(tensor: Tensor, real: Array) -> Array:
-    """Return real numbers as a tensor stores them: rounded half away from zero, and clipped.
+    """Return real numbers as quantized values, rounded half away from zero and clipped.
 
     Raises CompiledModelError for NaN.
     """
@@ -135,7 +135,7 @@ def quantized(tensor: Tensor, real: Array) -> Array:
 
 
 def _is_picture(data: Any) -> bool:
-    """Return whether an argument is meant as an image: text, bytes, or a PIL image."""
+    """Return whether an argument is an image: a path, bytes, or a PIL image."""
     pillow = sys.modules.get("PIL.Image")
     kinds = (str, os.PathLike, bytes, bytearray)
     return isinstance(data, kinds) or (pillow is not None and isinstance(data, pillow.Image))

@@ -1,4 +1,4 @@
-"""Whether buffers, numbers and names fit a model's tensors."""
+"""Checks that buffers, numbers and names fit a model's tensors."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from litegpu.errors import CompiledModelError, did_you_mean
 from litegpu.tensor_buffer import READ_ONLY, TensorBuffer
 
 _HOST_MEMORY = 1
-"""LiteRT's number for buffers in memory of the host."""
+"""LiteRT's number for buffers in host memory."""
 _LARGEST = 2**31 - 1
-"""What the runtime stores as a size."""
+"""The largest size that the runtime can store."""
 _Item = TypeVar("_Item")
 
 
 def at(items: Sequence[_Item], index: int, what: str) -> _Item:
-    """Return an item. Raises CompiledModelError where there is none of that number."""
+    """Return the item with an index. Raises CompiledModelError if there is none."""
     if not hasattr(index, "__index__"):
         raise CompiledModelError(
             f"{what} index is {index!r}. Give its number, from 0 on; methods that end in `by_name` "
@@ -43,7 +43,7 @@ def count(name: str, value: Any) -> int:
 
 
 def sizes(dims: Sequence[Any]) -> list[int]:
-    """Return a shape's sizes. Raises CompiledModelError for what no tensor has."""
+    """Return the sizes of a shape. Raises CompiledModelError for sizes that no tensor has."""
     try:
         found = [*map(operator.index, dims)]
     except TypeError:
@@ -56,7 +56,7 @@ def sizes(dims: Sequence[Any]) -> list[int]:
 
 
 def called(tensors: Sequence[Tensor], name: str, what: str) -> Tensor:
-    """Return the tensor of a name. Raises CompiledModelError where there is none."""
+    """Return the tensor with a name. Raises CompiledModelError if there is none."""
     for tensor in tensors:
         if tensor.key == name:
             return tensor
@@ -65,12 +65,12 @@ def called(tensors: Sequence[Tensor], name: str, what: str) -> Tensor:
 
 
 def requirements(tensor: Tensor) -> dict[str, Any]:
-    """Return the bytes of a tensor's buffer, and the kinds of memory it may have."""
+    """Return the size of a tensor's buffer in bytes, and the kinds of memory it may have."""
     return {"buffer_size": tensor.nbytes, "supported_types": [_HOST_MEMORY]}
 
 
 def check(side: str, tensors: Sequence[Tensor], buffers: Sequence[TensorBuffer]) -> None:
-    """Raise CompiledModelError unless there is a buffer of type and size for each tensor."""
+    """Raise CompiledModelError unless there is a buffer with the right type and size per tensor."""
     if len(tensors) != len(buffers):
         raise CompiledModelError(
             f"{side} buffer size mismatch: number of {side.lower()}s: {len(tensors)}, buffers: "
@@ -88,7 +88,7 @@ def check(side: str, tensors: Sequence[Tensor], buffers: Sequence[TensorBuffer])
 
 
 def grown(tensor: Tensor, shape: tuple[int, ...]) -> CompiledModelError:
-    """Return the error for an output's buffer where a run gave the output another size."""
+    """Return the error for an output that a run has resized, so that its buffer does not fit."""
     return CompiledModelError(
         f"The output '{tensor.key}' has the shape {[*shape]} now, and its buffer is for "
         f"{[*tensor.shape]}. Create a new buffer, and run again."
@@ -96,7 +96,7 @@ def grown(tensor: Tensor, shape: tuple[int, ...]) -> CompiledModelError:
 
 
 def check_all_open(name: str, buffers: Any) -> None:
-    """Raise CompiledModelError unless this is a sequence of buffers that were not destroyed."""
+    """Raise CompiledModelError unless `buffers` is a sequence of buffers that are not destroyed."""
     if not isinstance(buffers, Iterable):
         kind = type(buffers).__name__
         raise CompiledModelError(f"{name} is a {kind}. Give a list of TensorBuffers.")
@@ -105,10 +105,10 @@ def check_all_open(name: str, buffers: Any) -> None:
 
 
 def check_open(buffer: TensorBuffer) -> None:
-    """Raise CompiledModelError for what is no buffer, and for one that was destroyed."""
+    """Raise CompiledModelError for an object that is not a buffer, or a destroyed buffer."""
     if not isinstance(buffer, TensorBuffer):
         raise CompiledModelError(
             f"A {type(buffer).__module__}.{type(buffer).__name__} is no TensorBuffer of litegpu's. "
             "Make one of an array: TensorBuffer.of(array)."
         )
-    buffer.memory  # noqa: B018 - raises for one that was destroyed
+    buffer.memory  # noqa: B018 - raises for a destroyed buffer

@@ -1,4 +1,4 @@
-"""What comes of a run that was submitted."""
+"""Futures of submitted runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from litegpu.host.native_calls import wait_until
 
 
 class AwaitedFuture(Future[Any]):
-    """A Future as those of concurrent.futures, which may be awaited."""
+    """A Future like those of concurrent.futures, which may also be awaited."""
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Return the result, while the event loop goes on."""
+        """Return the result, without blocking the event loop."""
         return asyncio.wrap_future(self).__await__()
 
 
@@ -30,7 +30,7 @@ class ModelFuture(AwaitedFuture):
     """
 
     def __init__(self, flight: Flight, results: Callable[[], Any]) -> None:
-        """Take a run, and what gives its results after its end; CompiledModel does that."""
+        """Wait for the run of `flight`; `results` gives its results. CompiledModel does that."""
         super().__init__()
         self.set_running_or_notify_cancel()
         self._flight, self._results = flight, results
@@ -39,7 +39,7 @@ class ModelFuture(AwaitedFuture):
         self._waiters: list[Any] = _Waiters(weakref.ref(self))
 
     def done(self) -> bool:
-        """Return whether `result` would take no time. Raises ForkedProcessError."""
+        """Return whether `result` would return immediately. Raises ForkedProcessError."""
         self._check_process()
         return self._flight.is_done()
 
@@ -52,13 +52,13 @@ class ModelFuture(AwaitedFuture):
             )
 
     def running(self) -> bool:
-        """Return whether `result` would take time."""
+        """Return whether `result` would have to wait."""
         return not self.done()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end, for `timeout` seconds at most; return whether it has come.
+        """Wait at most `timeout` seconds for the run; return whether it has ended.
 
-        Raises ForkedProcessError in a child that was forked before the end.
+        Raises ForkedProcessError in a child that was forked before the run ended.
         """
         self._check_process()
         if timeout is not None and not wait_until(self.done, timeout):
@@ -67,7 +67,7 @@ class ModelFuture(AwaitedFuture):
         return True
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """Wait as `result` does; return what went wrong, None if nothing did."""
+        """Wait as `result` does; return the error of the run, None if there is none."""
         if not self.wait(timeout):
             raise RunTimeoutError(
                 f"The run has not finished after {timeout} seconds. It continues: wait again."
@@ -75,10 +75,10 @@ class ModelFuture(AwaitedFuture):
         return self._flight.error
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return what the call would have returned, after `timeout` seconds at most.
+        """Return what the call would have returned; wait at most `timeout` seconds.
 
-        Raises RunTimeoutError, which is a TimeoutError, when the run has not ended by then, and
-        what went wrong in it.
+        Raises RunTimeoutError, which is a TimeoutError, if the run has not ended by then, and the
+        error of a failed run.
         """
         error = self.exception(timeout)
         if error is not None:
@@ -86,17 +86,17 @@ class ModelFuture(AwaitedFuture):
         return self._results()
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        """Call `fn` with this future at the end of the run, in whichever thread sees it."""
+        """Call `fn` with this future when the run ends, in the thread that notices it first."""
         super().add_done_callback(fn)
         self.watch()
 
     def watch(self) -> None:
-        """Let a thread wait for the end, which no other thread may notice in time."""
+        """Let a thread wait for the end, because no other thread may notice it in time."""
         if not super().done():
             self._flight.watch(self._end)
 
     def _end(self) -> None:
-        """Wait for the end, and notify the waiters, once."""
+        """Wait for the end, then notify waiters once."""
         self._flight.end()
         if super().done():
             return
@@ -107,11 +107,11 @@ class ModelFuture(AwaitedFuture):
             else:
                 self.set_exception(error)
         except InvalidStateError:
-            pass  # another thread was first
+            pass  # another thread has already set the result
 
 
 class _Waiters(list[Any]):
-    """Callbacks that wait for a future, which is watched while there are any."""
+    """Callbacks that wait for a future; while there are any, a thread waits for the run."""
 
     def __init__(self, future: weakref.ref[ModelFuture]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A model in an interpreter, and which of its signatures go past it."""
+"""An interpreter of a model with its delegate, and which signatures can run without it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from litegpu.delegation.partition_kernel import PartitionKernel
 
 
 class Instance:
-    """A model in an interpreter, with its delegate."""
+    """An interpreter of a model, and the delegate that it uses."""
 
     def __init__(self, interpreter: Any, delegate: GpuDelegate | None) -> None:
-        """Take an interpreter whose tensors are allocated."""
+        """Use an interpreter whose tensors are allocated."""
         self.interpreter, self.delegate = interpreter, delegate
         self.signatures = signatures_of(interpreter)
         self.lock = threading.Lock()
-        """Held while the interpreter runs."""
+        """The lock that is held while the interpreter runs."""
 
     def kernel(self, signature: Signature) -> PartitionKernel | None:
-        """Return what runs the whole graph of a signature, if one partition does."""
+        """Return the kernel that runs the whole graph of a signature; None if there is none."""
         if self.delegate is None or signature.graph is None:
             return None
         return self.delegate._whole(signature.graph)
 
     def device(self) -> Device | None:
-        """Return the device that runs the whole graph of a signature, if one does.
+        """Return the device that runs the whole graph of a signature; None if there is none.
 
-        A lost device is reopened. Raises DeviceLostError if that is impossible.
+        A lost device is reopened. Raises DeviceLostError if that fails.
         """
         kernels = map(self.kernel, self.signatures)
         kernel = next((each for each in kernels if each is not None), None)
@@ -43,7 +43,7 @@ class Instance:
         return kernel.device
 
     def runs_directly(self, signature: Signature) -> bool:
-        """Whether a signature is the work of one kernel alone, compiled for its shapes."""
+        """Whether one kernel runs a whole signature, and is compiled for its current shapes."""
         kernel = self.kernel(signature)
         if kernel is None:
             return False
@@ -65,7 +65,7 @@ class Instance:
                 each.refresh()
 
     def close(self) -> None:
-        """Release what the delegate has."""
+        """Release the delegate's memory."""
         if self.delegate is not None:
             self.delegate.close()
         self.interpreter = None

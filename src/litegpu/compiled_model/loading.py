@@ -1,4 +1,4 @@
-"""Loads a CompiledModel: the bytes of the file, the image input, an interpreter per context."""
+"""Loads the model of a CompiledModel: file, image input, and an interpreter for each context."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from litegpu.pictures import KEYWORDS, with_picture_input
 from litegpu.runtime_abi import interpreter as runtime
 
 Source = tuple[bytes, Mapping[str, Any] | None, int | None]
-"""A model's bytes, options of the delegate or None for no GPU, and threads of the CPU."""
+"""The model's bytes, the delegate's options (None for no GPU), and the number of CPU threads."""
 _OWN = ("hardware_accel", "environment", "options", "contexts", "chunks", "pieces", "quantize")
 _OF_THE_DELEGATE = ("model", "on_progress")
 
@@ -97,7 +97,7 @@ def _instance(content: bytes, gpu: Mapping[str, Any] | None, threads: int | None
 
 
 def _of_the_gpu(delegate: GpuDelegate | None, refused: str) -> str:
-    """Return why the GPU did not take what the runtime has no kernel for, or nothing."""
+    """Return why the GPU did not run operations for which the runtime has no kernel, or ""."""
     if delegate is None:
         return ""
     if delegate.error is not None:

@@ -1,4 +1,4 @@
-"""CompiledModel: the calls of LiteRT's class of that name, and a short way."""
+"""CompiledModel: LiteRT's methods for running a model on buffers, and a shorter form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to do about an input of another shape than the model has: each remedy works when tried."""
+"""Suggests what to do if an array does not have an input's shape; suggestions are tried first."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from litegpu.compiled_model.signatures import Signature, Tensor
 
 Shape = tuple[int, ...]
 CanHaveRows = Callable[[int], str]
-"""Returns why the model cannot be compiled for a number of rows, or an empty text."""
+"""Returns why the model cannot be compiled for this number of rows, or an empty text."""
 
 
 def for_call(signature: Signature, index: int, number: int, shape: Shape, can: CanHaveRows) -> str:
-    """Return what to do about an array of a shape that input `number` of a signature has not."""
+    """Return what to do if the array for input `number` of a signature has another shape."""
     tensor = signature.inputs[number]
     return (
         _by_another_array(tensor, shape)
@@ -24,7 +24,7 @@ def for_call(signature: Signature, index: int, number: int, shape: Shape, can: C
 def for_resize(
     signature: Signature, number: int, shape: Shape, strict: bool, can: CanHaveRows
 ) -> str:
-    """Return what to do where an input could not be resized to a shape."""
+    """Return what to do if an input could not be resized to a shape."""
     tensor = signature.inputs[number]
     by_rows = _by_rows(signature, tensor, shape, can) if _differs_in_rows(tensor, shape) else ""
     if by_rows:
@@ -42,7 +42,7 @@ def _differs_in_rows(tensor: Tensor, shape: Sequence[int]) -> bool:
 
 
 def _by_another_array(tensor: Tensor, shape: Shape) -> str:
-    """Return how the same numbers get the tensor's shape; nothing where they cannot."""
+    """Return how to bring the same numbers into the tensor's shape; "" if that is impossible."""
     if shape == tensor.shape[1:] and tensor.shape[0] == 1:
         return "It lacks the batch: give x[np.newaxis]."
     for axes, to in (((0, 2, 3, 1), "last"), ((0, 3, 1, 2), "first")):
@@ -54,11 +54,11 @@ def _by_another_array(tensor: Tensor, shape: Shape) -> str:
 
 
 def _by_rows(signature: Signature, tensor: Tensor, shape: Shape, can: CanHaveRows) -> str:
-    """Return how to run another number of rows; nothing where more than that differs."""
+    """Return how to run another number of rows; "" if other dimensions differ, too."""
     if not _differs_in_rows(tensor, shape) or not shape[0]:
         return ""
     if len(signature.inputs) == 1 and tensor.states(shape):
-        return ""  # it can be resized
+        return ""  # the input can be resized
     rows = shape[0]
     if not (why := can(rows)):
         return f"model.at_batch({rows}) is the model for {rows} rows."

@@ -1,4 +1,4 @@
-"""What a model's signatures take and give, and how one of them is run by the interpreter."""
+"""The signatures of a model: their inputs and outputs, and how the interpreter runs them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from litegpu.errors import CompiledModelError, LitegpuError
 
 PLACEHOLDER = "<placeholder signature>"
-"""What LiteRT calls the one signature of a model that has none."""
+"""LiteRT's name for the only signature of a model that states none."""
 Array = npt.NDArray[Any]
 Names = Mapping[int, str]
 
@@ -30,17 +30,17 @@ class Tensor:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     stated: tuple[int, ...]
-    """The shape in the file; -1 is an unknown size."""
+    """The shape in the file; -1 for an unknown size."""
     quantization: tuple[float, int] = (0.0, 0)
-    """Scale and zero point; the scale is 0 where there is no single one."""
+    """Scale and zero point; the scale is 0 if the tensor has several or none."""
 
     @property
     def nbytes(self) -> int:
-        """Its bytes as it is now."""
+        """The current size in bytes."""
         return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
     def states(self, shape: Sequence[int]) -> bool:
-        """Return whether the file permits a shape: it differs where sizes are open at most."""
+        """Return whether the file permits a shape: only open sizes may differ."""
         return len(shape) == len(self.stated) and all(
             stated in (-1, size) for stated, size in zip(self.stated, shape, strict=True)
         )
@@ -50,7 +50,7 @@ class Tensor:
         return f"{self.key} {self.dtype.name} {[*self.shape]}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its details as LiteRT has them."""
+        """Return the details in LiteRT's format."""
         return {
             "name": self.name,
             "index": self.index,
@@ -60,18 +60,19 @@ class Tensor:
 
 
 class Signature(ABC):
-    """One way to call a model; `inputs` and `outputs` are in the order of its graph.
+    """One way to call a model; `inputs` and `outputs` are in the order of the graph.
 
-    They have the current shapes; outputs whose shape depends on the data have that of the last run.
+    They have the current shapes; an output whose shape depends on data has the shape of the last
+    run.
     """
 
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
     graph: int | None = 0
-    """The index of its graph in the model; None if the runtime does not expose it."""
+    """The index of the signature's graph; None if the runtime does not expose it."""
 
     def __init__(self, key: str, interpreter: Any) -> None:
-        """Take the signature called `key`."""
+        """Represent the signature called `key`."""
         self.key = key
         self._interpreter = interpreter
         self.refresh()
@@ -82,14 +83,14 @@ class Signature(ABC):
 
     @abstractmethod
     def resize(self, number: int, shape: Sequence[int], strict: bool) -> None:
-        """Give an input another shape. Raises CompiledModelError where that cannot be."""
+        """Change the shape of an input. Raises CompiledModelError if that is impossible."""
 
     @abstractmethod
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """Run once; return an array for each output."""
 
     def learn(self, results: Sequence[Array]) -> None:
-        """Take note of the shapes that outputs got in a run."""
+        """Record the shapes that outputs had in a run."""
         if any(each.shape != t.shape for each, t in zip(results, self.outputs, strict=True)):
             self.outputs = [
                 dataclasses.replace(tensor, shape=each.shape)
@@ -98,10 +99,10 @@ class Signature(ABC):
 
 
 class MainSignature(Signature):
-    """That of the interpreter's own graph."""
+    """The signature of the interpreter's main graph."""
 
     def __init__(self, key: str, interpreter: Any, inputs: Names, outputs: Names) -> None:
-        """Take the signature's names by their tensors; those that have none keep their own."""
+        """Use the signature's names, by tensor; tensors without a name keep their own."""
         self._names = inputs, outputs
         super().__init__(key, interpreter)
 
@@ -111,7 +112,7 @@ class MainSignature(Signature):
         self.outputs = _named(self._interpreter.get_output_details(), self._names[1])
 
     def resize(self, number: int, shape: Sequence[int], strict: bool) -> None:
-        """Give an input another shape. See Signature.resize."""
+        """Change the shape of an input. See Signature.resize."""
         try:
             self._interpreter.resize_tensor_input(self.inputs[number].index, shape, strict=strict)
             self._interpreter.allocate_tensors()
@@ -139,10 +140,10 @@ class MainSignature(Signature):
 
 
 class OtherSignature(Signature):
-    """One of several: the runtime's own runner finds its graph."""
+    """A signature of several, which the runtime's signature runner runs."""
 
     def __init__(self, key: str, interpreter: Any) -> None:
-        """Take the signature called `key`."""
+        """Represent the signature called `key`."""
         self._runner = interpreter.get_signature_runner(key)
         self.graph = getattr(self._runner, "_subgraph_index", None)
         super().__init__(key, interpreter)
@@ -153,13 +154,13 @@ class OtherSignature(Signature):
         self.outputs = _ordered(self._runner.get_output_details())
 
     def resize(self, number: int, shape: Sequence[int], strict: bool) -> None:
-        """Give an input another shape. See Signature.resize."""
+        """Change the shape of an input. See Signature.resize."""
         tensor = self.inputs[number]
         if strict and not tensor.states(shape):
             raise _rejected(tensor, f"The model states {[*tensor.stated]}.", shape)
         shapes = [shape if each is tensor else each.shape for each in self.inputs]
         try:
-            # The runner takes shapes from what it runs on.
+            # The runner takes the shapes from the arrays that it runs on.
             self.run([np.zeros(n, t.dtype) for n, t in zip(shapes, self.inputs, strict=True)])
         except (ValueError, MemoryError) as error:
             raise _rejected(tensor, _sentence(error), shape) from error
@@ -199,7 +200,7 @@ def _named(details: Sequence[Mapping[str, Any]], names: Names) -> list[Tensor]:
 
 
 def _ordered(details: Mapping[str, Mapping[str, Any]]) -> list[Tensor]:
-    """Return tensors in the order in which converters number them: the runner has none."""
+    """Return tensors in the order in which converters number them: the runner has no order."""
     found = [_tensor(key, each) for key, each in details.items()]
     return sorted(found, key=lambda tensor: tensor.index)
 

@@ -1,4 +1,4 @@
-"""A model's signatures, their tensors, and new buffers for them."""
+"""The part of CompiledModel for signatures, tensors and new buffers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from litegpu.wording import printable, shown_size
 
 
 class ModelTensors:
-    """The part of CompiledModel that runs nothing."""
+    """Describes a model's signatures and tensors; CompiledModel adds the runs."""
 
     def __init__(self, pool: ContextPool, nbytes: int) -> None:
-        """Describe the model of these contexts, of `size` bytes."""
+        """Describe the model of these contexts, whose file has `nbytes` bytes."""
         self._pool = pool
         self._main: Instance = pool.all[0].instance
         self._closed = False
@@ -56,7 +56,7 @@ class ModelTensors:
 
     @property
     def place(self) -> str:
-        """Where the model runs: the device, the precision and the share of the nodes."""
+        """Where the model runs: the device, the precision and how many of the nodes."""
         delegate = self._main.delegate
         if delegate is None:
             return "on the CPU"
@@ -89,7 +89,7 @@ class ModelTensors:
 
     @property
     def report(self) -> DelegationReport | None:
-        """What runs on the GPU and why the rest does not; None without a GPU."""
+        """What runs on the GPU, and why other nodes do not; None if the GPU was not requested."""
         delegate = self._main.delegate
         return delegate.report if delegate is not None else None
 
@@ -97,16 +97,16 @@ class ModelTensors:
 
     @property
     def signature(self) -> Signature:
-        """The first signature, which a call of the model runs: its inputs and outputs as of now."""
+        """The first signature, which a call of the model runs, with current shapes."""
         return self._signature(0)
 
     @property
     def signatures(self) -> tuple[Signature, ...]:
-        """All signatures in the order of the file: their inputs and outputs as of now."""
+        """All signatures in the order of the file, with current shapes."""
         return tuple(self._open())
 
     def runs_directly(self, index: int) -> bool:
-        """Whether the GPU runs a whole signature, on its buffers and without the interpreter."""
+        """Whether the GPU runs a whole signature on its buffers, without the interpreter."""
         return self._main.runs_directly(self._signature(index))
 
     def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
@@ -120,28 +120,28 @@ class ModelTensors:
         }
 
     def get_signature_by_index(self, index: int) -> dict[str, Any]:
-        """Return the name of a signature, and those of its inputs and outputs."""
+        """Return the name of a signature, and the names of its inputs and outputs."""
         key = self._signature(index).key
         return {"key": key, **self.get_signature_list()[key]}
 
     def get_num_signatures(self) -> int:
-        """Return how many signatures there are."""
+        """Return the number of signatures."""
         return len(self._open())
 
     def get_signature_index(self, key: str) -> int:
-        """Return the number of a signature, -1 where there is none of that name."""
+        """Return the number of the signature with a name; -1 if there is none."""
         return next((i for i, each in enumerate(self._open()) if each.key == key), -1)
 
     def get_input_tensor_details(self, signature_key: str) -> dict[str, Any]:
-        """Return name, index, dtype and present shape of each input."""
+        """Return name, index, dtype and current shape of each input."""
         return {each.key: each.to_dict() for each in self._named(signature_key).inputs}
 
     def get_output_tensor_details(self, signature_key: str) -> dict[str, Any]:
-        """Return name, index, dtype and present shape of each output."""
+        """Return name, index, dtype and current shape of each output."""
         return {each.key: each.to_dict() for each in self._named(signature_key).outputs}
 
     def is_fully_accelerated(self) -> bool:
-        """Whether no node is left to a processor that was not requested for, or to the CPU."""
+        """Whether all nodes run on the requested processors, and none on the CPU as a fallback."""
         self._open()
         report = self.report
         if self._main.delegate is None:
@@ -153,13 +153,13 @@ class ModelTensors:
     def get_input_buffer_requirements(
         self, input_index: int, signature_index: int = 0
     ) -> dict[str, Any]:
-        """Return the bytes of an input's buffer, and the kinds of memory it may have."""
+        """Return the size of an input's buffer in bytes, and the kinds of memory it may have."""
         return requirements(at(self._signature(signature_index).inputs, input_index, "Input"))
 
     def get_output_buffer_requirements(
         self, output_index: int, signature_index: int = 0
     ) -> dict[str, Any]:
-        """Return the bytes of an output's buffer, and the kinds of memory it may have."""
+        """Return the size of an output's buffer in bytes, and the kinds of memory it may have."""
         return requirements(at(self._signature(signature_index).outputs, output_index, "Output"))
 
     def create_input_buffers(
@@ -167,8 +167,8 @@ class ModelTensors:
     ) -> list[TensorBuffer]:
         """Return a buffer of zeros for each input.
 
-        `memory` is where: "host", "pinned" (page-locked where the API has that; the default where
-        the GPU has the whole model) or "device".
+        `memory` is "host", "pinned" (page-locked where the API supports it; the default if the GPU
+        runs the whole model) or "device".
         """
         return self._buffers(self._signature(signature_index).inputs, memory)
 
@@ -200,9 +200,9 @@ class ModelTensors:
     def resize_input_tensor(
         self, input_index: int, dims: Sequence[int], signature_index: int = 0, strict: bool = True
     ) -> None:
-        """Resize an input; `strict`: only dimensions that the model leaves unknown.
+        """Resize an input; with `strict`, only dimensions whose size the model leaves unknown.
 
-        Existing buffers of tensors with another size can no longer be used.
+        Existing buffers can no longer be used for tensors whose size has changed.
         """
         signature = self._signature(signature_index)
         at(signature.inputs, input_index, "Input")
@@ -218,7 +218,7 @@ class ModelTensors:
     def resize_input_tensor_by_name(
         self, signature_key: str, input_name: str, dims: Sequence[int], strict: bool = True
     ) -> None:
-        """Give an input another shape. See resize_input_tensor."""
+        """Resize an input by its name. See resize_input_tensor."""
         signature = self._named(signature_key)
         tensor = called(signature.inputs, input_name, "Input")
         number = [each.key for each in signature.inputs].index(tensor.key)

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 CONTAINER_SUFFIXES = (".task", ".zip", ".litertlm")
-"""Usual ends of the names of containers; the content decides."""
+"""The usual suffixes of containers; the content decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class Container:
         return tuple(each for each in self.members if each.kind == MODEL)
 
     def model(self, name: str = "") -> Member:
-        """Return the model with that name, or the only one.
+        """Return the model with a name; without a name, the only model.
 
         Raises:
-            ModelError: there is no such model, or there are several and none is named.
+            ModelError: there is no such model, or there are several and no name is given.
         """
         models = {each.name: each for each in self.models}
         if not models:
@@ -79,10 +79,10 @@ class Container:
 
 
 def located(name: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return the path and the member of a name such as `bundle.task:member.tflite`.
+    """Split a name such as `bundle.task:member.tflite` into path and member.
 
-    The path is the longest part of the name up to a colon that is a file, so that drive letters and
-    colons in paths keep their meaning. The member is empty where the whole name is the path.
+    The path is the longest part of the name, up to a colon, that is an existing file: so drive
+    letters and colons in paths keep their meaning. The member is empty if the whole name is a path.
     """
     text = os.fspath(name)
     at = len(text)
@@ -94,7 +94,7 @@ def located(name: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def open_container(path: str | os.PathLike[str]) -> Container | None:
-    """Return a container, None for any other file.
+    """Return the container in a file; None for any other file.
 
     Raises:
         ModelError: the container is damaged.
@@ -106,10 +106,10 @@ def open_container(path: str | os.PathLike[str]) -> Container | None:
 def map_model(name: str | os.PathLike[str]) -> memoryview:
     """Return the bytes of a .tflite file or of a model in a container, mapped where possible.
 
-    Bytes of files that are no containers are not checked.
+    The bytes are checked only if the file is a container.
 
     Raises:
-        ModelError: the container is damaged, or the name does not lead to one model.
+        ModelError: the container is damaged, or the name does not identify one model.
         OSError: the file cannot be read.
     """
     path, member = located(name)
@@ -126,14 +126,14 @@ def map_model(name: str | os.PathLike[str]) -> memoryview:
 
 
 def read_model(name: str | os.PathLike[str]) -> bytes:
-    """Return a copy of `map_model`, as the runtime needs it. Raises as it does."""
+    """Return a copy of what `map_model` returns, for the runtime. Raises as `map_model` does."""
     return bytes(map_model(name))
 
 
 def open_content(path: str, data: memoryview) -> Container | None:
-    """Return the container that the bytes of a file are, None for any other.
+    """Return the container with this content; None if it is not a container.
 
-    `path` is for messages. Raises ModelError for a damaged one.
+    `path` is for messages. Raises ModelError for a damaged container.
     """
     start = bytes(data[:8])
     if start == LITERTLM_IDENTIFIER:

@@ -1,4 +1,4 @@
-"""Bundles of MediaPipe: zip archives of models, which may contain further bundles."""
+"""Bundles of MediaPipe: zip archives of models, which may contain other bundles."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ENCRYPTED = 1
 _DIRECTORY = 1 << 20
 """Maximum bytes of an archive's directory."""
 _HEAD = 8
-"""First bytes of a member that tell its kind."""
+"""The first bytes of a member, by which its kind is recognized."""
 _FIRST = 4096
-"""Compressed bytes that hold them."""
+"""The number of compressed bytes that contain these first bytes."""
 _UNREADABLE = (
     *(zipfile.BadZipFile, RuntimeError, struct.error, zlib.error),
     *(ValueError, OverflowError, EOFError, OSError, IndexError),
@@ -45,14 +45,14 @@ def members(path: str, data: memoryview) -> list[Member]:
     A member of an inner bundle is called `inner.task:name`.
 
     Raises:
-        ModelError: the bundle is damaged, or has compressed members of more than 64 MiB and four
-            times its size, unsafe or repeated names, or more than 1000 members.
+        ModelError: the bundle is damaged; its compressed members have more than 64 MiB and four
+            times its size; or names are unsafe or repeated, or there are more than 1000.
     """
     return list(_Bundle(path, len(data)).members(data, "", 0))
 
 
 class _Bundle:
-    """Reads a bundle. All bundles in it share its limits."""
+    """Reads a bundle; the bundles inside it share its limits."""
 
     def __init__(self, path: str, size: int) -> None:
         self._path = path
@@ -74,7 +74,7 @@ class _Bundle:
                 yield Member(name, kind, info.file_size, view)
 
     def _stored(self, data: memoryview, prefix: str) -> list[tuple[zipfile.ZipInfo, memoryview]]:
-        """Return the members of one archive with their bytes in the file."""
+        """Return the members of one archive, each with its bytes in the file."""
         try:
             with zipfile.ZipFile(_Readable(data)) as archive:
                 entries = archive.infolist()
@@ -127,7 +127,7 @@ class _Bundle:
             )
 
     def _begin(self, data: memoryview, info: zipfile.ZipInfo, name: str) -> int:
-        """Return where the bytes of a member begin."""
+        """Return the position at which the bytes of a member begin."""
         try:
             signature, name_size, extra_size = _HEADER.unpack_from(data, info.header_offset)
         except (struct.error, OverflowError) as error:
@@ -158,7 +158,7 @@ class _Bundle:
 
 
 class _Readable(io.RawIOBase):
-    """Memory as a file; nothing of it is copied but what is read."""
+    """Memory as a file object; only what is read is copied."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data

@@ -7,32 +7,32 @@ import struct
 from dataclasses import dataclass
 
 _LONGEST_TEXT = 256
-"""Maximum number of bytes that are read of a text."""
+"""Maximum number of bytes to read of a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flatbuffer:
     """A flatbuffer that is read on demand.
 
-    Tables and vectors are named by their byte offsets; 0 means that a field is missing. All
+    Tables and vectors are identified by their byte offsets; 0 means that a field is missing. All
     methods raise struct.error or IndexError for an offset outside of the data.
     """
 
     data: bytes | mmap.mmap | memoryview
 
     def number(self, place: int, kind: str = "<I") -> int:
-        """Return the number at a place, in struct's format."""
+        """Return the number at a byte offset; `kind` is a format of the module struct."""
         if place < 0:
             raise IndexError(place)
         number: int = struct.unpack_from(kind, self.data, place)[0]
         return number
 
     def target(self, place: int) -> int:
-        """Return the target of an offset at a place."""
+        """Return the offset to which the offset field at `place` points."""
         return place + self.number(place)
 
     def place(self, table: int, field: int) -> int:
-        """Return the place of a table's field, 0 without one."""
+        """Return the byte offset of a table's field; 0 if it is missing."""
         layout = table - self.number(table, "<i")
         if 4 + 2 * field >= self.number(layout, "<H"):
             return 0
@@ -40,38 +40,39 @@ class Flatbuffer:
         return table + distance if distance else 0
 
     def scalar(self, table: int, field: int, kind: str) -> int:
-        """Return the number in a table's field, 0 without one."""
+        """Return the number in a table's field; 0 if it is missing."""
         place = self.place(table, field)
         return self.number(place, kind) if place else 0
 
     def field(self, table: int, field: int) -> int:
-        """Return the vector or table in a table's field, 0 without one."""
+        """Return the offset of the vector or table in a table's field; 0 if it is missing."""
         place = self.place(table, field)
         return self.target(place) if place else 0
 
     def count(self, vector: int) -> int:
-        """Return the entries of a vector of 4-byte numbers, which must be inside the data."""
+        """Return the length of a vector of 4-byte numbers, which must be inside the data."""
         count = self.number(vector) if vector else 0
         if count > len(self.data) // 4:
             raise IndexError(count)
         return count
 
     def entry(self, vector: int, index: int) -> int:
-        """Return a table of a vector of tables."""
+        """Return the offset of a table in a vector of tables."""
         if not 0 <= index < self.count(vector):
             raise IndexError(index)
         return self.target(vector + 4 + 4 * index)
 
     def numbers(self, table: int, field: int) -> tuple[int, ...]:
-        """Return the int32 vector in a table's field, an empty one without it."""
+        """Return the int32 vector in a table's field; () if it is missing."""
         vector = self.field(table, field)
         count = self.count(vector)
         return struct.unpack_from(f"<{count}i", self.data, vector + 4) if count else ()
 
     def text(self, table: int, field: int) -> str:
-        """Return the text in a table's field, cut at 256 bytes, an empty one without it.
+        """Return the text in a table's field, truncated at 256 bytes; "" if it is missing.
 
-        Many tables can share one text: without a limit, a small file would take gigabytes.
+        Many tables can share one text: without a limit, a small file could take gigabytes of
+        memory.
         """
         vector = self.field(table, field)
         size = self.number(vector) if vector else 0

@@ -1,4 +1,4 @@
-"""Files of language models (.litertlm): models, weights, tokenizers and metadata in sections."""
+"""Files of language models (.litertlm): sections with models, weights, tokenizers and metadata."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from litegpu.files.members import (
 from litegpu.wording import printable
 
 _START = struct.Struct("<8s3I4xQ")
-"""The identifier, the version as three numbers, and the end of the header."""
+"""The start of a file: the identifier, three version numbers, and the end of the header."""
 _MAJOR = 1
 _SECTIONS, _OBJECTS = 1, 0
 _ITEMS, _BEGIN, _END, _TYPE = range(4)
 _KEY, _VALUE_TYPE, _VALUE = range(3)
 _STRING = 9
 _MOST_ITEMS = 64
-"""Maximum number of items that are read of a section: many sections can share them."""
+"""Maximum number of items to read of a section, because many sections can share them."""
 _MODEL_SECTION = 3
 _KINDS: Mapping[int, tuple[str, str]] = {
     1: ("data", ".bin"),
@@ -41,17 +41,17 @@ _KINDS: Mapping[int, tuple[str, str]] = {
     10: ("speech metadata", ".pb"),
     11: ("transcription metadata", ".pb"),
 }
-"""What sections are, by their type, and the ends of their names."""
+"""The kind of a section by its type number, and the suffix of its name."""
 
 
 def members(path: str, data: memoryview) -> list[Member]:
     """Return the sections of a file, in order.
 
-    A section is called by its model type and its kind, such as `prefill_decode.tflite`, and by its
-    number from the second of that name on.
+    The name of a section consists of its model type and its kind, such as `prefill_decode.tflite`,
+    and of a number if it is not the first section of that name.
 
     Raises:
-        ModelError: the file is damaged, or of another major version than 1.
+        ModelError: the file is damaged, or its major version is not 1.
     """
     if len(data) < _START.size:
         raise damaged(path, f"it ends in its header, after {len(data)} bytes")
@@ -82,7 +82,7 @@ def _same(content: memoryview) -> memoryview:
 
 
 def _sections(path: str, header: Flatbuffer) -> list[tuple[str, str, int, int]]:
-    """Return the name, the kind, and the bytes of each section: begin, end."""
+    """Return the name, the kind, and the first and last byte position of each section."""
     objects = header.field(header.field(header.target(0), _SECTIONS), _OBJECTS)
     if header.count(objects) > MOST_MEMBERS:
         raise damaged(path, f"it has more than {MOST_MEMBERS} sections")
@@ -105,7 +105,7 @@ def _sections(path: str, header: Flatbuffer) -> list[tuple[str, str, int, int]]:
 
 
 def _model_type(header: Flatbuffer, section: int) -> str:
-    """Return the model type of a section, an empty text without one."""
+    """Return the model type of a section; "" if it has none."""
     items = header.field(section, _ITEMS)
     for index in range(min(header.count(items), _MOST_ITEMS)):
         item = header.entry(items, index)

@@ -10,11 +10,11 @@ from litegpu.errors import ModelError
 from litegpu.wording import printable
 
 MODEL = "model"
-"""The kind of a member that is a .tflite model."""
+"""The kind of members that are .tflite models."""
 MODEL_IDENTIFIER = b"TFL3"
 """Bytes 4 to 8 of every .tflite file."""
 ZIP_IDENTIFIERS = (b"PK\x03\x04", b"PK\x05\x06")
-"""The first bytes of a zip archive with members, and of an empty one."""
+"""The first bytes of a zip archive with members, and of an empty archive."""
 LITERTLM_IDENTIFIER = b"LITERTLM"
 MOST_MEMBERS = 1000
 
@@ -25,11 +25,11 @@ class Member:
 
     name: str
     kind: str
-    """`model`, or what else it is."""
+    """`model`, or another kind."""
     size: int
     """Number of bytes, after decompression."""
     view: Callable[[], memoryview] = field(repr=False, compare=False)
-    """Returns the content: mapped from the file, or decompressed. Raises ModelError."""
+    """Returns the content, mapped from the file or decompressed. Raises ModelError."""
 
 
 def damaged(path: str, why: str) -> ModelError:
@@ -40,7 +40,7 @@ def damaged(path: str, why: str) -> ModelError:
 
 
 def check_ranges(path: str, ranges: Iterable[tuple[int, int, str]], begin: int, end: int) -> None:
-    """Check that (begin, end, name) of all members are inside of a file and do not overlap.
+    """Check that all members, (begin, end, name), are inside the file and do not overlap.
 
     Raises ModelError.
     """

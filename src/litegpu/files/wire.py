@@ -1,4 +1,4 @@
-"""Protocol Buffers messages in the wire format: written from field numbers and values, and read."""
+"""Reads and writes Protocol Buffers messages in the wire format, by field numbers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 Value = int | float | np.float32 | str | bytes
-"""Types of fields: int is a varint, float a double, np.float32 a float."""
+"""Values of fields: int is written as varint, float as double, np.float32 as float."""
 
 _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5
 
 
 def message(*fields: tuple[int, Value]) -> bytes:
-    """Return a message with fields, (number, value) each, in this order."""
+    """Return a message with fields, each (number, value), in this order."""
     return b"".join(_field(number, value) for number, value in fields)
 
 
 def repeated(number: int, values: Iterable[Value]) -> list[tuple[int, Value]]:
-    """Return a field that occurs once for each value, as in proto2."""
+    """Return the fields of a repeated field that is not packed, as in proto2."""
     return [(number, value) for value in values]
 
 
@@ -40,7 +40,7 @@ def _field(number: int, value: Value) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Return seven bits per byte, the lowest first; negative numbers have 64 bits."""
+    """Return a varint: seven bits per byte, lowest first; negative numbers have 64 bits."""
     rest, found = value % (1 << 64), bytearray()
     while rest > 127:
         found.append(rest & 127 | 128)
@@ -50,7 +50,7 @@ def _varint(value: int) -> bytes:
 
 
 def fields(content: bytes) -> Iterator[tuple[int, int | float | bytes]]:
-    """Yield the fields of a message, (number, value) each: strings and messages as their bytes.
+    """Yield the fields of a message as (number, value); strings and messages are bytes.
 
     Raises:
         ValueError: it is not a message in this format.
@@ -83,7 +83,7 @@ _LONGEST_VARINT = 10
 
 
 def _read_varint(content: bytes, position: int) -> tuple[int, int]:
-    """Return the number at a position, and the position after it."""
+    """Return the varint at a position, and the position after it."""
     found = 0
     for count, byte in enumerate(content[position : position + _LONGEST_VARINT]):
         found |= (byte & 127) << 7 * count

@@ -1,4 +1,4 @@
-"""The model as plain data, and its partitioning."""
+"""The model as plain data, and how it is divided into partitions."""
 
 from litegpu.graph.ir import (
     ABSENT,

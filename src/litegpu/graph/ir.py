@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 ABSENT = -1
-"""Index that stands for an optional input which a node does not have."""
+"""The index of an optional input that a node does not have."""
 
 SELF = -2
-"""Operand of an epilogue op that stands for the running result itself."""
+"""As an operand of an epilogue op: the running result itself."""
 
 
 class DType(enum.Enum):
@@ -45,20 +45,20 @@ class DType(enum.Enum):
 
     @property
     def size(self) -> int:
-        """Bytes of one element (0 for types that litegpu never touches, and for packed ones)."""
+        """Bytes of one element; 0 for types that litegpu never reads, and for packed types."""
         return _SIZES[self]
 
     @property
     def packed_bits(self) -> int:
-        """Bits of an element where several share a byte, else 0."""
+        """Bits of an element if several share a byte, else 0."""
         return _PACKED_BITS.get(self, 0)
 
-    __hash__ = object.__hash__  # each is one object; to hash its name takes long
+    __hash__ = object.__hash__  # each member is one object; hashing its name would be slow
 
 
 _PACKED_BITS = {DType.INT2: 2, DType.INT4: 4}
 PACKED_TYPES = frozenset(_PACKED_BITS)
-"""Types of constants whose elements share bytes in a file; `Value.data` has a byte for each."""
+"""Types of constants whose elements share bytes in a file; `Value.data` has one byte for each."""
 _SIZES = {
     dtype: 0 if dtype in (DType.OTHER, *PACKED_TYPES) else np.dtype(dtype.value).itemsize
     for dtype in DType
@@ -78,7 +78,8 @@ class Quantization:
 class Blockwise:
     """Blockwise quantization of a matrix [O, I]: one scale for each block of a row.
 
-    `scales` are [O, I / size]: those of `size` neighboring elements each. There are no zero points.
+    `scales` are [O, I / size]: one for each block of `size` neighboring elements. There are no zero
+    points.
     """
 
     scales: npt.NDArray[np.float16]
@@ -89,11 +90,11 @@ class Blockwise:
 class Value:
     """One tensor. `data` is set for constants only; `shape` has the tensor's own rank.
 
-    A `precise` value is never stored as half. A constant that `is_sparse` lies packed in the file;
-    its data are dense. A pass put as many values as `siblings` side by side: whether to round is
-    asked of one of them, so that none is less exact than it would be alone. `signature` is the
-    shape with -1 for each size that the model's file leaves open; () where it leaves none open.
-    A constant with `blockwise` quantization has no other one.
+    A `precise` value is never stored as float16. A constant that `is_sparse` is packed in the file,
+    but `data` is dense. `siblings` is the number of values that a pass has concatenated into this
+    one: rounding is decided by the size of a single one, so that none is less exact than it would
+    be alone. `signature` is the shape with -1 for each size that the model's file leaves open; ()
+    if none is open. A constant with `blockwise` quantization has no `quantization`.
     """
 
     id: int
@@ -121,8 +122,8 @@ class Value:
     def shape4(self) -> tuple[int, int, int, int]:
         """The shape as [N, H, W, C].
 
-        Leading ones are added, as NumPy broadcasting does; N takes all dimensions before the last
-        three.
+        Leading dimensions of size 1 are added, as by NumPy's broadcasting; N is the product of all
+        dimensions before the last three.
         """
         outer = len(self.shape) - 3
         if outer < 1:
@@ -136,8 +137,8 @@ class Value:
 class EpilogueOp:
     """One element-wise op applied to a node's result before it is stored.
 
-    `operands` are the other inputs; the running result is input number `position`.
-    `extend` marks an operand whose missing trailing channels read as zero.
+    `operands` are the other inputs; the running result is the input at `position`.
+    `extend` marks an operand whose missing trailing channels are read as zero.
     """
 
     function: str
@@ -151,10 +152,11 @@ class EpilogueOp:
 class Node:
     """One operation.
 
-    `index` is its number in the runtime's graph; `params` are the fields of its C parameter
-    struct; `attributes` is what its op made of them (explicit padding and the like). `epilogue` are
-    element-wise ops that were fused into it, `merged` the indices of the nodes they came from.
-    `graphs` are those that a WHILE runs: its condition and its body, with value ids of their own.
+    `index` is its number in the runtime's graph; `params` are the fields of its C parameter struct;
+    `attributes` is what its op derives from them, such as explicit padding. `epilogue` has the
+    element-wise ops that were fused into the node, `merged` the indices of their nodes. `graphs`
+    are the graphs that the node runs, for WHILE its condition and its body; each has separate value
+    ids.
     """
 
     index: int
@@ -171,12 +173,12 @@ class Node:
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """Every value the node reads: its own inputs, then those of its epilogue."""
+        """All values that the node reads: its own inputs, then those of its epilogue."""
         extra = tuple(v for epilogue_op in self.epilogue for v in epilogue_op.operands if v != SELF)
         return tuple(v for v in self.inputs if v != ABSENT) + extra
 
     def reading(self, names: Mapping[int, int]) -> Node:
-        """Return the node with some of the values it reads replaced by others."""
+        """Return the node with the values in `names` replaced by others where it reads them."""
         if not any(v in names for v in self.operands):
             return self
         epilogue = tuple(
@@ -207,13 +209,13 @@ class Graph:
     outputs: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Make membership in `inputs` and `outputs` a lookup."""
+        """Convert `inputs` and `outputs` to ValueIds, for fast membership tests."""
         for name, ids in (("inputs", self.inputs), ("outputs", self.outputs)):
             if not isinstance(ids, ValueIds):
                 object.__setattr__(self, name, ValueIds(ids))
 
     def producers(self) -> Mapping[int, Node]:
-        """Map each produced value id to its node."""
+        """Map each computed value id to the node that computes it."""
         return self._producers
 
     def consumers(self) -> Mapping[int, list[Node]]:
@@ -221,7 +223,7 @@ class Graph:
         return self._consumers
 
     def reads(self) -> Counter[int]:
-        """Count how often nodes have each value id among their inputs."""
+        """Count how often each value id occurs among the inputs of nodes."""
         return self._reads
 
     @cached_property
@@ -241,14 +243,14 @@ class Graph:
         return found
 
     def fresh_ids(self) -> Iterable[int]:
-        """Yield value ids that are not in use."""
+        """Yield value ids that the graph does not use."""
         start = max(self.values, default=0) + 1
         while True:
             yield start
             start += 1
 
     def verify(self) -> None:
-        """Raise ValueError if a value is read before it is there, or made twice."""
+        """Raise ValueError if a value is read before it is computed, or computed twice."""
         ready = set(self.inputs) | {v.id for v in self.values.values() if v.is_constant}
         for node in self.nodes:
             for v in node.operands:

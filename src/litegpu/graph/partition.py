@@ -1,4 +1,4 @@
-"""Chooses which nodes go to the GPU, and cuts partitions out of the graph."""
+"""Chooses which nodes run on the GPU, and extracts partitions from the graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from litegpu.graph.ir import ABSENT, Graph, Node
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """A set of nodes that the runtime would replace by one; tensors that enter and leave it."""
+    """Nodes that the runtime would replace by one, and the tensors that enter and leave them."""
 
     nodes: tuple[int, ...]
     inputs: tuple[int, ...]
@@ -21,36 +21,36 @@ class Subset:
 
 
 Preview = Callable[[Sequence[int]], list[Subset]]
-"""Asks the runtime how it would cut the graph if these nodes were delegated."""
+"""Asks the runtime into which partitions it would divide these nodes if they were delegated."""
 
 
 NO_LIMIT = sys.maxsize
-"""As many partitions as a policy accepts."""
+"""A limit that permits any number of partitions."""
 
 
 class PartitionPolicy(Protocol):
-    """Decides about partitions of a graph that the CPU has a part of."""
+    """Decides which partitions to delegate if a graph is shared between CPU and GPU."""
 
     @property
     def limit(self) -> int:
-        """How many partitions to delegate unless a user sets the number."""
+        """Maximum number of partitions to delegate, unless a user sets it."""
 
     def benefit(self, subset: Subset) -> float:
-        """Return a figure that is larger for the better of two partitions.
+        """Return a number that is larger for the better of two partitions.
 
-        It is infinite for one that the CPU cannot run: that is taken beyond any limit.
+        It is infinite for a partition that the CPU cannot run: that is delegated beyond any limit.
         """
 
     def reason_against(self, subset: Subset) -> str:
-        """Return why the CPU should keep a partition, or an empty text."""
+        """Return why a partition should stay on the CPU, or an empty text."""
 
     def takes_whole(self, subsets: Sequence[Subset]) -> bool:
-        """Return whether to delegate a graph that the GPU can run whole, in these partitions."""
+        """Return whether to delegate a graph, all of which the GPU can run, in these partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionChoice:
-    """The subsets to delegate, the best first, and those left to the CPU, each with its reason."""
+    """The subsets to delegate, the best first, and the subsets left to the CPU, with reasons."""
 
     delegated: tuple[Subset, ...] = ()
     left: tuple[tuple[Subset, str], ...] = ()
@@ -58,12 +58,12 @@ class PartitionChoice:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What there is to choose from.
+    """The nodes among which partitions are chosen.
 
-    `folded` are the supported nodes that need no kernel, for their results are constants. `states`
-    are the values that each node changes although they are its inputs, and `same` has those values
-    that stand for the same state as another one. Of a graph that others have `called`, the whole
-    must be worth it as any part must.
+    `folded` are the supported nodes that need no kernel, because their results are constants.
+    `states` are the inputs that each node changes in place; `same` maps a value to another one that
+    represents the same state. If `called`, other graphs call this graph: then delegating all of it
+    must also save time.
     """
 
     graph: Graph
@@ -77,11 +77,11 @@ class Candidates:
 def choose(
     candidates: Candidates, preview: Preview, policy: PartitionPolicy, max_partitions: int
 ) -> PartitionChoice:
-    """Choose what to delegate: the whole graph if possible, else the best partitions of it.
+    """Choose partitions to delegate: the whole graph if possible, else the best ones.
 
-    Folded nodes go with the partitions, so that they cut nothing, but never make one of their own.
-    A whole graph that the policy takes is delegated however many partitions the runtime makes of
-    it, unless others call it.
+    Folded nodes are added to partitions, so that they do not separate them, but never form a
+    partition alone. If the policy accepts the whole graph, it is delegated however many partitions
+    the runtime makes of it, unless other graphs call it.
     """
     graph, folded = candidates.graph, candidates.folded
     plan = [node.index for node in graph.nodes]
@@ -105,7 +105,7 @@ def _best(
     policy: PartitionPolicy,
     limit: int,
 ) -> PartitionChoice:
-    """Give nodes up until the runtime makes few enough partitions of the others, all worth it."""
+    """Give up nodes until the runtime makes few enough partitions of the rest, all accepted."""
     left: list[tuple[Subset, str]] = []
     remaining = set(real)
     while remaining:
@@ -114,7 +114,7 @@ def _best(
             (subset, reason) for subset in found if (reason := policy.reason_against(subset))
         ]
         if not declined:
-            # What is given up may let the runtime join others, so this comes last.
+            # Without these nodes the runtime may join other partitions, so this comes last.
             over = [subset for subset in found[limit:] if policy.benefit(subset) < math.inf]
             declined = [(subset, _beyond(limit)) for subset in over]
         if not declined:
@@ -125,7 +125,7 @@ def _best(
 
 
 def _fewest(candidates: Candidates, real: Set[int], preview: Preview) -> list[Subset]:
-    """Return the partitions of some nodes with those folded nodes that make them the fewest."""
+    """Return the fewest partitions of some nodes that are possible by adding folded nodes."""
     plan = [node.index for node in candidates.graph.nodes]
     found = [
         _cut(plan, real, folded, preview) for folded in dict.fromkeys(_joining(candidates, real))
@@ -134,7 +134,7 @@ def _fewest(candidates: Candidates, real: Set[int], preview: Preview) -> list[Su
 
 
 def _cut(plan: Sequence[int], real: Set[int], folded: Set[int], preview: Preview) -> list[Subset]:
-    """Return the partitions of some nodes with folded ones, of which none is alone."""
+    """Return the partitions of some nodes and of folded ones; each has some of the former."""
     while True:
         found = preview([index for index in plan if index in real or index in folded])
         alone = {index for s in found if real.isdisjoint(s.nodes) for index in s.nodes}
@@ -146,7 +146,7 @@ def _cut(plan: Sequence[int], real: Set[int], folded: Set[int], preview: Preview
 def _without(
     left: Iterable[tuple[Subset, str]], delegated: Iterable[Subset]
 ) -> tuple[tuple[Subset, str], ...]:
-    """Return what is left to the CPU without the folded nodes that joined another partition.
+    """Return the subsets left to the CPU, without folded nodes that a delegated partition includes.
 
     Each node is in one of the subsets only.
     """
@@ -168,10 +168,10 @@ def _beyond(limit: int) -> str:
 
 
 def _in_order(candidates: Candidates, choice: PartitionChoice) -> PartitionChoice:
-    """Delegate nothing if the runtime, which sees no states, might run nodes out of order.
+    """Delegate nothing if the runtime, which knows no states, might run nodes in the wrong order.
 
-    It moves the nodes that are ready into as few partitions as it can. What orders two nodes is
-    that one needs the other's results, or that one partition has both.
+    The runtime collects nodes that are ready into as few partitions as it can. Two nodes keep their
+    order if one needs the other's results, or if one partition has both.
     """
     graph, inside = candidates.graph, dict[int, int]()
     for number, subset in enumerate(choice.delegated):
@@ -204,7 +204,7 @@ def _in_order(candidates: Candidates, choice: PartitionChoice) -> PartitionChoic
 
 
 def _ordered(nodes: Iterable[Node], changes: Collection[int]) -> Iterator[tuple[Node, Node]]:
-    """Yield the pairs of nodes that must keep their order, of those that share a state."""
+    """Yield the pairs of nodes that share a state and so must keep their order."""
     last, readers = list[Node](), list[Node]()
     for node in nodes:
         if node.index in changes:
@@ -216,11 +216,11 @@ def _ordered(nodes: Iterable[Node], changes: Collection[int]) -> Iterator[tuple[
 
 
 _FURTHEST = 1024
-"""Nodes between two that are looked through for what leads from one to the other."""
+"""Maximum number of nodes between two nodes to search for a path between them."""
 
 
 def _needs(graph: Graph, node: Node, other: Node, places: Mapping[int, int]) -> bool:
-    """Whether a node reads what follows from the results of an earlier one, as far as is known."""
+    """Whether a node depends on the results of an earlier one; False if the search is too long."""
     written, start = set(other.outputs), places[other.index] + 1
     for between in graph.nodes[start : min(places[node.index] + 1, start + _FURTHEST)]:
         if written.intersection(between.inputs):
@@ -231,11 +231,11 @@ def _needs(graph: Graph, node: Node, other: Node, places: Mapping[int, int]) -> 
 
 
 def _joining(candidates: Candidates, real: Set[int]) -> Iterator[frozenset[int]]:
-    """Yield the folded nodes that may join some nodes, the preferred choice first.
+    """Yield the sets of folded nodes that may be added to some nodes, the preferred one first.
 
-    A partition hands a result that the CPU reads out at each invoke, so those with small results
-    come first. Ready before all others, a folded node may begin a partition too early: next come
-    those that follow from the other nodes, and last none.
+    A partition copies out, at each invoke, the results that the CPU reads, so nodes with small
+    results come first. A folded node is ready before all others, and may make a partition begin too
+    early: next come only those that follow from the other nodes, and last none.
     """
     graph, folded = candidates.graph, candidates.folded
     small, outside = set[int](), set[int]()
@@ -258,7 +258,7 @@ def _joining(candidates: Candidates, real: Set[int]) -> Iterator[frozenset[int]]
 
 
 _SMALL_BYTES = 1 << 16
-"""Copying this much takes about as long as the runtime takes to step to one more node."""
+"""Copying this many bytes takes about as long as running one more node in the runtime."""
 
 
 def _is_small(graph: Graph, value: int) -> bool:
@@ -266,9 +266,10 @@ def _is_small(graph: Graph, value: int) -> bool:
 
 
 def extract(graph: Graph, subset: Subset) -> Graph:
-    """Cut a subset out of the graph; constants are not inputs of the result.
+    """Extract a subset from the graph; constants are not inputs of the result.
 
-    Nodes elsewhere that make such constants come along, for other shapes may change them.
+    Nodes outside of the subset that compute such constants are included, because other shapes may
+    change them.
     """
     wanted, used, nodes = set(subset.nodes), set[int](), []
     for node in reversed(graph.nodes):
@@ -284,9 +285,9 @@ def extract(graph: Graph, subset: Subset) -> Graph:
 
 
 def exclusive_io(graph: Graph, subset: Subset) -> frozenset[int]:
-    """Return the inputs and outputs of a subset that no other nodes read or write.
+    """Return the inputs and outputs of a subset that no other node reads or writes.
 
-    Those are some of the model's own.
+    They are inputs and outputs of the model.
     """
     own, inside, outside = set(subset.nodes), set[int](), set[int]()
     for node in graph.nodes:
@@ -298,7 +299,7 @@ def exclusive_io(graph: Graph, subset: Subset) -> frozenset[int]:
 
 
 def sources(graph: Graph) -> tuple[int, ...]:
-    """Return the values that come from outside, those among them whose shape alone is read."""
+    """Return the values that come from outside, including those of which only the shape is read."""
     written = {v for node in graph.nodes for v in node.outputs}
     read = dict.fromkeys(v for node in graph.nodes for v in node.inputs if v != ABSENT)
     return tuple(v for v in read if v not in written and not graph.values[v].is_constant)

@@ -18,29 +18,29 @@ sys.path[:] = {}
 from {} import main
 sys.exit(main(sys.argv[1:]))
 """
-"""Runs the `main` of a module with this process's path, or modules of the current folder would
-hide its."""
+"""Runs `main` of a module with this process's import path; otherwise modules in the current
+folder could replace litegpu's."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: its status, None if it was stopped after a timeout."""
+    """How a process ended; `status` is None if it was stopped after a timeout."""
 
     status: int | None
     output: str
     errors: str
 
     def how(self) -> str:
-        """Return how it ended, as a part of a sentence."""
+        """Return how the process ended, as part of a sentence."""
         if self.status is None:
             return "hangs"
-        if self.status < 0:  # the status of a signal on POSIX
+        if self.status < 0:  # on POSIX, the negative number of a signal
             return f"crashes: {signal.strsignal(-self.status)}"
         return f"ends the process with status {self.status:#x}"
 
 
 def can_run_modules() -> bool:
-    """Whether there is a Python to start: applications that embed one, or are frozen, have none."""
+    """Whether Python can be started: frozen applications, or those that embed it, have none."""
     name = Path(sys.executable or "").name
     return not getattr(sys, "frozen", False) and bool(_PYTHON.fullmatch(name))
 
@@ -53,14 +53,14 @@ def run_module(
 ) -> Ended:
     """Run the `main` of a module on `arguments` in a separate process.
 
-    It gets none of the terminal's signals. It does not outlive this call: after `timeout` seconds,
-    or if an exception leaves the call, it is killed with its child processes.
+    The process receives no signals of the terminal. It does not outlive this call: after `timeout`
+    seconds, or if an exception leaves the call, it is killed together with its child processes.
 
     Args:
         module: has a function `main` that takes a list of arguments and returns an exit status.
-        arguments: the list.
-        timeout: seconds, None: as long as it takes.
-        given: its standard input.
+        arguments: the arguments of `main`.
+        timeout: maximum seconds; None for no limit.
+        given: the process's standard input.
     """
     windows = sys.platform == "win32"
     status: int | None = None
@@ -85,7 +85,7 @@ def run_module(
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(OSError):  # it has just ended
+    with contextlib.suppress(OSError):  # the process has just ended
         if sys.platform == "win32":
             process.kill()
         else:

@@ -1,4 +1,4 @@
-"""Whether this machine's CPU rounds quantized operations like the exact results."""
+"""Checks whether this CPU rounds quantized operations as the GPU's exact results are rounded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib import import_module
 
 _X86 = ("x86_64", "amd64", "i386", "i686", "x86")
 _OF_NUMPY = ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath")
-"""The NumPy 2 and NumPy 1 modules with the detected CPU features, on every system."""
+"""The modules of NumPy 2 and NumPy 1 that list the detected CPU features."""
 
 
 @cache

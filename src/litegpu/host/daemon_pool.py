@@ -17,7 +17,7 @@ class DaemonPool:
     """A pool of daemon threads.
 
     At exit, Python waits for all calls of a `ThreadPoolExecutor`. The threads of this pool just
-    stop, so submitted calls must be dispensable, and must not run code of other libraries.
+    stop, so submitted calls must not be essential, and must not run code of other libraries.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -34,7 +34,7 @@ class DaemonPool:
         return future
 
     def shutdown(self, cancel_futures: bool = False) -> None:
-        """End the threads after the submitted calls, or cancel these."""
+        """End the threads after all submitted calls; or cancel the calls that are waiting."""
         with contextlib.suppress(Empty):
             while cancel_futures and (call := self._calls.get_nowait()) is not None:
                 call[0].cancel()

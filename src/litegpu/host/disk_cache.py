@@ -27,13 +27,13 @@ _HEADER = struct.Struct("<8sI32s32s32sQ")
 _MOST_BYTES = 1 << 28
 
 _reported: set[tuple[str, str]] = set()
-"""Files and folders with the messages about them that this process has logged."""
+"""The (file or folder, message) pairs that this process has already logged."""
 
 
 class DiskCache:
     """Cached files in a folder, by their keys; without a folder the cache is empty.
 
-    A key must contain everything that the data depend on; litegpu's version is added here.
+    A key must contain everything on which the data depend; litegpu's version is added here.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class DiskCache:
         content: str = "Compiled kernels",
         most_bytes: int = _MOST_BYTES,
     ) -> None:
-        """Take a folder, which may not exist yet, and the suffix of the file names.
+        """Use a folder, which may not exist yet; file names end in `suffix`.
 
         `content` names the contents in messages; data of more than `most_bytes` are not cached.
         """
@@ -64,11 +64,11 @@ class DiskCache:
 
     @property
     def wanted(self) -> bool:
-        """Whether there is a folder."""
+        """Whether there is a folder, so that data can be cached."""
         return self._folder is not None
 
     def load(self, *key: object) -> bytes | None:
-        """Return the data of a key, None if there is no valid file."""
+        """Return the data of a key; None if there is no valid file."""
         digest = self._digest(key)
         for path in self._paths(digest):
             try:
@@ -109,7 +109,7 @@ class DiskCache:
                 os.unlink(path)
 
     def _paths(self, digest: bytes) -> list[Path]:
-        """Return where a file may be, in the order of the search."""
+        """Return where a key's file may be, in search order."""
         return [self._path(folder, digest) for folder in self._folders]
 
     def _digest(self, key: tuple[object, ...]) -> bytes:
@@ -150,8 +150,8 @@ def _verified(found: bytes, digest: bytes) -> bytes:
 def report_not_cached(content: str, folder: object, error: OSError, requested: bool) -> None:
     """Log that something cannot be cached in a folder, once for each reason.
 
-    It is a warning if the cache was requested. The reason has no file names, because those of
-    temporary files differ each time.
+    It is a warning if the cache was requested. The reason contains no file names, because the names
+    of temporary files differ each time.
     """
     level = logging.WARNING if requested else logging.INFO
     why = f"({error.strerror or error}); check serialization_dir or LITEGPU_CACHE."

@@ -21,13 +21,14 @@ _Thing = TypeVar("_Thing")
 class Living(Generic[_Thing]):
     """A set of weakly referenced objects.
 
-    Unlike in a WeakSet their deletion runs no Python code, in which an interrupt would be lost.
+    Unlike with a WeakSet, deletion of an object runs no Python code, in which an interrupt could be
+    lost.
     """
 
     def __init__(self) -> None:
         """Create an empty set."""
         self._known: list[weakref.ref[_Thing]] = []
-        # Garbage collection may delete an object of the set meanwhile.
+        # Garbage collection may delete an object of the set at the same time.
         self._changing = threading.RLock()
 
     def add(self, thing: _Thing) -> None:
@@ -36,7 +37,7 @@ class Living(Generic[_Thing]):
             self._known = [*(ref for ref in self._known if ref() is not None), weakref.ref(thing)]
 
     def discard(self, thing: _Thing) -> None:
-        """Forget an object."""
+        """Remove an object."""
         with self._changing:
             self._known = [ref for ref in self._known if ref() is not thing]
 
@@ -57,7 +58,7 @@ _natives = Living[object]()
 def touch(title: str) -> None:
     """Record that this process opens an API now.
 
-    Raises ForkedProcessError if a parent had opened it before the fork.
+    Raises ForkedProcessError if a parent process opened it before the fork.
     """
     _openers.setdefault(title, os.getpid())
     if is_inherited(title):
@@ -86,7 +87,7 @@ def keep_in_children(native: object) -> None:
 
 def immortal(thing: object) -> None:
     """Never destroy an object, nor the objects that it references now."""
-    # A reference in a list is not sufficient: the exit of the interpreter would drop it.
+    # A reference in a list is not sufficient: it would be dropped when the interpreter exits.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
@@ -94,8 +95,8 @@ def _in_child() -> None:
     for native in tuple(_natives):
         immortal(native)
     if _openers and _on_exit is not None:
-        # A driver's exit handlers wait for threads, or read their memory, which a child does not
-        # have. This runs before them, after all of Python, and exits with the same code.
+        # Exit handlers of drivers wait for threads, or read their memory, which a child does not
+        # have. This handler runs before them, after all of Python, and exits with the same code.
         _on_exit(_exit, None)
 
 

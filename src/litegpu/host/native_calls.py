@@ -1,4 +1,4 @@
-"""Calls of C functions with little overhead, because their arguments are prepared."""
+"""Calls C functions with little overhead, by preparing their arguments."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any
 
 _SPINNING = 200e-6
-"""Seconds of busy waiting."""
+"""Seconds of polling without sleeping."""
 _LONGEST_PAUSE = 1e-3
 
 
 def bound(function: Any, *arguments: Any) -> partial[Any]:
     """Return a call of `function` with arguments that are converted in advance.
 
-    A ctypes object is read at each call; plain values are constant. None means null.
+    A ctypes object is read again at each call; plain values are constant. None means null.
     """
     kinds = zip(function.argtypes, arguments, strict=True)
     return partial(function, *(_ready(kind, argument) for kind, argument in kinds))
@@ -32,16 +32,16 @@ def _ready(kind: Any, argument: Any) -> Any:
 
 
 def together(calls: Iterable[partial[Any]]) -> list[Any]:
-    """Make bound calls one after the other; return their results.
+    """Make bound calls one after the other, without Python code in between; return their results.
 
-    No Python runs between them, so that the exception of a signal is raised before all of them or
+    So the exception of a signal is raised either before all of the calls or after all of them.
     after all of them.
     """
     return list(map(_call, calls))
 
 
 _call: Callable[[partial[Any]], Any] = getattr(operator, "call", partial.__call__)
-"""Calls its arguments, in C; `operator.call` is the faster one, from Python 3.11 on."""
+"""Calls its first argument in C; `operator.call`, from Python 3.11 on, is faster."""
 
 
 def wait_until(done: Callable[[], bool], seconds: float) -> bool:

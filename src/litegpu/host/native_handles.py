@@ -1,7 +1,7 @@
-"""Owns native handles that are neither leaked nor released twice, even after an interrupt.
+"""Owns native handles: no handle leaks or is released twice, even after an interrupt.
 
-The exception of a signal may be raised wherever Python code runs, also between a call and storing
-its result. So one call of C code creates and stores a handle, and one removes and releases it.
+A signal's exception may be raised wherever Python code runs, also between a call and storing its
+result. So one call of C code both creates and stores a handle, and one removes and releases it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 
 class Handle:
-    """One handle, or none yet."""
+    """A place for one native handle; empty until the handle is created."""
 
     def __init__(
         self, release: Callable[[Any], Any], pick: Callable[[Any], Any] | None = None
     ) -> None:
-        """Take the release function, and a function that picks the handle from a creation's result.
+        """Store the release function; `pick` extracts the handle from the result of its creation.
 
-        Both must be C code. Without `pick` the result is the handle.
+        Both must be C code. Without `pick`, the result itself is the handle.
         """
         self.function = release
         """The function that releases the handle."""
@@ -33,15 +33,15 @@ class Handle:
 
     @property
     def result(self) -> Any:
-        """The return value of `create`."""
+        """The result of `create`."""
         return self._results[0]
 
     def forget(self) -> None:
-        """Drop a result that is not a handle, because its creation failed."""
+        """Drop a result that is not a handle, because creating the handle failed."""
         self._results.clear()
 
     def release(self) -> Any:
-        """Release the handle; return the result, None if there is no handle or it is null."""
+        """Release the handle; return the result, or None if there is no handle, or it is null."""
         done: list[Any] = []
         if self._results:
             released = map(list.pop, [self._results])
@@ -51,21 +51,21 @@ class Handle:
 
 
 class Owner:
-    """Handles that are released together, the last one first."""
+    """Handles that are released together, in reverse order of creation."""
 
     def __init__(self, check: Callable[[Callable[..., Any], Any], object]) -> None:
-        """Take a function that raises the error in a release function's result, if there is one."""
+        """Store a function that raises an error if a release function's result says so."""
         self._check = check
         self._handles: list[Handle] = []
 
     def __bool__(self) -> bool:
-        """Whether there may be handles."""
+        """Whether the owner may have handles."""
         return bool(self._handles)
 
     def hold(
         self, release: Callable[[Any], Any], pick: Callable[[Any], Any] | None = None
     ) -> Handle:
-        """Return a place for a handle. See Handle."""
+        """Return a place for a handle that this owner releases. See Handle."""
         handle = Handle(release, pick)
         self._handles.append(handle)
         return handle

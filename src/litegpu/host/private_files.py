@@ -1,4 +1,4 @@
-"""Files that only this user can have written; untrusted files are rejected, writes are atomic.
+"""Files that only this user can have written: untrusted files are rejected, writes are atomic.
 
 A folder may be trusted explicitly: then every user who may write there counts as this user.
 """
@@ -23,7 +23,7 @@ _TRUST = (
     ". If you trust all users who may write there: unsafe_cache=True, or LITEGPU_CACHE_UNSAFE=1"
 )
 _STALE_S = 3600.0
-"""Age in seconds after which unfinished files are abandoned, without file locks."""
+"""Seconds after which unfinished files count as abandoned, where files cannot be locked."""
 _HEAD_BYTES = 4096
 _READ_FLAGS = (
     os.O_RDONLY
@@ -43,11 +43,11 @@ class Folder(NamedTuple):
 
     path: str
     trusted: bool = False
-    """Whether it is used even if other users may write to it."""
+    """Whether the folder is used even if other users may write to it."""
     requested: bool = True
-    """Whether a user named it or enabled the cache: then problems are warnings."""
+    """Whether a user named the folder or enabled the cache; then problems are warnings."""
     others: tuple[str, ...] = ()
-    """Folders that are read too, but not written."""
+    """Further folders from which files are read, but to which none are written."""
 
 
 class UnsafeFolderError(OSError):
@@ -59,7 +59,7 @@ class RejectedFileError(OSError):
 
 
 def read(path: Path, most_bytes: int, trusted: bool = False) -> bytes | None:
-    """Return the contents of a file, None if there is none. Raises what `read_array` does."""
+    """Return the contents of a file; None if it does not exist. Raises what `read_array` raises."""
     found = read_array(path, most_bytes, trusted)
     return None if found is None else found.tobytes()
 
@@ -71,14 +71,14 @@ def read_array(
     first: int | None = None,
     check: Callable[[bytes, int], None] | None = None,
 ) -> npt.NDArray[np.uint8] | None:
-    """Return the bytes of a file, or its `first` ones; None if there is no file.
+    """Return the bytes of a file, or only its `first` bytes; None if the file does not exist.
 
-    `check` is called with the beginning of the file and its size before memory for all of it is
-    allocated, and may raise.
+    `check` is called with the start of the file and the file's size, before memory for all of it is
+    allocated, and may raise an error.
 
     Raises RejectedFileError for a file that is not regular or is longer than `most_bytes`, and for
-    one that another user could have written unless its folder is `trusted`; UnsafeFolderError; and
-    OSError when it cannot be read.
+    a file that another user could have written, unless its folder is `trusted`; UnsafeFolderError;
+    and OSError if the file cannot be read.
     """
     try:
         check_folder(path.parent, trusted)
@@ -89,7 +89,7 @@ def read_array(
         return None
     with os.fdopen(handle, "rb", buffering=0) as file:
         found = os.fstat(handle)
-        _check_file(found, most_bytes, trusted)  # it might have been replaced in the meantime
+        _check_file(found, most_bytes, trusted)  # the file may have been replaced in the meantime
         wanted = min(found.st_size, first or found.st_size)
         head = file.read(min(wanted, _HEAD_BYTES))
         if check is not None:
@@ -106,12 +106,12 @@ def replace(
 ) -> None:
     """Replace the contents of a file: readers see either all of the new contents or the old ones.
 
-    A missing folder is created, private to this user, as is the file; in a `trusted` folder, any
-    user who may read the folder may read the file. A file that is not `durable` may be lost or
+    A missing folder is created. Folder and file are private to this user; in a `trusted` folder,
+    any user who may read the folder may read the file. A file that is not `durable` may be lost or
     incomplete after a power failure. Raises UnsafeFolderError, and OSError if the file cannot be
     written; no incomplete file remains then.
     """
-    with contextlib.suppress(FileExistsError):  # `check_folder` decides whether it is usable
+    with contextlib.suppress(FileExistsError):  # `check_folder` decides whether it can be used
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = check_folder(path.parent, trusted)
     with contextlib.ExitStack() as claim:
@@ -134,7 +134,7 @@ def replace(
 
 
 def touch(path: Path) -> None:
-    """Update a file's time of last use, if this user may."""
+    """Update the time at which a file was last used, if this user may."""
     with contextlib.suppress(OSError):  # for example in a read-only folder
         os.utime(path)
 
@@ -149,7 +149,7 @@ def remove_stale(folder: Path) -> None:
 
 
 def _begin(folder: Path, claim: contextlib.ExitStack) -> tuple[int, str]:
-    """Create an unfinished file, locked until `claim` ends to show others that it is in use."""
+    """Create an unfinished file, locked until `claim` ends, so that others know it is in use."""
     while True:
         handle, temporary = tempfile.mkstemp(_END, _BEGIN, folder)
         locked = _lock(handle)
@@ -173,7 +173,7 @@ def _remove_abandoned(path: str) -> None:
 
 
 def _lock(handle: int) -> bool | None:
-    """Lock an open file that no living process has locked; None if locks are not supported.
+    """Lock an open file; False if another process has locked it, None if locks are unsupported.
 
     The system releases a lock when the process ends, for whatever reason.
     """
@@ -197,8 +197,8 @@ def is_writable(folder: Path) -> bool:
 def check_folder(folder: Path, trusted: bool = False) -> os.stat_result:
     """Raise UnsafeFolderError if other users may put files into a folder in this user's name.
 
-    In a sticky folder, such as /tmp, they cannot: there, the owner of each file is decisive.
-    Returns the status of the folder; a `trusted` one only has to be a folder.
+    In a sticky folder, such as /tmp, other users cannot replace files: only their owner matters.
+    Returns the status of the folder; a `trusted` folder only has to be a folder.
     """
     found = os.stat(folder)
     if not stat.S_ISDIR(found.st_mode):
@@ -224,17 +224,17 @@ def _check_file(found: os.stat_result, most_bytes: int, trusted: bool) -> None:
 
 
 def _others_may_write(found: os.stat_result) -> bool:
-    """Whether the group or all may write; on Windows these bits mean nothing."""
+    """Whether group or others may write; False on Windows, where these bits mean nothing."""
     return hasattr(os, "geteuid") and bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _is_own(found: os.stat_result) -> bool:
-    """Whether the owner is this user, or root, who may do anything; unknown on Windows."""
+    """Whether the owner is this user, or root, who may write anywhere; always True on Windows."""
     return not hasattr(os, "geteuid") or found.st_uid in (os.geteuid(), 0)
 
 
 def _flush_names(folder: Path) -> None:
-    """Make the new name survive a power failure, if the system supports that."""
+    """Make a new file name survive a power failure, if the system supports that."""
     if hasattr(os, "O_DIRECTORY"):
         with contextlib.suppress(OSError):
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -2,7 +2,7 @@
 
 Only the main thread is interrupted by signals, so a call on a worker always completes. A waiting
 caller may be interrupted at any moment: `Worker.call` then either cancels the call before it
-starts, or waits for its end and raises afterwards.
+starts, or waits until it ends and raises the exception afterwards.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from litegpu.errors import ExecutionError, without_threads
 _Result = TypeVar("_Result")
 
 _LOOK_SECONDS = 0.1
-"""Interval at which a waiting caller checks whether the thread still runs."""
+"""Seconds between checks of a waiting caller whether the thread still runs."""
 _LEVELS = 8
 """Minimum number of consecutive interrupts that a call withstands."""
 _EXIT_SECONDS = 0.5
-"""Seconds that the exit of the program waits for running calls."""
+"""Seconds that the program's exit waits for running calls."""
 
 
 class WorkerEndedError(ExecutionError):
-    """The worker accepts no calls any more; its resources are released, or end with the process."""
+    """The worker accepts no more calls; its resources are released, or end with the process."""
 
 
 class UnwantedError(Exception):
-    """The caller does not wait for the call any more; raised and handled on the worker."""
+    """The caller no longer waits for the call; raised and handled on the worker."""
 
 
 class Worker:
     """One thread that makes calls in the order in which they are submitted.
 
-    The thread is a daemon: the exit of a program waits for it only for a moment.
+    The thread is a daemon: when the program exits, it waits for the thread only briefly.
     """
 
     def __init__(self, name: str) -> None:
         """Start the thread. Raises UnsupportedDeviceError if the system cannot start one."""
         self.ended = False
-        """Whether it was stopped, abandoned, or belongs to this process's parent."""
+        """Whether the worker was stopped or abandoned, or belongs to the parent process."""
         self._gone = False
         self._calls: queue.SimpleQueue[_Call[Any] | None] = queue.SimpleQueue()
         self._current: _Call[Any] | None = None
@@ -62,8 +62,8 @@ class Worker:
     def call(self, function: Callable[[], _Result], timeout: float | None = None) -> _Result:
         """Make a call on the thread and return its result, or raise its exception.
 
-        Raises TimeoutError after `timeout` seconds and makes no further call: see `commit`. Raises
-        WorkerEndedError when the thread cannot answer.
+        Raises TimeoutError after `timeout` seconds, and makes no further calls: see `commit`.
+        Raises WorkerEndedError if the thread cannot answer.
         """
         if threading.current_thread() is self._thread:
             return function()
@@ -74,14 +74,14 @@ class Worker:
         try:
             raise call.error
         finally:
-            call.error = None  # its traceback references it: it would outlive its handler
+            call.error = None  # its traceback references the error, which would outlive its handler
 
     def _call(self, call: _Call[Any], levels: int) -> None:
-        """Make a call; return or raise when it is over, abandoned or will never start.
+        """Make a call; return or raise when it has ended, is abandoned or will never start.
 
         An interrupt may also leave `_settle`, in the few steps between two of its rounds: then the
         next level continues. Each level makes that far less likely, even on a machine so busy that
-        the next interrupt arrives while one is handled.
+        a further interrupt arrives while one is handled.
         """
         try:
             if levels:
@@ -104,18 +104,18 @@ class Worker:
             )
 
     def _wait(self, call: _Call[Any]) -> bool:
-        """Wait a while for a call; return whether to continue waiting. Raises TimeoutError."""
+        """Wait briefly for a call; return whether to continue waiting. Raises TimeoutError."""
         call.wait()
         if call.given_up():
-            self.stop()  # after the call that may hang
+            self.stop()  # takes effect after the call that may hang
             raise TimeoutError(f"no answer from {self._thread.name}")
         return not call.over and self._answers()
 
     def _wait_for_end(self, call: _Call[Any]) -> None:
-        """Return when a call is over, abandoned or will never start."""
+        """Return when a call has ended, is abandoned or will never start."""
         done = call.over
         while not done:
-            try:  # noqa: SIM105 - contextlib.suppress has steps of its own
+            try:  # noqa: SIM105 - contextlib.suppress could be interrupted itself
                 done = self._wait_out(call)
             except BaseException:
                 pass  # the first exception is raised at the end
@@ -126,7 +126,7 @@ class Worker:
         return True
 
     def _answers(self) -> bool:
-        """Return whether the thread can still end a call that it has started.
+        """Return whether the thread can still finish a call that it has started.
 
         Thread.is_alive is not reliable: when interrupted, it may consider the thread dead (Python
         3.11).
@@ -134,39 +134,39 @@ class Worker:
         return not (self._gone or sys.is_finalizing())
 
     def post(self, function: Callable[[], object]) -> None:
-        """Submit a call without waiting: safe during garbage collection."""
+        """Submit a call without waiting; safe during garbage collection."""
         if not self.ended:
             self._calls.put(_Call(function))
 
     def check(self) -> None:
-        """Within a call: raise UnwantedError if its caller was interrupted."""
+        """Raise UnwantedError if the caller was interrupted. Called within a call."""
         if self._current is not None and self._current.unwanted:
             raise UnwantedError
 
     def commit(self) -> None:
-        """Within a call: from here on its caller waits for its end, without a timeout.
+        """Let the caller wait for the end from here on, without a timeout. Called within a call.
 
-        Raises UnwantedError if the time was already up: then the caller's memory must not be
+        Raises UnwantedError if the timeout has already passed: then the caller's memory must not be
         accessed any more.
         """
         if self._current is not None and not self._current.claims(_RESULTS, _WORKER):
             raise UnwantedError
 
     def at_end(self, function: Callable[[], object]) -> None:
-        """Set the last call, which releases the thread's resources."""
+        """Set the function that the thread calls last, which releases its resources."""
         self._last = function
 
     def stop(self) -> None:
-        """End the thread after the calls submitted so far."""
+        """End the thread after all calls submitted so far."""
         self.ended = True
         self._calls.put(None)
 
     def join(self, seconds: float) -> None:
-        """Wait at most this long for the thread's end."""
+        """Wait at most `seconds` for the thread's end."""
         self._thread.join(seconds)
 
     def forget(self) -> None:
-        """In a forked child: the thread exists only in the parent."""
+        """Forget the thread in a forked child: it exists only in the parent."""
         self.ended = self._gone = True
 
     def _work(self) -> None:
@@ -205,11 +205,11 @@ class _Call(Generic[_Result]):
         self._done.acquire()
 
     def claims(self, what: str, who: str) -> bool:
-        """Return whether a step belongs to this side: the first one to claim it keeps it."""
+        """Return whether this side may do a step: the first side that claims it may."""
         return self._claimed.setdefault(what, who) == who
 
     def make(self) -> None:
-        """Make the call, unless it was withdrawn. Runs on the worker."""
+        """Make the call, unless it was withdrawn. Called on the worker."""
         if not self.claims(_BEGIN, _WORKER):
             return
         try:
@@ -221,18 +221,18 @@ class _Call(Generic[_Result]):
             self._done.release()
 
     def wait(self) -> None:
-        """Wait a while for the end."""
+        """Wait briefly for the end."""
         left = self._until - time.monotonic() if self._until is not None else 0.0
         self._done.acquire(timeout=min(left, _LOOK_SECONDS) if left > 0 else _LOOK_SECONDS)
 
     def given_up(self) -> bool:
-        """Abandon the call if its time is up and it has not committed its results."""
+        """Abandon the call if its timeout has passed and it has not committed its results."""
         if self.over or self._until is None or time.monotonic() < self._until:
             return False
         return self.withdrawn() or self.claims(_RESULTS, _CALLER)
 
     def withdrawn(self) -> bool:
-        """Withdraw the call if it has not started, else notify it; return whether nothing runs."""
+        """Withdraw the call if it has not started, else notify it; return whether it is gone."""
         self.unwanted = True
         return self._claimed.get(_RESULTS) == _CALLER or self.claims(_BEGIN, _CALLER)
 
@@ -242,7 +242,7 @@ _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """Let all workers release their resources while threads still run."""
+    """Let all workers release their resources while threads can still run."""
     ending = [worker for worker in _workers if not worker.ended]
     for worker in ending:
         worker.stop()

@@ -1,4 +1,4 @@
-"""This user's folders, on machines where users have any."""
+"""The folders of this user, on machines where the user has any."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def with_home(path: str) -> str:
 
 
 def user_cache(part: str, needed_for: str) -> Path:
-    """Return the folder of a part of this user's cache; it may not exist yet.
+    """Return this user's cache folder for `part`; it may not exist yet.
 
-    Raises OptionsError, in which `needed_for` is what cannot be done, where the user has no home
+    Raises OptionsError if the user has no home folder; the error says that `needed_for` needs one.
     folder.
     """
     import platformdirs
 
-    with contextlib.suppress(RuntimeError):  # old versions return the ~ instead
+    with contextlib.suppress(RuntimeError):  # old Python versions return the ~ instead
         folder = platformdirs.user_cache_path("litegpu", appauthor=False)
         if folder.is_absolute():
             return folder / part

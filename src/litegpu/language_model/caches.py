@@ -1,4 +1,4 @@
-"""The caches of a session, in the memory of the device."""
+"""The key-value caches of a session, in device memory."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ Buffers = Mapping[str, TensorBuffer]
 
 @dataclass
 class Caches:
-    """One buffer for each cache, which runs update, or two.
+    """The buffers of a session's caches: one for each cache that runs update in place, else two.
 
-    A run that fails leaves the tokens before it as they were: it writes only positions after them
-    or, where positions are overwritten, the other buffer.
+    A failed run leaves the earlier tokens unchanged: it writes only later positions or, where
+    positions are overwritten, the other buffer.
     """
 
     present: Buffers
-    """What the next run reads, by the names in the signatures."""
+    """The buffers that the next run reads, by their names in the signatures."""
     following: Buffers
-    """What the next run writes: the same buffers, or others."""
+    """The buffers that the next run writes: the same buffers, or others."""
 
     def turn(self) -> None:
-        """Let what a run has written be what the next one reads."""
+        """Swap the buffers after a run, so that the next run reads what this one has written."""
         self.present, self.following = self.following, self.present
 
     def fill(self, value: int) -> None:
-        """Give each element a value."""
+        """Set all elements to a value."""
         for each in self.present.values():
             each.write(np.full(each.shape, value, each.dtype))
 
     def copy_from(self, other: Caches) -> None:
-        """Take the content of other caches of the same model, on the device if they are there."""
+        """Copy other caches of the same model; on the device if both are there."""
         for name, source in other.present.items():
             self.present[name].memory.copy_from(source.memory)
 
@@ -45,7 +45,7 @@ class Caches:
             each.destroy()
 
     def nbytes(self) -> int:
-        """Return the bytes of all buffers."""
+        """Return the total size of all buffers in bytes."""
         return sum(each.nbytes for each in self._buffers())
 
     def _buffers(self) -> Iterable[TensorBuffer]:

@@ -1,4 +1,4 @@
-"""Prompts of chats: messages in the text that a model was trained with."""
+"""Turns the messages of a chat into a prompt, by the template with which a model was trained."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROLES = {"assistant": "model"}
 
 
 def chat_text(messages: Sequence[Message], metadata: Metadata, start: str) -> str:
-    """Return the prompt for the answer to messages; `start` is the name of the start token.
+    """Return the prompt for the messages of a chat; `start` is the name of the start token.
 
     Raises:
         LanguageModelError: the messages have no role and content, or the file has no template.
@@ -59,7 +59,7 @@ def _rendered(template: str, messages: Sequence[Message], start: str) -> str:
 
 
 class _RejectedError(Exception):
-    """What a template raises itself."""
+    """An error that a template raises itself."""
 
 
 def _fail(message: str) -> NoReturn:

@@ -19,14 +19,14 @@ from litegpu.language_model.sampling import Logits
 from litegpu.tensor_buffer import TensorBuffer
 
 _HIDDEN = -45824.0
-"""What a mask adds to hide a position: softmax makes exactly 0 of it, and half can store it."""
+"""The mask's value for a hidden position: softmax turns it into 0, and float16 can store it."""
 
 
 class Embedder:
-    """A model of its own that turns tokens into embeddings."""
+    """A separate model that turns tokens into embeddings."""
 
     def __init__(self, model: CompiledModel) -> None:
-        """Take the compiled model. Raises ModelError if no signature takes tokens alone."""
+        """Use the compiled model. Raises ModelError if no signature takes only tokens."""
         self._model = model
         self._signatures = {
             each.inputs[0].shape[-1]: each
@@ -67,12 +67,12 @@ class Embedder:
 
 
 class Executor:
-    """Continues rows of tokens; one run at a time, of whatever thread."""
+    """Runs the prefill and decode signatures for sessions; one run at a time, from any thread."""
 
     def __init__(self, model: CompiledModel, embedder: Embedder | None, metadata: Metadata) -> None:
-        """Take the compiled model and, if it takes embeddings, what makes them.
+        """Use the compiled model and, if it takes embeddings, the model that computes them.
 
-        Raises ModelError for a model whose signatures are not those of a language model.
+        Raises ModelError if the signatures are not those of a language model.
         """
         self.model, self._embedder = model, embedder
         steps = steps_of(model.signatures)
@@ -88,7 +88,7 @@ class Executor:
             (each for each in steps if set(each.caches) == set(self.decoder.caches)),
             key=lambda each: each.count,
         )
-        """All signatures with the same caches, the decoder included; the smallest first."""
+        """All signatures with the same caches, including the decoder; the smallest first."""
         if embedder is None and any(each.embeddings for each in self.prefills):
             raise ModelError(
                 "The model takes embeddings, and the file has no embedder. Give the .litertlm file "
@@ -99,7 +99,7 @@ class Executor:
         self.context = self._context_of(metadata)
         self.cache_start = metadata.cache_start
         self.losses = 0
-        """How often the device was lost: caches from before are lost, too."""
+        """How often the device was lost; older caches are lost, too."""
         self.vocabulary = int(self._tensors(self.decoder)[1][self.decoder.logits].shape[-1])
 
     def _tensors(self, step: Step) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -110,7 +110,7 @@ class Executor:
         )
 
     def _context_of(self, metadata: Metadata) -> int:
-        """Return the number of positions of the caches."""
+        """Return the number of positions in the caches."""
         inputs, _ = self._tensors(self.decoder)
         if self.decoder.mask:
             return int(inputs[self.decoder.mask].shape[-1])
@@ -118,12 +118,12 @@ class Executor:
 
     @property
     def can_rewind(self) -> bool:
-        """Whether each cache has all positions: a ring, which is shorter, overwrites them."""
+        """Whether each cache has all positions: a shorter one is a ring, which overwrites them."""
         inputs, _ = self._tensors(self.decoder)
         return all(self.context in inputs[name].shape for name in self.decoder.caches)
 
     def new_caches(self) -> Caches:
-        """Allocate the caches of a session; on the device if it runs whole signatures."""
+        """Allocate the caches of a session, on the device if it runs whole signatures."""
         direct = all(self.model.runs_directly(each.index) for each in self.prefills)
         kind = "device" if direct and self.model.report is not None else None
         names, key = self.decoder.caches, self.decoder.key
@@ -137,16 +137,17 @@ class Executor:
         return caches
 
     def prefill_of(self, count: int, begin: int) -> Step:
-        """Return the signature for the next tokens: the smallest that takes all, else the largest.
+        """Return the smallest signature that takes all of the next tokens, else the largest one.
 
-        A signature writes as many positions as it takes tokens, all of which must exist.
+        A signature writes as many positions as it takes tokens, and all of them must exist in the
+        caches.
         """
         fitting = [each for each in self.prefills if begin + each.count <= self.context]
         enough = (each for each in fitting if each.count >= count)
         return next(enough, (fitting or [self.decoder])[-1])
 
     def prefill(self, tokens: Sequence[int], begin: int, caches: Caches) -> None:
-        """Add tokens to caches from a position on, in chunks."""
+        """Add tokens to caches, starting at position `begin`, in chunks."""
         rest = [*tokens]
         while rest:
             step = self.prefill_of(len(rest), begin)
@@ -155,7 +156,7 @@ class Executor:
             begin += len(part)
 
     def decode(self, token: int, position: int, caches: Caches) -> Logits:
-        """Add one token to caches, and return the `[vocabulary]` logits of the next one."""
+        """Add a token to caches, and return the logits [vocabulary] of the next token."""
         return self._run(self.decoder, [token], position, caches, logits=True)
 
     def _run(
@@ -183,7 +184,7 @@ class Executor:
             return outputs[step.logits].read().reshape(-1).astype(np.float32)
 
     def _buffers_of(self, step: Step) -> tuple[dict[str, TensorBuffer], dict[str, TensorBuffer]]:
-        """Return the buffers of all inputs and outputs but the caches."""
+        """Return the buffers of all inputs and outputs except the caches."""
         if step.key not in self._buffers:
             inputs, outputs = self._tensors(step)
             model, key = self.model, step.key
@@ -204,7 +205,7 @@ class Executor:
     def _fill(
         self, step: Step, inputs: dict[str, TensorBuffer], tokens: Sequence[int], begin: int
     ) -> None:
-        """Write the inputs of a run; what follows the tokens is hidden, and overwritten later."""
+        """Write the inputs of a run; positions after the tokens are masked for now."""
         padded = np.zeros(step.count, np.int32)
         padded[: len(tokens)] = tokens
         positions = np.arange(begin, begin + step.count)
@@ -226,7 +227,7 @@ class Executor:
             _write(buffer, visible if buffer.dtype == bool else np.where(visible, 0.0, _HIDDEN))
 
     def close(self) -> None:
-        """Release the models."""
+        """Release the compiled models."""
         with self._lock:
             self.model.close()
             if self._embedder is not None:

@@ -1,4 +1,4 @@
-"""The parts of a language model's file."""
+"""Reads the parts of a language model's file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from litegpu.wording import printable
 _METADATA = "LLM metadata"
 _TOKENIZERS = ("Hugging Face tokenizer", "SentencePiece tokenizer")
 _TASK_TOKENIZER = "tokenizer_model"
-"""The name of the member of a .task file that is its tokenizer, in lower case."""
+"""The lower-case name of the tokenizer in a .task file."""
 _EMBEDDER = "embedder.tflite"
 
 
 @dataclass(frozen=True)
 class LanguageFile:
-    """What a file has; parts that it lacks are None."""
+    """The parts of a language model's file; missing parts are None."""
 
     model: bytes
     embedder: bytes | None = None
@@ -35,7 +35,7 @@ def read_language_file(
 ) -> LanguageFile:
     """Read a .litertlm, .task or .tflite file, or `zoo:NAME`.
 
-    `tokenizer` is the path of one for files without, or in the place of theirs.
+    `tokenizer` is the path of a tokenizer for files without one, or to replace the file's own.
 
     Raises:
         ModelError: a file is missing, damaged or has no model.
@@ -58,7 +58,7 @@ def read_language_file(
 
 
 def is_language_container(container: Container) -> bool:
-    """Whether a container has what only a language model has: a tokenizer or metadata."""
+    """Whether a container belongs to a language model: whether it has a tokenizer or metadata."""
     return any(_is_tokenizer(each) or each.kind == _METADATA for each in container.members)
 
 

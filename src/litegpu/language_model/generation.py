@@ -1,4 +1,4 @@
-"""Answers of a language model: in parts, or as a whole."""
+"""Answers of a language model, in parts or as a whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.language_model.text import StopTexts, TextDecoder
 
 
 class Growing(Protocol):
-    """A row of tokens that an answer continues: a Session."""
+    """A sequence of tokens that an answer continues; Session implements it."""
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -24,10 +24,10 @@ class Growing(Protocol):
 
     @property
     def room(self) -> int:
-        """How many further tokens fit."""
+        """How many more tokens fit."""
 
     def append(self, prompt: Sequence[int], /) -> None:
-        """Add tokens."""
+        """Add the tokens of a prompt."""
 
     def logits(self) -> Logits:
         """Return the logits of the next token."""
@@ -35,17 +35,17 @@ class Growing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """How probable a token of an answer was: natural logarithms, before temperature and top_p."""
+    """Natural logarithms of probabilities of a token of an answer, before temperature and top_p."""
 
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
-    """The most probable tokens in its place, the most probable one first."""
+    """The most probable tokens at this position, in descending order of probability."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """How an answer is made."""
+    """The options by which an answer is generated."""
 
     sampling: Sampling
     max_tokens: int
@@ -57,7 +57,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """An answer."""
+    """A complete answer, or the part generated so far."""
 
     text: str
     tokens: tuple[int, ...]
@@ -66,13 +66,13 @@ class Completion:
     """Why it ended: "stop" (a stop token or text), "length" (max_tokens), "context" (the cache is
     full) or "cancelled"."""
     prompt_tokens: int
-    """The number of tokens before the answer."""
+    """The number of tokens in the context before the answer."""
     prefill_seconds: float
-    """Until the first token."""
+    """Seconds until the first token."""
     decode_seconds: float
-    """From the first token to the last."""
+    """Seconds from the first token to the last."""
     logprobs: tuple[TokenLogprobs, ...] = ()
-    """Of each token, if they were requested."""
+    """The log probabilities of each token, if requested."""
 
     def __str__(self) -> str:
         return self.text
@@ -85,10 +85,10 @@ class Completion:
 
 
 class TextStream(Iterator[str]):
-    """An answer in parts, each as soon as it is certain.
+    """An iterator over the parts of an answer, each available as soon as it is final.
 
-    Parts have whole characters, and nothing of a stop text. `close` ends it early; the tokens so
-    far remain in the session.
+    Parts consist of whole characters, and never contain a part of a stop text. `close` ends the
+    answer early; tokens generated so far stay in the session.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class TextStream(Iterator[str]):
         prompts: Prompts,
         generation: Generation,
     ) -> None:
-        """Continue a session; Session does that."""
+        """Continue a session; Session creates streams."""
         self._session, self._prompts, self._generation = session, prompts, generation
         self._at_end: Callable[[], None] | None = None
         self._tokens: list[int] = []
@@ -116,7 +116,7 @@ class TextStream(Iterator[str]):
         self.close()
 
     def __next__(self) -> str:
-        """Return the next part."""
+        """Return the next part of the answer."""
         with self._lock:
             try:
                 part = next(self._parts)
@@ -127,11 +127,11 @@ class TextStream(Iterator[str]):
             return part
 
     def when_over(self, work: Callable[[], None]) -> None:
-        """Call `work` once at the end of the answer, or when it is closed."""
+        """Call `work` once when the answer has ended or the stream is closed."""
         self._at_end = work
 
     def close(self) -> None:
-        """End the answer; wait for the part that another thread computes."""
+        """End the answer; wait for a part that another thread is computing."""
         with self._lock:
             self._parts.close()
             self._finish()
@@ -143,13 +143,13 @@ class TextStream(Iterator[str]):
             at_end()
 
     def completion(self) -> Completion:
-        """Wait for the rest, and return the answer."""
+        """Wait for the rest of the answer, and return all of it."""
         for _ in self:
             pass
         return self.so_far()
 
     def so_far(self) -> Completion:
-        """Return the parts that came; its reason is empty while there may be more."""
+        """Return the parts generated so far; the reason is empty while there may be more."""
         return Completion(
             "".join(self._texts),
             tuple(self._tokens),
@@ -157,7 +157,7 @@ class TextStream(Iterator[str]):
             self._prompt_tokens,
             self._prefill_seconds,
             self._decode_seconds,
-            # The last ones may be of tokens that end the answer.
+            # The last entries may belong to tokens that end the answer.
             tuple(self._logprobs[: len(self._tokens)]),
         )
 
@@ -183,7 +183,7 @@ class TextStream(Iterator[str]):
                 yield part
 
     def _chosen(self) -> Iterator[int]:
-        """Yield tokens, and append each to the session once the next one is wanted."""
+        """Yield chosen tokens; append each to the session when the next one is requested."""
         session, sampler = self._session, Sampler(self._generation.sampling)
         suppressed = [
             each for each in self._prompts.metadata.suppressed if 0 <= each < self._prompts.size
@@ -209,7 +209,7 @@ class TextStream(Iterator[str]):
 
 
 def logprobs_of(logits: Logits, token: int, count: int) -> TokenLogprobs:
-    """Return the logprobs of a token and of the `count` most probable ones."""
+    """Return the log probabilities of a token and of the `count` most probable tokens."""
     wide = logits.astype(np.float64)
     wide -= wide.max()
     wide -= np.log(np.exp(wide).sum())

@@ -11,7 +11,7 @@ from litegpu.errors import ModelError
 from litegpu.files.wire import fields
 
 Token = tuple[int, ...] | str
-"""A token by its text, or tokens by their numbers."""
+"""Either a text or a sequence of token numbers, for a start or stop token."""
 _START, _STOP, _PROMPTS, _SAMPLER, _CONTEXT, _TEMPLATE, _SUPPRESSED, _CACHE_START = (
     *(1, 2, 3, 4, 5, 7),
     *(9, 10),
@@ -25,25 +25,25 @@ _GREEDY = 3
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a file says about prompts and answers."""
+    """The metadata of a file about prompts and answers."""
 
     start: Token = ()
-    """What precedes a prompt."""
+    """The token or tokens that precede a prompt."""
     stops: tuple[Token, ...] = ()
-    """What ends an answer."""
+    """The tokens or texts that end an answer."""
     template: str = ""
-    """The Jinja template of a chat, empty without one."""
+    """The Jinja template of a chat; empty if there is none."""
     affixes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Text before and after the messages of each role, for files without a template."""
+    """The text before and after messages, for each role; for files without a template."""
     context: int = 0
     """Maximum number of tokens of prompt and answer; 0 if unknown."""
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     suppressed: tuple[int, ...] = ()
-    """Tokens that are never an answer."""
+    """Tokens that must not occur in an answer."""
     cache_start: int = 0
-    """The first value of the elements of the caches."""
+    """The initial value of the caches' elements."""
 
 
 def read_metadata(content: bytes) -> Metadata:
@@ -100,14 +100,14 @@ def _ids(content: bytes) -> Iterator[int]:
     """Yield the numbers of a TokenIds message, packed or not."""
     for number, value in fields(content):
         if number == 1 and isinstance(value, bytes):
-            # A packed field is a row of varints; each becomes a field of its own.
+            # A packed field is a sequence of varints; each one becomes a separate field.
             yield from (_signed(each) for _, each in fields(_as_fields(value)))
         elif number == 1:
             yield _signed(value)
 
 
 def _as_fields(packed: bytes) -> bytes:
-    """Return packed varints as a message with a field for each."""
+    """Return packed varints as a message with one field per number."""
     result, begins = bytearray(), True
     for byte in packed:
         if begins:

@@ -1,4 +1,4 @@
-"""LanguageModel: answers to prompts and chats, from a file of a language model."""
+"""LanguageModel: loads a language model's file, and answers prompts and chats."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class LanguageModel:
 
         Args:
             path: A .litertlm file, a .task file, or a .tflite file with a `tokenizer`.
-            backend: As of GpuDelegate, or "cpu" for the runtime's kernels.
-            precision: As of GpuDelegate.
-            tokenizer: A tokenizer.json, or a model of SentencePiece, in the place of the file's.
+            backend: As for GpuDelegate, or "cpu" for the runtime's kernels.
+            precision: As for GpuDelegate.
+            tokenizer: A tokenizer.json or a SentencePiece model that replaces the file's tokenizer.
             delegate: Further options of GpuDelegate.
 
         Raises:
@@ -98,22 +98,22 @@ class LanguageModel:
 
     @property
     def context(self) -> int:
-        """The maximum number of tokens of prompt and answer."""
+        """The maximum number of tokens in prompt and answer together."""
         return self._executor.context
 
     @property
     def vocabulary(self) -> int:
-        """The number of tokens that the model knows."""
+        """The number of tokens in the model's vocabulary."""
         return self._executor.vocabulary
 
     @property
     def report(self) -> DelegationReport | None:
-        """What runs on the GPU and why the rest does not; None on the CPU."""
+        """What runs on the GPU, and why other nodes do not; None on the CPU."""
         return self._executor.model.report
 
     @property
     def place(self) -> str:
-        """Where it runs: the device and the precision, and how much of the decoder is there."""
+        """Where the model runs: the device, the precision, and how many nodes of the decoder."""
         return self._executor.model.place
 
     def tokenize(self, prompt: Prompt) -> list[int]:
@@ -121,27 +121,27 @@ class LanguageModel:
         return self._prompts.tokens_of(prompt, continues=False)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens, without special ones."""
+        """Return the text of tokens, without special tokens."""
         return self._prompts.tokenizer.decode(tokens)
 
     def chat_text(self, messages: Sequence[Message]) -> str:
-        """Return the prompt that the file's chat template makes of messages."""
+        """Return the prompt for messages, by the chat template of the file."""
         return self._prompts.chat_text(messages)
 
     def session(self) -> Session:
-        """Begin a row of tokens with caches of its own. Raises DeviceMemoryError."""
+        """Start an empty session with its own caches. Raises DeviceMemoryError."""
         return Session(self._executor, self._prompts)
 
     def generate(self, prompt: Prompt, **options: Any) -> Completion:
-        """Return the answer to a prompt; `str` of it is its text.
+        """Return the answer to a prompt; `str(answer)` is its text.
 
         Args:
             prompt: Text, which the model continues, messages of a chat, or tokens.
-            options: Those of `stream`.
+            options: The options of `stream`.
 
         Raises:
             CacheFullError: The prompt is longer than the context.
-            LanguageModelError: An argument is not what it should be.
+            LanguageModelError: An argument is invalid.
         """
         return self.stream(prompt, **options).completion()
 
@@ -169,7 +169,7 @@ class LanguageModel:
         return stream
 
     async def astream(self, prompt: Prompt, **options: Any) -> AsyncIterator[str]:
-        """Yield the answer to a prompt in parts, as `stream`; a thread runs the model meanwhile."""
+        """Yield the answer to a prompt in parts, as `stream` does; the model runs in a thread."""
         stream = await asyncio.to_thread(self.stream, prompt, **options)
         try:
             while (part := await asyncio.to_thread(next, stream, None)) is not None:

@@ -1,4 +1,4 @@
-"""Prompts as tokens, and what ends an answer."""
+"""Turns prompts into tokens, and determines which tokens end an answer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from litegpu.language_model.text import StopTokens
 from litegpu.language_model.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Sequence[Message] | npt.NDArray[np.integer[Any]]
-"""Text, tokens, or the messages of a chat."""
+"""A text, tokens, or the messages of a chat."""
 
 
 def is_chat(prompt: Prompt) -> bool:
-    """Whether a prompt is the messages of a chat."""
+    """Whether a prompt consists of the messages of a chat."""
     return (
         not isinstance(prompt, str)
         and len(prompt) > 0
@@ -28,12 +28,12 @@ def is_chat(prompt: Prompt) -> bool:
 
 
 class Prompts:
-    """Turns prompts into tokens, with the tokenizer and the metadata of a file."""
+    """Turns prompts into tokens, by the tokenizer and the metadata of a file."""
 
     def __init__(self, tokenizer: Tokenizer | None, metadata: Metadata, vocabulary: int) -> None:
-        """Take the parts of a file; without a tokenizer prompts are tokens.
+        """Use the parts of a file; without a tokenizer, only tokens can be prompts.
 
-        `vocabulary` is the number of tokens that the model knows.
+        `vocabulary` is the number of tokens in the model's vocabulary.
         """
         self._tokenizer, self.metadata, self.size = tokenizer, metadata, vocabulary
 
@@ -48,9 +48,9 @@ class Prompts:
         return self._tokenizer
 
     def tokens_of(self, prompt: Prompt, continues: bool) -> list[int]:
-        """Return the tokens of a prompt; text that does not continue others has a start token.
+        """Return the tokens of a prompt; text begins with the start token unless it `continues`.
 
-        Raises LanguageModelError for what is none of these, and as `chat_text` does.
+        Raises LanguageModelError for an invalid prompt, and what `chat_text` raises.
         """
         if isinstance(prompt, str):
             text = self._encoded(prompt)
@@ -66,7 +66,7 @@ class Prompts:
         )
 
     def chat_text(self, messages: Sequence[Message]) -> str:
-        """Return the text of messages, up to where the answer begins."""
+        """Return the prompt for messages of a chat, up to the start of the answer."""
         start = self._ids(self.metadata.start)
         return chat_text(messages, self.metadata, self.tokenizer.name(start[0]) if start else "")
 
@@ -95,12 +95,12 @@ class Prompts:
         return self.tokenizer.encode(token) if isinstance(token, str) else [*token]
 
     def stop_tokens(self) -> StopTokens:
-        """Return what ends an answer by the file; without a tokenizer, only tokens by number."""
+        """Return the stop tokens of the file; without a tokenizer, only those given by number."""
         rows = []
         for stop in self.metadata.stops:
             if not isinstance(stop, str):
                 rows.append(stop)
             elif self._tokenizer is not None:
-                # The white space around a mark is the template's.
+                # White space around a mark belongs to the template.
                 rows.append(tuple(self._tokenizer.encode(stop.strip() or stop)))
         return StopTokens(rows)

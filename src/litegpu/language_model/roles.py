@@ -1,7 +1,7 @@
-"""What the inputs and outputs of a language model's signatures are.
+"""Recognizes what each input and output of a language model's signatures is for.
 
-Converters name them differently. So a cache is what a signature takes and returns under one name
-with one shape and type; the other inputs are recognized by their types and shapes.
+Converters name them differently. So a cache is recognized as an input and an output with the same
+name, shape and type; the other inputs are recognized by their types and shapes.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from litegpu.errors import ModelError
 
 @dataclass(frozen=True)
 class Step:
-    """A signature that continues a row of tokens."""
+    """A signature that processes the next tokens of a sequence."""
 
     key: str
     index: int
-    """Its number among the signatures."""
+    """The number of the signature in the model."""
     count: int
-    """The number of tokens that it takes."""
+    """The number of tokens that the signature takes."""
     tokens: str = ""
-    """The name of the input of tokens, `[1, count]`; empty if it takes embeddings."""
+    """The name of the token input, `[1, count]`; empty if the signature takes embeddings."""
     embeddings: str = ""
-    """The name of the input of embeddings, `[1, count, channels]`."""
+    """The name of the embedding input, `[1, count, channels]`."""
     positions: str = ""
-    """The name of the input of positions, `[count]`; empty without one."""
+    """The name of the position input, `[count]`; empty if there is none."""
     mask: str = ""
-    """The name of the mask, `[1, 1, count, context]`; empty without one."""
+    """The name of the mask input, `[1, 1, count, context]`; empty if there is none."""
     span: str = ""
-    """The name of the first and the last position as the composites of caches take them,
-    `[1, 1, 1, 7]`; empty without it."""
+    """The name of the input with first and last position, for composites that update caches,
+    `[1, 1, 1, 7]`; empty if there is none."""
     logits: str = ""
-    """The name of the output of logits; empty without one."""
+    """The name of the logits output; empty if there is none."""
     caches: tuple[str, ...] = ()
 
 
 def steps_of(signatures: Iterable[Signature]) -> list[Step]:
-    """Return the signatures with caches. Raises ModelError for one with an unknown input."""
+    """Return the signatures that have caches. Raises ModelError if one has an unknown input."""
     found = []
     for index, signature in enumerate(signatures):
         results = {each.key: each for each in signature.outputs}
@@ -88,7 +88,7 @@ def _step(index: int, signature: Signature, caches: tuple[str, ...]) -> Step:
 
 
 def _role(tensor: Tensor) -> str:
-    """Return which role a tensor has by its type and rank, empty if none."""
+    """Return the role of a tensor, by its type and rank; empty if it has none."""
     kind, rank = tensor.dtype.kind, len(tensor.shape)
     if kind == "i" and tensor.dtype.itemsize >= np.dtype(np.int32).itemsize:
         return {1: "positions", 2: "tokens", 4: "span"}.get(rank, "")
@@ -98,6 +98,6 @@ def _role(tensor: Tensor) -> str:
 
 
 def _logits(outputs: Sequence[Tensor]) -> str:
-    """Return the float output with the most elements in a row, empty without one."""
+    """Return the name of the float output with the longest rows; empty if there is none."""
     floats = [each for each in outputs if each.dtype.kind == "f" and each.shape]
     return max(floats, key=lambda each: each.shape[-1]).key if floats else ""

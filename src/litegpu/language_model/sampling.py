@@ -1,4 +1,4 @@
-"""The choice of the next token from logits."""
+"""Chooses the next token from logits."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ Logits = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen.
+    """The options by which tokens are chosen.
 
     Attributes:
-        temperature: Divides the logits; 0 takes the most probable token always.
-        top_k: Only that many most probable tokens; 0 for all.
-        top_p: Only the most probable tokens whose probabilities add up to this; 1 for all.
-        seed: Of the random numbers; None for others each time.
+        temperature: Divides the logits; with 0, the most probable token is always chosen.
+        top_k: Choose only among this many most probable tokens; 0 for no limit.
+        top_p: Choose only among the most probable tokens whose probabilities add up to this; 1:
+            all.
+        seed: The seed of the random numbers; None for a random seed.
     """
 
     temperature: float = 0.0
@@ -54,12 +55,12 @@ class Sampler:
     """Chooses the tokens of one answer."""
 
     def __init__(self, sampling: Sampling) -> None:
-        """Take how tokens are chosen."""
+        """Use these sampling options."""
         self._sampling = sampling
         self._random = np.random.default_rng(sampling.seed)
 
     def choose(self, logits: Logits) -> int:
-        """Return the next token for `[vocabulary]` logits."""
+        """Return the next token for logits [vocabulary]."""
         how = self._sampling
         if how.temperature == 0:
             return int(logits.argmax())
@@ -69,7 +70,7 @@ class Sampler:
         scaled = logits[order].astype(np.float64) / how.temperature
         chances = np.exp(scaled - scaled[0])
         chances /= chances.sum()
-        # Tokens before which the sum has not reached top_p; the first one always.
+        # A token is likely if the sum of those before it is below top_p; the first one always is.
         likely = np.cumsum(chances) - chances < how.top_p
         chances = chances[likely] / chances[likely].sum()
         return int(order[self._random.choice(len(chances), p=chances)])

@@ -1,4 +1,4 @@
-"""A row of tokens and the caches of a language model for it."""
+"""A sequence of tokens, with a language model's caches for it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from litegpu.language_model.sampling import Logits, Sampling
 
 
 class Session:
-    """A conversation, or another text that grows: its tokens and their caches on the device.
+    """A conversation, or another text that grows: its tokens, and their caches on the device.
 
-    `LanguageModel.session` creates it. Sessions of a model can be used in any order, each by one
-    thread at a time.
+    `LanguageModel.session` creates sessions. They can be used in any order, each by one thread at a
+    time.
     """
 
     def __init__(self, executor: Executor, prompts: Prompts) -> None:
@@ -26,9 +26,9 @@ class Session:
         self._caches = executor.new_caches()
         self._tokens: list[int] = []
         self._cached = 0
-        """How many of the tokens the caches have."""
+        """How many of the tokens are in the caches."""
         self._logits: Logits | None = None
-        """Those of the last token, if they are known."""
+        """The logits after the last token, if they are known."""
         self._closed = False
 
     def __enter__(self) -> Session:
@@ -44,22 +44,22 @@ class Session:
 
     @property
     def room(self) -> int:
-        """How many further tokens fit the cache."""
+        """How many more tokens fit the cache."""
         return self._executor.context - len(self._tokens)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its caches."""
+        """The size of the session's caches in bytes."""
         return self._caches.nbytes()
 
     def append(self, prompt: Prompt) -> None:
-        """Add text, tokens or messages; they run when logits are needed.
+        """Add text, tokens or messages; the model processes them when logits are needed.
 
-        Messages are a whole chat: they replace what is different from them.
+        Messages must be a whole chat: tokens that differ from the chat's are replaced.
 
         Raises:
-            CacheFullError: they do not fit the cache; nothing is added.
-            LanguageModelError: it is no prompt.
+            CacheFullError: the tokens do not fit the cache; nothing is added.
+            LanguageModelError: the prompt is invalid.
         """
         self._open()
         tokens = self._prompts.tokens_of(prompt, continues=bool(self._tokens))
@@ -78,7 +78,7 @@ class Session:
             self._logits = None
 
     def rewind(self, length: int) -> None:
-        """Drop the tokens from a length on. Raises LanguageModelError for a longer one."""
+        """Keep the first `length` tokens. Raises LanguageModelError if there are fewer."""
         self._open()
         if not 0 <= length <= len(self._tokens):
             raise LanguageModelError(
@@ -95,9 +95,10 @@ class Session:
                 self._caches.fill(self._executor.cache_start)
 
     def logits(self) -> Logits:
-        """Run what has not run, and return `[vocabulary]` float32 logits of the next token.
+        """Process pending tokens, and return the next token's logits, [vocabulary] float32.
 
-        Raises LanguageModelError without tokens, and as CompiledModel.run_by_index does.
+        Raises LanguageModelError if there are no tokens, and what CompiledModel.run_by_index
+        raises.
         """
         self._open()
         if not self._tokens:
@@ -112,7 +113,7 @@ class Session:
         return self._logits.copy()
 
     def _compute(self) -> Logits:
-        """Run the tokens that the caches do not have; all of them if the device was lost."""
+        """Process the tokens that the caches lack; all tokens if the device was lost."""
         self._renew()
         last = len(self._tokens) - 1
         begin = min(self._cached, last)
@@ -189,7 +190,7 @@ class Session:
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return how many tokens two rows begin with in common."""
+    """Return the number of tokens in the common prefix of two sequences."""
     pairs = enumerate(zip(a, b, strict=False))
     return next((n for n, (x, y) in pairs if x != y), min(len(a), len(b)))
 

@@ -1,4 +1,4 @@
-"""Text of tokens as they come: whole characters, and nothing of what ends an answer."""
+"""Decodes tokens one by one into whole characters, and stops at texts that end an answer."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from litegpu.language_model.tokenizer import Tokenizer
 
 _PARTIAL = "\N{REPLACEMENT CHARACTER}"
 _MOST_PARTIAL = 3
-"""Maximum number of these for the beginning of one character in UTF-8."""
+"""Maximum number of replacement characters for an incomplete UTF-8 character."""
 
 
 class TextDecoder:
-    """Decodes tokens one by one; holds back the beginning of a character."""
+    """Decodes tokens one by one; holds back incomplete characters."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Decode with a tokenizer."""
         self._tokenizer = tokenizer
         self._tokens: list[int] = []
-        """The tokens since the text was whole before the last time: some decode with a view of
-        the tokens before them."""
+        """The tokens since the last but one time that the text was complete: decoding some depends
+        on the tokens before them."""
         self._whole = 0
-        """The number of these whose text was returned."""
+        """How many of these tokens have been returned as text."""
         self._returned = 0
-        """Characters of their text that were returned."""
+        """How many characters of their text have been returned."""
 
     def add(self, token: int) -> str:
-        """Return what a token adds to the text."""
+        """Add a token; return the new text."""
         self._tokens.append(token)
         text = self._tokenizer.decode(self._tokens)
         partial = len(text) - len(text.rstrip(_PARTIAL))
@@ -40,24 +40,24 @@ class TextDecoder:
         return new
 
     def end(self) -> str:
-        """Return what was held back."""
+        """Return the text that was held back."""
         text = self._tokenizer.decode(self._tokens)[self._returned :]
         self._returned += len(text)
         return text
 
 
 class StopTexts:
-    """Ends a text at the first of some texts; holds back what may be the beginning of one."""
+    """Ends a text at the first stop text; holds back text that may be the start of one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
-        """Take the texts."""
+        """Use these stop texts."""
         self._stops = [each for each in stops if each]
         self._pending = ""
         self.found = False
-        """Whether one of them has come."""
+        """Whether a stop text has been found."""
 
     def add(self, text: str) -> str:
-        """Return what is certain to precede a stop."""
+        """Add text; return the text that cannot belong to a stop text."""
         if self.found:
             return ""
         self._pending += text
@@ -72,31 +72,31 @@ class StopTexts:
         return certain
 
     def _beginning(self, stop: str) -> int:
-        """Return how much of a stop the end of the text is."""
+        """Return how many characters at the end of the text are the start of `stop`."""
         longest = min(len(stop) - 1, len(self._pending))
         return next((n for n in range(longest, 0, -1) if self._pending.endswith(stop[:n])), 0)
 
     def end(self) -> str:
-        """Return what was held back."""
+        """Return the text that was held back."""
         text, self._pending = self._pending, ""
         return text
 
 
 class StopTokens:
-    """Ends an answer at the first of some rows of tokens; holds back the beginning of one."""
+    """Ends an answer at the first stop sequence of tokens; holds back what may be its start."""
 
     def __init__(self, stops: Sequence[tuple[int, ...]]) -> None:
-        """Take the rows of tokens."""
+        """Use these stop sequences."""
         self._stops = sorted(filter(None, stops), key=len)
         self._pending: list[int] = []
         self.found = False
-        """Whether one of them has come."""
+        """Whether a stop sequence has been found."""
 
     def add(self, token: int) -> list[int]:
-        """Return the tokens that are certain to precede a stop."""
+        """Add a token; return the tokens that cannot belong to a stop sequence."""
         self._pending.append(token)
         pending = tuple(self._pending)
-        for stop in self._stops:  # the shortest: longer ones may begin with a part of the answer
+        for stop in self._stops:  # shortest first: longer ones may begin with a part of the answer
             if pending[-len(stop) :] == stop:
                 self.found = True
                 self._pending = []
@@ -111,6 +111,6 @@ class StopTokens:
         return next((n for n in range(longest, 0, -1) if pending[-n:] == stop[:n]), 0)
 
     def end(self) -> list[int]:
-        """Return what was held back."""
+        """Return the tokens that were held back."""
         tokens, self._pending = self._pending, []
         return tokens

@@ -1,4 +1,4 @@
-"""Tokenizers of language models, by the libraries of their formats."""
+"""Tokenizers of language models, through the libraries for their formats."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from litegpu.errors import MissingDependencyError, ModelError, missing_dependenc
 from litegpu.host.optional_packages import load
 
 _SIZE = 8
-"""Bytes of the length before a compressed tokenizer."""
+"""Bytes before a compressed tokenizer that contain its length."""
 _MOST = 1 << 28
-"""Maximum number of bytes of a tokenizer."""
+"""Maximum size of a tokenizer in bytes."""
 
 
 class Tokenizer(ABC):
     """Turns text into the numbers of tokens, and back."""
 
     size: int
-    """The number of tokens."""
+    """The number of tokens in the vocabulary."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text; names of special tokens in it become these."""
+        """Return the tokens of a text; names of special tokens become these tokens."""
 
     @abstractmethod
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens, without special ones; U+FFFD for bytes that are no text."""
+        """Return the text of tokens without special tokens; invalid UTF-8 becomes U+FFFD."""
 
     @abstractmethod
     def name(self, token: int) -> str:
@@ -37,14 +37,14 @@ class Tokenizer(ABC):
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """A `tokenizer.json` of Hugging Face's library."""
+    """A tokenizer in the `tokenizer.json` format of Hugging Face."""
 
     def __init__(self, content: bytes) -> None:
-        """Read the JSON. Raises ModelError for damage, MissingDependencyError."""
+        """Read the JSON. Raises ModelError if it is damaged, MissingDependencyError."""
         library = load("tokenizers", "tokenizers", lambda: _missing("tokenizers"))
         try:
             self._tokenizer: Any = library.Tokenizer.from_str(content.decode())
-        except Exception as error:  # the library raises Exception itself
+        except Exception as error:  # the library raises plain exceptions
             raise _damaged(error) from error
         self.size = self._tokenizer.get_vocab_size()
 
@@ -63,10 +63,10 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A model of SentencePiece."""
+    """A tokenizer that is a SentencePiece model."""
 
     def __init__(self, content: bytes) -> None:
-        """Read the model. Raises ModelError for damage, MissingDependencyError."""
+        """Read the model. Raises ModelError if it is damaged, MissingDependencyError."""
         library = load("sentencepiece", "sentencepiece", lambda: _missing("sentencepiece"))
         try:
             self._pieces: Any = library.SentencePieceProcessor(model_proto=content)
@@ -76,7 +76,7 @@ class SentencePieceTokenizer(Tokenizer):
                 for number in range(self.size)
                 if self._pieces.is_control(number)
             }
-        except Exception as error:  # the library raises RuntimeError, and others
+        except Exception as error:  # the library raises RuntimeError and others
             raise _damaged(error) from error
         if not self.size:
             raise _damaged("it has no tokens")
@@ -103,9 +103,9 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def read_tokenizer(content: bytes) -> Tokenizer:
-    """Return the tokenizer in a section or file: JSON, the same compressed, or SentencePiece.
+    """Return the tokenizer in a section or file: JSON, compressed JSON, or SentencePiece.
 
-    Raises ModelError for damage, MissingDependencyError for a missing library.
+    Raises ModelError if it is damaged, MissingDependencyError if its library is missing.
     """
     if content[:1] == b"{":
         return HuggingFaceTokenizer(content)

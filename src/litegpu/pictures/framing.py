@@ -1,4 +1,4 @@
-"""Which part of a picture a model's input shows, and the positions of its outputs there."""
+"""Computes which part of a picture a model's input shows, and where its outputs are in it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def framed(
         picture: the size of the picture.
         shape: the size of the input; only its aspect ratio matters.
         fit: one of FITS.
-        region: the part of the picture that counts; None is all of it.
+        region: the part of the picture to use; None for all of it.
     """
     left, top, right, bottom = region or (0, 0, *picture)
     whole = (right - left, bottom - top)

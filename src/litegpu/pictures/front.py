@@ -13,9 +13,9 @@ from litegpu.pictures.formats import Colors, Format, Resize
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
 OPEN = -1
-"""A size that is known only at run time."""
+"""Marks a size that is known only at run time."""
 _BYTES = {"uint8": 0, "int8": 128}
-"""Offset subtracted from bytes that are stored directly, by the input's type."""
+"""The offset that is subtracted from bytes that are stored directly, for each input type."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Input:
 
     @property
     def stored(self) -> Quantization | None:
-        """The mean and std with which a picture's bytes are stored directly."""
+        """The quantization (mean and std) with which an input stores a picture's bytes directly."""
         if self.quantization is None:
             return None
         (scale,), (zero,) = self.quantization.scale, self.quantization.zero_point
@@ -61,9 +61,9 @@ class Picture:
 
 
 def front_of(target: Input, picture: Picture) -> bytes | None:
-    """Return the model that computes an input; None if the picture's bytes are the input.
+    """Return the model that computes an input from a picture; None if the bytes are the input.
 
-    Bytes stay bytes wherever the stored value would be the byte itself.
+    Values stay bytes as long as the stored value of each pixel is the byte itself.
     """
     writer = ModelWriter("picture")
     height, width = picture.size
@@ -132,7 +132,7 @@ def _picked(
 
 
 def _decoded(writer: ModelWriter, x: TensorRef, picture: Picture, colors: Colors) -> TensorRef:
-    """Return R, G and B, from 0 to 255, of rows of Y, then rows of alternating U and V."""
+    """Return R, G and B from 0 to 255, given rows of Y followed by rows of alternating U and V."""
     batch, high, width, _ = x.shape
     height = picture.size[0]
     shape = (batch, height, width, 3)
@@ -166,7 +166,7 @@ def _decoded(writer: ModelWriter, x: TensorRef, picture: Picture, colors: Colors
 
 
 def _plane(writer: ModelWriter, x: TensorRef, rows: range, columns: range) -> TensorRef:
-    """Return the pixels of these rows and columns."""
+    """Return the pixels in certain rows and columns."""
     begin, end = (0, rows.start, columns.start, 0), (0, rows.stop, columns.stop, 0)
     bounds = (begin, end, (1, 1, columns.step, 1))
     operands = [writer.constant(each, np.int32, name="slice") for each in bounds]

@@ -1,4 +1,4 @@
-"""Pictures as model inputs: read, crop, resize, normalize, quantize."""
+"""Prepares pictures as model inputs: read, crop, resize, normalize, quantize."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODES = {1: "L", 3: "RGB", 4: "RGB"}
 def open_picture(path: str) -> Image.Image:
     """Return the picture at `path` as a person sees it: RGB, upright, on white where transparent.
 
-    Of an animation it is the first frame; 16 bits a channel become 8 by their upper half.
+    Of an animation, it is the first frame; channels of 16 bits are reduced to their upper 8 bits.
 
     Raises:
         FileError: there is no readable picture at `path`, or it has too many pixels.
@@ -41,7 +41,7 @@ def open_picture(path: str) -> Image.Image:
 
 
 def read_picture(picture: str | os.PathLike[str] | bytes | Image.Image) -> Image.Image:
-    """Return the picture of a path, of a file's bytes, or of PIL as `open_picture` does.
+    """Return the picture at a path, in a file's bytes or in a PIL image, as `open_picture` does.
 
     Raises:
         FileError: it is no readable picture, or has too many pixels.
@@ -56,7 +56,7 @@ def read_picture(picture: str | os.PathLike[str] | bytes | Image.Image) -> Image
 
 
 def decode_picture(file: str | IO[bytes], name: str) -> Image.Image:
-    """Return the picture in a file as `open_picture` does; errors call it `name`.
+    """Return the picture in a file as `open_picture` does; errors call the file `name`.
 
     Raises:
         FileError: it is no readable picture, has too many pixels, or is HEIC without pillow-heif.
@@ -146,7 +146,7 @@ def _as_rgb(picture: Image.Image) -> Image.Image:
 
 
 def _eight_bits(picture: Image.Image) -> Image.Image:
-    """Return a gray picture of wide numbers with 8 bits: the upper half of 16-bit numbers."""
+    """Return a gray picture with wide numbers as 8 bits: the upper half of 16-bit numbers."""
     from PIL import Image
 
     values = np.asarray(picture, np.float64)

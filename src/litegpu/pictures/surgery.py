@@ -24,7 +24,7 @@ ANY = "any"
 Scale = float | Sequence[float]
 """A number for all channels of a picture, or one per channel."""
 Size = tuple[int, int] | str | None
-"""Height and width, "any", or None for those of the model's input."""
+"""Height and width, "any", or None for the size of the model's input."""
 
 _TYPES = ("float32", "uint8", "int8")
 _DEFAULT_SCALE = 127.5
@@ -41,34 +41,36 @@ def with_picture_input(
     colors: str | None = None,
     input: int | str = 0,
 ) -> bytes:
-    """Return the model as a .tflite file that takes a picture's bytes, and prepares them itself.
+    """Return the model as a .tflite file that takes a picture's bytes and preprocesses them itself.
 
-    The new input, uint8 [N, height, width, C], stands where the old one stood, with its name.
-    Standard operations make of it what the old one took: they pick the channels, resize, and
-    compute `(pixel - mean) / std`; a quantized input gets what is nearest to that. So the file
-    runs in any interpreter, and what was in it is still there::
+    The new input, uint8 [N, height, width, C], has the position and the name of the old one.
+    Standard operations compute the old input from it: they select channels, resize, and compute
+    `(pixel - mean) / std`; for a quantized input, the result is rounded to its integers. So the
+    file runs in any interpreter, and the rest of the model is unchanged::
 
         content = with_picture_input("model.tflite", "rgba8", size="any", mean=0, std=255)
         interpreter = Interpreter(model_content=content)
 
     Args:
         model: the bytes of a .tflite file, its path, or zoo:NAME.
-        input_format: "rgb8", "bgr8", "rgba8", "bgra8" (alpha is ignored), "gray8", or "nv12":
-            [N, height * 3 / 2, width, 1], rows of Y, then rows of alternating U and V.
-        size: height and width of pictures, if these are not the input's; "any" leaves them to
-            `resize_tensor_input`.
-        mean: what is subtracted from a pixel, from 0 to 255: a number or one per channel. Give it
-            and `std` together. Without them, floats go from -1 to 1 (both are 127.5), and
+        input_format: "rgb8", "bgr8", "rgba8", "bgra8" (alpha is ignored), "gray8", or "nv12": [N,
+            height * 3 / 2, width, 1], rows of Y, then rows of alternating U and V.
+        size: height and width of pictures, if they differ from the input's; "any" leaves them open
+            for `resize_tensor_input`.
+        mean: the number subtracted from pixels, which are from 0 to 255; or one per channel. Give
+            it together with `std`. Without them, floats go from -1 to 1 (both are 127.5), and
             quantized inputs store the byte of a pixel (int8: less 128).
-        std: what the rest is divided by.
-        resize: "bilinear" (the default; the corner of a pixel is its place, as in TensorFlow Lite's
-            evaluation tasks), "bilinear_half_pixel" (its middle, as in OpenCV) or "nearest".
-        colors: of nv12: "bt601" (the default), "bt709", or these with "_full" for Y from 0 to 255.
+        std: the divisor of the difference.
+        resize: "bilinear" (the default; pixels are positioned by their corners, as in TensorFlow
+            Lite's evaluation tasks), "bilinear_half_pixel" (by their centers, as in OpenCV) or
+            "nearest".
+        colors: the color space of nv12: "bt601" (the default), "bt709", or these with "_full" for
+            Y from 0 to 255.
         input: the number or the name of the input; names are those of tensors or signatures.
 
     Raises:
-        ModelError: there is no such file, or its input can take no picture of this format.
-        OptionsError: an argument has no such value.
+        ModelError: the file does not exist, or its input cannot take pictures of this format.
+        OptionsError: an argument has an unsupported value.
         MissingDependencyError: ai-edge-litert or flatbuffers is not installed.
     """
     content = model_bytes(model)

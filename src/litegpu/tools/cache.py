@@ -120,7 +120,7 @@ class _Contents:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Do what is requested, then list the cache; 1 if something is damaged or did not warm."""
+    """Do what is requested, then list the cache; 1 if a file is damaged or was not cached."""
     if args.cache is False:
         raise OptionsError("--cache=false caches nothing. Leave it out to list the cache.")
     try_to_write("json", args.json)
@@ -172,7 +172,7 @@ def _require_readable(folder: Path) -> None:
 
 
 def _refused(folder: Path, trusted: bool) -> str:
-    """Return why a folder is neither read nor written, an empty text if it is."""
+    """Return why a folder cannot be used; empty if it can."""
     try:
         check_folder(folder, trusted)
     except FileNotFoundError:  # it will be created

@@ -38,11 +38,11 @@ class _Tool:
     flags: tuple[Flag, ...]
     takes_model: bool
     words: tuple[str, ...]
-    """The completions of its argument in addition to files."""
+    """The completions of the tool's argument, in addition to files."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name, and its aliases."""
+        """The tool's name and its aliases."""
         return (self.name, *(short for short, name in SHORT.items() if name == self.name))
 
 
@@ -77,7 +77,7 @@ def _choices(flag: Flag) -> tuple[str, ...]:
 
 
 def _is_bare(flag: Flag) -> bool:
-    """Whether it may come without a value, so that the next word is not its value."""
+    """Whether a flag may be given without a value; then the next word is not its value."""
     return flag.kind is bool or flag.bare is not None
 
 

@@ -31,7 +31,7 @@ UNBROKEN = "\N{NO-BREAK SPACE}"
 _MOST = 4000
 """Maximum number of characters of a printed line, since lists of operations can be long."""
 _REDRAWN_AFTER = 0.1
-"""Minimum seconds between two updates of a progress line."""
+"""Minimum seconds between updates of a progress line."""
 _BAR = 20
 """Characters of a progress bar."""
 
@@ -142,7 +142,7 @@ def _draw(line: str) -> None:
 
 
 def wipe() -> None:
-    """Clear the progress line, if there is one, so that other text can be printed."""
+    """Clear the progress line, if any, so that other text can be printed."""
     global _drawn
     if _drawn:
         print("\r" + " " * _drawn, end="\r", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """Models that need no download: well-known architectures with seeded random weights.
 
-The architectures are the published ones, operation by operation; only the weights are random.
+The architectures are the published ones, operation by operation; only their weights are random.
 """
 
 from litegpu.zoo.files import model_bytes, resolve_model

@@ -13,22 +13,22 @@ from litegpu.graph.ir import ABSENT
 from litegpu.zoo import objects, schema
 
 _SHAPES = {"RESHAPE": 1, "BROADCAST_TO": 1, "TRANSPOSE_CONV": 0, "FILL": 0}
-"""Operations with their output shape as an operand, and the operand's index."""
+"""Operations that have their output shape as an operand, and the index of that operand."""
 _JOINS = ("CONCATENATION", "PACK", "UNPACK", "SPLIT", "SPLIT_V", "GATHER", "REVERSE_V2", "CUMSUM")
-"""Operations along an axis, which must not be the axis of the rows."""
+"""Operations along an axis, which must not be the axis of rows."""
 
 
 def with_batch(content: bytes, rows: int) -> bytes:
-    """Return a .tflite file whose inputs have `rows` rows: the first dimension of all of them.
+    """Return a .tflite file whose inputs all have `rows` rows, which are their first dimension.
 
-    What follows from the inputs gets as many times the rows: tensors' shapes, the constants that
-    RESHAPE, SLICE and others take for shapes, and constants that are joined with rows::
+    Everything that depends on the inputs is changed accordingly: tensors' shapes, constants that
+    RESHAPE, SLICE and others use as shapes, and constants that are concatenated with rows::
 
         four = with_batch(resolve_model("model.tflite"), 4)
 
     Raises:
-        ModelError: inputs have different numbers of rows, several graphs take part, or an operation
-            cannot work on more rows, for it moves or joins them.
+        ModelError: inputs have different numbers of rows, the model has several graphs, or an
+            operation cannot process more rows, because it moves or joins them.
         MissingDependencyError: ai-edge-litert or flatbuffers is not installed.
     """
     model = objects.parse(content)
@@ -179,7 +179,7 @@ class _Rows:
         return objects.content(self.model.buffers[self._graph.tensors[t].buffer])
 
     def _constant(self, t: int) -> npt.NDArray[Any] | None:
-        """Return the integers of a constant, None for a computed tensor."""
+        """Return the integers of a constant; None for a computed tensor."""
         data = self._data(t)
         kinds = {number: name for name, number in schema.members("TensorType").items()}
         name = kinds[self._graph.tensors[t].type].lower()

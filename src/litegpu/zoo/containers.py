@@ -14,7 +14,7 @@ BLOCK = 16384
 
 
 class Section(NamedTuple):
-    """A section of a .litertlm file; `begin` and `end` replace its true place."""
+    """A section of a .litertlm file; `begin` and `end` override its actual position."""
 
     content: bytes
     kind: int = 3
@@ -36,12 +36,12 @@ def litertlm(sections: Sequence[Section], version: Sequence[int] = (1, 7, 0)) ->
 
 
 def new_builder() -> Any:
-    """Return what writes a header. Raises MissingDependencyError without flatbuffers."""
+    """Return a builder for a header. Raises MissingDependencyError without flatbuffers."""
     return schema.require("flatbuffers", "flatbuffers").Builder(BLOCK)
 
 
 def with_start(header: bytes, version: Sequence[int] = (1, 7, 0)) -> bytes:
-    """Return the first bytes of a file: identifier, version, end of the header, header."""
+    """Return the start of a file: identifier, version, end of the header, header."""
     return struct.pack("<8s3I4xQ", LITERTLM_IDENTIFIER, *version, 32 + len(header)) + header
 
 

@@ -1,4 +1,4 @@
-"""Extracts parts of a model as models: some nodes, with the tensors that they read as inputs."""
+"""Extracts parts of a model as models, whose inputs are the tensors that the part reads."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ class CuttableModel:
         return low * scale, (low + 255) * scale
 
     def custom_options(self, node: int) -> bytes:
-        """Return the options of a custom operation; none for a builtin one."""
+        """Return the options of a custom operation; empty for a builtin one."""
         options = self._graph.operators[node].customOptions
         return b"" if options is None else bytes(options)
 
     def attached(self, name: str) -> bytes:
-        """Return the metadata under a name in the file; empty if there are none."""
+        """Return the metadata with a name in the file; empty if there are none."""
         for entry in self._model.metadata or ():
             if _text(entry.name) == name and 0 <= entry.buffer < len(self._model.buffers):
                 return objects.content(self._model.buffers[entry.buffer])
@@ -85,7 +85,7 @@ class CuttableModel:
         return self._has_data[buffer]
 
     def read_from_outside(self, nodes: Sequence[int]) -> list[int]:
-        """Return the tensors that nodes, in order, read but neither compute nor contain."""
+        """Return the tensors that these nodes, in order, read but do not compute."""
         written: set[int] = set()
         found: dict[int, None] = {}
         for node in nodes:
@@ -97,7 +97,7 @@ class CuttableModel:
         return list(found)
 
     def read_by_others(self, nodes: Sequence[int]) -> list[int]:
-        """Return the tensors that nodes compute for other nodes or for the user."""
+        """Return the tensors that these nodes compute for other nodes or for the user."""
         own = set(nodes)
         others = (n for n in range(len(self.ops)) if n not in own)
         wanted = {tensor for node in others for tensor in self.node_inputs[node]}
@@ -105,13 +105,13 @@ class CuttableModel:
         return [tensor for tensor in self.written_by(nodes) if tensor in wanted]
 
     def written_by(self, nodes: Iterable[int]) -> list[int]:
-        """Return all tensors that nodes compute."""
+        """Return all tensors that these nodes compute."""
         return [tensor for node in nodes for tensor in self.node_outputs[node]]
 
     def cut(self, nodes: Sequence[int], outputs: Sequence[int], values: Values) -> Cut:
         """Return a model of some nodes with some of their tensors as outputs.
 
-        The shapes are those of `values`, so that these fit as inputs.
+        The shapes are those of `values`, so that `values` can be used as inputs.
         """
         inputs = self.read_from_outside(nodes)
         graph = copy.copy(self._graph)

@@ -18,7 +18,7 @@ def resolve_model(
 
     The path may lead to a bundle with one model, or to a member: `bundle.task:member.tflite`.
 
-    `advice` ends the error for any other argument: it names what the caller accepts.
+    `advice` is the last sentence of errors about other arguments: it says what the caller accepts.
 
     Raises:
         ModelError: The file is missing, cannot be read, is not a .tflite model, or is a bundle
@@ -50,7 +50,7 @@ def resolve_model(
 
 
 def model_bytes(model: str | os.PathLike[str] | bytes | bytearray | memoryview) -> bytes:
-    """Return the bytes of a model, which may also be given as bytes. Raises as `resolve_model`."""
+    """Return the bytes of a model, which may be given as bytes, too. Raises as `resolve_model`."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         return bytes(model)
     return resolve_model(

@@ -28,7 +28,7 @@ _HYBRID_VERSION = 4
 
 
 def sample(kind: str) -> bytes:
-    """Return a model of one FULLY_CONNECTED of a kind."""
+    """Return a model with one FULLY_CONNECTED operation of a kind."""
     writer = ModelWriter(float16_weights=kind == FLOAT16)
     dtype, data = _COMPUTED.get(kind, "float32"), np.ones((8, 16), np.float32)
     scale = Quantization((0.05,), (0,))
@@ -52,13 +52,13 @@ def sample(kind: str) -> bytes:
 
 
 def kind_of(content: bytes) -> str:
-    """Return the kind of a model: that of most of its operations with weights.
+    """Return the kind of a model: the kind of most of its operations with weights.
 
     Args:
         content: a .tflite file that the runtime has accepted.
 
-    Files hold int8 after either kind of quantization, and count as INTEGER; uint8, and float with
-    operations FAKE_QUANT, come from quantization-aware training alone.
+    Files contain int8 after either way of quantization, and count as INTEGER; uint8, and float with
+    FAKE_QUANT operations, come only from quantization-aware training.
     """
     tables = schema.tables()
     model = tables.ModelT.InitFromObj(tables.Model.GetRootAs(content, 0))
@@ -99,7 +99,7 @@ def _each(items: Any) -> Any:
 
 
 def _is_constant(buffer: Any) -> bool:
-    """Whether a buffer has contents: in the tables, or after them in a large file."""
+    """Whether a buffer has contents, stored in the tables or behind them in a large file."""
     return buffer.offset > 1 or len(_each(buffer.data)) > 0
 
 

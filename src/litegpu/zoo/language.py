@@ -1,4 +1,4 @@
-"""A small language model, as litert-torch writes it, and its file (.litertlm)."""
+"""A small language model in the form that litert-torch writes, and its file (.litertlm)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from litegpu.zoo.weights import Floats, Moments
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
 PREFILL = (8, 32)
-"""Numbers of tokens of the signatures `prefill_N`."""
+"""The number of tokens of each signature `prefill_N`."""
 _EPSILON = 1e-5
 _STANDARD, _BRANCH = Moments(0.0, 1.0), Moments(0.0, 0.5)
 _LOGITS = Moments(0.0, 4.0)
@@ -30,7 +30,7 @@ _MERGES = (
     *("Ġ t", "Ġ a", "Ġ o", "Ġ s", "Ġ w", "Ġ c", "Ġ the", "Ġa n", "Ġo f", "Ġ in", "Ġt o", "i s"),
     *("o u", "l l", "er s", "e d", "Ġ m", "o d", "e l", "Ġm od", "Ġmod el", "Ġan d", "Ġ is"),
 )
-"""Pairs that the tokenizer merges, in order; `Ġ` is a space."""
+"""The pairs of tokens that the tokenizer merges, in order; `Ġ` is a space."""
 _TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}<start_of_turn>{{ message['role'] }}\n"
     "{{ message['content'] }}<end_of_turn>\n{% endfor %}"
@@ -42,16 +42,16 @@ _WORDS = len(_SPECIAL) + _BYTES + _MERGED
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How large a decoder is, and how its weights are stored."""
+    """The sizes of a decoder, and the storage type of its weights."""
 
     channels: int = 64
     heads: int = 4
     cache_heads: int = 2
-    """The number of heads of keys and values; queries have a multiple of it."""
+    """The number of key and value heads; the number of query heads is a multiple of it."""
     depth: int = 16
-    """The channels of a head."""
+    """The number of channels per head."""
     rotary: int = 16
-    """The first channels of a head, which positions turn; an even number."""
+    """The number of leading channels per head that are rotated by positions; even."""
     hidden: int = 128
     weights: str = "float32"
     """The type of the matrices of linear layers: float32, int8 or int4, with a scale per row."""
@@ -128,7 +128,7 @@ class LanguageNet(Net):
         return self.op("TRANSPOSE", [x, self.numbers(order, f"{name}/perm")], shape, name)
 
     def rotated(self, x: TensorRef, angles: tuple[TensorRef, TensorRef], name: str) -> TensorRef:
-        """Turn the channels of `[1, heads, tokens, depth]` by the cosines and sines of angles."""
+        """Rotate the channels of `[1, heads, tokens, depth]` by cosines and sines of angles."""
         rotary, rest = self.sizes.rotary, x.shape[-1] - self.sizes.rotary
         if rest:
             first, last = (self._channels(x, *e, name) for e in ((0, rotary), (rotary, rest)))
@@ -158,9 +158,9 @@ def build(net: LanguageNet, *, layers: int, context: int, embedder: int) -> None
     """Add the signatures `prefill_8`, `prefill_32` and `decode`, each with its own graph.
 
     Their inputs are `tokens`, `input_pos`, `mask` and the caches of each layer, of `context`
-    positions: keys `[1, heads, context, depth]`, values `[1, heads, depth, context]`. Results are
-    the caches, and in `decode` the logits of the token. With `embedder` they take `embeddings`
-    `[1, tokens, channels]` in the place of tokens.
+    positions: keys `[1, heads, context, depth]`, values `[1, heads, depth, context]`. The outputs
+    are the caches and, in `decode`, the logits of the token. With `embedder`, signatures take
+    `embeddings` `[1, tokens, channels]` instead of tokens.
     """
     signatures = [*((f"prefill_{count}", count) for count in PREFILL), ("decode", 1)]
     for number, (name, tokens) in enumerate(signatures):
@@ -222,7 +222,7 @@ def _signature(
     angles = _angles(net, inputs["input_pos"])
     places = _places(net, inputs["input_pos"])
     for layer in range(layers):
-        # What the last layer of a prefill adds to its caches is all that is needed of it.
+        # A prefill needs nothing from its last layer but what that adds to the caches.
         x = _layer(net, x, inputs, angles, places, layer, results, decodes or layer < layers - 1)
     if decodes:
         last = net.norm(x, "norm")
@@ -233,7 +233,7 @@ def _signature(
 
 def _embedded(net: LanguageNet, tokens: TensorRef) -> TensorRef:
     table = weights.dense(f"{net.key}/embed", (_WORDS, net.sizes.channels), _STANDARD, _STANDARD)[0]
-    # The sum of a row has the moments, so each element has a part of them.
+    # The moments are those of a row's sum, so each element has a fraction of them.
     table = np.float32(net.sizes.channels**0.5) * table
     count = tokens.shape[1]
     operands = [net.reshaped(tokens, (count,), "embed/tokens"), net.writer.weights(table, name="e")]
@@ -256,7 +256,7 @@ def _angles(net: LanguageNet, positions: TensorRef) -> tuple[TensorRef, TensorRe
 
 
 def _places(net: LanguageNet, positions: TensorRef) -> Mapping[str, TensorRef]:
-    """Add where the caches are updated: at the first position."""
+    """Add the positions at which caches are updated: the first position of the tokens."""
     ends = [net.numbers([each], f"place/{each}") for each in (0, 1)]
     first = net.op("SLICE", [positions, *ends], (1,), "place/first", dtype="int32")
     first = net.reshaped(first, (), "place/scalar")
@@ -279,7 +279,7 @@ def _layer(
     results: dict[str, TensorRef],
     whole: bool,
 ) -> TensorRef:
-    """Add a layer, and its caches to `results`; if it is not needed as a whole, no more."""
+    """Add a layer, and its caches to `results`; unless `whole`, add only what the caches need."""
     name, count = f"layers.{layer}", x.shape[1]
     inner = net.norm(x, f"{name}/input_norm")
 
@@ -321,7 +321,7 @@ def _attended(
     mask: TensorRef,
     name: str,
 ) -> TensorRef:
-    """Add attention: the queries of the heads that share keys are rows of one matrix."""
+    """Add attention: queries of heads that share keys are the rows of one matrix."""
     count, context, group = query.shape[2], keys.shape[2], net.sizes.heads // net.sizes.cache_heads
     rows = (1, net.sizes.cache_heads, group * count)
     scale = net.writer.constant(net.sizes.depth**-0.5, "float32", name=f"{name}/scale")
@@ -363,7 +363,7 @@ def _metadata(context: int) -> bytes:
 
 
 def _tokenizer() -> Mapping[str, Any]:
-    """Return the description of a byte pair encoding, as Hugging Face's tokenizers read it."""
+    """Return the description of a byte pair encoding in the format of Hugging Face's tokenizers."""
     words = [*_SPECIAL, *_letters()]
     words += [each.replace(" ", "") for each in _MERGES]
     options = {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -389,7 +389,7 @@ def _tokenizer() -> Mapping[str, Any]:
 
 
 def _letters() -> list[str]:
-    """Return the printable character that stands for each byte, as GPT-2's tokenizer has them."""
+    """Return the printable character for each byte, as in GPT-2's tokenizer."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(_BYTES, 2 * _BYTES))
     return [chr(each if each in printable else next(others)) for each in range(_BYTES)]

@@ -37,8 +37,8 @@ class Net:
     """Adds layers to a `ModelWriter`.
 
     Args:
-        key: What all weights are derived from, together with the name of their layer.
-        writer: What the layers are added to.
+        key: The seed of all weights, together with the names of their layers.
+        writer: The writer to which layers are added.
     """
 
     dtype: ClassVar[str] = "float32"

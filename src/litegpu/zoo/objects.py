@@ -1,4 +1,4 @@
-"""Converts .tflite files to the schema's objects and back."""
+"""Converts .tflite files to objects of the schema and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from litegpu.zoo import schema
 
 _BUFFER_ALIGNMENT = 16
 _NO_OFFSET = 1
-"""Offsets up to this one mean that data are in the tables."""
+"""The largest offset that means that data are in the tables."""
 _MOST_INSIDE = 1 << 30
 """Maximum bytes of all constants in the tables."""
 
@@ -53,7 +53,7 @@ def _stored(content: bytes, offset: int, size: int, what: str) -> Any:
 
 
 def pack(model: Any) -> bytes:
-    """Return a ModelT as the bytes of a .tflite file, with its constants aligned.
+    """Return a ModelT as the bytes of a .tflite file with aligned constants.
 
     Constants of more than 1 GiB are stored behind the tables, whose own offsets end at 2 GiB.
     """
@@ -82,7 +82,7 @@ def _packed(model: Any, buffers: Sequence[Any]) -> bytes:
 
 
 def _outside(sizes: Sequence[int], begin: int) -> list[Any]:
-    """Return a BufferT for each size, whose data come one after the other from `begin` on."""
+    """Return a BufferT for each size; their data follow each other, starting at offset `begin`."""
     buffers = []
     for size in sizes:
         buffer = schema.tables().BufferT()
@@ -99,7 +99,7 @@ def _data(buffer: Any) -> Any:
 
 
 def content(buffer: Any) -> bytes:
-    """Return the bytes of a BufferT; none where it has no data."""
+    """Return the bytes of a BufferT; empty if it has no data."""
     return bytes(_data(buffer))
 
 

@@ -11,9 +11,9 @@ from litegpu.graph.ir import ABSENT
 from litegpu.zoo import objects
 
 _MAIN = 0
-"""The index of the graph that an interpreter runs."""
+"""The index of the main graph, which an interpreter runs."""
 _CONTROL_DEPENDENCIES = b"model_control_dependencies"
-"""Metadata that refer to operations by index, which prepended operations change."""
+"""Names of metadata that refer to operations by index, which prepended operations change."""
 
 
 def prepended(content: bytes, model: Any, position: int, front: bytes) -> bytes:
@@ -40,7 +40,7 @@ def prepended(content: bytes, model: Any, position: int, front: bytes) -> bytes:
     for number, tensor in enumerate(extra.tensors):
         if number == result:
             continue
-        # Buffer 0 is that of all tensors without data, in every file.
+        # In every file, buffer 0 belongs to all tensors without data.
         tensor.buffer += buffers - 1 if tensor.buffer else 0
         graph.tensors.append(tensor)
     model.buffers = [*model.buffers, *added.buffers[1:]]

@@ -38,9 +38,9 @@ _LANGUAGE: Mapping[str, type[Net]] = {"float32": language.LanguageNet}
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """How to build a model: `build` gets a net and a value for each of `defaults`.
+    """How to build a model: `build` is called with a net and the values of the parameters.
 
-    `nets` has a kind of net for each supported variant of `weights`.
+    `nets` has the class of the net for each supported value of `weights`.
     """
 
     build: Callable[..., None]
@@ -130,7 +130,7 @@ def has_random_weights(content: bytes) -> bool:
 
 
 def is_language_model(name: str) -> bool:
-    """Return whether `load_language_model` takes a name. Raises OptionsError for an unknown one."""
+    """Return whether a zoo name is a language model's. Raises OptionsError for an unknown name."""
     return _named(name)[1].nets is _LANGUAGE
 
 
@@ -139,12 +139,12 @@ def load(name: str) -> bytes:
 
     Args:
         name: One of `names()`, then parameters if any, as in
-            `zoo:mobilenet_v1_1.0_224?batch=8&weights=float16&seed=1`. Those of all models are
-            `weights` (float32, float16 behind DEQUANTIZE, or int8, which makes activations, inputs
-            and outputs int8, too) and `seed`; most have `batch` and `size` (pixels), some `width`
-            (multiplies the channels) or `stride` (of the output). `tiny_lm` has `layers`, `context`
-            (tokens) and `embedder` (1: a model of its own).
-            The same name gives the same bytes everywhere.
+            `zoo:mobilenet_v1_1.0_224?batch=8&weights=float16&seed=1`. All models have the
+            parameters `weights` (float32, float16 behind DEQUANTIZE, or int8, which also makes
+            activations, inputs and outputs int8) and `seed`; most have `batch` and `size` (pixels),
+            some `width` (multiplies the channels) or `stride` (of the output). `tiny_lm` has
+            `layers`, `context` (tokens) and `embedder` (1: a separate model for embeddings). The
+            same name gives the same bytes everywhere.
 
     Raises:
         OptionsError: Unknown model or parameter, or a value that a parameter cannot have.
@@ -156,8 +156,8 @@ def load(name: str) -> bytes:
 def load_language_model(name: str) -> bytes:
     """Build a language model of the zoo and return it as the bytes of a .litertlm file.
 
-    Its tokenizer and chat template are in the file, too. Raises OptionsError for a model of another
-    kind, and as `load` does.
+    The file also contains its tokenizer and chat template. Raises OptionsError for a model of
+    another kind, and as `load` does.
     """
     key, model, values = _named(name)
     if not is_language_model(name):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from litegpu.errors import OptionsError, did_you_mean, missing_dependency
 
 LAST_SMALL_OPCODE = 127
-"""PLACEHOLDER_FOR_GREATER_OP_CODES: what the one-byte opcode field holds for codes above it."""
+"""PLACEHOLDER_FOR_GREATER_OP_CODES: the value of the one-byte opcode field for larger codes."""
 
 # Operations whose options table is not named after them.
 _SHARED_OPTIONS = {
@@ -130,7 +130,7 @@ def builtin_options(op: str, fields: Mapping[str, Any]) -> tuple[str, int, Any]:
 
 
 def option_names(op: str) -> set[str]:
-    """Return the names of the options of a builtin."""
+    """Return the names of the options of a builtin operation."""
     _, _, table = builtin_options(op, {})
     return set() if table is None else set(map(_snake_case, vars(table)))
 

@@ -18,7 +18,7 @@ _STANDARD = Moments(0.0, 1.0)
 _GELU = Moments(0.282, 0.346)
 _SWISH = Moments(0.207, 0.313)
 _BRANCH = Moments(0.0, 0.5)
-"""The moments that a branch adds to the residual signal."""
+"""The moments of the values that a branch adds to the residual signal."""
 _CONCENTRATION = math.e
 """Ratio of the mean square of softmax's weights to that of equal weights, for normal scores."""
 
@@ -38,7 +38,7 @@ class TransformerNet(Net):
         return self._op(x, "FULLY_CONNECTED", operands, shape, name, result, options, version=5)
 
     def embedding(self, shape: tuple[int, ...], name: str, variance: float = 0.1) -> TensorRef:
-        """Return a constant with the moments of a trained one."""
+        """Return a constant with the moments of a trained embedding."""
         pair = weights.dense(
             f"{self.key}/{name}", shape, _STANDARD, Moments(0.0, variance * math.prod(shape[1:]))
         )

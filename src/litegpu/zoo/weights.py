@@ -70,10 +70,10 @@ def dense(
     """Return weights of `shape` and the biases of a convolution or fully connected layer.
 
     Args:
-        key: What the random numbers are derived from.
-        shape: Output channels first, then everything that is summed over.
+        key: The seed of the random numbers.
+        shape: Output channels first, then all dimensions that are summed over.
         source: Moments of the layer's input.
-        result: Moments wanted of its result.
+        result: The moments that the result should have.
     """
     taps = _uniform(f"{key}/weights", shape)
     window = tuple(range(1, len(shape)))

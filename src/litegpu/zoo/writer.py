@@ -18,7 +18,7 @@ from litegpu.graph.ir import ABSENT, PACKED_TYPES, Blockwise, Quantization
 from litegpu.zoo import objects, schema
 
 Shape = Sequence[int]
-"""Tensor dimensions; -1 is an open one, known only when the model runs."""
+"""Tensor dimensions; -1 is an open dimension, known only when the model runs."""
 
 _PACKED_BITS = {dtype.value: dtype.packed_bits for dtype in PACKED_TYPES}
 _SCHEMA_VERSION = 3
@@ -36,7 +36,7 @@ class TensorRef:
 
 
 class ModelWriter:
-    """Builds a .tflite model: one graph, and those that its IF and WHILE operations name.
+    """Builds a .tflite model: a main graph, and the graphs that its IF and WHILE operations run.
 
     Args:
         description: Text stored in the file.
@@ -61,7 +61,7 @@ class ModelWriter:
         """The index by which operations of the model refer to this graph."""
 
     def subgraph(self) -> ModelWriter:
-        """Begin another graph of the same model, whose `build` writes it, too.
+        """Start another graph of the same model; `build` writes all graphs.
 
         >>> body = writer.subgraph()
         >>> options = {"cond_subgraph_index": condition.number, "body_subgraph_index": body.number}

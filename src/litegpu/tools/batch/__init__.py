@@ -153,7 +153,7 @@ class Opening:
 
 
 def outputs_alone(_: Any, outputs: engines.Arrays) -> engines.Arrays:
-    """Return the outputs of a sample, all of them."""
+    """Return all outputs of a sample."""
     return outputs
 
 
@@ -199,7 +199,7 @@ def _tell(
     meter: engines.Meter,
     steps: engines.Steps,
 ) -> None:
-    """Print what was done, how fast, and where the time went."""
+    """Print how many samples were processed, how fast, and which stages took the time."""
     if not prints_json(args):
         shape = ", ".join(f"{each.name} {_plain(each.type)}" for each in table.schema)
         print(f"{args.output}: {shape}")

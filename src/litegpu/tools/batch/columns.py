@@ -16,7 +16,7 @@ from litegpu.tools.engines import Arrays, BatchPlan, Tensor
 NAME, ERROR = "name", "error"
 _KINDS = "fiub"
 _FIRST_WITH_MISSING_TENSORS = 26
-"""The first version of pyarrow with that type; Python 3.10 has none."""
+"""The first version of pyarrow with tensor columns; Python 3.10 has no such version."""
 
 
 class OutputColumns:
@@ -124,7 +124,7 @@ def _typed(kind: Any, tensor: Tensor) -> Any:
 
 
 def _holds_missing_tensors() -> bool:
-    """Whether pyarrow can write and read rows without a tensor, which are those that failed."""
+    """Whether pyarrow can write and read rows without a tensor, as failed samples have none."""
     import pyarrow as pa
 
     return int(pa.__version__.split(".")[0]) >= _FIRST_WITH_MISSING_TENSORS
@@ -135,7 +135,7 @@ def _is_tensor(tensor: Tensor) -> bool:
 
 
 def _free(name: str, used: set[str]) -> str:
-    """Return a name that is not in use: this one, or with a number after it."""
+    """Return a name that is not in use: `name`, or `name` with a number after it."""
     candidates = (name or "output", *(f"{name}_{number}" for number in range(1, len(used) + 2)))
     free = next(each for each in candidates if each not in used)
     used.add(free)

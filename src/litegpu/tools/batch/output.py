@@ -148,14 +148,14 @@ class _KeepColumns:
             self._source.require(self.names)
 
     def fields(self) -> list[Any]:
-        """Return their fields of the schema."""
+        """Return the fields of these columns in the schema."""
         if self._source is None or not self.names:
             return []
         schema = self._source.schema
         return [schema.field(name).remove_metadata() for name in self.names]
 
     def columns(self, first: int, count: int) -> list[Any]:
-        """Return their values in some rows."""
+        """Return the values of these columns in some rows."""
         if self._source is None or not self.names:
             return []
         found = self._source.table(first, count, self.names)

@@ -205,7 +205,7 @@ class _Cursor:
         self._rest: Any = None
 
     def leads_to(self, span: Span, columns: list[str]) -> bool:
-        """Whether the span is still ahead."""
+        """Whether the span comes after what has been read."""
         position = (self._file, self._group, self._columns)
         return position == (span.file, span.group, columns) and self._row <= span.first
 

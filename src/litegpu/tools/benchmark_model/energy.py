@@ -74,7 +74,7 @@ class Energy:
 
     @property
     def above_idle_joules(self) -> float:
-        """The same without the idle energy."""
+        """Joules per inference, of all meters together, without the idle energy."""
         return sum(each.above_idle_joules for each in self.meters)
 
 
@@ -154,7 +154,7 @@ class Meters(AbstractContextManager["Meters"]):
 
 
 def _repeat(run: Callable[[], object], least_secs: float) -> int:
-    """Run for this long, at least once; return the number of runs."""
+    """Run for at least `least_secs` seconds, at least once; return the number of runs."""
     count, end = 0, time.perf_counter() + least_secs
     while not count or time.perf_counter() < end:
         run()

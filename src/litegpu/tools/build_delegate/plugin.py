@@ -49,9 +49,9 @@ class Plugin(ctypes.Structure):
 
 _plugins: list[Plugin] = []
 _structs: dict[int, structs.TfLiteDelegate] = {}
-"""By address; never freed, because interpreters may outlive their delegate."""
+"""Delegates by address; never freed, because interpreters may outlive their delegate."""
 _delegates: dict[int, GpuDelegate] = {}
-"""Those that are not destroyed, by the addresses of their structs."""
+"""Delegates that are not destroyed, by the addresses of their structs."""
 _apis: set[str] = set()
 
 
@@ -69,7 +69,7 @@ def connect(address: int, size: int) -> None:
     _plugins.append(found)
     _note_forks(False)
     found.apis = len(_apis)
-    for name in ("destroy", "end", "create"):  # the last one says that all are there
+    for name in ("destroy", "end", "create"):  # the last one signals that all are set
         setattr(found, name, _address(_FUNCTIONS[name]))
 
 
@@ -141,7 +141,7 @@ def _prepare(context: int, address: int) -> int:
 
 
 def _end() -> None:
-    # What Python would do at its end, which a program in C does not bring about.
+    # Python would do this when it exits, but a program in C does not exit through Python.
     atexit._run_exitfuncs()
 
 

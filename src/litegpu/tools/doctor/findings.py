@@ -38,17 +38,17 @@ class Machine:
 
     @property
     def is_linux(self) -> bool:
-        """Whether it is Linux, that of WSL included."""
+        """Whether the system is Linux, including WSL."""
         return self.platform.startswith("linux")
 
     @property
     def is_wsl(self) -> bool:
-        """Whether it is Linux within Windows."""
+        """Whether the system is WSL, which is Linux within Windows."""
         return self.is_linux and "microsoft" in self.text("proc/version").lower()
 
     @property
     def container(self) -> str:
-        """The kind of container that runs this process, empty if none does."""
+        """The kind of container that runs this process; empty if there is none."""
         if self.path("run/.containerenv").exists():
             return "Podman"
         if "KUBERNETES_SERVICE_HOST" in self.environment:

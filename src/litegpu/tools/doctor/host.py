@@ -1,4 +1,4 @@
-"""The system, its Python packages, and the environment."""
+"""Checks the system, its Python packages and the environment."""
 
 from __future__ import annotations
 

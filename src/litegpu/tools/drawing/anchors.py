@@ -22,9 +22,9 @@ from litegpu.tools.drawing.names import object_names
 
 Array = NDArray[Any]
 _FEWEST_ROWS = 32
-"""A list of fewer boxes is not a map of anchors."""
+"""Minimum number of boxes in an output; a shorter list does not belong to anchors."""
 _LEAST_IOU = 0.5
-"""Boxes of a class that share more of their area are one object."""
+"""Minimum overlap (IoU) at which two boxes of a class count as one object."""
 _MOST_BOXES = 1000
 """Number of boxes with the highest scores that are considered."""
 _LARGEST_LOGIT = 100.0
@@ -199,7 +199,7 @@ def sigmoid(values: Array) -> Array:
 def suppressed(
     corners: Array, scores: Array, scene: Scene, points: Array | None = None
 ) -> Detections:
-    """Return the objects that remain when boxes of a class that overlap much are one.
+    """Return the objects after non-maximum suppression for each class.
 
     Args:
         corners: `[N, 4]`: left, top, right and bottom, from 0 to 1 over the input.

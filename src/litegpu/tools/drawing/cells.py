@@ -24,7 +24,7 @@ _STRIDES = ((8, 16, 32), (8, 16, 32, 64))
 _ANCHORS = 3
 _BOX, _OBJECT = 4, 1
 _PIXELS = 2.0
-"""Larger coordinates are pixels of the input, not fractions."""
+"""Coordinates above this are pixels of the input, not fractions."""
 
 
 class Layout(NamedTuple):

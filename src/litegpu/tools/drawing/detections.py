@@ -29,7 +29,7 @@ _ROLES = {
     SCORES: ("score",),
     COUNT: ("number", "count", "num_"),
 }
-"""Words in the metadata's names of outputs."""
+"""Words by which the metadata's names of outputs are recognized."""
 _CORNERS = (1, 0, 3, 2)
 """The positions of left, top, right and bottom in a box, unless in the metadata."""
 

@@ -50,7 +50,7 @@ class Scene:
     """The model's file, which may hold labels."""
     min_score: float
     memory: dict[tuple[str, int], Any] = field(default_factory=dict)
-    """What was determined for one picture and is valid for the next ones."""
+    """Results for one picture that are valid for later pictures, too."""
 
     def remembered(self, what: str, number: int, find: Callable[[], Value]) -> Value:
         """Return the result of `find` for the first picture: for example, names are read once."""
@@ -61,7 +61,7 @@ class Scene:
 
 
 class Evidence(NamedTuple):
-    """Why a model may be for a task."""
+    """The reason why a model may be for a task."""
 
     certain: bool
     why: str

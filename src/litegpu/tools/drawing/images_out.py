@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 _SMALLEST = 8
-"""A map with fewer rows or columns is not a picture."""
+"""Minimum rows and columns of a map that counts as a picture."""
 _SLACK = 0.05
 _RANGES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0))
 """Possible values of black and white; the first range that includes all values is used."""

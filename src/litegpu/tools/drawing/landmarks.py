@@ -18,7 +18,7 @@ Array = NDArray[Any]
 _NUMBERS = (3, 2, 5, 4)
 """Numbers per point: x and y, mostly z, optionally visibility and presence."""
 _PIXELS = 2.0
-"""Larger coordinates are pixels of the input, not fractions of its width."""
+"""Coordinates above this are pixels of the input, not fractions of its width."""
 _NEAR = (-0.5, 1.5)
 """Maximum distance of points from the visible part."""
 _LEAST_SPREAD = 0.02
@@ -34,7 +34,7 @@ class Vector(NamedTuple):
     output: int
     points: int
     numbers: int
-    """Numbers a point."""
+    """Numbers per point."""
     in_pixels: bool
 
 

@@ -26,7 +26,7 @@ LEGEND_LETTERS = 12
 """Width of the legend, relative to the height of its letters."""
 _SMALLEST_SHARE = 0.001
 _MOST_CLASSES = 512
-"""A map of more channels holds features, not scores of classes."""
+"""Maximum channels of a map of class scores; with more, it contains features."""
 _NOT_SEEN = 255
 """Marks pixels outside the model's view in a picture of classes."""
 

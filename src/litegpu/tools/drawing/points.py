@@ -20,7 +20,7 @@ Array = NDArray[Any]
 _MOST_ROWS = 50
 """Maximum number of points in the table; otherwise it has only their range."""
 _MOST_DOTS = 150
-"""More points than this are drawn small."""
+"""Points are drawn small if there are more than this."""
 
 
 @dataclass(frozen=True)

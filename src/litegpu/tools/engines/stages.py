@@ -31,7 +31,7 @@ class Stage:
 
     @property
     def rate(self) -> float:
-        """Samples per second that it could process alone; 0 if it did nothing."""
+        """Samples per second that the stage could process alone; 0 if it processed none."""
         return self.samples / self.alone_s if self.alone_s else 0.0
 
 
@@ -120,7 +120,7 @@ class Meter:
 
     @property
     def alone_s(self) -> float:
-        """Seconds of the stages in sequence; more than `wall_s` if they overlap."""
+        """Seconds that the stages would take in sequence; more than `wall_s` if they overlap."""
         return sum(stage.alone_s for stage in self.stages())
 
     def to_dict(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 IOU_THRESHOLDS = tuple(float(np.float32(0.5 + 0.05 * step)) for step in range(10))
-"""0.5 to 0.95 as float32: thresholds of the overlap."""
+"""Thresholds of the overlap: 0.5 to 0.95, as float32."""
 
 _RECALL_STEPS = 100
 RECALLS = tuple(step / _RECALL_STEPS for step in range(_RECALL_STEPS + 1))

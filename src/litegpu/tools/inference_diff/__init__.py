@@ -95,7 +95,7 @@ class _Evaluation:
     comparison: Comparison
     tolerance: Tolerance
     node_tolerance: float
-    """Relative to the largest magnitude of a node's results."""
+    """The tolerance of a node's error, relative to the largest magnitude of a node's results."""
     precision: str
     report: DelegationReport | None
     node: Finding | None = None

@@ -87,12 +87,12 @@ class OutputDiff:
 
     @property
     def passed(self) -> bool:
-        """Whether it is within the tolerance."""
+        """Whether the output is within the tolerance."""
         return all(each.passed for each in self.criteria)
 
     @property
     def first_run_beyond(self) -> int | None:
-        """The first run in which it is beyond the tolerance."""
+        """The first run in which the output is beyond the tolerance."""
         runs = (each.first_run_beyond for each in self.criteria)
         return min((run for run in runs if run is not None), default=None)
 

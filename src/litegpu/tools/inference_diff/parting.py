@@ -85,7 +85,7 @@ class Search:
             end = _first(ends, lambda index: self._parts(segment, nodes[: index + 1], exposed))
         else:
             return None
-        # Mostly it is one node, which a single part shows.
+        # In most cases a single node is the cause, and a single part shows it.
         start = end
         if end and not self._parts(segment, nodes[end : end + 1], exposed):
             starts = range(end - 1, -1, -1)

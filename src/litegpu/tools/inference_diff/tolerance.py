@@ -49,7 +49,7 @@ def cosine(test: Array, reference: Array) -> float:
 
 
 def rows_with_others(test: Array, reference: Array, k: int) -> int:
-    """Return in how many rows, along the last axis, the `k` largest elements are others.
+    """Return in how many rows, along the last axis, the `k` largest elements differ.
 
     Their order does not matter, and of equal elements any may be among them. All elements of a
     shorter row are. NaN is no largest element of a row of numbers.
@@ -166,7 +166,7 @@ class Measured:
     worst: float
     worst_run: int
     first_run_beyond: int | None
-    """None: all runs are within the limit."""
+    """The first run beyond the limit; None if all runs are within it."""
     passed: bool
 
 

@@ -34,7 +34,7 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True)
 class Fetched:
-    """The content of an asset, and its path in the cache, or its URL if it is not cached."""
+    """The content of an asset, and its path in the cache, or its URL if not cached."""
 
     content: bytes
     source: str

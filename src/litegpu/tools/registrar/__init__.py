@@ -199,7 +199,7 @@ class Delegates:
 
     @property
     def gpu(self) -> GpuDelegate | None:
-        """The delegate of litegpu, if it is among them."""
+        """The delegate of litegpu, if it is among the requested ones."""
         found = (each.delegate for each in self.applied)
         return next((each for each in found if isinstance(each, GpuDelegate)), None)
 
@@ -209,7 +209,7 @@ class Delegates:
         return tuple(each.delegate for each in self.applied if each.delegate is not None)
 
     def interpreter(self, model: bytes, allocate: bool = True, clustering: bool = True) -> Any:
-        """Return an interpreter of `model` with all of them; see `runtime.interpreter`."""
+        """Return an interpreter of `model` with all delegates; see `runtime.interpreter`."""
         return runtime.interpreter(
             *(model, self.items, self.threads, self.builtin_kernels, allocate),
             clustering=clustering,
@@ -437,11 +437,11 @@ class Elsewhere:
 
     @property
     def flag(self) -> str:
-        """The flag that requests it."""
+        """The flag that requests the delegate."""
         return f"use_{self.name.lower()}"
 
     def make(self, args: argparse.Namespace, model: bytes | None) -> Applied | None:
-        """Return it, or None with the original's warning; the library gets its flags."""
+        """Return the delegate, or None after the original's warning; the library gets the flags."""
         where = f"{self.name.lower()}_lib_path"
         options = {
             each: shown_value(getattr(args, each))

@@ -165,11 +165,11 @@ class _Ends:
 
     @property
     def nodes(self) -> list[int]:
-        """Their numbers."""
+        """The numbers of the inputs and outputs."""
         return [*self.inputs.values(), *self.outputs.values()]
 
     def boxes(self, layout: Layout) -> Iterator[Box]:
-        """Yield their boxes."""
+        """Yield the boxes of the inputs and outputs."""
         for what, ends in (("input", self.inputs), ("output", self.outputs)):
             for tensor, node in ends.items():
                 about = self._graph.tensors[tensor]
@@ -178,7 +178,7 @@ class _Ends:
                 yield Box(str(node), *_at(layout.nodes[node]), *_SIZE, label, text, what, {})
 
     def details(self) -> dict[str, Any]:
-        """Return the details of each."""
+        """Return the details of each input and output."""
         return {
             str(node): {
                 "title": f"{what} {index}",
