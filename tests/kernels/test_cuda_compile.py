@@ -100,8 +100,9 @@ def device(generation: str) -> DeviceInfo:
 @pytest.mark.parametrize(("group", "generation", "storage"), SELECTED)
 def test_kernels_compile(group: int, generation: str, storage: str) -> None:
     selected = GROUPS[group]
-    if not turns.ALL:  # half of them, for time: which half changes with the generation
-        selected = turns.share(selected, RUNS.index((generation, storage)) % 2, 2)
+    if not turns.ALL:  # a quarter, for time: which one changes with the generation and the commit
+        place = 2 * (RUNS.index((generation, storage)) % 2) + turns.of_commit()
+        selected = turns.share(selected, place, 4)
     content = write(selected).content
     compiled = 0
     items = GROUPS[group][0].items
