@@ -164,7 +164,7 @@ def whisper(rows: int = 1500) -> AttentionSpec:
 @pytest.mark.parametrize(
     ("policy", "rows", "reason"),
     [
-        (FP32, 1500, "it would round its input for too little work"),
+        (FP32, 1500, "it has too little work to justify rounding its input"),
         (FP16, 1, "its scores would leave most of a tile empty"),
         (FP16, 300, "its queries are too few to keep the device busy"),
     ],

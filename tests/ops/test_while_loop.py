@@ -381,7 +381,7 @@ def body(changed: dict[int, Value], *nodes: Node, outputs: tuple[int, ...] = (2,
 
 
 BODIES = {
-    "Its condition and body do not take and give what it does.": body({}, outputs=(2,)),
+    "Its condition and body do not have its inputs and outputs.": body({}, outputs=(2,)),
     "Its body refers to tensors that the model does not have.": body(
         {}, Node(1, "ABS", 1, (3,), (9,))
     ),
@@ -466,13 +466,13 @@ READING = Graph(
         (
             TWICE,
             value(1, (), DType.BOOL),
-            "Its branches return values of [2, 3] and [4, 3], and one of them counts.",
+            "Its branches return values of [2, 3] and [4, 3], but they must have one shape.",
         ),
         (READING, value(1, (), DType.BOOL), "Its branches read or assign variables."),
         (
             NEGATED,
             value(1, (), DType.BOOL),
-            "Its branches compute 6 operations, of which one part counts.",
+            "Its branches compute 6 operations, but only one branch is selected.",
         ),
     ],
 )

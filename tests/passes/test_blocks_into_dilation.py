@@ -287,7 +287,7 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     ),
     (
         partial(_of_bytes, edges=((0, 2), (0, 2)), crops=((2, 1), (1, 0))),
-        "bytes would have negative pads",
+        "quantized convolutions have no negative padding",
     ),
     (_broadcast, "an epilogue op broadcasts its result"),
     (_reshaped_otherwise, _SHAPE),

@@ -153,9 +153,9 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_few_inputs, _FEW),
     (_few_outputs, _FEW),
     (_multiplied, "it multiplies channels"),
-    (_large, "its result is so large that each is better made by itself"),
+    (_large, "its result is so large that two kernels are faster"),
     (_computed_weights, "CONV_2D 1 has computed weights"),
-    (_computed_operand, "it reads computed weights, or its epilogue does computed values"),
+    (_computed_operand, "its weights are computed, or its epilogue reads computed values"),
 ]
 
 
@@ -258,7 +258,7 @@ def test_groups_of_warps_take_large_ones() -> None:
     builder = GraphBuilder()
     graph = builder.graph(builder.conv(builder.depthwise(builder.input(8, 66, 66, 64)), 32))
     (reason,) = untouched(depthwise_into_pointwise, graph).declined
-    assert "so large that each is better made by itself" in reason
+    assert "so large that two kernels are faster" in reason
     result = applied(on_hopper, graph)
     (node,) = result.graph.nodes
     assert node.attributes.depthwise.shape == (8, 64, 64, 64)

@@ -188,7 +188,7 @@ _OTHERS = "CONV_2D 0: others read other pixels"
         (_as_an_operand, _OTHERS),
         (_another_begin, _OTHERS),
         (_by_position, "COPY 0: its epilogue depends on the positions of elements"),
-        (_not_by_pixels, "SOFTMAX 0: it does not make its pixels one by one"),
+        (_not_by_pixels, "SOFTMAX 0: it does not compute its pixels independently"),
     ],
 )
 def test_declines(make: Callable[[GraphBuilder], Graph], reason: str) -> None:

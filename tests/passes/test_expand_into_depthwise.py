@@ -112,7 +112,7 @@ _UNBOUNDED = "its intermediate values are not bounded by RELU6 or a similar acti
     [
         (lambda: block(kernel=3), "the expansion is not pointwise, or pads its image"),
         (lambda: block(_grouped), "it is no convolution of one group"),
-        (lambda: block(_gated), "its epilogue does computed values"),
+        (lambda: block(_gated), "its epilogue reads computed values"),
         (lambda: block(_read_twice), "others read it, too"),
         (lambda: block(_two_scales), "half cannot represent its weights"),
         (lambda: block(activation=RELU), _UNBOUNDED),

@@ -22,7 +22,7 @@ from passes.graphs import GraphBuilder, applied, ops, untouched
 SHAPE = (2, 6, 5, 8)
 SMALL = (2, 1, 1, 8)
 NOT_SCALED = "the value that it is of is not scaled"
-READ = "others read what would be left out"
+READ = "nodes that would be removed have other readers"
 
 
 class Writer(GraphBuilder):
@@ -279,7 +279,7 @@ def test_factors_must_not_make_the_value_larger() -> None:
     scale = writer.do("MUL", writer.inverse(source, mean, 1, 2), writer.input(*SMALL))
     out = writer.do("MUL", writer.do("SUB", source, mean), scale)
     (line,) = untouched(find_normalization, writer.graph(out)).declined
-    assert line.endswith("its factors make it larger")
+    assert line.endswith("its factors broadcast it to a larger shape")
 
 
 @pytest.mark.parametrize("lead", [(1,), (1, 1)])

@@ -137,7 +137,7 @@ def _operand(builder: GraphBuilder) -> Graph:
     return _epilogues(builder, add, add)
 
 
-_PLACE = "is more than a cut or an enlargement"
+_PLACE = "is more than a slice or an upsampling"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_input, "a part is an input of the partition"),
     (_several, "its parts come from several values, or in several ways"),

@@ -18,7 +18,7 @@ from passes.graphs import RELU, GraphBuilder, applied, functions, ops, untouched
 from passes.models import Model, check_numbers
 
 LEFT, RIGHT = (2, 3, 4, 8), (2, 3, 4, 6)
-_PLACED = "the input of CONV_2D {} has a place already"
+_PLACED = "the input of CONV_2D {} has a fixed storage already"
 _OTHERS = "others read the result of CONV_2D 1"
 
 
@@ -143,7 +143,7 @@ def _of_a_reshape(builder: GraphBuilder) -> Graph:
         (_an_epilogue_op_between, "CONV_2D 2 is more than a product of each pixel"),
         (_a_window, "CONV_2D 2 is more than a product of each pixel"),
         (_broadcast, "one result is broadcast to the other"),
-        (_no_whole_slices, "their inputs cannot lie side by side"),
+        (_no_whole_slices, "their inputs cannot be stored side by side"),
         (_of_a_reshape, _PLACED.format(4)),
     ],
 )

@@ -193,7 +193,7 @@ def test_heads_are_parts_of_parts() -> None:
 @pytest.mark.parametrize(("channels", "heads"), [(20, 5), (24, 4)], ids=["padded", "odd depth"])
 def test_heads_that_would_be_copied_are_none(channels: int, heads: int) -> None:
     result = untouched(merge_siblings, _with_heads(GraphBuilder(), channels, heads))
-    reason = "a reader says where its result lies"
+    reason = "a reader determines where its result is stored"
     assert result.declined == (f"FULLY_CONNECTED 0: {reason}", f"FULLY_CONNECTED 1: {reason}")
 
 
@@ -254,8 +254,8 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_with_operands, "its epilogue reads values of its own"),
     (_before_epilogues, "COPY 2 becomes an epilogue op of it"),
     (_before_a_sum, "COPY 2 becomes an epilogue op of it"),
-    (_before_a_concatenation, "a reader says where its result lies"),
-    (_before_an_output, "a reader says where its result lies"),
+    (_before_a_concatenation, "a reader determines where its result is stored"),
+    (_before_an_output, "a reader determines where its result is stored"),
     (_of_many_weights, "it has so many weights that launches matter little"),
 ]
 

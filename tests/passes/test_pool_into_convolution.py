@@ -95,7 +95,7 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_output, _ALONE),
     (_two_readers, _ALONE),
     (_twice, _ALONE),
-    (_computed_operand, "it reads computed weights, or its epilogue does computed values"),
+    (_computed_operand, "its weights are computed, or its epilogue reads computed values"),
     (lambda builder: _both(builder, channels=5), "its windows are not runs of few channels"),
     (lambda builder: _both(builder, kernel=1), "its sums are too short for tensor cores"),
     (lambda builder: _both(builder, batch=1, size=17), "too few tiles to keep the device busy"),

@@ -83,7 +83,7 @@ class WGSLDialect(Dialect):
 
     def kernel(self, text: KernelText) -> str:
         """Return a complete shader. Raises TranslationError for constructs outside the dialect."""
-        with self._lock:  # words are translated when they are needed first
+        with self._lock:  # words are translated when first used
             try:
                 return self._kernel(text)
             except RecursionError as error:

@@ -74,7 +74,7 @@ class KernelLaunch:
     bindings: tuple[tuple[int, bool], ...]
     """Per argument: base value id, or RANGE_BINDING (False), or index of a constant (True)."""
     offsets: tuple[int, ...]
-    """Per argument: the byte of the base value, or of the constant, where it begins."""
+    """Per argument: its byte offset in the base value or the constant."""
     storages: tuple[Storage | None, ...]
     """Per argument: the storage of the accessed value; None for constants and range words."""
     global_size: tuple[int, int, int]

@@ -91,8 +91,8 @@ def place(
 ) -> Selected:
     """Lay out the values of a graph after all passes, and select an implementation for each node.
 
-    `half_lanes`, `stage_boundary` and `precise`: see layout.assign. A value that a selected kernel
-    rounds to half when it reads it is stored as half, if the same kernel is then still selected.
+    `half_lanes`, `stage_boundary` and `precise`: see layout.assign. A value that the selected
+    kernel rounds to half on reading is stored as half, if the same kernel is then still selected.
     """
 
     def placed(rounded: Collection[int], before: Selected | None = None) -> Selected:

@@ -28,7 +28,7 @@ _SAMPLES = 5
 """Number of measurements of a program, after a warm-up."""
 
 _MOST_BYTES = 1 << 22
-"""Maximum size of the stored choices: some ten thousand."""
+"""Maximum size of the stored choices in bytes, sufficient for some ten thousand."""
 
 _MOST_DIGITS = 4
 """Maximum number of digits of a candidate's index."""

@@ -174,7 +174,7 @@ def _check_operands(written: _Access, reads: Iterable[_Access], where: str) -> N
 _WORDS = 8
 """Write granularity in bytes for elements of less than 32 bits."""
 _GIVEN = -2
-"""Base number of what comes from the host, and of the host itself."""
+"""Base id and launch number of the host, for the inputs and outputs that it copies."""
 
 
 def _accesses(built: BuiltProgram, number: int) -> Iterator[_Access]:

@@ -64,7 +64,7 @@ class SequenceLstm(Op):
     }
     rank = 3
     exact = Refused(
-        "LSTMs in integers are not among what the GPU computes.",
+        "The GPU does not compute integer LSTMs.",
         of_floats="The CPU computes logistic and tanh of an LSTM in vectors, with last digits that "
         "no GPU repeats, also with quantized weights.",
     )
@@ -179,7 +179,7 @@ def _check_operands(graph: Graph, node: Node) -> str:
         if needed is True and position not in present:
             return f"{role.what} (input {position}) is missing."
         if needed is False and position in present:
-            return f"{role.what} (input {position}) has nothing to go with."
+            return f"{role.what} (input {position}) lacks the operands that belong with it."
     return checks.first_of(*(checks.constant(graph, node, p, _ROLES[p].what) for p in present))
 
 

@@ -22,7 +22,7 @@ class SequenceRnn(Op):
     max_version = 3
     rank: ClassVar[int] = 3
     exact = Refused(
-        "RNNs in integers are not among what the CPU computes.",
+        "The CPU does not compute integer RNNs.",
         of_floats="The state of an RNN becomes bytes at each step, and the last digits of its sums "
         "decide about them.",
     )

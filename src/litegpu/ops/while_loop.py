@@ -183,7 +183,7 @@ def _check_graphs(graph: Graph, node: Node) -> str:
     groups = [[*inputs, *outputs]] if conditions else [inputs, outputs]
     counts = [len({len(ends) for _, ends in group}) for group in groups]
     if max(counts) > 1 or any(len(each.outputs) != 1 for each in conditions):
-        return "Its condition and body do not take and give what it does."
+        return "Its condition and body do not have its inputs and outputs."
     if node.op in _BRANCHES and not node.inputs:
         return "It has no condition."
     quantized = not conditions and any(
@@ -495,7 +495,9 @@ def _run_branches(found: Inlined, constants: Sequence[Mapping[int, int]]) -> Non
         results.append(tuple(map(found.materialized, found.run(body, known))))
     work = sum(facts_of(each.op).flops(found.graph, each) for each in found.nodes[first:])
     if work > _MOST_WORK:
-        raise NotInlinedError(f"Its branches compute {work} operations, of which one part counts.")
+        raise NotInlinedError(
+            f"Its branches compute {work} operations, but only one branch is selected."
+        )
     found.last = results[last]
     for number, branch in enumerate(results[:last]):
         condition = selector.id
@@ -514,7 +516,9 @@ def _chosen(found: Inlined, condition: int, first: int, second: int) -> int:
     shapes = [found.values[v].shape for v in (first, second)]
     if shapes[0] != shapes[1] or len(found.values[condition].shape) > len(shapes[0]):
         listed = " and ".join(str(list(shape)) for shape in shapes)
-        raise NotInlinedError(f"Its branches return values of {listed}, and one of them counts.")
+        raise NotInlinedError(
+            f"Its branches return values of {listed}, but they must have one shape."
+        )
     target = found.value(replace(found.values[first], data=None))
     choice = Node(found.node.index, "SELECT_V2", 1, (condition, first, second), (target,))
     found.add(choice, "Its choice of results")

@@ -90,7 +90,7 @@ def _obstacle(graph: Graph, chain: _Chain) -> str:
     if chain.cut.attributes.fill != (zero or 0):
         return "the edges of the blocks hold another value than it takes for zero"
     if zero is not None and min(_window(graph, chain).pads) < 0:
-        return "bytes would have negative pads"
+        return "quantized convolutions have no negative padding"
     for part in (chain.convolution, *chain.elementwise):
         if depends_on_position(part.epilogue):
             return "an epilogue op depends on the positions of elements"

@@ -109,5 +109,5 @@ def _obstacle(graph: Graph, node: Node, value: int, reader: Node | None) -> str:
     if channels != output:
         return "it multiplies channels"
     if any(not graph.values[v].is_constant for v in node.operands[1:]):
-        return "it reads computed weights, or its epilogue does computed values"
+        return "its weights are computed, or its epilogue reads computed values"
     return ""

@@ -129,7 +129,7 @@ class _Thinner:
             return "others read other pixels"
         single = node.op == COPY or has(node, Trait.WINDOWED)
         if not single or len(self.graph.values[node.outputs[0]].shape) != 4:
-            return "it does not make its pixels one by one"
+            return "it does not compute its pixels independently"
         if depends_on_position(node.epilogue):
             return "its epilogue depends on the positions of elements"
         return ""

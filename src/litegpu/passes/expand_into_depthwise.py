@@ -67,5 +67,5 @@ def _obstacle(graph: Graph, node: Node, reader: Node, inner: DepthwiseOperand) -
     if not graph.values[attributes.weights].is_constant:
         return "it has computed weights"
     if any(not graph.values[v].is_constant for v in node.operands[1:]):
-        return "its epilogue does computed values"
+        return "its epilogue reads computed values"
     return ""

@@ -129,16 +129,16 @@ def _obstacle(graph: Graph, node: Node, form: _Sum, absorbed: list[Node]) -> str
     if len(shape) > 4:
         return f"its value has {len(shape)} dimensions, more than 4"
     if graph.values[node.outputs[0]].shape != shape:
-        return "its factors make it larger"
+        return "its factors broadcast it to a larger shape"
     if len(absorbed) > _MOST_OPERATIONS:
-        return f"it is spelled with more than {_MOST_OPERATIONS} operations"
+        return f"it consists of more than {_MOST_OPERATIONS} operations"
     left_out = {v for each in absorbed for v in each.outputs}
     inside = {id(each) for each in (*absorbed, node)}
     readers = graph.consumers()
     if any(v in graph.outputs for v in left_out) or any(
         id(each) not in inside for v in left_out for each in readers.get(v, ())
     ):
-        return "others read what would be left out"
+        return "nodes that would be removed have other readers"
     return ""
 
 

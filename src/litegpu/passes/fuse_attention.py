@@ -77,7 +77,7 @@ def _obstacle(
     if last is None or last.op != _MATMUL or last.inputs[0] != softmax.outputs[0]:
         return "not read by one product alone, as its first operand"
     if softmax.outputs[0] in last.operands[1:] or softmax.epilogue:
-        return "more is done with what it makes"
+        return "its result has further epilogue ops"
     products = (first.attributes, last.attributes)
     if len({batch for each in products for batch in (each.batch, each.batches[0])}) > 1:
         return "queries or scores are broadcast"
@@ -87,7 +87,7 @@ def _obstacle(
     if any(len(graph.values[v].shape) > 4 for v in values):
         return "values have more than 4 dimensions"
     if first.attributes.transposed[0] or last.attributes.transposed[0]:
-        return "queries or scores lie the other way round"
+        return "queries or scores are transposed"
     return ""
 
 

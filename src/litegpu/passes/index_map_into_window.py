@@ -64,7 +64,7 @@ def _view(graph: Graph, node: Node) -> tuple[Window, str]:
         table = tuple(i // zoom[axis - 1] for i in range(shape[axis] * zoom[axis - 1]))
         read = source.table or tuple(range(moved[axis]))
         if source != Source(((axis, 1),), table=source.table) or read != table:
-            return window, "it neither mirrors nor enlarges rows and columns"
+            return window, "it neither mirrors nor upsamples rows and columns"
     return replace(window, zoom=zoom), ""
 
 
@@ -78,7 +78,7 @@ def _obstacle(graph: Graph, node: Node, view: Window, readers: list[Node]) -> st
         return "a reader also has its result as an operand"
     windows: list[Window] = [reader.attributes.window for reader in readers]
     if any(window.zoom != (1, 1) for window in windows):
-        return "a reader sees its result enlarged already"
+        return "a reader already reads its result upsampled"
     image = graph.values[moved].shape4[1:3]
     outputs = [graph.values[reader.outputs[0]].shape4[1:3] for reader in readers]
     if view.mirror is not None and any(

@@ -81,7 +81,7 @@ def _part(
         return f"others read {label(node)} too"
     maps = () if node.epilogue else _maps(graph, node)
     if not maps:
-        return f"{label(node)} is more than a cut or an enlargement"
+        return f"{label(node)} is more than a slice or an upsampling"
     return _Part(node.inputs[0], maps, epilogue, tuple(reversed(nodes)))
 
 

@@ -78,12 +78,12 @@ def _obstacle(
         if only_consumer(node.outputs[0], consumers, graph.outputs) is None:
             return f"others read the result of {label(node)}"
         if source.id in placed or source.id in graph.outputs or source.id not in producers:
-            return f"the input of {label(node)} has a place already"
+            return f"the input of {label(node)} has a fixed storage already"
     if len({values[node.outputs[0]].shape for node in pair}) > 1:
         return "one result is broadcast to the other"
     rows = {source.shape[:-1] for source in sources}
     if len(rows) > 1 or sources[0].id == sources[1].id or sources[0].shape[-1] % _WIDTH:
-        return "their inputs cannot lie side by side"
+        return "their inputs cannot be stored side by side"
     return ""
 
 

@@ -123,7 +123,7 @@ def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> 
         return "its epilogue reads values of its own"
     # A part would have to be copied there.
     if reshaped_views(graph, consumers, output, _part(graph.values[output])) is None:
-        return "a reader says where its result lies"
+        return "a reader determines where its result is stored"
     readers = consumers.get(output, [])
     if len(readers) == 1 and _takes_over(graph, readers[0], output):
         return f"{label(readers[0])} becomes an epilogue op of it"

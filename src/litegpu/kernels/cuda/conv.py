@@ -88,7 +88,7 @@ def conv_kernel(
 ) -> KernelRequest:
     """Return the launch of a tile; `variables` are those specific to the template.
 
-    Each product of two values needs `products` products on `unit`.
+    `products` is the number of products on `unit` per product of values.
     """
     dst, src = spec.dst, spec.src
     constants: dict[str, npt.NDArray[Any] | LazyArray] = {"weights": packed.weights}

@@ -138,7 +138,7 @@ class _ListBudget:
         again = sum(size for place, size in places.items() if place in self.seen)
         self.seen.update(places)
         if again > self.left:
-            return "Its constants, which others read too, are more integers than litegpu lists."
+            return "Its constants, which others read too, have more integers than litegpu expands."
         self.left -= again
         return ""
 
@@ -204,7 +204,7 @@ def check_node(
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # Malformed nodes that converters never write but the runtime accepts, for example without
         # an input.
-        return f"Its operands make no sense ({type(error).__name__}: {error}).", ()
+        return f"Its operands are invalid ({type(error).__name__}: {error}).", ()
     if not reason and (len(shapes) != len(node.outputs) or ABSENT in node.outputs):
         present = sum(v != ABSENT for v in node.outputs)
         return f"Expected {len(shapes)} output tensor(s), but node has {present} output(s).", ()

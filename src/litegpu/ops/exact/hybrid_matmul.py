@@ -78,14 +78,14 @@ def _check_batch(matmul: MatmulAttributes) -> str:
         return ""
     return (
         f"The batch is {list(matmul.batch)}: where several of its dimensions are above 1, the CPU "
-        "takes the scales of other rows."
+        "uses the scales of wrong rows."
     )
 
 
 def _check_row_sums(graph: Graph, node: Node) -> str:
     if graph.values[node.inputs[1]].is_constant or not is_asymmetric(node):
         return ""
-    return f"tensor {node.inputs[1]} is computed, and the floats are to get zero points."
+    return f"tensor {node.inputs[1]} is computed, but asymmetric quantization needs constants."
 
 
 def _transposed(graph: Graph, node: Node, new_value: NewValue) -> tuple[Value, Node]:

@@ -128,7 +128,7 @@ def _check_result(graph: Graph, source: Value, result: Value) -> str:
         return reason
     least = min(result.quantization.scale)
     if least < _LEAST_SCALE:
-        return f"tensor {result.id} has the scale {least:g}, whose digits floats do not hold."
+        return f"tensor {result.id} has the scale {least:g}, too small for float32 arithmetic."
     return ""
 
 

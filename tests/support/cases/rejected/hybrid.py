@@ -73,7 +73,7 @@ CASES = (
     ),
     _hybrid(
         (Tensor(shape=(2, 32)), replace(FILTER, dtype=DType.INT4, shape=(6, 32), data=-8), BIAS),
-        "Some weights of 4 bits are -8, which the CPU takes for others.",
+        "Some weights of 4 bits are -8, which the CPU's kernel gets wrong.",
         op="FULLY_CONNECTED",
         version=10,
     ),
@@ -121,14 +121,14 @@ CASES = (
     ),
     _hybrid(
         (Tensor(shape=(2, 3, 5, 6)), replace(FILTER, shape=(6, 4))),
-        "The batch is [1, 2, 3]: where several of its dimensions are above 1, the CPU takes the "
-        "scales of other rows.",
+        "The batch is [1, 2, 3]: where several of its dimensions are above 1, the CPU uses the "
+        "scales of wrong rows.",
         op="BATCH_MATMUL",
         version=4,
     ),
     _hybrid(
         (Tensor(shape=(5, 6)), replace(FILTER, shape=(6, 4), data=None)),
-        "tensor 1 is computed, and the floats are to get zero points.",
+        "tensor 1 is computed, but asymmetric quantization needs constants.",
         op="BATCH_MATMUL",
         params={"asymmetric_quantize_inputs": True},
         version=4,

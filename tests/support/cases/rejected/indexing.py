@@ -43,7 +43,7 @@ CASES = (
     Rejected(
         "BROADCAST_TO",
         (computed(5), integers(*(2,) * 34)),
-        "Its operands make no sense (RuntimeError: this function only supports up to 32 "
+        "Its operands are invalid (RuntimeError: this function only supports up to 32 "
         "dimensions but the array has 34.).",
     ),
     Rejected(

@@ -54,7 +54,7 @@ CASES = (
     ),
     _full(
         {0: Tensor(shape=(2, 4, _SIZE), dtype=DType.INT8, quantization=_SCALED)},
-        "LSTMs in integers are not among what the GPU computes.",
+        "The GPU does not compute integer LSTMs.",
     ),
     Rejected(
         "UNIDIRECTIONAL_SEQUENCE_LSTM",
@@ -93,8 +93,11 @@ CASES = (
         {10: floats(6), 11: floats(6)},
         _NO_PEEPHOLE + "is missing.",
     ),
-    _full({9: floats(6)}, _NO_PEEPHOLE + "has nothing to go with."),
-    _full({17: floats(6)}, "The bias of the projection (input 17) has nothing to go with."),
+    _full({9: floats(6)}, _NO_PEEPHOLE + "lacks the operands that belong with it."),
+    _full(
+        {17: floats(6)},
+        "The bias of the projection (input 17) lacks the operands that belong with it.",
+    ),
     _full(
         {2: _INT8},
         "The input weights of the forget gate (input 2) is INT8 instead of FLOAT16 or FLOAT32.",

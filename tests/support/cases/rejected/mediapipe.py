@@ -37,7 +37,7 @@ def _transform(image: Tensor, matrix: Tensor, reason: str, **changed: Any) -> Re
 
 
 _MATRIX = computed(1, 4, 4)
-_SENSELESS = "Its operands make no sense (ValueError: "
+_SENSELESS = "Its operands are invalid (ValueError: "
 _CONV = (IMAGE, floats(3, 3, 3, 6))
 
 CASES = (

@@ -87,7 +87,7 @@ CASES = (
     rejected(
         "QUANTIZE",
         (_FLOATS,),
-        "tensor 1 has the scale 1e-31, whose digits floats do not hold.",
+        "tensor 1 has the scale 1e-31, too small for float32 arithmetic.",
         quantization=Quantization((1e-31,), (0,)),
     ),
     rejected(

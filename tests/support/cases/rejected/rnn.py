@@ -73,7 +73,7 @@ CASES = (
     ),
     _rnn(
         {0: Tensor(shape=(2, 4, _SIZE), dtype=DType.INT8, quantization=_SCALED)},
-        "RNNs in integers are not among what the CPU computes.",
+        "The CPU does not compute integer RNNs.",
     ),
     _rnn({0: computed(2, _SIZE)}, f"The input must have 3 dimensions, not [2, {_SIZE}]."),
     _rnn(

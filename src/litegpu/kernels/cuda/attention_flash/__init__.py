@@ -33,7 +33,7 @@ class AttentionFlash(Implementation):
             return Rejected("its scores would leave most of a tile empty")
         floats = any(value.dtype is DType.FLOAT32 for value in spec.values[:3])
         if not target.policy.uses_fp16 or (floats and not target.policy.may_round(spec.flops)):
-            return Rejected("it would round its input for too little work")
+            return Rejected("it has too little work to justify rounding its input")
         depths, widths = (-(-each // 16) for each in spec.depths)
         problem = FlashProblem(spec.products, spec.rows, spec.keys, depths, widths)
         if not is_busy(problem, target.compute_units):

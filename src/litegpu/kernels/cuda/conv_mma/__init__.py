@@ -62,7 +62,7 @@ def _obstacle(spec: ConvSpec) -> Rejected | None:
     if depthwise.taps is None and too_long:
         return Rejected("each block would compute too many means, or means of too many pixels")
     if math.prod(depthwise.shape) >= _TOO_MANY or spec.is_large:
-        return Rejected("its result is so large that each is better made by itself")
+        return Rejected("its result is so large that two kernels are faster")
     return None
 
 

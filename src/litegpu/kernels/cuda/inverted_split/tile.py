@@ -94,7 +94,7 @@ class SplitProblem:
 
 @dataclass(frozen=True, slots=True)
 class SplitTile(Tile):
-    """A cluster of `depth` blocks computes `patch` lines x pixels; each has some channels."""
+    """A cluster computes `patch` lines x pixels; its `depth` blocks divide the channels."""
 
     problem: SplitProblem
     patch: Pair

@@ -61,7 +61,7 @@ _START_CLOCKS = 4000
 
 @dataclass(frozen=True, slots=True)
 class StreamTile(Tile):
-    """A persistent block computes patches of `patch` lines x pixels, each in parts of `columns`."""
+    """A persistent block: `columns` outputs of a patch of `patch` lines x pixels at a time."""
 
     problem: SeparableProblem
     patch: Pair
