@@ -106,7 +106,7 @@ class Compilation:
         """Add a kernel of the program; most devices wait until all kernels are there."""
 
     def flush(self) -> None:
-        """Start compiling kernels that wait for further ones: none will follow for a while."""
+        """Start compiling waiting kernels, because no more will be added for a while."""
 
     def finish(self, program: Program) -> Executable:
         """Return the executable of the complete program. Raises what Device.compile does.

@@ -1,4 +1,4 @@
-"""Executables and execution contexts: a program is compiled once, and runs in any contexts."""
+"""Executables and execution contexts: a program is compiled once, and runs in several contexts."""
 
 from __future__ import annotations
 

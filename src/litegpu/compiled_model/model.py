@@ -258,8 +258,8 @@ class CompiledModel(ModelTensors):
     ) -> None:
         """Run a signature once, from buffers into buffers, in the order of its graph.
 
-        `stream` is CUDA's, as a number or as the object of a library: the run begins after what is
-        on it now. Outputs are there when this returns.
+        `stream` is a CUDA stream, as a number or an object of a library: the run begins after the
+        work that is on it now. Outputs are complete when this returns.
 
         Raises CompiledModelError for buffers that do not fit, BindingError for those of another
         device, ExecutionError when the device fails.
@@ -277,7 +277,7 @@ class CompiledModel(ModelTensors):
     ) -> ModelFuture:
         """Start a run as run_by_index does; `result` of the returned future waits, and is None.
 
-        The buffers, host memory included, belong to the run until its end. If as many runs are in
+        The run owns the buffers, including host memory, until its end. If as many runs are in
         flight as there are contexts, this waits for the oldest one.
         """
         ends = (signature_index, input_buffers, output_buffers, stream)
@@ -336,7 +336,7 @@ class CompiledModel(ModelTensors):
     def __call__(
         self, *inputs: Any, signature: str | None = None, by_name: bool = False, **named: Any
     ) -> Any:
-        """Run a signature on arrays; return a new one, or a dict of several by name.
+        """Run a signature on arrays; return the output, or a dict of several outputs by name.
 
         Arrays are passed in order, by name, or as one dict by name. They have the tensors' types
         or are converted if that is lossless. `signature` is a name, None the first one. With

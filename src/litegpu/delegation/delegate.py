@@ -264,7 +264,7 @@ class GpuDelegate:
     def _compile_chosen(
         self, context: int, selection: Selection
     ) -> tuple[PartitionChoice, list[tuple[Subset, PartitionKernel]], list[str]]:
-        """Compile the partitions; without those that the device rejects, choose again."""
+        """Compile the partitions; if the device rejects some, choose again without their nodes."""
         from litegpu.graph.partition import extract
         from litegpu.ops.variables import VARIABLES
 

@@ -20,7 +20,7 @@ ABSENT = -1
 """The index of an optional input that a node does not have."""
 
 SELF = -2
-"""As an operand of an epilogue op: the running result itself."""
+"""The id that stands for the running result among the operands of an epilogue op."""
 
 
 class DType(enum.Enum):

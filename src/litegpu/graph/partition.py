@@ -134,7 +134,7 @@ def _fewest(candidates: Candidates, real: Set[int], preview: Preview) -> list[Su
 
 
 def _cut(plan: Sequence[int], real: Set[int], folded: Set[int], preview: Preview) -> list[Subset]:
-    """Return the partitions of some nodes and of folded ones; each has some of the former."""
+    """Return partitions of the nodes `real` and `folded`, but none with folded nodes only."""
     while True:
         found = preview([index for index in plan if index in real or index in folded])
         alone = {index for s in found if real.isdisjoint(s.nodes) for index in s.nodes}

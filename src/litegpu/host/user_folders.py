@@ -28,7 +28,6 @@ def user_cache(part: str, needed_for: str) -> Path:
     """Return this user's cache folder for `part`; it may not exist yet.
 
     Raises OptionsError if the user has no home folder; the error says that `needed_for` needs one.
-    folder.
     """
     import platformdirs
 

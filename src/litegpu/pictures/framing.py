@@ -50,7 +50,7 @@ class Frame:
 def framed(
     picture: tuple[int, int], shape: tuple[int, int], fit: str, region: Region | None = None
 ) -> Frame:
-    """Return the frame of an input, both sizes width first.
+    """Return the frame of an input; both sizes are (width, height).
 
     Args:
         picture: the size of the picture.

@@ -181,10 +181,10 @@ def to_tensor(
 ) -> NDArray[Any]:
     """Return `picture` as the value of the input that `detail` describes, `[N, H, W, C]`.
 
-    What `frame` shows of the picture is resized; without one it is cropped around its centre.
-    Outside of the picture there is black. Float inputs get `(pixel - mean) / std`, where both are
-    a number or one a channel, uint8 inputs the pixel, int8 inputs the pixel minus 128; each batch
-    entry is the same.
+    The part of the picture that `frame` shows is resized; without `frame`, the picture is cropped
+    around its centre. Pixels outside of the picture are black. Float inputs get `(pixel - mean) /
+    std`, with one mean and std for all channels or one per channel, uint8 inputs the pixel, int8
+    inputs the pixel minus 128. All batch entries are equal.
 
     Raises:
         ModelError: the input's type is none of these.

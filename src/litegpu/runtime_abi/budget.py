@@ -51,7 +51,7 @@ class ReadBudget:
         return float_array(address)
 
     def custom(self, address: int | None, size: int) -> bytes:
-        """Return an operation's custom options; none if they are longer than any known ones."""
+        """Return an operation's custom options; b"" if they are longer than any known options."""
         if not address or not 0 < size <= _MOST_CUSTOM_BYTES:
             return b""
         self._count(size // 4)

@@ -167,7 +167,7 @@ def _is_of_handler(trace: TracebackType | None) -> bool:
     """
     while trace is not None and trace.tb_next is not None:
         interrupted, trace = trace.tb_frame, trace.tb_next
-        # Accessing the locals of a frame keeps them alive: litegpu's own hold device memory.
+        # Accessing the locals of a frame keeps them alive; those of litegpu hold device memory.
         if str(trace.tb_frame.f_globals.get("__name__")).startswith("litegpu."):
             continue
         code, values = trace.tb_frame.f_code, trace.tb_frame.f_locals

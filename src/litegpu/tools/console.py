@@ -71,7 +71,7 @@ def print_text(text: str, indent: str = "") -> None:
 
 
 def paragraph(text: str, indent: str = "") -> str:
-    """Return text in lines that fit the terminal, with a readable default width without one."""
+    """Return text wrapped to the terminal's width, or to a default width without a terminal."""
     lines = (printable(line, _MOST) for line in text.split("\n"))
     width = min(terminal_width() or _PARAGRAPH, _PARAGRAPH)
     return wrapped("\n".join(lines), width, indent).replace(UNBROKEN, " ")

@@ -47,7 +47,7 @@ _GPU, _XNNPACK = "GPU", "XNNPACK"
 
 @dataclass(frozen=True)
 class Entry:
-    """A delegate: its flag, if any, and whether this machine has it; which one, or why not."""
+    """A delegate: its flag, if any, whether this machine has it, and details or the reason."""
 
     name: str
     flag: str

@@ -179,7 +179,7 @@ class FlagParser(argparse.ArgumentParser):
         return f"{hint} `{self.prog} --help` lists all flags."
 
     def _first_of_each(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the words that count, a flag and its value as one word, and the repeated ones."""
+        """Return the effective words, each flag joined with its value, and the repeated flags."""
         valid: dict[str, str] = {}
         left = []
         rest = iter(words)

@@ -55,7 +55,7 @@ def find_labels(
 def attached_labels(model: bytes, named: Sequence[str] = ()) -> list[str]:
     """Return the lines of a text file in the ZIP archive at the end of a model.
 
-    It is the first of those that `named` has, such as those in the metadata; otherwise the first.
+    It is the first file whose name is in `named` (names in the metadata); otherwise the first file.
     """
     content = io.BytesIO(model)
     if not zipfile.is_zipfile(content):

@@ -30,12 +30,12 @@ class Proto:
     fields: tuple[tuple[int, str, Field], ...]
 
     def encoded(self) -> bytes:
-        """Return it in the wire format; empty packed fields are omitted."""
+        """Return the message in the wire format; empty packed fields are omitted."""
         given = ((number, value) for number, _, value in self.fields if not _is_empty(value))
         return message(*((number, _plain(value)) for number, value in given))
 
     def text(self, indent: str = "") -> str:
-        """Return it in the text format, one line per value."""
+        """Return the message in the text format, one line per value."""
         return "".join(f"{indent}{line}\n" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:

@@ -227,9 +227,9 @@ def picture_input(details: list[dict[str, Any]], image: str) -> int:
 
 
 def _sized(detail: dict[str, Any], picture: Image.Image) -> dict[str, Any]:
-    """Return an input with a fixed size, that of the first picture, if any size is possible.
+    """Return an input with a fixed size; an open size becomes about that of the first picture.
 
-    It is a multiple of the usual divisor of networks, and no larger than most are made for.
+    It is a multiple of the usual divisor of networks, and no larger than most networks support.
     """
     shape, signature = detail["shape"].copy(), detail["shape_signature"]
     shrunk = min(_LARGEST_SIDE / max(picture.size), 1.0)

@@ -11,8 +11,9 @@ from litegpu.zoo import weights
 from litegpu.zoo.weights import ACTIVATIONS, Floats, Moments
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
-# What pooling leaves of a signal, measured on these networks: averaging over a whole map keeps the
-# differences between channels; the maximum of a window after RELU is larger and varies less.
+# How pooling changes a signal's moments, measured on these networks: averaging over a whole map
+# keeps the differences between channels; the maximum of a window after RELU is larger and varies
+# less.
 _AVERAGED_VARIANCE = 0.25
 _MAXIMUM_MEAN = 1.3
 _PROBABILITIES = Moments(0.5, 0.25)
@@ -25,7 +26,7 @@ class Signal:
     ref: TensorRef
     moments: Moments
     quantization: Quantization | None = None
-    """Its quantization, if it is quantized."""
+    """The quantization of the tensor, if it is quantized."""
 
     @property
     def shape(self) -> tuple[int, ...]:

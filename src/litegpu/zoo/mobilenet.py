@@ -9,7 +9,7 @@ from litegpu.zoo.layers import Net, Signal
 from litegpu.zoo.weights import Moments
 
 LOGITS = Moments(0.0, 3.0)
-"""Class scores with a clear winner that SOFTMAX does not make the only one."""
+"""Moments of class scores with a clear winner, whose probability after SOFTMAX is below 1."""
 
 _CLASSES = 1001
 _MIN_CHANNELS = 8

@@ -75,8 +75,8 @@ def parts_of(kernels: Sequence[KernelText], most: int) -> list[list[KernelText]]
 def binary_of(cl: Any, built: Any) -> bytes:
     """Return the binary of a built program for its one device; empty if there is none.
 
-    PoCL compiles a kernel at its first run, and stores the binary at the first request: a request
-    before the first run returns a binary without the optimized code, also later.
+    PoCL compiles a kernel at its first run, and stores the binary when it is first requested. If it
+    is requested before the first run, the optimized code will be missing, also in later requests.
     """
     (binary,) = built.get_info(cl.program_info.BINARIES)
     return bytes(binary or b"")

@@ -56,7 +56,7 @@ class OpenCLContext(ExecutionContext):
             self.finish: Call = bound(library().clFinish, self.queue.int_ptr)
             """Waits for everything in flight."""
             self._allocate()
-            # No closure: an error's frames would reference its variables, even when cleared.
+            # No closure: the frames of an error would keep its variables alive, even when cleared.
             for number in range(len(self.program.launches)):
                 self.kernels.append(self._kernel(number, DirectUpdates(), self.owned))
             self._check_launches()

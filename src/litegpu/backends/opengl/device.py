@@ -286,7 +286,7 @@ class OpenGLDevice(Device):
         return self._failed or self.worker.ended
 
     def call(self, function: Callable[[], _Result], timeout: float | None = None) -> _Result:
-        """Make a call on the context's thread; wait for it for at most `timeout` seconds.
+        """Make a call on the context's thread, and wait at most `timeout` seconds for its end.
 
         Raises InvokeTimeoutError, DeviceLostError, ForkedProcessError, and what the call raises.
         """

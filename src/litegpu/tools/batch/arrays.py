@@ -52,7 +52,7 @@ def from_array(values: Any, tensor: Tensor) -> NDArray[Any]:
 
 
 def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape without leading ones."""
+    """Return a shape without leading dimensions of size 1."""
     start = next((index for index, size in enumerate(shape) if size != 1), len(shape))
     return shape[start:]
 

@@ -235,7 +235,7 @@ def find_tables(
         path: the file or folder.
         plan: the model's inputs, whose columns are looked for.
         columns: the column of an input, by its name, where it is not called like that.
-        name: the column that names rows; None takes one of NAMES.
+        name: the column that names rows; None for the first existing column of NAMES.
 
     Raises:
         FileError: a file is no Parquet, or an input has no column.

@@ -70,7 +70,7 @@ class PartedTable:
 
         Args:
             output: where the whole table appears at the end.
-            about: what another run must have in common to continue with this one's parts.
+            about: the settings that must be equal for another run to continue with these parts.
             resume: continue existing parts; False removes them, None raises an error.
 
         Raises:

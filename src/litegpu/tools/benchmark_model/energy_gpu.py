@@ -1,4 +1,4 @@
-"""The energy of NVIDIA GPUs, by NVML: its counter if the GPU has one, else its power."""
+"""Measures the energy of NVIDIA GPUs with NVML: by an energy counter, else by their power."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _WEIGHTS_ONLY = {
     "exact": "floats rounded to bytes for quantized weights, with the sums of the CPU's kernels",
     "float": "weights as real numbers",
 }
-"""The same if floats are computed and only weights are quantized."""
+"""The same for models that compute in floats and have quantized weights."""
 _BROKEN = (
     "Check that the file is a complete .tflite model, made of operations that the runtime has."
 )

@@ -1,4 +1,4 @@
-"""Tries what a driver may crash, in a separate process that prints one line of JSON."""
+"""Makes calls during which a driver may crash, in a process that prints one line of JSON."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def find(outputs: Outputs, facts: ModelFacts) -> Raw | None:
 
 
 def _codes(widths: Sequence[int], facts: ModelFacts) -> int | None:
-    """Return the output with the codes of boxes: four numbers and pairs of points.
+    """Return the index of the output with the codes of boxes: four numbers, then pairs for points.
 
     They are not probabilities; if both outputs may be codes, the wider one is not a list of
     classes.

@@ -203,7 +203,7 @@ def _looks_like_boxes(outputs: Outputs) -> bool:
 
 
 def _by_values(outputs: Outputs) -> dict[int, int] | None:
-    """Return the roles by shapes; of two lists, the one of integers has the classes."""
+    """Return the roles of outputs by their shapes; of two lists, the integers are classes."""
     if not _looks_like_boxes(outputs):
         return None
     boxes = next(p for p, each in enumerate(outputs) if each.values.ndim == 3)

@@ -69,7 +69,7 @@ class Painting:
 
 
 def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
-    """Return why a model's output is a picture."""
+    """Return why a model's output is recognized as a picture."""
     position = find(outputs)
     if position is None:
         return None

@@ -109,7 +109,7 @@ def _any(outputs: Outputs, facts: ModelFacts) -> Vector | None:
 
 
 def _splits(values: Array) -> list[tuple[int, int]]:
-    """Return the number of points and of numbers per point in a vector, or a list of short ones."""
+    """Return how many points a vector, or a list of short vectors, has, and numbers per point."""
     longest, size = max(values.shape, default=0), values.size
     if size < 4 or values.shape[:1] != (1,):
         return []

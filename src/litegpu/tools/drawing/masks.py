@@ -28,7 +28,7 @@ _SMALLEST_SHARE = 0.001
 _MOST_CLASSES = 512
 """Maximum channels of a map of class scores; with more, it contains features."""
 _NOT_SEEN = 255
-"""Marks pixels outside the model's view in a picture of classes."""
+"""The value that marks pixels outside the model's view in a map of classes."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ _NO_OBJECT = {*_NAMELESS, "background", "__background__", "unlabeled", "unlabell
 
 
 def object_names(scene: Scene, classes: int) -> tuple[str, ...]:
-    """Return the names of a detector's classes, from 0: the first class of objects.
+    """Return the names of a detector's classes; number 0 is the first class of objects.
 
     They come from the user's file, the model's own file, or from COCO if the number of classes is
     COCO's. `classes` is 0 if the number is not known.
@@ -71,7 +71,7 @@ def _object_names(scene: Scene, classes: int) -> tuple[str, ...]:
 
 
 def pixel_names(scene: Scene, classes: int) -> tuple[str, ...]:
-    """Return the names of a segmenter's classes, from 0: mostly the background.
+    """Return the names of a segmenter's classes; number 0 is mostly the background.
 
     They come from the user's file, the model's own file, or from PASCAL VOC if the number of
     classes is equal; two classes are background and foreground. `classes` is 0 if the number is not

@@ -88,7 +88,7 @@ class Figures:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the points with their places and scores, null where there is no score."""
+        """Return the points with their positions and scores; null for a missing score."""
         return {
             "figures": [
                 {

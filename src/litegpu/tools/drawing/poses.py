@@ -53,7 +53,7 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
 
 
 def find(outputs: Outputs, facts: ModelFacts) -> Maps | None:
-    """Return the maps, or None: small ones, one of which has twice the channels of another."""
+    """Return the small maps, one of which has twice the channels of another; None without them."""
     maps = [p for p, each in enumerate(outputs) if _is_map(each.values.shape, facts)]
     for scores in maps:
         height, width, points = outputs[scores].values.shape[1:]

@@ -98,14 +98,14 @@ def start(
     """Return the results of all samples of `pieces` (see `chunks`), in their order.
 
     Args:
-        job: what is done with each.
+        job: the functions that process each sample.
         pieces: the chunks that workers take.
-        wanted: the engine and how much of the machine it uses.
-        backend: the GPU API that the delegate's options name, if they do.
-        device: the device that they name: then all workers share that one.
+        wanted: the engine, and how many workers and threads it uses.
+        backend: the GPU API in the delegate's options, if any.
+        device: the device in these options, if any; all workers then share it.
 
     Raises:
-        OptionsError: the settings ask for what is not here.
+        OptionsError: the settings request something that is not available.
         MissingDependencyError: the engine's package is not installed.
     """
     if wanted.engine == "ray":

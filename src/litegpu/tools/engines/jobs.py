@@ -74,20 +74,19 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True)
 class Job(Generic[Item, Value]):
-    """What is done with every sample.
+    """The functions that process each sample, and the model.
 
-    Functions are called in the process of a worker: `open` once, in the thread that then infers;
-    `prepare` ahead of that, in several threads or processes, which have the plan without the
-    model's file; `finish` after it. What `prepare` and `finish` raise counts against the sample
-    alone.
+    A worker calls `open` once, in the thread that runs the model; `prepare` before a sample's run,
+    in several threads or processes, which have the plan without the model's file; `finish` after
+    the run. If `prepare` or `finish` raises an error, only that sample fails.
 
     Args:
         plan: the model and how it takes samples, see `planning.plan`.
         open: returns an interpreter of the model whose tensors have no memory yet, or Opened.
-        prepare: returns a sample's inputs, of the shapes and types of `plan.inputs`; a batch of 1
-            may stand before.
+        prepare: returns a sample's inputs, with the shapes and types of `plan.inputs`, optionally
+            with a leading dimension of size 1.
         finish: returns the result of a sample from the outputs of the model.
-        name: what errors call a sample.
+        name: returns the name of a sample for errors.
         read: returns the samples of a chunk; by default a chunk is a sequence of them.
     """
 

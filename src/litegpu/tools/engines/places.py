@@ -10,7 +10,7 @@ from litegpu.tools.engines.jobs import Place, Settings
 
 
 def places(wanted: Settings, backend: str | None, device: int | str | None) -> list[Place]:
-    """Return the GPU of each worker on this machine: all of the best API, or the requested ones.
+    """Return the GPU of each worker on this machine: all GPUs of the best API, or requested ones.
 
     Without a GPU there is one worker by default, on the delegate's own device.
 
@@ -27,7 +27,7 @@ def places(wanted: Settings, backend: str | None, device: int | str | None) -> l
 
 
 def gpus_of(backend: str | None) -> list[backends.DeviceInfo]:
-    """Return the GPUs of one API: of `backend`, or of the best one that has some; no software."""
+    """Return the GPUs of `backend`, or of the best API that has any; no software devices."""
     backend = backend or config.text("LITEGPU_BACKEND")
     with contextlib.suppress(LitegpuError):  # opening the delegate reports the error
         found = backends.devices_of(backend) if backend else backends.list_devices()

@@ -25,16 +25,16 @@ _TOLERANCE = 1e-3
 
 
 def plan(model: bytes, batch: int = 0, open_model: Open | None = None) -> BatchPlan:
-    """Return how a model takes samples, found out on the CPU.
+    """Find out on the CPU how a model takes samples.
 
-    The first dimension counts samples where all inputs and outputs have the same. Such a model
-    gets `batch` of them at once if it can be resized, its outputs follow, and no sample changes
-    what another one gets: that is tried with random inputs.
+    The first dimension counts samples if it is the same for all inputs and outputs. Such a model
+    takes `batch` samples at once if it can be resized, if its outputs are resized accordingly,
+    and if no sample changes the results of another one, which is tested with random inputs.
 
     Args:
         model: the .tflite file.
-        batch: samples at once; 0 takes as many as pay, or the several that the model has.
-        open_model: makes an interpreter where the CPU alone cannot run the model.
+        batch: samples at once; 0 chooses a number, or keeps the model's own if that is above 1.
+        open_model: creates an interpreter if the CPU alone cannot run the model.
 
     Raises:
         ModelError: the runtime rejects the model, or it cannot take such a batch.

@@ -60,7 +60,7 @@ def task_arguments(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def say_what_runs_where(delegates: Delegates) -> None:
-    """Print how many nodes the GPU delegate runs, if there is one."""
+    """Print how many nodes the GPU delegate runs, if there is a GPU delegate."""
     gpu = delegates.gpu
     if gpu is None:
         return

@@ -295,7 +295,7 @@ class _Prepare:
 class _Opening:
     """Creates interpreters with the delegates of the flags, in any process.
 
-    `ready` is one that this process has already created; its first caller gets it.
+    `ready` is an interpreter that this process has already created, for the first call.
     """
 
     args: argparse.Namespace

@@ -177,8 +177,8 @@ def compare_runs(
         progress: called with the runs, yields them.
 
     Raises:
-        ModelError: the outputs' types are not those that the tool compares, or a side cannot run
-            what is drawn.
+        ModelError: the tool cannot compare outputs of these types, or one side cannot run on
+            the random inputs.
     """
     details = test.get_output_details(), reference.get_output_details()
     for each in details:

@@ -30,10 +30,10 @@ _ALL_NODES = {"first_delegate_node_index": 0, "last_delegate_node_index": 2**31 
 
 @dataclass(frozen=True)
 class TensorRange:
-    """The CPU's values of a tensor and, for computed ones, those of the other side.
+    """The range of a tensor's values on the CPU and, if it is computed, on the other side.
 
     `role` is "input" (of all the nodes together), "constant", "between" or "result". `float16_step`
-    is the distance of the halves next to the largest magnitude: infinite beyond half's range.
+    is the distance between float16 numbers near the largest magnitude; infinite beyond their range.
     `difference` and `index` are those of the largest error; for a constant, of the largest change
     from the reference's. None: not applicable.
     """
@@ -248,7 +248,7 @@ class PerNode:
     def _remedies(
         self, gpu: GpuDelegate, nodes: tuple[int, ...]
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield flags that may help next to those that were given, with their options."""
+        """Yield flags that may help, in addition to the given ones, and the options they set."""
         given = gpu.options
         if gpu.precision == "fp16":
             yield FP32, {"precision": "fp32"}

@@ -79,7 +79,7 @@ class FoundModel:
 
     @property
     def has_random_weights(self) -> bool:
-        """Whether it is a zoo model, or a file with one: its results mean nothing."""
+        """Whether it is a zoo model, whose results mean nothing, or a file with a zoo model."""
         return zoo.has_random_weights(self.content)
 
 

@@ -216,7 +216,7 @@ class Delegates:
         )
 
     def describe(self) -> str:
-        """Return what computes, in order, such as `GPU, CPU (XNNPACK, threads: 4)`."""
+        """Return which processors run the model, such as `GPU, CPU (XNNPACK, threads: 4)`."""
         kernels = "built-in kernels" if self.builtin_kernels else "XNNPACK"
         threads = "the runtime's choice" if self.threads is None else self.threads
         names = [each.name for each in self.applied if each.delegate is not None]
@@ -226,15 +226,15 @@ class Delegates:
 def make_delegates(args: argparse.Namespace, model: bytes | None = None) -> Delegates:
     """Return the delegates that the flags ask for, in the order of their enabling flags.
 
-    Of one that this machine has not, a warning is printed: the CPU takes its place. Not so where a
-    flag names the GPU's API or device.
+    If this machine lacks a delegate, a warning is printed and the CPU replaces it; but if a flag
+    names the GPU's API or device, an unusable GPU is an error.
 
     Args:
-        args: what a FlagParser made of REGISTRAR_FLAGS.
-        model: the .tflite file to try libraries of other makers with, see `foreign.load`.
+        args: the parsed REGISTRAR_FLAGS.
+        model: the .tflite file with which other vendors' libraries are tried, see `foreign.load`.
 
     Raises:
-        OptionsError: a flag has a value that it cannot have, or does not go with another one.
+        OptionsError: a flag has an invalid value, or conflicts with another flag.
         UnsupportedDeviceError, MissingDependencyError: the GPU that the flags name is not usable.
         DelegateLibraryError: the library of an external delegate cannot be used.
     """

@@ -21,15 +21,15 @@ def delegation_sections(
     errors: NodeErrors | None = None,
     marked: Collection[int] = (),
 ) -> Iterator[Section]:
-    """Yield what runs where of a model.
+    """Yield the sections that show where a model's nodes run.
 
     Args:
         content: the bytes of the .tflite file.
-        report: what the delegate says of it; None where none was applied.
-        profile: where the time goes, if that was measured.
-        errors: how far each node of the main graph is from the CPU, if that was measured, as a
-            part of the largest magnitude.
-        marked: nodes of the main graph to look at.
+        report: the delegate's report; None if no delegate was applied.
+        profile: the profile, if times were measured.
+        errors: the error of each node of the main graph compared with the CPU, relative to the
+            largest magnitude, if errors were measured.
+        marked: nodes of the main graph to highlight.
 
     Raises:
         MissingDependencyError: a package for reading models or laying out graphs is not installed.

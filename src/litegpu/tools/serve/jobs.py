@@ -40,13 +40,13 @@ _MOST_LOGPROBS = {True: 20, False: 5}
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a request wants."""
+    """The contents of a request."""
 
     model: str
     prompts: list[Any]
-    """What LanguageModel.stream takes; each has an answer."""
+    """The prompts for LanguageModel.stream; each gets one answer."""
     options: Mapping[str, Any]
-    """Of LanguageModel.stream."""
+    """The options of LanguageModel.stream."""
     chat: bool
     stream: bool
     usage: bool

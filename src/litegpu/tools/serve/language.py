@@ -36,7 +36,7 @@ class ServedLanguageModel(Model):
         self._threads = Threads(name, answers)
 
     def metadata(self) -> dict[str, Any]:
-        """Return what kind of model it is: it has no tensors. See Model.metadata."""
+        """Return the metadata of a language model, which has no tensors. See Model.metadata."""
         return {"platform": "language_model", "inputs": [], "outputs": []}
 
     async def parts(self, prompt: Prompt, options: Mapping[str, Any]) -> AsyncGenerator[Part, None]:
@@ -55,7 +55,7 @@ class ServedLanguageModel(Model):
                 await self._closed(stream)
 
     async def _opened(self, prompt: Prompt, options: Mapping[str, Any]) -> TextStream:
-        """Begin an answer; one that is cancelled meanwhile is closed."""
+        """Start an answer; close it if the request is cancelled in the meantime."""
         begin = partial(self.model.stream, prompt, **options)
         opening = asyncio.ensure_future(self._threads.run(begin))
         try:

@@ -1,4 +1,4 @@
-"""What `/metrics` counts, in the form of Prometheus."""
+"""The metrics that `/metrics` returns, in the format of Prometheus."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ class Entry:
     name: str
     version: str
     path: str
-    """What `find_model` takes."""
+    """The model's name or path, as `find_model` accepts it."""
 
     def is_language_model(self, tokenizer: bool) -> bool:
-        """Whether it generates text; `tokenizer` is whether one is given for .tflite files.
+        """Whether it is a language model; `tokenizer` is true if one is given for .tflite files.
 
         Raises ModelError for a damaged bundle, OptionsError for an unknown model of the zoo.
         """

@@ -43,7 +43,7 @@ class Threads:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=f"litegpu-{name}")
 
     def run(self, work: Callable[..., _Result], *given: Any) -> Awaitable[_Result]:
-        """Return what a thread returns for these arguments."""
+        """Call a function with these arguments in a thread, and return its result."""
         return asyncio.wrap_future(self._pool.submit(work, *given))
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class GraphModel(Model):
         return np.concatenate([to_tensor(each, detail, self._mean, self._std) for each in pictures])
 
     def close(self) -> None:
-        """Answer what was handed in, and release the model."""
+        """Answer all submitted requests, and release the model."""
         if self._batcher is not None:
             self._batcher.close()
         self._threads.close()

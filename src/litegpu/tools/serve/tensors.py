@@ -33,7 +33,7 @@ _MOST_AXES = 8
 _LONGEST = 1024
 """Characters of names."""
 _LARGEST = 2**31 - 1
-"""What the runtime stores as a size."""
+"""The largest size that the runtime can store."""
 _UNSUPPORTED = (
     *("classification", "priority", "sequence_id", "sequence_start", "sequence_end"),
     *("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"),
@@ -49,7 +49,7 @@ class Given:
     datatype: str
     shape: tuple[int, ...]
     data: Array | list[bytes]
-    """Of that shape; the elements of BYTES as a flat list."""
+    """The elements in this shape; those of BYTES are a flat list."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ _REASONS: Mapping[str, str] = {"stop": "stop", "length": "length", "context": "l
 _CODES: Mapping[int, str] = {404: "model_not_found", 429: "rate_limit_exceeded"}
 _SERVER_FAULT = 500
 _LEAST_LOGPROB = -9999.0
-"""What the protocol says where the logarithm is minus infinity."""
+"""The protocol's value for a logarithm of minus infinity."""
 
 
 def error_body(error: Exception, status: int, message: str) -> dict[str, Any]:

@@ -44,7 +44,7 @@ _STATUSES: tuple[tuple[type[LitegpuError], int], ...] = (
     (FileError, 400),
     (BindingError, 400),
 )
-"""What a model raises for the inputs of a request, or for the machine; all others are 500."""
+"""HTTP status by error class, for errors due to inputs or the machine; all others are 500."""
 
 
 class Model(ABC):
@@ -59,12 +59,12 @@ class Model(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Finish what was begun, and release the model."""
+        """Finish the requests that have begun, and release the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a server accepts."""
+    """The limits of a server."""
 
     queue: int
     """Requests of a model that wait or run."""
@@ -158,7 +158,7 @@ def status_of(error: Exception) -> int:
 
 
 def message_of(error: Exception) -> str:
-    """Return what a client is shown of an error; what is not litegpu's is only logged."""
+    """Return an error's text for clients; errors that are not litegpu's are only logged."""
     if isinstance(error, LitegpuError):
         return str(error)
     _log.error("A request failed.", exc_info=error)

@@ -19,7 +19,7 @@ _AS_GOOD = 0.05
 class Goal:
     """The ranking: the lowest cost is the best; rows with None are not ranked.
 
-    `best` names the best one, `versus` follows a factor, `figure` formats a cost.
+    `best` names the best setting, `versus` follows a factor, `figure` formats a cost.
     """
 
     name: str
@@ -60,7 +60,7 @@ def ranked(rows: Sequence[Row], goal: Goal) -> list[Row]:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to set: flags of the tools, a GpuDelegate in Python (None: the CPU), and the reason."""
+    """Recommended flags of the tools, the same in Python (None for the CPU), and the reason."""
 
     row: Row
     flags: str
@@ -86,7 +86,7 @@ def recommend(
     flags: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> Recommendation | None:
-    """Return what to set; None if there is no result.
+    """Return the recommended settings; None if there is no result.
 
     `flags`, and `options` of GpuDelegate, are those of every trial on a GPU. The best row is the
     one with an error within the tolerance. A row that is nearly as good and more accurate by an
