@@ -98,7 +98,7 @@ def _rewrite(edit: Editor, value: int, gates: Sequence[_Gate]) -> None:
 
 
 def _epilogue(edit: Editor, value: int, gates: Sequence[_Gate]) -> EpilogueOp:
-    """Return the activation of each channel: one of all, or a choice."""
+    """Return the activation of the channels: the same for all, or selected by channel."""
     if len({each.function for each in gates}) == 1:
         return gates[0].activation.epilogue[0]
     source = edit.values[value]

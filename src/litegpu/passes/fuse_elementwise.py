@@ -21,7 +21,7 @@ def fuse_elementwise(graph: Graph) -> PassResult:
     """Walk in execution order, so that chains collapse into their first kernel."""
     edit = Editor(graph)
     consumers = graph.consumers()
-    producers: dict[int, int] = {}  # value id -> place of the node that makes it by now
+    producers: dict[int, int] = {}  # value id -> position of its current producer
     for position, node in enumerate(graph.nodes):
         producers.update(dict.fromkeys(node.outputs, position))
         if node.op != COPY or not node.epilogue:

@@ -27,7 +27,7 @@ def merge_index_maps(graph: Graph) -> PassResult:
     """
     edit = Editor(graph)
     consumers = graph.consumers()
-    producers: dict[int, int] = {}  # value id -> place of the move that makes it by now
+    producers: dict[int, int] = {}  # value id -> position of its current producer
     for position, node in enumerate(graph.nodes):
         if node.op not in (INDEX_MAP, STRIDED_SLICE) or node.epilogue:
             continue

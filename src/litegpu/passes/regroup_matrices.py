@@ -56,7 +56,7 @@ def regroup_matrices(graph: Graph) -> PassResult:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """An operand of an op on the scores, and its shape for regrouped scores.
+    """An operand of an element-wise op on scores, with its shape after regrouping.
 
     `matrices` lists, for each score matrix, the matrix of a constant operand that it uses.
     """
@@ -75,7 +75,7 @@ class _Regrouper:
         self._producers: Mapping[int, Node] = self.graph.producers()
         self._consumers = self.graph.consumers()
         self._done: set[int] = set()
-        """The scores, by their old value ids, that have been regrouped."""
+        """The old value ids of scores that have been regrouped."""
 
     def before(self, place: int, product: Node) -> bool:
         """Let a product and the ops on its scores use the axes of the softmax.

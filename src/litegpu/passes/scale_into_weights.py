@@ -19,7 +19,7 @@ def scale_into_weights(graph: Graph) -> PassResult:
     edit = Editor(graph)
     weighted = Weighted(edit)
     consumers = graph.consumers()
-    producers: dict[int, int] = {}  # value id -> place of the weighted node that makes it by now
+    producers: dict[int, int] = {}  # value id -> position of its weighted producer
     for position, node in enumerate(graph.nodes):
         if has(node, Trait.WEIGHTED):
             producers[node.outputs[0]] = position

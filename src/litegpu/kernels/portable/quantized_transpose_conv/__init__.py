@@ -73,7 +73,7 @@ class _TransposePlan(Plan):
 
 
 def _biases(spec: QuantizedTransposeSpec, channels: int) -> Sums:
-    """Return the bias [stride y, stride x, channels] for the taps of each position in a stride."""
+    """Return the bias [stride y, stride x, channels]: it differs by position, as the taps do."""
     rows, columns = spec.window.stride
     found = np.zeros((rows, columns, channels), np.int32)
     for y in range(rows):
