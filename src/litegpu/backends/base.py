@@ -193,7 +193,7 @@ class Device(ABC):
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """What determines, besides the program, whether binaries are valid: compiler versions."""
+        """The facts on which binaries depend besides the program, such as compiler versions."""
         return ()
 
     @abstractmethod

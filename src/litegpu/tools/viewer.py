@@ -148,7 +148,7 @@ class Viewer:
         return Shown(values, frame)
 
     def read(self, outputs: list[Output], frame: Frame | None = None) -> Finding | None:
-        """Return what the outputs say about a picture; None without a task.
+        """Return the interpreted outputs for a picture; None without a task.
 
         Args:
             outputs: of the model.

@@ -25,7 +25,7 @@ NAMES = (
     "void(WGPUDevice const *, WGPUErrorType, WGPUStringView, void *, void *)",
     "void(WGPURequestDeviceStatus, WGPUDevice, WGPUStringView, void *, void *)",
 )
-"""The names that wgpu-py 0.32 and litegpu use from the first adapter to a model's first result."""
+"""The C type names that wgpu-py 0.32 and litegpu use until the first result of a model."""
 _ARRAY, _FUNCTION = "[]", "void("
 
 

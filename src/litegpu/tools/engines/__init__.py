@@ -5,7 +5,7 @@
     run = engines.start(job, engines.chunks(items, plan), engines.settings(args), backend, device)
     for result in run.meter.watch(run.results): ...
 
-What an engine does never changes a result: samples are cut into the same batches everywhere.
+Results do not depend on the engine: all engines divide samples into the same batches.
 """
 
 from __future__ import annotations

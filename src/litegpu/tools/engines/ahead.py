@@ -20,8 +20,8 @@ _PATIENCE_S = 10.0
 def ahead(items: Iterable[Item], depth: int) -> Iterator[Iterator[Item]]:
     """Iterate over `items` in another thread, at most `depth` items ahead.
 
-    Their exceptions are raised in the consumer. At the end of the context the thread ends after its
-    current item; a generator is closed in its thread.
+    Exceptions of the items are raised in the consumer. At the end of the context the thread ends
+    after its current item; a generator is closed in its thread.
     """
     channel: _Channel[Item] = _Channel(depth)
     thread = threading.Thread(target=channel.fill, args=(items,), daemon=True)

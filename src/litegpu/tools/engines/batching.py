@@ -1,7 +1,8 @@
 """Changes the batch of models whose files contain sizes that should follow from the batch.
 
-Most converters write RESHAPE to, for example, [1, 1001], which no batch but 1 fits. The first of
-such sizes is multiplied. `planning` then tries whether the model computes the same for each sample.
+Most converters write RESHAPE to a shape such as [1, 1001], which is valid only for a batch of 1.
+The first size of such shapes is multiplied. `planning` then tests that each sample's result is
+unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _DAMAGED = (ArithmeticError, AttributeError, LookupError, struct.error, TypeErro
 def rewritten(model: bytes, own: int, batch: int) -> bytes:
     """Return a model with `batch` in place of its own number of samples.
 
-    This changes constants that hold shapes of what depends on the inputs, and the shapes of inputs
+    This changes the constant shapes of tensors that depend on the inputs, and the shapes of inputs
     and states.
 
     Raises:

@@ -1,8 +1,9 @@
 """Processes that prepare samples, and write them directly to the memory of their batches.
 
 Threads of one process block each other: Python runs one of them at a time, and the system lets one
-at a time allocate or free memory. A process here has neither a delegate nor a runtime. Samples are
-sent to it, mostly by name, and a few numbers are returned; arrays are not sent.
+at a time allocate or free memory. The processes of this module have neither a delegate nor a
+runtime. Samples are sent to it, mostly by name, and a few numbers are returned; arrays are not
+sent.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def slots(arrays: Arrays, position: int, batched: bool) -> Arrays:
 class SharedBatches:
     """Inputs of several batches, in memory shared between processes.
 
-    It has no name in the system, so nothing remains when they end.
+    The memory has no name in the system, so nothing remains when the processes end.
     """
 
     def __init__(self, shapes: tuple[Shape, ...], count: int) -> None:
@@ -126,8 +127,8 @@ class Decoder:
     def start(self) -> None:
         """Start the process without waiting until it is ready.
 
-        Raises what cannot be sent to a process, and RuntimeError in one that imports a script which
-        starts processes itself.
+        Raises the error of an object that cannot be sent to a process, and RuntimeError in a
+        process that imports a script which starts processes itself.
         """
         context = multiprocessing.get_context("spawn")  # no GPU API works after a fork
         self._connection, theirs = context.Pipe()

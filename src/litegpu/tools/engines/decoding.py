@@ -176,7 +176,7 @@ class Preparing:
                 self._consider()
 
     def _pays(self) -> bool:
-        # If there are more threads than CPUs, they wait for these: so would processes.
+        # More threads than CPUs wait for the CPUs, and so would processes.
         if self._decoding.where != AUTO or not _FEW <= self._decoding.threads <= default_threads():
             return False
         with self._lock:

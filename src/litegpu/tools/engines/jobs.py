@@ -24,8 +24,8 @@ Arrays = list[NDArray[Any]]
 class Tensor:
     """An input or output of a model for one sample.
 
-    `shape` is without the batch if the model has one. `dynamic`: it is known only after a run.
-    `quantization` is (scale, zero point); a scale of 0 means none.
+    `shape` excludes the batch, if the model has one. `dynamic`: the shape is known only after a
+    run. `quantization` is (scale, zero point); a scale of 0 means none.
     """
 
     name: str
@@ -147,7 +147,7 @@ def chunks(items: Sequence[Item], plan: BatchPlan) -> list[Sequence[Item]]:
 def chunk_size(plan: BatchPlan) -> int:
     """Return the number of samples per chunk: whole batches, with results of limited size.
 
-    It depends only on the model, so every engine computes the same batches.
+    The number depends only on the model, so every engine computes the same batches.
     """
     sample = sum(each.nbytes for each in (*plan.inputs, *plan.outputs)) or 1
     batches = min(_CHUNK_BYTES // (sample * plan.batch), -(-_CHUNK_SAMPLES // plan.batch))

@@ -60,7 +60,7 @@ class Meter:
     _begun: float = field(default=math.inf, repr=False)
 
     def watch(self, results: Iterable[Result[Value]]) -> Iterator[Result[Value]]:
-        """Yield the results; the processing of each until the next is requested counts as writing.
+        """Yield the results. The time until the next result is requested counts as writing.
 
         The run's time starts with the first preparation: before that, workers open delegates.
         """

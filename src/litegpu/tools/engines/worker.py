@@ -149,7 +149,7 @@ class Worker(Generic[Item, Value]):
 class Session:
     """An interpreter for a job's batches. A partial batch is padded with zeros.
 
-    So are samples without inputs in a batch: the result of a sample does not depend on others.
+    Samples without inputs are also replaced by zeros: a sample's result does not depend on others.
     """
 
     def __init__(self, job: Job[Any, Any], place: Place) -> None:

@@ -45,7 +45,7 @@ def average_precision(
 ) -> AveragePrecision:
     """Return the figures of all pictures, each (true objects, detected objects).
 
-    A class counts if any picture has it or the model detects it: with 0 in the latter case.
+    A class counts if any picture has it, or if the model detects it (then with precision 0).
     """
     truth, found = _by_class(pictures)
     table = {

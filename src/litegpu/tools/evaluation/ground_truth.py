@@ -34,8 +34,8 @@ class TruePicture:
 class GroundTruth:
     """All pictures by name, and the same as COCO's JSON.
 
-    `dataset` also has what the evaluation's own rule omits: boxes beyond the picture, and crowds as
-    such. Pictures of unknown size are one by one there.
+    `dataset` also has objects that the evaluation's own rule omits: boxes that exceed the picture,
+    and crowds. Pictures of unknown size have size 1 x 1 in it.
     """
 
     pictures: dict[str, TruePicture]

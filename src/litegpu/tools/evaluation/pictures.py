@@ -100,8 +100,8 @@ class Task(Protocol[Predicted]):
 class Figures:
     """The figures of an evaluation.
 
-    As lines, as its own metrics (None: it has none), for JSON, and for a page: the most important
-    figures, and the sections, which are created on demand.
+    The figures as lines, as the task's metrics message (None if it has none), for JSON, and for a
+    page: the most important figures, and the sections, which are created on demand.
     """
 
     lines: list[str]

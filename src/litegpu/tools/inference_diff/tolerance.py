@@ -36,7 +36,7 @@ def magnitude(reference: Array) -> float:
 def cosine(test: Array, reference: Array) -> float:
     """Return the cosine similarity of two outputs: 1 for equal ones, also if these are all 0.
 
-    0 where only one is all 0, and where not all numbers are finite.
+    It is 0 if only one output is all 0, or if not all numbers are finite.
     """
     if not distances(test, reference).any():
         return 1.0
@@ -51,8 +51,8 @@ def cosine(test: Array, reference: Array) -> float:
 def rows_with_others(test: Array, reference: Array, k: int) -> int:
     """Return in how many rows, along the last axis, the `k` largest elements differ.
 
-    Their order does not matter, and of equal elements any may be among them. All elements of a
-    shorter row are. NaN is no largest element of a row of numbers.
+    The order of these elements does not matter, and ties may be broken in any way. In a row with
+    fewer than `k` elements all count. NaN is never a largest element of a row of numbers.
     """
     got, want = (
         np.nan_to_num(each.astype(np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf)

@@ -69,7 +69,7 @@ def stage_table(stages: Sequence[Stage]) -> tuple[Sequence[str], list[Sequence[s
 def spread(
     function: Callable[[Item], Value], items: Iterable[Item], workers: int
 ) -> Iterator[Value]:
-    """Yield what a function returns for each item, in order; some threads work ahead.
+    """Yield the results of a function for each item, in order; some threads work ahead.
 
     Items are iterated in the consumer's thread.
     """

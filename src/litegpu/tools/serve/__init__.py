@@ -101,7 +101,7 @@ _MB = 10**6
 
 
 def _grpc(args: argparse.Namespace, models: Any, gate: Any) -> Any:
-    """Return the server of gRPC."""
+    """Return the gRPC server."""
     from litegpu.tools.serve.grpc_server import GrpcServer
 
     return GrpcServer(models, gate, args.host, args.grpc_port)

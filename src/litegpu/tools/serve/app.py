@@ -75,11 +75,11 @@ class Companion(Protocol):
         """Listen."""
 
     async def stop(self, seconds: float) -> None:
-        """Accept no requests, and wait for those in flight for so many seconds."""
+        """Accept no more requests, and wait at most this many seconds for those in flight."""
 
 
 class _Server(uvicorn.Server):
-    """A server that tells its gate when it ends, and has a companion."""
+    """An HTTP server that notifies its gate when it ends, and has a companion server."""
 
     def __init__(
         self, settings: uvicorn.Config, gate: Gate, companion: Companion | None, drain: int
@@ -103,7 +103,7 @@ class _Server(uvicorn.Server):
 
 
 def bound(address: Address) -> socket.socket:
-    """Return a socket that is bound to an address. Raises OptionsError if it cannot be."""
+    """Return a socket that is bound to an address. Raises OptionsError if that fails."""
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)

@@ -62,7 +62,7 @@ _MESSAGES: Mapping[str, Sequence[str]] = {
         *("InferTensor* outputs", "bytes* raw_output_contents"),
     ),
 }
-"""The fields of each message, numbered from 1: * is a repeated one, ? one of a choice."""
+"""The fields of each message, numbered from 1; * marks a repeated field, ? one of a oneof."""
 _CONTENTS: Mapping[str, str] = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
@@ -84,7 +84,7 @@ _CANCELLED = 499
 
 
 def _classes() -> dict[str, Any]:
-    """Return the class of each message, in a pool of their own."""
+    """Return the class of each message; the messages have a separate descriptor pool."""
     file = descriptor_pb2.FileDescriptorProto(
         name="litegpu/kserve.proto", package="inference", syntax="proto3"
     )
@@ -120,7 +120,7 @@ _Method = Callable[[Any, Any], Awaitable[Any]]
 
 
 class GrpcServer:
-    """The protocol on a port of its own."""
+    """A server of the protocol on a separate port."""
 
     def __init__(self, models: Sequence[Model], gate: Gate, host: str, port: int) -> None:
         self._models, self._gate = Models(models), gate
@@ -146,7 +146,7 @@ class GrpcServer:
         note(f"serving gRPC at {shown}:{port}")
 
     async def stop(self, seconds: float) -> None:
-        """Accept no calls, and wait for those in flight for so many seconds."""
+        """Accept no more calls, and wait at most this many seconds for those in flight."""
         if self._server is not None:
             await self._server.stop(seconds)
 
@@ -249,7 +249,7 @@ def _answering(method: _Method) -> _Method:
 
 
 def _call(request: Any) -> Call:
-    """Return the request of a message. Raises RequestError."""
+    """Return the request in a message. Raises RequestError."""
     raw = [*request.raw_input_contents]
     if raw and len(raw) != len(request.inputs):
         raise RequestError(

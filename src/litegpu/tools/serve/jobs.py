@@ -1,4 +1,4 @@
-"""Requests of OpenAI's protocol for completions and chats, checked."""
+"""Parses and checks requests of OpenAI's protocol for completions and chats."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
 }
-"""Fields that are not supported, and their values that change nothing."""
+"""Fields that are not supported, each with the values that are accepted without effect."""
 _MOST_STOPS = 4
 _MOST_PROMPTS = 64
 _MOST_LOGPROBS = {True: 20, False: 5}

@@ -1,4 +1,4 @@
-"""Language models that answer several clients: one session for each answer."""
+"""Language models that answer several clients, with one session for each answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Part:
 
     text: str
     so_far: Completion | None
-    """The answer up to here, if its logprobs were requested."""
+    """The answer so far, if its logprobs were requested."""
     answer: Completion | None
     """The whole answer, at its end."""
 
@@ -29,7 +29,7 @@ class ServedLanguageModel(Model):
     """A language model; up to `answers` are generated at a time, and others wait."""
 
     def __init__(self, name: str, version: str, model: LanguageModel, answers: int) -> None:
-        """Take a model, which is closed with this."""
+        """Serve a model, which `close` releases."""
         super().__init__(name, version)
         self.model = model
         self._slots = asyncio.Semaphore(answers)

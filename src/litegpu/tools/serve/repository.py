@@ -18,7 +18,7 @@ _NAME = re.compile(r"[\w.-]+", re.ASCII)
 _VERSION = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 _SUFFIXES = (".tflite", *CONTAINER_SUFFIXES)
 _FIRST = "1"
-"""The version of a model that is one file."""
+"""The version number of a model that is a single file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def _entries(word: str) -> Iterator[Entry]:
 
 
 def _name_of(path: str) -> str:
-    """Return the name of a model that has none: that of its file, or of the zoo."""
+    """Return the name of a model that is given without one: the file's name or the zoo name."""
     if zoo.is_zoo_name(path):
         stem = path.partition(":")[2].partition("?")[0]
     else:

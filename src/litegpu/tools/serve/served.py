@@ -1,4 +1,4 @@
-"""Models that answer inference requests: batched, on threads of their own."""
+"""Models that answer inference requests, in batches, on separate threads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from litegpu.tools.serve.tensors import (
 from litegpu.tools.serve.web import Model
 
 _THREADS = 4
-"""Threads of a model that read requests, write answers, and run what is not batched."""
+"""Threads per model that read requests, write answers, and run requests without batching."""
 _Result = TypeVar("_Result")
 
 
@@ -39,7 +39,7 @@ class Threads:
     """Threads that work for an event loop."""
 
     def __init__(self, name: str, count: int) -> None:
-        """Begin with no thread; they are started when they are needed."""
+        """Start without threads; they are started when they are needed."""
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=f"litegpu-{name}")
 
     def run(self, work: Callable[..., _Result], *given: Any) -> Awaitable[_Result]:
@@ -56,7 +56,7 @@ class Batching:
     """How requests become batches."""
 
     max_batch: int
-    """1 for none."""
+    """The maximum batch; 1 for no batching."""
     max_delay_ms: float
 
 
@@ -92,7 +92,7 @@ class GraphModel(Model):
 
     @property
     def batched(self) -> bool:
-        """Whether requests that come together are one run."""
+        """Whether simultaneous requests are combined into one run."""
         return self._batcher is not None
 
     def metadata(self) -> dict[str, Any]:

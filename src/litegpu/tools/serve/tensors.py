@@ -31,14 +31,14 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LENGTH = struct.Struct("<I")
 _MOST_AXES = 8
 _LONGEST = 1024
-"""Characters of names."""
+"""Maximum characters of names."""
 _LARGEST = 2**31 - 1
 """The largest size that the runtime can store."""
 _UNSUPPORTED = (
     *("classification", "priority", "sequence_id", "sequence_start", "sequence_end"),
     *("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"),
 )
-"""Parameters that would change the answer, and that the server does not have."""
+"""Parameters that would change the answer, and that the server does not support."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ class Call:
 
     inputs: list[Given]
     outputs: list[Output] | None
-    """None for all."""
+    """The requested outputs; None for all."""
     binary: bool
     """Whether outputs that the request does not name are binary."""
     id: str | None
     signature: str | None
     timeout: float | None
-    """Seconds."""
+    """The timeout in seconds."""
 
 
 def datatype(dtype: np.dtype[Any]) -> str:
@@ -81,7 +81,7 @@ def datatype(dtype: np.dtype[Any]) -> str:
 
 
 def parse_json(body: memoryview) -> dict[str, Any]:
-    """Return the object of a body.
+    """Return the JSON object in a body.
 
     Raises RequestError for other values, for a key that comes twice, and for damage.
     """
@@ -133,7 +133,7 @@ def _header_length(header: str | None, most: int) -> int:
 
 
 def call_of(found: Mapping[str, Any], binary: memoryview) -> Call:
-    """Return the request of its JSON and the binary data behind it. Raises RequestError."""
+    """Return the request in its JSON and the binary data after it. Raises RequestError."""
     parameters = _parameters(found, "The request")
     inputs: list[Given] = []
     rest = binary
@@ -226,7 +226,7 @@ def _name(found: Mapping[str, Any], what: str) -> str:
 
 
 def _input(found: Mapping[str, Any], binary: memoryview) -> tuple[Given, memoryview]:
-    """Return an input, and the binary data of the following ones."""
+    """Return an input, and the binary data of the inputs after it."""
     name = _name(found, "input")
     kind, shape = found.get("datatype"), found.get("shape")
     if not isinstance(kind, str) or kind not in (*DTYPES, BYTES):
@@ -287,7 +287,7 @@ def _json_data(
 
 
 def _shaped(name: str, shape: Sequence[int], flat: Array) -> Array:
-    """Return an array of a shape that has as many elements."""
+    """Return an array in another shape with the same number of elements."""
     try:
         return flat.reshape(shape)
     except ValueError as error:  # an axis of 0, and others that are too large together
@@ -324,7 +324,7 @@ def _check_values(name: str, kind: str, dtype: np.dtype[Any], array: Array) -> N
 
 
 def _texts(name: str, data: list[Any], content: str | None) -> list[bytes]:
-    """Return the elements of BYTES; base64, if the parameter `content_type` is that."""
+    """Return the elements of BYTES, which are base64 if the parameter `content_type` says so."""
     import base64
     import binascii
 
@@ -370,7 +370,7 @@ def _binary_data(
 
 
 def _elements(name: str, data: memoryview) -> list[bytes]:
-    """Return the elements of BYTES, each behind its length in four bytes."""
+    """Return the elements of BYTES from binary data: each is preceded by its length (4 bytes)."""
     found, begin = [], 0
     while begin < len(data):
         start = begin + _LENGTH.size
@@ -394,7 +394,7 @@ def _checked_count(name: str, count: int, data: _Data) -> _Data:
 
 
 def wanted_outputs(call: Call, names: Sequence[str]) -> list[Output]:
-    """Return the outputs of a request. Raises RequestError for an unknown one."""
+    """Return the outputs that a request names. Raises RequestError for an unknown name."""
     for each in call.outputs or ():
         if each.name not in names:
             raise RequestError(
@@ -442,6 +442,6 @@ def _listed(array: Array) -> list[Any]:
 
 
 def described(tensor: Tensor, batched: bool) -> dict[str, Any]:
-    """Return a tensor as the metadata of a model have it; -1 is a size that requests choose."""
+    """Return a tensor for the metadata of a model; -1 is a size that requests choose."""
     shape = [-1, *tensor.shape[1:]] if batched else [*tensor.stated]
     return {"name": tensor.key, "datatype": datatype(tensor.dtype), "shape": shape}

@@ -142,7 +142,7 @@ class _Chunk:
     text: str
     logprobs: Sequence[TokenLogprobs]
     reason: str | None
-    """Why the answer ends here; None before its end."""
+    """The reason why the answer ends here; None before its end."""
 
 
 async def _events(

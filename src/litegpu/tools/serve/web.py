@@ -31,10 +31,10 @@ from litegpu.tools.serve.metrics import Metrics
 _log = logging.getLogger("litegpu")
 _Result = TypeVar("_Result")
 _PART = 1 << 16
-"""Bytes of an answer that are sent before the client must have read some."""
+"""Maximum bytes of an answer that are sent but not yet read by the client."""
 JSON_TYPE = "application/json"
 _GONE = 499
-"""The status in the metrics of a request whose client has left."""
+"""The status of a request in the metrics if its client has disconnected."""
 _STATUSES: tuple[tuple[type[LitegpuError], int], ...] = (
     (MissingDependencyError, 501),
     (InvokeTimeoutError, 504),
@@ -48,14 +48,14 @@ _STATUSES: tuple[tuple[type[LitegpuError], int], ...] = (
 
 
 class Model(ABC):
-    """A model that is served, of whatever kind."""
+    """A model of any kind that is served."""
 
     def __init__(self, name: str, version: str) -> None:
         self.name, self.version = name, version
 
     @abstractmethod
     def metadata(self) -> dict[str, Any]:
-        """Return what the v2 protocol says about the model, but for its name and versions."""
+        """Return the model's metadata for the v2 protocol, without its name and versions."""
 
     @abstractmethod
     def close(self) -> None:
@@ -67,13 +67,13 @@ class Limits:
     """The limits of a server."""
 
     queue: int
-    """Requests of a model that wait or run."""
+    """Maximum requests of a model that wait or run."""
     body: int
-    """Bytes of a request."""
+    """Maximum bytes of a request."""
     memory: int
-    """Bytes of all requests together that wait or run."""
+    """Maximum total bytes of all requests that wait or run."""
     timeout: float
-    """Seconds for a request to arrive, and to be answered; and for a client to read a part."""
+    """Timeouts in seconds: for a request to arrive and be answered, for a client to read a part."""
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Gate:
     limits: Limits
     metrics: Metrics
     closing: bool = False
-    """Whether the server ends."""
+    """Whether the server is shutting down."""
     _pending: Counter[Model] = field(default_factory=Counter)
     _bytes: int = 0
 
@@ -131,7 +131,7 @@ class Gate:
 
 
 def closing() -> RequestError:
-    """Return the error for requests that come, or are not answered, when the server ends."""
+    """Return the error for requests that arrive, or are unanswered, when the server shuts down."""
     return RequestError("The server is shutting down. Ask another one.", 503)
 
 
@@ -166,7 +166,7 @@ def message_of(error: Exception) -> str:
 
 
 Handler = Callable[[Request, contextlib.ExitStack], Awaitable[Answer]]
-"""Answers a request; what is put on the stack ends once the answer was sent."""
+"""Answers a request; contexts that are put on the stack end after the answer is sent."""
 
 
 ErrorBody = Callable[[Exception, int, str], Any]
@@ -180,7 +180,7 @@ class Endpoint:
         self._handler, self._error_body, self._limits = handler, error_body, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request. Nothing is raised but for the end of the server."""
+        """Answer a request. Raises nothing, except when the server shuts down."""
         request = Request(scope, receive)
         with contextlib.ExitStack() as stack:
             try:
@@ -209,7 +209,7 @@ class Endpoint:
 
 
 async def _send(request: Request, send: Send, answer: Answer, timeout: float) -> None:
-    """Send an answer in parts, each once the client has read most of those before."""
+    """Send an answer in parts; each is sent when the client has read most of the earlier parts."""
 
     async def write(**message: Any) -> None:
         try:
@@ -238,7 +238,7 @@ async def _send(request: Request, send: Send, answer: Answer, timeout: float) ->
 async def unless_gone(
     request: Request, work: Awaitable[_Result], timeout: float | None = None
 ) -> _Result:
-    """Return the result of work, which is cancelled if the client leaves or after `timeout`.
+    """Return the result of work, which is cancelled if the client disconnects or after `timeout`.
 
     The body of the request must have been read. Raises ClientDisconnect or RequestError then, and
     what the work raises.
@@ -260,7 +260,7 @@ async def unless_gone(
 
 
 async def _gone(request: Request) -> None:
-    """Wait until the client leaves."""
+    """Wait until the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
