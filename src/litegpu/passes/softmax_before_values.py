@@ -20,7 +20,7 @@ def softmax_before_values(graph: Graph) -> PassResult:
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     for position, node in enumerate(graph.nodes):
-        if node.op != "BATCH_MATMUL" or not node.params["adj_y"]:
+        if node.op != "BATCH_MATMUL" or not node.params.get("adj_y"):
             continue
         values, weights = node.inputs
         softmax = producers.get(weights)
@@ -32,7 +32,7 @@ def softmax_before_values(graph: Graph) -> PassResult:
             continue
         *lead, rows, columns = result.shape
         product = edit.new_value(result, shape=(*lead, columns, rows))
-        params = {**node.params, "adj_x": False, "adj_y": not node.params["adj_x"]}
+        params = {**node.params, "adj_x": False, "adj_y": not node.params.get("adj_x")}
         edit.insert_before(
             position,
             replace(node, inputs=(weights, values), outputs=(product,), params=params),
