@@ -175,7 +175,7 @@ def test_models_that_take_no_picture(content: bytes, options: Any, text: str) ->
         ({"input_format": "rgb"}, "Unknown input_format 'rgb'. Did you mean 'rgb8'"),
         ({"resize": "cubic", "size": "any"}, "Unknown resize 'cubic'"),
         ({"resize": "nearest"}, r"has no effect: the input, \[1, 4, 4, 3\]"),
-        ({"size": "all"}, "size='all' is neither height and width nor 'any'"),
+        ({"size": "all"}, "size='all' must be a height and a width, or 'any'"),
         ({"size": (4, 0)}, "is no height and width"),
         ({"size": (4, 4, 3)}, "is no height and width"),
         ({"input_format": "nv12", "size": "any"}, "nv12 needs a size that is known"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cases.base import FEW, STEPS, TRUTH, Case, Range
+from cases.base import ANY, FEW, STEPS, TRUTH, Case, Range
 from cases.concatenation import ActivatedConcat, Concat
 from cases.conv_2d import ACTIVATIONS
 from cases.densify import Densify
@@ -53,7 +53,8 @@ def on_grid(dice: Dice) -> Case:
     """Floats on a grid, or the numbers of buckets."""
     if dice.flag():
         bits, low, high = dice.number(2, 16), dice.one_of(-2.0, -0.25), dice.one_of(0.0, 0.5, 4.0)
-        return FakeQuant(shape=dice.shape(), low=low, high=high, bits=bits)
+        values = dice.one_of(ANY, Range(0.5, 2.0))
+        return FakeQuant(shape=dice.shape(), low=low, high=high, bits=bits, values=values)
     boundaries = sorted(dice.number(-16, 16) / 8 for _ in range(dice.number(1, 9)))
     return Buckets(
         shape=dice.shape(),

@@ -186,18 +186,22 @@ def attention(dice: Dice) -> Case:
     masked = tuple(dice.one_of(1, size) for size in whole[:3])
     has_mask = dice.flag()
     rows = across and not has_mask and dice.flag()
+    rotary = "" if packed else dice.one_of("", *spellings)
+    plain = not (rows or packed or projected or rotary) and share in (1, heads)
+    lying = plain and dice.flag()
     return Attention(
         batch=batch,
         heads=heads,
         queries=queries,
         keys=keys,
         depth=depth,
-        rotary="" if packed else dice.one_of("", *spellings),
+        rotary=rotary,
         columns=0 if packed else dice.number(0, 20),
         across=across,
         rows=rows,
-        regrouped=not rows and dice.flag(),
+        regrouped=not (rows or lying) and dice.flag(),
         turned=not rows and dice.flag(),
+        lying=lying,
         scale=dice.one_of(None, 0.25, 1.5),
         mask=(*masked, keys) if has_mask else None,
         hidden=dice.number(0, keys - 1) if has_mask else 0,

@@ -36,7 +36,7 @@ class RangeWords:
         return cls(block, step, values, most)
 
     def range_of(self, number: int) -> BufferRange:
-        """Return the range of the words of the launch with that index."""
+        """Return the range of the words that launch `number` writes."""
         return BufferRange(False, self.block.offset + number * self.step, self.step)
 
 

@@ -145,7 +145,7 @@ def first_values(graph: Graph) -> dict[Name, Array] | None:
 
 
 def shared_values(graphs: Iterable[Graph]) -> dict[Name, Value] | None:
-    """Return the type and shape of each variable, as a value.
+    """Return one Value for each variable, with its type and shape.
 
     None if graphs disagree, or if a handle has any other use.
     """

@@ -176,7 +176,7 @@ def _known(table: Any, word: Any, what: str) -> Any:
 def _size(size: Size, target: Input, input_format: str) -> tuple[int, int]:
     own = target.shape[1:3]
     if isinstance(size, str) and size != ANY:
-        raise OptionsError(f"size='{size}' is neither height and width nor '{ANY}'.")
+        raise OptionsError(f"size='{size}' must be a height and a width, or '{ANY}'.")
     if size is None:
         found = own
     elif isinstance(size, str):

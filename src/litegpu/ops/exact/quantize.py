@@ -175,7 +175,7 @@ def _looked_up(
 def _from_floats(source: Value, result: Value, new_value: NewValue) -> tuple[EpilogueOp, ...]:
     """Return the epilogue ops that quantize floats, with vectors of 8 for the loop's body.
 
-    Vectors are multiplied by the inverse scale and round halves to even. The tail is divided in
+    Vectors are multiplied by the inverse scale and rounded, halves to even. The tail is divided in
     float64 and rounds halves away from zero. With per-channel scales all elements are divided in
     float32, and round halves away from zero.
     """

@@ -145,7 +145,7 @@ def check(
 
 
 def _kind_of(content: bytes) -> str | None:
-    """Return the kind of a model, None without the package that reads files."""
+    """Return the kind of a model, or None if the package that reads its file is missing."""
     try:
         return kinds.kind_of(content)
     except MissingDependencyError:

@@ -37,7 +37,7 @@ SWEEP_FLAGS = (
     ),
     Flag(
         *("sweep_tolerance", positive, 0.02),
-        "maximum relative error of the recommendation",
+        "maximum relative error of the recommended setting's outputs",
     ),
     Flag("sweep_timeout_secs", positive, 300.0, "timeout of each configuration in seconds"),
     Flag("csv", str, "", "file of the table of --sweep", metavar="FILE"),

@@ -119,7 +119,7 @@ class FlashTile(Tile):
 
 
 def candidates(problem: FlashProblem) -> Iterator[FlashTile]:
-    """Yield the tiles for a problem whose threads have the registers that they need."""
+    """Yield the tiles that suit a problem and whose threads have enough registers."""
     narrow = problem.depths + problem.widths <= _NARROW
     for warps, split in ((4, 1), (8, 1), (4, 2), *([(2, 4)] if narrow else [])):
         for turn in (64, 32):

@@ -206,7 +206,7 @@ class AttentionTile(Tile):
 
 
 def candidates(problem: AttentionProblem, target: TileTarget) -> Iterator[AttentionTile]:
-    """Yield the tiles for a problem whose threads have enough registers.
+    """Yield the tiles that suit a problem and whose threads have enough registers.
 
     For many queries, it yields the tile with just enough warps if other blocks are resident.
     """
