@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import threading
 import time
 from collections.abc import Callable
 
@@ -224,7 +225,16 @@ def test_an_invoke_that_fails(fake: FakeDriver, name: str) -> None:
     assert_clean(fake, name)
 
 
-# Devices that are lost
+# Devices that are opened, and lost
+
+
+def test_no_thread_is_left_of_a_start_ahead(fake: FakeDriver) -> None:
+    started = threading.Event()
+    fake.before = lambda name: None if name != "cuInit" or started.wait(5) else Status.CUDA_SUCCESS
+    assert cuda.CUDABackend().start_ahead()
+    threading.Timer(0.2, started.set).start()
+    cuda.CUDABackend().open(0)
+    assert not cuda._start_once().is_alive()
 
 
 def fatal(name: str) -> Callable[[str], Status | None]:

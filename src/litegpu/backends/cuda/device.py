@@ -71,6 +71,8 @@ class CUDABackend(Backend):
 
     def open(self, index: int) -> Device:
         """Return the GPU with this index, in its primary context."""
+        if _start_once.cache_info().currsize:
+            _start_once().join()  # a program that forks now has no other thread
         return _opened.get(index)
 
     def start_ahead(self) -> bool:
