@@ -142,6 +142,7 @@ class Reduction(Op):
     """Reduces elements along the given axes to one, with or without keeping the axes."""
 
     shape_operands = (1,)
+    may_be_empty = (1,)  # no axes: each element is its own sum
 
     def __init__(self, name: str, kind: Kind) -> None:
         self.name = name  # type: ignore[misc]

@@ -85,11 +85,11 @@ CASES: tuple[Case, ...] = (
     ),
     StoredReduce(op="SUM", shape=(2, 3, 2, 4, 5), axes=(1, 3), keep=False),
     StoredReduce(op="SUM", same=True),
-    # Nothing to add up: axes of size 1 among more than 4.
+    # Nothing to add up: axes of size 1 among more than 4, and no axes.
     *(
         StoredReduce(op=op, shape=(1, 3, 2, 1, 4, 5), axes=axes, keep=keep, kind=kind)
         for op in ("SUM", "MEAN")
-        for axes, keep in (((0,), True), ((3, 0), False))
+        for axes, keep in (((0,), True), ((3, 0), False), ((), True))
         for kind in (ORDINARY, WIDE)
     ),
     *(

@@ -88,6 +88,8 @@ CASES: tuple[Case, ...] = (
     *(Reduce(op=op, shape=(3, 40, 6), axes=(1,), items=SMALL) for op in _KINDS[:4]),
     *(Reduce(op=op, shape=(1, 270, 260, 3)) for op in _KINDS[:4]),
     Reduce(shape=(1, 270, 260, 3), axes=(1, 2, 3), keep=False),
+    *(Reduce(op=op, axes=(), keep=keep) for op in _KINDS for keep in (True, False)),
+    *(Reduce(op=op, shape=(2, 3, 2, 4, 5), axes=()) for op in _KINDS),
     ZeroProduct(shape=(5, 8, 7, 9), axes=(0, 1, 2, 3)),
     ZeroProduct(shape=(900, 3, 2), axes=(0,)),
     ZeroProduct(shape=(2, 3, 901), axes=(2,)),
