@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -107,17 +108,31 @@ def names_ray_cluster() -> bool:
     return bool(os.environ.get("RAY_ADDRESS", "").strip())
 
 
+_placing = threading.Lock()
+_placed: dict[str, int] = {}
+"""How many threads need each variable that `placeholder` has set."""
+
+
 @contextmanager
 def placeholder(name: str, value: str) -> Iterator[None]:
-    """Set another library's environment variable temporarily, unless it is already set."""
-    missing = name not in os.environ
-    if missing:
-        os.environ[name] = value
+    """Set another library's environment variable temporarily, unless it is already set.
+
+    Threads may overlap: the last one that set it removes it.
+    """
+    with _placing:
+        ours = name in _placed or name not in os.environ
+        if ours:
+            os.environ[name] = value
+            _placed[name] = _placed.get(name, 0) + 1
     try:
         yield
     finally:
-        if missing:
-            os.environ.pop(name, None)
+        with _placing:
+            if ours:
+                _placed[name] -= 1
+                if not _placed[name]:
+                    del _placed[name]
+                    os.environ.pop(name, None)
 
 
 class _DebugHandler(logging.Handler):

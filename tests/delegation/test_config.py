@@ -92,3 +92,21 @@ def test_a_program_with_logging_of_its_own_sees_everything_once(moment: str) -> 
     assert "mine: device opencl:0 " in text
     assert text.count("cannot be handled by this delegate") == 1
     assert "litegpu: WARNING" not in text
+
+
+def test_a_placeholder_stays_until_the_last_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OTHERS", raising=False)
+    first, second = config.placeholder("OTHERS", "1"), config.placeholder("OTHERS", "1")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert os.environ["OTHERS"] == "1"
+    second.__exit__(None, None, None)
+    assert "OTHERS" not in os.environ
+
+
+def test_a_placeholder_keeps_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTHERS", "theirs")
+    with config.placeholder("OTHERS", "1"):
+        assert os.environ["OTHERS"] == "theirs"
+    assert os.environ["OTHERS"] == "theirs"
