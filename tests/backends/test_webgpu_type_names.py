@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from litegpu import backends
+from every_backend import needs_device
 from litegpu.backends.webgpu.type_names import NAMES, parse_types
 
 KNOWN = pytest.mark.skipif(
@@ -36,10 +36,8 @@ print(*(text.split("{")[0] for text in parsed), sep="\\n")
 
 
 @KNOWN
+@needs_device("webgpu")
 def test_a_start_parses_the_names_of_types_together() -> None:
-    status = next(each for each in backends.status() if each.name == "webgpu")
-    if not status.devices:
-        pytest.skip(status.reason)
     command = [sys.executable, "-c", START]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
