@@ -88,6 +88,19 @@ def test_masks_of_windows_of_several_images() -> None:
     np.testing.assert_array_equal(repeated, np.concatenate([data[0]] * 3))
 
 
+@pytest.mark.parametrize("key", [(2, 1, 4, 7), (1, 3, 4, 7), (2, 3, 4, 7)])
+def test_masks_of_windows_whose_heads_share_keys(key: Shape) -> None:
+    builder = GraphBuilder()
+    scores = matmul(builder, builder.input(2, 3, 5, 4), builder.input(*key), SCORES)
+    shape = (1, *SCORES)
+    mask = builder.constant(1, 2, 1, 5, 7)
+    masked = builder.node("ADD", [builder.reshape(scores, *shape), mask], shape)
+    soft = builder.node("SOFTMAX", [builder.reshape(masked, *SCORES)], SCORES)
+    result = applied(regroup_matrices, builder.graph(soft))
+    assert ops(result) == ["BATCH_MATMUL", "ADD", "SOFTMAX"]
+    assert result.graph.nodes[0].inputs == builder.nodes[0].inputs
+
+
 def test_a_softmax_of_more_dimensions_computes_those_of_its_product() -> None:
     builder = GraphBuilder()
     shape = (1, 2, 3, 5, 7)

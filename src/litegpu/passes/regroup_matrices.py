@@ -222,7 +222,8 @@ class _Regrouper:
     def _regroups(self, product: Node, own: tuple[int, ...], shape: tuple[int, ...]) -> bool:
         """Whether a reshape regroups the matrices of a batched product and keeps their number.
 
-        An operand that is a single matrix may be used by all products.
+        An operand that is a single matrix may be used by all products, and any operand by several
+        if only the ops between product and softmax have other axes.
         """
         if product.op != _MATMUL or is_quantized(self.graph, product):
             return False
@@ -230,7 +231,8 @@ class _Regrouper:
         batches = {batch for batch in of_operands if math.prod(batch) > 1}
         batches.add(self.graph.values[product.outputs[0]].shape[:-2])
         same = min(len(own), len(shape)) > 1 and own[-2:] == shape[-2:]
-        return same and max(len(own), len(shape)) <= _MOST_DIMS and len(batches) == 1
+        shared = own == shape or len(batches) == 1
+        return same and max(len(own), len(shape)) <= _MOST_DIMS and shared
 
     def _regrouped(self, place: int, product: Node, operand: int, shape: tuple[int, ...]) -> int:
         """Return an operand reshaped to matrices with these batch axes."""

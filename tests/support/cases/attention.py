@@ -344,6 +344,7 @@ CASES: tuple[Case, ...] = (
         for repeat in ("BROADCAST_TO", "TILE", "GATHER", "CONCATENATION")
     ),
     Attention(batch=2, heads=3, share=3, mask=(2, 1, 5, 7), turned=True),
+    Attention(batch=4, heads=3, share=3, windows=2, turned=True, cap=2.0),
     Attention(
         batch=2,
         heads=4,
