@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -144,26 +144,53 @@ def regions(dst: Storage, shapes: Sequence[Shape4], axis: int) -> list[Storage] 
 def _gather(node: Node, ctx: LowerContext, dst: Storage) -> tuple[KernelRequest, ...]:
     """Return kernels that join parts channel by channel, each with as many parts as buffers permit.
 
-    All but the first kernel preserve the channels that earlier ones have written.
+    Each kernel writes the channel blocks of its parts. If the first of these blocks has channels of
+    an earlier kernel, the kernel preserves them.
     """
-    ends = list(accumulate(ctx.storage(v).channels for v in node.inputs))
-    starts = [0, *ends[:-1]]
-    most = ctx.target.max_arguments - 1
-    return tuple(
-        KernelRequest(
-            template="concat",
-            grid=(dst.channel_blocks, dst.rows, 1),
-            output=node.outputs[0],
-            parts=node.inputs[first : first + most],
-            variables={
-                "starts": starts[first : first + most],
-                "ends": ends[first : first + most],
-                "keep": first > 0,
-            },
-            accumulator=register_of(ctx.storage(node.inputs[0]).dtype),
+    channels = [ctx.storage(v).channels for v in node.inputs]
+    starts = [0, *accumulate(channels)]
+    requests = []
+    first = 0
+    while first < len(node.inputs):
+        end = _end_of_parts(starts, first, ctx.target.max_arguments - 1)
+        begin = starts[first] // 4
+        last = end == len(node.inputs)
+        stop = dst.channel_blocks if last else -(-starts[end] // 4)
+        requests.append(
+            KernelRequest(
+                template="concat",
+                grid=(stop - begin, dst.rows, 1),
+                output=node.outputs[0],
+                parts=node.inputs[first:end],
+                variables={
+                    "begin": begin,
+                    "stop": stop,
+                    "lanes": [_parts_of_lane(starts[first : end + 1], lane) for lane in range(4)],
+                    "before": starts[first] if starts[first] % 4 else 0,
+                },
+                accumulator=register_of(ctx.storage(node.inputs[0]).dtype),
+            )
         )
-        for first in range(0, len(node.inputs), most)
-    )
+        first = end
+    return tuple(requests)
+
+
+def _end_of_parts(starts: Sequence[int], first: int, most: int) -> int:
+    """Return the end of at most `most` parts: near it, one at which a channel block ends, too."""
+    end = min(first + most, len(starts) - 1)
+    if end == len(starts) - 1:
+        return end
+    aligned = (each for each in range(end, first + most // 2, -1) if starts[each] % 4 == 0)
+    return next(aligned, end)
+
+
+def _parts_of_lane(starts: Sequence[int], lane: int) -> list[tuple[int, int, int]]:
+    """Return index, start and end of the parts with a channel c for which c % 4 is `lane`."""
+    return [
+        (index, start, end)
+        for index, (start, end) in enumerate(pairwise(starts))
+        if start + (lane - start) % 4 < end
+    ]
 
 
 def _axis(node: Node, rank: int) -> int:

@@ -91,6 +91,8 @@ CASES: tuple[Case, ...] = (
     # The same value twice, constants
     Concat(shapes=_channels(4), order=(0, 0)),
     Concat(shapes=_channels(3, 5), order=(0, 1, 0)),
+    # More parts than one kernel has buffers
+    Concat(shapes=_channels(1, 2, 3, 7), order=(0, 1, 2, 0, 3, 1, 1) * 12),
     Concat(shapes=((2, 3, 2, 4),), order=(0, 0), axis=0),
     Concat(shapes=_channels(4, 8), constants=(0,)),
     Concat(shapes=_channels(3, 2, 5), constants=(1,)),
