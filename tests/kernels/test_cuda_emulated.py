@@ -104,7 +104,7 @@ def checked(group: tuple[Case, ...], mode: Mode) -> list[str]:
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: type(group[0]).__name__)
 def test_cases_agree_with_the_cpu(group: tuple[Case, ...]) -> None:
     if not turns.ALL:  # each kernel takes a C++ compiler long
-        group = turns.share(group, turns.of_commit(), 2)
+        group = turns.share(group, turns.of_commit(2), 2)
     # What is chosen for a load of a certain size differs between halves, not between floats.
     assert checked(group, FLOATS if group[0].items is None else HALVES)
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import turns
 from litegpu import GpuDelegate
 from litegpu.engine.budget import ConstantBudget
 from litegpu.errors import DeviceMemoryError, ModelError
@@ -66,6 +67,8 @@ def measured(names: str, backend: str) -> Mapping[str, Mapping[str, Any]]:
 @pytest.mark.skipif(sys.platform == "win32", reason="the most memory is not known there")
 def test_small_files_that_ask_for_much() -> None:
     names = [*LEFT_TO_THE_CPU, *ON_THE_DEVICE]
+    if not turns.ALL:
+        names = [name for name in names if turns.turn(name, 2) == turns.of_commit(2)]
     plain, found = (measured(",".join(names), backend) for backend in ("", "opencl"))
     assert list(found) == names
     for name, each in found.items():
@@ -73,10 +76,10 @@ def test_small_files_that_ask_for_much() -> None:
         assert each["nbytes"] <= plain[name]["nbytes"] + MOST_BYTES, each
         assert each["seconds"] <= plain[name]["seconds"] + HANGS_S, each
         assert each["refused"] == plain[name]["refused"], each
-    for name, reason in LEFT_TO_THE_CPU.items():
-        assert found[name]["delegated"] == 0, found[name]
-        assert reason in found[name]["error"] and bool(reason) == bool(found[name]["error"])
-    assert {name: found[name]["delegated"] for name in ON_THE_DEVICE} == ON_THE_DEVICE
+    for name, each in found.items():
+        assert each["delegated"] == ON_THE_DEVICE.get(name, 0), each
+        reason = LEFT_TO_THE_CPU.get(name, "")
+        assert reason in each["error"] and bool(reason) == bool(each["error"])
     # Together they stay within it, too: each of these numbers is beyond the largest before it.
     assert sum(each["nbytes"] for each in found.values()) <= MOST_BYTES + sum(
         each["nbytes"] for each in plain.values()

@@ -41,6 +41,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         missing: _Reason = mark.args[0]
         if reason := missing():
             pytest.skip(reason)
+    if turns.waits(item.nodeid):
+        pytest.skip(turns.NOT_ITS_TURN)
     if item.get_closest_marker("every_other"):
         assert isinstance(item, pytest.Function)
         skip_every_other(item)
