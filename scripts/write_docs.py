@@ -46,7 +46,6 @@ WHY = {
     "the CPU takes 0.",
     "no answer": "The CPU reads bytes of this type as those of another one, or stops with an "
     "error: there is no result to repeat.",
-    "no kernel so far": "The CPU rounds the product of scaled integers after each factor.",
 }
 """Why types stay on the CPU, by the words in `docs/data/op_types.csv`."""
 FOLDED = ("BROADCAST_ARGS", "RANGE", "RANK", "SHAPE", "UNIQUE", "WHERE", "ZEROS_LIKE")

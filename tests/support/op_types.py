@@ -163,8 +163,6 @@ def why(op: str, types: str) -> str:
     wrong = op in ("FAKE_QUANT", "POW") or second == _READ_AS_INT32.get(op, "none")
     if wrong or (op, given[0], result) in _OTHER_BYTES:
         return "no answer"
-    if op == "REDUCE_PROD" and given[0].endswith("*"):
-        return "no kernel so far"
     return "no arithmetic" if not {*words}.isdisjoint(_MOVED_TYPES) else "no scale"
 
 

@@ -10,7 +10,7 @@ from cases.quantized_depthwise import QuantizedDepthwise
 from cases.quantized_elementwise import QuantizedPair
 from cases.quantized_matmul import QuantizedMatmul
 from cases.quantized_pool import QuantizedPool
-from cases.quantized_reduce import StoredArg, StoredReduce
+from cases.quantized_reduce import StoredArg, StoredProduct, StoredReduce
 from cases.quantized_resize import StoredResize
 from cases.quantized_softmax import StoredSoftmax
 from cases.quantized_transpose_conv import QuantizedTransposeConv
@@ -208,6 +208,20 @@ def reduction(dice: Dice) -> Case:
     )
 
 
+def product(dice: Dice) -> Case:
+    """Products over any axes."""
+    shape = dice.shape(1, 5)
+    return StoredProduct(
+        stored=dice.one_of("int8", "int16"),
+        shape=shape,
+        axes=dice.axes(len(shape)),
+        keep=dice.flag(),
+        spread=dice.one_of(2, 20, 100),
+        step=dice.one_of(0.001, 0.0313, 0.25, 0.9),
+        result_step=dice.one_of(0.0007, 2.0**-6, 1.1),
+    )
+
+
 def arg(dice: Dice) -> Case:
     """Places of maxima and minima."""
     shape = dice.shape(1, 4)
@@ -327,6 +341,6 @@ _FLOATS = (Range(), Rows(), Rows(-4.0, 0.125), Rows(-0.5, 8.0), Rows(zeros=True)
 
 QUANTIZED = (
     *(conv, matrix, conversion, real, lookup, depthwise, transpose_conv, matmul, pair, pool),
-    *(reduction, arg, resize, rows, hybrid_conv, hybrid_transpose_conv),
+    *(reduction, product, arg, resize, rows, hybrid_conv, hybrid_transpose_conv),
     *(hybrid_matrix, hybrid_matmul),
 )

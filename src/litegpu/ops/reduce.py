@@ -38,7 +38,7 @@ from litegpu.ops.common.types import (
 )
 from litegpu.ops.common.units import Unit
 from litegpu.ops.common.work_groups import shared_items
-from litegpu.ops.exact.reduce import ExactMean, ExactSum
+from litegpu.ops.exact.reduce import ExactMean, ExactProduct, ExactSum
 from litegpu.ops.index_map import mixed_radix_texts
 from litegpu.ops.reshape import merge_axes, merged_shape, reshape_node
 
@@ -150,9 +150,11 @@ class Reduction(Op):
         self.traits = kind.traits  # type: ignore[misc]
         self.takes = (kind.types, INTEGERS)  # type: ignore[misc]
         self.gives = None if kind.types.common else kind.types  # type: ignore[misc]
-        exact_ops = {"MEAN": ExactMean, "SUM": ExactSum}
-        if name in exact_ops:
-            self.exact = exact_ops[name](self.check, reduced)  # type: ignore[misc]
+        sums = {"MEAN": ExactMean, "SUM": ExactSum}
+        if name in sums:
+            self.exact = sums[name](self.check, reduced)  # type: ignore[misc]
+        if name == "REDUCE_PROD":
+            self.exact = ExactProduct(self.check)  # type: ignore[misc]
         self.kind = kind
 
     def flops(self, graph: Graph, node: Node) -> int:
@@ -173,7 +175,6 @@ class Reduction(Op):
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1,)),
             checks.integers(graph, node, 1, "The axes"),
-            lambda: self._check_scales(graph, node),
             lambda: checks.first_of(
                 *(
                     checks.axis(graph, node.inputs[0], axis)
@@ -181,11 +182,6 @@ class Reduction(Op):
                 )
             ),
         )
-
-    def _check_scales(self, graph: Graph, node: Node) -> str:
-        if self.kind.partial and self.exact is None and is_quantized(graph, node):
-            return "The CPU rounds products of scaled integers one by one."
-        return ""
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         shape, axes = graph.values[node.inputs[0]].shape, _axes(graph, node)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cases.base import EXACT, Case, Shape, Sheet
+from cases.base import EXACT, Case, Range, Shape, Sheet
 from cases.quantized import ORDINARY, POWER, WIDE, Stored, quantization
+from litegpu.graph import Quantization
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,34 @@ class StoredArg(Case):
         options = {"output_type": "INT32"}
         inputs = [x, sheet.constant(self.axis, "int32")]
         sheet.output(sheet.op(self.op, inputs, options, 2, "int32"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredProduct(Case):
+    """REDUCE_PROD of integers up to `spread` steps from the zero point."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    stored: str = "int8"
+    shape: Shape = (2, 5, 3, 6)
+    axes: tuple[int, ...] = (1, 2)
+    keep: bool = True
+    spread: int = 100
+    step: float = 0.025
+    result_step: float = 0.01
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one product, one output."""
+        zeros = (0, 0) if self.stored == "int16" else (9, -20)
+        source, result = (
+            Quantization((step,), (zero,))
+            for step, zero in zip((self.step, self.result_step), zeros, strict=True)
+        )
+        least = zeros[0] - self.spread
+        values = Range(least, least + 2 * self.spread + 1, dtype=self.stored)
+        x = sheet.input(self.shape, values, source)
+        inputs, options = [x, sheet.constant(self.axes, "int32")], {"keep_dims": self.keep}
+        sheet.output(sheet.op("REDUCE_PROD", inputs, options, 2, self.stored, result))
 
 
 _BYTES = ("int8", "uint8")
@@ -105,4 +134,17 @@ CASES: tuple[Case, ...] = (
         for axis in (1, 3)
     ),
     StoredArg(shape=(3, 301), axis=-1),
+    *(StoredProduct(stored=each, axes=axes) for each in ("int8", "int16") for axes in _AXES),
+    *(StoredProduct(step=step, result_step=step) for step in (0.9, 0.002, 2.0**-6)),
+    *(
+        StoredProduct(stored=each, shape=(1, 3, 2, 1, 4, 5), axes=axes, keep=False)
+        for each in ("int8", "int16")
+        for axes in ((1, 4), (5,), (-4, 0, 1), (0, 3), ())
+    ),
+    StoredProduct(step=1e3, result_step=1e-4, shape=(3, 1, 5), axes=(1,)),
+    # Products leave 32 bits, each time, or only at the end.
+    StoredProduct(stored="int16", step=20.0, result_step=0.3),
+    StoredProduct(step=30.0, result_step=0.3, shape=(3, 6), axes=(0,)),
+    StoredProduct(step=1.0, result_step=1e-3, spread=2, shape=(2, 9, 11), axes=(1,)),
+    StoredProduct(step=1.0, result_step=1.0, spread=1, shape=(5000, 2, 3), axes=(0,)),
 )

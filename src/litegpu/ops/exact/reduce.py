@@ -1,4 +1,4 @@
-"""Quantized MEAN and SUM: sums in int32, then rescaled."""
+"""Quantized MEAN and SUM: sums in int32, then rescaled; products, rescaled after each factor."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.base import COPY, Exact, NewValue, constant_list
 from litegpu.ops.common import checks
 from litegpu.ops.common.types import BYTES, QUANTIZED_TYPES
-from litegpu.ops.exact import numbers
+from litegpu.ops.exact import numbers, wide_sums
 from litegpu.ops.exact.numbers import Multiplier, float32
+from litegpu.ops.index_map import Source, index_map_node, plain
+from litegpu.ops.quantized_product import AXIS, QUANTIZED_PRODUCT, ProductAttributes
+from litegpu.ops.reshape import reshape_node
 
 _BLOCK = 16
 """Number of channels that the CPU rescales as one vector; the remaining ones round differently."""
@@ -151,6 +154,98 @@ class ExactSum(_ExactSums):
     def _stages(self, graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, ...]:
         low, _ = numbers.LIMITS[graph.values[node.outputs[0]].dtype]
         return (EpilogueOp("INTEGER_ADD", (numbers.scalar(new_value, low),)),)
+
+
+class ExactProduct(Exact):
+    """REDUCE_PROD: the CPU rescales after each factor but the first, and once more at the end."""
+
+    _dtypes = frozenset({DType.INT8, DType.INT16})
+
+    def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
+        self._geometry = geometry
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            lambda: self._geometry(graph, node),
+            lambda: numbers.check_io(graph, node, self._dtypes),
+            lambda: self._check_zeros(graph, node),
+            lambda: self._check_factor(graph, node),
+        )
+
+    @staticmethod
+    def _check_factor(graph: Graph, node: Node) -> str:
+        if _terms(graph, node) == 1:
+            return ""
+        return wide_sums.check_multiplier(_product_factor(graph, node))
+
+    @staticmethod
+    def _check_zeros(graph: Graph, node: Node) -> str:
+        if graph.values[node.inputs[0]].dtype is not DType.INT16:
+            return ""
+        return numbers.check_no_zeros(graph, (node.inputs[0], node.outputs[0]))
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+        if _terms(graph, node) == 1:
+            return (
+                reshape_node(node, source.id, result.id),
+            )  # the CPU copies, whatever the scales
+        factors, shape, nodes = _factors_along_h(graph, node, new_value)
+        found = new_value(tuple(1 if axis == AXIS else size for axis, size in enumerate(shape)))
+        multiplier = _product_factor(graph, node)
+        attributes = ProductAttributes(
+            numbers.zero_point(source), *wide_sums.short_multiplier(multiplier)
+        )
+        epilogue = (
+            wide_sums.WIDENED,
+            wide_sums.requantize_long(new_value, [multiplier]),
+            *numbers.shifted(new_value, numbers.zero_point(result)),
+            numbers.clamp(numbers.LIMITS[result.dtype]),
+        )
+        product = Node(
+            *(node.index, QUANTIZED_PRODUCT, 1, (factors,), (found,)),
+            attributes=attributes,
+            epilogue=epilogue,
+        )
+        return (*nodes, product, reshape_node(node, found, result.id))
+
+
+def _product_factor(graph: Graph, node: Node) -> Multiplier:
+    """Return the multiplier after each factor: a root of the result's scale is divided out."""
+    source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+    root = math.pow(numbers.scale(result), 1.0 / _terms(graph, node))
+    return Multiplier.of(numbers.scale(source) / root)
+
+
+def _factors_along_h(
+    graph: Graph, node: Node, new_value: NewValue
+) -> tuple[int, tuple[int, ...], list[Node]]:
+    """Return the input with the factors of each product along H, in order, and its shape.
+
+    If the reduced axes are not adjacent, they are moved to the front.
+    """
+    source = graph.values[node.inputs[0]]
+    shape = source.shape
+    reduced = {axis % len(shape) for axis in constant_list(graph, node.inputs[1])}
+    axes = [axis for axis in range(len(shape)) if axis in reduced and shape[axis] > 1]
+    first, end = axes[0], axes[-1] + 1
+    inner = [axis for axis in range(end, len(shape)) if axis not in reduced]
+    outer = [axis for axis in range(first) if axis not in reduced]
+    between = [axis for axis in range(first, end) if axis not in reduced and shape[axis] > 1]
+    nodes, v = [], source.id
+    if between:
+        inner, outer = [*outer, *between, *inner], []
+        order = [*axes, *inner]
+        sizes = tuple(shape[axis] for axis in order)
+        v = new_value(sizes, dtype=source.dtype)
+        moved = replace(node, inputs=(source.id,), outputs=(v,))
+        places = (order.index(axis) if axis in order else None for axis in range(len(shape)))
+        sources = [Source() if place is None else Source(((place, 1),)) for place in places]
+        nodes.append(index_map_node(graph, moved, plain(sizes), sources))
+    rows, channels = (math.prod(shape[axis] for axis in part) for part in (inner[:-1], inner[-1:]))
+    along = (math.prod(shape[axis] for axis in outer), _terms(graph, node), rows, channels)
+    factors = new_value(along, dtype=source.dtype)
+    return factors, along, [*nodes, reshape_node(node, v, factors)]
 
 
 def _terms(graph: Graph, node: Node) -> int:

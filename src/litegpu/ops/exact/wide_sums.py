@@ -113,10 +113,14 @@ def requantize_long(new_value: NewValue, multipliers: Sequence[Multiplier]) -> E
 
     It keeps 15 bits of each multiplier, as the CPU does.
     """
-    short = [min((each.number + (1 << 15)) >> 16, 2**15 - 1) for each in multipliers]
-    shifts = [15 - each.shift for each in multipliers]
+    short, shifts = zip(*map(short_multiplier, multipliers), strict=True)
     operands = numbers.vector(new_value, short), numbers.vector(new_value, shifts)
     return EpilogueOp("REQUANTIZE_LONG", operands)
+
+
+def short_multiplier(multiplier: Multiplier) -> tuple[int, int]:
+    """Return the 15 bits that the CPU keeps for sums of 64 bits, and the right shift after them."""
+    return min((multiplier.number + (1 << 15)) >> 16, 2**15 - 1), 15 - multiplier.shift
 
 
 def round_product(new_value: NewValue, factors: Sequence[float]) -> EpilogueOp:

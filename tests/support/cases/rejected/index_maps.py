@@ -166,12 +166,6 @@ CASES = (
         result=DType.UINT32,
     ),
     Rejected(
-        "REDUCE_PROD",
-        (SCALED, integers(0)),
-        "The CPU rounds products of scaled integers one by one.",
-        result=DType.INT8,
-    ),
-    Rejected(
         "MUL",
         (computed(2, 3), integers(1, 2, 3)),
         "Its operands have different types: FLOAT32, INT32.",

@@ -61,4 +61,24 @@ CASES = (
         params={"keep_dims": True},
         quantization=STORABLE,
     ),
+    rejected(
+        "REDUCE_PROD",
+        (replace(IMAGE, dtype=DType.UINT8), AXES),
+        "tensor 0 is UINT8 instead of INT16 or INT8.",
+        result=DType.UINT8,
+    ),
+    rejected(
+        "REDUCE_PROD",
+        (replace(IMAGE, dtype=DType.INT16), AXES),
+        "tensor 0 is INT16 and has the zero point 3.",
+        result=DType.INT16,
+    ),
+    rejected(
+        "REDUCE_PROD",
+        (replace(IMAGE, quantization=Quantization((1e3,), (3,))), AXES),
+        "Its scales lie so far apart that the CPU shifts sums of 64 bits by 11 bits, at most 7 are "
+        "handled.",
+        params={"keep_dims": True},
+        quantization=Quantization((1e-4,), (3,)),
+    ),
 )
