@@ -53,7 +53,7 @@ COUNTS = {
 }
 """The fewest and the most inputs; others may have any number of them, or count them otherwise."""
 ALLOWED = {op: count for count, names in COUNTS.items() for op in names.split()}
-REFUSED_BEFORE = ("DIV", "LSTM", "RNN", "UNIDIRECTIONAL_SEQUENCE_RNN")
+REFUSED_BEFORE = ("LSTM", "RNN", "UNIDIRECTIONAL_SEQUENCE_RNN")
 """Whose quantized nodes are refused for other reasons, however many inputs they have."""
 MOST = 7
 """More than any operation of the table has."""

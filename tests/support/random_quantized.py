@@ -160,11 +160,13 @@ def matmul(dice: Dice) -> Case:
 
 def pair(dice: Dice) -> Case:
     """Operations on two values, which are broadcast."""
-    op = dice.one_of("ADD", "SUB", "MUL", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE", "LESS")
+    op = dice.one_of(
+        *("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE", "LESS")
+    )
     shape = dice.shape(1, 4)
     other = dice.one_of(None, shape, dice.broadcast(shape) or (1,))
     shapes = (other, shape) if other and dice.flag() else (shape, other)
-    sums = op in ("ADD", "SUB", "MUL")
+    sums = op in ("ADD", "SUB", "MUL", "DIV")
     return QuantizedPair(
         op=op,
         dtype="int8" if op == "SQUARED_DIFFERENCE" else dice.one_of(*_BYTES),
@@ -173,7 +175,7 @@ def pair(dice: Dice) -> Case:
         second=shapes[1],
         constant=None if other is None else dice.one_of(None, 0, 1),
         activation=dice.one_of(*_ACTIVATIONS) if sums else "NONE",
-        finer=dice.one_of(1.0, 16.0) if op == "MUL" else 1.0,
+        finer=dice.one_of(1.0, 16.0) if op in ("MUL", "DIV") else 1.0,
         draw=dice.number(0, 99),
     )
 

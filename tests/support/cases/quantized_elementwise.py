@@ -32,6 +32,19 @@ _VERSIONS: Mapping[tuple[str, str], int] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Divisors(Stored):
+    """Stored integers of a type but one: the zero point, by which the CPU refuses to divide."""
+
+    zero: int = 0
+
+    def draw(self, shape: Shape, random: np.random.Generator) -> Array:
+        """Return seeded elements over the whole range."""
+        found, ends = super().draw(shape, random), np.iinfo(self.dtype)
+        other = self.zero + 1 if self.zero < ends.max else ends.min
+        return np.where(found == self.zero, np.asarray(other, self.dtype), found)
+
+
+@dataclass(frozen=True, kw_only=True)
 class QuantizedPair(Case):
     """Two inputs; the one numbered `constant` is a constant. Without `second` both are one.
 
@@ -59,11 +72,17 @@ class QuantizedPair(Case):
             scales = scales[:1] * len(shapes)
         slopes = self.op == "PRELU" and self.dtype == "int16"
         dtypes = (self.dtype, "int8" if slopes else self.dtype)
+        drawn = [
+            Divisors(dtype=dtype, zero=found.zero_point[0])
+            if self.op == "DIV" and i == len(shapes) - 1
+            else Stored(dtype=dtype)
+            for i, (found, dtype) in enumerate(zip(scales, dtypes, strict=False))
+        ]
         inputs = [
-            sheet.constant(Stored(dtype=dtype).draw(shape, sheet.random), dtype, found)
+            sheet.constant(values.draw(shape, sheet.random), values.dtype, found)
             if i == self.constant
-            else sheet.input(shape, Stored(dtype=dtype), found)
-            for i, (shape, found, dtype) in enumerate(zip(shapes, scales, dtypes, strict=False))
+            else sheet.input(shape, values, found)
+            for i, (shape, found, values) in enumerate(zip(shapes, scales, drawn, strict=True))
         ]
         usual = 1 if self.dtype == "uint8" else 2
         version = _VERSIONS.get((self.op, self.dtype), usual)
@@ -76,7 +95,7 @@ class QuantizedPair(Case):
 
     def _options(self) -> Mapping[str, Any] | None:
         fused = {"fused_activation_function": self.activation}
-        if self.op == "MUL":
+        if self.op in ("DIV", "MUL"):
             return fused
         return {**fused, "pot_scale_int16": False} if self.op in ("ADD", "SUB") else None
 
@@ -171,6 +190,11 @@ CASES: tuple[Case, ...] = (
     *_types("MUL", "int8", second=None),
     *_types("SUB", "uint8", first=(6,), constant=0),
     *_types("ADD", "uint8", second=(), constant=1),
+    *(case for kind in (POWER, WIDE) for case in _types("DIV", *BYTES, kind=kind)),
+    *_types("DIV", *BYTES, first=(2, 3, 19), second=(3, 1), finer=0.01),
+    *_types("DIV", "int8", first=(6,), constant=0, activation="RELU_N1_TO_1"),
+    *_types("DIV", "uint8", second=(), constant=1, activation="RELU6"),
+    *_types("DIV", *BYTES, second=None, finer=16.0),
     *_types("MAXIMUM", *_SHORT, second=(2, 1, 2, 6)),
     *_types("MINIMUM", *_SHORT, constant=1),
     *_types("SQUARED_DIFFERENCE", "int8", kind=POWER),

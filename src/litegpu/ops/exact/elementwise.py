@@ -8,16 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
+
 from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.base import COPY, Exact, NewValue
 from litegpu.ops.common import checks
 from litegpu.ops.common.broadcast import check_broadcast, check_slopes, fitted, running_input
 from litegpu.ops.common.functions import of_integers
 from litegpu.ops.common.types import BYTES, QUANTIZED_TYPES
-from litegpu.ops.exact import float_sums, numbers
+from litegpu.ops.exact import float_sums, numbers, tables
+from litegpu.ops.exact.functions import lookup_name
 from litegpu.ops.exact.loops import Body, Loop, Walk, walk
 from litegpu.ops.exact.numbers import Multiplier, float32
-from litegpu.ops.exact.refused import Refused
 
 _INT8 = frozenset({DType.INT8})
 _INT16_MAX = 2**15 - 1
@@ -249,6 +251,32 @@ def _product_factor(values: Sequence[Value]) -> float:
     return float32(float32(first * second) / result)
 
 
+class _Div(_Pairs):
+    """DIV: a table of all pairs of bytes, which the CPU's own kernel computes.
+
+    The CPU multiplies by an approximate inverse and shifts by numbers that may exceed 31.
+    """
+
+    def check_scales(self, graph: Graph, node: Node) -> str:
+        first, second, result = values = _values(graph, node)
+        divisor = float32(numbers.scale(second) * numbers.scale(result))
+        factor = numbers.scale(first) / divisor if divisor else math.inf
+        if reason := numbers.check_multiplier(Multiplier.of(factor)):
+            return reason
+        if tables.by_pairs(node, *values) is not None:
+            return ""
+        return f"The CPU's kernel does not divide {first.dtype.name}."
+
+    def epilogue(
+        self, graph: Graph, node: Node, unnamed: EpilogueOp, new_value: NewValue
+    ) -> tuple[EpilogueOp, ...]:
+        first, second, result = _values(graph, node)
+        entries = tables.by_pairs(node, first, second, result)
+        assert entries is not None, "checked"
+        table = new_value(entries.shape, entries.astype(np.int32))
+        return (_named(unnamed, "ADD_HIGH_SUM"), EpilogueOp(lookup_name(DType.INT16), (table,)))
+
+
 class _SquaredDifference(_Pairs):
     """SQUARED_DIFFERENCE: the inputs are rescaled to a common scale, subtracted and squared."""
 
@@ -361,7 +389,7 @@ def _slope_multipliers(values: Sequence[Value]) -> tuple[Multiplier, Multiplier]
 
 EXACT_BINARY: Mapping[str, Exact] = {
     "ADD": _Add(QUANTIZED_TYPES),
-    "DIV": Refused("The CPU divides quantized tensors wrongly where quotients are small."),
+    "DIV": _Div(),
     "MAXIMUM": _Larger(QUANTIZED_TYPES),
     "MINIMUM": _Larger(QUANTIZED_TYPES),
     "MUL": _Mul(QUANTIZED_TYPES),

@@ -62,6 +62,44 @@ def _by_kernel(
     return None
 
 
+def by_pairs(node: Node, first: Value, second: Value, result: Value) -> Table | None:
+    """Return the results for all pairs of two bytes, computed by the CPU's own kernel.
+
+    The entry of (a, b) is at a + 256 * b, modulo 2^16. Where the kernel rejects the zero point as
+    the second byte, the next byte takes its place. None if it rejects the node.
+    """
+    params = tuple(sorted(node.params.items()))
+    ends = ((each.dtype, each.quantization) for each in (first, second, result))
+    return _by_pairs(node.op, node.version, params, *ends)
+
+
+@cache
+def _by_pairs(
+    op: str,
+    version: int,
+    params: tuple[tuple[str, Any], ...],
+    first: tuple[DType, Quantization],
+    second: tuple[DType, Quantization],
+    result: tuple[DType, Quantization],
+) -> Table | None:
+    every = stored(first[0])
+    zero = second[1].zero_point[0]
+    divisors = np.where(every == zero, np.roll(every, -1), every)
+    a, b = (each.astype(first[0].value) for each in (every[None], divisors[:, None]))
+    values = {
+        0: Value(0, "", a.shape, first[0], a, quantization=first[1]),
+        1: Value(1, "", b.shape, second[0], b, quantization=second[1]),
+        2: Value(2, "", (256, 256), result[0], quantization=result[1]),
+    }
+    node = Node(0, op, version, (0, 1), (2,), dict(params))
+    found = kernels.compute(node, values, every.size**2)
+    if found is None:
+        return None
+    table = np.empty(every.size**2, found[0].dtype)
+    table[(every[None] + 256 * every[:, None]) & 0xFFFF] = found[0]
+    return table
+
+
 def centred(value: Value) -> Ints:
     """Return all integers of a value's type minus its zero point."""
     return stored(value.dtype) - numbers.zero_point(value)
