@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         OperationError,
         OptionsError,
         RunTimeoutError,
+        TaskError,
         UnsupportedDeviceError,
     )
     from litegpu.language_model import Completion, LanguageModel, Session, TextStream
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         InferencePriority,
     )
     from litegpu.progress import Progress
+    from litegpu.tasks import Image, ImageFormat
     from litegpu.tools.check.model_check import ModelCheck, check
 
 __all__ = [
@@ -87,6 +89,8 @@ __all__ = [
     "GpuDelegate",
     "GpuDelegateKeywords",
     "GpuDelegateOptions",
+    "Image",
+    "ImageFormat",
     "InferencePreference",
     "InferencePriority",
     "InterpreterError",
@@ -114,6 +118,7 @@ __all__ = [
     "RunTimeoutError",
     "Session",
     "Split",
+    "TaskError",
     "TensorBuffer",
     "TextStream",
     "UnsupportedDeviceError",
@@ -151,6 +156,8 @@ _HOMES: Mapping[str, str] = {
     "GpuDelegate": "litegpu.delegation.delegate",
     "GpuDelegateKeywords": "litegpu.options",
     "GpuDelegateOptions": "litegpu.options",
+    "Image": "litegpu.tasks",
+    "ImageFormat": "litegpu.tasks",
     "InferencePreference": "litegpu.options",
     "InferencePriority": "litegpu.options",
     "InterpreterError": "litegpu.errors",
@@ -178,6 +185,7 @@ _HOMES: Mapping[str, str] = {
     "RunTimeoutError": "litegpu.errors",
     "Session": "litegpu.language_model",
     "Split": "litegpu.delegation.cost_model",
+    "TaskError": "litegpu.errors",
     "TensorBuffer": "litegpu.compiled_model",
     "TextStream": "litegpu.language_model",
     "UnsupportedDeviceError": "litegpu.errors",

@@ -113,6 +113,10 @@ class ModelError(LitegpuError, ValueError):
     """A model file is missing, damaged, or not a TensorFlow Lite model."""
 
 
+class TaskError(LitegpuError, ValueError):
+    """An option, a picture or a timestamp is not valid for a task, or the task is closed."""
+
+
 class LanguageModelError(LitegpuError, ValueError):
     """A prompt, a message or an argument is not valid for a language model."""
 

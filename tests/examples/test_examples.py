@@ -93,6 +93,14 @@ def test_detect(tmp_path: Path) -> None:
 
 
 @pytest.mark.real_model
+def test_object_detector(tmp_path: Path) -> None:
+    model, picture = find("ssd_mobilenet_v1_coco_float32"), portrait(tmp_path)
+    printed = run("object_detector", model, picture, folder=tmp_path)
+    assert re.match(r"class 0 +7\d\.\d%  x \d+\.\.50\d", printed), printed
+    assert 0.001 < differs(tmp_path / "objects.png", picture) < 0.1
+
+
+@pytest.mark.real_model
 def test_segment(tmp_path: Path) -> None:
     picture = portrait(tmp_path)
     printed = run("segment", find("deeplabv3_257_mv_gpu"), picture, folder=tmp_path)

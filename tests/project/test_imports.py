@@ -31,6 +31,7 @@ def loaded_by(statement: str) -> set[str]:
     [
         ("import litegpu", 2, ("backends", "delegation")),
         ("import litegpu; litegpu.OptionsError", 3, ("backends", "options")),
+        ("import litegpu.tasks", 150, ("delegation", "kernels", "passes", "tools")),
         ("from litegpu import list_devices", 30, ("delegation", "engine", "ops", "runtime_abi")),
         ("from litegpu import GpuDelegate", 60, ("ops", "kernels", "passes", "tools")),
         ("import litegpu.tools.cli", 12, ("backends", "delegation", "ops")),

@@ -133,6 +133,13 @@ def is_free(backend: str | None, device: int | str | None) -> bool:
     return all(each is None or each == "" for each in (device, config.text("LITEGPU_DEVICE")))
 
 
+def is_gpu_available() -> bool:
+    """Return whether there is a device that is not software. Asks no backend after it."""
+    with contextlib.suppress(UnsupportedDeviceError):
+        return any(not info.software for info in _candidates())
+    return False
+
+
 def named(backend: str | None) -> str:
     """Return the full name of a backend, or an empty text if any backend is meant.
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import flatbuffers
 import numpy as np
 import pytest
 from PIL import Image
 
 from litegpu.errors import FileError, ModelError
+from litegpu.files import metadata
 from litegpu.pictures.images import (
     open_picture,
     to_tensor,
 )
 from litegpu.runtime_abi import interpreter as runtime
-from litegpu.tools.drawing import anchors, cells, detections, metadata
+from litegpu.tools.drawing import anchors, cells, detections
 from litegpu.tools.drawing.facts import Grid
 from litegpu.tools.drawing.tasks import choose
 from litegpu.tools.picture_flag import (
@@ -329,63 +329,3 @@ def test_rows_that_are_no_cells_are_an_error() -> None:
     outputs, scene = seen(saying({"output": np.zeros((1, 86, 7))}))
     with pytest.raises(ModelError, match="is not one box for each cell of maps"):
         cells.read(outputs, scene)
-
-
-# The metadata's own form
-
-
-def written_metadata() -> bytes:
-    """Metadata with the scaling of an input and the order of a box's numbers."""
-    builder = flatbuffers.Builder(256)
-
-    def table(*fields: tuple[int, str, Any]) -> int:
-        builder.StartObject(8)
-        for number, kind, value in fields:
-            getattr(builder, f"Prepend{kind}Slot")(number, value, 0)
-        return int(builder.EndObject())
-
-    def vector(kind: str, values: list[Any]) -> int:
-        builder.StartVector(4, len(values), 4)
-        for value in reversed(values):
-            getattr(builder, f"Prepend{kind}")(value)
-        return int(builder.EndVector())
-
-    def reference(at: int) -> tuple[str, int]:
-        return "UOffsetTRelative", at
-
-    mean, std = vector("Float32", [127.5, 100.0, 0.0]), vector("Float32", [127.5, 50.0, 1.0])
-    options = table((0, *reference(mean)), (1, *reference(std)))
-    unit = table((0, "Uint8", 1), (1, *reference(options)))
-    units = vector("UOffsetTRelative", [unit])
-    image = table((4, *reference(units)))
-    order = vector("Uint32", [1, 0, 3, 2])
-    properties = table((0, *reference(order)), (1, "Uint8", 1), (2, "Uint8", 1))
-    content = table((0, "Uint8", 3), (1, *reference(properties)))
-    file_name = builder.CreateString("labels.txt")
-    file = table((0, *reference(file_name)), (2, "Uint8", 3))
-    files = vector("UOffsetTRelative", [file])
-    name = builder.CreateString("location")
-    boxes = table((0, *reference(name)), (3, *reference(content)), (6, *reference(files)))
-    inputs, outputs = vector("UOffsetTRelative", [image]), vector("UOffsetTRelative", [boxes])
-    graph = table((2, *reference(inputs)), (3, *reference(outputs)))
-    graphs = vector("UOffsetTRelative", [graph])
-    builder.Finish(table((4, *reference(graphs))), file_identifier=b"M001")
-    return bytes(builder.Output())
-
-
-def test_metadata_are_read() -> None:
-    found = metadata.read(written_metadata())
-    assert found.inputs[0].mean == (127.5, 100.0, 0.0)
-    assert found.inputs[0].std == (127.5, 50.0, 1.0)
-    (boxes,) = found.outputs
-    assert (boxes.name, boxes.label_files, boxes.is_boxes) == ("location", ("labels.txt",), True)
-    assert (boxes.box_order, boxes.box_form, boxes.in_pixels) == ((1, 0, 3, 2), 1, True)
-
-
-def test_damaged_metadata_say_nothing_or_less() -> None:
-    whole = written_metadata()
-    assert metadata.read(b"") == metadata.Metadata()
-    for cut in range(len(whole)):
-        metadata.read(whole[:cut])
-    for index in range(len(whole)):
-        metadata.read(whole[:index] + bytes([whole[index] ^ 0xFF]) + whole[index + 1 :])

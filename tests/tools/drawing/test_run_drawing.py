@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 
 from litegpu.errors import MissingDependencyError, ModelError
+from litegpu.files import metadata
 from litegpu.graph.ir import Quantization
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.tools import cli
-from litegpu.tools.drawing import metadata
 from litegpu.tools.drawing.ink import colour
 from litegpu.tools.viewer import Viewer
 from litegpu.zoo.writer import ModelWriter

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from litegpu.errors import ModelError
+from litegpu.pictures.boxes import overlaps
 from litegpu.tools.drawing.detections import Detections, detections
 from litegpu.tools.drawing.facts import Grid, ModelFacts
 from litegpu.tools.drawing.finding import Evidence, Outputs, Scene
@@ -219,17 +220,6 @@ def suppressed(
     names = object_names(scene, scores.shape[1]) if scores.shape[1] > 1 or scene.named else ()
     chosen = points[remaining] if points is not None else None
     return detections(corners[remaining], best[remaining], classes[remaining], names, scene, chosen)
-
-
-def overlaps(box: Array, others: Array) -> Array:
-    """Return the intersection over the union of a box with others, `[N]`."""
-    low = np.maximum(box[:2], others[:, :2])
-    high = np.minimum(box[2:], others[:, 2:])
-    shared = np.clip(high - low, 0, None).prod(1)
-    areas = np.clip(others[:, 2:] - others[:, :2], 0, None).prod(1)
-    own = np.clip(box[2:] - box[:2], 0, None).prod()
-    found: Array = shared / np.maximum(areas + own - shared, 1e-12)
-    return found
 
 
 _NO_CODES = (

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from litegpu.files import metadata
 from litegpu.ops.common.flexbuffers import read_map
-from litegpu.tools.drawing import metadata
 from litegpu.zoo.cuts import CuttableModel
 
 POST_PROCESS = "TFLite_Detection_PostProcess"

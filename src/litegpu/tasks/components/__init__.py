@@ -1,0 +1,5 @@
+"""Containers of results, and functions on them."""
+
+from litegpu.tasks.components import containers, utils
+
+__all__ = ["containers", "utils"]

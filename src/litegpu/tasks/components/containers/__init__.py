@@ -1,0 +1,26 @@
+"""The classes of which results consist."""
+
+from litegpu.tasks.components.containers.bounding_box import BoundingBox
+from litegpu.tasks.components.containers.category import Category
+from litegpu.tasks.components.containers.classification_result import (
+    ClassificationResult,
+    Classifications,
+)
+from litegpu.tasks.components.containers.detections import Detection, DetectionResult
+from litegpu.tasks.components.containers.embedding_result import Embedding, EmbeddingResult
+from litegpu.tasks.components.containers.keypoint import NormalizedKeypoint
+from litegpu.tasks.components.containers.rect import NormalizedRect, Rect
+
+__all__ = [
+    "BoundingBox",
+    "Category",
+    "ClassificationResult",
+    "Classifications",
+    "Detection",
+    "DetectionResult",
+    "Embedding",
+    "EmbeddingResult",
+    "NormalizedKeypoint",
+    "NormalizedRect",
+    "Rect",
+]

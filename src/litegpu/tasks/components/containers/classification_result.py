@@ -1,0 +1,24 @@
+"""Results of classifiers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from litegpu.tasks.components.containers.category import Category
+
+
+@dataclass
+class Classifications:
+    """The classes of one output of a model, the highest score first."""
+
+    categories: list[Category]
+    head_index: int
+    head_name: str | None = None
+
+
+@dataclass
+class ClassificationResult:
+    """The classes of each output of a model. `timestamp_ms` is that of a part of a sound."""
+
+    classifications: list[Classifications]
+    timestamp_ms: int | None = None

@@ -1,0 +1,1 @@
+"""What all tasks share: their options, models and running modes."""

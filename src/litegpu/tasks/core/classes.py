@@ -1,0 +1,194 @@
+"""The classes of an output: their names, which of them count, and their calibrated scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.errors import ModelError, TaskError
+from litegpu.files.metadata import Calibration, FileKind, TensorNotes, attached_file
+from litegpu.tasks.components.containers.category import Category
+
+Floats = NDArray[np.float32]
+_LEAST_SCORE = 1e-16
+"""Smaller scores count as this one before the logarithm is taken."""
+_LOGARITHM, _INVERSE_LOGISTIC = 1, 2
+
+
+@dataclass
+class ClassOptions:
+    """The options of tasks that find classes.
+
+    Args:
+        display_names_locale: the language of `display_name`; None for English.
+        max_results: the largest number of results; None or a negative number for all.
+        score_threshold: the least score; None for that of the metadata.
+        category_allowlist: the names of the classes that count.
+        category_denylist: the names of the classes that do not.
+    """
+
+    display_names_locale: str | None = None
+    max_results: int | None = None
+    score_threshold: float | None = None
+    category_allowlist: Sequence[str] | None = None
+    category_denylist: Sequence[str] | None = None
+
+    def check(self) -> None:
+        """Raise TaskError if options contradict each other."""
+        if self.max_results == 0:
+            raise TaskError("max_results is 0. Use a positive number, or -1 for all results.")
+        if self.category_allowlist and self.category_denylist:
+            raise TaskError(
+                "category_allowlist and category_denylist exclude each other. Give one of them."
+            )
+
+    @property
+    def most(self) -> int | None:
+        """The largest number of results; None for all."""
+        return None if self.max_results is None or self.max_results < 0 else self.max_results
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of an output."""
+
+    names: Sequence[str] = ()
+    display_names: Sequence[str] = ()
+    threshold: float = -np.inf
+    ignored: frozenset[int] = field(default_factory=frozenset)
+
+    def counts(self, index: int, score: float) -> bool:
+        """Return whether a class with a score is a result."""
+        return index not in self.ignored and not score < self.threshold
+
+    def category(self, index: int, score: float) -> Category:
+        """Return a class with its score."""
+        name = self.names[index] if 0 <= index < len(self.names) else ""
+        shown = self.display_names[index] if 0 <= index < len(self.display_names) else ""
+        return Category(index, score, shown, name)
+
+
+def classes_of(
+    model: bytes, options: ClassOptions, labels: TensorNotes, scores: TensorNotes, kind: FileKind
+) -> Classes:
+    """Return the classes of an output.
+
+    Args:
+        model: the bytes of the model, to which the names are attached.
+        options: of the task.
+        labels: the metadata of the output whose values or axis the labels name.
+        scores: the metadata of the output with the scores.
+        kind: of the file with the labels.
+
+    Raises:
+        ModelError: the file with the labels is missing.
+        TaskError: classes are listed by names, and the model has no names.
+    """
+    names = attached_lines(model, labels.file(kind))
+    displayed = attached_lines(model, labels.file(kind, options.display_names_locale or "en"))
+    allowed, denied = options.category_allowlist or (), options.category_denylist or ()
+    if (allowed or denied) and not names:
+        raise TaskError(
+            "category_allowlist and category_denylist need the names of the classes, and the "
+            "metadata of the model have none. Leave them out, or add labels to the model."
+        )
+    ignored = {
+        index
+        for index, name in enumerate(names)
+        if name in denied or (allowed and name not in allowed)
+    }
+    threshold = options.score_threshold
+    if threshold is None:
+        threshold = -np.inf if scores.score_threshold is None else scores.score_threshold
+    return Classes(names, displayed, threshold, frozenset(ignored))
+
+
+def attached_lines(model: bytes, file: str) -> list[str]:
+    """Return the lines of a file that is attached to the model; none if it is not named."""
+    if not file:
+        return []
+    return attached_text(model, file).splitlines()
+
+
+def attached_text(model: bytes, file: str) -> str:
+    """Return the text of a file that is attached to the model. Raises ModelError without it."""
+    content = attached_file(model, file)
+    if content is None:
+        raise ModelError(
+            f"The metadata of the model name the file '{file}', which is not attached to it. "
+            "Attach it, or remove it from the metadata."
+        )
+    return content.decode(errors="replace")
+
+
+class ScoreCalibration:
+    """Calibrates scores by a sigmoid for each class."""
+
+    def __init__(self, calibration: Calibration, text: str) -> None:
+        """Read the lines of the attached file: scale, slope, offset and the least score.
+
+        An empty line is a class without a sigmoid. Raises ModelError for other lines.
+        """
+        self._kind = calibration.transformation
+        self._default = np.float32(calibration.default_score)
+        rows = [self._row(number, line) for number, line in enumerate(text.split("\n"), 1)]
+        self._sigmoids = np.array(rows, np.float32)
+
+    @staticmethod
+    def of(model: bytes, notes: TensorNotes) -> ScoreCalibration | None:
+        """Return the calibration that metadata describe; None if they describe none.
+
+        Raises:
+            ModelError: its file is missing or damaged.
+        """
+        if notes.calibration is None:
+            return None
+        file = notes.file(FileKind.SCORE_CALIBRATION)
+        if not file:
+            raise ModelError(
+                "The metadata of the model calibrate scores without a file of parameters. Attach "
+                "one of the type TENSOR_AXIS_SCORE_CALIBRATION."
+            )
+        return ScoreCalibration(notes.calibration, attached_text(model, file))
+
+    @staticmethod
+    def _row(number: int, line: str) -> list[float]:
+        if not line.strip():
+            return [np.nan] * 4
+        try:
+            values = [float(each) for each in line.split(",")]
+        except ValueError:
+            values = []
+        if len(values) not in (3, 4) or values[0] < 0:
+            raise ModelError(
+                f"Line {number} of the score calibration is '{line}'. It must be a scale that is "
+                "not negative, a slope and an offset, and may have a least score."
+            )
+        return [*values, *[-np.inf] * (4 - len(values))]
+
+    def __call__(self, scores: Floats, classes: NDArray[np.int64]) -> Floats:
+        """Return the calibrated scores of classes. Raises ModelError for an unknown class."""
+        if classes.size and not 0 <= classes.min() <= classes.max() < len(self._sigmoids):
+            raise ModelError(
+                f"The score calibration has {len(self._sigmoids)} lines, and the model returns the "
+                f"classes {classes.min()} to {classes.max()}. Attach a file with a line for each."
+            )
+        scale, slope, offset, least = self._sigmoids[classes].T
+        with np.errstate(over="ignore"):
+            found = scale / (1 + np.exp(-(self._transformed(scores) * slope + offset)))
+        plain = np.isnan(scale) | (scores < least)
+        calibrated: Floats = np.where(plain, self._default, found).astype(np.float32)
+        return calibrated
+
+    def _transformed(self, scores: Floats) -> NDArray[np.float64]:
+        wide = scores.astype(np.float64)
+        if self._kind == _LOGARITHM:
+            return np.log(np.maximum(wide, _LEAST_SCORE))
+        if self._kind == _INVERSE_LOGISTIC:
+            log, other = (np.log(np.maximum(each, _LEAST_SCORE)) for each in (wide, 1 - wide))
+            difference: NDArray[np.float64] = log - other
+            return difference
+        return wide

@@ -1,0 +1,1 @@
+"""What the tasks on pictures share."""
