@@ -99,7 +99,7 @@ class _Rows:
 
     def offsets(self) -> Array:
         """Return the indices of each row relative to the start of its slice."""
-        grid = np.indices(self.sizes).reshape(len(self.sizes), -1)
+        grid = np.indices(self.sizes).reshape(len(self.sizes), self.shape[0])
         zeros = np.zeros(self.shape[0], int)
         found = [
             grid[self.axes.index(-1 - axis)] if -1 - axis in self.axes else zeros

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cases.base import EXACT, STEPS, Case, Range, Shape, Sheet
+import numpy as np
+
+from cases.base import EXACT, STEPS, Array, Case, NumpyCase, Range, Shape, Sheet
 from cases.integers import Edges
 from cases.rejected.base import Rejected, Tensor, computed
 from litegpu.graph import DType
@@ -99,6 +102,70 @@ class Scattered(Case):
         sheet.output(*found)
 
 
+def _start(positions: Array, place: Sequence[int], vector: int) -> Array:
+    """Return the index vector at a place of the batch; one number without an axis of vectors."""
+    if vector == positions.ndim:
+        return np.atleast_1d(positions[tuple(place)])
+    return np.asarray(np.moveaxis(positions, vector, -1)[tuple(place)])
+
+
+def _spread(rank: int, axes: Sequence[int], numbers: Sequence[int] | Array) -> Array:
+    """Return an index of this rank with numbers on some axes, and 0 elsewhere."""
+    index = np.zeros(rank, np.int64)
+    index[list(axes)] = numbers
+    return index
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatheredSingly(Gathered, NumpyCase):
+    """Parts at positions of one number each, which have no axis of their own.
+
+    The CPU's kernel reads memory that nothing has written, so that NumPy computes the answer.
+    """
+
+    positions: Shape = (2, 4)
+    vector: int = 2
+    offsets: Shape = (2,)
+    result: Shape = (2, 4, 5)
+
+    def expected(self, inputs: Sequence[Array], weights: Sequence[Array]) -> tuple[Array, ...]:
+        """Follow the specification of StableHLO: parts that reach beyond the value are moved."""
+        x, positions = inputs
+        found, rank = np.zeros(self.result, x.dtype), x.ndim
+        remaining = [axis for axis in range(rank) if axis not in self.collapsed]
+        last = np.subtract(x.shape, self.sizes)
+        for index in np.ndindex(self.result):
+            place = [each for axis, each in enumerate(index) if axis not in self.offsets]
+            start = _spread(rank, self.mapped, _start(positions, place, self.vector))
+            inside = _spread(rank, remaining, [index[axis] for axis in self.offsets])
+            found[index] = x[tuple(np.clip(start, 0, last) + inside)]
+        return (found,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScatteredSingly(Scattered, NumpyCase):
+    """Parts for positions of one number each: see GatheredSingly."""
+
+    positions: Shape = (2, 4)
+    update: Shape = (2, 4, 5)
+    windows: Shape = (2,)
+    vector: int = 2
+
+    def expected(self, inputs: Sequence[Array], weights: Sequence[Array]) -> tuple[Array, ...]:
+        """Follow the specification of StableHLO: elements beyond the value are left out."""
+        x, positions, update = inputs
+        found, rank = x.copy(), x.ndim
+        remaining = [axis for axis in range(rank) if axis not in self.inserted]
+        join = {"ADD": np.add, "MAXIMUM": np.maximum}.get(self.function, lambda old, new: new)
+        for index in np.ndindex(self.update):
+            place = [each for axis, each in enumerate(index) if axis not in self.windows]
+            start = _spread(rank, self.mapped, _start(positions, place, self.vector))
+            target = start + _spread(rank, remaining, [index[axis] for axis in self.windows])
+            if (target >= 0).all() and (target < x.shape).all():
+                found[tuple(target)] = join(found[tuple(target)], update[index])
+        return (found,)
+
+
 _DTYPES = ("int32", "int64", "int8", "int16", "uint8")
 _ELEMENTS: dict[str, Any] = {"windows": (), "inserted": (0, 1, 2), "mapped": (0, 1, 2)}
 _FUNCTIONS = ("ADD", "MULTIPLY", "MAXIMUM", "MINIMUM")
@@ -158,8 +225,6 @@ CASES: tuple[Case, ...] = (
         vector=0,
         function="MINIMUM",
     ),
-    # None with an implicit axis of index vectors (`vector` = the rank of the positions), here and
-    # above: of these the CPU's kernels read memory that nothing has written, and may crash.
     *(Scattered(shape=(6, c), update=(4, c), function="ADD") for c in (1, 4, 9)),
     *(
         Scattered(constant=each, shape=shape, **options)
@@ -171,6 +236,31 @@ CASES: tuple[Case, ...] = (
             # Its axes in another order.
             ((3, 8), {"update": (4, 3), "windows": (1,), "inserted": (1,), "mapped": (1,)}),
         )
+    ),
+    GatheredSingly(),
+    GatheredSingly(index="int64"),
+    GatheredSingly(positions=(3,), vector=1, result=(3, 5), offsets=(1,)),
+    GatheredSingly(positions=(), vector=0, result=(5,), offsets=(0,)),
+    GatheredSingly(
+        shape=(4, 9, 3),
+        positions=(2, 3),
+        sizes=(4, 2, 3),
+        collapsed=(),
+        mapped=(1,),
+        offsets=(0, 2, 4),
+        result=(4, 2, 2, 3, 3),
+    ),
+    ScatteredSingly(function="ADD"),
+    ScatteredSingly(function="MAXIMUM", index="int64"),
+    ScatteredSingly(positions=(3,), vector=1, update=(3, 5), windows=(1,), function="ADD"),
+    ScatteredSingly(positions=(), vector=0, update=(5,), windows=(0,)),
+    ScatteredSingly(
+        shape=(4, 9, 3),
+        update=(4, 2, 2, 4, 3),
+        windows=(0, 2, 4),
+        inserted=(),
+        mapped=(1,),
+        function="ADD",
     ),
 )
 
