@@ -101,6 +101,14 @@ def test_object_detector(tmp_path: Path) -> None:
 
 
 @pytest.mark.real_model
+def test_face_detector(tmp_path: Path) -> None:
+    model, picture = find("face_detection_short_range_float16"), portrait(tmp_path)
+    printed = run("face_detector", model, picture, folder=tmp_path)
+    assert re.match(r"face +9\d\.\d%  x 17\d\.\.36\d  y 14\d\.\.34\d", printed), printed
+    assert 0.001 < differs(tmp_path / "faces.png", picture) < 0.1
+
+
+@pytest.mark.real_model
 def test_segment(tmp_path: Path) -> None:
     picture = portrait(tmp_path)
     printed = run("segment", find("deeplabv3_257_mv_gpu"), picture, folder=tmp_path)

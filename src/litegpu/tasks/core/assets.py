@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from litegpu.errors import TaskError
-from litegpu.files import open_content
+import os
+from collections.abc import Sequence
+
+from litegpu.errors import ModelError, TaskError
+from litegpu.files import Container, open_container, open_content
 from litegpu.tasks.core.base_options import BaseOptions
 from litegpu.zoo import resolve_model
 
@@ -22,6 +25,33 @@ def model_of(options: BaseOptions) -> bytes:
     content = _buffer(options)
     bundle = open_content(_BUFFER, memoryview(content))
     return content if bundle is None else bytes(bundle.model().view())
+
+
+def models_of(options: BaseOptions, names: Sequence[str]) -> list[bytes]:
+    """Return the bytes of the models with these names in a bundle.
+
+    Raises:
+        TaskError: the options name no file.
+        ModelError: the file does not exist, is no bundle, or has no such models.
+    """
+    path = options.model_asset_path
+    wanted = " and ".join(f"'{each}'" for each in names)
+    advice = f"Give a bundle of MediaPipe (.task) with {wanted}."
+    bundle: Container | None
+    if path is None:
+        name, bundle = _BUFFER, open_content(_BUFFER, memoryview(_buffer(options)))
+    else:
+        name = os.fspath(path)
+        try:
+            bundle = open_container(name)
+        except OSError as error:
+            raise ModelError(f"'{name}' cannot be read: {error.strerror}. {advice}") from error
+    if bundle is None:
+        raise ModelError(f"'{name}' is not a bundle of models. {advice}")
+    members = {each.name: each for each in bundle.models}
+    if missing := [each for each in names if each not in members]:
+        raise ModelError(f"'{name}' has no '{missing[0]}', but {[*members]}. {advice}")
+    return [bytes(members[each].view()) for each in names]
 
 
 def _buffer(options: BaseOptions) -> bytes:

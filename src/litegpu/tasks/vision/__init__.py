@@ -4,6 +4,16 @@ from litegpu.tasks.vision.core.image_processing_options import ImageProcessingOp
 from litegpu.tasks.vision.core.vision_task_running_mode import (
     VisionTaskRunningMode as RunningMode,
 )
+from litegpu.tasks.vision.face_detector import (
+    FaceDetector,
+    FaceDetectorOptions,
+    FaceDetectorResult,
+)
+from litegpu.tasks.vision.hand_landmarker import (
+    HandLandmarker,
+    HandLandmarkerOptions,
+    HandLandmarkerResult,
+)
 from litegpu.tasks.vision.image_classifier import (
     ImageClassifier,
     ImageClassifierOptions,
@@ -26,6 +36,12 @@ from litegpu.tasks.vision.object_detector import (
 )
 
 __all__ = [
+    "FaceDetector",
+    "FaceDetectorOptions",
+    "FaceDetectorResult",
+    "HandLandmarker",
+    "HandLandmarkerOptions",
+    "HandLandmarkerResult",
     "ImageClassifier",
     "ImageClassifierOptions",
     "ImageClassifierResult",

@@ -9,6 +9,7 @@ from litegpu.tasks.components.containers.classification_result import (
 from litegpu.tasks.components.containers.detections import Detection, DetectionResult
 from litegpu.tasks.components.containers.embedding_result import Embedding, EmbeddingResult
 from litegpu.tasks.components.containers.keypoint import NormalizedKeypoint
+from litegpu.tasks.components.containers.landmark import Landmark, NormalizedLandmark
 from litegpu.tasks.components.containers.rect import NormalizedRect, Rect
 
 __all__ = [
@@ -20,7 +21,9 @@ __all__ = [
     "DetectionResult",
     "Embedding",
     "EmbeddingResult",
+    "Landmark",
     "NormalizedKeypoint",
+    "NormalizedLandmark",
     "NormalizedRect",
     "Rect",
 ]

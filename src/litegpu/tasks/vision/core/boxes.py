@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,7 @@ class Boxes:
     corners: Floats
     points: Floats
 
-    def __getitem__(self, rows: NDArray[np.intp] | Sequence[int]) -> Boxes:
+    def __getitem__(self, rows: NDArray[Any] | Sequence[int]) -> Boxes:
         """Return some of them."""
         return Boxes(self.corners[rows], self.points[rows])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from litegpu.errors import TaskError
 from litegpu.tasks.vision.core.base_vision_task_api import BaseVisionTaskApi, Options, Result
 from litegpu.tasks.vision.core.image import Image
 from litegpu.tasks.vision.core.image_processing_options import ImageProcessingOptions
@@ -44,3 +45,11 @@ class DetectTask(BaseVisionTaskApi[Options, Result]):
         older ones are dropped. Raises as `detect`, and ExecutionError if an earlier picture failed.
         """
         self._send_live(image, timestamp_ms, image_processing_options)
+
+
+def check_confidence(options: object, *names: str) -> None:
+    """Raise TaskError if options with these names are not from 0 to 1."""
+    for name in names:
+        value = getattr(options, name)
+        if not 0 <= value <= 1:
+            raise TaskError(f"{name} is {value}. Use a number from 0 to 1.")

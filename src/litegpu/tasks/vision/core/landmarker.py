@@ -1,0 +1,91 @@
+"""Tasks that find objects, look at each with a landmark model, and follow it in a video."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.tasks.components.containers.rect import NormalizedRect
+from litegpu.tasks.vision.core.base_vision_task_api import Options, Result
+from litegpu.tasks.vision.core.detect_task import DetectTask
+from litegpu.tasks.vision.core.image import Image
+from litegpu.tasks.vision.core.regions import Bytes, Region, Size, rgb
+from litegpu.tasks.vision.core.vision_task_running_mode import (
+    VisionTaskRunningMode as RunningMode,
+)
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a landmark model sees in a rectangle; `points` are x, y, z, relative to the picture."""
+
+    points: Floats
+    next_rect: NormalizedRect
+    """Where it is looked for in the next frame."""
+
+
+Found = TypeVar("Found", bound=Seen)
+
+
+class LandmarkTask(DetectTask[Options, Result], Generic[Options, Result, Found]):
+    """A task with a detector and a landmark model.
+
+    In a video or a live stream the detector runs only while fewer objects are followed than wanted.
+    """
+
+    most: int
+    """The largest number of objects."""
+    followed: tuple[NormalizedRect, ...] = ()
+    """Where the objects of the last frame are looked for."""
+
+    def _run(self, image: Image, rect: NormalizedRect) -> Result:
+        pixels = rgb(image)
+        if self._mode == RunningMode.IMAGE:
+            rects = self._detected(pixels, rect)
+        elif len(rects := list(self.followed)) < self.most:
+            rects = self._joined(rects, self._detected(pixels, rect))
+        found = [
+            each for part in rects[: self.most] if (each := self._look(pixels, part)) is not None
+        ]
+        found = self._distinct(found, (image.width, image.height))
+        self.followed = tuple(each.next_rect for each in found)
+        return self._result(found)
+
+    @abstractmethod
+    def _detected(self, pixels: Bytes, rect: NormalizedRect) -> list[NormalizedRect]:
+        """Return the rectangles of the objects that the detector finds, the best first."""
+
+    @abstractmethod
+    def _joined(
+        self, followed: list[NormalizedRect], detected: list[NormalizedRect]
+    ) -> list[NormalizedRect]:
+        """Return the rectangles of all objects, each once."""
+
+    @abstractmethod
+    def _look(self, pixels: Bytes, rect: NormalizedRect) -> Found | None:
+        """Return what is in a rectangle; None if the landmark model sees no object."""
+
+    def _distinct(self, found: list[Found], picture: Size) -> list[Found]:
+        """Return each object once."""
+        return found
+
+    @abstractmethod
+    def _result(self, found: list[Found]) -> Result:
+        """Return the result of the task."""
+
+
+def projected(points: Floats, rect: NormalizedRect, picture: Size) -> Floats:
+    """Return points `[N, 3]` of a rectangle, from 0 to 1, relative to the picture.
+
+    z is relative to the width of the rectangle, then to that of the picture.
+    """
+    matrix = Region.of(rect, picture).matrix() / np.array(picture)[:, np.newaxis]
+    flat = points[:, :2] @ matrix[:, :2].T + matrix[:, 2]
+    depth = points[:, 2] * rect.width
+    return np.column_stack([flat, depth]).astype(np.float32)

@@ -1,0 +1,62 @@
+"""Rotated rectangles around detected objects and landmarks, in which landmark models look."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.pictures.boxes import overlaps
+from litegpu.tasks.components.containers.rect import NormalizedRect
+from litegpu.tasks.vision.core.regions import Size
+
+Floats = NDArray[np.float32]
+
+
+def rotation(
+    start: NDArray[np.floating], end: NDArray[np.floating], target: float, picture: Size
+) -> float:
+    """Return the rotation, in radians, at which a line between two points has the angle `target`.
+
+    Points are x and y, relative to the picture; angles are counted against y.
+    """
+    x, y = (end - start) * picture
+    return normalized(target - math.atan2(-y, x))
+
+
+def normalized(angle: float) -> float:
+    """Return the same angle from -π to π."""
+    return angle - 2 * math.pi * math.floor((angle + math.pi) / (2 * math.pi))
+
+
+def rect_of_box(corners: Floats, angle: float) -> NormalizedRect:
+    """Return the rectangle of a box (left, top, right and bottom), rotated by an angle."""
+    left, top, right, bottom = map(float, corners)
+    return NormalizedRect((left + right) / 2, (top + bottom) / 2, right - left, bottom - top, angle)
+
+
+def expanded(rect: NormalizedRect, picture: Size, scale: float, shift_y: float) -> NormalizedRect:
+    """Return the square of `scale` times the longer side of a rectangle.
+
+    It is shifted along the rectangle's own y by `shift_y` of its heights.
+    """
+    width, height = rect.width * picture[0], rect.height * picture[1]
+    angle = rect.rotation or 0.0
+    x = rect.x_center - height * shift_y * math.sin(angle) / picture[0]
+    y = rect.y_center + height * shift_y * math.cos(angle) / picture[1]
+    side = max(width, height) * scale
+    return NormalizedRect(x, y, side / picture[0], side / picture[1], angle, rect.rect_id)
+
+
+def is_new(rect: NormalizedRect, others: list[NormalizedRect], most_overlap: float) -> bool:
+    """Return whether no other rectangle overlaps a rectangle more; rotations do not count."""
+    if not others:
+        return True
+    found = overlaps(_corners(rect), np.stack([_corners(each) for each in others]))
+    return not bool((found > most_overlap).any())
+
+
+def _corners(rect: NormalizedRect) -> NDArray[np.float64]:
+    center, size = np.array([rect.x_center, rect.y_center]), np.array([rect.width, rect.height])
+    return np.concatenate([center - size / 2, center + size / 2])
