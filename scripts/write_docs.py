@@ -48,7 +48,7 @@ WHY = {
     "error: there is no result to repeat.",
 }
 """Why types stay on the CPU, by the words in `docs/data/op_types.csv`."""
-FOLDED = ("BROADCAST_ARGS", "RANGE", "RANK", "SHAPE", "UNIQUE", "WHERE", "ZEROS_LIKE")
+FOLDED = ("BROADCAST_ARGS", "RANK", "SHAPE", "UNIQUE", "WHERE", "ZEROS_LIKE")
 """What has no kernel, but is computed in advance where its operands are known."""
 
 

@@ -36,6 +36,7 @@ MISSING = {
     *(
         "NON_MAX_SUPPRESSION_V5",
         "QUANTIZE",
+        "RANGE",
         "READ_VARIABLE",
     ),
     *(

@@ -17,6 +17,7 @@ from random_indexed import (
     buckets,
     bytes_of,
     composite,
+    counted,
     detections,
     diagonal,
     embedding,
@@ -257,7 +258,7 @@ MOVES: tuple[Family, ...] = (
 )
 _INDEXED: tuple[Family, ...] = (
     *(gather_nd, embedding, update_slice, joined, top, reverse_sequence, diagonal),
-    *(bits, bytes_of, along_axis, filled, composite, detections, suppression),
+    *(bits, bytes_of, along_axis, counted, filled, composite, detections, suppression),
     *(lookup, buckets),
 )
 FAMILIES: tuple[Family, ...] = (*LAYERS, *ELEMENTS, *MOVES, *_INDEXED, *QUANTIZED)

@@ -17,7 +17,7 @@ from cases.indexed import (
     Top,
     UpdateSlice,
 )
-from cases.integers import AlongAxis, Arithmetic, Filled
+from cases.integers import AlongAxis, Arithmetic, Counted, Filled
 from cases.while_loop import Composite
 from dice import Dice
 
@@ -177,6 +177,18 @@ def along_axis(dice: Dice) -> Case:
 def filled(dice: Dice) -> Case:
     """One number at all places of a shape."""
     return Filled(dtype=dice.one_of(*_DTYPES), shape=dice.shape(1))
+
+
+def counted(dice: Dice) -> Case:
+    """Integers from a computed start."""
+    begin, count, delta = dice.number(-9, 9), dice.number(1, 40), dice.one_of(-7, -1, 1, 2, 5)
+    rest = dice.number(0, abs(delta) - 1)
+    return Counted(
+        dtype=dice.one_of("int32", "int64"),
+        begin=begin,
+        end=begin + count * delta - (rest if delta > 0 else -rest),
+        delta=delta,
+    )
 
 
 def detections(dice: Dice) -> Case:

@@ -1,6 +1,6 @@
 """Operations without a kernel: their folding, shapes and cost estimates.
 
-SHAPE, RANK, ZEROS_LIKE, BROADCAST_ARGS, RANGE, UNIQUE and WHERE are folded if their operands are
+SHAPE, RANK, ZEROS_LIKE, BROADCAST_ARGS, UNIQUE and WHERE are folded if their operands are
 known; the others stay on the CPU.
 """
 
@@ -13,12 +13,10 @@ import numpy as np
 
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import add, register
-from litegpu.ops.common import facts
-from litegpu.ops.common.facts import Array, Folded, OpFacts
+from litegpu.ops.common.facts import KNOWN_LATE, Array, Folded, OpFacts
 from litegpu.ops.common.traits import Trait
 from litegpu.ops.common.types import TYPE_CODES
 
-_LATE = "Its operands are known only when the model runs."
 _BY_VALUES = "Results whose shape depends on values"
 
 
@@ -75,26 +73,12 @@ class BroadcastArgs(OpFacts):
     """The shape that two shapes are broadcast to."""
 
     name = "BROADCAST_ARGS"
-    no_kernel = _LATE
+    no_kernel = KNOWN_LATE
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
         first, second = (tuple(each.ravel().tolist()) for each in operands)
         found = np.asarray(np.broadcast_shapes(first, second), operands[0].dtype)
         return Folded(found.size, lambda: [found])
-
-
-@register
-class Range(OpFacts):
-    """Integers from a start to a limit (exclusive), with a step."""
-
-    name = "RANGE"
-    no_kernel = _LATE
-    shape_operands = (0, 1, 2)
-
-    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
-        found = facts.integers(np.arange, graph, node, operands)
-        start, limit, delta = (int(each) for each in operands)
-        return found and Folded(max(0, -((start - limit) // delta)), found.make)
 
 
 @register

@@ -11,6 +11,7 @@ import numpy as np
 from cases.base import EXACT, FEW, STEPS, TRUTH, Array, Case, Range, Shape, Sheet
 from cases.logic import COMPARISONS, Cast, LargeCast
 from litegpu.graph import Quantization
+from litegpu.zoo.writer import TensorRef
 
 _WHOLE = (2, 3, 2, 5)
 _SCALE = Quantization((0.05,), (3,))
@@ -209,6 +210,37 @@ class Filled(Case):
         sheet.output(sheet.op("FILL", [shape, number], dtype=self.dtype))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Counted(Case):
+    """Integers from a computed start: the limit is the same number plus a constant."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    dtype: str = "int32"
+    begin: int = 0
+    end: int = 3
+    delta: int = 1
+
+    def write(self, sheet: Sheet) -> None:
+        """One number, its sums, one output."""
+        number = sheet.input((), Range(-9.0, 9.0, dtype=self.dtype))
+        start, limit = (self._sum(sheet, number, each) for each in (self.begin, self.end))
+        delta = sheet.constant(self.delta, self.dtype)
+        version = 2 if self.dtype == "int64" else 1
+        (found,) = sheet.multi("RANGE", [start, limit, delta], 1, None, version, dtype=self.dtype)
+        sheet.output(found)
+
+    def _sum(self, sheet: Sheet, number: TensorRef, more: int) -> TensorRef:
+        """Return the number plus another one: by ADD in either order, by SUB, or as it is."""
+        if more == 0:
+            return number
+        constant, options = sheet.constant(abs(more), self.dtype), {"pot_scale_int16": False}
+        if more < 0:
+            return sheet.op("SUB", [number, constant], options, dtype=self.dtype)
+        pair = [number, constant] if more % 2 else [constant, number]
+        return sheet.op("ADD", pair, options, dtype=self.dtype)
+
+
 _BOTH = ("int32", "int64")
 _SMALL = ("int8", "uint8", "int16", "uint16")
 _ARITHMETIC = ("ADD", "SUB", "MUL", "MINIMUM", "MAXIMUM")
@@ -253,6 +285,10 @@ CASES: tuple[Case, ...] = (
     ),
     AlongAxis(op="CUMSUM", axes=(3,), options=(("reverse", True),)),
     *(Filled(dtype=dtype) for dtype in ("float32", *_BOTH)),
+    *(Counted(dtype=dtype, end=end) for dtype in _BOTH for end in (1, 3, 16)),
+    Counted(begin=-4, end=9, delta=2),
+    Counted(begin=6, end=-5, delta=-3, dtype="int64"),
+    Counted(begin=3, end=1000),
     *(Arithmetic(op=op, dtype=dtype) for op in (*_ARITHMETIC, *COMPARISONS) for dtype in _BOTH),
     *(
         Arithmetic(op=op, dtype=dtype, shapes=shapes, constant=constant)
