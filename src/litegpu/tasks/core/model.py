@@ -22,8 +22,8 @@ _GRAPHS = 2
 _TENSORS, _INPUTS = 0, 1
 _TYPE, _FLOAT32 = 1, 0
 """Field numbers of .tflite files, and the number of a type."""
-_SCALE = 127.5
-"""Mean and deviation of pixels if the metadata say nothing: floats are from -1 to 1."""
+_SCALE = (127.5, 127.5)
+"""Mean and deviation of pixels for floats from -1 to 1."""
 
 
 class PictureModel:
@@ -33,14 +33,14 @@ class PictureModel:
     """
 
     def __init__(
-        self, content: bytes, options: BaseOptions, scale: tuple[float, float] | None = None
+        self, content: bytes, options: BaseOptions, scale: tuple[float, float] = _SCALE
     ) -> None:
         """Compile the model.
 
         Args:
             content: the bytes of the .tflite file.
             options: where it runs.
-            scale: mean and deviation of pixels; None for those of the metadata.
+            scale: mean and deviation of pixels, if the metadata have none.
 
         Raises:
             ModelError: it has another input than a picture.
@@ -50,15 +50,13 @@ class PictureModel:
         self.notes = metadata.read_model(content)
         keywords: dict[str, Any] = {"input_format": "rgb8", "quantize": True}
         if takes_floats(content):  # others take the bytes
-            keywords["mean"], keywords["std"] = self._scale() if scale is None else scale
+            notes = self.notes.inputs[0] if self.notes.inputs else metadata.TensorNotes()
+            known = notes.mean, notes.std
+            keywords["mean"], keywords["std"] = known if notes.mean else scale
         self._model = compiled(content, options, **keywords)
         height, width, _ = self._model.signature.inputs[0].shape[1:]
         self.size = (int(width), int(height))
         self.shapes = [tuple(map(int, each.shape)) for each in self._model.signature.outputs]
-
-    def _scale(self) -> tuple[Any, Any]:
-        notes = self.notes.inputs
-        return (notes[0].mean, notes[0].std) if notes and notes[0].mean else (_SCALE, _SCALE)
 
     def note(self, output: int) -> metadata.TensorNotes:
         """Return the metadata of an output; empty if there are none.

@@ -34,6 +34,11 @@ from litegpu.tasks.vision.object_detector import (
     ObjectDetectorOptions,
     ObjectDetectorResult,
 )
+from litegpu.tasks.vision.pose_landmarker import (
+    PoseLandmarker,
+    PoseLandmarkerOptions,
+    PoseLandmarkerResult,
+)
 
 __all__ = [
     "FaceDetector",
@@ -55,5 +60,8 @@ __all__ = [
     "ObjectDetector",
     "ObjectDetectorOptions",
     "ObjectDetectorResult",
+    "PoseLandmarker",
+    "PoseLandmarkerOptions",
+    "PoseLandmarkerResult",
     "RunningMode",
 ]

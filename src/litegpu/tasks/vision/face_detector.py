@@ -52,7 +52,7 @@ class FaceDetector(DetectTask[FaceDetectorOptions, DetectionResult]):
             model, options.min_detection_confidence, options.min_suppression_threshold
         )
 
-    def _run(self, image: Image, rect: NormalizedRect) -> DetectionResult:
+    def _run(self, image: Image, rect: NormalizedRect, timestamp_ms: int) -> DetectionResult:
         boxes, scores = self._detector(rgb(image), rect)
         found = zip(
             boxes.pixels((image.width, image.height)),

@@ -17,9 +17,9 @@ from litegpu.tasks.components.containers.rect import NormalizedRect
 from litegpu.tasks.core.assets import models_of
 from litegpu.tasks.vision.core.base_vision_task_api import VisionTaskOptions
 from litegpu.tasks.vision.core.detect_task import check_confidence
-from litegpu.tasks.vision.core.landmarker import LandmarkTask, Seen, projected
+from litegpu.tasks.vision.core.landmarker import LandmarkTask, Seen, projected, turned_by
 from litegpu.tasks.vision.core.point_detector import PointDetector
-from litegpu.tasks.vision.core.rects import expanded, is_new, normalized, rect_of_box, rotation
+from litegpu.tasks.vision.core.rects import expanded, is_new, rect_of_box, rotation
 from litegpu.tasks.vision.core.regions import Bytes, Region, Size, sampled
 
 Floats = NDArray[np.float32]
@@ -139,9 +139,7 @@ class HandLandmarker(LandmarkTask[HandLandmarkerOptions, HandLandmarkerResult, _
         width, height = self._hands.size
         points = landmarks.reshape(_POINTS, 3) / (width, height, width * _DEPTH)
         found = projected(points.astype(np.float32), rect, picture)
-        cosine, sine = math.cos(rect.rotation or 0), math.sin(rect.rotation or 0)
-        turn = np.array([[cosine, sine, 0], [-sine, cosine, 0], [0, 0, 1]], np.float32)
-        turned = world.reshape(_POINTS, 3) @ turn
+        turned = turned_by(world.reshape(_POINTS, 3), rect.rotation or 0.0)
         return _Hand(found, hand_rect(found, picture), turned, float(right[0]))
 
     def _distinct(self, found: list[_Hand], picture: Size) -> list[_Hand]:
@@ -151,7 +149,7 @@ class HandLandmarker(LandmarkTask[HandLandmarkerOptions, HandLandmarkerResult, _
                 remaining.append(hand)
         return remaining
 
-    def _result(self, found: list[_Hand]) -> HandLandmarkerResult:
+    def _result(self, found: list[_Hand], picture: Size, timestamp_ms: int) -> HandLandmarkerResult:
         return HandLandmarkerResult(
             [[_side(each.right)] for each in found],
             [
@@ -172,18 +170,12 @@ def hand_rect(points: Floats, picture: Size) -> NormalizedRect:
     angle = rotation(palm[_WRIST], knuckles, math.pi / 2, picture)
     chosen = palm[list(_PALM)]
     middle = (chosen.min(0) + chosen.max(0)) / 2
-    back = normalized(-angle)
-    turned = ((chosen - middle) * picture) @ _turn(back).T
+    turned = turned_by((chosen - middle) * picture, -angle)
     low, high = turned.min(0), turned.max(0)
-    x, y = (_turn(angle) @ ((low + high) / 2)) / picture + middle
+    x, y = turned_by((low + high)[np.newaxis] / 2, angle)[0] / picture + middle
     width, height = (high - low) / picture
     rect = NormalizedRect(float(x), float(y), float(width), float(height), angle)
     return expanded(rect, picture, _HAND_SCALE, _HAND_SHIFT)
-
-
-def _turn(angle: float) -> NDArray[np.float64]:
-    cosine, sine = math.cos(angle), math.sin(angle)
-    return np.array([[cosine, -sine], [sine, cosine]])
 
 
 def _side(right: float) -> Category:

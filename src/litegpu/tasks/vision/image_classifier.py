@@ -62,7 +62,7 @@ class ImageClassifier(BaseVisionTaskApi[ImageClassifierOptions, ClassificationRe
                     "Attach a file with a line for each class."
                 )
 
-    def _run(self, image: Image, rect: NormalizedRect) -> ClassificationResult:
+    def _run(self, image: Image, rect: NormalizedRect, timestamp_ms: int) -> ClassificationResult:
         region = Region.of(rect, (image.width, image.height))
         outputs = self._model(sampled(rgb(image), region, self._model.size))
         heads = zip(self._heads, outputs, strict=True)

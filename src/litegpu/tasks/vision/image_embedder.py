@@ -45,7 +45,7 @@ class ImageEmbedder(BaseVisionTaskApi[ImageEmbedderOptions, EmbeddingResult]):
         self._normalize, self._quantize = bool(options.l2_normalize), bool(options.quantize)
         self._names = [self._model.note(each).name for each in range(len(self._model.shapes))]
 
-    def _run(self, image: Image, rect: NormalizedRect) -> EmbeddingResult:
+    def _run(self, image: Image, rect: NormalizedRect, timestamp_ms: int) -> EmbeddingResult:
         region = Region.of(rect, (image.width, image.height))
         outputs = self._model(sampled(rgb(image), region, self._model.size))
         return EmbeddingResult(

@@ -13,6 +13,7 @@ from litegpu.errors import ModelError, TaskError
 from litegpu.files.flatbuffer import Flatbuffer
 from litegpu.files.metadata import FileKind
 from litegpu.tasks.components.containers.rect import NormalizedRect
+from litegpu.tasks.core.activations import sigmoid
 from litegpu.tasks.core.assets import model_of
 from litegpu.tasks.core.classes import attached_lines
 from litegpu.tasks.core.model import Floats
@@ -94,7 +95,7 @@ class ImageSegmenter(BaseVisionTaskApi[ImageSegmenterOptions, ImageSegmenterResu
         """The names of the classes; empty if the model has none."""
         return list(self._labels)
 
-    def _run(self, image: Image, rect: NormalizedRect) -> ImageSegmenterResult:
+    def _run(self, image: Image, rect: NormalizedRect, timestamp_ms: int) -> ImageSegmenterResult:
         picture = (image.width, image.height)
         region = Region.of(rect, picture)
         outputs = self._model(sampled(rgb(image), region, self._model.size))
@@ -164,16 +165,12 @@ def _activation(content: bytes) -> _Activation:
 
 def _activated(scores: Floats, activation: _Activation) -> Floats:
     if activation == _Activation.SIGMOID:
-        return _sigmoid(scores)
+        return sigmoid(scores)
     if activation == _Activation.SOFTMAX:
         powers = np.exp(scores - scores.max(-1, keepdims=True))
         softmax: Floats = powers / powers.sum(-1, keepdims=True)
         return softmax
     return scores
-
-
-def _sigmoid(scores: Floats) -> Floats:
-    return (1 / (1 + np.exp(-scores))).astype(np.float32)
 
 
 def _mask(plane: Floats, size: Size) -> Image:
@@ -224,7 +221,7 @@ def _categories(scores: Floats, activation: _Activation, size: Size) -> NDArray[
             found[rows] = wide.argmax(-1)
         else:
             if activation == _Activation.SIGMOID:
-                wide = _sigmoid(wide)
+                wide = sigmoid(wide)
             found[rows] = np.where(wide[:, :, 0] > _CUT, 0, _NOT_IN_FRONT)
     return found
 

@@ -18,6 +18,7 @@ from litegpu.tasks.components.containers.category import Category
 from litegpu.tasks.components.containers.detections import Detection, DetectionResult
 from litegpu.tasks.components.containers.keypoint import NormalizedKeypoint
 from litegpu.tasks.components.containers.rect import NormalizedRect
+from litegpu.tasks.core.activations import sigmoid
 from litegpu.tasks.core.assets import model_of
 from litegpu.tasks.core.classes import ClassOptions, ScoreCalibration, classes_of
 from litegpu.tasks.core.model import Floats, PictureModel
@@ -112,7 +113,7 @@ class _Decoded:
     def __call__(self, outputs: Sequence[Floats]) -> _Found:
         codes, scores = (outputs[place][0] for place in self._places)
         if self._sigmoid:
-            scores = 1 / (1 + np.exp(-scores))
+            scores = sigmoid(scores)
         scores = scores.copy()
         scores[:, [each for each in self.classes.ignored if each < scores.shape[1]]] = -np.inf
         best = scores.argmax(1)
@@ -149,7 +150,7 @@ class ObjectDetector(DetectTask[ObjectDetectorOptions, DetectionResult]):
             )
         self._read = (_Decoded if count == len(_RAW) else _PostProcessed)(self._model, options)
 
-    def _run(self, image: Image, rect: NormalizedRect) -> DetectionResult:
+    def _run(self, image: Image, rect: NormalizedRect, timestamp_ms: int) -> DetectionResult:
         picture = (image.width, image.height)
         region = Region.of(rect, picture)
         found = self._read(self._model(sampled(rgb(image), region, self._model.size)))

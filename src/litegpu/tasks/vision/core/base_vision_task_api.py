@@ -130,17 +130,17 @@ class BaseVisionTaskApi(ABC, Generic[Options, Result]):
         """Check the options, and compile the models with `_compiled`."""
 
     @abstractmethod
-    def _run(self, image: Image, rect: NormalizedRect) -> Result:
-        """Return the result of a picture, which belongs to the last one unless the mode is IMAGE.
+    def _run(self, image: Image, rect: NormalizedRect, timestamp_ms: int) -> Result:
+        """Return the result of a picture, which follows the last one unless the mode is IMAGE.
 
-        One thread at a time calls it.
+        One thread at a time calls it. In the mode IMAGE the timestamp is 0.
         """
 
     def _compiled(
-        self, content: bytes, base: BaseOptions, scale: tuple[float, float] | None = None
+        self, content: bytes, base: BaseOptions, *scale: tuple[float, float]
     ) -> PictureModel:
-        """Return a compiled model that this task closes."""
-        model = PictureModel(content, base, scale)
+        """Return a compiled model that this task closes; `scale` as for PictureModel."""
+        model = PictureModel(content, base, *scale)
         self._models.append(model)
         return model
 
@@ -150,7 +150,7 @@ class BaseVisionTaskApi(ABC, Generic[Options, Result]):
         frame = self._frame(RunningMode.IMAGE, image, 0, options)
         with self._lock:
             self._check_open()
-            return self._run(frame.image, frame.rect)
+            return self._run(*frame)
 
     def _process_video(
         self, image: Image, timestamp_ms: int, options: ImageProcessingOptions | None
@@ -158,7 +158,7 @@ class BaseVisionTaskApi(ABC, Generic[Options, Result]):
         frame = self._frame(RunningMode.VIDEO, image, timestamp_ms, options)
         with self._lock:
             self._advance(timestamp_ms)
-            return self._run(frame.image, frame.rect)
+            return self._run(*frame)
 
     def _send_live(
         self, image: Image, timestamp_ms: int, options: ImageProcessingOptions | None
@@ -171,7 +171,7 @@ class BaseVisionTaskApi(ABC, Generic[Options, Result]):
 
     def _handle(self, frame: _Frame) -> None:
         with self._lock:
-            result = self._run(frame.image, frame.rect)
+            result = self._run(*frame)
         assert self._callback is not None
         self._callback(result, frame.image, frame.timestamp_ms)
 

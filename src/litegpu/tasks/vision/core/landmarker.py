@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ class LandmarkTask(DetectTask[Options, Result], Generic[Options, Result, Found])
     followed: tuple[NormalizedRect, ...] = ()
     """Where the objects of the last frame are looked for."""
 
-    def _run(self, image: Image, rect: NormalizedRect) -> Result:
+    def _run(self, image: Image, rect: NormalizedRect, timestamp_ms: int) -> Result:
         pixels = rgb(image)
         if self._mode == RunningMode.IMAGE:
             rects = self._detected(pixels, rect)
@@ -55,7 +56,7 @@ class LandmarkTask(DetectTask[Options, Result], Generic[Options, Result, Found])
         ]
         found = self._distinct(found, (image.width, image.height))
         self.followed = tuple(each.next_rect for each in found)
-        return self._result(found)
+        return self._result(found, (image.width, image.height), timestamp_ms)
 
     @abstractmethod
     def _detected(self, pixels: Bytes, rect: NormalizedRect) -> list[NormalizedRect]:
@@ -76,7 +77,7 @@ class LandmarkTask(DetectTask[Options, Result], Generic[Options, Result, Found])
         return found
 
     @abstractmethod
-    def _result(self, found: list[Found]) -> Result:
+    def _result(self, found: list[Found], picture: Size, timestamp_ms: int) -> Result:
         """Return the result of the task."""
 
 
@@ -89,3 +90,12 @@ def projected(points: Floats, rect: NormalizedRect, picture: Size) -> Floats:
     flat = points[:, :2] @ matrix[:, :2].T + matrix[:, 2]
     depth = points[:, 2] * rect.width
     return np.column_stack([flat, depth]).astype(np.float32)
+
+
+def turned_by(points: NDArray[Any], angle: float) -> NDArray[Any]:
+    """Return points `[N, 2]` or `[N, 3]` whose x and y are rotated about 0, clockwise."""
+    cosine, sine = math.cos(angle), math.sin(angle)
+    found = points.copy()
+    found[:, 0] = cosine * points[:, 0] - sine * points[:, 1]
+    found[:, 1] = sine * points[:, 0] + cosine * points[:, 1]
+    return found

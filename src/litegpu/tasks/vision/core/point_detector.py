@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from litegpu.errors import ModelError
 from litegpu.tasks.components.containers.rect import NormalizedRect
+from litegpu.tasks.core.activations import sigmoid
 from litegpu.tasks.core.model import PictureModel
 from litegpu.tasks.vision.core.boxes import BoxCoding, Boxes, blended
 from litegpu.tasks.vision.core.regions import Bytes, Region, Size, sampled
 
 Floats = NDArray[np.float32]
-_LARGEST_LOGIT = 100.0
 
 
 class PointDetector:
@@ -58,9 +58,7 @@ class PointDetector:
         picture: Size = (pixels.shape[1], pixels.shape[0])
         region = Region.of(rect, picture).padded(self._model.size)
         outputs = self._model(sampled(pixels, region, self._model.size, zeros=True))
-        logits = outputs[1 - self._codes].ravel().astype(np.float64)
-        logits = np.clip(logits, -_LARGEST_LOGIT, _LARGEST_LOGIT)
-        scores = (1 / (1 + np.exp(-logits))).astype(np.float32)
+        scores = sigmoid(outputs[1 - self._codes].ravel())
         rows = np.flatnonzero(scores >= self._least)
         boxes = self._coding.decode(outputs[self._codes][0][rows], self._anchors[rows])
         found, best = blended(boxes[boxes.valid], scores[rows][boxes.valid], self._most)
