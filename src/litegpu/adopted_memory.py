@@ -35,7 +35,7 @@ def on_host(source: Any) -> Adopted:
     """Wrap host memory of another library. Raises CompiledModelError if it cannot be wrapped."""
     if not hasattr(source, "__dlpack__"):
         raise CompiledModelError(
-            f"A {type(source).__name__} is no array, and no buffer of a GPU's. Give one of NumPy, "
+            f"A {type(source).__name__} is neither an array nor a GPU buffer. Give one of NumPy, "
             "PyTorch, CuPy, JAX, Numba, pyopencl or wgpu."
         )
     with _typed_refusals(source):

@@ -13,15 +13,19 @@ from functools import cache
 _log = logging.getLogger("litegpu")
 
 VARIABLES: Mapping[str, str] = {
-    "LITEGPU_DEBUG": "1 logs decisions, 2 also kernel sources",
-    "LITEGPU_BACKEND": "default of the option backend",
-    "LITEGPU_DEVICE": "default of the option device (number, part of its name, cuda:0)",
+    "LITEGPU_DEBUG": "1: log the delegate's decisions; 2: also log kernel sources",
+    "LITEGPU_BACKEND": "default value of the option `backend`",
+    "LITEGPU_DEVICE": "default value of the option `device` (number, part of its name, cuda:0)",
     "LITEGPU_MODELS": "folder with trained models",
-    "LITEGPU_CACHE": "0 disables the cache of partitions, a path sets its folder",
-    "LITEGPU_CACHE_PATH": "folders of cached partitions; the first writable one takes new files",
-    "LITEGPU_CACHE_UNSAFE": "1 uses a cache folder even if other users can write to it",
+    "LITEGPU_CACHE": "0: disable the cache of compiled partitions; a path: the folder of the cache",
+    "LITEGPU_CACHE_PATH": (
+        "folders with cached partitions; new files go to the first writable folder"
+    ),
+    "LITEGPU_CACHE_UNSAFE": "1: use a cache folder even if other users can write to it",
     "LITEGPU_CACHE_LIMIT": "maximum size of a cache folder in MiB (default 1024)",
-    "LITEGPU_COMPILE_PROCESSES": "0 compiles CUDA in one process, OpenCL as one program",
+    "LITEGPU_COMPILE_PROCESSES": (
+        "0: compile CUDA kernels in one process, and OpenCL kernels as one program"
+    ),
 }
 """Name and meaning of each variable."""
 
@@ -86,7 +90,7 @@ def _mib(value: str) -> int:
         return int(value)
     if value:
         _log.warning(
-            "LITEGPU_CACHE_LIMIT is '%s', which is no whole number of MiB; it counts as %d.",
+            "LITEGPU_CACHE_LIMIT is '%s', which is not a whole number of MiB; the limit is %d MiB.",
             *(value, _CACHE_MIB),
         )
     return _CACHE_MIB

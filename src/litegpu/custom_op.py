@@ -87,8 +87,8 @@ class Launch:
         for name in self.variables:
             if not isinstance(name, str) or not name.isidentifier() or name in _RESERVED:
                 raise OperationError(
-                    f"Launch.variables has {name!r}, which is no word for a template, or one of "
-                    f"litegpu's: {', '.join(sorted(_RESERVED))}. Use another name."
+                    f"Launch.variables has {name!r}, which is not an identifier, or is a word of "
+                    f"litegpu's templates: {', '.join(sorted(_RESERVED))}. Use another name."
                 )
         if self.grid is not None and not _are_sizes(self.grid, 3):
             raise OperationError(
@@ -164,10 +164,14 @@ def register_op(op: _AnyOp | None = None, *, replace: bool = False) -> Any:
     if op is None:
         return lambda later: register_op(later, replace=replace)
     if not (isinstance(op, type) and issubclass(op, CustomOp)):
-        raise OperationError(f"{op!r} is no class of a CustomOp. Derive one from litegpu.CustomOp.")
+        raise OperationError(
+            f"{op!r} is not a subclass of litegpu.CustomOp. Derive it from that class."
+        )
     name = getattr(op, "name", None)
     if not isinstance(name, str) or not name:
-        raise OperationError(f"{op.__name__}.name is {name!r}. Use the custom code in model files.")
+        raise OperationError(
+            f"{op.__name__}.name is {name!r}. Use the operation's custom code in model files."
+        )
     words = op.reads
     if not isinstance(words, tuple) or not words or len({*words}) < len(words):
         raise OperationError(
@@ -176,8 +180,8 @@ def register_op(op: _AnyOp | None = None, *, replace: bool = False) -> Any:
     for word in words:
         if not isinstance(word, str) or not word.isidentifier() or word in _RESERVED:
             raise OperationError(
-                f"{op.__name__}.reads has {word!r}, which is no name, or one of litegpu's words: "
-                f"{', '.join(sorted(_RESERVED))}. Use another one."
+                f"{op.__name__}.reads has {word!r}, which is not an identifier, or is a word of "
+                f"litegpu's templates: {', '.join(sorted(_RESERVED))}. Use another one."
             )
     text = _text_of(op)
     digest = hashlib.sha256(f"{text}\0{op.revision}\0{_code_of(op)}".encode()).hexdigest()
@@ -188,9 +192,13 @@ def register_op(op: _AnyOp | None = None, *, replace: bool = False) -> Any:
     except jinja2.TemplateSyntaxError as error:
         raise OperationError(
             f"The template of '{name}' cannot be read: line {error.lineno}: {error.message}. "
-            "Templates are of Jinja2."
+            "Templates use the syntax of Jinja2."
         ) from error
-    clash = "it is one of the runtime's. Use another name." if name in BUILTIN_OPS.values() else ""
+    clash = (
+        ("the runtime has a built-in operation of this name. Use another name.")
+        if name in BUILTIN_OPS.values()
+        else ""
+    )
     if clash := clash or add_custom(_Adapter(op(), template, digest), replace):
         raise OperationError(f"There is an operation '{name}' already: {clash}")
     return op
@@ -266,7 +274,7 @@ class _Adapter(Op):
         if reason:
             return reason
         if len(node.outputs) != 1:
-            return f"It has {len(node.outputs)} results, and a CustomOp has one."
+            return f"The node has {len(node.outputs)} outputs, but a CustomOp has one."
         found = self._call(self._own.check, graph, node)
         if not isinstance(found, str):
             raise self._wrong("check", f"returned {found!r}. Return a reason, or an empty text.")

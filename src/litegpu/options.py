@@ -248,8 +248,8 @@ class GpuDelegateOptions:
         if not 0 <= first <= last:
             raise OptionsError(
                 f"No node is both from first_delegate_node_index={first} on and up to "
-                f"last_delegate_node_index={last}. Nodes count from 0; give the smaller number "
-                "first."
+                f"last_delegate_node_index={last}. Nodes are counted from 0; first must not "
+                "exceed last."
             )
         least = self.min_nodes_per_partition
         if least is not None and least < 0:
@@ -336,10 +336,10 @@ class GpuDelegateOptions:
         if not requested or self._is_cached():
             return ""
         if self.cache is False:
-            return "Nothing is cached: cache is False."
+            return "Compiled partitions are not cached, because cache is False."
         return (
-            "Nothing is cached, because LITEGPU_CACHE disables it. Set cache=True, or both "
-            "serialization_dir and model_token."
+            "Compiled partitions are not cached, because LITEGPU_CACHE disables the cache. Set "
+            "cache=True, or both serialization_dir and model_token."
         )
 
     def takes_all_nodes(self) -> bool:
@@ -382,7 +382,7 @@ class GpuDelegateOptions:
             return self.cache_folder()
         except LitegpuError as error:
             level = logging.INFO if self._cache_request() is None else logging.WARNING
-            _log.log(level, "Nothing is cached: %s", error)
+            _log.log(level, "Compiled partitions are not cached: %s", error)
             return None
 
 
@@ -472,7 +472,7 @@ def cache_folder_of(cache: str | os.PathLike[str], other: str | os.PathLike[str]
         check_truth("cache", cache)
     if other is not None and text("serialization_dir", other) != folder:
         raise OptionsError(
-            f"cache and serialization_dir name two folders, '{folder}' and '{other}'. Give one of "
-            "them."
+            f"cache and serialization_dir name different folders, '{folder}' and '{other}'. Give "
+            "one of them."
         )
     return str(folder)

@@ -97,7 +97,7 @@ class _Watch:
         except Exception as error:
             self._on_progress = None
             _log.warning(
-                "on_progress raised %s: %s. It is not called again; the start goes on.",
+                "on_progress raised %s: %s. The function is not called again; the start continues.",
                 *(type(error).__name__, error),
             )
 

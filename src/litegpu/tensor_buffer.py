@@ -107,7 +107,7 @@ class TensorBuffer:
         if needed > found.buffer.nbytes:
             raise CompiledModelError(
                 f"{known} of {[*sizes]} takes {needed} bytes, and the {type(source).__name__} has "
-                f"{found.buffer.nbytes}. Give the shape that it is for."
+                f"{found.buffer.nbytes}. Give the shape of the data."
             )
         return cls(found.buffer, known, sizes, found.writable, found.output)
 
@@ -116,8 +116,8 @@ class TensorBuffer:
         """Return a buffer on the memory of an array with `__dlpack__`. See `of`."""
         if not hasattr(source, "__dlpack__"):
             raise CompiledModelError(
-                f"A {type(source).__name__} has no `__dlpack__`. Use TensorBuffer.of, which takes "
-                "other memory, too."
+                f"A {type(source).__name__} has no `__dlpack__`. Use TensorBuffer.of, which also "
+                "accepts other memory."
             )
         return cls.of(source)
 
@@ -130,8 +130,8 @@ class TensorBuffer:
         self.memory  # noqa: B018 - raises for a destroyed buffer
         if self._array is None:
             raise CompiledModelError(
-                "This buffer is on a device. Copy with read() and write(), or pass it to a "
-                "library of that device: torch.from_dlpack(buffer)."
+                "This buffer is on a device. Copy the elements with read() and write(), or pass "
+                "the buffer to a library of that device: torch.from_dlpack(buffer)."
             )
         return self._array
 
@@ -195,7 +195,7 @@ class TensorBuffer:
         if data_array.size > self._size:
             raise CompiledModelError(
                 f"write: {data_array.size} elements are more than the {self._size} of the tensor "
-                f"buffer. Resize the input, and create a new buffer for it."
+                "buffer. Resize the input, and create a new buffer for the input."
             )
         if not self._writable:
             raise CompiledModelError(READ_ONLY)
@@ -224,7 +224,7 @@ class TensorBuffer:
         if count > self._size:
             raise CompiledModelError(
                 f"read: {count} elements are more than the {self._size} that the tensor buffer "
-                "has. Read at most these."
+                "has. Read at most that many."
             )
         whole = self._array
         if whole is None:
@@ -262,7 +262,9 @@ class TensorBuffer:
         found = self.read() if self._array is None else self.array
         result = found if dtype is None else found.astype(dtype, copy=False)
         if copy is False and result is not self._array:
-            raise ValueError("This requires a copy of the buffer's elements. Allow it.")
+            raise ValueError(
+                "This conversion requires a copy of the buffer's elements. Allow the copy."
+            )
         return result.copy() if copy and result is self._array else result
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -296,7 +298,8 @@ class TensorBuffer:
         device = self.__dlpack_device__()
         if copy or (dl_device is not None and tuple(dl_device) != device):
             raise BufferError(
-                "The buffer exports its own memory without a copy. Copy that, or use read()."
+                "The buffer exports its own memory without a copy. Copy the exported array, or "
+                "use read()."
             )
         if not self._writable:
             raise BufferError(READ_ONLY)
@@ -362,7 +365,7 @@ def stream_number(stream: Any) -> int:
     return int(stream)
 
 
-READ_ONLY = "This buffer is read-only memory. Copy it, or create another buffer."
+READ_ONLY = "This buffer is read-only. Copy the elements, or create another buffer."
 
 
 def _dtype_of(dtype: npt.DTypeLike) -> np.dtype[Any]:

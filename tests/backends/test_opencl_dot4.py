@@ -109,8 +109,8 @@ _SATURATED = (
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (_UNSIGNED, r"makes -?\d+ of \[-128 -128 -128 -128\], .* and -?\d+, not -?\d+"),
-        (_SATURATED, "makes 2147483647 of .* and 2147483647, not -2147418113"),
+        (_UNSIGNED, r"returns -?\d+ for \[-128 -128 -128 -128\], .* and -?\d+, not -?\d+"),
+        (_SATURATED, "returns 2147483647 for .* and 2147483647, not -2147418113"),
         (
             "return no_such_function(a, b, c);",
             r"fails with it: Device opencl:\d .* rejects a kernel",
@@ -130,7 +130,7 @@ def test_a_form_that_fails_is_told_and_left(
     assert dot4.byte_dot(opencl_device) is PLAIN
     assert [each.levelname for each in caplog.records] == ["WARNING"]
     assert f"{opencl_device.info.title} reports cl_broken, but" in caplog.text
-    assert "Bytes are multiplied without it." in caplog.text
+    assert "8-bit products are computed without this instruction." in caplog.text
     assert re.search(reason, caplog.text)
 
 

@@ -100,13 +100,16 @@ def updated(number: int, *uses: tuple[int, int], source: int = len(PROGRAM.input
 
 
 FAULTS: dict[str, tuple[Artifact, str]] = {
-    "no memory": (program(memory_bytes=0), "it has no memory"),
-    "too much": (program(memory_bytes=1 << 40), "it needs more memory than the device"),
+    "no memory": (program(memory_bytes=0), "the program has no memory"),
+    "too much": (program(memory_bytes=1 << 40), "the program needs more memory than the device"),
     "one name": (program(kernels=(*PROGRAM.kernels, KERNEL)), "two kernels have the same name"),
-    "other kernel": (launch(kernel="none"), "it has no kernel none"),
+    "other kernel": (launch(kernel="none"), "the program has no kernel none"),
     "name": (kernel(name="a b"), "a name is not an identifier"),
     "elements": (argument(0, kind="F64"), "has unknown element types"),
-    "buffers": (kernel(arguments=KERNEL.arguments * 99), "needs 396 buffers, the device has 128"),
+    "buffers": (
+        kernel(arguments=KERNEL.arguments * 99),
+        "needs 396 buffers, but the device has 128",
+    ),
     "constants": (argument(WRITTEN, constant=True), "writes constants"),
     "items": (
         kernel(local_size=(1 << 20, 1, 1)),
@@ -133,7 +136,7 @@ FAULTS: dict[str, tuple[Artifact, str]] = {
     "silent": (launch(writes=()), "does not declare what it accesses"),
     "long": (launch(writes=(LONG,)), "does not declare what it accesses"),
     "more": (launch(writes=LAUNCH.writes * 2), "declares more accesses than it has arguments"),
-    "ends": (program(inputs=(FAR, *PROGRAM.inputs[1:])), "is outside its memory"),
+    "ends": (program(inputs=(FAR, *PROGRAM.inputs[1:])), "is outside of the program's memory"),
     "no output": (program(sole_writers={9: (0, 0)}), "sole_writers names an unknown output"),
     "no launch": (program(sole_writers={0: (99, 0)}), "sole_writers names an unknown launch"),
     "no argument": (program(sole_writers={0: (0, 99)}), "sole_writers names an unknown argument"),
@@ -157,25 +160,31 @@ FAULTS: dict[str, tuple[Artifact, str]] = {
         updated(LAST, (0, WRITTEN)),
         "updates names an argument that is in other memory",
     ),
-    "told": (facts(launches=FACTS.launches[1:]), "it does not have facts of every launch"),
+    "told": (facts(launches=FACTS.launches[1:]), "the facts of some launches are missing"),
     "work": (
         facts(launches=(replace(FACTS.launches[0], nbytes=-1), *FACTS.launches[1:])),
         "has a negative amount of work",
     ),
     "elements of a value": (value(ENDS[0], shape=(-1, 2)), "a value has a negative size"),
-    "words elsewhere": (words(block=FAR), "range words are outside its memory"),
+    "words elsewhere": (words(block=FAR), "range words are outside of the program's memory"),
     "no words": (words(most=0), "range words are malformed"),
     "words over each other": (words(step=4), "range words overlap"),
     "words of others": (words(values=((0,),) * 99), "range words do not cover all launches"),
-    "moved": (program(inputs=PROGRAM.inputs[:-1]), "range words are not transferred"),
-    "other inputs": (replace(GOOD, inputs=(99,)), "its inputs or outputs are not the graph's"),
+    "moved": (
+        program(inputs=PROGRAM.inputs[:-1]),
+        "range words are not copied to and from the host",
+    ),
+    "other inputs": (
+        replace(GOOD, inputs=(99,)),
+        "the program's inputs or outputs differ from the graph's",
+    ),
     "states": (
         replace(GOOD, outputs=(*GOOD.outputs, 99)),
-        "it updates something that is not an input",
+        "the program updates a value that is not an input",
     ),
     "unmoved": (
         program(inputs=(PROGRAM.inputs[0], *PROGRAM.inputs)),
-        "some inputs or outputs are not transferred",
+        "some inputs or outputs are not copied",
     ),
     "size": (
         program(inputs=(replace(PROGRAM.inputs[0], size=4), *PROGRAM.inputs[1:])),

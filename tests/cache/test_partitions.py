@@ -184,7 +184,9 @@ def test_files_that_were_swapped_are_rebuilt(
     for (content, options), answer in zip(starts, expected, strict=True):
         assert equal(outputs(tmp_path, content, x, **options), answer)
     assert len(compiled) == 2 * len(starts)
-    assert caplog.text.count("it belongs to another model, device, version or opt") == len(starts)
+    assert caplog.text.count("the file belongs to another model, device, version or opt") == len(
+        starts
+    )
     assert [path.read_bytes()[KEY] for path in paths] == [whole[KEY] for whole in before]
 
 
@@ -197,13 +199,13 @@ def test_no_change_of_a_file_is_overlooked(tmp_path: Path) -> None:
         for position in np.linspace(KEY.stop, len(whole) - 1, 500).astype(int).tolist():
             file.seek(position)
             file.write(bytes([whole[position] ^ 1 << position % 8]))
-            with pytest.raises(DamagedError, match="its checksum is wrong"):
+            with pytest.raises(DamagedError, match="the checksum is wrong"):
                 read(path)
             file.seek(position)
             file.write(whole[position : position + 1])
         for end in reversed(section_ends(whole)):
             file.truncate(end - 1)
-            with pytest.raises(DamagedError, match=r"it (is|was) truncated"):
+            with pytest.raises(DamagedError, match=r"the file (is|was) truncated"):
                 read(path)
 
 
@@ -377,7 +379,7 @@ def test_sections_lie_within_the_file(stored: tuple[Bytes, Graph, DeviceInfo]) -
             with pytest.raises(ValueError, match=r"sections take|Expecting|delimiter|expected"):
                 Artifact.read(wrong)
     for length in (0, 15, 16, 4096, len(data) - 1):
-        with pytest.raises(ValueError, match=r"it is truncated|sections take"):
+        with pytest.raises(ValueError, match=r"the file is truncated|sections take"):
             Artifact.read(data[:length])
 
 

@@ -96,20 +96,20 @@ def test_every_byte_counts(tmp_path: Path) -> None:
             read(path, KEY)
     for length in (0, 1, 8, 40, 79, 80, 87, 88, 89, len(whole) - 1):
         path.write_bytes(whole[:length])
-        with pytest.raises(DamagedError, match=r"it (is|was) truncated"):
+        with pytest.raises(DamagedError, match=r"the file (is|was) truncated"):
             read(path, KEY)
     path.write_bytes(whole + b"\0")
-    with pytest.raises(DamagedError, match="its checksum is wrong"):
+    with pytest.raises(DamagedError, match="the checksum is wrong"):
         read(path, KEY)
 
 
 @pytest.mark.parametrize(
     ("position", "wrong", "why"),
     [
-        (0, b"GGUF", "it is not an artifact of litegpu"),
-        (8, struct.pack("<I", 2), "it has format 2, not 1"),
-        (16, b"\x07", "it belongs to another model, device, version or options"),
-        (2000, b"no such", "its checksum is wrong: it was truncated or changed"),
+        (0, b"GGUF", "the file is not an artifact of litegpu"),
+        (8, struct.pack("<I", 2), "the file has format 2, not 1"),
+        (16, b"\x07", "the file belongs to another model, device, version or options"),
+        (2000, b"no such", "the checksum is wrong: the file was truncated or changed"),
     ],
 )
 def test_what_is_wrong_is_told_once_and_replaced(
@@ -134,7 +134,7 @@ def test_other_folders_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert [*shipped.parent.iterdir()] == [shipped] and not (tmp_path / "none").exists()
     shipped.write_bytes(b"damaged")
     assert loaded(store) is None
-    assert f"'{shipped}' is not used and will be replaced: it is truncated" in caplog.text
+    assert f"'{shipped}' is not used and will be replaced: the file is truncated" in caplog.text
     store.store(KEY, [DATA])
     assert loaded(store) == DATA and shipped.read_bytes() == b"damaged"
     store.discard(KEY, "the driver rejects it")
@@ -250,7 +250,9 @@ def test_a_limit_that_is_no_number_is_told_once(
 ) -> None:
     monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "half of it")
     assert config.cache_limit() == config.cache_limit() == 1024 << 20
-    assert caplog.text.count("LITEGPU_CACHE_LIMIT is 'half of it', which is no whole number") == 1
+    assert (
+        caplog.text.count("LITEGPU_CACHE_LIMIT is 'half of it', which is not a whole number") == 1
+    )
 
 
 def test_threads_that_store_and_load_see_whole_files(tmp_path: Path) -> None:
@@ -300,7 +302,7 @@ def test_a_file_that_was_lengthened_takes_no_memory(
     tracemalloc.start()
     assert loaded(store) is None and tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
-    assert "its checksum is wrong: it was truncated or changed" in caplog.text
+    assert "the checksum is wrong: the file was truncated or changed" in caplog.text
     path.write_bytes(whole)
 
     def full(*_: object) -> None:

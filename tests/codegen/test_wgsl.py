@@ -111,9 +111,9 @@ def test_surplus_groups_of_a_folded_grid_return() -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("dst[0] = nothing;", "Nothing is named 'nothing'"),
+        ("dst[0] = nothing;", "The name 'nothing' is not defined"),
         ("dst[0] = nothing(1);", "There is no function 'nothing'"),
-        ("dst[0] = ", "Nothing is named ''"),
+        ("dst[0] = ", "The name '' is not defined"),
         ("dst[0] = src[0]", "Expected ';' near"),
         ("dst[0] = (src[0];", r"Expected '\)' near"),
         ("for (int i = 0", "Expected ';' near"),
@@ -122,17 +122,17 @@ def test_surplus_groups_of_a_folded_grid_return() -> None:
         ("dst[0] = SPLAT4(1.0f);", "is of type vec4<f32>, not of f32"),
         ("float t[2]; dst[0] = t;", "t is of type array<f32, 2>, not of f32"),
         ("float x = 1.0f; dst[0] = x[0];", "A f32 has no elements"),
-        ("dst[0] = src[1.0f];", "1.0f is no index"),
+        ("dst[0] = src[1.0f];", "1.0f is not an index"),
         ("dst[0] = vectors[0].u;", "has no member 'u'"),
         ("dst[0] = vectors.x;", "vectors has no member 'x'"),
         ("Long4 v; dst[0] = v.u;", "v has no member 'u'"),
-        ("Long4 v; dst[0] = v + 1;", "A Long4 is no number"),
-        ("Long4 v = Long4(1, 2);", "Long4 is not made of 2 values"),
-        ("float4 v = vec4(1.0f, 2.0f);", "vec4<f32> is not made of 2 values"),
+        ("Long4 v; dst[0] = v + 1;", "Long4 is not a numeric type"),
+        ("Long4 v = Long4(1, 2);", "Long4 cannot be constructed from 2 values"),
+        ("float4 v = vec4(1.0f, 2.0f);", "vec4<f32> cannot be constructed from 2 values"),
         ("dst[0] = unpackHalf2x16(words[0], 1).x;", "unpackHalf2x16 does not take 2 arguments"),
         ("float4 v = tanh4(vectors[0], 1);", "'tanh4' does not take 2 arguments"),
         ("float t[LOCAL_X];", "The length of 't' is not a number"),
-        ("float4 v = MAX4(vectors[0]);", "MAX4 takes 2 arguments, and has 1"),
+        ("float4 v = MAX4(vectors[0]);", "MAX4 takes 2 arguments, not 1"),
         ("float4 v = MAX4(vectors[0], 1", "A parenthesis is not closed"),
         ("dst[0] = " + "(" * 999 + "1" + ")" * 999 + ";", "some_kernel is nested too deeply"),
     ],
@@ -245,7 +245,7 @@ def test_devices_compute_what_c_means() -> None:
 def test_what_cannot_be_translated_is_named() -> None:
     text = KernelText("broken", ARGUMENTS[:2], GROUP, (), "    dst[0] = unheard_of;\n")
     launched = Launch("broken", (cell(1), cell(0)), GROUP, GROUP)
-    with pytest.raises(KernelError, match="broken: Nothing is named 'unheard_of'"):
+    with pytest.raises(KernelError, match="broken: The name 'unheard_of' is not defined"):
         ready(open_device("webgpu"), program([text], [launched], [0], [1]))
 
 

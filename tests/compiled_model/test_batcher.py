@@ -234,8 +234,14 @@ def test_models_whose_rows_are_no_rows() -> None:
     mixed.output(mixed.op("SUB", [x, mean], [ROW]))
     for content, message in (
         (mixed.build(), r"depends on the other rows of its batch"),
-        (reduced(ROW, keep=True), r"for a batch of 2: its rows are not those of the inputs"),
-        (reduced((), keep=False), r"Node 0, MEAN, cannot work on more rows: it computes \[\]"),
+        (
+            reduced(ROW, keep=True),
+            r"for a batch of 2: its first dimension is not that of the inputs",
+        ),
+        (
+            reduced((), keep=False),
+            r"Node 0, MEAN, does not support another batch size: it computes \[\]",
+        ),
     ):
         model = CompiledModel.from_buffer(content)
         with model, pytest.raises(CompiledModelError, match=message):

@@ -74,7 +74,7 @@ def test_a_batch_that_the_model_leaves_open() -> None:
 @pytest.mark.parametrize(
     ("given", "remedy", "follow"),
     [
-        (X[0], "It lacks the batch: give x[np.newaxis].", lambda x: x[np.newaxis]),
+        (X[0], "The batch dimension is missing: give x[np.newaxis].", lambda x: x[np.newaxis]),
         (
             X.transpose(0, 3, 1, 2),
             "channels are to come last: give x.transpose(0, 2, 3, 1).",
@@ -82,7 +82,7 @@ def test_a_batch_that_the_model_leaves_open() -> None:
         ),
         (
             X.ravel(),
-            "as many elements: give np.reshape(x, [1, 4, 6, 3]).",
+            "number of elements is right: give np.reshape(x, [1, 4, 6, 3]).",
             lambda x: np.reshape(x, [1, 4, 6, 3]),
         ),
         (X[:, :2], "Give it [1, 4, 6, 3].", lambda x: np.concatenate([x, x], axis=1)),
@@ -101,7 +101,7 @@ def test_other_sizes() -> None:
     with CompiledModel.from_buffer(fully_convolutional()) as model:
         assert call in error_of(model, larger)
         text = error_of(model.resize_input_tensor, 0, larger.shape)
-        assert "With strict=False it has the shape if" in text
+        assert "With strict=False the input can have this shape if" in text
         model.resize_input_tensor(0, larger.shape, strict=False)
         assert model(larger).shape == (1, 9, 7, 6)
     writer = ModelWriter()
@@ -195,7 +195,7 @@ def test_real_numbers_for_a_quantized_model(place: dict[str, Any]) -> None:
         np.testing.assert_array_equal(model.submit(real.astype(np.float64)).result(), found)
         with Batcher(model, max_batch=2) as batcher:
             np.testing.assert_array_equal(batcher(real), found)
-        assert "'x' was given NaN, for which int8 has no number" in error_of(model, real * np.nan)
+        assert "'x' was given NaN, which int8 cannot represent" in error_of(model, real * np.nan)
         assert "takes real numbers, and was given bool" in error_of(model, real > 0)
 
 
@@ -257,7 +257,7 @@ def test_arguments_of_other_types() -> None:
         buffers = (model.create_input_buffers(), model.create_output_buffers())
         key = model.get_signature_by_index(0)["key"]
         for call, args, text in [
-            (model.run_by_index, ("main", *buffers), "Signature index is 'main'. Give its number"),
+            (model.run_by_index, ("main", *buffers), "Signature index is 'main'. Give a number"),
             (model.resize_input_tensor, ("x", SHAPE), "methods that end in `by_name` take names."),
             (model.run_by_index, (0, None, None), "input_buffers is a NoneType. Give a list of"),
             (model.run_by_index, (0, buffers[0], 5), "output_buffers is a int. Give a list of"),

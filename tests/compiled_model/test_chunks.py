@@ -112,7 +112,7 @@ def test_what_cannot_be_cut(backend: str) -> None:
         with pytest.raises(CompiledModelError, match=r"chunks is .*\. Use a number from 1 on\."):
             compiled(backend, count)  # type: ignore[arg-type]
     with pytest.raises(
-        CompiledModelError, match=r"have \[6\] rows\. Use a number .*\.with_batch\("
+        CompiledModelError, match=r"have \[6\] rows\. Use a divisor .*\.with_batch\("
     ):
         compiled(backend, 4)
     partly = chain(["ABS", CPU_ONLY], SHAPE)

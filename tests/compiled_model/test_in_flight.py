@@ -224,7 +224,7 @@ def test_a_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not future.done()
             assert not future.wait(0.01)
             with pytest.raises(
-                InvokeTimeoutError, match=r"not finished after 0.01 seconds. It continues"
+                InvokeTimeoutError, match=r"not finished after 0.01 seconds. The run continues"
             ):
                 future.result(0.01)
             for kind in (concurrent.futures.TimeoutError, RunTimeoutError):

@@ -270,7 +270,9 @@ def test_bound_buffers_are_not_for_the_cpu() -> None:
 def test_a_result_of_another_size_than_the_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     target, x = interpreter(chain(["ABS"]), GpuDelegate()), random(*[1] * 7, 2, 4)
     monkeypatch.setattr(CpuNodes, "result", lambda *_: (x.shape, x.ctypes.data, 4))
-    with pytest.raises(RuntimeError, match=r"has 32 bytes in the interpreter, .* make 4. Use no"):
+    with pytest.raises(
+        RuntimeError, match=r"has 32 bytes in the interpreter, .* compute 4. Use no"
+    ):
         resized(target, x)
 
 

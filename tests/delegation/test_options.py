@@ -246,13 +246,17 @@ def test_the_environment_asks_for_what_is_kept(monkeypatch: pytest.MonkeyPatch) 
         ({"serialization_dir": "d", "model_token": "m"}, ""),
         (
             {"experimental_flags": 8},
-            "Nothing is cached, because LITEGPU_CACHE disables it. Set cache=True, or both "
+            "Compiled partitions are not cached, because LITEGPU_CACHE disables the cache. Set "
+            "cache=True, or both "
             "serialization_dir and model_token.",
         ),
         ({"experimental_flags": 8, "serialization_dir": "d"}, "Set cache=True, or both"),
-        ({"serialization_dir": "d"}, "LITEGPU_CACHE disables it."),
-        ({"unsafe_cache": True}, "LITEGPU_CACHE disables it."),
-        ({"experimental_flags": 8, "cache": False}, "Nothing is cached: cache is False."),
+        ({"serialization_dir": "d"}, "LITEGPU_CACHE disables the cache."),
+        ({"unsafe_cache": True}, "LITEGPU_CACHE disables the cache."),
+        (
+            {"experimental_flags": 8, "cache": False},
+            "Compiled partitions are not cached, because cache is False.",
+        ),
     ],
 )
 def test_half_of_what_serialization_needs_is_a_warning(
@@ -326,7 +330,7 @@ def test_numbers_and_paths_of_other_types_are_welcome() -> None:
         ({"cache": "a\0b"}, "cache must be text without null characters"),
         (
             {"cache": "a", "serialization_dir": "b"},
-            "cache and serialization_dir name two folders, 'a' and 'b'. Give one of them.",
+            "cache and serialization_dir name different folders, 'a' and 'b'. Give one of them.",
         ),
         ({"unsafe_cache": 1}, "unsafe_cache must be True, False or None, not 1."),
         ({"model_token": b"x"}, "model_token must be text without null characters, not b'x'."),

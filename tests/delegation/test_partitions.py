@@ -129,7 +129,7 @@ def test_what_is_left_says_why_with_figures() -> None:
     assert left.estimate is not None
     assert left.estimate.saved_seconds < 0
     assert left.estimate.copied_bytes == 2 * 2 * 2 * 3 * 4
-    assert "It would take about" in left.reason
+    assert "The partition would take about" in left.reason
     assert "on the GPU, with 96 B copied, and less than 1 us on the CPU" in left.reason
     assert "min_nodes_per_partition" in left.reason
     assert "TANH x5 (nodes 0, 1, 2, 3, 4): It would take" in str(report_of(delegate))
@@ -139,7 +139,7 @@ def test_what_is_left_says_why_with_figures() -> None:
     few = GpuDelegate(min_nodes_per_partition=6)
     interpreter(small_and_large(), few)
     reasons = {each.reason for each in report_of(few).left_out}
-    assert reasons == {"Fewer nodes than min_nodes_per_partition=6."}
+    assert reasons == {"The partition has fewer nodes than min_nodes_per_partition=6."}
 
 
 @pytest.mark.usefixtures("as_a_gpu")
@@ -151,9 +151,11 @@ def test_where_nothing_pays_off_the_log_and_a_profile_say_so(
     said = [text for text in caplog.messages if text.startswith("Left to the CPU: ")]
     assert len(said) == 1
     assert said[0].startswith(
-        "Left to the CPU: ABS, NEG (2 parts: nodes 0, 2): It would take about"
+        "Left to the CPU: ABS, NEG (2 parts: nodes 0, 2): The partition would take about"
     )
-    with pytest.raises(ModelError, match=r"no node of this model runs .* It would take about"):
+    with pytest.raises(
+        ModelError, match=r"no node of this model runs .* The partition would take about"
+    ):
         delegate.profile(running)
 
 
@@ -174,7 +176,7 @@ def test_a_small_whole_graph_is_for_those_who_ask_for_it(
         assert (report.left_out, reasons) == ((), [])
     else:
         assert reasons and reasons[0].startswith("Left to the CPU: ABS (node 0): It would take")
-        assert "ABS (node 0): It would take about" in str(report)
+        assert "ABS (node 0): The partition would take about" in str(report)
         with pytest.raises(BindingError, match="min_nodes_per_partition=0 puts small models on"):
             delegate.bind_buffer(running, running.get_input_details()[0]["index"], None)
 
@@ -336,8 +338,8 @@ def test_nodes_that_share_a_state_keep_their_order() -> None:
     (left,) = report_of(delegate).left_out
     assert left.nodes == (1,)
     assert left.reason == (
-        "Nodes 2 and 3 share the state tensor 1, and the runtime might run them in another order "
-        "if the graph was split."
+        "Nodes 2 and 3 share the state tensor 1, so a split of the graph might change the order "
+        "in which the nodes run."
     )
 
 
@@ -419,7 +421,7 @@ def test_constants_that_no_partition_needs_stand_in_the_report() -> None:
     assert run(on_gpu, random(1, 2, 3))[1].tolist() == [1, 2, 3]
     (left,) = report_of(delegate).left_out
     assert left.nodes == (2,)
-    assert left.reason == "Its results are constant, and no partition needs them."
+    assert left.reason == "The results of these nodes are constant, and no partition needs them."
 
 
 # The rules by themselves

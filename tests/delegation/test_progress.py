@@ -115,7 +115,8 @@ def test_a_listener_that_raises_is_called_no_more(caplog: pytest.LogCaptureFixtu
         time.sleep(0.02)
     assert len(calls) == 1
     assert caplog.messages == [
-        "on_progress raised ValueError: no bar today. It is not called again; the start goes on."
+        "on_progress raised ValueError: no bar today. The function is not called again; the "
+        "start continues."
     ]
 
 

@@ -50,7 +50,9 @@ class Compilers:
         self.requests += 1
         assert self.may.wait(60)
         if self.refuses:
-            raise CompilationError("No separate process can compile a kernel.")
+            raise CompilationError(
+                "The kernel cannot be compiled, because no compiler process could be started."
+            )
         return self._recompile(device, program, folder)
 
 
@@ -178,7 +180,10 @@ def test_without_compilers_the_first_code_stays(
     target, delegate = started()
     assert not delegate.wait_for_best_code()
     assert in_range(run(target, X)) and code() == {"0"}
-    assert "quickly compiled kernels: No separate process can compile a kernel." in caplog.text
+    assert (
+        "quickly compiled kernels: The kernel cannot be compiled, because no compiler process "
+        "could be started." in caplog.text
+    )
 
 
 def is_fast_compiled(folder: Path) -> list[bool]:
@@ -281,4 +286,4 @@ def test_who_asks_for_it_where_there_is_none_is_told(
 ) -> None:
     monkeypatch.setattr(cuda, "can_compile_fast", lambda: False)
     GpuDelegate(backend="cuda", quick_start=True)
-    assert "quick_start changes nothing: cuda:0 Test GPU has no quick compiler." in caplog.text
+    assert "quick_start has no effect: cuda:0 Test GPU has no fast compiler." in caplog.text

@@ -77,7 +77,7 @@ def test_passes_say_what_they_did(
         partition.rewrite(graph)
     assert caplog.messages == [
         "pass fuse_elementwise: RELU 1 into CONV_2D 0",
-        "pass fuse_elementwise declined: COPY 2 (NEG): no kernel before it is free",
+        "pass fuse_elementwise declined: COPY 2 (NEG): no earlier kernel can include the operation",
     ]
     caplog.clear()
     monkeypatch.setenv("LITEGPU_DEBUG", "0")

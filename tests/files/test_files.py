@@ -213,8 +213,8 @@ def shared() -> bytes:
         (distant(), "'a.tflite' begins outside of the file"),
         (wide(), "its directory has 1.1 MiB, more than 1.0 MiB"),
         (nested(5), "more than 4 bundles are nested"),
-        (bundle({str(each): b"" for each in range(1001)}), "it has more than 1000 members"),
-        (bundle({f"{each}/": b"" for each in range(1001)}), "it has more than 1000 members"),
+        (bundle({str(each): b"" for each in range(1001)}), "the file has more than 1000 members"),
+        (bundle({f"{each}/": b"" for each in range(1001)}), "the file has more than 1000 members"),
         (bundle({"../a": ABS}), r"the member name '\.\./a' is not a relative path"),
         (bundle({"/a": ABS}), "the member name '/a' is not a relative path"),
         (bundle({"C:a": ABS}), "the member name 'C:a' is not a relative path"),
@@ -237,16 +237,16 @@ def shared() -> bytes:
             "the compressed members take more than 64.0 MiB",
         ),
         (shared(), r"'a' and 'b' overlap"),
-        (litertlm([])[:20], "is damaged: it ends in its header, after 20 bytes"),
+        (litertlm([])[:20], "is damaged: the file ends within its header, after 20 bytes"),
         (litertlm([], (2, 1, 0)), "'x.task' has version 2.1.0 of the format. litegpu reads"),
-        (litertlm([Section(ABS)])[:99], r"its header ends at byte \d+, and the file has 99"),
+        (litertlm([Section(ABS)])[:99], r"the header ends at byte \d+, but the file has 99"),
         (b"LITERTLM\1" + b"\0" * 15 + struct.pack("<Q", 36) + b"\xff" * 99, "has offsets outside"),
         (litertlm([Section(ABS, begin=9)]), "is at bytes 9 to .*, outside of"),
         (litertlm([Section(ABS, end=1 << 40)]), "to 1099511627776, outside of"),
         (litertlm([Section(ABS, end=5)]), "is at bytes 16384 to 5, outside of"),
         (litertlm([Section(ABS), Section(NEG, begin=BLOCK)]), "'.*' and '.*' overlap"),
         (litertlm([Section(b"no model")]), "'prefill_decode.tflite' is not a TensorFlow Lite mod"),
-        (litertlm([Section(b"", 1)] * 1001), "it has more than 1000 sections"),
+        (litertlm([Section(b"", 1)] * 1001), "the file has more than 1000 sections"),
     ],
 )
 def test_damaged_and_hostile_files(content: bytes, why: str) -> None:
@@ -284,7 +284,7 @@ def test_damaged_compressed_members() -> None:
 
 
 def test_damaged_signatures() -> None:
-    with pytest.raises(ModelError, match="its signatures are outside of it"):
+    with pytest.raises(ModelError, match="its signatures are outside of the file"):
         ModelFile(b"\xff" * 8).signature_keys()
     assert ModelFile(two_signatures()).signature_keys() == ("minus", "less")
 

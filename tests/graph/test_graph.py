@@ -55,7 +55,9 @@ def test_verify_finds_a_value_read_too_early() -> None:
     builder = GraphBuilder()
     out = builder.conv(builder.elementwise(builder.input(1, 4, 4, 4), RELU), 2)
     graph = builder.graph(out)
-    with pytest.raises(ValueError, match=r"node 1 \(CONV_2D\) reads value 1 too early"):
+    with pytest.raises(
+        ValueError, match=r"node 1 \(CONV_2D\) reads value 1 before a node produces it"
+    ):
         replace(graph, nodes=graph.nodes[::-1]).verify()
 
 
@@ -65,7 +67,9 @@ def test_verify_finds_an_operand_read_too_early() -> None:
     late = builder.value((1, 4, 4, 4))
     graph = replace(builder.graph(), values=builder.values)
     node = Node(5, "COPY", 1, (source,), (late,), epilogue=(EpilogueOp("ADD", (late,)),))
-    with pytest.raises(ValueError, match=rf"node 5 \(COPY\) reads value {late} too early"):
+    with pytest.raises(
+        ValueError, match=rf"node 5 \(COPY\) reads value {late} before a node produces it"
+    ):
         replace(graph, nodes=(node,)).verify()
 
 
@@ -73,7 +77,7 @@ def test_verify_finds_a_value_made_twice() -> None:
     builder = GraphBuilder()
     out = builder.conv(builder.input(1, 4, 4, 4), 2)
     graph = builder.graph(out)
-    with pytest.raises(ValueError, match=rf"node 0 \(CONV_2D\) makes value {out} once more"):
+    with pytest.raises(ValueError, match=rf"node 0 \(CONV_2D\) produces value {out} a second time"):
         replace(graph, nodes=graph.nodes * 2).verify()
 
 

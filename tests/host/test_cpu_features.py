@@ -53,7 +53,7 @@ def test_other_processors_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "This CPU is aarch64: some bits" in host_cpu.other_rounding()
     host_cpu.other_rounding.cache_clear()
     pretend(monkeypatch, "x86_64", {"AVX": False})
-    assert "This CPU has no AVX: some bits" in host_cpu.other_rounding()
+    assert "This CPU has no AVX, so its results" in host_cpu.other_rounding()
 
 
 @pytest.mark.parametrize("names", [("no.such_module", "sys"), ()])

@@ -149,13 +149,13 @@ def nothing(_: bytes) -> bytes:
 
 DAMAGES: dict[Callable[[bytes], bytes], str] = {
     cut: "checksum and length",
-    cut_in_the_header: "was truncated",
+    cut_in_the_header: "is truncated",
     longer: "checksum and length",
     flipped: "another checksum than",
     of_the_future: "another format than",
     huge_length: "another length than",
-    rubbish: "not a file of litegpu",
-    nothing: "was truncated",
+    rubbish: "the file was not written by litegpu",
+    nothing: "is truncated",
 }
 
 
@@ -333,7 +333,7 @@ def test_what_belongs_to_another_user_is_not_used(
     assert "it belongs to another user" in caplog.text
     monkeypatch.setattr(private_files, "_is_own", lambda found: False)
     files(path.parent).store(DATA, "another")
-    assert "it belongs to another user; name a folder of your own" in caplog.text
+    assert "the folder belongs to another user; name a folder of your own" in caplog.text
     assert list(path.parent.iterdir()) == [path]
 
 

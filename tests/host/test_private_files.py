@@ -31,7 +31,7 @@ def test_a_folder_is_trusted_only_where_the_user_says_so(shared: Path) -> None:
     with pytest.raises(UnsafeFolderError, match=r"chmod go-w .*unsafe_cache=True, or LITEGPU_CAC"):
         private_files.read(shared / "file", 100)
     assert private_files.read(shared / "file", 100, trusted=True) == b"of another user"
-    with pytest.raises(UnsafeFolderError, match="other users may write to it"):
+    with pytest.raises(UnsafeFolderError, match="other users may write to the folder"):
         private_files.replace(shared / "new", [b"mine"])
     private_files.replace(shared / "new", [b"mine"], trusted=True)
     assert {path.name for path in shared.iterdir()} == {"file", "new"}
@@ -68,7 +68,7 @@ def test_all_else_is_refused_there_too(kind: str, shared: Path, tmp_path: Path) 
         os.mkfifo(path)
     elif kind == "folder":
         path.mkdir()
-    expected = "more than 10" if kind == "large" else "it is not a regular file"
+    expected = "more than 10" if kind == "large" else "the path is not a regular file"
     with pytest.raises(RejectedFileError, match=expected):
         private_files.read(path, 10, trusted=True)
     if kind != "folder":

@@ -294,7 +294,9 @@ def test_it_releases_what_it_owns_at_its_end(worker: Worker) -> None:
     worker.join(60)
     assert order == ["called", "released"]
     worker.post(lambda: order.append("late"))
-    with pytest.raises(WorkerEndedError, match="like the program or its device"):
+    with pytest.raises(
+        WorkerEndedError, match="because the program is ending or its device was closed"
+    ):
         worker.call(lambda: order.append("late"))
     assert order == ["called", "released"]
 

@@ -53,7 +53,9 @@ def test_without_a_home_the_delegate_runs_and_keeps_nothing(
     delegate = GpuDelegate(backend="opencl", cache=True, serialization_dir=named)
     interpreter(fully_convolutional(), delegate).invoke()
     assert delegate.error is None and delegate.report is not None and delegate.report.partitions
-    assert "Nothing is cached: " in caplog.text and "Set HOME, or name" in caplog.text
+    assert (
+        "Compiled partitions are not cached: " in caplog.text and "Set HOME, or name" in caplog.text
+    )
     assert [*tmp_path.iterdir()] == []
 
 

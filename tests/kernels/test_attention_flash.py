@@ -164,9 +164,9 @@ def whisper(rows: int = 1500) -> AttentionSpec:
 @pytest.mark.parametrize(
     ("policy", "rows", "reason"),
     [
-        (FP32, 1500, "it has too little work to justify rounding its input"),
-        (FP16, 1, "its scores would leave most of a tile empty"),
-        (FP16, 300, "its queries are too few to keep the device busy"),
+        (FP32, 1500, "the node has too little work to justify rounding its input"),
+        (FP16, 1, "the scores would leave most of a tile empty"),
+        (FP16, 300, "the queries are too few to keep the device busy"),
     ],
 )
 def test_why_it_is_not_chosen(policy: NumericPolicy, rows: int, reason: str) -> None:

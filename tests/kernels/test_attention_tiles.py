@@ -61,8 +61,16 @@ def test_tiles_give_what_the_cpu_gives(backend: str) -> None:
     ("info", "example", "reason"),
     [
         (GPU, AttentionExample(1500, 1500, 64), ""),
-        (GPU, AttentionExample(1500, 1500, 192), "heads of 192 channels are more than 128"),
-        (replace(GPU, software=True), AttentionExample(256, 256, 64), "local memory is not faster"),
+        (
+            GPU,
+            AttentionExample(1500, 1500, 192),
+            "heads have 192 channels; at most 128 are supported",
+        ),
+        (
+            replace(GPU, software=True),
+            AttentionExample(256, 256, 64),
+            "local memory of the device is not faster",
+        ),
         (
             replace(GPU, max_work_group_size=32),
             AttentionExample(256, 256, 64),
@@ -71,7 +79,7 @@ def test_tiles_give_what_the_cpu_gives(backend: str) -> None:
         (replace(GPU, local_memory_bytes=4096), AttentionExample(256, 256, 64), "too few work"),
         (GPU, AttentionExample(256, 16, 64), "most of a tile would be empty"),
         (GPU, AttentionExample(1, 256, 64), "most of a tile would be empty"),
-        (GPU, AttentionExample(64, 4096, 64), "4 tiles would leave the device idle"),
+        (GPU, AttentionExample(64, 4096, 64), "4 tiles are too few to keep the device busy"),
     ],
 )
 def test_reasons(info: DeviceInfo, example: AttentionExample, reason: str) -> None:

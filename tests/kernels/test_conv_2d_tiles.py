@@ -100,7 +100,7 @@ def test_reasons() -> None:
     example = ConvExample((1, 64, 64, 64), 64, 3)
     assert not isinstance(planned(ConvTiles(), GPU, example), Rejected)
     found = planned(ConvTiles(), replace(GPU, fast_local_memory=False), example)
-    assert found == Rejected("the device's local memory is not faster than its cache")
+    assert found == Rejected("local memory of the device is not faster than the cache")
     assert planned(ConvTiles(), replace(GPU, software=True), example) == found
     found = planned(ConvTiles(), replace(GPU, max_work_group_size=16), example)
     assert found == Rejected("the device permits too few work items per group")

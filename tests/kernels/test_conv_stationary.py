@@ -83,10 +83,10 @@ def test_tiles_make_everything_once(inputs: int, outputs: int) -> None:
     [
         ((64, 56, 56, 64), 256, 1, ""),
         ((1, 256, 256, 32), 40, 1, ""),
-        ((64, 56, 56, 64), 256, 3, "its output has other pixels than its input"),
+        ((64, 56, 56, 64), 256, 3, "the output has another number of pixels than the input"),
         ((1, 56, 56, 64), 256, 1, "too few pixels reuse the weights in registers"),
-        ((64, 28, 28, 264), 128, 1, "its weights do not fit into registers"),
-        ((64, 28, 28, 8), 8, 1, "its sums are too short for tensor cores"),
+        ((64, 28, 28, 264), 128, 1, "the weights do not fit into registers"),
+        ((64, 28, 28, 8), 8, 1, "the sums are too short for tensor cores"),
     ],
 )
 def test_which_it_computes(

@@ -94,14 +94,17 @@ def test_which_it_computes() -> None:
     assert select(spec, TARGET).name == "cuda/depthwise_mma"
     assert reason(spec_of((64, 56, 56, 8))) == "too many products would be padding"
     assert reason(spec_of((64, 4, 4, 64))) == "too many products would be padding"
-    assert reason(spec_of((64, 56, 56, 60))) == "its input's channels are not a multiple of eight"
-    assert reason(spec_of((64, 56, 56, 64), 5)) == "its weights do not fit into registers"
-    assert reason(replace(spec, taps=None)) == "its weights or its input are not bytes"
+    assert (
+        reason(spec_of((64, 56, 56, 60)))
+        == "the number of input channels is not a multiple of eight"
+    )
+    assert reason(spec_of((64, 56, 56, 64), 5)) == "the weights do not fit into registers"
+    assert reason(replace(spec, taps=None)) == "the weights or the input are not 8-bit"
     centred = replace(spec, src=replace(spec.src, dtype=DType.INT32))
-    assert reason(centred) == "its weights or its input are not bytes"
+    assert reason(centred) == "the weights or the input are not 8-bit"
     wide = replace(spec, taps=np.full((3, 3, 64), 255, np.int16))
-    assert reason(wide) == "its weights are not sums of two bytes"
+    assert reason(wide) == "the weights are not sums of two 8-bit integers"
     twice = replace(spec, dst=replace(spec.dst, shape=(64, 56, 56, 128)))
-    assert reason(twice) == "it multiplies channels"
+    assert reason(twice) == "the depthwise convolution multiplies the number of channels"
     old = DeviceTarget(replace(INFO, compute_capability=(7, 5)), FP16)
     assert reason(spec, old) == "the device has no tensor cores"

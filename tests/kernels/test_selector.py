@@ -87,7 +87,7 @@ def test_a_special_one_must_be_faster_by_its_ratio(clocks: float, name: str) -> 
     assert found.name == name
     if name == "general":
         assert found.rejected["fast"] == (
-            "it should take 61 clocks, general 100: not less than 60% of them"
+            "the estimate is 61 clocks, that of general 100: not less than 60% of them"
         )
         assert general.queried == 1
 
@@ -162,6 +162,6 @@ def test_kernels_of_one_backend_are_not_asked_elsewhere(
             found = select(spec, target)
         if other.backend:
             assert found.plan is None
-            assert found.rejected == {other.name: "its kernel is for cuda devices"}
+            assert found.rejected == {other.name: "the kernel is for cuda devices"}
         else:
             assert found.plan is not None or other.name in found.rejected

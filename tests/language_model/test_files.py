@@ -214,8 +214,8 @@ NO_MODEL: tuple[tuple[bytes, str], ...] = (
     (decoder({"tokens": ((1, 2), "int32")}), "no signature that takes one token and caches"),
     (decoder({"x": ((1,), "int32")}), "'decode' has caches, and no input of tokens or embeddings"),
     (decoder({**TOKENS, "x": ((1, 1), "float32")}), "takes 'x float32 .1, 1.', which is none of"),
-    (decoder({**TOKENS, "x": ((1, 1), "int32")}), "which is none of the inputs that litegpu knows"),
-    (decoder(EMBEDDINGS), "takes embeddings, and the file has no embedder. Give the .litertlm"),
+    (decoder({**TOKENS, "x": ((1, 1), "int32")}), "but litegpu supports only these inputs"),
+    (decoder(EMBEDDINGS), "takes embeddings, but the file has no embedder. Give a .litertlm"),
 )
 
 
@@ -235,7 +235,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         LanguageModel(NAME, tokenizer=tmp_path / "none.json")
     model = language_parts(NAME)[2]
     contents: tuple[tuple[list[Section], str], ...] = (
-        ([Section(model), Section(b"w" * 9, 7)], "weights in a section of their own.*Convert the"),
+        ([Section(model), Section(b"w" * 9, 7)], "weights in a separate section.*Convert the"),
         ([Section(b"", 5, "")], "has no .tflite model"),
         (
             [Section(decoder(EMBEDDINGS)), Section(model, 3, "tf_lite_embedder")],
@@ -262,5 +262,5 @@ def test_an_embedder_of_other_lengths(tmp_path: Path) -> None:
     with LanguageModel(tmp_path / "file.litertlm", backend="cpu") as model:
         embedder: Any = model._executor._embedder
         assert embedder.embed(np.arange(4, dtype=np.int32)).shape == (4, 4)
-        with pytest.raises(ModelError, match=r"takes \[2\] tokens, and 1 are needed"):
+        with pytest.raises(ModelError, match=r"takes \[2\] tokens, not 1"):
             embedder.embed(np.arange(1, dtype=np.int32))

@@ -56,7 +56,7 @@ def test_parts_are_the_answer(model: LanguageModel) -> None:
 
 def test_a_prompt_of_half_characters_is_rejected(model: LanguageModel) -> None:
     for prompt in ("a\ud800", [{"role": "user", "content": "\udfff"}]):
-        with pytest.raises(LanguageModelError, match=r"half a character .*\. Give whole"):
+        with pytest.raises(LanguageModelError, match=r"an unpaired surrogate .*\. Give valid"):
             model.generate(prompt)
 
 
@@ -392,7 +392,7 @@ def test_wrong_arguments_have_a_remedy(model: LanguageModel) -> None:
         session.logits()
     session.close()
     session.close()
-    with pytest.raises(LanguageModelError, match=r"The session was closed. Begin another one."):
+    with pytest.raises(LanguageModelError, match=r"The session was closed. Start another session."):
         session.append(PROMPT)
 
 

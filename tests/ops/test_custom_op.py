@@ -174,22 +174,32 @@ def test_several_inputs_shapes_and_constants() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"name": "ADD"}, "There is an operation 'ADD' already: it is one of the runtime's. Use"),
+        (
+            {"name": "ADD"},
+            "There is an operation 'ADD' already: the runtime has a built-in operation of this "
+            "name. Use",
+        ),
         ({"name": "TransformLandmarks"}, "already: it is litegpu's own. Use another name."),
         ({"name": "COPY"}, "already: it is litegpu's own. Use another name."),
-        ({"name": ""}, "Scaled.name is ''. Use the custom code in model files."),
+        ({"name": ""}, "Scaled.name is ''. Use the operation's custom code in model files."),
         ({"template": None}, "Scaled.template is None. Use a path, or a text of several lines."),
         ({"template": "nowhere.jinja"}, "'Scaled' cannot be read: nowhere.jinja: No such file or"),
-        ({"template": "\n{% for %}"}, "'Scaled' cannot be read: line 2: .* are of Jinja2."),
+        (
+            {"template": "\n{% for %}"},
+            "'Scaled' cannot be read: line 2: .* use the syntax of Jinja2.",
+        ),
         ({"reads": ()}, "Scaled.reads is \\(\\). Use a tuple of different names"),
         ({"reads": ("a", "a")}, "Use a tuple of different names, one for each input."),
-        ({"reads": ("dst",)}, "Scaled.reads has 'dst', which is no name, or one of litegpu's"),
+        (
+            {"reads": ("dst",)},
+            "Scaled.reads has 'dst', which is not an identifier, or is a word of litegpu's",
+        ),
     ],
 )
 def test_what_cannot_be_registered(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(OperationError, match=text):
         register_op(scaled(**changes))
-    with pytest.raises(OperationError, match=r"is no class of a CustomOp\. Derive one"):
+    with pytest.raises(OperationError, match=r"is not a subclass of litegpu\.CustomOp\. Derive"):
         register_op(changes)  # type: ignore[call-overload]
 
 
@@ -271,7 +281,7 @@ def test_a_template_that_is_not_in_the_dialect(
     register_op(scaled(template=SCALED.replace("GLOBAL_Y;", "nonsense;")))
     error = error_of(model(), "webgpu")
     assert isinstance(error, CompilationError)
-    assert "Nothing is named 'nonsense'" in str(error)
+    assert "The name 'nonsense' is not defined" in str(error)
     assert any("const int p = nonsense;" in record.getMessage() for record in caplog.records)
 
 

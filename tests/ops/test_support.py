@@ -77,7 +77,7 @@ def test_tensors_that_do_not_exist() -> None:
     for inputs in ((77,), (0, 77)):
         node = Node(0, "ABS", 1, inputs, (9,))
         found = check_support(Graph(ODD_VALUES, (node,), (), ()))
-        assert found.reasons == {0: "It refers to tensors that the model does not have."}
+        assert found.reasons == {0: "The node refers to tensors that the model does not have."}
 
 
 def test_a_node_that_makes_no_sense_does_not_spoil_the_others() -> None:
@@ -166,8 +166,8 @@ def test_versions_are_those_of_the_runtime_for_all_types(kind: str) -> None:
         ("WHERE", "Operation is not supported: results whose shape depends on values."),
         ("HASHTABLE_FIND", "Operation is not supported: strings and hash tables, which no GPU"),
         ("RANDOM_UNIFORM", "Operation is not supported: random numbers, which would not be"),
-        ("RANGE", "Its operands are known only when the model runs."),
-        ("BROADCAST_ARGS", "Its operands are known only when the model runs."),
+        ("RANGE", "The operands of this operation are known only when the model runs."),
+        ("BROADCAST_ARGS", "The operands of this operation are known only when the model runs."),
     ],
 )
 def test_operations_without_a_kernel_say_why(op: str, reason: str) -> None:
@@ -233,7 +233,7 @@ def test_integers_that_follow_from_shapes_stay_on_the_cpu() -> None:
         Node(2, "CAST", 1, (3,), (4,)),
     )
     found = check_support(Graph(values, nodes, (0,), (4,)))
-    assert found.reasons[1].startswith("It computes with shapes alone")
+    assert found.reasons[1].startswith("The node computes only with shapes")
     assert 2 not in found.reasons
 
 

@@ -86,7 +86,10 @@ def test_a_node_of_the_cpu_keeps_all_variables_there() -> None:
     check_in_order(accumulator(on_cpu=CPU_ONLY), delegate)
     assert delegate.report is not None
     (found,) = {node.reason for node in delegate.report.rejected}
-    assert found == "Variables run on the GPU only where all nodes of each graph that has any do."
+    assert (
+        found
+        == "Variables are on the GPU only if all nodes of all graphs with variables run on the GPU."
+    )
 
 
 def test_options_that_leave_nodes_to_the_cpu_keep_variables_there() -> None:
@@ -115,7 +118,7 @@ def unassigned(first: bool) -> bytes:
 
 def test_a_variable_without_a_value() -> None:
     target, x = interpreter(unassigned(first=False), GpuDelegate()), random(4)
-    with pytest.raises(RuntimeError, match=r"'sum' is read before it has a value\. Invoke"):
+    with pytest.raises(RuntimeError, match=r"'sum' is read before it has a value\. First invoke"):
         call(target, "get", x)
     call(target, "set", x)
     np.testing.assert_allclose(call(target, "get", x), 2 * x)
@@ -157,7 +160,9 @@ def test_another_shape_of_what_is_assigned() -> None:
     target.allocate_tensors()  # (4) + (1) is (4)
     run(target, np.ones(1, np.float32))
     target.resize_tensor_input(target.get_input_details()[0]["index"], (2, 4))
-    with pytest.raises(RuntimeError, match=r"variable of shape \[4\] a value of shape \[2, 4\]"):
+    with pytest.raises(
+        RuntimeError, match=r"a value of shape \[2, 4\] to a variable of shape \[4\]"
+    ):
         target.allocate_tensors()
 
 
@@ -198,19 +203,21 @@ def reason(node: Node, *values: Value) -> str:
 
 
 def test_first_values_that_are_no_constants() -> None:
-    assert reason(Node(0, "CALL_ONCE", 1, (), ())) == "The graph that it runs cannot be read."
+    assert (
+        reason(Node(0, "CALL_ONCE", 1, (), ())) == "The graph that CALL_ONCE runs cannot be read."
+    )
     other = Graph({1: value(1), 2: value(2)}, (Node(0, "NEG", 1, (1,), (2,)),), (), ())
     found = reason(Node(0, "CALL_ONCE", 1, (), (), graphs=(other,)))
-    assert found == "The graph that it runs does not only assign constants to variables."
+    assert found == "The graph that CALL_ONCE runs does not only assign constants to variables."
 
 
 def test_values_that_are_not_held() -> None:
     scale = Quantization((0.5,), (0,))
     quantized = Value(1, "q", (3,), DType.INT8, quantization=scale)
     node = Node(0, "READ_VARIABLE", 1, (0,), (1,))
-    assert reason(node, HANDLE, quantized) == "Tensor 1, which a variable holds, is quantized."
+    assert reason(node, HANDLE, quantized) == "Tensor 1, the value of a variable, is quantized."
     open_size = value(1, signature=(-1,))
-    wanted = "Tensor 1, which a variable holds, has a size that the file leaves open."
+    wanted = "Tensor 1, the value of a variable, has no fixed size in the model file."
     assert reason(node, HANDLE, open_size) == wanted
     assert reason(Node(0, "ASSIGN_VARIABLE", 1, (0, 1), ()), HANDLE, open_size) == wanted
 

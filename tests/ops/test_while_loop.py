@@ -115,16 +115,16 @@ def test_the_passes_of_a_loop(passes: int, start: int) -> None:
 
 def test_a_loop_of_too_many_passes() -> None:
     found = reason(both(decaying(257), [noise(2, 5)]))
-    assert found == "It runs more than 256 times."
+    assert found == "The loop has more than 256 iterations."
 
 
 @pytest.mark.parametrize(
     ("order", "handed"),
     [
         (lambda a, b, s: (a, b, s), ""),
-        (lambda a, b, s: (a, s, b), "Its body returns input 2 as result 3, "),
-        (lambda a, b, s: (b, s, a), "Its body returns input 1 as result 3, "),
-        (lambda a, b, s: (b, a, s), "Its body returns input 1 as result 2, "),
+        (lambda a, b, s: (a, s, b), "The body returns input 2 as result 3, "),
+        (lambda a, b, s: (b, s, a), "The body returns input 1 as result 3, "),
+        (lambda a, b, s: (b, a, s), "The body returns input 1 as result 2, "),
         (lambda a, b, s: (b, s, s), ""),
         (lambda a, b, s: (a, b, a), ""),
     ],
@@ -154,7 +154,10 @@ def test_without_its_file_a_loop_stays_on_the_cpu() -> None:
     delegate = GpuDelegate()
     runtime.load().Interpreter(model_content=model, experimental_delegates=[delegate])
     assert delegate.report is not None
-    assert reason(delegate.report) == "Its body is read from the file: pass GpuDelegate(model=...)."
+    assert (
+        reason(delegate.report)
+        == "The body is read from the model file: pass GpuDelegate(model=...)."
+    )
 
 
 def test_the_file_is_found_around_a_constant_of_the_runtime() -> None:
@@ -193,7 +196,9 @@ def test_the_delegate_takes_the_file_of_a_plain_interpreter(kind: str, tmp_path:
 def test_the_file_of_another_model() -> None:
     delegate = GpuDelegate(model=decaying(None))
     runtime.load().Interpreter(model_content=decaying(2), experimental_delegates=[delegate])
-    assert re.search("The delegate's model has no such graph 2", str(delegate.error))
+    assert re.search(
+        "Graph 2 of the delegate's model differs from the interpreter's", str(delegate.error)
+    )
 
 
 def test_a_file_that_is_not_there() -> None:
@@ -311,7 +316,7 @@ def test_an_inner_loop_whose_passes_hang_on_data() -> None:
     writer.output(loop(writer, (writer.constant(0, np.int32), x, limit), body, 2)[1])
     found = reason(both(writer.build(), [noise(2, 3), np.array(3, np.int32)]))
     assert found.endswith(
-        "of its body (WHILE): How often it runs is known only when the model runs."
+        "of its body (WHILE): The number of iterations is known only when the model runs."
     )
 
 
@@ -337,7 +342,7 @@ def test_a_sequence_that_grows() -> None:
 
     writer.output(loop(writer, (writer.constant(0, np.int32), x), body, 1)[1])
     found = reason(both(writer.build(), [noise(2, 3)]))
-    assert found == "The shape of what it carries changes from [2, 3] to [4, 3]."
+    assert found == "The shape of a carried tensor changes from [2, 3] to [4, 3]."
 
 
 def test_a_constant_that_others_read() -> None:
@@ -350,7 +355,7 @@ def test_a_constant_that_others_read() -> None:
     count, y = loop(writer, (writer.constant(0, np.int32), x), body, 2)
     writer.output(y, writer.op("NEG", [count], [()], dtype=np.int32))
     found = reason(both(writer.build(), [noise(2, 3)]))
-    assert re.fullmatch(r"Its result \d+ is a constant, which other nodes read\.", found)
+    assert re.fullmatch(r"The loop's result \d+ is a constant, which other nodes read\.", found)
 
 
 def value(
@@ -381,18 +386,20 @@ def body(changed: dict[int, Value], *nodes: Node, outputs: tuple[int, ...] = (2,
 
 
 BODIES = {
-    "Its condition and body do not have its inputs and outputs.": body({}, outputs=(2,)),
-    "Its body refers to tensors that the model does not have.": body(
+    "The inputs and outputs of the condition and the body are not those of the loop.": body(
+        {}, outputs=(2,)
+    ),
+    "The body refers to tensors that the model does not have.": body(
         {}, Node(1, "ABS", 1, (3,), (9,))
     ),
-    "Its body has variable tensors.": body({9: value(9, is_variable=True)}),
-    "Its body computes with quantized tensors.": body(
+    "The body has variable tensors.": body({9: value(9, is_variable=True)}),
+    "The body computes with quantized tensors.": body(
         {9: value(9, (), DType.INT8, quantization=SCALED)}
     ),
-    "Tensor 3, which it carries, has another type in its body.": body(
+    "Tensor 3, which the loop carries, has another type in the body.": body(
         {3: value(3, (4, 3), DType.INT32)}
     ),
-    "Its body joins rows: tensor 12 has no elements or an unknown size: [0, 3].": body(
+    "The body combines rows: tensor 12 has no elements or an unknown size: [0, 3].": body(
         {4: fixed(4, 1, 0), 5: fixed(5, 0, 3), 6: value(6, (0, 3)), 7: value(7, (0, 3))},
         Node(1, "SLICE", 1, (3, 4, 5), (6,)),
         Node(2, "NEG", 1, (6,), (7,)),
@@ -417,7 +424,7 @@ def test_a_condition_that_is_no_single_truth_value() -> None:
     condition = replace(CONDITION, values={**CONDITION.values, 1: limit})
     node = Node(0, "WHILE", 1, (1, 3), (4, 5), graphs=(condition, body({}, outputs=(2, 3))))
     values = {1: LIMIT, 3: value(3, (4, 3)), 4: replace(COUNTER, id=4), 5: value(5, (4, 3))}
-    wanted = "Its condition gives bool [1, 1] instead of one truth value."
+    wanted = "The condition returns bool [1, 1] instead of one bool."
     assert check_support(Graph(values, (node,), (3,), (5,))).reasons == {0: wanted}
 
 
@@ -439,7 +446,7 @@ def test_an_unknown_number_of_passes_over_variables() -> None:
     results = {4: replace(COUNTER, id=4), 5: value(5, (4, 3))}
     start = replace(COUNTER, id=1)
     graph = Graph({1: start, 3: value(3, (4, 3)), **results}, (node,), (1, 3), (4, 5))
-    wanted = "Its passes read or assign variables, and their number is unknown."
+    wanted = "The iterations read or assign variables, and the number of iterations is unknown."
     assert check_support(graph).reasons == {0: wanted}
 
 
@@ -461,18 +468,26 @@ READING = Graph(
 @pytest.mark.parametrize(
     ("other", "selection", "wanted"),
     [
-        (SAME, value(1, (2,), DType.BOOL), "It is selected by BOOL [2] instead of one BOOL."),
-        (SAME, value(1, (), DType.INT32), "It is selected by INT32 [] instead of one BOOL."),
+        (
+            SAME,
+            value(1, (2,), DType.BOOL),
+            "The branch is selected by BOOL [2] instead of one BOOL.",
+        ),
+        (
+            SAME,
+            value(1, (), DType.INT32),
+            "The branch is selected by INT32 [] instead of one BOOL.",
+        ),
         (
             TWICE,
             value(1, (), DType.BOOL),
-            "Its branches return values of [2, 3] and [4, 3], but they must have one shape.",
+            "The branches return values of [2, 3] and [4, 3], but all must have the same shape.",
         ),
-        (READING, value(1, (), DType.BOOL), "Its branches read or assign variables."),
+        (READING, value(1, (), DType.BOOL), "The branches read or assign variables."),
         (
             NEGATED,
             value(1, (), DType.BOOL),
-            "Its branches compute 6 operations, but only one branch is selected.",
+            "The branches compute 6 operations, but only one branch is selected.",
         ),
     ],
 )
@@ -489,7 +504,7 @@ def test_a_branch_without_a_condition() -> None:
     constant = Graph({0: replace(ROWS, data=np.zeros((2, 3), np.float32))}, (), (), (0,))
     node = Node(0, "IF", 1, (), (2,), graphs=(constant, constant))
     graph = Graph({2: value(2, (2, 3))}, (node,), (), (2,))
-    assert check_support(graph).reasons == {0: "It has no condition."}
+    assert check_support(graph).reasons == {0: "The loop has no condition."}
 
 
 @pytest.mark.parametrize("fixed_number", [None, -1, 1, 9])
@@ -505,7 +520,7 @@ def test_branches_by_number(fixed_number: int | None) -> None:
 def test_a_loop_of_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(while_loop, "_MOST_NODES", 3)
     found = reason(both(decaying(4), [noise(2, 5)]))
-    assert found == "Its passes have more than 3 nodes."
+    assert found == "The iterations have more than 3 nodes."
 
 
 def test_the_work_of_a_loop_is_that_of_its_passes() -> None:
@@ -578,7 +593,7 @@ def test_composites_need_the_file_where_shapes_tell_nothing(
     model, inputs = pair((3, 5), (3, 5)), [noise(3, 5), noise(3, 5) * 2]
     monkeypatch.setattr(ModelFile, "around", lambda _tensor: None)
     (found,) = plain(model, inputs).rejected
-    assert found.reason == "Its body is read from the file: pass GpuDelegate(model=...)."
+    assert found.reason == "The body is read from the model file: pass GpuDelegate(model=...)."
     assert both(model, inputs).whole_graph
 
 
@@ -707,10 +722,10 @@ def test_a_loop_whose_passes_depend_on_data() -> None:
         report = both(decaying(None), [noise(2, 5), np.array(count, np.int32)])
         assert report.whole_graph
     assert (
-        "partition 0 is a loop whose condition is computed on the GPU, and read after every 1 of "
-        "its passes"
+        "partition 0 is a loop whose condition the GPU computes; the host reads the condition "
+        "after every 1 iteration"
     ) in str(report)
-    assert "whose condition is computed on the GPU" in report._repr_html_()
+    assert "whose condition the GPU computes" in report._repr_html_()
 
 
 def test_two_loops_that_depend_on_data_and_other_shapes() -> None:
@@ -815,8 +830,8 @@ def refused(kind: str) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        ("list", "Its condition gives BOOL [1] instead of one truth value."),
-        ("grows", "The shape of what it carries changes."),
+        ("list", "The condition returns BOOL [1] instead of one bool."),
+        ("grows", "The shape of a carried tensor changes."),
     ],
 )
 def test_loops_that_depend_on_data_and_stay_on_the_cpu(kind: str, text: str) -> None:
@@ -834,5 +849,5 @@ def test_loops_that_pay_off(seen: list[tuple[Graph, Node]]) -> None:
     small, large = (CostModel(found[elements], "cuda") for elements in (10, 2_000_000))
     assert small.passes(0) == 1
     assert large.passes(0) > 1
-    assert "kernels one after the other" in small.slow_loops()[0]
+    assert "dependent kernels" in small.slow_loops()[0]
     assert not large.slow_loops()

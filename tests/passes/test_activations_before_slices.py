@@ -98,9 +98,9 @@ def _some_channels(builder: GraphBuilder, source: int) -> Graph:
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
-        (_another_part, "others read other parts"),
-        (_read_twice, "others read other parts"),
-        (_some_channels, "nothing reads some channels"),
+        (_another_part, "other nodes read other parts of the value"),
+        (_read_twice, "other nodes read other parts of the value"),
+        (_some_channels, "no node reads some of the channels"),
     ],
 )
 def test_why_it_declines(write: Callable[[GraphBuilder, int], Graph], reason: str) -> None:

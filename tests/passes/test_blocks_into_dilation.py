@@ -241,7 +241,7 @@ def _reshaped_once(builder: GraphBuilder) -> Graph:
     return builder.graph(_join(builder, flat, (2,), ((0, 0),)))
 
 
-_ALONE = "no BATCH_TO_SPACE_ND alone reads its result"
+_ALONE = "the result is not read by exactly one BATCH_TO_SPACE_ND"
 
 
 def _by_position(builder: GraphBuilder) -> Graph:
@@ -269,10 +269,10 @@ def test_blocks_of_bytes_are_filled_with_their_zero_point() -> None:
 
 
 _PIXELS = "an epilogue op's operand differs from pixel to pixel"
-_SHAPE = "its image has another shape than the blocks"
+_SHAPE = "the image has another shape than the blocks"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
-    (_strides, "it has strides"),
-    (_other_blocks, "blocks [2, 2] before it and [4, 1] after it"),
+    (_strides, "the convolution has strides"),
+    (_other_blocks, "the blocks [2, 2] before the convolution differ from the blocks [4, 1] after it"),
     (_read_elsewhere, _ALONE),
     (_output, _ALONE),
     (_no_join, _ALONE),
@@ -283,7 +283,7 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_by_position, "an epilogue op depends on the positions of elements"),
     (
         partial(_of_bytes, edges=PADS, crops=NONE, zero=0),
-        "the edges of the blocks hold another value than it takes for zero",
+        "the padding of the blocks is not the zero point of the convolution's input",
     ),
     (
         partial(_of_bytes, edges=((0, 2), (0, 2)), crops=((2, 1), (1, 0))),

@@ -101,12 +101,12 @@ def _broadcast(builder: GraphBuilder) -> Graph:
 
 
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
-    (_two_readers, "others read the floats, too"),
-    (_output, "others read the floats, too"),
-    (_rows, "it moves more than channels"),
-    (_first_rows, "it moves more than channels"),
-    (_broadcast, "it moves more than channels"),
-    (_deep, "it moves channels, and there are more than 4"),
+    (_two_readers, "other nodes also read the floats"),
+    (_output, "other nodes also read the floats"),
+    (_rows, "the node moves elements along other axes than the channels"),
+    (_first_rows, "the node moves elements along other axes than the channels"),
+    (_broadcast, "the node moves elements along other axes than the channels"),
+    (_deep, "the node moves channels, and there are more than 4"),
 ]
 
 

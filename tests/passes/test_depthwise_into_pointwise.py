@@ -148,14 +148,14 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_operand, _ALONE),
     (_pool, "MAX_POOL_2D 1 is no convolution"),
     (_wide_kernel, "CONV_2D 1 is not pointwise"),
-    (_padded_at_the_end, "CONV_2D 1 pads it"),
-    (_twice, "CONV_2D 1 reads it twice"),
+    (_padded_at_the_end, "CONV_2D 1 pads the value"),
+    (_twice, "CONV_2D 1 reads the result twice"),
     (_few_inputs, _FEW),
     (_few_outputs, _FEW),
-    (_multiplied, "it multiplies channels"),
-    (_large, "its result is so large that two kernels are faster"),
+    (_multiplied, "the depthwise convolution multiplies the number of channels"),
+    (_large, "the result is so large that two kernels are faster"),
     (_computed_weights, "CONV_2D 1 has computed weights"),
-    (_computed_operand, "its weights are computed, or its epilogue reads computed values"),
+    (_computed_operand, "the weights are computed, or the epilogue reads computed values"),
 ]
 
 
@@ -197,7 +197,7 @@ def test_means_of_integers_are_left_alone(pool: bool) -> None:
     integers = replace(graph.values[source], dtype=DType.INT8)
     graph = replace(graph, values={**graph.values, source: integers})
     (reason,) = untouched(depthwise_into_pointwise, graph).declined
-    assert reason.endswith("it sums integers")
+    assert reason.endswith("the depthwise convolution sums integers")
 
 
 def test_views_between_vanish() -> None:
@@ -228,7 +228,7 @@ def test_means_that_are_too_many_or_too_large(shape: tuple[int, int, int, int], 
     builder = GraphBuilder()
     graph = builder.graph(builder.conv(_mean(builder, shape, pool), 8))
     (reason,) = untouched(depthwise_into_pointwise, graph).declined
-    assert reason.endswith("each block would compute too many means, or means of too many pixels")
+    assert reason.endswith("a block would compute too many means, or each mean has too many pixels")
 
 
 def test_pools_that_leave_the_image_and_other_means_are_left_alone() -> None:
@@ -280,7 +280,7 @@ def test_their_kernel_reads_channels_in_fours(channels: int, merged: bool) -> No
     graph = builder.graph(builder.conv(builder.depthwise(builder.input(8, 98, 98, channels)), 32))
     found = on_hopper(graph)
     assert (len(found.graph.nodes) == 1) is merged
-    assert merged or "its input's channels are not a multiple of four" in found.declined[0]
+    assert merged or "the number of input channels is not a multiple of four" in found.declined[0]
 
 
 def test_what_was_undone_is_not_tried_again() -> None:
@@ -289,4 +289,4 @@ def test_what_was_undone_is_not_tried_again() -> None:
     (first, _) = graph.nodes
     apart = replace(AMPERE, apart={first.outputs[0]})
     found = untouched(lambda given: merge(given, apart), graph)
-    assert found.declined == ("DEPTHWISE_CONV_2D 0: no kernel reads its input from its storage",)
+    assert found.declined == ("DEPTHWISE_CONV_2D 0: no kernel can read the input from its storage",)

@@ -83,7 +83,7 @@ def test_the_end_of_a_residual_epilogue_op() -> None:
     assert shape_of(result, sum_) == shape_of(result, part) == HALVED
     assert len(result.applied) == 3
     assert result.applied[0] == "COPY 4: only pixels (2, 2) apart are read"
-    assert result.declined == ("COPY 0: others read other pixels",)
+    assert result.declined == ("COPY 0: other nodes read other pixels",)
 
 
 def test_what_a_window_has_left_out_already_is_left_out_on_top() -> None:
@@ -176,7 +176,7 @@ def _by_position(builder: GraphBuilder) -> Graph:
     return builder.graph(strided(builder, output, 4))
 
 
-_OTHERS = "CONV_2D 0: others read other pixels"
+_OTHERS = "CONV_2D 0: other nodes read other pixels"
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ _OTHERS = "CONV_2D 0: others read other pixels"
         (_other_strides, _OTHERS),
         (_as_an_operand, _OTHERS),
         (_another_begin, _OTHERS),
-        (_by_position, "COPY 0: its epilogue depends on the positions of elements"),
-        (_not_by_pixels, "SOFTMAX 0: it does not compute its pixels independently"),
+        (_by_position, "COPY 0: the epilogue depends on the positions of elements"),
+        (_not_by_pixels, "SOFTMAX 0: the node does not compute each pixel independently"),
     ],
 )
 def test_declines(make: Callable[[GraphBuilder], Graph], reason: str) -> None:

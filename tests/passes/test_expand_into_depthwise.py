@@ -104,21 +104,24 @@ def _two_scales(builder: GraphBuilder) -> None:
     builder.values[weights] = replace(value, data=np.asarray(value.data) * np.float32(1e6))
 
 
-_UNBOUNDED = "its intermediate values are not bounded by RELU6 or a similar activation"
+_UNBOUNDED = "the intermediate values are not bounded by RELU6 or a similar activation"
 
 
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        (lambda: block(kernel=3), "the expansion is not pointwise, or pads its image"),
-        (lambda: block(_grouped), "it is no convolution of one group"),
-        (lambda: block(_gated), "its epilogue reads computed values"),
-        (lambda: block(_read_twice), "others read it, too"),
-        (lambda: block(_two_scales), "half cannot represent its weights"),
+        (
+            lambda: block(kernel=3),
+            "the expansion is not a pointwise convolution, or pads the image",
+        ),
+        (lambda: block(_grouped), "the node is not a convolution with one group"),
+        (lambda: block(_gated), "the epilogue reads computed values"),
+        (lambda: block(_read_twice), "other nodes also read the result"),
+        (lambda: block(_two_scales), "float16 cannot represent the weights"),
         (lambda: block(activation=RELU), _UNBOUNDED),
-        (lambda: block(inputs=72), "its input or its output has too many channels"),
+        (lambda: block(inputs=72), "the input or the output has too many channels"),
         # Its image has fewer bytes than is stored as half
-        (lambda: block(inputs=8), "its input is not stored as halves"),
+        (lambda: block(inputs=8), "the input is not stored as float16"),
     ],
 )
 def test_declines(graph: Callable[[], Graph], reason: str) -> None:
@@ -129,12 +132,12 @@ def test_declines(graph: Callable[[], Graph], reason: str) -> None:
 def test_it_must_be_expected_to_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inverted, "_MARGIN", 100.0)
     (reason,) = untouched(merge, block()).declined
-    assert "it should take" in reason
-    assert "and two kernels" in reason
+    assert "the estimate is" in reason
+    assert "but two kernels take" in reason
 
 
 def test_what_was_undone_is_not_tried_again() -> None:
     graph = block()
     apart = replace(HOPPER, apart=set(graph.nodes[1].outputs))
     found = untouched(lambda given: expand_into_depthwise(given, apart), graph)
-    assert found.declined == ("CONV_2D 1: no kernel reads its input from its storage",)
+    assert found.declined == ("CONV_2D 1: no kernel can read the input from its storage",)

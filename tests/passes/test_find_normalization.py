@@ -21,7 +21,7 @@ from passes.graphs import GraphBuilder, applied, ops, untouched
 
 SHAPE = (2, 6, 5, 8)
 SMALL = (2, 1, 1, 8)
-NOT_SCALED = "the value that it is of is not scaled"
+NOT_SCALED = "the input of the deviation is not scaled"
 READ = "nodes that would be removed have other readers"
 
 
@@ -66,7 +66,7 @@ def test_a_normalization_becomes_one_node() -> None:
     assert (node.op, node.inputs, node.outputs) == ("NORMALIZE", (source,), (out,))
     assert node.attributes == NormalizeAttributes((1, 2), 0.25, centred=True)
     assert node.merged == (0, 1, 2, 3, 4, 5)
-    assert result.applied == ("7 operations up to MUL 6 are one",)
+    assert result.applied == ("7 operations that end in MUL 6 are one",)
     assert result.declined == ()
 
 
@@ -269,7 +269,7 @@ def test_five_dimensions_are_too_many() -> None:
     writer = Writer()
     out = whole(writer, writer.input(2, 3, 4, 5, 6), 4)
     (line,) = untouched(find_normalization, writer.graph(out)).declined
-    assert line.endswith("its value has 5 dimensions, more than 4")
+    assert line.endswith("the value has 5 dimensions, more than 4")
 
 
 def test_factors_must_not_make_the_value_larger() -> None:
@@ -279,7 +279,7 @@ def test_factors_must_not_make_the_value_larger() -> None:
     scale = writer.do("MUL", writer.inverse(source, mean, 1, 2), writer.input(*SMALL))
     out = writer.do("MUL", writer.do("SUB", source, mean), scale)
     (line,) = untouched(find_normalization, writer.graph(out)).declined
-    assert line.endswith("its factors broadcast it to a larger shape")
+    assert line.endswith("the factors broadcast the value to a larger shape")
 
 
 @pytest.mark.parametrize("lead", [(1,), (1, 1)])

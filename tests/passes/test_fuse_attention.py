@@ -344,16 +344,19 @@ def _deep(builder: GraphBuilder) -> Graph:
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
-        (_scores_read, "others read the scores, too"),
+        (_scores_read, "other nodes also read the scores"),
         (_chances_read, "not read by one product alone, as its first operand"),
         (_other_side, "not read by one product alone, as its first operand"),
-        (_activated, "its result has further epilogue ops"),
+        (_activated, "the result has further epilogue ops"),
         (_broadcast, "queries or scores are broadcast"),
         (_queries_turned, "queries or scores are transposed"),
         (_keys_of_batches, "keys or values are broadcast to batches"),
         (_integers, "not all values are float32"),
         (_many_dimensions, "values have more than 4 dimensions"),
-        (_deep, "its kernel is for cuda devices; heads of 129 channels are more than 128"),
+        (
+            _deep,
+            "the kernel is for cuda devices; heads have 129 channels; at most 128 are supported",
+        ),
     ],
 )
 def test_why_it_declines(write: Write, reason: str) -> None:
@@ -362,13 +365,13 @@ def test_why_it_declines(write: Write, reason: str) -> None:
 
 
 CUDA = {"backend": "cuda", "compute_capability": (9, 0)}
-FEW_BUFFERS = "5 buffers are more than 4 of the device"
+FEW_BUFFERS = "the kernel needs 5 buffers, but the device permits 4"
 
 
 @pytest.mark.parametrize(
     ("facts", "tokens", "reason"),
     [
-        ({"max_arguments": 4}, 7, f"its kernel is for cuda devices; {FEW_BUFFERS}"),
+        ({"max_arguments": 4}, 7, f"the kernel is for cuda devices; {FEW_BUFFERS}"),
         ({**CUDA, "max_arguments": 4}, 7, FEW_BUFFERS),
         ({**CUDA, "max_arguments": 4}, 40, FEW_BUFFERS),
     ],

@@ -17,7 +17,7 @@ from passes.graphs import BY_POSITION, RELU, GraphBuilder, applied, functions, o
 from passes.models import Model, Write, check_numbers
 
 SHAPE = (1, 4, 4, 8)
-NO_KERNEL = "no kernel before it is free"
+NO_KERNEL = "no earlier kernel can include the operation"
 
 
 def test_a_chain_collapses_into_its_first_kernel() -> None:

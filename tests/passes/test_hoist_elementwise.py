@@ -58,7 +58,7 @@ def test_not_above_thousands_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     result = hoist_elementwise(builder.graph(builder.elementwise(first, RELU)))
     assert ops(result) == [*["CONV_2D"] * 3, *["COPY"] * 3, "CONCATENATION", "COPY"]
     (declined,) = result.declined
-    assert declined.endswith("3 nodes have been added for others")
+    assert declined.endswith("this pass already added 3 nodes")
 
 
 def test_a_repeated_part_is_computed_for_each_place() -> None:
@@ -82,9 +82,9 @@ def test_by_place_only_where_elements_keep_their_order() -> None:
     parts = [builder.conv(builder.input(*SHAPE), 4) for _ in range(2)]
     graph = builder.graph(builder.elementwise(builder.concat(3, *parts), BY_POSITION))
     (line,) = untouched(hoist_elementwise, graph).declined
-    assert (
-        line
-        == "epilogue ops after CONCATENATION 2: their results depend on the positions of elements"
+    assert line == (
+        "epilogue ops after CONCATENATION 2: the results of the epilogue ops depend on the "
+        "positions of elements"
     )
 
 
@@ -184,15 +184,15 @@ def _of_a_constant(builder: GraphBuilder) -> Graph:
 
 
 _DIFFERS = "an operand differs from element to element"
-_OUTSIDE = "it reads an input, an output or a constant of the partition"
+_OUTSIDE = "the node reads an input, an output or a constant of the partition"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_per_channel, f"RESHAPE 1: {_DIFFERS}"),
     (_per_joined_channel, f"CONCATENATION 2: {_DIFFERS}"),
     (_per_position, f"RESHAPE 1: {_DIFFERS}"),
     (_computed_scalar, f"RESHAPE 1: {_DIFFERS}"),
-    (_broadcast, "RESHAPE 1: they broadcast their input"),
-    (_two_readers, "RESHAPE 1: others read the value too"),
-    (_output, "RESHAPE 1: others read the value too"),
+    (_broadcast, "RESHAPE 1: the epilogue ops broadcast their input"),
+    (_two_readers, "RESHAPE 1: other nodes also read the value"),
+    (_output, "RESHAPE 1: other nodes also read the value"),
     (_of_an_input, f"RESHAPE 0: {_OUTSIDE}"),
     (_of_an_output, f"RESHAPE 1: {_OUTSIDE}"),
     (_of_a_constant, f"CONCATENATION 1: {_OUTSIDE}"),

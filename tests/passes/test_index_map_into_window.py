@@ -211,20 +211,20 @@ def test_convolutions_of_bytes_see_borders_and_enlarged_images() -> None:
         assert not window_of(result.graph).plain
 
 
-NEITHER = "it neither mirrors nor upsamples rows and columns"
+NEITHER = "the index map neither mirrors nor upsamples rows and columns"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
-    (_an_output, "its result is an output of the partition"),
-    (_read_by_others, "not only convolutions read its result"),
-    (_read_by_nobody, "not only convolutions read its result"),
-    (_read_twice, "a reader also has its result as an operand"),
-    (_enlarged_by_one_of_its_readers, "a reader already reads its result upsampled"),
-    (_of_a_reader_that_leaves_it, "a reader's own window leaves the image"),
-    (_left_by_one_of_its_readers, "a reader's own window leaves the image"),
-    (_of_channels, "it moves more than rows and columns"),
+    (_an_output, "the result is an output of the partition"),
+    (_read_by_others, "not only convolutions read the result"),
+    (_read_by_nobody, "not only convolutions read the result"),
+    (_read_twice, "a reader also has the result as another operand"),
+    (_enlarged_by_one_of_its_readers, "a reader already upsamples the result"),
+    (_of_a_reader_that_leaves_it, "a window of a reader exceeds the image"),
+    (_left_by_one_of_its_readers, "a window of a reader exceeds the image"),
+    (_of_channels, "the index map moves elements along other axes than rows and columns"),
     (_transposed, NEITHER),
     (_of_other_rows, NEITHER),
     (_of_the_first_rows, NEITHER),
-    (_of_three_dimensions, "its elements change their order"),
+    (_of_three_dimensions, "the index map changes the order of elements"),
 ]
 
 
@@ -239,7 +239,7 @@ def test_an_enlarged_border_stays() -> None:
     out = builder.conv(enlarged(builder, border(builder, builder.input(*SHAPE))), 4, 3)
     result = applied(index_map_into_window, builder.graph(out))
     assert ops(result) == [INDEX_MAP, "CONV_2D"]
-    assert result.declined == ("INDEX_MAP 0: a reader already reads its result upsampled",)
+    assert result.declined == ("INDEX_MAP 0: a reader already upsamples the result",)
 
 
 def test_other_nodes_are_left_alone() -> None:

@@ -74,8 +74,8 @@ def _no_epilogue(builder: GraphBuilder) -> Graph:
 REASONS: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_operand_of_other_axes, "an operand has other axes"),
     (_position, "an operand has other axes"),
-    (_others, "others read that, too"),
-    (_no_epilogue, "others read that, too"),
+    (_others, "other nodes also read the moved value"),
+    (_no_epilogue, "other nodes also read the moved value"),
 ]
 
 

@@ -140,10 +140,10 @@ def _sums(builder: Builder, sources: tuple[int, int], factors: tuple[int, int]) 
 @pytest.mark.parametrize(
     ("sources", "shapes", "reason"),
     [
-        (2, ((3,), (3,)), "its sums read parts of several values"),
+        (2, ((3,), (3,)), "the sums read parts of several values"),
         (1, ((3,), (1,)), "MUL 5 repeats its factor along the axis"),
         (1, ((), (3,)), "MUL 4 repeats its factor along the axis"),
-        (1, ((4, 3), (1, 3)), "its factors have several shapes"),
+        (1, ((4, 3), (1, 3)), "the factors have several shapes"),
     ],
 )
 def test_what_cannot_be_joined(sources: int, shapes: tuple[Shape, Shape], reason: str) -> None:

@@ -137,14 +137,14 @@ def _operand(builder: GraphBuilder) -> Graph:
     return _epilogues(builder, add, add)
 
 
-_PLACE = "is more than a slice or an upsampling"
+_PLACE = "is not only a slice or an upsampling"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_input, "a part is an input of the partition"),
-    (_several, "its parts come from several values, or in several ways"),
-    (lambda b: _epilogues(b, RELU, EpilogueOp("NEG")), "in several ways"),
+    (_several, "the parts come from several values, or are computed in different ways"),
+    (lambda b: _epilogues(b, RELU, EpilogueOp("NEG")), "in different ways"),
     (lambda b: _epilogues(b, BY_POSITION, BY_POSITION), _PLACE),
     (_operand, _PLACE),
-    (_two_readers, "others read STRIDED_SLICE 0 too"),
+    (_two_readers, "other nodes also read STRIDED_SLICE 0"),
     (_uneven, f"INDEX_MAP 0 {_PLACE}"),
 ]
 

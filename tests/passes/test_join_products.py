@@ -19,7 +19,7 @@ from passes.models import Model, check_numbers
 
 LEFT, RIGHT = (2, 3, 4, 8), (2, 3, 4, 6)
 _PLACED = "the input of CONV_2D {} has a fixed storage already"
-_OTHERS = "others read the result of CONV_2D 1"
+_OTHERS = "other nodes also read the result of CONV_2D 1"
 
 
 def source(builder: GraphBuilder, shape: tuple[int, ...]) -> int:
@@ -140,10 +140,10 @@ def _of_a_reshape(builder: GraphBuilder) -> Graph:
         (_of_an_input, _PLACED.format(3)),
         (_an_output, _OTHERS),
         (_read_elsewhere, _OTHERS),
-        (_an_epilogue_op_between, "CONV_2D 2 is more than a product of each pixel"),
-        (_a_window, "CONV_2D 2 is more than a product of each pixel"),
+        (_an_epilogue_op_between, "CONV_2D 2 is not only a product of each pixel"),
+        (_a_window, "CONV_2D 2 is not only a product of each pixel"),
         (_broadcast, "one result is broadcast to the other"),
-        (_no_whole_slices, "their inputs cannot be stored side by side"),
+        (_no_whole_slices, "the inputs of the products cannot be stored next to each other"),
         (_of_a_reshape, _PLACED.format(4)),
     ],
 )

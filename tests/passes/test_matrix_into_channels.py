@@ -69,8 +69,8 @@ def _mixed(builder: GraphBuilder) -> Graph:
 
 _ALONE = "not read by one convolution alone"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
-    (_window, "CONV_2D 1 is more than a matrix of all channels"),
-    (_mixed, "CONV_2D 1 is more than a matrix of all channels"),
+    (_window, "CONV_2D 1 is not only a matrix product over all channels"),
+    (_mixed, "CONV_2D 1 is not only a matrix product over all channels"),
     (_wide, "CONV_2D 1 has computed weights, or more than 4 results"),
     (_no_convolution, _ALONE),
     (_output, _ALONE),

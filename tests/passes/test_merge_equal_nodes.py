@@ -48,7 +48,7 @@ def test_what_its_reader_is_fused_into_is_computed_again() -> None:
     branches = [add(builder, builder.elementwise(x, RELU), number) for number in (0.5, 1.5)]
     result = untouched(merge_equal_nodes, builder.graph(builder.concat(0, *branches)))
     (line,) = result.declined
-    assert line.startswith("COPY 2: COPY 3 is fused into it")
+    assert line.startswith("COPY 2: COPY 3 becomes an epilogue of the node")
 
 
 def test_many_parts_of_a_join_are_in_place() -> None:
@@ -58,7 +58,10 @@ def test_many_parts_of_a_join_are_in_place() -> None:
         merge_equal_nodes,
         builder.graph(builder.concat(0, *(builder.elementwise(x, RELU) for _ in range(9)))),
     )
-    assert result.declined[0] == "COPY 1: a join of many parts has it in place"
+    assert (
+        result.declined[0]
+        == "COPY 1: the node's result is stored in place in a concatenation of many parts"
+    )
 
 
 @pytest.mark.parametrize("reduces", [False, True])
@@ -100,7 +103,7 @@ def test_an_output_of_the_partition_stays() -> None:
     result = untouched(
         merge_equal_nodes, builder.graph(*(builder.elementwise(x, RELU) for _ in range(2)))
     )
-    assert result.declined == ("COPY 1: it computes an output of the partition",)
+    assert result.declined == ("COPY 1: the node computes an output of the partition",)
 
 
 def _functions(builder: GraphBuilder, x: int) -> list[int]:

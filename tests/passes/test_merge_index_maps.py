@@ -198,10 +198,10 @@ def _bounded(builder: GraphBuilder) -> Graph:
     return builder.graph(mirrored)
 
 
-_OWN = "one depends on more than its own axis"
+_OWN = "an index depends on more than its own axis"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
-    (_shared, "others read the value in between"),
-    (_output, "others read the value in between"),
+    (_shared, "other nodes read the value in between"),
+    (_output, "other nodes read the value in between"),
     (_blocks, _OWN),
     (_bounded, _OWN),
 ]

@@ -161,12 +161,16 @@ def _across(builder: GraphBuilder) -> Graph:
     return _read(builder, builder.transpose(builder.reshape(turned, 2, 3), 1, 0))
 
 
-_SHARED = "others read it too"
+_SHARED = "other nodes also read the permuted value"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_read_by_others, f"INDEX_MAP 2 and the permutation before it: {_SHARED}"),
     (_also_an_output, f"INDEX_MAP 2 and the permutation before it: {_SHARED}"),
     (_free_reshape, "RESHAPE 2 and the permutation before it: no kernel would be saved"),
-    (_across, "INDEX_MAP 3 and the permutation before it: their axes do not divide alike"),
+    (
+        _across,
+        "INDEX_MAP 3 and the permutation before it: the axes of the two permutations are "
+        "divided in different ways",
+    ),
 ]
 
 

@@ -248,15 +248,15 @@ def _of_many_weights(builder: GraphBuilder) -> Graph:
 
 
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
-    (_an_output, "its result is an output of the partition"),
-    (_with_computed_weights, "its weights are computed or form groups"),
-    (_with_groups, "its weights are computed or form groups"),
-    (_with_operands, "its epilogue reads values of its own"),
+    (_an_output, "the result is an output of the partition"),
+    (_with_computed_weights, "the weights are computed or form groups"),
+    (_with_groups, "the weights are computed or form groups"),
+    (_with_operands, "the epilogue reads further values"),
     (_before_epilogues, "COPY 2 becomes an epilogue op of it"),
     (_before_a_sum, "COPY 2 becomes an epilogue op of it"),
     (_before_a_concatenation, "a reader determines where its result is stored"),
     (_before_an_output, "a reader determines where its result is stored"),
-    (_of_many_weights, "it has so many weights that launches matter little"),
+    (_of_many_weights, "the node has so many weights that the time of launches hardly matters"),
 ]
 
 

@@ -95,7 +95,7 @@ def test_a_border_of_zero_points_is_zero() -> None:
 
 
 def test_a_border_of_other_integers_stays() -> None:
-    reason = "PAD 0: it pads with another value than a reader takes for zero"
+    reason = "PAD 0: the padding value is not the zero point that a reader uses"
     assert untouched(pad_into_window, _quantized(GraphBuilder(), 0.0)).declined == (reason,)
 
 
@@ -160,17 +160,17 @@ def _channels(builder: GraphBuilder) -> Graph:
 
 
 _MIXED = "not only convolutions and pools read its result"
-_OPERAND = "a reader also has its result as an operand"
+_OPERAND = "a reader also has the result as another operand"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
-    (_output, "its result is an output of the partition"),
+    (_output, "the result is an output of the partition"),
     (_sum_too, _MIXED),
-    (_pool_that_pads, "a pool's own window leaves the image"),
+    (_pool_that_pads, "a window of a pool exceeds the image"),
     (_with_epilogue, _MIXED),
     (_unread, _MIXED),
     (_data_and_operand, _OPERAND),
     (_operand_only, _OPERAND),
-    (_batch, "it pads the batch or the channels"),
-    (_channels, "it pads the batch or the channels"),
+    (_batch, "the node pads the batch or the channels"),
+    (_channels, "the node pads the batch or the channels"),
 ]
 
 

@@ -95,9 +95,12 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_output, _ALONE),
     (_two_readers, _ALONE),
     (_twice, _ALONE),
-    (_computed_operand, "its weights are computed, or its epilogue reads computed values"),
-    (lambda builder: _both(builder, channels=5), "its windows are not runs of few channels"),
-    (lambda builder: _both(builder, kernel=1), "its sums are too short for tensor cores"),
+    (_computed_operand, "the weights are computed, or the epilogue reads computed values"),
+    (
+        lambda builder: _both(builder, channels=5),
+        "the rows of a window are not contiguous with few channels",
+    ),
+    (lambda builder: _both(builder, kernel=1), "the sums are too short for tensor cores"),
     (lambda builder: _both(builder, batch=1, size=17), "too few tiles to keep the device busy"),
 ]
 
@@ -110,7 +113,7 @@ def test_declines(make: Callable[[GraphBuilder], Graph], reason: str) -> None:
 def test_it_declines_where_nothing_may_be_rounded() -> None:
     graph = _both(GraphBuilder())
     (reason,) = untouched(lambda given: merge(given, FP32), graph).declined
-    assert reason.endswith("it multiplies halves, where float32 is asked for")
+    assert reason.endswith("the kernel multiplies float16, but float32 is requested")
 
 
 def test_it_declines_where_two_kernels_are_as_fast() -> None:
@@ -125,14 +128,14 @@ def test_it_declines_where_two_kernels_are_as_fast() -> None:
 def test_it_declines_on_other_devices() -> None:
     fusions = Fusions(DeviceTarget(replace(DEVICE, backend="opencl"), FP16_ALL))
     found = untouched(lambda given: pool_into_convolution(given, fusions), _both(GraphBuilder()))
-    assert found.declined == ("CONV_2D 0: its kernel is for cuda devices",)
+    assert found.declined == ("CONV_2D 0: the kernel is for cuda devices",)
 
 
 def test_what_was_undone_is_not_tried_again() -> None:
     graph = _both(GraphBuilder())
     fusions = Fusions(DeviceTarget(CUDA, FP16_ALL), apart={graph.nodes[0].outputs[0]})
     found = untouched(lambda given: pool_into_convolution(given, fusions), graph)
-    assert found.declined == ("CONV_2D 0: no kernel reads its input from its storage",)
+    assert found.declined == ("CONV_2D 0: no kernel can read the input from its storage",)
 
 
 def test_other_pools_and_readers_are_left_alone() -> None:

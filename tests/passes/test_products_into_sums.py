@@ -40,7 +40,7 @@ def test_the_sum_multiplies(swapped: bool) -> None:
 
 def test_another_reader_of_the_summand() -> None:
     result = untouched(products_into_sums, _graph(GraphBuilder(), outer=True))
-    assert result.declined == ("COPY 0: others read the other summand, too",)
+    assert result.declined == ("COPY 0: other nodes also read the other summand",)
 
 
 def test_the_product_of_a_slice() -> None:

@@ -108,7 +108,7 @@ def test_other_constants_are_declined(name: str) -> None:
     out = _spelled(builder, expression, builder.input(*SHAPE))
     result = untouched(recognize_activations, builder.graph(out))
     last = len(builder.nodes) - 1
-    assert result.declined == (f"COPY {last}: {function}, but its constants differ",)
+    assert result.declined == (f"COPY {last}: {function}, but the constants differ",)
 
 
 def _inner_output(builder: GraphBuilder) -> Graph:
@@ -132,7 +132,7 @@ def test_values_in_between_that_others_read_are_declined(
     write: Callable[[GraphBuilder], Graph], text: str
 ) -> None:
     result = untouched(recognize_activations, write(GraphBuilder()))
-    assert result.declined == (f"{text}, but others read a value in between",)
+    assert result.declined == (f"{text}, but other nodes read a value in between",)
 
 
 OTHERS: dict[str, Expression] = {

@@ -137,7 +137,7 @@ def _condition_of_rows(builder: GraphBuilder) -> Graph:
 def test_masks_that_cannot_be_regrouped(write: Callable[[GraphBuilder], Graph]) -> None:
     result = untouched(regroup_matrices, write(GraphBuilder()))
     assert result.declined == (
-        f"SOFTMAX {len(result.graph.nodes) - 1}: its masks cannot be regrouped",
+        f"SOFTMAX {len(result.graph.nodes) - 1}: the masks cannot be regrouped",
     )
 
 

@@ -170,17 +170,17 @@ def _too_large(builder: GraphBuilder) -> Graph:
     return builder.graph(builder.conv(_elementwise(builder, MUL=1e6), 2))
 
 
-_TO_WEIGHTS = "not only convolutions read it"
+_TO_WEIGHTS = "not only convolutions read the result"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
-    (_padded, "CONV_2D 1: its padding is zero, not shifted"),
-    (_transposed, "TRANSPOSE_CONV 1: its padding is zero, not shifted"),
-    (_far, "CONV_2D 1: a shift beyond 16 would cost digits"),
+    (_padded, "CONV_2D 1: the convolution's padding is zero, which is not shifted"),
+    (_transposed, "TRANSPOSE_CONV 1: the convolution's padding is zero, which is not shifted"),
+    (_far, "CONV_2D 1: a shift beyond 16 would lose precision"),
     (_also_pooled, _TO_WEIGHTS),
-    (_residual, "a convolution also has it as an operand"),
+    (_residual, "a convolution also has the result as another operand"),
     (_operand, _TO_WEIGHTS),
-    (_output, "its result is an output of the partition"),
+    (_output, "the result is an output of the partition"),
     (_activated, "RELU is no scale or shift by constants"),
-    (_broadcast, "it broadcasts its input"),
+    (_broadcast, "the epilogue op broadcasts its input"),
     (_unread, _TO_WEIGHTS),
     (_too_large, "CONV_2D 1: half storage could not hold the new weights"),
 ]

@@ -196,12 +196,12 @@ def _many_weights(builder: GraphBuilder) -> Graph:
 _NOT_HALF = "half storage could not hold the new weights"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_activation, "an epilogue op is in between"),
-    (_two_readers, "others read its result too"),
-    (_output, "others read its result too"),
+    (_two_readers, "other nodes also read the result"),
+    (_output, "other nodes also read the result"),
     (_broadcast, "the epilogue op broadcasts its result"),
-    (_computed_weights, "its weights are computed"),
-    (_shared_weights, "others share its weights"),
-    (_many_weights, "with weights this large, an epilogue op costs nothing"),
+    (_computed_weights, "the weights are computed"),
+    (_shared_weights, "other nodes share the weights"),
+    (_many_weights, "with weights so large, an epilogue op costs nothing"),
     (lambda builder: builder.graph(_scaled(builder, 1e5)[1]), _NOT_HALF),
     (lambda builder: builder.graph(_scaled(builder, [1.0, 1e-6, 1.0])[1]), _NOT_HALF),
     (

@@ -139,7 +139,7 @@ def test_why_it_declines(write: Callable[[GraphBuilder, int], int]) -> None:
     builder = GraphBuilder()
     result = write(builder, builder.input(*SHAPE))
     (reason,) = untouched(slices_into_gather, builder.graph(result)).declined
-    assert reason.endswith("its parts are no slices of rows of one value")
+    assert reason.endswith("the parts are not slices of rows of one value")
 
 
 def test_parts_that_others_read_joined() -> None:
@@ -148,7 +148,7 @@ def test_parts_that_others_read_joined() -> None:
     result = turns(builder, [cut(builder, source, 1), cut(builder, source, 0)])
     joined = builder.nodes[-1].inputs[0]
     found = untouched(slices_into_gather, builder.graph(result, joined))
-    assert found.declined == ("CONCATENATION 4: others read it, too",)
+    assert found.declined == ("CONCATENATION 4: other nodes also read the result",)
 
 
 def _rotated(model: Model, shape: Shape) -> list[TensorRef]:

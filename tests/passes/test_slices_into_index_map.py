@@ -103,11 +103,11 @@ def _other_axes(builder: GraphBuilder, source: int) -> int:
 
 
 OTHERS: list[tuple[Callable[[GraphBuilder, int], int], str]] = [
-    (_adjacent, "join_slices joins its parts"),
-    (_few_channels, "join_channels joins so few channels"),
-    (_of_two, "its parts come from several values"),
-    (_no_slice, "a part is no slice"),
-    (_shared, "others read COPY 1 too"),
+    (_adjacent, "the pass join_slices joins the parts"),
+    (_few_channels, "the pass join_channels joins so few channels"),
+    (_of_two, "the parts come from several values"),
+    (_no_slice, "a part is not a slice"),
+    (_shared, "other nodes also read COPY 1"),
     (_other_axes, "cuts other axes"),
 ]
 

@@ -51,6 +51,6 @@ def test_lists_that_many_nodes_read_have_a_budget() -> None:
     report = steps.load(growing.shared_indices(200, size)).report
     assert report is not None
     assert {node.reason for node in report.rejected} == {
-        "Its constants, which others read too, have more integers than litegpu expands."
+        "The node's constants, which other nodes also read, have too many integers to be expanded."
     }
     assert len(report.rejected) == 200 - 1 - (1 << 20) // size

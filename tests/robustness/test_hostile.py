@@ -142,7 +142,7 @@ def test_sparse_constants_may_grow_by_a_factor_and_some_bytes() -> None:
 def test_constants_that_overlap_are_refused() -> None:
     ReadBudget().ranges([(0, 1 << 24)] * 9 + [(1 << 24, 1 << 24)])
     ReadBudget().ranges([(0, 1000), (16, 1000)])
-    with pytest.raises(ModelError, match=f"share {3 << 20} bytes with others"):
+    with pytest.raises(ModelError, match=f"share {3 << 20} bytes with other constants"):
         ReadBudget().ranges([(number << 20, 2 << 20) for number in range(4)])
 
 

@@ -176,7 +176,9 @@ try:
     target.run_by_index(0, inputs, outputs)
     raise AssertionError("nothing failed")
 except DeviceLostError as error:
-    assert "The buffers of the run were lost with it. Create them again" in str(error), error
+    assert (
+        "The buffers of the run were lost with the device. Create them again"
+    ) in str(error), error
 inputs, outputs = target.create_input_buffers(0), target.create_output_buffers(0)
 inputs[0].write(x)
 target.run_by_index(0, inputs, outputs)

@@ -87,7 +87,7 @@ def test_sparse_weights_of_bytes_stay_on_the_cpu() -> None:
     writer.output(writer.op("FULLY_CONNECTED", [x, ref], [(3, 6)], version=9))
     delegate = GpuDelegate(backend="opencl")
     interpreter(writer.build(), delegate)
-    assert "tensor 0, are sparse, which the CPU multiplies" in str(delegate.report)
+    assert "tensor 0, are sparse; the CPU multiplies them" in str(delegate.report)
 
 
 def test_a_computed_input_is_refused() -> None:

@@ -106,7 +106,7 @@ def test_a_loop_on_the_cpu_calls_the_device_for_no_condition(invokes: Counter[in
     condition, _ = report_of(delegate).subgraphs
     (left,) = condition.left_out
     assert left.nodes == (0, 1, 2)
-    assert left.reason.startswith("It would take about")
+    assert left.reason.startswith("The partition would take about")
 
 
 @pytest.mark.usefixtures("as_a_gpu", "opencl_device")
@@ -119,7 +119,7 @@ def test_a_loop_of_many_small_kernels_is_not_unrolled(invokes: Counter[int | Non
     report = report_of(delegate)
     (node,) = report.rejected
     assert re.match(
-        r"It would take about \d+ us on the GPU, in \d\d kernels one after the other, and \d+ us",
+        r"The partition would take about \d+ us on the GPU, in \d\d dependent kernels, and \d+ us",
         node.reason,
     )
     forced = GpuDelegate(model=model, min_nodes_per_partition=0)
@@ -186,7 +186,10 @@ def test_what_runs_once_is_not_worth_compiling() -> None:
     (graph,) = report_of(delegate).subgraphs
     assert graph.delegated_nodes == []
     assert [(left.nodes, left.reason) for left in graph.left_out] == [
-        (tuple(range(1, 13)), "It runs only once, which takes less time than compiling it.")
+        (
+            tuple(range(1, 13)),
+            "The graph runs only once, and compiling it takes longer than running it on the CPU.",
+        )
     ]
 
 
@@ -349,7 +352,7 @@ def test_a_file_of_another_model_costs_the_loops_only() -> None:
     model, x = nested(1, inner_first=True), random(2, 3)
     delegate = GpuDelegate(model=lstm(), max_delegated_partitions=9)
     assert_close(run(interpreter(model, delegate), x), reference(model, x))
-    assert "The delegate's model has no such graph 1" in str(delegate.error)
+    assert "Graph 1 of the delegate's model differs from the interpreter's" in str(delegate.error)
     assert delegate.report is not None
     assert [delegate.report.ops[n] for n in delegate.report.delegated_nodes] == ["EXP"]
 

@@ -50,7 +50,7 @@ def loop(
 ) -> Carried:
     """Add a loop that runs while carried values, the `counters`, are below a number of passes.
 
-    Without `passes`, the last carried value says how many there are.
+    Without `passes`, the last carried value says the number of such elements.
     """
     return run_loop(writer, carried, loop_graphs(writer, carried, body, passes, counters))
 

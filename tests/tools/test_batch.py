@@ -358,7 +358,7 @@ def test_many_failing_samples_are_not_all_named(
     assert batch("picture.tflite", "--input=bad") == 1, "none has outputs"
     error = capsys.readouterr().err
     assert error.count("cannot be read") == 10
-    assert "More samples failed; the column 'error' has them all." in error
+    assert "More samples failed; the output's column 'error' has all reasons." in error
     assert written()["error"].null_count == 0
 
 
@@ -380,9 +380,13 @@ def refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tup
         ("two.tflite --input=empty --output=o.parquet", 1, "the folder has no pictures (.avif"),
         ("picture.tflite --input=pictures --output=full", 1, "has 'file', which is not a part"),
         ("picture.tflite --input=pictures --output=full --overwrite", 1, "has 'file', which"),
-        ("picture.tflite --input=pictures --output=t.parquet", 2, "Replace it by --overwrite, or"),
+        (
+            "picture.tflite --input=pictures --output=t.parquet",
+            2,
+            "Replace the output by --overwrite, or",
+        ),
         ("picture.tflite --input=pictures --output=uneven", 1, "has 'a.parquet', which is not"),
-        ("picture.tflite --input=pictures --output=array.tflite", 1, "only names that end in"),
+        ("picture.tflite --input=pictures --output=array.tflite", 1, "its name does not end in"),
         ("picture.tflite --input=pictures --output=d.parquet", 1, "d.parquet: it is a folder"),
         ("picture.tflite --input=pictures --output=no/o.parquet", 1, "the file cannot be written"),
         ("picture.tflite --input=pictures --output=o.parquet --keep=a", 2, "files have no columns"),
@@ -409,7 +413,11 @@ def refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tup
         ),
         ("array.tflite --input=s.parquet --output=o.parquet", 1, "is read as pictures, but the"),
         ("array.tflite --input=broken.parquet --output=o.parquet", 1, "cannot be read as Parquet"),
-        ("array.tflite --input=uneven --output=uneven/o.parquet", 2, "one of its tables"),
+        (
+            "array.tflite --input=uneven --output=uneven/o.parquet",
+            2,
+            "where the next run would read it",
+        ),
         ("array.tflite --input=uneven --output=o.parquet", 1, "b.parquet has no column 'x'"),
     ],
 )

@@ -69,7 +69,9 @@ def test_what_was_interrupted_goes_on(
         capsys.readouterr().err
     )
     assert batch(output=output) == 1
-    assert "has 3 parts of an unfinished run. Continue it by --resume" in (capsys.readouterr().err)
+    assert "has 3 parts of an unfinished run. Continue the run by --resume" in (
+        capsys.readouterr().err
+    )
     assert batch("--batch=8", "--resume", output=output) == 1
     assert "belongs to another run: its batch is 16, now 8. Repeat" in capsys.readouterr().err
     assert batch("--resume", output=output) == 0
@@ -121,7 +123,10 @@ def test_the_old_table_stays_until_the_new_one_is_whole(
         assert batch("--overwrite", "--dequantize", output=output) == 130
     assert pq.read_table(output) == old
     assert batch("--resume", "--dequantize", output=output) == 2
-    assert f"--output={output}: it exists. Replace it by --overwrite" in capsys.readouterr().err
+    assert (
+        f"--output={output}: it exists. Replace the output by --overwrite"
+        in capsys.readouterr().err
+    )
     assert batch("--resume", "--overwrite", "--dequantize", output=output) == 0
     flags = pq.read_table(output).schema.metadata[b"litegpu.flags"]
     assert b"'dequantize': True" in flags, "it is the new table"

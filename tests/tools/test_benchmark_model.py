@@ -124,7 +124,7 @@ def test_the_model_may_stand_by_itself(model: str, capsys: pytest.CaptureFixture
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
         "WARN: Unconsumed cmdline flags: --num_runs=9",
-        "WARN: They are repeated. The first of each counts.",
+        "WARN: Some lines are repeated. The first line of each class counts.",
         "INFO: STARTING!",
     ]
     assert f"INFO: Graph: [{model}]" in lines and f"INFO: Loaded model {model}" in lines
@@ -140,7 +140,7 @@ def test_an_option_of_the_delegate_asks_for_the_gpu(
     assert benchmark(model, "--precision=fp16", "--json") == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["nodes"]["gpu"] > 0
-    assert captured.err.startswith("INFO: --precision asks for the GPU delegate.\n")
+    assert captured.err.startswith("INFO: --precision requests the GPU delegate.\n")
     assert re.search(r"INFO: GPU delegate: .*, fp16\n", captured.err)
 
 
@@ -345,7 +345,7 @@ def test_signatures_are_listed(
         "INFO: The Model contains 2 signature key(s).\nINFO: They are listed below: \n"
         "INFO: -> Signature Key: encode\nINFO: -> Signature Key: decode\n"
     )
-    assert "--list_signatures only lists them." in captured.err
+    assert "--list_signatures only lists the signatures." in captured.err
 
 
 def test_the_result_file(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -494,7 +494,8 @@ def test_a_signature_is_run(
     assert f"INFO: Graph: [{signed}]\nINFO: Signature to run: [{key}]\n" in text
     assert f"INFO: Loaded model {signed}\nINFO: Using signature: {key}\nINFO: GPU del" in text
     said = (
-        "WARN: Single nodes are known in the model's first graph only, but another graph runs here"
+        "WARN: Times of single nodes are available only for the model's first graph, but "
+        "another graph runs"
     )
     assert (said in text) == (key == "decode")
 

@@ -255,7 +255,7 @@ COUNTS = (
         (("a", "1", "a,2,1", ""), "'a,2,1' is not name,low,high"),
         (("a", "1", "a,0,0.5", ""), "'a,0,0.5' is not name,low,high"),
         (("a", "1", "a,0,9999999999", ""), "whole numbers of 32 bits"),
-        (("a", "1", "b,0,1", ""), "'b' is not among --input_layer=a. Name it there"),
+        (("a", "1", "b,0,1", ""), "'b' is not among --input_layer=a. Add the input to that flag"),
         (("a", "1", "", "b:file"), "--input_layer_value_files=b:file: 'b' is not among"),
         (("a", "1", "", "a"), "'a' names no file. Write name:path"),
     ],

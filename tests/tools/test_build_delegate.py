@@ -96,7 +96,7 @@ def test_a_destroyed_delegate_is_not_applied(
         interpreter(MODEL, loaded)
     assert not caplog.records
     del loaded
-    assert "A delegate was destroyed that does not exist" in caplog.text
+    assert "The program destroyed a delegate that does not exist" in caplog.text
 
 
 WRONG = {
@@ -225,7 +225,9 @@ def test_a_program_in_c(scenario: str, host: Host, library: Path) -> None:
     got = [float(line[4:]) for line in lines if line.startswith("sum ")]
     assert got == pytest.approx([sums()] * len(got), rel=1e-4)
     assert "4 operations will run on the GPU, and the remaining 0" in ended.stderr
-    assert ended.stderr.count("A delegate was destroyed that does not") == (scenario == "delegates")
+    assert ended.stderr.count("The program destroyed a delegate that does not") == (
+        scenario == "delegates"
+    )
     assert "Traceback" not in ended.stderr
 
 
@@ -330,7 +332,7 @@ def test_without_a_shared_library_it_says_so(
     assert cli.main(["build-delegate", str(target)]) == 0
     shown = capsys.readouterr().err
     assert f"output: {target}" in shown
-    assert "Only Python programs can load it" in shown
+    assert "Only Python programs can load the delegate" in shown
     assert target.stat().st_size > 9000
 
 

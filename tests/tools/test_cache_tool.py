@@ -33,7 +33,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_nothing_is_kept_yet(tmp_path: Path, capsys: Capture) -> None:
     assert in_folder(tmp_path / "none") == 0
-    assert f"Nothing is cached in '{tmp_path / 'none'}'." in capsys.readouterr().out
+    assert f"The cache '{tmp_path / 'none'}' is empty." in capsys.readouterr().out
     assert not (tmp_path / "none").exists()
 
 
@@ -90,7 +90,7 @@ def test_several_precisions_are_warmed(
     assert {file["precision"] for file in other["files"]} == {"fp32", "fp16"}
     assert cli.main(["cache"]) == 0
     seen = capsys.readouterr()
-    assert f"Nothing is cached in '{own}'." in seen.out and "2 files, " in seen.out
+    assert f"The cache '{own}' is empty." in seen.out and "2 files, " in seen.out
     assert cli.main(["cache", *flags[:2], "--precision=fp32,fp99"]) == 2
     assert "Unknown precision 'fp99'" in capsys.readouterr().err
 
@@ -154,9 +154,9 @@ def test_damage_is_an_exit_status(tmp_path: Path, capsys: Capture) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["folder"] == str(tmp_path)
     (file,) = found["files"]
-    assert (file["bytes"], file["fault"], file["inputs"]) == (5, "it is truncated", [])
+    assert (file["bytes"], file["fault"], file["inputs"]) == (5, "the file is truncated", [])
     assert in_folder(tmp_path, "--verify") == 1
-    assert "it is truncated" in capsys.readouterr().out
+    assert "the file is truncated" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such modes")
@@ -238,7 +238,7 @@ def test_kernels_by_themselves_are_counted(tmp_path: Path, capsys: Capture) -> N
     assert in_folder(tmp_path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["kernels"] == {"files": 1, "bytes": 2 << 20}
     assert in_folder(tmp_path, "--limit=1") == 0
-    assert "Nothing is cached in" in shown(capsys)
+    assert "is empty." in shown(capsys)
 
 
 def shown(capsys: Capture) -> str:
@@ -253,18 +253,21 @@ def test_models_that_make_room_for_later_ones_are_not_warm(
     monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "0")
     assert in_folder(tmp_path / "kept", f"--warm={model},{other}", "--backend=opencl") == 1
     assert (
-        "1 file made room for later ones: the limit of all files is 0 B." in capsys.readouterr().err
+        "1 file removed, because the size of all files is limited to 0 B."
+        in capsys.readouterr().err
     )
     monkeypatch.delenv("LITEGPU_CACHE_LIMIT")
     assert in_folder(tmp_path / "kept", f"--warm={model},{other}", "--backend=opencl") == 0
-    assert "made room" not in capsys.readouterr().err
+    assert "removed, because" not in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such modes")
 def test_a_folder_that_is_not_used_is_told(tmp_path: Path, capsys: Capture) -> None:
     tmp_path.chmod(0o777)
     assert in_folder(tmp_path) == 0
-    assert f"'{tmp_path}' is not used: other users may write to it" in capsys.readouterr().err
+    assert (
+        f"'{tmp_path}' is not used: other users may write to the folder" in capsys.readouterr().err
+    )
     assert in_folder(tmp_path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["refused"].startswith("other users may write")
     assert in_folder(tmp_path, "--unsafe_cache") == 0
@@ -282,7 +285,7 @@ def test_what_cannot_be_removed_is_an_error(
 
 def test_a_cache_that_keeps_nothing_is_a_mistake(tmp_path: Path, capsys: Capture) -> None:
     assert in_folder(tmp_path, "--cache=false") == 2
-    assert "--cache=false caches nothing. Leave it out to list" in capsys.readouterr().err
+    assert "--cache=false disables the cache. Leave the flag out to list" in capsys.readouterr().err
 
 
 def test_a_file_is_no_folder(model: Path, capsys: Capture) -> None:

@@ -50,7 +50,7 @@ def test_nothing_more_is_promised_of_floats(
 ) -> None:
     check(hybrid(), tmp_path)
     said = " ".join(capsys.readouterr().out.split())
-    assert "1 of 1 nodes, floats rounded to bytes for quantized weights" in said
+    assert "1 of 1 nodes, float inputs quantized to int8 for quantized weights" in said
     assert "1 of 1 nodes, weights as real numbers" in said
     assert "every bit" not in said
 

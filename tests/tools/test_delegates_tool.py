@@ -105,7 +105,7 @@ def test_a_gpu_that_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_that_the_gpu_cannot_run() -> None:
     with GpuDelegate() as gpu:
         advice = recommend(chain([CPU_ONLY]), gpu, "")
-    said = f"The GPU would run none of its operations. {CPU_ONLY}: {WHY_ON_CPU}"
+    said = f"The GPU would run no operation of the model. {CPU_ONLY}: {WHY_ON_CPU}"
     assert advice.reason == said
 
 

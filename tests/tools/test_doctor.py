@@ -62,7 +62,7 @@ MACHINES = (
         about.environment,
         {},
         {"LITEGPU_BACKEND": "opengl"},
-        "LITEGPU_BACKEND=opengl: default of the option backend",
+        "LITEGPU_BACKEND=opengl: default value of the option `backend`",
         "",
         "note",
     ),
@@ -317,7 +317,7 @@ WHAT = "opencl:0 Some GPU (GPU, 1.0 GiB, fp16 arithmetic; 1.0), some_runtime"
     [
         (
             Ended(0, 'INFO: hello\n{"difference": 1e-7, "start_s": 0.5}\n', ""),
-            *("ok", f"{WHAT}: right, started in 500 ms", ""),
+            *("ok", f"{WHAT}: correct results, started in 500 ms", ""),
         ),
         (
             Ended(0, '{"difference": 0.5, "start_s": 0.5}', ""),
@@ -408,7 +408,7 @@ def test_the_whole_program(tmp_path: Path) -> None:
     assert str(tmp_path) not in text
     for info in backends.list_devices():
         assert f"{info.backend}:{info.index}" in text
-    assert ": right, started in" in " ".join(text.split())
+    assert ": correct results, started in" in " ".join(text.split())
     assert "can be used" in text.splitlines()[-1]
 
 

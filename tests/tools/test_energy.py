@@ -239,7 +239,9 @@ def test_power_that_fails_at_once(clock: Clock, monkeypatch: pytest.MonkeyPatch)
 
 def test_gpus_that_nobody_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     radeon = replace(H200, name="AMD Radeon", platform="OpenCL")
-    with pytest.raises(MeterError, match="litegpu supports only NVIDIA's meters"):
+    with pytest.raises(
+        MeterError, match="litegpu supports only the energy counters of NVIDIA GPUs"
+    ):
         gpu_meter(radeon)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(MeterError, match=r"'nvidia-ml-py'.*pip install 'litegpu\[energy\]'"):
@@ -411,7 +413,8 @@ def test_a_machine_without_meters(
     assert benchmark(model, "--measure_energy", "--json") == 0
     captured = capsys.readouterr()
     assert captured.err.endswith(
-        "WARN: The CPU tells nothing.\nWARN: No energy was measured: no meter can be read here.\n"
+        "WARN: The CPU tells nothing.\nWARN: Energy was not measured, because no energy counter "
+        "can be read on this machine.\n"
     )
     energy_found = json.loads(captured.out)["energy"]
     assert (energy_found["joules"], energy_found["missing"]) == (None, ["The CPU tells nothing."])
@@ -470,8 +473,8 @@ def test_devices_of_other_makers_are_not_known(monkeypatch: pytest.MonkeyPatch) 
     found = Delegates((Applied("EXTERNAL", object()), Applied("XNNPACK")), None, False)
     _, missing = benchmark_energy.find_meters(found)
     assert missing == [
-        "The energy of the device that runs the EXTERNAL delegate is not measured: nothing "
-        "reports which device that is."
+        "The energy of the device that runs the EXTERNAL delegate is not measured: which device "
+        "that is is unknown."
     ]
 
 

@@ -115,7 +115,7 @@ def test_the_first_of_two_counts_and_the_rest_is_left(capsys: pytest.CaptureFixt
     warn_of_unconsumed(args)
     assert capsys.readouterr().out == (
         "WARN: Unconsumed cmdline flags: --num_runs=4 --num_runs=5\n"
-        "WARN: They are repeated. The first of each counts.\n"
+        "WARN: Some lines are repeated. The first line of each class counts.\n"
     )
     warn_of_unconsumed(of_the_original().parse([]))
     assert capsys.readouterr().out == ""

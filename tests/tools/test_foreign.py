@@ -73,7 +73,10 @@ CRASHES = {
     "invoke": "The library (crashes|ends the process)",
     "destroy": "The library (crashes|ends the process)",
     "exit": r"ends the process with status 0x5\. .* Its last output: 'the licence is over'\. Use",
-    "apply": r"It is loaded, but this model does not run with it \(The runtime rejects .*another",
+    "apply": (
+        r"The library is loaded, but this model does not run with its delegate \(The runtime "
+        r"rejects .*another"
+    ),
 }
 
 
@@ -93,7 +96,7 @@ def test_a_library_that_hangs(library: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_option_that_it_does_not_know(library: Path) -> None:
-    said = r"It returns no delegate \(.*no such option: colour\)\. Check the options"
+    said = r"The library returns no delegate \(.*no such option: colour\)\. Check the options"
     with pytest.raises(DelegateLibraryError, match=said):
         make_delegates(flags(library, "scale:2;colour:red"))
 
@@ -107,14 +110,16 @@ def test_a_library_that_works_only_once(library: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(runtime, "load", Runtime)
     with pytest.raises(
-        DelegateLibraryError, match=r"_path=.*: It returns no delegate \(the device is"
+        DelegateLibraryError, match=r"_path=.*: The library returns no delegate \(the device is"
     ):
         make_delegates(flags(library))
 
 
 def test_a_library_without_a_delegate(tmp_path: Path) -> None:
     path = shared_library("int nothing;", tmp_path)
-    said = r"a library without a delegate \(.*tflite_plugin_create_delegate.*\)\. A delegate's"
+    said = (
+        r"library has no delegate \(.*tflite_plugin_create_delegate.*\)\. The library of a delegate"
+    )
     with pytest.raises(DelegateLibraryError, match=said):
         make_delegates(flags(path))
 
@@ -130,7 +135,9 @@ def test_files_that_are_no_library(tmp_path: Path) -> None:
     text = tmp_path / "text.so"
     text.write_text("not a library")
     for path in (text, tmp_path, tmp_path / "missing.so"):
-        with pytest.raises(DelegateLibraryError, match=r"It cannot be loaded \(.*\)\. Give the"):
+        with pytest.raises(
+            DelegateLibraryError, match=r"The library cannot be loaded \(.*\)\. Give the"
+        ):
             make_delegates(flags(path))
 
 

@@ -108,13 +108,13 @@ def test_a_picture_without_pixels(tmp_path: Path) -> None:
         ("{", "Expecting property name"),
         ('{"images": []}', "there is no 'annotations'"),
         ('{"images": [1], "annotations": []}', "not subscriptable"),
-        (b"\x0a\x05abc", "it ends 2 bytes within field 1"),
-        (b"\x0a\x02\x0a\x09", "it ends 9 bytes within field 1"),
+        (b"\x0a\x05abc", "the data end 2 bytes before the end of field 1"),
+        (b"\x0a\x02\x0a\x09", "the data end 9 bytes before the end of field 1"),
         (b"\x0a\x02\x10\x01", "1 in place of a message or a text"),
         (b"\xff\xfe\x00", "invalid start byte"),
         (b"\x0a\x01\x0b", "wire type 3 at byte 0"),
         (b"\x0a\x01\x00", "field number 0 at byte 0"),
-        (b"\x0a\xff\xff", "no number ends after byte 1"),
+        (b"\x0a\xff\xff", "the number at byte 1 does not end"),
     ],
 )
 def test_what_is_in_none_of_the_forms(content: str | bytes, why: str, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_chat_that_is_too_long_goes_on(
     assert chat(["x " * 90, "Hi"], monkeypatch) == 0
     out, err = capsys.readouterr()
     assert "do not fit the cache of 96. Shorten the prompt" in err
-    assert "/new begins another conversation." in err
+    assert "/new starts a new conversation." in err
     assert out == shown(answer([{"role": "user", "content": "Hi"}], 4)) + "\n"
 
 

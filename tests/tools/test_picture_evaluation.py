@@ -270,9 +270,11 @@ def test_unreadable_pictures_are_named_counted_and_left_out(
     out = capsys.readouterr().out
     reported = [line for line in out.splitlines() if line.startswith("WARN: ")]
     assert [re.search(r"images.(\d\.\w+)' cannot be read: ", line) for line in reported[:3]]
-    assert "images/1.jpg' cannot be read: it is not a JPEG." in reported[0].replace(os.sep, "/")
+    assert "images/1.jpg' cannot be read: the file is not a JPEG." in reported[0].replace(
+        os.sep, "/"
+    )
     assert "Extension .png is not supported." in reported[2]
-    assert reported[3] == "WARN: 3 of 8 pictures are skipped: the figures are of the others."
+    assert reported[3] == "WARN: 3 of 8 pictures are skipped, and not counted in the results."
     assert "Num evaluation runs: 5\n" in out
     assert "Top-1 Accuracy: 0.8\n" in out  # the sixth, black, is said to be white
     found = json.loads((spoilt / "found.json").read_text(encoding="utf-8"))
@@ -285,7 +287,10 @@ def test_an_unreadable_picture_is_fatal_when_told_so(
     assert classify("--strict", "--output_file_path=metrics.pb") == 1
     error = errors(capsys)
     assert "ERROR: Could not run the task evaluation!\n" in error
-    assert "1.jpg' cannot be read: it is not a JPEG." in error and "with --strict=false" in error
+    assert (
+        "1.jpg' cannot be read: the file is not a JPEG." in error
+        and "--strict=false skips" in error
+    )
     assert not (spoilt / "metrics.pb").exists()
 
 
@@ -551,7 +556,7 @@ def test_ground_truth_of_other_pictures(coco: Path, capsys: pytest.CaptureFixtur
     (coco / "truth.csv").write_text("c.jpg,1,0,0,1,1\n", encoding="utf-8")
     assert detect() == 0
     out = capsys.readouterr().out
-    assert "WARN: None of the pictures is in the ground truth, by the names of their files." in out
+    assert "WARN: The ground truth contains no picture with one of these file names." in out
     assert "Overall mAP: 0\n" in out
 
 
@@ -561,7 +566,7 @@ def test_without_pycocotools(
     monkeypatch.setitem(sys.modules, "pycocotools.coco", None)
     assert detect() == 0
     out = capsys.readouterr().out
-    assert "WARN: The figure of COCO's own rule needs the Python package 'pycocotools'" in out
+    assert "WARN: COCO's own mean average precision needs the Python package 'pycocotools'" in out
     assert "pip install 'litegpu[coco]'" in out and "Overall mAP: 0." in out
 
 
@@ -606,7 +611,7 @@ def test_what_detection_refuses(coco: Path, capsys: pytest.CaptureFixture[str]) 
     assert detect() == 1
     error = errors(capsys)
     assert "Object detection model must have 1 input & 4 outputs: float32 boxes [1, N, 4]," in error
-    assert "This one has 1 and 1: float32[1, 12]. Use a model that ends in its post" in error
+    assert "This one has 1 and 1: float32[1, 12]. Use a model that ends in TFLite" in error
     assert detect(ground_truth_proto="none.pb") == 1
     assert "The ground truth 'none.pb' cannot be read: No such file" in errors(capsys)
     assert detect(ground_truth_proto="model.tflite") == 1

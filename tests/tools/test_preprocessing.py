@@ -111,7 +111,9 @@ def test_raw_bytes_have_the_input_s_size(tmp_path: Path) -> None:
     path, values = tmp_path / "raw.rgb8", pixels(4, 5)
     path.write_bytes(values.tobytes())
     assert np.array_equal(Preprocessing(4, 5, "uint8", 0.875)(str(path)), values)
-    with pytest.raises(FileError, match=r"raw.rgb8' cannot be read: it has 60 bytes and the input"):
+    with pytest.raises(
+        FileError, match=r"raw.rgb8' cannot be read: the file has 60 bytes, but the input"
+    ):
         Preprocessing(4, 4, "uint8")(str(path))
     with pytest.raises(FileError, match=r"'no.rgb8' cannot be read: No such file or directory"):
         Preprocessing(4, 4, "uint8")("no.rgb8")
@@ -130,10 +132,12 @@ def test_what_is_no_jpeg(photo: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(damaged)
     reasons = {
         "cut.jpg": "image file is truncated",
-        "text.jpg": "it is not a JPEG. Replace it",
-        "empty.jpeg": "it is not a JPEG. Replace it",
-        "other.png": "Extension .png is not supported. Convert it to a .jpg or .jpeg file.",
-        "missing.jpg": "No such file or directory. Replace it by a complete JPEG.",
+        "text.jpg": "the file is not a JPEG. Replace it",
+        "empty.jpeg": "the file is not a JPEG. Replace it",
+        "other.png": (
+            "Extension .png is not supported. Convert the picture to a .jpg or .jpeg file."
+        ),
+        "missing.jpg": "No such file or directory. Replace the file by a complete JPEG.",
     }
     for name, reason in reasons.items():
         with pytest.raises(FileError) as caught:

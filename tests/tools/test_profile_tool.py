@@ -157,7 +157,7 @@ def test_an_input_without_a_batch(tmp_path: Path, capsys: pytest.CaptureFixture[
     path = tmp_path / "number.tflite"
     path.write_bytes(chain(["ABS"], shape=()))
     assert cli.main(["profile", str(path), "--batch=2"]) == 1
-    assert "is a single number: it has no batch. Leave --batch out." in capsys.readouterr().err
+    assert "is a scalar without a batch dimension. Leave --batch out." in capsys.readouterr().err
 
 
 def test_no_repeats(model: str, capsys: pytest.CaptureFixture[str]) -> None:

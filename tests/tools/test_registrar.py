@@ -146,7 +146,7 @@ def test_flags_of_several_delegates_ask_for_the_gpu_where_no_other_is_named(
     ask_for_gpu(args)
     assert args.use_gpu is wanted
     flag = flags[0].partition("=")[0]
-    said = f"INFO: {flag} asks for the GPU delegate.\n" if wanted else ""
+    said = f"INFO: {flag} requests the GPU delegate.\n" if wanted else ""
     assert capsys.readouterr().out == said
 
 

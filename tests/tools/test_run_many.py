@@ -168,7 +168,7 @@ def test_what_an_unclear_model_is_for_must_be_told(
 ) -> None:
     (folder / "model.tflite").write_bytes(saying({"few": [[0.25, 0.75]]}))
     assert run() == 2
-    assert "Choose one with --task=" in said(capsys)
+    assert "Choose a task with --task=" in said(capsys)
     assert run("--task=classify") == 0
     assert "class 1 0.75" in capsys.readouterr().out
 
@@ -306,7 +306,7 @@ def test_a_damaged_video_is_drawn_as_far_as_it_goes(
     assert 0 < len(frames_of("drawn.mp4")) < 60
     os.unlink("drawn.mp4")
     assert run(*LIGHT, "--output=drawn.mp4", "--strict", image="clip.mp4") == 1
-    assert "The video 'clip.mp4' cannot be read: what follows " in said(capsys)
+    assert "The video 'clip.mp4' cannot be read: the data after " in said(capsys)
     assert not Path("drawn.mp4").exists()
 
 
@@ -359,13 +359,13 @@ def test_a_video_without_pictures_is_named(film: Path, capsys: pytest.CaptureFix
         container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     assert run(image="sound.mp4") == 1
-    assert "The video 'sound.mp4' cannot be read: it has no pictures." in said(capsys)
+    assert "The video 'sound.mp4' cannot be read: the file has no pictures." in said(capsys)
 
 
 def test_a_video_of_which_nothing_can_be_decoded(film: Path) -> None:
     read = Film("clip.mp4", strict=False)
     read._decoded = lambda: iter(())  # type: ignore[method-assign]
-    with pytest.raises(FileError, match="none of its pictures can be decoded"):
+    with pytest.raises(FileError, match="no picture of the file can be decoded"):
         list(read.frames())
     read.close()
 

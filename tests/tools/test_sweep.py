@@ -227,7 +227,7 @@ def test_json_is_alone_on_stdout(
         (["--sweep_goal=beauty"], 2, "--sweep_goal: 'beauty' is not one of throughput, lat"),
         (["--sweep_goal=energy"], 2, "--sweep_goal=energy needs --measure_energy=true."),
         (["--sweep_tolerance=0"], 2, "'0' is not a finite number above 0"),
-        (["--use_gpu=true"], 2, "--use_gpu and --sweep do not go together. Leave one of them out."),
+        (["--use_gpu=true"], 2, "--use_gpu and --sweep exclude each other. Leave one of them out."),
         (["--csv=no/where.csv"], 1, "--csv=no/where.csv: the file cannot be written"),
         (
             ["--sweep_batches=1", "--input_layer=a", "--input_layer_shape=1"],
@@ -263,7 +263,7 @@ def test_drivers_that_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     present, absent = sweep._present(["cuda", "opencl"])
     assert present == []
     assert absent["opencl"].startswith("`litegpu devices` ")
-    assert absent["opencl"].endswith(" Run it to see more.")
+    assert absent["opencl"].endswith(" Run that command for details.")
 
 
 # One try
@@ -317,7 +317,7 @@ def test_a_model_of_which_nothing_runs_on_the_gpu(tmp_path: Path) -> None:
     path = tmp_path / "model.tflite"
     path.write_bytes(chain([CPU_ONLY]))
     row = try_out(Combination("opencl", "fp32", 0), path, QUICK, 60, None)
-    assert row.reason == "Nothing of the model runs on the GPU."
+    assert row.reason == "No node of the model runs on the GPU."
 
 
 def test_a_backend_that_is_not_there_after_all(tmp_path: Path) -> None:

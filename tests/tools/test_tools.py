@@ -164,7 +164,7 @@ def test_a_model_that_the_cpu_refuses_is_not_compared(
     monkeypatch.setattr("litegpu.tools.run.interpreter", refuse)
     assert cli.main(["run", SMALL, "--num_runs=1"]) == 0
     captured = capsys.readouterr()
-    assert "Nothing to compare with: unresolved custom op." in captured.err
+    assert "No comparison with the CPU: unresolved custom op." in captured.err
     assert "XNNPACK" not in captured.out
 
 
@@ -236,7 +236,7 @@ def test_answers_of_random_weights_mean_nothing(
     small_stand_ins: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Those of a copy of a file of the zoo, too."""
-    said = "The weights are random: the times are real, the results mean nothing."
+    said = "The weights are random, so the times are realistic, but the results have no meaning."
     (small_stand_ins / "copy.tflite").write_bytes(zoo.load("zoo:mobilenet_v1_0.25_128"))
     assert cli.main(["run", "copy.tflite", f"--image={default_picture()}", "--num_runs=1"]) == 0
     assert said in capsys.readouterr().out

@@ -125,12 +125,16 @@ def lost(w: ModelWriter, x: TensorRef) -> TensorRef:
 @pytest.mark.parametrize(
     ("build", "why"),
     [
-        (moved, r"Node 0, TRANSPOSE, cannot work on more rows: it moves them, by \[1, 0, 2\]"),
-        (along, r"Node 0, CONCATENATION, .*: it works along them"),
-        (computed, r"Node 1, CONCATENATION, .*: it joins them with others"),
+        (
+            moved,
+            r"Node 0, TRANSPOSE, does not support another batch size: it moves them, by \[1, 0, "
+            r"2\]",
+        ),
+        (along, r"Node 0, CONCATENATION, .*: it works along the batch dimension"),
+        (computed, r"Node 1, CONCATENATION, .*: it concatenates along the batch dimension"),
         (first, r"Node 0, STRIDED_SLICE, .*: it takes some of them"),
         (second, r"Node 0, SLICE, .*: it takes some of them"),
-        (lost, r"Node 0, SHAPE, .*: it computes \[\], where rows are lost"),
+        (lost, r"Node 0, SHAPE, .*: it computes \[\], without the batch dimension"),
     ],
 )
 def test_what_cannot_have_more_rows(build: Any, why: str) -> None:

@@ -207,7 +207,7 @@ def devices_of(requested: str) -> list[DeviceInfo]:
     if name not in ALIASES:
         hint = did_you_mean(requested, (*BACKENDS, *ALIASES, *SHORT, *ANY))
         if name in _NO_GPU:
-            hint = f" litegpu runs on GPUs: without the delegate the model is the CPU's.{hint}"
+            hint = f" litegpu runs on GPUs: without the delegate the model runs on the CPU.{hint}"
         variable = requested == config.text("LITEGPU_BACKEND")
         found = "LITEGPU_BACKEND names an unknown" if variable else "Unknown"
         raise OptionsError(f"{found} backend '{requested}'.{hint}")

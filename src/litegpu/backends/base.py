@@ -141,8 +141,8 @@ class Device(ABC):
         """Return the error for a device that failed permanently; `cause` says why."""
         return DeviceLostError(
             f"Device {self.info.title} is lost: {cause.rstrip('.')}.",
-            "Create a new GpuDelegate and interpreter, which reopen it; if it happens again, use "
-            "another device or no delegate.",
+            "Create a new GpuDelegate and interpreter, which reopen the device. If the error "
+            "occurs again, use another device or no delegate.",
         )
 
     def rejects(self, logs: Mapping[str, str]) -> KernelError:
@@ -180,7 +180,7 @@ class Device(ABC):
         Call it in a background thread: the program has priority on the cores, and does not wait for
         the compilation when it exits. Raises CompilationError.
         """
-        raise CompilationError(f"{self.info.title} has no other binaries.")
+        raise CompilationError(f"{self.info.title} has only one kind of binaries.")
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
         """Create an executable from the `binaries` of an earlier one.

@@ -138,7 +138,8 @@ class DeviceBuffer(Buffer):
         """Return a range of this buffer, which it references. Raises BindingError outside of it."""
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
             raise BindingError(
-                f"Bytes {offset} to {offset + nbytes} are not in a buffer of {self.nbytes}."
+                f"Bytes {offset} to {offset + nbytes} are outside of a buffer of {self.nbytes} "
+                "bytes."
             )
         return _Part(self, offset, nbytes)
 
@@ -260,8 +261,8 @@ def check_device(buffer: Buffer, device: object, name: str) -> None:
     """Raise BindingError if a buffer is memory of another device."""
     if isinstance(buffer, DeviceBuffer) and buffer.device is not device:
         raise BindingError(
-            f"The buffer for {name} is of another device. Allocate it on the device that runs the "
-            "program."
+            f"The buffer for {name} belongs to another device. Allocate the buffer on the device "
+            "that runs the program."
         )
 
 

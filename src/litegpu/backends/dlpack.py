@@ -157,7 +157,7 @@ def borrow(source: Any, stream: int | None, places: Collection[DeviceType]) -> B
             found = Borrowed(managed)
             _check_place(source, found.device, places)
             return found
-    raise BindingError(f"{_name_of(source)} gave no DLPack capsule that is unused.")
+    raise BindingError(f"{_name_of(source)} returned a DLPack capsule that was used before.")
 
 
 def device_of(source: Any) -> tuple[int, int]:
@@ -173,7 +173,7 @@ def _check_place(source: Any, device: tuple[int, int], places: Collection[Device
         known = next((each.name for each in DeviceType if each == kind), f"device type {kind}")
         raise BindingError(
             f"A {_name_of(source)} is on DLPack's {known} {number}, where litegpu cannot access "
-            "arrays. Copy it to the host, such as by cpu() in PyTorch, or to a GPU of CUDA."
+            "arrays. Copy the array to the host (cpu() in PyTorch) or to a CUDA device."
         )
 
 
@@ -200,7 +200,7 @@ def _dtype(found: _DataType) -> np.dtype[Any]:
     except TypeError:
         raise BindingError(
             f"An array has elements of DLPack's type {found.code} with {found.bits} bits and "
-            f"{found.lanes} lanes, which no tensor has. Convert it, such as to float32."
+            f"{found.lanes} lanes, which no tensor has. Convert the array, such as to float32."
         ) from None
 
 

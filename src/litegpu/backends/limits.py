@@ -21,7 +21,9 @@ def exceeded(*needs: Need) -> str:
     'it needs 512 threads, the device has 256'
     """
     unmet = (need for need in needs if need[1] > need[2])
-    return next((f"it needs {n} {what}, the device has {most}" for what, n, most in unmet), "")
+    return next(
+        (f"the kernel needs {n} {what}, but the device has {most}" for what, n, most in unmet), ""
+    )
 
 
 def obstacle(kernel: KernelText, info: DeviceInfo) -> str:

@@ -52,6 +52,6 @@ def timed_out(title: str, seconds: float | None) -> str:
     """Return the error text for an invoke that took too long."""
     return (
         f"Device {title} did not answer within invoke_timeout_ms ({(seconds or 0) * 1000:g} ms) "
-        "and counts as lost. Create a new GpuDelegate and interpreter, which reopen it; if "
-        "it happens again, use another device or no delegate."
+        "and counts as lost. Create a new GpuDelegate and interpreter, which reopen the device. "
+        "If the error occurs again, use another device or no delegate."
     )

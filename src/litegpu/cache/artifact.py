@@ -117,14 +117,14 @@ class Artifact:
         start += -start % _ALIGNMENT
         end = start + constant_bytes
         if end > len(view):
-            raise ValueError(f"its sections take {end} bytes of {len(view)}")
+            raise ValueError(f"the sections need {end} bytes, but the file has {len(view)}")
         found = describe(data)
         binaries = {}
         for name, size in found.binaries.items():
             binaries[name] = bytes(view[end : end + size]) if size >= 0 else b""
             end += size
         if end != len(view):
-            raise ValueError(f"its sections take {end} bytes of {len(view)}")
+            raise ValueError(f"the sections need {end} bytes, but the file has {len(view)}")
         program = Program(
             found.kernels,
             found.launches,
@@ -165,6 +165,6 @@ def _description(data: npt.NDArray[np.uint8]) -> bytes:
 
 def _lengths(view: memoryview) -> tuple[int, int]:
     if len(view) < _LENGTHS.size:
-        raise ValueError("it is truncated")
+        raise ValueError("the file is truncated")
     described, constant_bytes = _LENGTHS.unpack_from(view)
     return described, constant_bytes

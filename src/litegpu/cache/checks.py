@@ -28,21 +28,24 @@ _ROOM = 16
 def check(artifact: Artifact, graph: Graph, info: DeviceInfo) -> None:
     """Raise ValueError if an artifact does not fit a graph or a device, with the reason."""
     program = artifact.program
-    _require(program.memory_bytes >= 4, "it has no memory")
+    _require(program.memory_bytes >= 4, "the program has no memory")
     most = info.max_allocation_bytes
     _require(
         max(program.memory_bytes, program.constants.size) <= most,
-        "it needs more memory than the device can allocate",
+        "the program needs more memory than the device can allocate",
     )
     kernels = {kernel.name: kernel for kernel in program.kernels}
     _require(len(kernels) == len(program.kernels), "two kernels have the same name")
     for kernel in program.kernels:
         _check_kernel(kernel, info)
     for launch in program.launches:
-        _require(launch.kernel in kernels, f"it has no kernel {launch.kernel[:60]}")
+        _require(launch.kernel in kernels, f"the program has no kernel {launch.kernel[:60]}")
         _check_launch(launch, kernels[launch.kernel], program)
     for part in (*program.inputs, *program.outputs):
-        _require(not part.constant and _is_inside(part, program), f"{part} is outside its memory")
+        _require(
+            not part.constant and _is_inside(part, program),
+            f"{part} is outside of the program's memory",
+        )
     for number, (launch_number, argument) in program.sole_writers.items():
         _check_sole_writer(program, number, launch_number, argument)
     _check_facts(artifact.facts, program)
@@ -168,7 +171,7 @@ def _is_end(part: BufferRange, whole: BufferRange) -> bool:
 
 
 def _check_facts(facts: PartitionFacts, program: Program) -> None:
-    _require(len(facts.launches) == len(program.launches), "it does not have facts of every launch")
+    _require(len(facts.launches) == len(program.launches), "the facts of some launches are missing")
     for counted, launch in zip(facts.launches, program.launches, strict=True):
         counts = (counted.products, counted.nbytes, *counted.work.values())
         _require(min(counts) >= 0, f"{launch.kernel[:60]} has a negative amount of work")
@@ -180,7 +183,8 @@ def _check_facts(facts: PartitionFacts, program: Program) -> None:
         return
     block = words.block
     _require(
-        _is_inside(block, program) and not block.constant, "range words are outside its memory"
+        _is_inside(block, program) and not block.constant,
+        "range words are outside of the program's memory",
     )
     _require(words.most >= 1 and words.step % 4 == 0, "range words are malformed")
     _require(words.step >= words.most * RANGE_WORDS * 4, "range words overlap")
@@ -189,7 +193,7 @@ def _check_facts(facts: PartitionFacts, program: Program) -> None:
     _require(known, "range words name unknown values")
     _require(max(map(len, words.values)) <= words.most, "range words are too few")
     both = program.inputs[-1:] == program.outputs[-1:] == (block,)
-    _require(both, "range words are not transferred")
+    _require(both, "range words are not copied to and from the host")
 
 
 def _check_io(artifact: Artifact, graph: Graph) -> None:
@@ -200,13 +204,13 @@ def _check_io(artifact: Artifact, graph: Graph) -> None:
     fits = list(results) == computed and set(artifact.inputs) <= set(graph.inputs)
     _require(
         fits and len(set(artifact.inputs)) == len(artifact.inputs),
-        "its inputs or outputs are not the graph's",
+        "the program's inputs or outputs differ from the graph's",
     )
-    _require(set(states) <= set(graph.inputs), "it updates something that is not an input")
+    _require(set(states) <= set(graph.inputs), "the program updates a value that is not an input")
     moved = 1 if artifact.facts.words is not None else 0
     program = artifact.program
     for numbers, parts in ((artifact.inputs, program.inputs), (artifact.outputs, program.outputs)):
-        _require(len(numbers) + moved == len(parts), "some inputs or outputs are not transferred")
+        _require(len(numbers) + moved == len(parts), "some inputs or outputs are not copied")
         _check_sizes(graph, artifact.facts, zip(numbers, parts, strict=False))
 
 

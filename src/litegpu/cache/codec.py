@@ -37,7 +37,7 @@ def decode(kind: type[_T], data: bytes) -> _T:
     try:
         plain = json.loads(data, parse_float=_no_number, parse_constant=_no_number)
     except RecursionError as error:  # unlimited nesting
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError("the data are nested too deeply") from error
     reader: Callable[[Any], _T] = _reader(typing.cast(Hashable, kind))
     return reader(plain)
 

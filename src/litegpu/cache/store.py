@@ -42,7 +42,7 @@ _ARTIFACTS = re.compile(r"[A-Za-z0-9._-]+-[0-9a-f]{40}" + re.escape(SUFFIX))
 """Matches the file names of `ArtifactStore`."""
 _KERNELS = re.compile(r"[0-9a-f]{64}\.(cubin|glbin|tuning)")
 """Matches the file names of `DiskCache`."""
-_CHANGED = "its checksum is wrong: it was truncated or changed"
+_CHANGED = "the checksum is wrong: the file was truncated or changed"
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_-]+")
 """Characters that are replaced by _ in names: on Windows, "nul.txt-1.artifact" is a device."""
 
@@ -174,14 +174,14 @@ def read(
 
     def check(head: bytes, nbytes: int) -> None:
         if len(head) < _HEADER.size:
-            raise DamagedError("it is truncated")
+            raise DamagedError("the file is truncated")
         magic, number, own, _, length = _HEADER.unpack_from(head)
         if magic != _MAGIC:
-            raise DamagedError("it is not an artifact of litegpu")
+            raise DamagedError("the file is not an artifact of litegpu")
         if number != _FORMAT:
-            raise DamagedError(f"it has format {number}, not {_FORMAT}")
+            raise DamagedError(f"the file has format {number}, not {_FORMAT}")
         if key is not None and own != key:
-            raise DamagedError("it belongs to another model, device, version or options")
+            raise DamagedError("the file belongs to another model, device, version or options")
         if length != nbytes - _HEADER.size:
             raise DamagedError(_CHANGED)
 

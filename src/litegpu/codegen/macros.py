@@ -78,7 +78,7 @@ def expand(
 def _filled(name: str, macro: Macro, given: Sequence[list[str]]) -> list[str]:
     parameters = macro.parameters or ()
     if len(parameters) != len(given) and not (not parameters and given == [[]]):
-        raise TranslationError(f"{name} takes {len(parameters)} arguments, and has {len(given)}.")
+        raise TranslationError(f"{name} takes {len(parameters)} arguments, not {len(given)}.")
     values = dict(zip(parameters, given, strict=False))
     found: list[str] = []
     for token in macro.body:

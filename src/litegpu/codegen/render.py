@@ -227,8 +227,8 @@ def render(
         if template not in _ADDED:
             raise
         raise OperationError(
-            f"The template of '{template}' cannot be rendered: {type(error).__name__}: {error}. "
-            f"It can use the words {', '.join([*variables, *tensors])} and store."
+            f"The template of '{template}' cannot be rendered: {type(error).__name__}: {error}. A "
+            f"template can use the words {', '.join([*variables, *tensors])} and store."
         ) from error
     noted = [each.name for each in tensors.values() if isinstance(each, TensorRef) and each.noted]
     if noted:

@@ -158,7 +158,9 @@ def construct(result: Type, values: Sequence[Value]) -> Value:
         return convert(value, result)
     given = [convert(value, Type(result.kind, value.type.size)) for value in values]
     if sum(value.type.size for value in given) != result.size:
-        raise TranslationError(f"{type_text(result)} is not made of {len(values)} values.")
+        raise TranslationError(
+            f"{type_text(result)} cannot be constructed from {len(values)} values."
+        )
     return _call(type_text(result), given, result)
 
 

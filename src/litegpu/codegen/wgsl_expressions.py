@@ -196,7 +196,7 @@ class Expressions:
                 index = self.expression()
                 self.expect("]")
                 if index.type not in (INT, UINT):
-                    raise TranslationError(f"{index.text} is no index.")
+                    raise TranslationError(f"{index.text} is not an index.")
                 element = value.type.element
                 lasting = value.lasting or (value.type.length is not None)
                 value = Value(f"{value.operand}[{index.text}]", element, True, lasting)
@@ -232,7 +232,7 @@ class Expressions:
             return Value(token, BOOL)
         if self.accept("("):
             return self._call(token)
-        raise TranslationError(f"Nothing is named '{token}'.")
+        raise TranslationError(f"The name '{token}' is not defined.")
 
     def _call(self, name: str) -> Value:
         values: list[Value] = []
@@ -261,7 +261,7 @@ class Expressions:
 
 def _struct(kind: Type, members: Mapping[str, Type], values: Sequence[Value]) -> Value:
     if len(values) != len(members):
-        raise TranslationError(f"{kind.kind} is not made of {len(values)} values.")
+        raise TranslationError(f"{kind.kind} cannot be constructed from {len(values)} values.")
     pairs = zip(values, members.values(), strict=True)
     text = ", ".join(convert(*pair).text for pair in pairs)
     return Value(f"{kind.kind}({text})", kind, True, any(value.lasting for value in values))

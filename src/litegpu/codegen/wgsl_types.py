@@ -110,7 +110,7 @@ def joint_kind(*values: Value) -> str:
         return kinds.pop()
     unknown = kinds - _SCALARS.keys()
     if unknown:
-        raise TranslationError(f"A {unknown.pop()} is no number.")
+        raise TranslationError(f"{unknown.pop()} is not a numeric type.")
     return max(kinds, key=_SCALARS.__getitem__)
 
 

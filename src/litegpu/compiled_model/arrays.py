@@ -74,9 +74,9 @@ def _how_to_convert(tensor: Tensor, source: np.dtype[Any]) -> str:
         scale, zero_point = tensor.quantization
         limits = np.iinfo(tensor.dtype)
         return (
-            "Compile the model with quantize=True: its calls then take and return real numbers. Or "
-            f"store them yourself: np.clip(np.rint(x / {scale:.9g}) + {zero_point}, {limits.min}, "
-            f"{limits.max}).astype(np.{tensor.dtype})."
+            "Compile the model with quantize=True: its calls then take and return real numbers. "
+            f"Or quantize the input yourself: np.clip(np.rint(x / {scale:.9g}) + {zero_point}, "
+            f"{limits.min}, {limits.max}).astype(np.{tensor.dtype})."
         )
     numbers = "np.real(x)" if source.kind == "c" else "x"
     return f"Convert it: {numbers}.astype({tensor.dtype.name!r})."
@@ -84,6 +84,6 @@ def _how_to_convert(tensor: Tensor, source: np.dtype[Any]) -> str:
 
 def _refused(tensor: Tensor, value: object, why: str) -> CompiledModelError:
     return CompiledModelError(
-        f"Input '{tensor.key}' is {tensor.dtype}, {why}, and was given {value}. Give it numbers "
-        "that its type holds."
+        f"Input '{tensor.key}' is {tensor.dtype}, {why}, and was given {value}. Give numbers in "
+        "the range of this type."
     )

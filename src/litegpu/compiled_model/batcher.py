@@ -283,7 +283,8 @@ def _rows(most: int, tensors: Sequence[Any], arrays: Sequence[Array]) -> int:
         if array.shape[1:] != tensor.shape[1:] or not array.ndim:
             raise CompiledModelError(
                 f"Input '{tensor.key}' has the shape {[-1, *tensor.shape[1:]]}, and was given "
-                f"{[*array.shape]}. Use that shape, -1 being the rows of the request."
+                f"{[*array.shape]}. Use this shape, with the number of rows of the request in "
+                "place of -1."
             )
     if len(rows) != 1 or not 1 <= min(rows) <= most:
         raise CompiledModelError(

@@ -136,7 +136,7 @@ def ordered(
     if len(inputs) > len(keys):
         raise CompiledModelError(
             f"The model takes {counted(len(keys), 'input')}, {keys}, and was given {len(inputs)}. "
-            "Give each once; several rows are one array."
+            "Give one array for each input; an array may have several rows."
         )
     also = {tensor.name: tensor.key for tensor in tensors}
     given = dict(zip(keys, inputs, strict=False))
@@ -187,8 +187,8 @@ def _allocated(tensor: Tensor, instance: Instance, memory: str | None) -> Buffer
         return device.allocate(tensor.nbytes, kind)
     if kind is MemoryKind.DEVICE:
         raise CompiledModelError(
-            "Device memory requires a model that it runs completely; the report lists what the CPU "
-            'runs of this one. Use memory="host", or compile a small model with '
+            "Device memory requires that the GPU runs the whole model; the report lists the nodes "
+            'on the CPU. Use memory="host", or compile a small model with '
             "min_nodes_per_partition=0."
         )
     return HostBuffer.allocate(tensor.nbytes)

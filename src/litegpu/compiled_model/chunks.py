@@ -56,8 +56,9 @@ def rows_of_chunk(signature: Signature, count: int) -> int:
     rows = {tensor.shape[0] if tensor.shape else 0 for tensor in signature.inputs}
     if len(rows) != 1 or min(rows) % count or not min(rows):
         raise CompiledModelError(
-            f"chunks is {count}, and the inputs have {sorted(rows)} rows. Use a number that "
-            "divides them; litegpu.zoo.batch.with_batch(model, rows) returns a model of more rows."
+            f"chunks is {count}, and the inputs have {sorted(rows)} rows. Use a divisor of the "
+            "number of rows; litegpu.zoo.batch.with_batch(model, rows) returns a model of more "
+            "rows."
         )
     return min(rows) // count
 

@@ -82,8 +82,8 @@ class ModelContext:
         """Raise CompiledModelError if this thread has the context, and would wait for itself."""
         if self._lock._is_owned():  # type: ignore[attr-defined]
             raise CompiledModelError(
-                "This thread is in a run of the model already, as a signal's handler may be. "
-                "Compile the model with more `contexts`, or wait for the end of the run."
+                "This thread is already running the model; a signal handler may have called it "
+                "again. Compile the model with more `contexts`, or wait for the end of the run."
             )
 
     def submit(self, run: Run) -> Flight:
@@ -137,9 +137,9 @@ class ModelContext:
             return self._direct(signature, ins, outs, stream, repeated)
         if stream is not None:
             raise BindingError(
-                "A `stream` is for models that one kernel list on CUDA runs whole; the report "
-                "lists the nodes on the CPU. Wait for the stream, and run without it, or compile a "
-                "small model with min_nodes_per_partition=0."
+                "`stream` requires that one partition on CUDA contains the whole model; the "
+                "report lists the nodes on the CPU. Wait for the stream and run without `stream`, "
+                "or compile a small model with min_nodes_per_partition=0."
             )
         read = partial(_contents, signature, inputs)
         return self._interpreted(signature, read, partial(_put, signature, outputs))

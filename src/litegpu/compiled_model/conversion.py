@@ -128,7 +128,7 @@ def quantized(tensor: Tensor, real: Array) -> Array:
     stored = quantised(np.asarray(real, np.float32), detail)
     if np.isnan(stored).any():
         raise CompiledModelError(
-            f"Input '{tensor.key}' was given NaN, for which {tensor.dtype} has no number. Give "
+            f"Input '{tensor.key}' was given NaN, which {tensor.dtype} cannot represent. Give "
             "real numbers."
         )
     return stored.astype(tensor.dtype)
@@ -155,7 +155,7 @@ def _no_pictures(tensor: Tensor, picture: Any) -> str:
     if len(tensor.shape) != _PICTURE_AXES or tensor.shape[3] not in images.MODES:
         return f"{text}Give an array of that shape."
     return (
-        f'{text}Compile the model with input_format="rgb8" (and the `mean` and `std` that it was '
-        "trained with): it then takes paths, the bytes of image files and PIL images. Or give an "
-        "array of that shape."
+        f'{text}Compile the model with input_format="rgb8" (and the `mean` and `std` of its '
+        "training): the model then takes paths, the bytes of image files and PIL images. Or give "
+        "an array of that shape."
     )

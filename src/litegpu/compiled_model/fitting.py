@@ -21,7 +21,7 @@ def at(items: Sequence[_Item], index: int, what: str) -> _Item:
     """Return the item with an index. Raises CompiledModelError if there is none."""
     if not hasattr(index, "__index__"):
         raise CompiledModelError(
-            f"{what} index is {index!r}. Give its number, from 0 on; methods that end in `by_name` "
+            f"{what} index is {index!r}. Give a number from 0 on; methods that end in `by_name` "
             "take names."
         )
     if not 0 <= index < len(items):
@@ -108,7 +108,7 @@ def check_open(buffer: TensorBuffer) -> None:
     """Raise CompiledModelError for an object that is not a buffer, or a destroyed buffer."""
     if not isinstance(buffer, TensorBuffer):
         raise CompiledModelError(
-            f"A {type(buffer).__module__}.{type(buffer).__name__} is no TensorBuffer of litegpu's. "
-            "Make one of an array: TensorBuffer.of(array)."
+            f"A {type(buffer).__module__}.{type(buffer).__name__} is not a litegpu TensorBuffer. "
+            "Create one from an array: TensorBuffer.of(array)."
         )
     buffer.memory  # noqa: B018 - raises for a destroyed buffer

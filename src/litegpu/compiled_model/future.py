@@ -47,8 +47,9 @@ class ModelFuture(AwaitedFuture):
         """Raise ForkedProcessError in a child that was forked while the run was in flight."""
         if self._pid != os.getpid() and not self._flight.over:
             raise ForkedProcessError(
-                "This run was begun before the process was forked, and ends in the parent. Wait "
-                'for it there; start children with multiprocessing.get_context("spawn").'
+                "This run was started before the process was forked, and finishes in the parent "
+                "process. Wait for the run there; start children with "
+                'multiprocessing.get_context("spawn").'
             )
 
     def running(self) -> bool:
@@ -70,7 +71,7 @@ class ModelFuture(AwaitedFuture):
         """Wait as `result` does; return the error of the run, None if there is none."""
         if not self.wait(timeout):
             raise RunTimeoutError(
-                f"The run has not finished after {timeout} seconds. It continues: wait again."
+                f"The run has not finished after {timeout} seconds. The run continues: wait again."
             )
         return self._flight.error
 

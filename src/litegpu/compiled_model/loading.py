@@ -101,7 +101,7 @@ def _of_the_gpu(delegate: GpuDelegate | None, refused: str) -> str:
     if delegate is None:
         return ""
     if delegate.error is not None:
-        return f" On the GPU it failed, too: {delegate.error}"
+        return f" The model also failed on the GPU: {delegate.error}"
     rejected = delegate.report.rejected if delegate.report is not None else ()
     for node in rejected:
         if "unresolved custom op" in refused and node.op in refused:

@@ -30,7 +30,9 @@ def for_resize(
     if by_rows:
         return by_rows
     if strict and not tensor.states(shape):
-        return "With strict=False it has the shape if the model's operations can compute that."
+        return (
+            "With strict=False the input can have this shape if the model's operations support it."
+        )
     return (
         f"The model's operations are made for other shapes: keep {[*tensor.shape]}, or convert "
         "the model with the shape that you need."
@@ -44,12 +46,12 @@ def _differs_in_rows(tensor: Tensor, shape: Sequence[int]) -> bool:
 def _by_another_array(tensor: Tensor, shape: Shape) -> str:
     """Return how to bring the same numbers into the tensor's shape; "" if that is impossible."""
     if shape == tensor.shape[1:] and tensor.shape[0] == 1:
-        return "It lacks the batch: give x[np.newaxis]."
+        return "The batch dimension is missing: give x[np.newaxis]."
     for axes, to in (((0, 2, 3, 1), "last"), ((0, 3, 1, 2), "first")):
         if len(shape) == len(axes) and tuple(shape[axis] for axis in axes) == tensor.shape:
-            return f"Its channels are to come {to}: give x.transpose{axes}."
+            return f"The channels must come {to}: give x.transpose{axes}."
     if _elements(shape) == _elements(tensor.shape):
-        return f"It has as many elements: give np.reshape(x, {[*tensor.shape]})."
+        return f"The number of elements is right: give np.reshape(x, {[*tensor.shape]})."
     return ""
 
 
@@ -63,8 +65,8 @@ def _by_rows(signature: Signature, tensor: Tensor, shape: Shape, can: CanHaveRow
     if not (why := can(rows)):
         return f"model.at_batch({rows}) is the model for {rows} rows."
     return (
-        f"The model is for {tensor.shape[0]} at a time ({why.rstrip('.')}): call it for each, as "
-        f"in model(x[i : i + {tensor.shape[0]}])."
+        f"The model is for {tensor.shape[0]} at a time ({why.rstrip('.')}): call the model for "
+        f"each part, as in model(x[i : i + {tensor.shape[0]}])."
     )
 
 
@@ -73,12 +75,12 @@ def _by_resizing(signature: Signature, index: int, number: int, shape: Shape) ->
     other = f", signature_index={index}" if index else ""
     call = f"model.resize_input_tensor({number}, {[*shape]}{other}"
     if tensor.states(shape):
-        return f"{call}) gives it that shape."
+        return f"{call}) changes the input to that shape."
     text = f"Give it {[*tensor.shape]}."
     if len(shape) == len(tensor.shape):
         text += (
-            f" {call}, strict=False) gives it the other shape if the model's operations can "
-            "compute that."
+            f" {call}, strict=False) changes the input's shape if the model's operations support "
+            "it."
         )
     return text
 

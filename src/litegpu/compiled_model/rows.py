@@ -17,7 +17,8 @@ def check_outputs(signature: Signature, rows: int) -> None:
         if tensor.shape[:1] != (rows,):
             raise CompiledModelError(
                 f"The output '{tensor.key}' has the shape {[*tensor.shape]} for a batch of "
-                f"{rows}: its rows are not those of the inputs. Run the model without batching."
+                f"{rows}: its first dimension is not that of the inputs. Run the model without "
+                "batching."
             )
 
 

@@ -157,7 +157,7 @@ class OtherSignature(Signature):
         """Change the shape of an input. See Signature.resize."""
         tensor = self.inputs[number]
         if strict and not tensor.states(shape):
-            raise _rejected(tensor, f"The model states {[*tensor.stated]}.", shape)
+            raise _rejected(tensor, f"The model file states the shape {[*tensor.stated]}.", shape)
         shapes = [shape if each is tensor else each.shape for each in self.inputs]
         try:
             # The runner takes the shapes from the arrays that it runs on.
@@ -228,8 +228,8 @@ def _failed(key: str, error: Exception) -> LitegpuError:
     if isinstance(error, LitegpuError):
         return error
     return CompiledModelError(
-        f"Failed to invoke the compiled model, signature '{key}': {_sentence(error)} Give it what "
-        "its operations can run on."
+        f"Failed to invoke the compiled model, signature '{key}': {_sentence(error)} Give inputs "
+        "that the model's operations support."
     )
 
 

@@ -239,8 +239,8 @@ def _on_data_movement(
     seconds = number * selection.costs.launch_seconds
     yield Advice(
         "moves",
-        f"{subject} there to move data: {listed}. A model that does without would save at least "
-        f"{shown_time(seconds)} an invoke.",
+        f"{subject} there to move data: {listed}. A model without them would save at least "
+        f"{shown_time(seconds)} per invoke.",
         _sorted_nodes(launch.node for launch in movers if launch.node in names),
         seconds,
     )

@@ -23,7 +23,7 @@ from litegpu.ops.variables import VARIABLES, shared_values
 from litegpu.runtime_abi.cpu_nodes import CpuNodes
 from litegpu.runtime_abi.subgraphs import Call, Runs, Subgraphs
 
-_SHARED = "Variables run on the GPU only where all nodes of each graph that has any do."
+_SHARED = "Variables are on the GPU only if all nodes of all graphs with variables run on the GPU."
 
 SlowLoops = Callable[[int, SupportCheck], Mapping[int, str]]
 

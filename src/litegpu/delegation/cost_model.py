@@ -138,8 +138,8 @@ class CostModel:
             gpu, cpu = work.launches * self._rates.launch, self._cpu_node(index)
             if work.inner_nodes and gpu > _LOOP_MARGIN * cpu:
                 found[index] = (
-                    f"It would take about {shown_time(gpu)} on the GPU, in {work.launches} kernels "
-                    f"one after the other, and {shown_time(cpu)} on the CPU "
+                    f"The partition would take about {shown_time(gpu)} on the GPU, in "
+                    f"{work.launches} dependent kernels, and {shown_time(cpu)} on the CPU "
                     "(min_nodes_per_partition overrides this)."
                 )
         return found
@@ -215,7 +215,7 @@ class CostPolicy:
         if self._software or found.saved_seconds > 0:
             return ""
         return (
-            f"It would take about {shown_time(found.gpu_seconds)} on the GPU, with "
+            f"The partition would take about {shown_time(found.gpu_seconds)} on the GPU, with "
             f"{shown_size(found.copied_bytes)} copied, and {shown_time(found.cpu_seconds)} on the "
             "CPU (min_nodes_per_partition overrides this)."
         )
@@ -245,7 +245,7 @@ class NodeCountPolicy:
         """Return why a partition is too small, or an empty text."""
         if len(subset.nodes) >= self._least:
             return ""
-        return f"Fewer nodes than min_nodes_per_partition={self._least}."
+        return f"The partition has fewer nodes than min_nodes_per_partition={self._least}."
 
     def takes_whole(self, subsets: Sequence[Subset]) -> bool:
         """Return True: a whole graph is never too small."""

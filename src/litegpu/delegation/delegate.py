@@ -109,7 +109,7 @@ class GpuDelegate:
             stay_if_ending()
             raise
         if self.options.quick_start and not self._device.can_compile_fast():
-            _log.info("quick_start changes nothing: %s has no quick compiler.", self.device.title)
+            _log.info("quick_start has no effect: %s has no fast compiler.", self.device.title)
         self._may_fall_back = backends.is_free(*wanted)
         self.report: DelegationReport | None = None
         self.error: BaseException | None = None
@@ -170,9 +170,9 @@ class GpuDelegate:
             raise _closed()
         if self._pid != os.getpid():
             raise ForkedProcessError(
-                f"This delegate was created for {self.device.title} before the process was forked, "
-                "and works in the parent only. Start workers with "
-                "multiprocessing.get_context('spawn'), and make the delegate in the worker."
+                f"This delegate was created for {self.device.title} before the process was "
+                "forked, and works only in the parent process. Start workers with "
+                "multiprocessing.get_context('spawn'), and create the delegate in the worker."
             )
         self._applied.primary = None
         return self._native.address

@@ -146,8 +146,9 @@ class DirectRun:
         buffers = (*self._io.inputs.values(), *targets)
         if self._stream is not None or any(b.kind is not MemoryKind.HOST for b in buffers):
             raise DeviceLostError(
-                f"{error.reason} The buffers of the run were lost with it.",
-                f"Create them again: the next run is on {self._on.kernel.device.info.title}.",
+                f"{error.reason} The buffers of the run were lost with the device.",
+                "Create the buffers again: the next run is on "
+                f"{self._on.kernel.device.info.title}.",
             ) from error
 
     def __call__(self) -> None:

@@ -28,7 +28,8 @@ def kernels_of(
     if len(homes) > 1:
         raise InterpreterError(
             f"{len(homes)} interpreters use this delegate, and none of them has allocated its "
-            "tensors, so that they look alike. Call allocate_tensors() of this one before."
+            "tensors, so they cannot be distinguished. Call allocate_tensors() of this "
+            "interpreter first."
         )
     return [kernel for kernel in kernels if kernel.home in homes]
 
@@ -45,8 +46,8 @@ def _check_uses(interpreter: Any, delegate: object, call: str) -> None:
     given = getattr(interpreter, "_delegates", None)  # every runtime has this attribute
     if given is not None and not any(each is delegate for each in given):
         raise InterpreterError(
-            f"This interpreter was created without this delegate. Give {call} the one that has it "
-            "in experimental_delegates."
+            f"This interpreter was created without this delegate. Give {call} an interpreter with "
+            "the delegate in experimental_delegates."
         )
 
 

@@ -151,7 +151,7 @@ class PartitionKernel:
         if not lost.lost or isinstance(error.__cause__, WorkerEndedError):
             raise error
         device = backends.after_loss(lost)
-        _log.warning("%s Going on with %s.", error.reason, device.info.title)
+        _log.warning("%s Continuing with %s.", error.reason, device.info.title)
         self._device, self._tuner = device, self._tuner_of(device)
 
     def _compile_here(self, graph: Graph) -> CompiledPartition:
@@ -266,7 +266,7 @@ class PartitionKernel:
             if (tensor := tensor_at(tensors, v)).bytes != size:
                 raise InterpreterError(
                     f"Tensor {v} has {tensor.bytes} bytes in the interpreter, and the CPU's "
-                    f"kernels make {size}. Use no delegate."
+                    f"kernels compute {size}. Use no delegate."
                 )
             if size:
                 ctypes.memmove(tensor.data or 0, address, size)
@@ -343,14 +343,14 @@ class PartitionKernel:
             self._variables.forget()
             names = shown_names([name for _, name in self._names.values()])
             raise DeviceLostError(
-                f"{error.reason} The variables {names} were lost with it.",
-                "They start again with their first values. The next invoke runs on "
+                f"{error.reason} The variables {names} were lost with the device.",
+                "Variables have their initial values again. The next invoke runs on "
                 f"{self._device.info.title}.",
             ) from error
         if before.states:
             names = shown_names([self.graph.values[v].name for v in before.states])
             raise DeviceLostError(
-                f"{error.reason} The states {names} were lost with it.",
+                f"{error.reason} The states {names} were lost with the device.",
                 f"Call reset_all_variables(). The next invoke runs on {self._device.info.title}.",
             ) from error
 
@@ -433,7 +433,8 @@ class PartitionKernel:
         for why in sorted(set(lost.values())):
             names_of = list(dict.fromkeys(names[v] for v in lost if lost[v] == why))
             _log.warning(
-                "float16 overflow in %s: %s. These are float32 from now on; the invoke runs again.",
+                "float16 overflow in %s: %s. These values are stored as float32 from now on, and "
+                "the invoke is repeated.",
                 *(shown_names(names_of), why),
             )
         if (changed := self.changed()) is not None:
@@ -546,8 +547,8 @@ class PartitionKernel:
         """
         if v in self.compiled.states:
             raise BindingError(
-                f"Tensor {v} is a state, which the interpreter keeps between invokes. Bind inputs "
-                "and outputs."
+                f"Tensor {v} is a state, which the interpreter preserves between invokes. Only "
+                "inputs and outputs can be bound."
             )
         if stream is not None and not self.compiled.context.has_streams:
             raise without_streams()
@@ -564,8 +565,8 @@ class PartitionKernel:
         buffer = self._buffers.get(v)
         if buffer is not None and buffer.nbytes != size:
             raise BindingError(
-                f"Tensor {v} has {size} bytes now, and the buffer bound to it {buffer.nbytes}. "
-                "Bind another one, or None."
+                f"Tensor {v} has {size} bytes now, but its bound buffer has {buffer.nbytes}. Bind "
+                "another buffer, or None."
             )
         return buffer
 

@@ -75,7 +75,10 @@ class Selection:
         if least is not None:
             policy = NodeCountPolicy(least)
         elif runs is Runs.ONCE:
-            policy = NothingPolicy("It runs only once, which takes less time than compiling it.")
+            policy = NothingPolicy(
+                "The graph runs only once, and compiling it takes longer than running it on the "
+                "CPU."
+            )
         else:
             policy = CostPolicy(self.costs, device.software and not self._called, requested)
         # The runtime has no kernels for most custom operations: without a delegate that runs them
@@ -124,8 +127,8 @@ def _apart(preview: Preview, alone: Collection[int]) -> Preview:
     return found
 
 
-_CONSTANTS = "Its results are constant, and no partition needs them."
-_OUTSIDE = "They are outside of first_delegate_node_index to last_delegate_node_index."
+_CONSTANTS = "The results of these nodes are constant, and no partition needs them."
+_OUTSIDE = "These nodes are outside of first_delegate_node_index to last_delegate_node_index."
 
 
 def slow_loops(

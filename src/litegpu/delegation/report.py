@@ -292,8 +292,8 @@ class DelegationReport:
         for number, part in enumerate(self.partitions):
             if part.loop_passes:
                 yield (
-                    f"partition {number} is a loop whose condition is computed on the GPU, and "
-                    f"read after every {part.loop_passes} of its passes"
+                    f"partition {number} is a loop whose condition the GPU computes; the host "
+                    f"reads the condition after every {counted(part.loop_passes, 'iteration')}"
                 )
 
     def _composite_lines(self) -> Iterator[str]:

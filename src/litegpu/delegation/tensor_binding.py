@@ -27,8 +27,8 @@ def bind_tensor(
             return
     known = sorted(v for kernel in kernels for v in kernel.bindable)
     raise BindingError(
-        f"Tensor {tensor} cannot be bound: it is no input or output of the model that the GPU "
-        f"alone reads or writes. Those are {known}."
+        f"Tensor {tensor} cannot be bound: only inputs and outputs that no CPU node reads or "
+        f"writes can be bound, {known}."
         + (" min_nodes_per_partition=0 puts small models on the GPU, too." if not kernels else "")
     )
 
@@ -44,11 +44,11 @@ def _memory(interpreter: Any, tensor: int, buffer: Any) -> Buffer:
     if found.dtype != dtype or found.shape != shape:
         raise BindingError(
             f"Tensor {tensor} is {dtype} of {[*shape]}, and its buffer {found.dtype} of "
-            f"{[*found.shape]}. Bind one like the tensor."
+            f"{[*found.shape]}. Bind a buffer of the tensor's type and shape."
         )
     if tensor in outputs and not found.writable:
         raise BindingError(
-            f"Tensor {tensor} is an output, and its buffer may only be read. Bind another one."
+            f"Tensor {tensor} is an output, but its buffer is read-only. Bind a writable buffer."
         )
     memory: Buffer = found.memory
     return memory

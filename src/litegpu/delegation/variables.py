@@ -61,8 +61,8 @@ class Variables:
         """Return the buffer that a run reads. Raises InterpreterError if it has no value yet."""
         if name not in self._buffers:
             raise InterpreterError(
-                f"The variable '{name[1]}' is read before it has a value. Invoke the signature "
-                "that assigns one first."
+                f"The variable '{name[1]}' is read before it has a value. First invoke the "
+                "signature that assigns a value."
             )
         return self._on(name, device)[0]
 

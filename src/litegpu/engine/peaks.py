@@ -186,7 +186,7 @@ def _run(device: Device, tests: Sequence[Benchmark]) -> list[float]:
             executable.close()
     except LitegpuError as error:
         raise ExecutionError(
-            f"The limits of {device.info.title} cannot be measured: {error} "
-            "Profile without them: peaks=False, or --peaks=false."
+            f"The limits of {device.info.title} cannot be measured: {error} Profile without these "
+            "limits: peaks=False, or --peaks=false."
         ) from error
     return [min(each) for each in zip(*samples, strict=True)]

@@ -132,7 +132,7 @@ def _follow(
             and not each.lost
         ]
         if part.size and not found:
-            raise ValueError(f"output {number} is not what was computed for it")
+            raise ValueError(f"output {number} does not contain the computed value")
         _check_producers(read, (_GIVEN, number), found, f"output {number} is read")
 
 
@@ -158,8 +158,8 @@ def _check_producers(
     first = read.setdefault(storage, producers)
     if first != producers:
         raise ValueError(
-            f"{where} as launches {sorted(producers)} left it in an order that the dependencies "
-            f"permit, not {sorted(first)}"
+            f"{where} as written by launches {sorted(producers)} in an order that the "
+            f"dependencies permit, not as written by {sorted(first)}"
         )
 
 

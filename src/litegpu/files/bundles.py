@@ -85,7 +85,7 @@ class _Bundle:
             )
         self._members -= len(entries)
         if self._members < 0:
-            raise damaged(self._path, f"it has more than {MOST_MEMBERS} members")
+            raise damaged(self._path, f"the file has more than {MOST_MEMBERS} members")
         names: set[str] = set()
         ranges = []
         for info in infos:

@@ -54,7 +54,7 @@ def members(path: str, data: memoryview) -> list[Member]:
         ModelError: the file is damaged, or its major version is not 1.
     """
     if len(data) < _START.size:
-        raise damaged(path, f"it ends in its header, after {len(data)} bytes")
+        raise damaged(path, f"the file ends within its header, after {len(data)} bytes")
     _, *version, end = _START.unpack_from(data)
     if version[0] != _MAJOR:
         raise ModelError(
@@ -62,11 +62,11 @@ def members(path: str, data: memoryview) -> list[Member]:
             f"reads version {_MAJOR}: convert the model for it, or update litegpu."
         )
     if not _START.size <= end <= len(data):
-        raise damaged(path, f"its header ends at byte {end}, and the file has {len(data)} bytes")
+        raise damaged(path, f"the header ends at byte {end}, but the file has {len(data)} bytes")
     try:
         sections = _sections(path, Flatbuffer(data[_START.size : end]))
     except (struct.error, IndexError) as error:
-        raise damaged(path, "its header has offsets outside of it") from error
+        raise damaged(path, "the file's header has offsets outside of the header") from error
     check_ranges(path, ((first, last, name) for name, _, first, last in sections), end, len(data))
     found = []
     for name, kind, first, last in sections:
@@ -85,7 +85,7 @@ def _sections(path: str, header: Flatbuffer) -> list[tuple[str, str, int, int]]:
     """Return the name, the kind, and the first and last byte position of each section."""
     objects = header.field(header.field(header.target(0), _SECTIONS), _OBJECTS)
     if header.count(objects) > MOST_MEMBERS:
-        raise damaged(path, f"it has more than {MOST_MEMBERS} sections")
+        raise damaged(path, f"the file has more than {MOST_MEMBERS} sections")
     names: set[str] = set()
     numbers: Counter[str] = Counter()
     found = []

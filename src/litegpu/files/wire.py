@@ -73,7 +73,9 @@ def fields(content: bytes) -> Iterator[tuple[int, int | float | bytes]]:
             raise ValueError(f"wire type {kind} at byte {position - 1}")
         part = content[position : position + size]
         if len(part) < size:
-            raise ValueError(f"it ends {size - len(part)} bytes within field {tag >> 3}")
+            raise ValueError(
+                f"the data end {size - len(part)} bytes before the end of field {tag >> 3}"
+            )
         position += size
         yield tag >> 3, part if kind == _BYTES else struct.unpack(_FIXED[kind], part)[0]
 
@@ -89,4 +91,4 @@ def _read_varint(content: bytes, position: int) -> tuple[int, int]:
         found |= (byte & 127) << 7 * count
         if byte < 128:
             return found, position + count + 1
-    raise ValueError(f"no number ends after byte {position}")
+    raise ValueError(f"the number at byte {position} does not end")

@@ -255,10 +255,14 @@ class Graph:
         for node in self.nodes:
             for v in node.operands:
                 if v not in ready:
-                    raise ValueError(f"node {node.index} ({node.op}) reads value {v} too early")
+                    raise ValueError(
+                        f"node {node.index} ({node.op}) reads value {v} before a node produces it"
+                    )
             for v in node.outputs:
                 if v in ready:
-                    raise ValueError(f"node {node.index} ({node.op}) makes value {v} once more")
+                    raise ValueError(
+                        f"node {node.index} ({node.op}) produces value {v} a second time"
+                    )
                 ready.add(v)
         for v in self.outputs:
             if v not in ready:

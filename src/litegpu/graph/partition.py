@@ -164,7 +164,9 @@ def _sorted(subsets: Iterable[Subset], policy: PartitionPolicy) -> tuple[Subset,
 
 
 def _beyond(limit: int) -> str:
-    return f"Better partitions use up max_delegated_partitions={limit}."
+    return (
+        f"Other partitions, which save more time, reach the limit max_delegated_partitions={limit}."
+    )
 
 
 def _in_order(candidates: Candidates, choice: PartitionChoice) -> PartitionChoice:
@@ -195,8 +197,8 @@ def _in_order(candidates: Candidates, choice: PartitionChoice) -> PartitionChoic
             together = inside.get(first.index, -1) == inside.get(second.index, -2)
             if not together and not _needs(graph, second, first, places):
                 reason = (
-                    f"Nodes {first.index} and {second.index} share the state tensor {v}, and the "
-                    "runtime might run them in another order if the graph was split."
+                    f"Nodes {first.index} and {second.index} share the state tensor {v}, so a "
+                    "split of the graph might change the order in which the nodes run."
                 )
                 left = tuple((subset, reason) for subset in choice.delegated)
                 return PartitionChoice((), (*choice.left, *left))

@@ -26,8 +26,9 @@ def other_rounding() -> str:
 
 def _otherwise(which: str) -> str:
     return (
-        'quantized="exact" gives what the runtime\'s CPU kernels give on x86 with AVX. This CPU '
-        f"{which}: some bits of its own results may differ from the GPU's (docs/numerics.md)."
+        'quantized="exact" computes the same bits as the runtime\'s CPU kernels on x86 with AVX. '
+        f"This CPU {which}, so its results may differ from the GPU's in some bits "
+        "(docs/numerics.md)."
     )
 
 

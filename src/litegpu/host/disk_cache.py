@@ -137,13 +137,13 @@ def _header(digest: bytes, data: bytes) -> tuple[object, ...]:
 def _verified(found: bytes, digest: bytes) -> bytes:
     """Return the data of a file whose header matches. Raises _DamagedError."""
     if len(found) < _HEADER.size or not found.startswith(_MAGIC):
-        raise _DamagedError("it is not a file of litegpu, or was truncated")
+        raise _DamagedError("the file was not written by litegpu, or is truncated")
     fields, data = _HEADER.unpack_from(found), found[_HEADER.size :]
     wanted = _header(digest, data)
     names = ("magic", "format", "version", "key", "checksum", "length")
     wrong = [name for name, a, b in zip(names, fields, wanted, strict=True) if a != b]
     if wrong:
-        raise _DamagedError(f"another {' and '.join(wrong)} than expected")
+        raise _DamagedError(f"the file has another {' and '.join(wrong)} than expected")
     return data
 
 

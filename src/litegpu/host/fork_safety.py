@@ -63,9 +63,10 @@ def touch(title: str) -> None:
     _openers.setdefault(title, os.getpid())
     if is_inherited(title):
         raise ForkedProcessError(
-            f"{title} was opened before this process was forked, and works in the parent only. "
-            "Start workers with multiprocessing.get_context('spawn') (in PyTorch's DataLoader: "
-            "multiprocessing_context='spawn'), or fork before litegpu lists or opens devices."
+            f"{title} was opened before this process was forked, and works only in the parent "
+            "process. Start workers with multiprocessing.get_context('spawn') (in PyTorch's "
+            "DataLoader: multiprocessing_context='spawn'), or fork before litegpu lists or opens "
+            "devices."
         )
 
 

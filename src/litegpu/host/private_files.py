@@ -206,15 +206,19 @@ def check_folder(folder: Path, trusted: bool = False) -> os.stat_result:
     if trusted or found.st_mode & stat.S_ISVTX:
         return found
     if not _is_own(found):
-        raise UnsafeFolderError(f"it belongs to another user; name a folder of your own{_TRUST}")
+        raise UnsafeFolderError(
+            f"the folder belongs to another user; name a folder of your own{_TRUST}"
+        )
     if _others_may_write(found):
-        raise UnsafeFolderError(f"other users may write to it; run: chmod go-w '{folder}'{_TRUST}")
+        raise UnsafeFolderError(
+            f"other users may write to the folder; run: chmod go-w '{folder}'{_TRUST}"
+        )
     return found
 
 
 def _check_file(found: os.stat_result, most_bytes: int, trusted: bool) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise RejectedFileError("it is not a regular file")
+        raise RejectedFileError("the path is not a regular file")
     if not trusted and not _is_own(found):
         raise RejectedFileError("it belongs to another user")
     if not trusted and _others_may_write(found):

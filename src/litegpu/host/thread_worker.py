@@ -99,8 +99,9 @@ class Worker:
                 pass
         if not call.over:
             raise WorkerEndedError(
-                f"The thread '{self._thread.name}' has ended, like the program or its device. "
-                "Create a new delegate and interpreter, unless the program is ending."
+                f"The thread '{self._thread.name}' has ended, because the program is ending or "
+                "its device was closed. Create a new delegate and interpreter, unless the "
+                "program is ending."
             )
 
     def _wait(self, call: _Call[Any]) -> bool:

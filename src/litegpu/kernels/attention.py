@@ -14,7 +14,9 @@ def beyond_limits(spec: AttentionSpec, target: Target) -> Rejected | None:
     """Return why no kernel of a device can compute an attention; None if one can."""
     depth, buffers = max(spec.depths), 4 + spec.buffers
     if depth > _MOST_DEPTH:
-        return Rejected(f"heads of {depth} channels are more than {_MOST_DEPTH}")
+        return Rejected(f"heads have {depth} channels; at most {_MOST_DEPTH} are supported")
     if buffers > target.max_arguments:
-        return Rejected(f"{buffers} buffers are more than {target.max_arguments} of the device")
+        return Rejected(
+            f"the kernel needs {buffers} buffers, but the device permits {target.max_arguments}"
+        )
     return None

@@ -124,7 +124,7 @@ def select(spec: Any, target: Target) -> Selection:
 
 def _plan(each: Implementation, spec: Any, target: Target) -> Plan | Rejected:
     if each.backend not in ("", target.backend):
-        return Rejected(f"its kernel is for {each.backend} devices")
+        return Rejected(f"the kernel is for {each.backend} devices")
     return each.plan(spec, target)
 
 
@@ -132,7 +132,7 @@ def _if_faster(plan: Plan, general: Sequence[tuple[str, Plan | Rejected]]) -> Pl
     for name, other in general:
         if isinstance(other, Plan) and plan.clocks > plan.max_clock_ratio * other.clocks:
             return Rejected(
-                f"it should take {plan.clocks:.0f} clocks, {name} {other.clocks:.0f}: "
+                f"the estimate is {plan.clocks:.0f} clocks, that of {name} {other.clocks:.0f}: "
                 f"not less than {plan.max_clock_ratio:.0%} of them"
             )
     return plan
@@ -151,7 +151,7 @@ class Fusions:
     def obstacle(self, graph: Graph, merged: Node, between: int) -> str:
         """Return why `merged`, which computes `between` itself, is not fused; "" if it is."""
         if between in self.apart:
-            return "no kernel reads its input from its storage"
+            return "no kernel can read the input from its storage"
         (spec,) = get(merged.op).specs(merged, _Unplaced(graph, self.target))
         found = select(spec, self.target)
         if found.plan is not None:

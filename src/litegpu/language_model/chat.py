@@ -35,7 +35,7 @@ def chat_text(messages: Sequence[Message], metadata: Metadata, start: str) -> st
     if metadata.affixes:
         return _between_affixes(metadata.affixes, messages)
     raise LanguageModelError(
-        "The file has no chat template. Give the prompt as text, with the marks of turns that the "
+        "The file has no chat template. Give the prompt as text, with the control tokens that the "
         "model was trained with."
     )
 
@@ -50,7 +50,9 @@ def _rendered(template: str, messages: Sequence[Message], start: str) -> str:
             messages=messages, bos_token=start, eos_token="", add_generation_prompt=True, tools=None
         )
     except _RejectedError as error:
-        raise LanguageModelError(f"The chat template rejects the messages: {error}") from error
+        raise LanguageModelError(
+            f"The model's chat template rejects the messages: {error}"
+        ) from error
     except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ModelError(
             f"The chat template of the file fails ({type(error).__name__}: {error}). Give the "

@@ -48,8 +48,8 @@ class Embedder:
         size = max((n for n in self._signatures if n <= count and not count % n), default=0)
         if not size:
             raise ModelError(
-                f"The embedder of the language model takes {[*self._signatures]} tokens, and "
-                f"{count} are needed. Convert the model again."
+                f"The embedder of the language model takes {[*self._signatures]} tokens, not "
+                f"{count}. Convert the model again."
             )
         signature = self._signatures[size]
         tensor = signature.inputs[0]
@@ -91,8 +91,8 @@ class Executor:
         """All signatures with the same caches, including the decoder; the smallest first."""
         if embedder is None and any(each.embeddings for each in self.prefills):
             raise ModelError(
-                "The model takes embeddings, and the file has no embedder. Give the .litertlm file "
-                "that has both."
+                "The model takes embeddings, but the file has no embedder. Give a .litertlm file "
+                "with both."
             )
         self._lock = threading.RLock()
         self._buffers: dict[str, tuple[dict[str, TensorBuffer], dict[str, TensorBuffer]]] = {}

@@ -76,8 +76,8 @@ def _of_container(container: Container, given: bytes | None) -> LanguageFile:
     metadata = _first(container.members, lambda each: each.kind == _METADATA)
     if any(each.kind == "weights" for each in container.members):
         raise ModelError(
-            f"'{printable(container.path)}' has weights in a section of their own, which the "
-            "runtime is not given. Convert the model with its weights inside."
+            f"'{printable(container.path)}' has weights in a separate section, which the runtime "
+            "cannot read. Convert the model with its weights inside."
         )
     return LanguageFile(
         bytes(main.view()),

@@ -132,11 +132,11 @@ def _sampling(content: bytes) -> dict[str, Any]:
 
 def _message(value: int | float | bytes) -> bytes:
     if not isinstance(value, bytes):
-        raise TypeError(f"a number, {value}, in the place of text")
+        raise TypeError(f"the number {value} instead of text")
     return value
 
 
 def _signed(value: int | float | bytes) -> int:
     if not isinstance(value, int):
-        raise TypeError("no integer in the place of one")
+        raise TypeError("a value that is not an integer")
     return value - (1 << 64) if value >> 63 else value

@@ -43,7 +43,7 @@ class Prompts:
         if self._tokenizer is None:
             raise LanguageModelError(
                 "The file has no tokenizer. Give one, as tokenizer='tokenizer.json' or a "
-                "SentencePiece model, or use the logits of a session of tokens."
+                "SentencePiece model, or use a session with tokens, and its logits."
             )
         return self._tokenizer
 
@@ -75,8 +75,8 @@ class Prompts:
             text.encode()
         except UnicodeEncodeError as error:
             raise LanguageModelError(
-                f"A prompt has half a character (a surrogate) at position {error.start}. Give "
-                "whole characters."
+                f"A prompt has an unpaired surrogate at position {error.start}. Give valid "
+                "Unicode text."
             ) from error
         return self.tokenizer.encode(text)
 

@@ -66,9 +66,9 @@ def _step(index: int, signature: Signature, caches: tuple[str, ...]) -> Step:
             role = _role(tensor)
             if not role or role in names:
                 raise ModelError(
-                    f"The signature '{signature.key}' takes '{tensor}', which is none of the "
-                    "inputs that litegpu knows of language models: tokens or embeddings, "
-                    "positions, one mask, caches."
+                    f"The signature '{signature.key}' takes '{tensor}', but litegpu supports only "
+                    "these inputs of language models: tokens or embeddings, positions, one mask, "
+                    "caches."
                 )
             names[role] = tensor
     inputs = {role: tensor.key for role, tensor in names.items()}

@@ -70,7 +70,7 @@ class Session:
         if begin + len(tokens) > self._executor.context:
             raise CacheFullError(
                 f"{begin + len(tokens)} tokens do not fit the cache of {self._executor.context}. "
-                "Shorten the prompt, rewind the session or begin another one."
+                "Shorten the prompt, rewind the session or start another session."
             )
         self.rewind(begin)
         if tokens:
@@ -180,7 +180,7 @@ class Session:
 
     def _open(self) -> None:
         if self._closed:
-            raise LanguageModelError("The session was closed. Begin another one.")
+            raise LanguageModelError("The session was closed. Start another session.")
 
     def close(self) -> None:
         """Release the caches. Repeated calls do nothing."""

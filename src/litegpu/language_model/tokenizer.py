@@ -121,7 +121,7 @@ def _inflated(content: bytes) -> bytes:
     except zlib.error as error:
         raise _damaged(error) from error
     if len(found) != size:
-        raise _damaged(f"it has not the {size} bytes that it states")
+        raise _damaged(f"the size is not the stated {size} bytes")
     return found
 
 

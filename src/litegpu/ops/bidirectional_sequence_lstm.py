@@ -25,8 +25,8 @@ class BidirectionalLstm(Bidirectional):
         if batch == 1:
             return ""
         return (
-            f"The CPU reads beyond the state of an LSTM with merged outputs for {batch} sequences, "
-            "unless time comes first."
+            f"With merged outputs and {batch} sequences the CPU reads beyond the state of an "
+            "LSTM, unless time is the first dimension."
         )
 
 

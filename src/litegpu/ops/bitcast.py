@@ -80,7 +80,10 @@ def _check_sizes(graph: Graph, node: Node) -> str:
     source, target = (graph.values[v] for v in (node.inputs[0], node.outputs[0]))
     ratio = target.dtype.size // source.dtype.size
     if ratio > 1 and source.shape[-1:] != (ratio,):
-        return f"{list(source.shape)} of {source.dtype.name} make no {target.dtype.name}."
+        return (
+            f"{list(source.shape)} of {source.dtype.name} cannot be reinterpreted as "
+            f"{target.dtype.name}."
+        )
     return ""
 
 

@@ -65,8 +65,10 @@ class Bucketize(Op):
 def _check_boundaries(node: Node) -> str:
     boundaries = node.params["boundaries"]
     if len(boundaries) > _MOST_BOUNDARIES:
-        return f"{len(boundaries)} boundaries are too many; at most {_MOST_BOUNDARIES} are handled."
+        return (
+            f"The node has {len(boundaries)} boundaries; at most {_MOST_BOUNDARIES} are supported."
+        )
     for pair in pairwise(boundaries):
         if not pair[0] <= pair[1]:
-            return f"Its boundaries {pair} are not ascending, which the CPU requires."
+            return f"The boundaries {pair} are not ascending, which the CPU requires."
     return ""

@@ -61,7 +61,9 @@ class Concatenation(Op):
         axis = _axis(node, rank)
         rests = {shape[:axis] + shape[axis + 1 :] for shape in shapes}
         if len(rests) > 1 or any(len(shape) != rank for shape in shapes):
-            return f"The shapes {[list(s) for s in shapes]} do not join along axis {axis}."
+            return (
+                f"The shapes {[list(s) for s in shapes]} cannot be concatenated along axis {axis}."
+            )
         return ""
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:

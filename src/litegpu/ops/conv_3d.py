@@ -297,7 +297,7 @@ def _check_transposed(graph: Graph, node: Node) -> str:
     phases = _Phases.of(node, taps[0], size[1])
     elements = phases.elements(taps, _dilations(node))
     if elements > max(_MOST_WEIGHTS, 4 * math.prod(taps)):
-        return f"Its weights would be written out as {elements} floats, with zeros between taps."
+        return f"The expanded weights, with zeros between taps, would have {elements} floats."
     steps = -(-size[1] // phases.phases)
     return checks.first_of(
         checks.size(node.inputs[_IMAGE], (size[0] * steps, *image[2:4], phases.slices * image[4])),

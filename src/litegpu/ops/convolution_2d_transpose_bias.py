@@ -61,7 +61,10 @@ def _check_custom(graph: Graph, node: Node) -> str:
     params = raw_options.read(node.custom, raw_options.TRANSPOSE_CONV)
     activation = int.from_bytes(node.custom[12:16], "little")
     if activation:
-        return f"The options ask for activation {activation}, which MediaPipe's CPU ignores."
+        return (
+            f"The options request the activation {activation}, which MediaPipe's CPU kernel "
+            "ignores."
+        )
     strides = (params["stride_height"], params["stride_width"])
     if min(strides) < 1:
         return f"Incorrect stride values: stride_height = {strides[0]}, stride_width = {strides[1]}"

@@ -30,7 +30,10 @@ class _Depth(Op):
         shape, block = graph.values[node.inputs[0]].shape, node.params["block_size"]
         if len(shape) == 4 and block >= 1 and self.divides(shape, block):
             return ""
-        return f"{list(shape)} does not divide into blocks: {self.name} block_size = {block}."
+        return (
+            f"The shape {list(shape)} is not divisible into blocks: {self.name} block_size = "
+            f"{block}."
+        )
 
     @abstractmethod
     def divides(self, shape: Shape, block: int) -> bool:

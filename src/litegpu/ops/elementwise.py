@@ -134,7 +134,7 @@ def _check_integers(graph: Graph, node: Node) -> str:
     bounded = ACTIVATIONS[found] in BOUNDED_INTEGERS and dtype is not DType.UINT32
     if dtype in _REAL_TYPES or found == "none" or bounded:
         return ""
-    return f"Fused activation {found} of integers, which the CPU leaves out."
+    return f"The CPU ignores the fused activation {found} of integers."
 
 
 class Gelu(Unary):
@@ -168,7 +168,7 @@ def _check_shapes(graph: Graph, node: Node) -> str:
     first, second = (graph.values[v].shape for v in node.inputs)
     if first == second:
         return ""
-    return f"Operands of {list(first)} and {list(second)} are not of one shape."
+    return f"The operands have different shapes, {list(first)} and {list(second)}."
 
 
 for _name, _function in UNARY.items():

@@ -111,26 +111,24 @@ def _scales(table: Value) -> Array:
 def _check_table(graph: Graph, node: Node) -> str:
     rows, table, result = (graph.values[v] for v in (*node.inputs, *node.outputs))
     if len(rows.shape) != 1 or len(table.shape) < 2:
-        return f"Rows of {list(rows.shape)} do not choose from a table of {list(table.shape)}."
+        return f"Indices of the shape {list(rows.shape)} do not fit a table of {list(table.shape)}."
     if not _is_scaled(graph, node):
         if result.dtype is table.dtype or table.dtype is DType.FLOAT16:
             return ""
-        return f"A table of {table.dtype.name} does not give {result.dtype.name}."
+        return f"A table of {table.dtype.name} cannot produce {result.dtype.name}."
     if not table.is_constant:
-        return "Its table of stored integers is computed at run time."
+        return "The table of quantized values is computed at run time."
     bits = table.dtype.packed_bits
     if table.blockwise is not None:
         if not bits:
-            return "Its table of INT8 has a scale for each block, which the CPU rejects."
+            return "The INT8 table has a scale for each block, which the CPU rejects."
         columns = table.blockwise.size
     else:
         found = table.quantization
         scales = 0 if found is None else len(found.scale)
         if found is None or scales not in (1, table.shape[0]) or found.dimension != 0:
-            return f"Its table has {scales} scales for {table.shape[0]} rows."
+            return f"The table has {scales} scales for {table.shape[0]} rows."
         columns = math.prod(table.shape[1:])
     if columns * bits % 8:
-        return (
-            f"Its rows of {bits} bits end within a byte, which the CPU reads in a way of its own."
-        )
+        return f"Rows of {bits}-bit values end within a byte, which the CPU reads in a special way."
     return ""

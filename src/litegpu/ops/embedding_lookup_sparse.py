@@ -102,7 +102,7 @@ def _check_shapes(graph: Graph, node: Node) -> str:
             f"do not make {shape} of {list(table)}."
         )
     if rows[0] > MOST_ROWS:
-        return f"{rows[0]} rows are joined; at most {MOST_ROWS} are handled."
+        return f"The node combines {rows[0]} rows; at most {MOST_ROWS} are supported."
     return ""
 
 

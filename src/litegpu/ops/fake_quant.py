@@ -38,9 +38,9 @@ class FakeQuant(Unary):
 def _check_range(params: Mapping[str, Any]) -> str:
     low, high, bits = params["min"], params["max"], params["num_bits"]
     if params["narrow_range"]:
-        return "It has narrow_range = True, which the CPU rejects."
+        return "The parameter narrow_range is True, which the CPU rejects."
     if not 2 <= bits <= _MOST_BITS:
-        return f"It has num_bits = {bits}; 2 to {_MOST_BITS} are handled."
+        return f"The parameter num_bits is {bits}; 2 to {_MOST_BITS} are supported."
     return "" if low < high else f"Its range from {low} to {high} is empty."
 
 

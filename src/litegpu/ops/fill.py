@@ -48,4 +48,8 @@ class Fill(Op):
 
 def _check_number(graph: Graph, node: Node) -> str:
     found = graph.values[node.inputs[1]].shape
-    return "" if found == () else f"It fills with a tensor of {list(found)} instead of one number."
+    return (
+        ""
+        if found == ()
+        else (f"The fill value is a tensor of {list(found)} instead of one number.")
+    )

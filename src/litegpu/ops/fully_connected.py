@@ -75,7 +75,7 @@ def _check_geometry(graph: Graph, node: Node) -> str:
     if len(matrix) != 2:
         return f"The weights must have 2 dimensions, not {list(matrix)}."
     if source.elements % matrix[1]:
-        return f"Input {list(source.shape)} does not divide into rows of {matrix[1]}."
+        return f"The input {list(source.shape)} is not divisible into rows of {matrix[1]} elements."
     if node.params.get("keep_num_dims") and source.shape[-1:] != matrix[1:]:
         return (
             "Amount of input channels should match weights width: "

@@ -126,7 +126,10 @@ def _check_shapes(graph: Graph, node: Node) -> str:
     batch = _batch_dims(graph, node)
     if 0 <= batch <= min(_axis(graph, node), len(indices)) and shape[:batch] == indices[:batch]:
         return ""
-    return f"{list(shape)} and indices {list(indices)} do not share {batch} batch dimensions."
+    return (
+        f"The shape {list(shape)} and the indices {list(indices)} differ in the first {batch} "
+        "(batch) dimensions."
+    )
 
 
 def _check_indices(graph: Graph, node: Node) -> str:
@@ -134,4 +137,4 @@ def _check_indices(graph: Graph, node: Node) -> str:
     found = graph.values[node.inputs[1]].data
     if found is None or (found.min() >= 0 and found.max() < size):
         return ""
-    return f"The indices reach from {found.min()} to {found.max()}; the axis has {size} elements."
+    return f"The indices are between {found.min()} and {found.max()}; the axis has {size} elements."

@@ -64,4 +64,4 @@ def _check_indices(graph: Graph, node: Node) -> str:
     found = graph.values[node.inputs[1]].data
     if found is None or ((found >= 0) & (found < shape[: indices[-1]])).all():
         return ""
-    return f"The indices reach from {found.min()} to {found.max()}; the value has {list(shape)}."
+    return f"The indices are between {found.min()} and {found.max()}; the value has {list(shape)}."

@@ -88,7 +88,7 @@ class _ToMatrix(Op):
             return f"Landmarks must have 3 dimensions, not {dimensions}."
         attributes = self.attributes(node)
         if not attributes.subset:
-            return "The options name no landmarks to span the box."
+            return "The options select no landmarks for the bounding box."
         count = graph.values[node.inputs[0]].elements // 3
         chosen = (attributes.left, attributes.right, *attributes.subset)
         if not 0 <= min(chosen) <= max(chosen) < count:

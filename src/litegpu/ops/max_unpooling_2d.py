@@ -59,5 +59,5 @@ class MaxUnpooling2D(Op):
 def _check_pair(graph: Graph, node: Node) -> str:
     values, indices = (list(graph.values[v].shape) for v in node.inputs)
     if values != indices:
-        return f"Values of {values} and places of {indices} do not belong together."
+        return f"The values {values} and the indices {indices} have different shapes."
     return ""

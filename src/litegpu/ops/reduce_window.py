@@ -196,15 +196,16 @@ def _check_windows(graph: Graph, node: Node, found: _Windows) -> str:
     source, first = (graph.values[v] for v in node.inputs[:2])
     window = (found.shape, found.strides, found.dilations)
     if found.function not in _functions(source):
-        return (
-            f"Its reduce_function {found.function} is none of a sum, product, minimum and maximum."
-        )
+        return f"The reduce_function {found.function} is not a sum, product, minimum or maximum."
     rank = len(source.shape)
     if not 1 <= rank <= _MOST_RANK or any(len(each) != rank for each in window):
         return f"A window of {list(window[0])} does not fit a value of {list(source.shape)}."
     steps = [space.step for space in found.spacing]
     if first.elements != 1 or min(*map(min, window), *steps) < 1:
-        return f"Windows {list(map(list, window))} have sizes below 1, or start from many values."
+        return (
+            f"Windows {list(map(list, window))} have sizes below 1, or the initial value is not a "
+            "scalar."
+        )
     whole, shape = spread_shape(source.shape, found.spacing), found.result(source.shape)
     if min(shape) < 1:
         return f"Windows of {list(window[0])} leave a value of {list(whole)}."

@@ -114,7 +114,7 @@ class Reshape(Op):
             return reason
         source = graph.values[node.inputs[0]]
         if wanted is None:
-            return "The new shape is neither a constant tensor nor a parameter of the node."
+            return "The new shape is neither a constant nor a parameter of the node."
         known = math.prod(size for size in wanted if size != -1)
         if wanted.count(-1) > 1 or known < 1 or source.elements % known:
             return f"{list(source.shape)} cannot be reshaped to {list(wanted)}."

@@ -94,5 +94,8 @@ def _check_dimensions(graph: Graph, node: Node) -> str:
         return f"{list(lengths)} lengths do not fit {shape[batch]} batches."
     found = graph.values[node.inputs[1]].data
     if found is not None and not 0 <= found.min() <= found.max() <= shape[along]:
-        return f"The lengths reach from {found.min()} to {found.max()} of {shape[along]}."
+        return (
+            f"The lengths are between {found.min()} and {found.max()}, but the dimension has "
+            f"{shape[along]} elements."
+        )
     return ""

@@ -199,9 +199,12 @@ def _check_sparse(graph: Graph, node: Node) -> str:
         or len(indices) > 2
         or values not in ((), indices[:1])
     ):
-        return f"Values of {list(values)} at indices of {list(indices)} do not make {shape}."
+        return (
+            f"Values of {list(values)} at indices of {list(indices)} do not fit a result of "
+            f"{shape}."
+        )
     if indices[0] > MOST_ROWS:
-        return f"{indices[0]} values are placed; at most {MOST_ROWS} are handled."
+        return f"The node scatters {indices[0]} values; at most {MOST_ROWS} are supported."
     return ""
 
 
@@ -247,7 +250,7 @@ def _check_shapes(graph: Graph, node: Node, found: _Operands) -> str:
             f"{list(found.result)}."
         )
     if math.prod(joined) > MOST_ROWS:
-        return f"{math.prod(joined)} rows are joined; at most {MOST_ROWS} are handled."
+        return f"The node combines {math.prod(joined)} rows; at most {MOST_ROWS} are supported."
     return ""
 
 

@@ -41,7 +41,10 @@ class Slice(Op):
             return f"begin {begin} and size {size} do not fit {len(shape)} dimensions."
         for first, count, extent in zip(begin, size, shape, strict=True):
             if count == 0 or count < -1 or not 0 <= first < extent or first + count > extent:
-                return f"begin {begin} and size {size} reach out of {list(shape)}, or are empty."
+                return (
+                    f"The slice with begin {begin} and size {size} is empty, or exceeds the shape "
+                    f"{list(shape)}."
+                )
         return ""
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:

@@ -42,7 +42,10 @@ class _Batch(Op):
         signs = min((*blocks, *(edge + 1 for pair in edges for edge in pair)), default=0) > 0
         if len(shape) in (3, 4) and fitting and signs and self.divides(shape, blocks, edges):
             return ""
-        return f"{list(shape)} does not divide: blocks {blocks}, paddings or crops {edges}."
+        return (
+            f"The shape {list(shape)} is not divisible by blocks {blocks} with paddings or crops "
+            f"{edges}."
+        )
 
     def blocks(self, graph: Graph, node: Node) -> tuple[list[int], list[Edge]]:
         """Return the block sizes, and the paddings or crops before and after."""

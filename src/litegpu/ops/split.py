@@ -79,8 +79,8 @@ class Split(Parts):
         axis, count = constant_list(graph, node.inputs[0])[0], node.params["num_splits"]
         if count != len(node.outputs) or shape[axis] % count:
             return (
-                f"{list(shape)} does not divide into num_splits = {count} equal parts along axis "
-                f"{axis}."
+                f"The shape {list(shape)} is not divisible into num_splits = {count} equal parts "
+                f"along axis {axis}."
             )
         return ""
 

@@ -17,7 +17,7 @@ class SplitV(Parts):
     name = "SPLIT_V"
     max_version = 3
     shape_operands = (1, 2)
-    accepts: ClassVar = {"num_splits": Values(about="any: the sizes tell")}
+    accepts: ClassVar = {"num_splits": Values(about="any: the sizes determine the number")}
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -34,7 +34,10 @@ class SplitV(Parts):
         _, axis, sizes = self.parts(graph, node)
         if len(sizes) != len(node.outputs) or min(sizes) < 1 or sum(sizes) != shape[axis]:
             wanted = constant_list(graph, node.inputs[1])
-            return f"{list(shape)} does not divide into parts of {wanted} along axis {axis}."
+            return (
+                f"The shape {list(shape)} is not divisible into parts of {wanted} along axis "
+                f"{axis}."
+            )
         return ""
 
     def parts(self, graph: Graph, node: Node) -> tuple[int, int, list[int]]:

@@ -247,7 +247,7 @@ def _check_gather(graph: Graph, node: Node) -> str:
 
 def _do_not_fit(part: _Part) -> str:
     return (
-        f"Its dimensions do not fit a value of {list(part.shape)} with indices of "
+        f"The dimension parameters do not fit a value of {list(part.shape)} with indices of "
         f"{list(part.positions)}."
     )
 
@@ -365,7 +365,7 @@ def _combination(node: Node) -> str:
 def _check_scatter(graph: Graph, node: Node) -> str:
     ops = [each.op for body in node.graphs for each in body.nodes]
     if len(node.graphs) != 1 or len(ops) > 1 or not {*ops} <= {*_JOINING}:
-        return "Its graph is none of a sum, product, minimum and maximum, or cannot be read."
+        return "The update graph cannot be read, or is not a sum, product, minimum or maximum."
     part, of_update = _scattered(graph, node)
     update, dtype = graph.values[node.inputs[2]].shape, graph.values[node.inputs[0]].dtype
     batch = tuple(size for axis, size in enumerate(update) if axis not in of_update)
@@ -375,7 +375,7 @@ def _check_scatter(graph: Graph, node: Node) -> str:
     if grows or (ops and dtype in VIEWED_AS):
         return f"{ops[0]} of {dtype.name} is not handled."
     if math.prod(update) > MOST_ROWS:
-        return f"{math.prod(update)} elements are scattered; at most {MOST_ROWS} are handled."
+        return f"The node scatters {math.prod(update)} elements; at most {MOST_ROWS} are supported."
     return ""
 
 

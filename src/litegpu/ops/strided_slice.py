@@ -141,7 +141,7 @@ def folded_slice(operands: Sequence[Array], ranges: Sequence[range], shape: Shap
     data = operands[0]
     for chosen, size in zip(ranges, data.shape, strict=True):
         if chosen and not 0 <= min(chosen[0], chosen[-1]) <= max(chosen[0], chosen[-1]) < size:
-            raise ValueError("the slice reaches out of what it is cut from")
+            raise ValueError("the slice exceeds its input")
     return facts.as_many(operands, lambda: [data[np.ix_(*ranges)].reshape(shape)])
 
 
@@ -185,7 +185,7 @@ def _check_bounds(graph: Graph, node: Node) -> str:
     if offset and (ellipses or node.params.get("end_mask", 0)):
         return "offset = True with an ellipsis or an end mask."
     if offset and _leaves(graph, node):
-        return f"From {begin} on, the ends {end} (offset = True) reach beyond the input."
+        return f"With begin {begin} and offset = True, the ends {end} exceed the input."
     if min(map(len, _ranges(graph, node)), default=1) < 1:
         return f"The slice from {begin} to {end} with strides {strides} is empty."
     return ""

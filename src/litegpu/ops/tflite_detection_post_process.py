@@ -164,7 +164,7 @@ def _check_options(options: _Options) -> str:
     if not math.isfinite(options.least_score):
         return f"nms_score_threshold is {options.least_score:g}, which is not finite."
     if not all(math.isfinite(each) and each for each in options.scales):
-        return f"The scales of boxes are {options.scales}; 0 is no scale."
+        return f"The scales of boxes are {options.scales}, but a scale must not be 0."
     return ""
 
 
@@ -173,8 +173,8 @@ def _check_memory(graph: Graph, node: Node, options: _Options) -> str:
     most = suppress_boxes.MOST_CHOSEN
     if chosen > most or (options.regular and options.classes > most):
         return (
-            f"{chosen} boxes are chosen of {options.classes} classes; at most {most} of either are "
-            "handled."
+            f"The node selects {chosen} boxes of {options.classes} classes; at most {most} boxes "
+            "and classes are supported."
         )
     return ""
 

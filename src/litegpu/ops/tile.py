@@ -36,7 +36,7 @@ class Tile(Op):
         multiples = constant_list(graph, node.inputs[1])
         if len(multiples) == len(shape) and min(multiples, default=1) > 0:
             return ""
-        return f"The multiples {multiples} do not fit {list(shape)}, or leave nothing."
+        return f"The multiples {multiples} do not fit {list(shape)}, or the result is empty."
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         shape = graph.values[node.inputs[0]].shape

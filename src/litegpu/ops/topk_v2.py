@@ -87,7 +87,7 @@ def _check_count(graph: Graph, node: Node) -> str:
     if not source.shape or len(count) != 1 or not 0 < count[0] <= source.shape[-1]:
         return f"The {count} largest of {list(source.shape)} are wanted."
     if source.shape[-1] > _MOST_ELEMENTS:
-        return f"Rows have {source.shape[-1]} elements; at most {_MOST_ELEMENTS} are handled."
+        return f"Rows have {source.shape[-1]} elements; at most {_MOST_ELEMENTS} are supported."
     if values.dtype is not source.dtype or places.dtype is not DType.INT32:
         return f"It gives {values.dtype.name} and {places.dtype.name} of {source.dtype.name}."
     return ""

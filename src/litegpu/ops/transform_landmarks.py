@@ -69,5 +69,5 @@ def _check_points(graph: Graph, node: Node) -> str:
     if matrix.elements != 16:
         return f"The matrix has the shape {list(matrix.shape)}, but 16 elements are needed."
     if dimensions < 2 or points.elements % dimensions:
-        return f"{list(points.shape)} holds no points of {dimensions} dimensions."
+        return f"The shape {list(points.shape)} is not that of points with {dimensions} dimensions."
     return ""

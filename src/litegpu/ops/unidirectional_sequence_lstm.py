@@ -65,8 +65,10 @@ class SequenceLstm(Op):
     rank = 3
     exact = Refused(
         "The GPU does not compute integer LSTMs.",
-        of_floats="The CPU computes logistic and tanh of an LSTM in vectors, with last digits that "
-        "no GPU repeats, also with quantized weights.",
+        of_floats=(
+            "The CPU computes an LSTM's logistic and tanh with vector instructions, whose last "
+            "bits a GPU cannot reproduce, also with quantized weights."
+        ),
     )
 
     def flops(self, graph: Graph, node: Node) -> int:
@@ -167,7 +169,7 @@ def _check_numbers(node: Node) -> str:
         if node.params[name] < 0:
             return f"{name} must not be negative, but it is {node.params[name]}."
     if node.params.get("diagonal_recurrent_tensors"):
-        return "Its recurrent weights are diagonals (diagonal_recurrent_tensors = True)."
+        return "The recurrent weights are diagonals (diagonal_recurrent_tensors = True)."
     return ""
 
 
@@ -179,7 +181,7 @@ def _check_operands(graph: Graph, node: Node) -> str:
         if needed is True and position not in present:
             return f"{role.what} (input {position}) is missing."
         if needed is False and position in present:
-            return f"{role.what} (input {position}) lacks the operands that belong with it."
+            return f"{role.what} (input {position}) needs further operands, which are missing."
     return checks.first_of(*(checks.constant(graph, node, p, _ROLES[p].what) for p in present))
 
 
@@ -217,7 +219,7 @@ def _check_shapes(graph: Graph, node: Node, rank: int) -> str:
         if found != wanted:
             return f"{role.what} has the shape {list(found)} instead of {list(wanted)}."
     if _operand(node, 16) == ABSENT and sizes.outputs != sizes.cells:
-        return f"{sizes.cells} cells make {sizes.outputs} outputs without a projection."
+        return f"Without a projection, {sizes.cells} cells cannot have {sizes.outputs} outputs."
     return _check_memory(sizes, _operand(node, 21) != ABSENT)
 
 

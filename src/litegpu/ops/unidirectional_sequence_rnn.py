@@ -23,8 +23,10 @@ class SequenceRnn(Op):
     rank: ClassVar[int] = 3
     exact = Refused(
         "The CPU does not compute integer RNNs.",
-        of_floats="The state of an RNN becomes bytes at each step, and the last digits of its sums "
-        "decide about them.",
+        of_floats=(
+            "An RNN's state is quantized at each step, and its rounding depends on the last bits "
+            "of the sums."
+        ),
     )
 
     def flops(self, graph: Graph, node: Node) -> int:

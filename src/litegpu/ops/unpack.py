@@ -28,7 +28,10 @@ class Unpack(Parts):
         size, wanted = shape[node.params["axis"]], node.params["num"]
         if size == wanted == len(node.outputs):
             return ""
-        return f"num = {wanted} parts are wanted of {size} along axis {node.params['axis']}."
+        return (
+            f"num = {wanted} parts are requested of {size} elements along axis "
+            f"{node.params['axis']}."
+        )
 
     def parts(self, graph: Graph, node: Node) -> tuple[int, int, list[int]]:
         axis = node.params["axis"] % len(graph.values[node.inputs[0]].shape)

@@ -85,8 +85,8 @@ class AssignVariable(Op):
         variable, value = (graph.values[v] for v in node.inputs)
         if _is_resolved(graph, variable.id) and variable.shape != value.shape:
             return (
-                f"It gives a variable of shape {list(variable.shape)} a value of shape "
-                f"{list(value.shape)}."
+                f"The node assigns a value of shape {list(value.shape)} to a variable of shape "
+                f"{list(variable.shape)}."
             )
         return _stored_whole(graph, value.id)
 
@@ -108,9 +108,9 @@ class CallOnce(Op):
             return reason
         (first,) = node.graphs or (None,)
         if first is None:
-            return "The graph that it runs cannot be read."
+            return "The graph that CALL_ONCE runs cannot be read."
         if first_values(first) is None:
-            return "The graph that it runs does not only assign constants to variables."
+            return "The graph that CALL_ONCE runs does not only assign constants to variables."
         return ""
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
@@ -223,7 +223,7 @@ def _is_resolved(graph: Graph, variable: int) -> bool:
 def _stored_whole(graph: Graph, v: int) -> str:
     value = graph.values[v]
     if value.quantization is not None:
-        return f"Tensor {v}, which a variable holds, is quantized."
+        return f"Tensor {v}, the value of a variable, is quantized."
     if -1 in value.signature:
-        return f"Tensor {v}, which a variable holds, has a size that the file leaves open."
+        return f"Tensor {v}, the value of a variable, has no fixed size in the model file."
     return ""

@@ -81,7 +81,7 @@ class While(Op):
             if unrolled.values[last].is_constant and any(
                 v in each.operands for each in graph.nodes
             ):
-                return f"Its result {v} is a constant, which other nodes read."
+                return f"The loop's result {v} is a constant, which other nodes read."
         return ""
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
@@ -174,7 +174,7 @@ def inline_graphs(graph: Graph) -> Graph:
 def _check_graphs(graph: Graph, node: Node) -> str:
     """Return why the graphs of a loop can never be unrolled; an empty text if they may be."""
     if not node.graphs:
-        return "Its body is read from the file: pass GpuDelegate(model=...)."
+        return "The body is read from the model file: pass GpuDelegate(model=...)."
     conditions = node.graphs[:-1] if node.op == WHILE else ()
     bodies = node.graphs[len(conditions) :]
     inputs = [(graph, _passed(node)), *((each, each.inputs) for each in node.graphs)]
@@ -183,34 +183,34 @@ def _check_graphs(graph: Graph, node: Node) -> str:
     groups = [[*inputs, *outputs]] if conditions else [inputs, outputs]
     counts = [len({len(ends) for _, ends in group}) for group in groups]
     if max(counts) > 1 or any(len(each.outputs) != 1 for each in conditions):
-        return "Its condition and body do not have its inputs and outputs."
+        return "The inputs and outputs of the condition and the body are not those of the loop."
     if node.op in _BRANCHES and not node.inputs:
-        return "It has no condition."
+        return "The loop has no condition."
     quantized = not conditions and any(
         has_scale(graph.values[v]) for v in (*node.inputs, *node.outputs)
     )
     if conditions and (handed := _handed_on(bodies[0])):
-        return "Its body returns input {} as result {}, which the CPU may overwrite before.".format(
+        return "The body returns input {} as result {}, which the CPU may overwrite before.".format(
             *handed
         )
     for inner in node.graphs:
         used = {v for each in inner.nodes for v in (*each.inputs, *each.outputs)} - {ABSENT}
         if not inner.values.keys() >= {*used, *inner.inputs, *inner.outputs}:
-            return "Its body refers to tensors that the model does not have."
+            return "The body refers to tensors that the model does not have."
         if any(value.is_variable for value in inner.values.values()):
-            return "Its body has variable tensors."
+            return "The body has variable tensors."
         if node.op in _BRANCHES and any(each.op in VARIABLES for each in inner.nodes):
-            return "Its branches read or assign variables."
+            return "The branches read or assign variables."
         if not quantized and any(
             has_scale(value) and not value.is_constant for value in inner.values.values()
         ):
-            return "Its body computes with quantized tensors."
+            return "The body computes with quantized tensors."
     for group in groups:
         for carried in zip(*(ends for _, ends in group), strict=True):
             tables = (table for table, _ in group)
             values = [table.values[v] for table, v in zip(tables, carried, strict=True)]
             if len({computed_as(value) for value in values}) > 1:
-                return f"Tensor {carried[0]}, which it carries, has another type in its body."
+                return f"Tensor {carried[0]}, which the loop carries, has another type in the body."
     return ""
 
 
@@ -338,13 +338,13 @@ class Inlined:
         """Count nodes that the CPU would run. Raises NotInlinedError if there are too many."""
         self.stepped += count
         if self.stepped > _MOST_STEPS:
-            raise NotInlinedError(f"Its passes run more than {_MOST_STEPS} nodes.")
+            raise NotInlinedError(f"The iterations run more than {_MOST_STEPS} nodes.")
 
     def append(self, node: Node) -> None:
         """Add a checked node. Raises NotInlinedError if there are too many."""
         self.nodes.append(node)
         if len(self.nodes) > _MOST_NODES:
-            raise NotInlinedError(f"Its passes have more than {_MOST_NODES} nodes.")
+            raise NotInlinedError(f"The iterations have more than {_MOST_NODES} nodes.")
 
     def joined(self, node: Node) -> Pieces | None:
         """Return the rows of other values that a node joins; None if it does anything else."""
@@ -396,7 +396,7 @@ class Inlined:
         if v not in self.pieces:
             return v
         if reason := checks.size(v, self.values[v].shape):
-            raise NotInlinedError(f"Its body joins rows: {reason}")
+            raise NotInlinedError(f"The body combines rows: {reason}")
         parts = [self.part(*piece) for piece in self.pieces.pop(v) if piece[2]]
         if len(parts) == 1:
             self.pieces[v] = ((parts[0], 0, self.values[v].shape[0]),)
@@ -450,10 +450,10 @@ def _run_graphs(found: Inlined) -> None:
         (wanted,) = found.trial(condition, constants[0])
         again = values[wanted].data
         if again is None:
-            raise PassesUnknownError("How often it runs is known only when the model runs.")
+            raise PassesUnknownError("The number of iterations is known only when the model runs.")
         if again.dtype != np.bool_ or again.shape not in ((), (1,)):
             raise NotInlinedError(
-                f"Its condition gives {again.dtype} {list(again.shape)} instead of one truth value."
+                f"The condition returns {again.dtype} {list(again.shape)} instead of one bool."
             )
         if not again.item():
             if not passes:
@@ -465,8 +465,8 @@ def _run_graphs(found: Inlined) -> None:
         for before, after in zip(carried, found.last, strict=True):
             if values[before].shape != values[after].shape:
                 shapes = f"{list(values[before].shape)} to {list(values[after].shape)}"
-                raise NotInlinedError(f"The shape of what it carries changes from {shapes}.")
-    raise NotInlinedError(f"It runs more than {_MOST_PASSES} times.")
+                raise NotInlinedError(f"The shape of a carried tensor changes from {shapes}.")
+    raise NotInlinedError(f"The loop has more than {_MOST_PASSES} iterations.")
 
 
 def _run_branches(found: Inlined, constants: Sequence[Mapping[int, int]]) -> None:
@@ -476,8 +476,8 @@ def _run_branches(found: Inlined, constants: Sequence[Mapping[int, int]]) -> Non
     kind = DType.BOOL if node.op == "IF" else DType.INT32
     if selector.shape not in ((), (1,)) or selector.dtype is not kind:
         raise NotInlinedError(
-            f"It is selected by {selector.dtype.name} {list(selector.shape)} instead of one "
-            f"{kind.name}."
+            f"The branch is selected by {selector.dtype.name} {list(selector.shape)} instead of "
+            f"one {kind.name}."
         )
     last, given = len(node.graphs) - 1, found.last
     if selector.data is not None:
@@ -496,7 +496,7 @@ def _run_branches(found: Inlined, constants: Sequence[Mapping[int, int]]) -> Non
     work = sum(facts_of(each.op).flops(found.graph, each) for each in found.nodes[first:])
     if work > _MOST_WORK:
         raise NotInlinedError(
-            f"Its branches compute {work} operations, but only one branch is selected."
+            f"The branches compute {work} operations, but only one branch is selected."
         )
     found.last = results[last]
     for number, branch in enumerate(results[:last]):
@@ -517,7 +517,7 @@ def _chosen(found: Inlined, condition: int, first: int, second: int) -> int:
     if shapes[0] != shapes[1] or len(found.values[condition].shape) > len(shapes[0]):
         listed = " and ".join(str(list(shape)) for shape in shapes)
         raise NotInlinedError(
-            f"Its branches return values of {listed}, but they must have one shape."
+            f"The branches return values of {listed}, but all must have the same shape."
         )
     target = found.value(replace(found.values[first], data=None))
     choice = Node(found.node.index, "SELECT_V2", 1, (condition, first, second), (target,))
@@ -573,14 +573,14 @@ def batch_of(graph: Graph, node: Node, passes: int) -> LoopBatch:
     (holds,) = map(found.materialized, found.run(condition, constants[0]))
     if values[holds].dtype is not DType.BOOL or values[holds].shape != ():
         raise NotInlinedError(
-            f"Its condition gives {values[holds].dtype.name} {list(values[holds].shape)} instead "
-            "of one truth value."
+            f"The condition returns {values[holds].dtype.name} {list(values[holds].shape)} "
+            "instead of one bool."
         )
     for _ in range(passes):
         last, after = found.last, tuple(map(found.materialized, found.run(body, constants[1])))
         for i in carried:
             if values[after[i]].shape != values[last[i]].shape:
-                raise NotInlinedError("The shape of what it carries changes.")
+                raise NotInlinedError("The shape of a carried tensor changes.")
         found.last = tuple(
             _chosen(found, holds, after[i], v) if i in before else v for i, v in enumerate(last)
         )
@@ -589,7 +589,9 @@ def batch_of(graph: Graph, node: Node, passes: int) -> LoopBatch:
         found.add(Node(node.index, "LOGICAL_AND", 1, (holds, wanted), (still,)), "Its condition")
         holds = still
     if any(each.op in VARIABLES for each in found.nodes):
-        raise NotInlinedError("Its passes read or assign variables, and their number is unknown.")
+        raise NotInlinedError(
+            "The iterations read or assign variables, and the number of iterations is unknown."
+        )
     outputs = (*(found.last[i] for i in carried), holds)
     used = {v for each in found.nodes for v in (*each.operands, *each.outputs)}
     inputs = (*before.values(), *(v for v in node.inputs if v in used))

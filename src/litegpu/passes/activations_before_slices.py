@@ -47,10 +47,12 @@ def activations_before_slices(graph: Graph) -> PassResult:
         known = [each for each in gates if each is not None]
         if len(known) < len(gates):
             if known:
-                edit.declined.append(f"{label(known[0].slice)}: others read other parts")
+                edit.declined.append(
+                    f"{label(known[0].slice)}: other nodes read other parts of the value"
+                )
             continue
         if sum(each.width(graph) for each in known) < graph.values[value].shape4[3]:
-            edit.declined.append(f"{label(known[0].slice)}: nothing reads some channels")
+            edit.declined.append(f"{label(known[0].slice)}: no node reads some of the channels")
             continue
         _rewrite(edit, value, known)
         names = ", ".join(label(each.activation) for each in known)

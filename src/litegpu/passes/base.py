@@ -200,12 +200,12 @@ class Weighted:
         graph = replace(self.edit.graph, values=self.edit.values)
         like, bias = graph.values[node.attributes.weights], node.attributes.bias
         if self._readers[like.id] > 1:
-            return "others share its weights"
+            return "other nodes share the weights"
         if like.elements > _MOST_WEIGHTS:
-            return "with weights this large, an epilogue op costs nothing"
+            return "with weights so large, an epilogue op costs nothing"
         operands = affine.operands_of(graph, node)
         if operands is None:
-            return "its weights are computed"
+            return "the weights are computed"
         new = fold(node, operands, scaling)
         reason = affine.obstacle(node, operands, new)
         if reason:

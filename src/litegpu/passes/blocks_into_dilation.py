@@ -45,7 +45,11 @@ def blocks_into_dilation(graph: Graph) -> PassResult:
         if cut is None or batch_blocks(graph, cut) is None:
             continue
         chain = _chain(graph, consumers, cut, view, node)
-        reason = _obstacle(graph, chain) if chain else "no BATCH_TO_SPACE_ND alone reads its result"
+        reason = (
+            _obstacle(graph, chain)
+            if chain
+            else "the result is not read by exactly one BATCH_TO_SPACE_ND"
+        )
         if chain is None or reason:
             edit.declined.append(f"{label(node)} between blocks: {reason}")
             continue
@@ -80,15 +84,18 @@ def _chain(
 
 def _obstacle(graph: Graph, chain: _Chain) -> str:
     if chain.convolution.attributes.window.stride != (1, 1):
-        return "it has strides"
+        return "the convolution has strides"
     if (chain.view or chain.back) and _along(graph, chain) is None:
-        return "its image has another shape than the blocks"
+        return "the image has another shape than the blocks"
     cut, join = _blocks(graph, chain)
     if cut.sizes != join.sizes:
-        return f"blocks {list(cut.sizes)} before it and {list(join.sizes)} after it"
+        return (
+            f"the blocks {list(cut.sizes)} before the convolution differ from the blocks "
+            f"{list(join.sizes)} after it"
+        )
     zero = getattr(chain.convolution.attributes, "input_zero", None)
     if chain.cut.attributes.fill != (zero or 0):
-        return "the edges of the blocks hold another value than it takes for zero"
+        return "the padding of the blocks is not the zero point of the convolution's input"
     if zero is not None and min(_window(graph, chain).pads) < 0:
         return "quantized convolutions have no negative padding"
     for part in (chain.convolution, *chain.elementwise):

@@ -31,7 +31,7 @@ def bytes_into_resize(graph: Graph) -> PassResult:
         if isinstance(found, str):
             reason = found
         elif only_consumer(node.inputs[0], consumers, graph.outputs) is None:
-            reason = "others read the floats, too"
+            reason = "other nodes also read the floats"
         else:
             edit.nodes[position] = replace(
                 node,
@@ -60,9 +60,9 @@ def _lanes(graph: Graph, node: Node) -> tuple[int, ...] | str:
         return ()
     found = lookups(graph, node)
     if found is None or not all(found[i].keeps(i, result[i]) for i in range(3)):
-        return "it moves more than channels"
+        return "the node moves elements along other axes than the channels"
     if source[:3] != result[:3] or found[3].axis != 3:
-        return "it moves more than channels"
+        return "the node moves elements along other axes than the channels"
     if max(source[3], result[3]) > _LANES:
-        return f"it moves channels, and there are more than {_LANES}"
+        return f"the node moves channels, and there are more than {_LANES}"
     return found[3].indices

@@ -98,16 +98,16 @@ def _obstacle(graph: Graph, node: Node, value: int, reader: Node | None) -> str:
         return f"{label(reader)} is not pointwise"
     image, result = (graph.values[v].shape4[:3] for v in (value, reader.outputs[0]))
     if reader.op == "CONV_2D" and image != result:
-        return f"{label(reader)} pads it"
+        return f"{label(reader)} pads the value"
     if graph.values[node.inputs[0]].dtype is not DType.FLOAT32:
-        return "it sums integers"
+        return "the depthwise convolution sums integers"
     if value in reader.operands[1:]:
-        return f"{label(reader)} reads it twice"
+        return f"{label(reader)} reads the result twice"
     if not graph.values[attributes.weights].is_constant:
         return f"{label(reader)} has computed weights"
     channels, output = (graph.values[v].shape4[3] for v in (node.inputs[0], node.outputs[0]))
     if channels != output:
-        return "it multiplies channels"
+        return "the depthwise convolution multiplies the number of channels"
     if any(not graph.values[v].is_constant for v in node.operands[1:]):
-        return "its weights are computed, or its epilogue reads computed values"
+        return "the weights are computed, or the epilogue reads computed values"
     return ""

@@ -126,12 +126,12 @@ class _Thinner:
 
     def _obstacle(self, node: Node, strides: set[Pair]) -> str:
         if len(strides) > 1 or node.outputs[0] in self.graph.outputs:
-            return "others read other pixels"
+            return "other nodes read other pixels"
         single = node.op == COPY or has(node, Trait.WINDOWED)
         if not single or len(self.graph.values[node.outputs[0]].shape) != 4:
-            return "it does not compute its pixels independently"
+            return "the node does not compute each pixel independently"
         if depends_on_position(node.epilogue):
-            return "its epilogue depends on the positions of elements"
+            return "the epilogue depends on the positions of elements"
         return ""
 
     def _now(self, position: int) -> Node:

@@ -30,7 +30,9 @@ def expand_into_depthwise(graph: Graph, fusions: Fusions) -> PassResult:
         at, position = edit.position(reader), edit.position(node)
         before = edit.nodes[position] or node
         alone = only_consumer(node.outputs[0], consumers, graph.outputs) is reader
-        reason = _obstacle(graph, before, reader, inner) if alone else "others read it, too"
+        reason = (
+            _obstacle(graph, before, reader, inner) if alone else "other nodes also read the result"
+        )
         merged = _merged(graph, before, edit.nodes[at] or reader, inner)
         reason = reason or fusions.obstacle(graph, merged, node.outputs[0])
         if reason:
@@ -59,13 +61,13 @@ def _obstacle(graph: Graph, node: Node, reader: Node, inner: DepthwiseOperand) -
     attributes: ConvAttributes = node.attributes
     output = node.outputs[0]
     if node.op != "CONV_2D" or attributes.groups > 1:
-        return "it is no convolution of one group"
+        return "the node is not a convolution with one group"
     if attributes.depthwise is not None:
-        return "it computes a depthwise convolution itself"
+        return "the node already includes a depthwise convolution"
     if output in reader.operands[1:]:
-        return f"{label(reader)} reads it twice"
+        return f"{label(reader)} reads the result twice"
     if not graph.values[attributes.weights].is_constant:
-        return "it has computed weights"
+        return "the weights are computed"
     if any(not graph.values[v].is_constant for v in node.operands[1:]):
-        return "its epilogue reads computed values"
+        return "the epilogue reads computed values"
     return ""

@@ -98,10 +98,12 @@ def find_normalization(graph: Graph) -> PassResult:
         for each in ahead:
             edit.insert_before(position, each)
         edit.nodes[position] = last
-        edit.applied.append(f"{len(absorbed) + 1} operations up to {label(node)} are one")
+        edit.applied.append(f"{len(absorbed) + 1} operations that end in {label(node)} are one")
     for node, form in finder.deviations:
         if form.of not in explained:
-            edit.declined.append(f"deviation {label(node)}: the value that it is of is not scaled")
+            edit.declined.append(
+                f"deviation {label(node)}: the input of the deviation is not scaled"
+            )
     return edit.result()
 
 
@@ -127,11 +129,11 @@ def _is_normalization(form: _Sum) -> bool:
 def _obstacle(graph: Graph, node: Node, form: _Sum, absorbed: list[Node]) -> str:
     shape = graph.values[form.of.source].shape
     if len(shape) > 4:
-        return f"its value has {len(shape)} dimensions, more than 4"
+        return f"the value has {len(shape)} dimensions, more than 4"
     if graph.values[node.outputs[0]].shape != shape:
-        return "its factors broadcast it to a larger shape"
+        return "the factors broadcast the value to a larger shape"
     if len(absorbed) > _MOST_OPERATIONS:
-        return f"it consists of more than {_MOST_OPERATIONS} operations"
+        return f"the normalization has more than {_MOST_OPERATIONS} operations"
     left_out = {v for each in absorbed for v in each.outputs}
     inside = {id(each) for each in (*absorbed, node)}
     readers = graph.consumers()

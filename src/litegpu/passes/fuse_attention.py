@@ -73,11 +73,11 @@ def _obstacle(
     consumers: Mapping[int, list[Node]],
 ) -> str:
     if only_consumer(softmax.inputs[0], consumers, graph.outputs) is None:
-        return "others read the scores, too"
+        return "other nodes also read the scores"
     if last is None or last.op != _MATMUL or last.inputs[0] != softmax.outputs[0]:
         return "not read by one product alone, as its first operand"
     if softmax.outputs[0] in last.operands[1:] or softmax.epilogue:
-        return "its result has further epilogue ops"
+        return "the result has further epilogue ops"
     products = (first.attributes, last.attributes)
     if len({batch for each in products for batch in (each.batch, each.batches[0])}) > 1:
         return "queries or scores are broadcast"

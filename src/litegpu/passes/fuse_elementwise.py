@@ -33,7 +33,9 @@ def fuse_elementwise(graph: Graph) -> PassResult:
             if source is not None and producer and _fits(graph, producer, reader, consumers):
                 found.append((source, producer, reader))
         if not found:
-            edit.declined.append(f"{label(node)} ({_names(node)}): no kernel before it is free")
+            edit.declined.append(
+                f"{label(node)} ({_names(node)}): no earlier kernel can include the operation"
+            )
             continue
         # A product, which attention may need whole; else the later of two producers, so that the
         # earlier one is not delayed.

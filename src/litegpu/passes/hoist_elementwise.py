@@ -55,11 +55,11 @@ class _Hoister:
     def _place_obstacle(self, node: Node, view: Node) -> str:
         outputs = self._graph.outputs
         if self._readers[node.inputs[0]] > 1 or node.inputs[0] in outputs:
-            return "others read the value too"
+            return "other nodes also read the value"
         if any(v not in self._producers or v in outputs for v in view.inputs):
-            return "it reads an input, an output or a constant of the partition"
+            return "the node reads an input, an output or a constant of the partition"
         if self._copies + len(view.inputs) > _MOST_COPIES:
-            return f"{_MOST_COPIES} nodes have been added for others"
+            return f"this pass already added {_MOST_COPIES} nodes"
         return ""
 
     def _move(self, node: Node, view: Node) -> list[Node]:
@@ -100,9 +100,9 @@ def _obstacle(graph: Graph, node: Node, view: Node) -> str:
     """Return why epilogue ops depend on an element's position; an empty text if they do not."""
     shape = graph.values[node.inputs[0]].shape
     if shape != graph.values[node.outputs[0]].shape:
-        return "they broadcast their input"
+        return "the epilogue ops broadcast their input"
     if depends_on_position(node.epilogue) and view.op != RESHAPE:
-        return "their results depend on the positions of elements"
+        return "the results of the epilogue ops depend on the positions of elements"
     rows = {graph.values[v].shape4[3] for v in (*view.inputs, *view.outputs)}
     by_channel = rows == {shape[-1]} if shape else False
     channels = (1, 1, 1, shape[-1]) if by_channel else ()

@@ -49,9 +49,9 @@ def _view(graph: Graph, node: Node) -> tuple[Window, str]:
     shape, moved = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
     window = Window((1, 1), (1, 1))
     if len(shape) != 4 or attributes.digits != plain(moved):
-        return window, "its elements change their order"
+        return window, "the index map changes the order of elements"
     if any(attributes.sources[axis] != Source(((axis, 1),)) for axis in (0, 3)):
-        return window, "it moves more than rows and columns"
+        return window, "the index map moves elements along other axes than rows and columns"
     rows = attributes.sources[1:3]
     edges = {source.mirror for source in rows} - {None}
     if len(edges) == 1 and all(
@@ -64,26 +64,26 @@ def _view(graph: Graph, node: Node) -> tuple[Window, str]:
         table = tuple(i // zoom[axis - 1] for i in range(shape[axis] * zoom[axis - 1]))
         read = source.table or tuple(range(moved[axis]))
         if source != Source(((axis, 1),), table=source.table) or read != table:
-            return window, "it neither mirrors nor upsamples rows and columns"
+            return window, "the index map neither mirrors nor upsamples rows and columns"
     return replace(window, zoom=zoom), ""
 
 
 def _obstacle(graph: Graph, node: Node, view: Window, readers: list[Node]) -> str:
     moved = node.outputs[0]
     if moved in graph.outputs:
-        return "its result is an output of the partition"
+        return "the result is an output of the partition"
     if not readers or any(reader.op not in _CONVOLUTIONS for reader in readers):
-        return "not only convolutions read its result"
+        return "not only convolutions read the result"
     if any(reader.operands.count(moved) > 1 or reader.inputs[0] != moved for reader in readers):
-        return "a reader also has its result as an operand"
+        return "a reader also has the result as another operand"
     windows: list[Window] = [reader.attributes.window for reader in readers]
     if any(window.zoom != (1, 1) for window in windows):
-        return "a reader already reads its result upsampled"
+        return "a reader already upsamples the result"
     image = graph.values[moved].shape4[1:3]
     outputs = [graph.values[reader.outputs[0]].shape4[1:3] for reader in readers]
     if view.mirror is not None and any(
         window.mirror is not None or window.leaves(image, out)
         for window, out in zip(windows, outputs, strict=True)
     ):
-        return "a reader's own window leaves the image"
+        return "a window of a reader exceeds the image"
     return ""

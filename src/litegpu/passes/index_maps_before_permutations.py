@@ -30,7 +30,9 @@ def index_maps_before_permutations(graph: Graph) -> PassResult:
             continue
         value = node.inputs[0]
         if len(consumers[value]) > 1 or value in graph.outputs or not node.epilogue:
-            edit.declined.append(f"{label(node)} before {label(mover)}: others read that, too")
+            edit.declined.append(
+                f"{label(node)} before {label(mover)}: other nodes also read the moved value"
+            )
             continue
         exchange = _Exchange(edit, node, mover.inputs[0], axes)
         epilogue = exchange.epilogue()

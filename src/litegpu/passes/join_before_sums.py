@@ -113,7 +113,7 @@ def _reason(graph: Graph, sums: Sequence[_Sum], axis: int) -> str:
     """Return why the operands of the sums cannot be joined; an empty text if they can."""
     products = [product for each in sums for product in each.products]
     if len({product.cuts.source for product in products}) > 1:
-        return "its sums read parts of several values"
+        return "the sums read parts of several values"
     shapes = set()
     for each in products:
         part, factor = graph.values[each.part].shape, list(graph.values[each.factor].shape)
@@ -122,7 +122,7 @@ def _reason(graph: Graph, sums: Sequence[_Sum], axis: int) -> str:
             return f"{label(each.node)} repeats its factor along the axis"
         factor[place] = 0
         shapes.add(tuple(factor))
-    return "its factors have several shapes" if len(shapes) > 1 else ""
+    return "the factors have several shapes" if len(shapes) > 1 else ""
 
 
 @dataclass

@@ -41,7 +41,7 @@ def join_channels(graph: Graph) -> PassResult:
         reasons = [each for each in found if isinstance(each, str)]
         parts = [each for each in found if isinstance(each, _Part)]
         if not reasons and len({(each.source, each.epilogue) for each in parts}) > 1:
-            reasons.append("its parts come from several values, or in several ways")
+            reasons.append("the parts come from several values, or are computed in different ways")
         if reasons:
             edit.declined.append(f"{label(node)}: {reasons[0]}")
             continue
@@ -78,10 +78,10 @@ def _part(
     epilogue = tuple(each for n in nodes for each in n.epilogue)
     nodes.append(node)
     if any(only_consumer(n.outputs[0], consumers, graph.outputs) is None for n in nodes):
-        return f"others read {label(node)} too"
+        return f"other nodes also read {label(node)}"
     maps = () if node.epilogue else _maps(graph, node)
     if not maps:
-        return f"{label(node)} is more than a slice or an upsampling"
+        return f"{label(node)} is not only a slice or an upsampling"
     return _Part(node.inputs[0], maps, epilogue, tuple(reversed(nodes)))
 
 

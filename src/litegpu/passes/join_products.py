@@ -74,16 +74,16 @@ def _obstacle(
         if attributes.groups > 1 or not all(values[v].is_constant for v in known):
             return f"the weights of {label(node)} are computed or form groups"
         if node.epilogue or not attributes.window.pointwise or attributes.depthwise is not None:
-            return f"{label(node)} is more than a product of each pixel"
+            return f"{label(node)} is not only a product of each pixel"
         if only_consumer(node.outputs[0], consumers, graph.outputs) is None:
-            return f"others read the result of {label(node)}"
+            return f"other nodes also read the result of {label(node)}"
         if source.id in placed or source.id in graph.outputs or source.id not in producers:
             return f"the input of {label(node)} has a fixed storage already"
     if len({values[node.outputs[0]].shape for node in pair}) > 1:
         return "one result is broadcast to the other"
     rows = {source.shape[:-1] for source in sources}
     if len(rows) > 1 or sources[0].id == sources[1].id or sources[0].shape[-1] % _WIDTH:
-        return "their inputs cannot be stored side by side"
+        return "the inputs of the products cannot be stored next to each other"
     return ""
 
 

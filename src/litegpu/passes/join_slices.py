@@ -48,7 +48,7 @@ def join_slices(graph: Graph) -> PassResult:
             each for each in slices if not only_consumer(each.outputs[0], consumers, graph.outputs)
         ]
         if shared and len(parts) > 1:
-            edit.declined.append(f"{label(node)}: others read {label(shared[0])} too")
+            edit.declined.append(f"{label(node)}: other nodes also read {label(shared[0])}")
             continue
         _rewrite(edit, position, node, parts)
         edit.drop_unread(sorted(set(slices), key=edit.position, reverse=True))

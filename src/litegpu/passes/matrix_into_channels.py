@@ -48,7 +48,7 @@ def _matrix(graph: Graph, node: Node, reader: Node | None) -> tuple[tuple[float,
         return "not read by one convolution alone"
     attributes = reader.attributes
     if not attributes.window.pointwise or attributes.groups > 1 or node.attributes.matrix:
-        return f"{label(reader)} is more than a matrix of all channels"
+        return f"{label(reader)} is not only a matrix product over all channels"
     register = register_of(graph.values[node.inputs[0]].dtype)
     casts = [] if register is FLOAT else [cast_name(register, DType.FLOAT32)]
     if [epilogue_op.function for epilogue_op in node.epilogue] != casts:

@@ -54,10 +54,10 @@ def merge_equal_nodes(graph: Graph) -> PassResult:
 
 def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> str:
     if any(v in graph.outputs for v in node.outputs):
-        return "it computes an output of the partition"
+        return "the node computes an output of the partition"
     readers = (reader for v in node.outputs for reader in consumers.get(v, ()))
     if any(has(each, Trait.HOLDS_INPUTS) and len(each.inputs) > _MOST_PARTS for each in readers):
-        return "a join of many parts has it in place"
+        return "the node's result is stored in place in a concatenation of many parts"
     (output, *more) = node.outputs
     reader = None if more else only_consumer(output, consumers, graph.outputs)
     size = graph.values[output].elements
@@ -69,7 +69,10 @@ def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> 
         and not has(node, Trait.SUMS_PRODUCTS)
         and all(graph.values[v].elements <= size for v in node.operands)
     ):
-        return f"{label(reader)} is fused into it, which costs no more than to read its result"
+        return (
+            f"{label(reader)} becomes an epilogue of the node, which costs no more than reading "
+            "its result"
+        )
     return ""
 
 

@@ -41,9 +41,9 @@ def merge_index_maps(graph: Graph) -> PassResult:
         first, second = lookups(graph, producer), lookups(graph, node)
         reason = ""
         if first is None or second is None:
-            reason = "one depends on more than its own axis"
+            reason = "an index depends on more than its own axis"
         elif only_consumer(node.inputs[0], consumers, graph.outputs) is None:
-            reason = "others read the value in between"
+            reason = "other nodes read the value in between"
         elif _is_view(graph, producer) and permutation_of(graph, node) is not None:
             reason = "the slice is a view, and attention may read it in another order"
         if first is None or second is None or reason:

@@ -54,7 +54,9 @@ class _Merger:
         best = max(choices, key=lambda each: (each.saved, len(each.passed)), default=None)
         if best is None or best.saved < 0 or (best.saved == 0 and not best.in_order):
             shared = best is not None and not best.alone
-            reason = end or ("others read it too" if shared else "no kernel would be saved")
+            reason = end or (
+                "other nodes also read the permuted value" if shared else "no kernel would be saved"
+            )
             if choices or end:
                 self.edit.declined.append(f"{label(node)} and the permutation before it: {reason}")
             return
@@ -88,7 +90,7 @@ class _Merger:
             start = replace(node, inputs=(source,), merged=merged)
             whole = None if permutation is None else permuted(graph, start, permutation)
             if permutation is None or whole is None:
-                return found, "their axes do not divide alike"
+                return found, "the axes of the two permutations are divided in different ways"
             saved = spent - self._cost(whole)
             found.append(_Merge(whole, keeps_order(permutation), saved, alone, tuple(passed)))
         return found, ""

@@ -79,7 +79,8 @@ def merge_siblings(graph: Graph) -> PassResult:
             groups.append(_Group(_UNIT if kind.halves else 4))
             if not groups[-1].take(graph, node):
                 edit.declined.append(
-                    f"{label(node)}: it has so many weights that launches matter little"
+                    f"{label(node)}: the node has so many weights that the time of launches "
+                    "hardly matters"
                 )
     for group in (group for groups in found.values() for group in groups):
         if len(group.members) > 1:
@@ -116,11 +117,11 @@ def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> 
     output = node.outputs[0]
     known = (v for v in (attributes.weights, attributes.bias) if v != ABSENT)
     if attributes.groups > 1 or not all(graph.values[v].is_constant for v in known):
-        return "its weights are computed or form groups"
+        return "the weights are computed or form groups"
     if output in graph.outputs:
-        return "its result is an output of the partition"
+        return "the result is an output of the partition"
     if any(epilogue_op.operands for epilogue_op in node.epilogue):
-        return "its epilogue reads values of its own"
+        return "the epilogue reads further values"
     # A part would have to be copied there.
     if reshaped_views(graph, consumers, output, _part(graph.values[output])) is None:
         return "a reader determines where its result is stored"

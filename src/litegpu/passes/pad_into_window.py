@@ -45,17 +45,17 @@ def _obstacle(graph: Graph, node: Node, readers: list[Node]) -> str:
     source = graph.values[node.inputs[0]].shape4
     padded = graph.values[node.outputs[0]].shape4
     if node.outputs[0] in graph.outputs:
-        return "its result is an output of the partition"
+        return "the result is an output of the partition"
     if node.epilogue or not readers or not all(has(r, Trait.WINDOWED) for r in readers):
         return "not only convolutions and pools read its result"
     if any(r.inputs[0] != node.outputs[0] or _reads_twice(r, node.outputs[0]) for r in readers):
-        return "a reader also has its result as an operand"
+        return "a reader also has the result as another operand"
     if source[0] != padded[0] or source[3] != padded[3]:
-        return "it pads the batch or the channels"
+        return "the node pads the batch or the channels"
     if any(_leaves_out(r, padded, graph.values[r.outputs[0]].shape4) for r in readers):
-        return "a pool's own window leaves the image"
+        return "a window of a pool exceeds the image"
     if any(_zero(r, node.attributes.fill) != node.attributes.fill for r in readers):
-        return "it pads with another value than a reader takes for zero"
+        return "the padding value is not the zero point that a reader uses"
     return ""
 
 

@@ -59,9 +59,9 @@ def _obstacle(graph: Graph, node: Node, reader: Node | None) -> str:
     if reader is None or reader.inputs[0] != output or output in reader.operands[1:]:
         return "not read by one pool alone"
     if graph.values[output].dtype is not DType.FLOAT32:
-        return "its result is not float32"
+        return "the result is not float32"
     if node.attributes.depthwise is not None:
-        return "it computes its own operand on the fly"
+        return "the convolution computes its operand on the fly"
     if any(not graph.values[v].is_constant for v in node.operands[1:]):
-        return "its weights are computed, or its epilogue reads computed values"
+        return "the weights are computed, or the epilogue reads computed values"
     return ""

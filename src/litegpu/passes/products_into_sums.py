@@ -34,7 +34,7 @@ def products_into_sums(graph: Graph) -> PassResult:
             if graph.values[other].shape != graph.values[node.outputs[0]].shape:
                 continue
             if only_consumer(other, consumers, graph.outputs) is None or other not in producers:
-                edit.declined.append(f"{label(product)}: others read the other summand, too")
+                edit.declined.append(f"{label(product)}: other nodes also read the other summand")
                 continue
             (factor,) = product.epilogue[0].operands
             summed = EpilogueOp("MULTIPLY_ADD", (product.inputs[0], factor))

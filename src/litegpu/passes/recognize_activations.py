@@ -83,7 +83,7 @@ def recognize_activations(graph: Graph) -> PassResult:
             for each in inner
             for v in each.outputs
         ):
-            reason = "others read a value in between"
+            reason = "other nodes read a value in between"
         if reason:
             edit.declined.append(f"{label(node)}: {found.epilogue_op.function}, but {reason}")
             continue
@@ -162,7 +162,7 @@ def _named(result: Polynomial, atoms: Sequence[Atom]) -> tuple[EpilogueOp, str] 
         if all(_alike(*pair, TOLERANCE) for pair in pairs):
             return EpilogueOp(spelling.name), ""
         if all(_alike(*pair, _CLOSE) for pair in pairs):
-            return EpilogueOp(spelling.name), "its constants differ"
+            return EpilogueOp(spelling.name), "the constants differ"
     return None
 
 

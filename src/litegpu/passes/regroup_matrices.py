@@ -95,7 +95,7 @@ class _Regrouper:
             return False
         regrouped = self._steps(steps, scores, shape)
         if regrouped is None:
-            self.edit.declined.append(f"{label(softmax)}: its masks cannot be regrouped")
+            self.edit.declined.append(f"{label(softmax)}: the masks cannot be regrouped")
             return False
         self._done.add(softmax.outputs[0])
         operands = tuple(self._regrouped(place, product, v, shape) for v in product.inputs)

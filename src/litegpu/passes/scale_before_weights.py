@@ -58,15 +58,15 @@ def scale_before_weights(graph: Graph) -> PassResult:
 def _obstacle(graph: Graph, node: Node, count: int, readers: list[Node]) -> str:
     output = node.outputs[0]
     if output in graph.outputs:
-        return "its result is an output of the partition"
+        return "the result is an output of the partition"
     if count < len(node.epilogue):
         return f"{node.epilogue[count].function} is no scale or shift by constants"
     if graph.values[node.inputs[0]].shape != graph.values[output].shape:
-        return "it broadcasts its input"
+        return "the epilogue op broadcasts its input"
     if not readers or any(not has(r, Trait.WEIGHTED) or r.inputs[0] != output for r in readers):
-        return "not only convolutions read it"
+        return "not only convolutions read the result"
     if any(r.operands.count(output) > 1 for r in readers):
-        return "a convolution also has it as an operand"
+        return "a convolution also has the result as another operand"
     return ""
 
 
@@ -75,7 +75,7 @@ def _shifted(graph: Graph, reader: Node, scaling: affine.Affine) -> str:
     if not np.any(scaling.shift):
         return ""
     if affine.leaves_image(graph, reader):
-        return "its padding is zero, not shifted"
+        return "the convolution's padding is zero, which is not shifted"
     if np.abs(scaling.shift).max() > _LARGEST_SHIFT:
-        return f"a shift beyond {_LARGEST_SHIFT:g} would cost digits"
+        return f"a shift beyond {_LARGEST_SHIFT:g} would lose precision"
     return ""

@@ -32,7 +32,7 @@ def scale_into_weights(graph: Graph) -> PassResult:
         if not count:
             continue
         alone = only_consumer(node.inputs[0], consumers, graph.outputs) is not None
-        reason = "" if alone else "others read its result too"
+        reason = "" if alone else "other nodes also read the result"
         reason = reason or _obstacle(graph, producer, node)
         folded = reason or weighted.fold(producer, scaling, affine.after)
         if isinstance(folded, str):

@@ -44,11 +44,11 @@ def slices_into_gather(graph: Graph) -> PassResult:
         if joined is None or joined.op not in _JOINS or not _is_last_axis(graph, joined):
             continue
         if only_consumer(joined.outputs[0], consumers, graph.outputs) is None:
-            edit.declined.append(f"{label(joined)}: others read it, too")
+            edit.declined.append(f"{label(joined)}: other nodes also read the result")
             continue
         row = _joined_row(graph, producers, joined, graph.values[node.outputs[0]].shape)
         if row is None:
-            edit.declined.append(f"{label(joined)}: its parts are no slices of rows of one value")
+            edit.declined.append(f"{label(joined)}: the parts are not slices of rows of one value")
             continue
         edit.nodes[edit.position(joined)] = None
         edit.nodes[position] = _gather(edit, position, node, row)

@@ -43,9 +43,9 @@ def slices_into_index_map(graph: Graph) -> PassResult:
         parts = [each for each in found if isinstance(each, _Part)]
         reason = next((each for each in found if isinstance(each, str)), "")
         if not reason and len({each.source for each in parts}) > 1:
-            reason = "its parts come from several values"
+            reason = "the parts come from several values"
         if not reason and any(_adjacent(*pair) for pair in pairwise(parts)):
-            reason = "join_slices joins its parts"
+            reason = "the pass join_slices joins the parts"
         if reason:
             edit.declined.append(f"{label(node)}: {reason}")
             continue
@@ -66,15 +66,15 @@ def _part(
     """Return a part as a slice, or why an index map cannot compute it."""
     axis, shape = joined.attributes.axis, graph.values[value].shape4
     if axis == _CHANNELS and graph.values[joined.outputs[0]].shape4[axis] <= MOST_CHANNELS:
-        return "join_channels joins so few channels"
+        return "the pass join_channels joins so few channels"
     node, factor, nodes = producers.get(value), 1.0, list[Node]()
     if node is not None and (scale := _factor(graph, node)) is not None:
         if only_consumer(value, consumers, graph.outputs) is None:
-            return f"others read {label(node)} too"
+            return f"other nodes also read {label(node)}"
         nodes.append(node)
         factor, node = scale, producers.get(node.inputs[0])
     if node is None or node.op != STRIDED_SLICE or node.epilogue:
-        return "a part is no slice"
+        return "a part is not a slice"
     source = graph.values[node.inputs[0]]
     attributes: CopyAttributes = node.attributes
     others = [i for i in range(4) if i != axis]

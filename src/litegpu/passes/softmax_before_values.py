@@ -28,7 +28,7 @@ def softmax_before_values(graph: Graph) -> PassResult:
         if softmax is None or softmax.op != "SOFTMAX" or result.dtype is not DType.FLOAT32:
             continue
         if only_consumer(weights, consumers, graph.outputs) is None:
-            edit.declined.append(f"{label(node)}: others read {label(softmax)}, too")
+            edit.declined.append(f"{label(node)}: other nodes also read {label(softmax)}")
             continue
         *lead, rows, columns = result.shape
         product = edit.new_value(result, shape=(*lead, columns, rows))

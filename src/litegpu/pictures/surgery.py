@@ -80,7 +80,7 @@ def with_picture_input(
     given_format = _known(FORMATS, input_format, "input_format")
     if colors is not None and input_format != NV12:
         raise OptionsError(
-            f"colors='{colors}' applies only to nv12, not to {input_format}. Leave it out."
+            f"colors='{colors}' applies only to nv12, not to {input_format}. Leave `colors` out."
         )
     known_colors = _known(COLORS, colors or "bt601", "colors")
     known_resize = _known(RESIZES, resize or "bilinear", "resize")
@@ -113,9 +113,9 @@ def _parsed(content: bytes) -> Any:
         parsed = objects.parse(content)
         if content[4:8] == MODEL_IDENTIFIER and parsed.subgraphs:
             return parsed
-        why = "it has no graph" if content[4:8] == MODEL_IDENTIFIER else "it is none"
+        why = "the model has no graph" if content[4:8] == MODEL_IDENTIFIER else "it is none"
     except (struct.error, ValueError, IndexError, TypeError, AttributeError) as error:
-        why = f"it is damaged ({error})"
+        why = f"the model is damaged ({error})"
     raise ModelError(f"The model cannot be read as a .tflite file: {why}. Convert it again.")
 
 
@@ -161,8 +161,8 @@ def _quantization(table: Any, name: str) -> Quantization:
     zeros = [] if table is None or table.zeroPoint is None else [int(z) for z in table.zeroPoint]
     if len(scales) != 1 or len(zeros) != 1 or not scales[0] > 0:
         raise ModelError(
-            f"The input '{name}' holds integers without one scale and zero point, so that nobody "
-            "knows what they stand for. Convert the model with its quantization."
+            f"The input '{name}' holds integers without one scale and zero point, so the real "
+            "numbers that they represent are unknown. Convert the model with its quantization."
         )
     return Quantization((scales[0],), (zeros[0],))
 
@@ -187,12 +187,12 @@ def _size(size: Size, target: Input, input_format: str) -> tuple[int, int]:
         return found
     if OPEN in found:
         raise OptionsError(
-            "nv12 needs a size that is known: where U and V begin depends on it. Give "
-            "size=(height, width)."
+            "nv12 needs a fixed size, which determines where U and V begin. Give size=(height, "
+            "width)."
         )
     if found[0] % 2 or found[1] % 2:
         raise OptionsError(
-            f"nv12 has even heights and widths, not {found[0]}×{found[1]}: give such a size=."
+            f"nv12 needs even heights and widths, not {found[0]}×{found[1]}: give such a size=."
         )
     return found
 
@@ -204,7 +204,9 @@ def _pair(size: Sequence[int]) -> tuple[int, int]:
             return pair
     except (TypeError, ValueError, OverflowError):  # of tuple() and int()
         pass
-    raise OptionsError(f"size={size!r} is no height and width. Give two whole numbers above 0.")
+    raise OptionsError(
+        f"size={size!r} is not a height and a width. Give two whole numbers above 0."
+    )
 
 
 def _scales(mean: Scale | None, std: Scale | None, target: Input) -> Any:

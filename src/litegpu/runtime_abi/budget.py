@@ -36,8 +36,8 @@ class ReadBudget:
         self.operations -= 1
         if self.operations < 0:
             raise ModelError(
-                "The model has more operations than litegpu supports. Split it into several ones, "
-                "or run it without the delegate."
+                "The model has more operations than litegpu supports. Split the model, or run it "
+                "without the delegate."
             )
 
     def integers(self, address: int | None) -> tuple[int, ...]:
@@ -87,16 +87,16 @@ class ReadBudget:
             end = max(end, start + size)
         if overlapping > _MOST_OVERLAPPING:
             raise ModelError(
-                f"Constants of the model share {overlapping} bytes with others, so that the file "
-                "is smaller than its constants. Run it without the delegate."
+                f"Constants of the model share {overlapping} bytes with other constants, so their "
+                "total size exceeds the file's. Run the model without the delegate."
             )
 
     def _count(self, numbers: int) -> None:
         self.numbers -= max(numbers, 0)
         if self.numbers < 0:
             raise ModelError(
-                "The operations and tensors of the model have more operands, dimensions and scales "
-                "than litegpu supports. Run it without the delegate."
+                "The operations and tensors of the model have more operands, dimensions and "
+                "scales than litegpu supports. Run the model without the delegate."
             )
 
 

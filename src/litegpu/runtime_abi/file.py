@@ -93,7 +93,8 @@ class ModelFile(Flatbuffer):
             )
         except (struct.error, IndexError) as error:
             raise ModelError(
-                "The model is damaged: its signatures are outside of it. Convert it again."
+                "The model is damaged: its signatures are outside of the file. Convert the model "
+                "again."
             ) from error
 
     def graph_io(self, index: int, nodes: Sequence[Node]) -> GraphIo | None:

@@ -110,8 +110,8 @@ def interpreter(
         if clustering:
             raise
         raise InterpreterError(
-            f"This runtime cannot disable the clustering of delegates ({error}). Use a newer one: "
-            "pip install --upgrade ai-edge-litert"
+            f"This runtime cannot disable the clustering of delegates ({error}). Use a newer "
+            "runtime: pip install --upgrade ai-edge-litert"
         ) from error
     except (RuntimeError, ValueError) as error:
         raise ModelError(
@@ -137,8 +137,8 @@ def set_batch(target: Any, batch: int) -> None:
             shape = [int(size) for size in detail["shape"]]
             if not shape:
                 raise ModelError(
-                    f"The input {detail['name']} is a single number: it has no batch. "
-                    "Leave --batch out."
+                    f"The input {detail['name']} is a scalar without a batch dimension. Leave "
+                    "--batch out."
                 )
             target.resize_tensor_input(detail["index"], [batch, *shape[1:]])
         target.allocate_tensors()
@@ -193,8 +193,8 @@ def invoke(target: Any) -> None:
         raise
     except (RuntimeError, ValueError) as error:
         raise ModelError(
-            f"The model cannot run on these inputs: {_sentence(error)} "
-            "Use a model that can, or inputs that it takes."
+            f"The model cannot run on these inputs: {_sentence(error)} Use another model, or "
+            "inputs that the model supports."
         ) from error
 
 

@@ -101,13 +101,16 @@ def _stay() -> None:
 
 _NOBODY = Gone(partial(InterpreterError, "delegate is not initialized"))
 _AT_THE_END = _Ended(
-    partial(InterpreterError, "Python is exiting, and has released the GPU. Invoke before that.")
+    partial(
+        InterpreterError,
+        "Python is exiting, and has released the GPU. Invoke interpreters before the exit.",
+    )
 )
 _IN_A_CHILD = Gone(
     partial(
         ForkedProcessError,
         "This interpreter was created before the process was forked, and a GPU cannot be used "
-        "across a fork. Create it in the child process; start child processes with "
+        "across a fork. Create the interpreter in the child process; start child processes with "
         'multiprocessing.get_context("spawn").',
     )
 )

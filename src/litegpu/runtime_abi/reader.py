@@ -28,7 +28,7 @@ from litegpu.runtime_abi.structs import (
     int_array,
 )
 
-UPGRADE = "Known to work are ai-edge-litert 1.0 and newer, and tflite-runtime 2.14."
+UPGRADE = "The supported runtimes are ai-edge-litert 1.0 and newer, and tflite-runtime 2.14."
 """The remedy when the runtime does not support an interface."""
 
 _MOST_ELEMENTS = 1 << 40

@@ -137,8 +137,8 @@ class Subgraphs:
                 self._bodies[number] = body
             elif given:
                 raise ModelError(
-                    f"The delegate's model has no such graph {number} as the interpreter's. "
-                    "Give the delegate the file that the interpreter loads."
+                    f"Graph {number} of the delegate's model differs from the interpreter's. Give "
+                    "the delegate the file that the interpreter loads."
                 )
 
     def _file(self, source: ModelSource | None) -> ModelFile | None:

@@ -21,9 +21,19 @@ from litegpu.wording import shown_size
 
 ARGUMENTS = MODEL
 FLAGS = (
-    Flag("n_prompt", at_least(0), 512, "tokens of the prompt (pp); at most half of the context"),
-    Flag("n_gen", at_least(0), 128, "tokens of the answer (tg); at most half of the context"),
-    Flag("repetitions", positive_int, 5, "number of measurements of each"),
+    Flag(
+        "n_prompt",
+        at_least(0),
+        512,
+        "number of prompt tokens (pp), at most half of the context length",
+    ),
+    Flag(
+        "n_gen",
+        at_least(0),
+        128,
+        "number of generated tokens (tg), at most half of the context length",
+    ),
+    Flag("repetitions", positive_int, 5, "number of measurements of each figure"),
     *MODEL_FLAGS,
     JSON,
 )
@@ -33,10 +43,10 @@ EXAMPLES = (
     "litegpu benchmark_lm zoo:tiny_lm --n_prompt=64 --n_gen=16 --json",
 )
 NOTES = (
-    "pp is the tokens of a prompt per second, tg the tokens of an answer per second, after a run "
-    "that is not counted, each with the standard deviation. ttft is the time from an empty cache "
-    "to the first token of an answer to that prompt.",
-    "Tokens are random numbers, so that the time does not depend on a text or a tokenizer.",
+    "pp is the number of prompt tokens per second, tg that of generated tokens. Both are means "
+    "with the standard deviation; a warm-up run is not counted. ttft (time to first token) starts "
+    "with the prompt and an empty KV cache.",
+    "Prompts are random tokens, so the time does not depend on a text or a tokenizer.",
 )
 
 

@@ -39,14 +39,14 @@ FLAGS = (
         "warm",
         str,
         None,
-        "compile a model into the cache with the delegate's flags; several with commas, as are "
-        "several values of --backend, --device and --precision",
+        "compile these models into the cache; lists of models, --backend, --device and "
+        "--precision have commas",
     ),
     Flag(
         "verify",
         bool,
         False,
-        "read every file whole; exit status 1 if one is damaged, which the next start replaces",
+        "check the checksum of every file; exit status 1 if a file is damaged",
     ),
     Flag("clear", bool, False, "remove all files"),
     Flag(
@@ -66,9 +66,9 @@ EXAMPLES = (
     "litegpu cache --limit=512",
 )
 NOTES = (
-    "What is cached depends on the model, the options, the device and its driver: give --warm the "
-    "flags of the delegate that will be used. --serialization_dir names another folder than the "
-    "user's own.",
+    "A cache entry is valid for one model, one set of options, one device and one driver. So "
+    "--warm needs the delegate flags of the later runs. --serialization_dir selects another "
+    "folder than the user's cache.",
 )
 
 
@@ -122,7 +122,9 @@ class _Contents:
 def main(args: argparse.Namespace) -> int:
     """Do what is requested, then list the cache; 1 if a file is damaged or was not cached."""
     if args.cache is False:
-        raise OptionsError("--cache=false caches nothing. Leave it out to list the cache.")
+        raise OptionsError(
+            "--cache=false disables the cache. Leave the flag out to list the cache."
+        )
     try_to_write("json", args.json)
     each = _combinations({**given_options(args), "cache": args.cache or True})
     first, *_ = [GpuDelegateOptions(**options) for options in each]
@@ -200,8 +202,9 @@ def _warm_all(models: Sequence[FoundModel], folder: Path, each: Sequence[dict[st
     if gone := used - {entry.path for entry in entries(folder)}:
         limit = shown_size(config.cache_limit())
         note(
-            f"{counted(len(gone), 'file')} made room for later ones: the limit of all files is "
-            f"{limit}. Set a larger LITEGPU_CACHE_LIMIT (MiB), here and where they are used."
+            f"{counted(len(gone), 'file')} removed, because the size of all files is limited to "
+            f"{limit}. Set a larger LITEGPU_CACHE_LIMIT (MiB), also for the programs that use the "
+            "cache."
         )
     return warmed and not gone
 
@@ -260,7 +263,7 @@ def _print(found: _Contents, whole: bool) -> None:
     if found.refused:
         note(f"'{found.folder}' is not used: {found.refused}.")
     if not found.files and not found.kernels:
-        print(f"Nothing is cached in '{found.folder}'.")
+        print(f"The cache '{found.folder}' is empty.")
         return
     columns = (*_COLUMNS, "damage") if found.damaged else _COLUMNS
     if found.files:

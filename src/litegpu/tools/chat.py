@@ -32,8 +32,9 @@ EXAMPLES = (
     "litegpu chat zoo:tiny_lm --max_tokens=20",
 )
 NOTES = (
-    "Each line of stdin is a message. /new begins another conversation, /quit or the end of stdin "
-    "ends it. Ctrl+C ends an answer. Only what is new of a conversation is computed.",
+    "Each line of stdin is a message. /new starts a new conversation; /quit or the end of stdin "
+    "quits. Ctrl+C stops the current answer. The KV cache stores previous messages, so only new "
+    "tokens are computed.",
 )
 _NEW, _QUIT = "/new", "/quit"
 
@@ -54,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
                 answer = stream.so_far()
             except CacheFullError as error:
                 messages.pop()
-                note(f"{error} {_NEW} begins another conversation.")
+                note(f"{error} {_NEW} starts a new conversation.")
                 continue
             messages.append({"role": "assistant", "content": answer.text})
             note(speed(answer))

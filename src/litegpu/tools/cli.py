@@ -17,7 +17,7 @@ from litegpu.version import __version__
 
 TOOLS = {
     "devices": "list the usable devices of each backend, or why it has none",
-    "doctor": "find out why models do not run on the GPU, and what helps",
+    "doctor": "find out why models do not run on the GPU, and how to fix it",
     "delegates": "list the available delegates, and recommend one for a model",
     "check": "list the operations that run on the GPU, and why others do not",
     "run": "run a model on an image: result, latency, match with the CPU",

@@ -46,10 +46,9 @@ EXAMPLES = (
     "    --ground_truth_proto=instances_val2017.json --model_output_labels=labels.txt",
 )
 NOTES = (
-    "Pictures are resized to the model's input without half-pixel centers, as by "
-    "TensorFlow Lite's tool. The first line of the labels is the background; the model's "
-    "class 0 is the second one. The tool's figure is followed by that of COCO's own rule, if "
-    "pycocotools is installed.",
+    "Pictures are resized to the model's input without half-pixel centers, as TensorFlow Lite's "
+    "tool does. The first label is the background; the model's class 0 is the second label. If "
+    "pycocotools is installed, COCO's own mean average precision is printed, too.",
 )
 
 CLASS_OFFSET = 1
@@ -96,7 +95,7 @@ class DetectionTask:
             raise ModelError(
                 "Object detection model must have 1 input & 4 outputs: float32 "
                 f"{', '.join(_OUTPUTS)}. This one has {len(plan.inputs)} and {len(plan.outputs)}: "
-                f"{outputs}. Use a model that ends in its post-processing."
+                f"{outputs}. Use a model that ends in TFLite_Detection_PostProcess."
             )
         return for_input(plan.inputs[0], plan.batched)
 
@@ -123,7 +122,7 @@ class DetectionTask:
             if objects is not None
         }
         if not self.truth.pictures.keys() & found.keys():
-            warn("None of the pictures is in the ground truth, by the names of their files.")
+            warn("The ground truth contains no picture with one of these file names.")
         precision = average_precision((self._objects(name), each) for name, each in found.items())
         coco = _coco(self.truth, found)
         at = [f"{_AT.format(figure(each))}: {figure(value)}" for each, value in precision.at]

@@ -24,8 +24,9 @@ EXAMPLES = (
     "litegpu completion fish > ~/.config/fish/completions/litegpu.fish",
 )
 NOTES = (
-    "The script lists what this version has, so that completion does not start Python: write it "
-    "again after an update. zsh needs `fpath+=~/.zfunc` before `compinit` in ~/.zshrc.",
+    "The script contains the tools and flags of this version, so completing a command does not "
+    "start Python. Write the script again after an update of litegpu. zsh needs `fpath+=~/.zfunc` "
+    "before `compinit` in ~/.zshrc.",
 )
 
 

@@ -22,7 +22,9 @@ from litegpu.tools.reports.sections import Page, Section, Table
 from litegpu.wording import counted, shown_time
 from litegpu.zoo import kinds
 
-ARGUMENTS = {"model": "a model file, a known name, or zoo:NAME; without it, the machine alone"}
+ARGUMENTS = {
+    "model": ("a model file, a known name, or zoo:NAME; without MODEL, only the machine is checked")
+}
 OPTIONAL = ("model",)
 FLAGS = (JSON, REPORT)
 EXAMPLES = (
@@ -31,9 +33,10 @@ EXAMPLES = (
     "litegpu delegates --json",
 )
 NOTES = (
-    "The support of GPU and XNNPACK for each type is tested here, with models of one operation. "
-    "That of the others is stated in TensorFlow Lite's guide.",
-    "An int8 file does not show whether it was trained quantized: it counts as integer.",
+    "Support of the GPU delegate and XNNPACK for each element type is tested here, with models of "
+    "one operation. Support of other delegates is from TensorFlow Lite's guide.",
+    "An int8 model counts as integer, because the file does not show whether quantization was a "
+    "part of training.",
 )
 
 _ELSEWHERE = {
@@ -147,7 +150,7 @@ def recommend(model: bytes, gpu: GpuDelegate | None, refusal: str) -> Recommenda
     if report is None or not report.delegated_nodes:
         reasons = [f"{each.op}: {each.reason}" for each in report.rejected] if report else []
         reasons += report.left_lines() if report else []
-        return _cpu(" ".join(["The GPU would run none of its operations.", *reasons[:1]]))
+        return _cpu(" ".join(["The GPU would run no operation of the model.", *reasons[:1]]))
     if gpu.device.software:
         return _cpu(f"{gpu.device.title} is not a GPU but a GPU interface to the CPU.")
     share = f"{len(report.delegated_nodes)} of {report.total_nodes} operations run on it"
@@ -155,12 +158,12 @@ def recommend(model: bytes, gpu: GpuDelegate | None, refusal: str) -> Recommenda
     on_cpu = sum(each.cpu_seconds for each in estimates)
     on_gpu = sum(each.gpu_seconds for each in estimates)
     times = (
-        f"by estimate in {shown_time(on_gpu)} plus arithmetic, compared with "
-        f"{shown_time(on_cpu)} on the CPU ({counted(threads, 'thread')})"
+        f"in about {shown_time(on_gpu)} plus arithmetic, compared with {shown_time(on_cpu)} on "
+        f"the CPU ({counted(threads, 'thread')})"
     )
     if estimates and on_cpu <= on_gpu:
-        return _cpu(f"{gpu.device.title} is slower with the copies: {share}, {times}.")
-    return Recommendation(_GPU, "--use_gpu=true", f"{share}, {times}. See both with `litegpu run`.")
+        return _cpu(f"{gpu.device.title} is slower if copies are included: {share}, {times}.")
+    return Recommendation(_GPU, "--use_gpu=true", f"{share}, {times}. `litegpu run` measures both.")
 
 
 def _cpu(reason: str) -> Recommendation:

@@ -31,9 +31,19 @@ DELEGATE_FLAGS = (
         "the GPU API: cuda, opencl (cl), webgpu (or vulkan, metal, d3d12), opengl (gl)",
         known=tuple(BACKENDS),
     ),
-    Flag("device", str, None, "number or part of the name of the device, see `litegpu devices`"),
     Flag(
-        *("precision", str, None, "fp32 (default) or fp16 (values stored as half, sums in float)"),
+        "device",
+        str,
+        None,
+        "number of the device or part of its name; `litegpu devices` lists both",
+    ),
+    Flag(
+        *(
+            "precision",
+            str,
+            None,
+            "fp32 (default), or fp16 (tensors stored as float16, sums in float32)",
+        ),
         known=PRECISIONS,
     ),
     Flag(

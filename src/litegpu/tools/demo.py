@@ -114,6 +114,6 @@ def _writable_output(args: argparse.Namespace) -> str | None:
     except FileError as error:
         if OUTPUT.name in args.given:
             raise
-        note(f"Nothing is drawn: {error}")
+        note(f"No picture is drawn: {error}")
         return None
     return output

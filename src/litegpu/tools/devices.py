@@ -16,8 +16,8 @@ ARGUMENTS: dict[str, str] = {}
 FLAGS = (JSON, REPORT)
 EXAMPLES = ("litegpu devices", "litegpu devices --json", "litegpu run model.tflite --device=0")
 NOTES = (
-    "The number of a device is the value of --device and GpuDelegate(device=...) without a "
-    "backend. With a backend only its own devices count: that number follows the backend's name.",
+    "Use the number in the first column for --device and GpuDelegate(device=...). If a backend is "
+    "given, too, use the number after the backend's name.",
 )
 
 

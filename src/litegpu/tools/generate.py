@@ -33,9 +33,9 @@ EXAMPLES = (
     'litegpu generate model.tflite "The sky is" --tokenizer=tokenizer.json',
 )
 NOTES = (
-    "The text is printed as it comes. Without --temperature, --top_k and --top_p the sampling "
-    "that the file states is used, or else the most probable token.",
-    "zoo:tiny_lm has random weights: what it writes has no meaning.",
+    "The text is printed token by token. Without --temperature, --top_k and --top_p the sampling "
+    "parameters of the model file apply. If the file has none, the most probable token is chosen.",
+    "zoo:tiny_lm has random weights, so its text has no meaning.",
 )
 
 

@@ -15,7 +15,7 @@ DEVKIT = Flag(
     "ilsvrc_devkit_dir", str, "", "folder of the ILSVRC 2012 development kit", metavar="FOLDER"
 )
 OUTPUT = Flag(
-    "validation_labels_output", str, "", "text file to write, one label a line", metavar="FILE"
+    "validation_labels_output", str, "", "text file to write, one label per line", metavar="FILE"
 )
 FLAGS = (DEVKIT, OUTPUT)
 EXAMPLES = (
@@ -23,9 +23,9 @@ EXAMPLES = (
     "    --validation_labels_output=truth.txt",
 )
 NOTES = (
-    "The kit numbers the content of each picture by synset; the labels are the first word of each "
-    "synset. They are suitable for imagenet_image_classification if the labels of the model are "
-    "such words, too.",
+    "ILSVRC's development kit has a synset number for each picture. A label is the first word of "
+    "a synset. Use these labels for imagenet_image_classification if the model's labels are first "
+    "words of synsets, too.",
 )
 
 _SYNSETS = Path("data", "meta.mat")

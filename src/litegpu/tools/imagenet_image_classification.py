@@ -22,7 +22,7 @@ from litegpu.tools.stats import figure
 ARGUMENTS = {"model": "a model file (also --model_file=FILE), a known name, or zoo:NAME"}
 GROUND_TRUTH = Flag(
     *("ground_truth_labels", str, ""),
-    "text file with the content of each picture, one a line, in the order of the pictures",
+    "text file with the label of each picture, one per line, in the order of the pictures",
     metavar="FILE",
 )
 FLAGS = (
@@ -31,7 +31,7 @@ FLAGS = (
     evaluation.LABELS,
     Flag(
         *("denylist_file_path", str, ""),
-        "text file with the numbers of pictures to skip, counted from 1, one a line",
+        "text file with the numbers of pictures to skip, counted from 1, one per line",
         metavar="FILE",
     ),
     *evaluation.TASK_FLAGS,
@@ -43,9 +43,9 @@ EXAMPLES = (
     "    --model_output_labels=labels.txt --num_images=1000",
 )
 NOTES = (
-    "The central 87.5 % of each picture are cropped to a square, and resized to the model's input "
-    "without half-pixel centers: as by TensorFlow Lite's tool, so that its figures "
-    "can be compared. A picture is right at rank k if its name is among the k best.",
+    "Pictures are cropped to the central 87.5 % of a square and resized to the model's input "
+    "without half-pixel centers. TensorFlow Lite's tool does the same, so the figures are "
+    "comparable. A picture counts for top-k accuracy if its label is among the k best classes.",
 )
 
 RANKS = 10

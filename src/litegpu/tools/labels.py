@@ -92,8 +92,8 @@ def _read(file: str) -> list[str]:
         return Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(
-            f"The labels file '{file}' cannot be read: {error}. "
-            "Give a UTF-8 text file with one class a line."
+            f"The labels file '{file}' cannot be read: {error}. Give a UTF-8 text file with one "
+            "class per line."
         ) from error
 
 

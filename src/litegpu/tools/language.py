@@ -29,16 +29,31 @@ MODEL_FLAGS = (
     *LANGUAGE_DELEGATE_FLAGS,
     Flag(
         *("tokenizer", str, None),
-        "a tokenizer.json or a SentencePiece model in the place of the file's",
+        "a tokenizer.json or a SentencePiece model that replaces the model file's tokenizer",
         metavar="FILE",
     ),
 )
 _SAMPLING_FLAGS = (
-    Flag("max_tokens", positive_int, None, "maximum tokens of an answer (default: what fits)"),
-    Flag("temperature", from_zero, None, "divides the logits; 0: always the most probable token"),
-    Flag("top_k", at_least(0), None, "only that many most probable tokens; 0: all"),
-    Flag("top_p", share, None, "only the most probable tokens that add up to this; 1: all"),
-    Flag("seed", at_least(0), None, "of the random numbers (default: others each time)"),
+    Flag(
+        "max_tokens",
+        positive_int,
+        None,
+        "maximum number of tokens of an answer (default: what fits)",
+    ),
+    Flag(
+        "temperature",
+        from_zero,
+        None,
+        "sampling temperature, which divides the logits; 0: always the most probable token",
+    ),
+    Flag("top_k", at_least(0), None, "sample from the K most probable tokens only; 0: from all"),
+    Flag(
+        "top_p",
+        share,
+        None,
+        "sample from the most probable tokens whose sum of probabilities reaches P; 1: from all",
+    ),
+    Flag("seed", at_least(0), None, "seed of the random numbers (default: others each time)"),
 )
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 STOP = Flag("stop", str, None, "a text that ends an answer")

@@ -24,7 +24,7 @@ def warn_of_unconsumed(args: argparse.Namespace) -> None:
     """Warn of repeated flags on the command line; see `FlagParser`."""
     if args.unconsumed:
         warn(f"Unconsumed cmdline flags: {' '.join(args.unconsumed)}")
-        warn("They are repeated. The first of each counts.")
+        warn("Some lines are repeated. The first line of each class counts.")
 
 
 def error(message: str) -> None:

@@ -45,17 +45,24 @@ FLAGS = (
     Flag("input_format", one_of(FORMATS), "rgb8", ", ".join(FORMATS), metavar="FORMAT"),
     Flag(
         *("size", size, None),
-        f"HEIGHTxWIDTH of pictures, or {ANY}: resized by the model (default: the input's own)",
+        f"HEIGHTxWIDTH of the pictures; {ANY}: the model resizes pictures of any size (default: "
+        "the input's own)",
         metavar="SIZE",
     ),
     Flag(
         *("mean", numbers, None),
-        "subtracted from pixels, 0 to 255: a number, or R,G,B; with --std (default: 127.5)",
+        "subtracted from pixels (0 to 255): a number, or R,G,B; needs --std (default: 127.5)",
         metavar="NUMBERS",
     ),
     Flag("std", numbers, None, "divisor after the subtraction (default: 127.5)", metavar="NUMBERS"),
     Flag("resize", one_of(RESIZES), None, ", ".join(RESIZES), metavar="HOW"),
-    Flag("colors", one_of(COLORS), None, f"of nv12: {', '.join(COLORS)}", metavar="COLORS"),
+    Flag(
+        "colors",
+        one_of(COLORS),
+        None,
+        f"color space of nv12: {', '.join(COLORS)}",
+        metavar="COLORS",
+    ),
     Flag("input", which, 0, "number or name of the input that takes the picture"),
     OUTPUT,
 )
@@ -65,9 +72,9 @@ EXAMPLES = (
     "    --mean=0 --std=255 --output=camera.tflite",
 )
 NOTES = (
-    "The new file runs in every interpreter: its input is uint8, and operations of the runtime "
-    "pick channels, resize, and compute (pixel - mean) / std. Without --mean and --std, quantized "
-    "inputs store pixels as they are.",
+    "The new model runs in every interpreter. Its input is uint8; built-in operations select "
+    "channels, resize, and compute (pixel - mean) / std. Without --mean and --std, a quantized "
+    "input gets the pixels unchanged.",
 )
 
 

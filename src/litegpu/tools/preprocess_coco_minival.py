@@ -32,10 +32,12 @@ FLAGS = (
     OUTPUT,
     Flag(
         *("allowlist_file", str, ""),
-        "text file with the numbers of the pictures to use, one a line (default: all)",
+        "text file with the numbers of the pictures to use, one per line (default: all)",
         metavar="FILE",
     ),
-    Flag("num_images", whole, 0, "maximum number of pictures, by their numbers; 0: all"),
+    Flag(
+        "num_images", whole, 0, "use only this many pictures, those with the lowest numbers; 0: all"
+    ),
 )
 EXAMPLES = (
     "litegpu preprocess_coco_minival --images_folder=val2014 \\\n"
@@ -43,9 +45,9 @@ EXAMPLES = (
     "    --allowlist_file=mscoco_minival_ids.txt",
 )
 NOTES = (
-    "Pictures without any annotation are skipped, and boxes that exceed their picture. "
-    "coco_object_detection takes ground_truth.pb as its --ground_truth_proto; COCO's own JSON "
-    "works as well.",
+    "Pictures without annotations and boxes that exceed their picture are skipped. Give "
+    "ground_truth.pb to coco_object_detection as --ground_truth_proto; COCO's own JSON works as "
+    "well.",
 )
 
 

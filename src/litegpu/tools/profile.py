@@ -30,9 +30,9 @@ FLAGS = (
         "top",
         positive_int,
         None,
-        "print only the N slowest rows of kernels (default: all, in order)",
+        "print only the N slowest kernels (default: all, in order)",
     ),
-    Flag("peaks", bool, True, "measure the device's limits, for the lower bounds"),
+    Flag("peaks", bool, True, "measure the device's peak rates, which the lower bounds need"),
     Flag("trace", str, None, "write a trace for ui.perfetto.dev to this file"),
     JSON,
     REPORT,
@@ -46,11 +46,11 @@ EXAMPLES = (
     "litegpu profile model.tflite --report=report.html --export=model_explorer.json",
 )
 NOTES = (
-    "A kernel is measured alone with warm caches: on CUDA as a batch of launches of this "
-    "kernel, otherwise by the device's own times in a run. A chain of kernels takes less "
-    "than their sum if the device overlaps them, and more if it pauses in between.",
-    "The floor of a kernel is its lower bound: the time of its arithmetic, or of moving its bytes "
-    "once, whichever is longer, at the rates that tiny kernels reach on the same device.",
+    "Each kernel is measured alone with warm caches: on CUDA as a batch of launches, on other "
+    "backends by the device's timestamps. A sequence of kernels takes less than the sum of their "
+    "times if the device overlaps kernels, and more if the device pauses between them.",
+    "The floor of a kernel is a lower bound of its time: that of its arithmetic or of moving its "
+    "bytes once, whichever is longer. The device's rates are measured with small kernels.",
 )
 
 

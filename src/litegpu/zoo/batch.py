@@ -34,8 +34,9 @@ def with_batch(content: bytes, rows: int) -> bytes:
     model = objects.parse(content)
     if len(model.subgraphs) != 1:
         raise ModelError(
-            f"The model has {len(model.subgraphs)} graphs, of which loops and branches consist; "
-            "their rows cannot be changed. Convert it with the batch that you need."
+            f"The model has {len(model.subgraphs)} graphs, as models with loops and branches "
+            "have; the batch size of such a model cannot be changed. Convert the model with the "
+            "batch size that you need."
         )
     return objects.pack(_Rows(model, rows).model)
 
@@ -89,7 +90,7 @@ class _Rows:
         for t in outputs:
             if not self._rows_of(t) or self._rows_of(t) % self._before:
                 raise self._refused(
-                    number, op, f"computes {self._shape_of(t)}, where rows are lost"
+                    number, op, f"computes {self._shape_of(t)}, without the batch dimension"
                 )
         for t in inputs:
             if t != ABSENT and self._graph.tensors[t].isVariable and t not in self._carriers:
@@ -107,7 +108,7 @@ class _Rows:
     def _check_axes(self, number: int, op: str, node: Any) -> None:
         options, operands = node.builtinOptions, _numbers(node.inputs)
         if op == "TRANSPOSE" and (order := self._constant(operands[1])) is not None and order[0]:
-            raise self._refused(number, op, f"moves them, by {order.tolist()}")
+            raise self._refused(number, op, f"moves the batch dimension, by {order.tolist()}")
         if op not in _JOINS:
             return
         rank = len(self._graph.tensors[max(t for t in operands if t in self._carriers)].shape)
@@ -117,7 +118,7 @@ class _Rows:
             found = self._constant(operands[place])
             axis = 0 if found is None or op == "GATHER" else int(found.reshape(-1)[0])
         if axis % rank == 0:
-            raise self._refused(number, op, "works along them")
+            raise self._refused(number, op, "works along the batch dimension")
 
     def _change_shapes(self, number: int, op: str, node: Any) -> None:
         """Change the constants that hold shapes."""
@@ -155,7 +156,7 @@ class _Rows:
         data = self._data(t)
         one = data[: len(data) // self._before]
         if not data or one * self._before != data:
-            raise self._refused(number, "CONCATENATION", "joins them with others")
+            raise self._refused(number, "CONCATENATION", "concatenates along the batch dimension")
         tensor = self._graph.tensors[t]
         shape = [self._scaled(int(tensor.shape[0])), *map(int, tensor.shape[1:])]
         self._replace(node, place, one * self._after, shape)
@@ -190,8 +191,8 @@ class _Rows:
 
     def _refused(self, number: int, op: str, why: str) -> ModelError:
         return ModelError(
-            f"Node {number}, {op}, cannot work on more rows: it {why}. Convert the model with the "
-            "batch that you need."
+            f"Node {number}, {op}, does not support another batch size: it {why}. Convert the "
+            "model with the batch that you need."
         )
 
 

@@ -62,8 +62,8 @@ def prepended(content: bytes, model: Any, position: int, front: bytes) -> bytes:
 def _check(model: Any) -> None:
     if any(entry.name == _CONTROL_DEPENDENCIES for entry in model.metadata or ()):
         raise ModelError(
-            "The model's metadata refer to its operations by index, which changes with "
-            "operations before them. Convert it without control dependencies."
+            "The model's metadata refer to operations by index, which changes if operations are "
+            "added before them. Convert the model without control dependencies."
         )
 
 

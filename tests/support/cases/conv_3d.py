@@ -169,7 +169,7 @@ REJECTED = (
     Rejected(
         "CONV_3D_TRANSPOSE",
         (integers(1, 60000, 10, 6, 8), _UP_FILTER, computed(1, 2, 5, 3, 6)),
-        "Its weights would be written out as 12960000 floats, with zeros between taps.",
+        "The expanded weights, with zeros between taps, would have 12960000 floats.",
         params={**_TWICE, "stride_depth": 30000},
     ),
 )

@@ -66,13 +66,13 @@ REJECTED = (
     Rejected(
         "FAKE_QUANT",
         (computed(2, 3),),
-        "It has narrow_range = True, which the CPU rejects.",
+        "The parameter narrow_range is True, which the CPU rejects.",
         params={**_BITS, "narrow_range": True},
     ),
     Rejected(
         "FAKE_QUANT",
         (computed(2, 3),),
-        "It has num_bits = 17; 2 to 16 are handled.",
+        "The parameter num_bits is 17; 2 to 16 are supported.",
         params={**_BITS, "num_bits": 17},
     ),
     Rejected(
@@ -84,14 +84,14 @@ REJECTED = (
     Rejected(
         "BUCKETIZE",
         (computed(2, 3),),
-        "Its boundaries (1.0, 0.0) are not ascending, which the CPU requires.",
+        "The boundaries (1.0, 0.0) are not ascending, which the CPU requires.",
         params={"boundaries": (1.0, 0.0)},
         result=DType.INT32,
     ),
     Rejected(
         "BUCKETIZE",
         (computed(2, 3),),
-        "5000 boundaries are too many; at most 4096 are handled.",
+        "The node has 5000 boundaries; at most 4096 are supported.",
         params={"boundaries": (0.0,) * 5000},
         result=DType.INT32,
     ),

@@ -131,7 +131,7 @@ REJECTED = (
     Rejected(
         "REDUCE_WINDOW",
         (_X, _FIRST, _ONES, _ONES, _ONES),
-        "Its reduce_function 6 is none of a sum, product, minimum and maximum.",
+        "The reduce_function 6 is not a sum, product, minimum or maximum.",
         params={"reduce_function": 6},
     ),
     Rejected(
@@ -143,7 +143,8 @@ REJECTED = (
     Rejected(
         "REDUCE_WINDOW",
         (_X, _FIRST, _ONES, _longs(1, 0), _ONES),
-        "Windows [[1, 1], [1, 0], [1, 1]] have sizes below 1, or start from many values.",
+        "Windows [[1, 1], [1, 0], [1, 1]] have sizes below 1, or the initial value is not a "
+        "scalar.",
         params=_ADD,
     ),
     Rejected(

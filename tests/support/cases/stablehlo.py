@@ -277,12 +277,12 @@ REJECTED = (
     Rejected(
         "STABLEHLO_GATHER",
         (computed(6, 5), _POSITIONS),
-        "Its dimensions do not fit a value of [6, 5] with indices of [3, 1].",
+        "The dimension parameters do not fit a value of [6, 5] with indices of [3, 1].",
         params={**_GATHER, "slice_sizes": (1, 6)},
     ),
     Rejected(
         "STABLEHLO_SCATTER",
         (computed(6, 5), _POSITIONS, computed(3, 5)),
-        "Its graph is none of a sum, product, minimum and maximum, or cannot be read.",
+        "The update graph cannot be read, or is not a sum, product, minimum or maximum.",
     ),
 )

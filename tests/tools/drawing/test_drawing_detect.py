@@ -217,7 +217,7 @@ def test_maps_are_found_behind_moves() -> None:
 
 def test_rows_that_no_maps_make_up_are_an_error() -> None:
     outputs, scene = seen(saying({"codes": np.zeros((1, 40, 16)), "scores": np.zeros((1, 40, 1))}))
-    with pytest.raises(ModelError, match=r"40 boxes .* relative to anchors.*those found have 0"):
+    with pytest.raises(ModelError, match=r"40 boxes .* relative to anchors.*the maps found have 0"):
         anchors.read(outputs, scene)
 
 

@@ -208,14 +208,14 @@ def test_what_a_model_is_for(case: str) -> None:
         ({"features": np.zeros((1, 7, 7, 64))}, ["--task=segment"]),
         ({"few": [[0.1, 0.9]]}, ["--task=classify"]),
         ({"depth": np.full((1, 32, 32, 1), 77.0)}, ["--task=segment", "--task=image"]),
-        ({"numbers": np.zeros((2, 3, 4, 5, 6))}, ["Nothing fits them"]),
+        ({"numbers": np.zeros((2, 3, 4, 5, 6))}, ["No task fits these outputs"]),
     ],
 )
 def test_what_is_not_certain_is_said(answers: dict[str, Any], could_be: list[str]) -> None:
     outputs, scene = seen(saying(answers))
     assert choose(outputs, scene.facts, None) is None
     text = str(unclear(outputs, scene.facts))
-    assert "do not show what it is for" in text
+    assert "do not determine a task" in text
     assert all(each in text for each in could_be)
     assert f"--task={'|'.join(TASKS)}" in text
 

@@ -100,7 +100,7 @@ def test_an_unclear_model_is_summarised_or_asked_about(
     assert "few      1×2" in capsys.readouterr().out
     assert run("--output=drawn.png") == 2
     error = capsys.readouterr().err
-    assert "The outputs of this model, 'few' [1, 2], do not show what it is for" in error
+    assert "The outputs of this model, 'few' [1, 2], do not determine a task" in error
     assert "--task=classify (the best classes: 'few' is a vector of 2 numbers)" in error
     assert not Path("drawn.png").exists()
     assert run("--output=drawn.png", "--task=classify", "--labels=labels.txt") == 0

@@ -81,7 +81,9 @@ def test_a_sample_that_takes_every_process_with_it_fails_alone() -> None:
     found, usual = run(job(engine_jobs.kill_worker), 40, PROCESSES), expected(40)
     name, value, error = found.pop(20)
     assert (name, value) == ("20", None)
-    assert error.startswith("3 processes were lost (signal 9) while they decoded it. Look for")
+    assert error.startswith(
+        "3 processes were lost (signal 9) while they decoded this sample. Look for"
+    )
     usual.pop(20)
     assert found == usual
 
@@ -164,7 +166,9 @@ class Ending:
 
 
 def test_processes_that_end_at_once() -> None:
-    with pytest.raises(WorkerError, match="one ended before it was ready, with exit status 3"):
+    with pytest.raises(
+        WorkerError, match="a process ended before it was ready, with exit status 3"
+    ):
         run(job(Ending()), 9, PROCESSES)
 
 

@@ -102,7 +102,7 @@ def test_shapes_that_are_written_in_the_file_allow_batches(
 @pytest.mark.parametrize(
     ("build", "why"),
     [
-        (softmax_over_samples, "a sample then changes the results of others"),
+        (softmax_over_samples, "samples of a batch then change each other's results"),
         (with_a_constant, "failed to prepare"),
     ],
 )
@@ -134,7 +134,7 @@ def test_a_model_without_a_common_first_dimension_takes_whole_tensors() -> None:
     plan = engines.plan(content)
     assert (plan.batch, plan.batched) == (1, False)
     assert (plan.inputs[0].shape, plan.outputs[0].shape) == ((1, 4), (2, 2))
-    with pytest.raises(ModelError, match="do not share a first dimension"):
+    with pytest.raises(ModelError, match="differ in the first dimension"):
         engines.plan(content, 2)
 
 

@@ -269,7 +269,7 @@ def test_a_sweep() -> None:
         "opengl fp32, batch 8: It ended with status 7.",
         "webgpu: no usable device. No driver.",
     ]
-    assert page.verdict.startswith("Nothing is recommended")
+    assert page.verdict.startswith("No configuration is recommended")
     assert "cuda fp16" in render(page)
     nothing = sweep_page(replace(found, rows=[failed]), goal, None, 0.02)
     assert [section.title for section in nothing.sections] == ["Not in the ranking"]

@@ -51,7 +51,7 @@ def test_what_is_no_model_is_rejected(tmp_path: Path) -> None:
         entries_of([str(tmp_path / "none")])
     with pytest.raises(OptionsError, match=r"are both version 1 of the model 'm'\. Give one"):
         entries_of(["m.tflite", "m=other.tflite"])
-    with pytest.raises(OptionsError, match=r"'a/ü b\.tflite' gives no name for a URL"):
+    with pytest.raises(OptionsError, match=r"'a/ü b\.tflite' is not usable as a name in URLs"):
         entries_of(["a/ü b.tflite"])
 
 

@@ -192,7 +192,7 @@ def test_errors_are_those_of_the_protocol(server: Server) -> None:
         (completion(temperature=-1), 400, None, "temperature is -1. Use 0 or more."),
         (completion(prompt=[1, 10**30]), 400, None, "is no token of the model"),
         (completion(max_tokens=0), 400, None, "max_tokens is 0"),
-        (b'{"model": "lm", "prompt": "\\ud800"}', 400, None, "half a character"),
+        (b'{"model": "lm", "prompt": "\\ud800"}', 400, None, "an unpaired surrogate"),
         (long, 400, "context_length_exceeded", "do not fit the cache of 512"),
         ({**long, "stream": True}, 400, "context_length_exceeded", "do not fit the cache"),
         (b" " * 100_001, 413, None, "(--max_body_mb)"),

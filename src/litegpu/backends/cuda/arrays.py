@@ -65,12 +65,14 @@ def _of_interface(source: Any, facts: dict[str, Any], open_device: _Open) -> Ado
         mask, stream = facts.get("mask"), facts.get("stream")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise BindingError(
-            f"A {type(source).__name__} has the __cuda_array_interface__ {facts!r}, which names no "
-            "typestr, shape and data as CUDA's libraries do. Take its __dlpack__, or its host's "
-            "memory."
+            f"A {type(source).__name__} has the __cuda_array_interface__ {facts!r}, which lacks a "
+            "valid typestr, shape or data. Use __dlpack__ of the array, or copy the array to the "
+            "host."
         ) from error
     if mask is not None:
-        raise BindingError("An array has a mask, which no tensor has. Fill it before.")
+        raise BindingError(
+            "The array is masked, but tensors have no masks. Call its method filled() before."
+        )
     if steps is not None:
         check_dense(shape, steps)
     device = open_device(_number_of(address))

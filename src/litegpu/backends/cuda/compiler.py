@@ -248,7 +248,9 @@ class KernelCompiler:
         if cubin is None and self._processes.closed:
             raise CompilationError("The compilation was cancelled.")
         if cubin is None and self._aside:
-            raise CompilationError("No separate process can compile a kernel.")
+            raise CompilationError(
+                "The kernel cannot be compiled, because no compiler process could be started."
+            )
         return compile_source(source, options) if cubin is None else cubin
 
 

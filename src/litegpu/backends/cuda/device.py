@@ -106,7 +106,7 @@ def _context_after(lost: CUDADevice) -> Any:
             raise DeviceLostError(
                 f"CUDA device '{lost.info.name}' was lost and cannot be reopened while "
                 f"interpreters that used it exist: {error}",
-                "Delete them first, or start a new process.",
+                "Delete these interpreters first, or start a new process.",
             ) from error
     cu = driver()
     try:

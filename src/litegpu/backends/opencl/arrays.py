@@ -39,8 +39,8 @@ def adopt(source: Any, devices: Iterable[OpenCLDevice]) -> Adopted | None:
         )
     if not isinstance(source.base_data, cl.MemoryObjectHolder):
         raise BindingError(
-            f"An array is in a {type(source.base_data).__name__}, which is not a buffer of "
-            "OpenCL's. Make it without an allocator of shared virtual memory."
+            f"An array is in a {type(source.base_data).__name__}, which is not an OpenCL buffer. "
+            "Create the array without an allocator of shared virtual memory."
         )
     device = _device_of(source.base_data.context, devices)
     source.finish()
@@ -60,6 +60,6 @@ def _device_of(context: Any, devices: Iterable[OpenCLDevice]) -> OpenCLDevice:
         if device.context == context:
             return device
     raise BindingError(
-        "A buffer is of another OpenCL context than litegpu's. Make it in that of a buffer of "
-        "the model's: `buffer.handle.context` of one with memory='device'."
+        "The buffer belongs to another OpenCL context than litegpu's. Create it in the context of "
+        "one of the model's buffers: `buffer.handle.context` of a buffer with memory='device'."
     )

@@ -40,7 +40,7 @@ def byte_dot(device: OpenCLDevice) -> ByteDot:
         if not failure:
             return dot
         _log.warning(
-            "%s reports %s, but %s. Bytes are multiplied without it.",
+            "%s reports %s, but %s. 8-bit products are computed without this instruction.",
             *(device.info.title, dot.name, failure),
         )
     return PLAIN
@@ -75,13 +75,13 @@ def _failure(device: OpenCLDevice, dot: ByteDot) -> str:
     except LitegpuError as error:
         if device.lost:
             raise
-        return f"fails with it: {str(error).splitlines()[0]}"
+        return f"a kernel with this instruction fails: {str(error).splitlines()[0]}"
     expected = c + (a.astype(np.int32) * b).sum(1, np.int32)
     wrong = np.flatnonzero(found != expected)
     if not wrong.size:
         return ""
     at = wrong[0]
-    return f"makes {found[at]} of {a[at]}, {b[at]} and {c[at]}, not {expected[at]}"
+    return f"returns {found[at]} for {a[at]}, {b[at]} and {c[at]}, not {expected[at]}"
 
 
 _Bytes = npt.NDArray[np.int8]

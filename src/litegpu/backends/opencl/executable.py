@@ -65,7 +65,7 @@ class OpenCLExecutable(Executable):
         try:
             binaries = [binary_of(cl, each) for each in built.programs]
         except cl.Error as error:
-            raise self.device.typed(error, 0, "tell what it has compiled") from error
+            raise self.device.typed(error, 0, "return its compiled binaries") from error
         if not all(binaries):
             return {}
         return {f"{built.options} #{number}": binary for number, binary in enumerate(binaries)}

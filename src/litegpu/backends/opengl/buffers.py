@@ -139,10 +139,10 @@ class OpenGLBorrowedBuffer(BorrowedBuffer, _OpenGLMemory):
         released = type(getattr(self.owner, "mglo", None)).__name__ == "InvalidObject"
         found = None if released else self.device.gl.bytes_of(self.handle)
         if found is None or found < self.nbytes:
-            now = "deleted" if found is None else f"one of {found} bytes now"
+            now = "is deleted" if found is None else f"now has {found} bytes"
             raise BindingError(
-                f"OpenGL's buffer {self.handle} of {self.nbytes} bytes, which is in use here, is "
-                f"{now}. Keep it while models use it, or bind another one."
+                f"The bound OpenGL buffer {self.handle} of {self.nbytes} bytes {now}. Do not "
+                "delete or shrink a buffer that a model uses, or bind another buffer."
             )
 
     def _copy(self, function: str, offset: int, nbytes: int, address: int) -> None:
@@ -181,12 +181,12 @@ def adopt(source: Any, devices: Iterable[OpenGLDevice]) -> Adopted | None:
             nbytes = device.call(partial(device.gl.bytes_of, number))
             if nbytes is None:
                 raise BindingError(
-                    f"OpenGL's number {number} is of no buffer in the context that is current. "
-                    "Give one that was bound and has its memory."
+                    f"{number} is not the name of a buffer in the current OpenGL context. Give "
+                    "the name of a buffer that has been bound and has memory."
                 )
             return Adopted(OpenGLBorrowedBuffer(device, number, 0, nbytes, source))
     raise BindingError(
-        "litegpu shares no buffers with an OpenGL context that is current on this thread. Make the "
-        "application's current, call litegpu.share_opengl_context(), and run the model on the "
-        "device that this returns."
+        "litegpu shares no buffers with the OpenGL context that is current on this thread. Make "
+        "the application's context current, call litegpu.share_opengl_context(), and run the "
+        "model on the returned device."
     )

@@ -78,7 +78,7 @@ class OpenGLExecutable(Executable):
             device.worker.check()
             number = device.gl.program_of(binaries.get(text.name, b""))
             if number is None:
-                raise device.rejects({text.name: "its binary is of no use"})
+                raise device.rejects({text.name: "the driver rejects the cached binary"})
             self.programs[text.name] = device.linked(number)
 
     def binaries(self) -> Mapping[str, bytes]:

@@ -342,7 +342,7 @@ def context_source() -> Any:
     package = load(PACKAGE, "glcontext", missing)
     if sys.platform == "darwin":
         raise UnsupportedDeviceError(
-            "macOS ends at OpenGL 4.1, which has no compute shaders. Use backend='webgpu'."
+            "macOS supports OpenGL only up to 4.1, without compute shaders. Use backend='webgpu'."
         )
     # With glcontext's helper, an environment variable could change the device.
     return package if sys.platform == "win32" else load(PACKAGE, "glcontext", missing, "egl")
@@ -364,7 +364,9 @@ def _create(number: int) -> Any:
     except Exception as error:  # glcontext raises plain exceptions
         if "requested device index" in str(error):
             raise NoMoreDevicesError(str(error)) from error
-        raise UnsupportedDeviceError(f"OpenGL 4.3 has no context: {error}.") from error
+        raise UnsupportedDeviceError(
+            f"An OpenGL 4.3 context cannot be created: {error}."
+        ) from error
 
 
 def _on_windows(glcontext: Any, number: int) -> Any:

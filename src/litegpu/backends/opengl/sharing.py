@@ -28,8 +28,8 @@ class GLBuffer:
         """Raise BindingError if the number cannot be a buffer's."""
         if not hasattr(self.number, "__index__") or not 0 <= int(self.number) < 1 << 32:
             raise BindingError(
-                f"GLBuffer({self.number!r}) is no buffer's number: glGenBuffers gives whole ones, "
-                "from 1 on."
+                f"GLBuffer({self.number!r}) is not the name of a buffer: glGenBuffers returns "
+                "integers from 1 on."
             )
         object.__setattr__(self, "number", int(self.number))  # OpenGL's functions need a Python int
 
@@ -72,8 +72,8 @@ def share() -> SharedContext:
         if system.current():
             return system.share()
     raise UnsupportedDeviceError(
-        "No OpenGL context is current on this thread. Make the application's own current, then "
-        "share it from the same thread."
+        "No OpenGL context is current on this thread. Make the application's context current, "
+        "then share it from the same thread."
     )
 
 
@@ -108,8 +108,9 @@ def _numbers(*values: int) -> Any:
 def _refused(call: str) -> UnsupportedDeviceError:
     version = ".".join(map(str, _VERSION))
     return UnsupportedDeviceError(
-        f"{_WHAT} is rejected by the driver ({call}). It needs OpenGL {version} or newer, also "
-        "if the application requests less; OpenGL ES and OpenGL do not share."
+        f"{_WHAT} is rejected by the driver ({call}). The driver must support OpenGL {version}, "
+        "even if the application uses an older version. OpenGL and OpenGL ES contexts cannot "
+        "share buffers."
     )
 
 

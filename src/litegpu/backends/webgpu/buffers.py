@@ -182,8 +182,8 @@ class WebGPUBorrowedBuffer(BorrowedBuffer, _WebGPUMemory):
         state = self.device.calls.unusable(self.handle)
         if state is not None:
             raise BindingError(
-                f"A WebGPU buffer that is in use here is {state}. Unmap it before a run, destroy "
-                "it only when nothing uses it any more, or bind another one."
+                f"A bound WebGPU buffer is {state}. Unmap a buffer before each run, and destroy "
+                "it only after the last run; or bind another buffer."
             )
 
 
@@ -201,8 +201,8 @@ def adopt(source: Any, devices: Iterable[WebGPUDevice]) -> Adopted | None:
             _check_usage(source, device)
             return Adopted(WebGPUBorrowedBuffer(device, source, 0, source.size))
     raise BindingError(
-        "A buffer is of another WebGPU device than litegpu's. Make it on that of a buffer of the "
-        "model's: `buffer.handle._device` of one with memory='device'."
+        "The buffer belongs to another WebGPU device than litegpu's. Create it on the device of "
+        "one of the model's buffers: `buffer.handle._device` of a buffer with memory='device'."
     )
 
 
@@ -211,8 +211,8 @@ def _check_usage(source: Any, device: WebGPUDevice) -> None:
     needed = usage.COPY_SRC | usage.COPY_DST
     if source.usage & needed != needed:
         raise BindingError(
-            f"A WebGPU buffer has the usage {source.usage}, with which it cannot be copied. Make "
-            "it with COPY_SRC and COPY_DST."
+            f"A WebGPU buffer has the usage {source.usage}, which does not permit copies. Create "
+            "the buffer with COPY_SRC and COPY_DST."
         )
 
 
@@ -220,5 +220,6 @@ def check_words(offset: int) -> None:
     """Raise BindingError for an offset that is not a multiple of the word size."""
     if offset % WORD_BYTES:
         raise BindingError(
-            f"A range begins at byte {offset} of its WebGPU buffer. Use a multiple of {WORD_BYTES}."
+            f"A buffer range begins at byte {offset} of its WebGPU buffer. Use a multiple of "
+            f"{WORD_BYTES}."
         )

@@ -21,7 +21,7 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.common.window import Pair, Window
 from litegpu.ops.quantized_conv import QuantizedConvSpec
 
-_NEEDS_HALVES = Rejected("it multiplies halves, where float32 is asked for")
+_NEEDS_HALVES = Rejected("the kernel multiplies float16, but float32 is requested")
 
 
 def obstacle(spec: ConvSpec, target: Target) -> Rejected | None:

@@ -22,11 +22,11 @@ def obstacle(spec: QuantizedConvSpec, target: Target) -> Rejected | None:
     if not target.model.tensor_cores:
         return Rejected("the device has no tensor cores")
     if spec.groups > 1:
-        return Rejected("it multiplies groups of channels")
+        return Rejected("the convolution has groups of channels")
     if outputs < FEWEST and spec.dst.rows < MANY_ROWS:
         return Rejected("too few channels for tensor cores")
     if math.prod(spec.weights.shape[1:]) < SHORTEST_SUM:
-        return Rejected("its sums are too short for tensor cores")
+        return Rejected("the sums are too short for tensor cores")
     return None
 
 

@@ -20,7 +20,7 @@ _CANDIDATES = 6
 _CLUSTER_UNITS = 18
 """Multiprocessors per GPC. A cluster runs in one GPC; the remaining multiprocessors are idle."""
 
-TOO_LARGE = Rejected("its operands do not fit on the chip")
+TOO_LARGE = Rejected("the operands do not fit into shared memory and registers")
 
 
 _BYTES = {

@@ -27,4 +27,4 @@ def check_axis(graph: Graph, node: Node) -> str:
 
 def _check_size(graph: Graph, node: Node) -> str:
     size = graph.values[node.inputs[0]].shape[axis_of(graph, node)]
-    return f"{size} elements along an axis are more than 2^24." if size > 1 << 24 else ""
+    return f"An axis has {size} elements, more than 2^24." if size > 1 << 24 else ""

@@ -215,8 +215,8 @@ def states(graph: Graph, node: Node, positions: tuple[int, ...], shape: Shape) -
         readers = graph.reads()[value.id]
         if readers > 1:
             return (
-                f"The state (input {position}) is read {readers} times; what the others see would "
-                "depend on when they run."
+                f"The state (input {position}) is read {readers} times; the values that other "
+                "nodes read would depend on the order of the nodes."
             )
         if value.shape != shape:
             return (

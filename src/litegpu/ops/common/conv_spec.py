@@ -105,11 +105,11 @@ class ConvSpec:
             few = min(outputs, inputs) < FEWEST
             return "too few channels for tensor cores" if few else ""
         if self.weights.groups > 1:
-            return "it multiplies groups of channels"
+            return "the convolution has groups of channels"
         if outputs < FEWEST and self.dst.rows < MANY_ROWS:
             return "too few channels for tensor cores"
         if self.weights.elements // max(outputs, 1) < SHORTEST_SUM:
-            return "its sums are too short for tensor cores"
+            return "the sums are too short for tensor cores"
         return ""
 
 

@@ -105,9 +105,9 @@ def _check(
         if quantized is None and _is_of_bytes(present, node, reason):
             reason = "8-bit tensors are left to the CPU: experimental_flags lacks ENABLE_QUANT (1)."
         if not reason and not made_dense.isdisjoint(node.inputs):
-            reason = "It reads sparse weights, which the CPU makes dense in each run."
+            reason = "The node reads sparse weights, which the CPU makes dense in each run."
         if not reason and _computes_shapes(present, node, from_shapes):
-            reason = "It computes with shapes alone, and shapes are known before the model runs."
+            reason = "The node computes only with shapes, which are known before the model runs."
         if reason:
             reasons[node.index] = reason
             made_dense.update(node.outputs if node.op == "DENSIFY" else ())
@@ -138,7 +138,10 @@ class _ListBudget:
         again = sum(size for place, size in places.items() if place in self.seen)
         self.seen.update(places)
         if again > self.left:
-            return "Its constants, which others read too, have more integers than litegpu expands."
+            return (
+                "The node's constants, which other nodes also read, have too many integers to be "
+                "expanded."
+            )
         self.left -= again
         return ""
 
@@ -195,7 +198,7 @@ def check_node(
     if op is None or op.internal:
         return facts_of(node.op).no_kernel, ()
     if _missing(node, graph.values):
-        return "It refers to tensors that the model does not have.", ()
+        return "The node refers to tensors that the model does not have.", ()
     try:
         reason = _reason(graph, node, op)
         shapes = () if reason else op.infer(graph, node)
@@ -204,7 +207,7 @@ def check_node(
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # Malformed nodes that converters never write but the runtime accepts, for example without
         # an input.
-        return f"Its operands are invalid ({type(error).__name__}: {error}).", ()
+        return f"The node's operands are invalid ({type(error).__name__}: {error}).", ()
     if not reason and (len(shapes) != len(node.outputs) or ABSENT in node.outputs):
         present = sum(v != ABSENT for v in node.outputs)
         return f"Expected {len(shapes)} output tensor(s), but node has {present} output(s).", ()

@@ -105,7 +105,7 @@ def check(
     found = {value.dtype if halves else computed_as(value) for value in common}
     if len(found) > 1:
         names = sorted({value.dtype.name for value in common})
-        return f"Its operands have different types: {', '.join(names)}."
+        return f"The operands have different types: {', '.join(names)}."
     rule = gives or Types(frozenset(found or FLOATS.dtypes))
     wrong = (_check_type(graph.values[v], rule) for v in node.outputs if v != ABSENT)
     return next(filter(None, wrong), "")
@@ -125,7 +125,7 @@ def _check_value(value: Value, rule: Types, state: bool) -> str:
 def check_variable(value: Value) -> str:
     """Require a tensor that is not a variable."""
     if value.is_variable:
-        return f"tensor {value.id} is a variable tensor, whose state lives on the CPU."
+        return f"tensor {value.id} is a variable tensor, whose state is on the CPU."
     return ""
 
 

@@ -188,8 +188,8 @@ def check_bits(weights: Value, packed: frozenset[DType]) -> str:
     if not bits or weights.dtype in packed:
         return ""
     return (
-        f"Its weights, tensor {weights.id}, have {bits} bits ({weights.dtype.name}), which the CPU "
-        "refuses here."
+        f"Its weights, tensor {weights.id}, have {bits} bits ({weights.dtype.name}), which the "
+        "CPU rejects here."
     )
 
 
@@ -199,8 +199,8 @@ def check_weights(weights: Value, axis: int) -> str:
         return f"The quantized weights, tensor {weights.id}, are computed."
     if weights.is_sparse:
         return (
-            f"The quantized weights, tensor {weights.id}, are sparse, which the CPU multiplies in "
-            "another way than dense ones."
+            f"The quantized weights, tensor {weights.id}, are sparse; the CPU multiplies them in "
+            "another way than dense weights."
         )
     found = weights.quantization
     if found is None:
@@ -248,11 +248,11 @@ def _check_wide(graph: Graph, node: Node) -> str:
         return f"Its weights, tensor {weights.id}, have zero points other than 0."
     channels = graph.values[node.inputs[0]].shape[-1]
     if node.params.get("depth_multiplier", outputs // channels) != outputs // channels:
-        return "Its depth_multiplier is not that of its weights, by which the CPU reads them."
+        return "The parameter depth_multiplier, which the CPU uses, does not fit the weights."
     dtype = _type_of_sums(graph, node)
     unknown = node.op == "FULLY_CONNECTED" and node.params.get("quantized_bias_type") == 0
     if bias == ABSENT and unknown:
-        return "Without a bias, the type of its sums is not known."
+        return "Without a bias, the type of the sums is not known."
     value = None if bias == ABSENT else graph.values[bias]
     return checks.first_of(
         check_bias(graph, node, axis, dtype),

@@ -170,10 +170,13 @@ class _Sum(_Pairs):
         left = _LEFT[values[2].dtype]
         powers = all(math.frexp(numbers.scale(value))[0] == 0.5 for value in values)
         if values[2].dtype is DType.INT16 and node.params.get("pot_scale_int16", False) and powers:
-            return "Its scales are powers of two, for which the CPU adds INT16 in another way."
+            return "The scales are powers of two, for which the CPU adds INT16 in another way."
         if _result_multiplier(values, left).shift > 0:
             least = _half_of_larger(values)[0] / 2**left
-            return f"The scale of its result is below {least:g}, which the CPU has no digits for."
+            return (
+                f"The scale of its result is below {least:g}, too small for the CPU's fixed-point "
+                "arithmetic."
+            )
         return ""
 
     def epilogue(

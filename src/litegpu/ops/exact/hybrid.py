@@ -253,8 +253,8 @@ def _check_blocks(weights: Value) -> str:
     size = weights.blockwise.size
     if size % INPUTS or size > _MOST_IN_BLOCK:
         return (
-            f"Its blocks have {size} weights; multiples of {INPUTS} up to {_MOST_IN_BLOCK} are "
-            "handled."
+            f"The blocks have {size} weights; multiples of {INPUTS} up to {_MOST_IN_BLOCK} are "
+            "supported."
         )
     return ""
 
@@ -264,7 +264,7 @@ def _check_no_activation(node: Node) -> str:
     found = node.params.get("activation", "none")
     if found == "none":
         return ""
-    return f"Fused activation {found}, which the CPU drops where weights have blocks."
+    return f"The CPU ignores the fused activation {found} if weights have blocks."
 
 
 def _by_blocks(graph: Graph, node: Node, rows: FloatRows) -> Node:

@@ -77,7 +77,7 @@ def _check_batch(matmul: MatmulAttributes) -> str:
     if sum(size > 1 for size in matmul.batch) < 2:
         return ""
     return (
-        f"The batch is {list(matmul.batch)}: where several of its dimensions are above 1, the CPU "
+        f"The batch is {list(matmul.batch)}: if several batch dimensions are above 1, the CPU "
         "uses the scales of wrong rows."
     )
 

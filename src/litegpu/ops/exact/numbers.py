@@ -167,7 +167,10 @@ def check_multiplier(multiplier: Multiplier) -> str:
     """Require a multiplier whose shift the CPU supports."""
     if multiplier.left < 32:
         return ""
-    return f"Its scales lie so far apart that the CPU shifts integers by {multiplier.left} bits."
+    return (
+        f"The ratio of the scales is so large that the CPU shifts integers by {multiplier.left} "
+        "bits."
+    )
 
 
 def scalar(new_value: NewValue, number: int) -> int:

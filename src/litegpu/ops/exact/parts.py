@@ -25,8 +25,8 @@ def check_parts(graph: Graph, node: Node) -> str:
         return found
     if others and result.dtype is not DType.UINT8:
         return (
-            f"tensor {others[0]} has another scale or zero point than the result; only parts of "
-            "UINT8 are rescaled."
+            f"tensor {others[0]} has another scale or zero point than the result; only UINT8 "
+            "parts are rescaled."
         )
     return numbers.check_tensors(graph, (*others, *node.outputs)) if others else ""
 

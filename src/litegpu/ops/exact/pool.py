@@ -49,4 +49,4 @@ def _check_same(graph: Graph, node: Node) -> str:
     near = abs(numbers.scale(source) - numbers.scale(result)) <= _NEAR
     if near and numbers.zero_point(source) == numbers.zero_point(result):
         return ""
-    return "A pool does not rescale, but the quantization of its input and output differs."
+    return "The pool's input and output have different quantizations, but a pool does not rescale."

@@ -136,7 +136,7 @@ def _check_source(graph: Graph, source: Value, result: Value) -> str:
     if source.dtype is DType.FLOAT32 and result.dtype in _RESULTS[source.dtype]:
         return types.check_variable(source)
     if result.dtype not in _RESULTS.get(source.dtype, _STORED):
-        return f"The CPU makes no {result.dtype.name} of {source.dtype.name}."
+        return f"The CPU does not quantize {source.dtype.name} to {result.dtype.name}."
     return checks.first_of(
         numbers.check_tensors(graph, (source.id,), _STORED),
         lambda: _check_zeros(source, result),
@@ -147,7 +147,7 @@ def _check_source(graph: Graph, source: Value, result: Value) -> str:
 def _check_zeros(source: Value, result: Value) -> str:
     ends = (source, result)
     if all(each.dtype is DType.INT16 for each in ends) and any(map(numbers.zero_point, ends)):
-        return "The CPU refuses zero points where INT16 becomes INT16."
+        return "The CPU rejects zero points if both input and output are INT16."
     return ""
 
 

@@ -139,7 +139,10 @@ class ExactSum(_ExactSums):
                 reals = _reals(ends, source, result, terms)
             if np.abs(reals).max() < 2**31:
                 return ""
-        return "Its sums may be beyond 2^31 steps of the result, which the CPU does not hold."
+        return (
+            "The sums may exceed 2^31 steps of the result's scale, where the CPU's integers "
+            "overflow."
+        )
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         nodes = super().normalize(graph, node, new_value)

@@ -124,7 +124,7 @@ _MOST_TERMS = 2**16
 def _check_row(channels: int) -> str:
     if channels <= _MOST_TERMS:
         return ""
-    return f"Its rows have {channels} elements of INT16, at most {_MOST_TERMS} are handled."
+    return f"The rows have {channels} INT16 elements; at most {_MOST_TERMS} are supported."
 
 
 def _short_multiplier(source: Value, node: Node) -> Multiplier:
@@ -187,6 +187,6 @@ def _another_logarithm() -> str:
     if logarithms.known():
         return ""
     return (
-        "This machine's C library has another logf than glibc, whose last bit is known; the CPU "
-        "rounds by it."
+        "The CPU's result depends on the last bit of logf, which differs between C libraries and "
+        "is known only for glibc."
     )

@@ -227,7 +227,7 @@ def check_hard_swish(node: Node, source: Value, result: Value) -> str:
     """Require a result whose scale is large enough for the CPU."""
     if _swish_multipliers(source, result)[0].shift <= 0:
         return ""
-    return "The scale of its result is below that of its input / 128, which the CPU refuses."
+    return "The scale of the result is below the input's scale / 128, which the CPU rejects."
 
 
 def _swish_multipliers(source: Value, result: Value) -> tuple[Multiplier, Multiplier]:

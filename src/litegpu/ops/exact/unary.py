@@ -48,7 +48,7 @@ class Lookup(Exact):
             return self._check_scales(node, source, result)
         if tables.by_kernel(node, source, result) is not None:
             return ""
-        return f"The CPU's kernel does not compute it of {source.dtype.name} with these scales."
+        return f"The CPU's kernel does not support {source.dtype.name} with these scales."
 
     def _is_by_kernel(self, source: Value) -> bool:
         return self._table is None or source.dtype is DType.INT16
@@ -75,11 +75,11 @@ def _check_ratio(node: Node, source: Value, result: Value) -> str:
 
 def _check_logistic(node: Node, source: Value, result: Value) -> str:
     found = numbers.scale(result)
-    return "" if found == 1 / 256 else f"The scale of its result is {found:g} instead of 1 / 256."
+    return "" if found == 1 / 256 else f"The scale of the result is {found:g} instead of 1 / 256."
 
 
 def _check_root(node: Node, source: Value, result: Value) -> str:
-    return "" if tables.root_scale(source, result) > 0 else "Its scales are too fine for the CPU."
+    return "" if tables.root_scale(source, result) > 0 else "The scales are too small for the CPU."
 
 
 def _rescaled(table: Callable[[Node, Value, Value], Table], dtypes: frozenset[DType]) -> Lookup:

@@ -67,7 +67,11 @@ def split(index: int, value: Value, new_value: NewValue) -> Bytes:
 
 def check_terms(terms: int, most: int = _MOST_TERMS) -> str:
     """Return a reason if a sum has too many products."""
-    return "" if terms <= most else f"Its sums have {terms} products of INT16, at most {most} fit."
+    return (
+        ""
+        if terms <= most
+        else (f"The sums have {terms} products of INT16; at most {most} are supported.")
+    )
 
 
 def check_bias(bias: Value | None) -> str:
@@ -82,8 +86,8 @@ def check_multiplier(multiplier: Multiplier) -> str:
     if multiplier.shift <= _LARGEST_SHIFT:
         return ""
     return (
-        "Its scales lie so far apart that the CPU shifts sums of 64 bits by "
-        f"{multiplier.shift} bits, at most {_LARGEST_SHIFT} are handled."
+        "The ratio of the scales is so large that the CPU shifts 64-bit sums by "
+        f"{multiplier.shift} bits; at most {_LARGEST_SHIFT} are supported."
     )
 
 
@@ -91,7 +95,7 @@ def check_factor(factor: float) -> str:
     """Return a reason if the product of the factor and a 64-bit sum could overflow or underflow."""
     if 2.0**-60 < factor < 2.0**20:
         return ""
-    return f"Its scales lie so far apart that sums are multiplied by {factor:g}."
+    return f"The ratio of the scales is so large that sums are multiplied by {factor:g}."
 
 
 def long_sums(high: int, new_value: NewValue, bias: Value | None) -> tuple[EpilogueOp, ...]:

@@ -41,7 +41,7 @@ def pairs(text: str) -> dict[str, str]:
 ARGUMENTS = {"model": "a model file, a known name, or zoo:NAME"}
 BATCH_FLAGS = (
     Flag(
-        *("input", str, None, "pictures or arrays (.npy, .npz): a folder; or Parquet"),
+        *("input", str, None, "a folder of pictures or arrays (.npy, .npz), or Parquet files"),
         metavar="PATH",
     ),
     Flag(
@@ -52,7 +52,7 @@ BATCH_FLAGS = (
     Flag("resume", bool, None, "continue an interrupted run; false restarts it"),
     Flag(
         *("on_error", one_of(ON_ERROR), "record"),
-        "for a sample that fails: record, skip, or fail (end the run)",
+        "what to do when a sample fails: record, skip, or fail (end the run)",
         metavar="TEXT",
     ),
     Flag("columns", pairs, None, "columns of the inputs: INPUT=COLUMN,...", metavar="TEXT"),
@@ -76,11 +76,10 @@ EXAMPLES = (
 )
 NOTES = (
     "Each sample is a row of the output: its name, the model's outputs, and in the column 'error' "
-    "the reason if it has none. Rows are in the order of the input. OUTPUT appears when all is "
-    "done; until then finished parts are in OUTPUT.partial.",
-    "Pictures are prepared as by `litegpu run`. Samples are decoded ahead of the GPU, in "
-    "threads, or in processes if threads block each other; with several GPUs, each has its own "
-    "process.",
+    "the reason if the sample failed. Rows are in the order of the input. OUTPUT appears at the "
+    "end; until then finished parts are in OUTPUT.partial.",
+    "Pictures are prepared as by `litegpu run`. Samples are decoded in threads while the GPU "
+    "works, or in processes if threads block each other. Each GPU has its own process.",
 )
 
 
@@ -97,7 +96,7 @@ def main(args: argparse.Namespace) -> int:
     opening = Opening(args)
     plan = engines.plan(model.content, args.batch, opening)
     if plan.why_single:
-        note(f"One sample at once: {plan.why_single}.")
+        note(f"Samples run one by one: {plan.why_single}.")
     source = _source(args, plan)
     source.check(plan)
     steps.end("load the model, try batches")
@@ -178,15 +177,15 @@ def _source(args: argparse.Namespace, plan: engines.BatchPlan) -> FileSource | T
     if path.suffix.lower() == ".parquet" or (path.is_dir() and any(path.rglob("*.parquet"))):
         if path.is_dir() and path.resolve() in Path(args.output).resolve().parents:
             raise OptionsError(
-                f"--output={args.output}: it is inside --input={args.input}, and would be one of "
-                "its tables the next time. Write it elsewhere."
+                f"--output={args.output}: the output is inside of --input={args.input}, where the "
+                "next run would read it. Write the output elsewhere."
             )
         return find_tables(args.input, plan, args.columns or {}, args.name_column)
     for flag in ("columns", "name_column", "keep"):
         if getattr(args, flag) is not None:
             raise OptionsError(
-                f"--{flag}={getattr(args, flag)}: files have no columns. "
-                "Give Parquet as --input, or leave it out."
+                f"--{flag}={getattr(args, flag)}: files have no columns. Give Parquet as --input, "
+                "or leave the flag out."
             )
     return find_files(args.input)
 

@@ -104,7 +104,8 @@ def read_array_file(path: str, inputs: tuple[Tensor, ...]) -> list[NDArray[Any]]
     missing = [each.name for each in inputs if each.name not in arrays]
     if missing:
         raise FileError(
-            f"The file '{path}' has no array '{missing[0]}'; it has {', '.join(arrays) or 'none'}. "
-            "Write one .npz file a sample, with an array of each input's name."
+            f"The file '{path}' has no array '{missing[0]}'; it has "
+            f"{', '.join(arrays) or 'none'}. Write one .npz file per sample, with an array for "
+            "each input's name."
         )
     return [from_array(arrays[each.name], each) for each in inputs]

@@ -72,7 +72,8 @@ class FileSource:
             inputs = ", ".join(f"'{each.name}' {list(each.shape)}" for each in plan.inputs)
             raise FileError(
                 f"--input={self.root}: the files are pictures, and the model takes {inputs}. Give "
-                "arrays: a .npy or .npz file for each sample, or Parquet with a column an input."
+                "arrays: a .npy or .npz file for each sample, or Parquet with a column for each "
+                "input."
             )
 
 

@@ -99,7 +99,7 @@ class OutputTable:
         if self.failed <= _SHOWN:
             note(f"{result.name}: {result.error}")
         elif self.failed == _SHOWN + 1:
-            note("More samples failed; the column 'error' has them all.")
+            note("More samples failed; the output's column 'error' has all reasons.")
 
     def _write_part(self, results: list[engines.Result[engines.Arrays]]) -> None:
         import pyarrow as pa
@@ -143,7 +143,7 @@ class _KeepColumns:
             for clash in {NAME, ERROR}.intersection(self.names):
                 raise OptionsError(
                     f"--keep={requested}: the output already has a column '{clash}'. Rename the "
-                    "input's column, or leave it out."
+                    "input's column, or do not copy it."
                 )
             self._source.require(self.names)
 

@@ -43,8 +43,8 @@ def check_output(output: str, overwrite: bool) -> None:
         raise FileError(f"--output={path}: it is a folder. Give the name of a file.")
     if not _is_file(path) and path.is_file():
         raise FileError(
-            f"--output={path}: it is a file, but only names that end in .parquet are written as "
-            "files. Give such a name, or that of a new folder."
+            f"--output={path}: it is a file, but its name does not end in .parquet. Give a name "
+            "that does, or the name of a new folder."
         )
     others = sorted({*path.glob("*")} - {*path.glob(_PARTS)})
     if others:
@@ -54,7 +54,7 @@ def check_output(output: str, overwrite: bool) -> None:
         )
     if not overwrite and (path.is_file() or any(path.glob("*"))):
         raise OptionsError(
-            f"--output={path}: it exists. Replace it by --overwrite, or give another name."
+            f"--output={path}: it exists. Replace the output by --overwrite, or give another name."
         )
 
 
@@ -150,14 +150,15 @@ class PartedTable:
         if not resume:
             raise FileError(
                 f"{self._folder} has {counted(len(self._parts()), 'part')} of an unfinished run. "
-                "Continue it by --resume, or restart it by --resume=false, which removes "
+                "Continue the run by --resume, or restart it by --resume=false, which removes "
                 "these parts."
             )
         try:
             before = json.loads((self._folder / _ABOUT).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise FileError(
-                f"{self._folder / _ABOUT} cannot be read: {error}. Restart it by --resume=false."
+                f"{self._folder / _ABOUT} cannot be read: {error}. Restart the run by "
+                "--resume=false."
             ) from error
         changed = [name for name in about if before.get(name) != about[name]]
         if changed:

@@ -57,8 +57,8 @@ EXAMPLES = (
     "litegpu benchmark --graph=model.tflite --use_gpu=true --report=report.html",
 )
 NOTES = (
-    "Flags and lines are those of TensorFlow Lite's benchmark_model; percentiles, throughput and "
-    "the GPU's memory come last.",
+    "Flags and output lines are those of TensorFlow Lite's benchmark_model. Percentiles, "
+    "throughput and the GPU's memory are printed at the end.",
 )
 
 FAILED = "Benchmarking failed."

@@ -74,7 +74,8 @@ def cpu_meter() -> RaplMeter:
     if not any(name.startswith("package") for name in names):
         raise MeterError(
             f"The energy of the CPU is not measured: {_POWERCAP} has no package of intel-rapl. "
-            "Virtual machines and most containers hide it; else: sudo modprobe intel_rapl_msr"
+            "Virtual machines and most containers hide this interface; on other machines: sudo "
+            "modprobe intel_rapl_msr"
         )
     return RaplMeter(zones, f"{', '.join(names)}, by RAPL")
 
@@ -91,8 +92,8 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="ascii").strip()
     except PermissionError as error:
         raise MeterError(
-            f"The energy of the CPU is not measured: only root may read {file}. Allow it with: "
-            f"sudo chmod -R a+r {_POWERCAP}/intel-rapl/"
+            f"The energy of the CPU is not measured: only root may read {file}. Allow reading "
+            f"with: sudo chmod -R a+r {_POWERCAP}/intel-rapl/"
         ) from error
     except (OSError, ValueError) as error:
         raise MeterError(

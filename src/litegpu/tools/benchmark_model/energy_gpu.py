@@ -28,7 +28,8 @@ def gpu_meter(device: DeviceInfo) -> Meter:
     """
     if "nvidia" not in f"{device.name} {device.platform} {device.driver}".lower():
         raise MeterError(
-            f"The energy of {device.title} is not measured: litegpu supports only NVIDIA's meters."
+            f"The energy of {device.title} is not measured: litegpu supports only the energy "
+            "counters of NVIDIA GPUs."
         )
     nvml = _nvml()
     with _opened(nvml, device) as handle:
@@ -54,7 +55,7 @@ def _opened(nvml: Any, device: DeviceInfo) -> Iterator[Any]:
     try:
         yield _handle(nvml, device)
     except nvml.NVMLError as error:
-        raise MeterError(f"{failed} does not report it ({error}).") from error
+        raise MeterError(f"{failed} does not report energy ({error}).") from error
     finally:
         nvml.nvmlShutdown()
 
@@ -76,7 +77,8 @@ def _handle(nvml: Any, device: DeviceInfo) -> Any:
     if len(alike) != 1:
         raise MeterError(
             f"The energy of {device.title} is not measured: {len(alike)} of NVML's GPUs have this "
-            "name, and its API does not report which one it is. Use CUDA (--backend=cuda)."
+            "name, and the API does not report which of them runs the model. Use CUDA "
+            "(--backend=cuda)."
         )
     return alike[0]
 

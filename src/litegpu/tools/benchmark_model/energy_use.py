@@ -19,11 +19,11 @@ ENERGY_PARAMETERS = (
         "Measure energy",
     ),
     (
-        Flag("energy_min_secs", positive, 3.0, "seconds of inference in that phase"),
+        Flag("energy_min_secs", positive, 3.0, "seconds of inference in the energy measurement"),
         "Min duration of the energy's phase (seconds)",
     ),
     (
-        Flag("energy_idle_secs", positive, 2.0, "idle seconds before it"),
+        Flag("energy_idle_secs", positive, 2.0, "idle seconds before the energy measurement"),
         "Rest before the energy's phase (seconds)",
     ),
 )
@@ -55,8 +55,8 @@ def find_meters(delegates: Delegates) -> tuple[list[Meter], list[str]]:
     """
     found: list[Meter] = []
     missing = [
-        f"The energy of the device that runs the {each.name} delegate is not measured: nothing "
-        "reports which device that is."
+        f"The energy of the device that runs the {each.name} delegate is not measured: which "
+        "device that is is unknown."
         for each in delegates.applied
         if each.delegate is not None and each.delegate is not delegates.gpu
     ]

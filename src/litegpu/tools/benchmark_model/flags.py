@@ -34,11 +34,14 @@ PARAMETERS = (
     ),
     (None, "Num threads"),
     (
-        Flag("use_caching", bool, False, "no effect here: the CPU's own cache of weights"),
+        Flag("use_caching", bool, False, "ignored: the cache of the CPU's packed weights"),
         "Use caching",
     ),
     (Flag("benchmark_name", str, "", "name in the result file"), "Benchmark name"),
-    (Flag("output_prefix", str, "", "only printed, as by the original"), "Output prefix"),
+    (
+        Flag("output_prefix", str, "", "text that is only printed, as by TensorFlow Lite's tool"),
+        "Output prefix",
+    ),
     (Flag("warmup_runs", at_least(0), 1, "minimum number of warm-up runs"), "Min warmup runs"),
     (
         Flag("warmup_min_secs", number, 0.5, "minimum seconds of the warm-up runs"),
@@ -76,16 +79,31 @@ PARAMETERS = (
         "List signatures from the provided model",
     ),
     (Flag("input_layer", str, "", "names of all inputs: a,b"), "Input layers"),
-    (Flag("input_layer_shape", str, "", "their shapes: 1,224,224,3:1,20"), "Input shapes"),
     (
-        Flag("input_layer_value_range", str, "", "whole numbers: name,low,high:name2,low,high"),
+        Flag(
+            "input_layer_shape", str, "", "shapes of the inputs of --input_layer: 1,224,224,3:1,20"
+        ),
+        "Input shapes",
+    ),
+    (
+        Flag(
+            "input_layer_value_range",
+            str,
+            "",
+            "range of the inputs' random integers: name,low,high:name2,low,high",
+        ),
         "Input value ranges",
     ),
     (
-        Flag("input_layer_value_files", str, "", "raw values: name:path,name2:path2"),
+        Flag(
+            "input_layer_value_files",
+            str,
+            "",
+            "files with the inputs' raw bytes: name:path,name2:path2",
+        ),
         "Input value files",
     ),
-    (Flag("allow_fp16", bool, False, "no effect here: half precision on the CPU"), "Allow fp16"),
+    (Flag("allow_fp16", bool, False, "ignored: half precision on the CPU"), "Allow fp16"),
     (
         Flag("require_full_delegation", bool, False, "fail if a node stays on the CPU"),
         "Require full delegation",
@@ -95,7 +113,13 @@ PARAMETERS = (
         "Enable op profiling",
     ),
     (
-        Flag("op_profiling_output_mode", str, "stdout", "stdout, csv or proto", metavar="MODE"),
+        Flag(
+            "op_profiling_output_mode",
+            str,
+            "stdout",
+            "format of the op profile: stdout, csv or proto",
+            metavar="MODE",
+        ),
         "Op profiling output mode.",
     ),
     (
@@ -118,7 +142,12 @@ PARAMETERS = (
         "Allow dynamic increase on profiling buffer entries",
     ),
     (
-        Flag("profiling_output_csv_file", str, "", "old spelling of mode csv with a file"),
+        Flag(
+            "profiling_output_csv_file",
+            str,
+            "",
+            "deprecated: write the op profile to this CSV file",
+        ),
         "CSV File to export profiling data to",
     ),
     *INFO_PARAMETERS,
@@ -135,20 +164,31 @@ PARAMETERS = (
         "Disable delegate clustering",
     ),
     (
-        Flag("enable_builtin_cast_constant_cache", bool, False, "no effect here: the CPU's CAST"),
+        Flag(
+            "enable_builtin_cast_constant_cache",
+            bool,
+            False,
+            "ignored: a cache of the CPU's CAST operation",
+        ),
         "Constant CAST output cache",
     ),
     (
-        Flag("output_filepath", str, "", "file of the raw outputs", metavar="FILE"),
+        Flag(
+            "output_filepath", str, "", "write the outputs' raw bytes to this file", metavar="FILE"
+        ),
         "File path to export outputs layer to",
     ),
     (
-        Flag("output_proto_filepath", str, "", "file of the outputs, as a tf.Example"),
+        Flag("output_proto_filepath", str, "", "write the outputs to this file as a tf.Example"),
         "File path to export outputs layer as tf example to",
     ),
     (
         Flag(
-            "result_file_path", str, "", "file of the result, as a BenchmarkResult", metavar="FILE"
+            "result_file_path",
+            str,
+            "",
+            "write the result to this file as a BenchmarkResult",
+            metavar="FILE",
         ),
         "File path to save the benchmark result in binary proto format",
     ),

@@ -96,8 +96,8 @@ def _low_high(item: str, parts: Sequence[str]) -> tuple[int, int]:
 def _known(flag: str, text: str, name: str, layers: dict[str, Layer]) -> Layer:
     if name not in layers:
         raise OptionsError(
-            f"--{flag}={text}: '{name}' is not among --input_layer={','.join(layers)}. "
-            "Name it there, with its shape."
+            f"--{flag}={text}: '{name}' is not among --input_layer={','.join(layers)}. Add the "
+            "input to that flag, with its shape."
         )
     return layers[name]
 

@@ -64,7 +64,7 @@ def _headline(found: Results) -> Iterator[tuple[str, str]]:
 
 def _energy(energy: Energy) -> Iterator[Section]:
     if not energy.meters:
-        yield Text("Energy", energy.missing or ["No meter can be read here."])
+        yield Text("Energy", energy.missing or ["No energy counter can be read on this machine."])
         return
     joules = {}
     for each in energy.meters:

@@ -37,7 +37,10 @@ def take_blocks(session: Session, runs: Stats) -> list[Block]:
     gpu = session.delegates.gpu
     report = gpu.report if gpu else None
     if not session.primary:
-        warn("Single nodes are known in the model's first graph only, but another graph runs here.")
+        warn(
+            "Times of single nodes are available only for the model's first graph, but another "
+            "graph runs."
+        )
         return [Block((Row("CPU", "all nodes of the signature", runs.average / 1e3),), runs)]
     if gpu is None or report is None or not report.delegated_nodes:
         warn("The runtime's Python interface does not report the times of single nodes on the CPU.")

@@ -131,7 +131,7 @@ def _print_energy(energy: Energy) -> None:
     for reason in energy.missing:
         warn(reason)
     if not energy.meters:
-        warn("No energy was measured: no meter can be read here.")
+        warn("Energy was not measured, because no energy counter can be read on this machine.")
         return
     info(
         f"Energy: {energy.runs} runs in {figure(energy.busy_seconds)} seconds, after "

@@ -168,7 +168,9 @@ def _signatures(target: Any) -> ModelError:
         info("They are listed below: ")
     for key in keys:
         info(f"-> Signature Key: {key}")
-    return ModelError("--list_signatures only lists them. Leave it out to run the model.")
+    return ModelError(
+        "--list_signatures only lists the signatures. Leave the flag out to run the model."
+    )
 
 
 @contextlib.contextmanager

@@ -23,7 +23,13 @@ INFO_PARAMETERS = (
         "Enable Model Runtime Info Export",
     ),
     (
-        Flag("model_runtime_info_output_file", str, "", "the file for it", metavar="FILE"),
+        Flag(
+            "model_runtime_info_output_file",
+            str,
+            "",
+            "file for --export_model_runtime_info",
+            metavar="FILE",
+        ),
         "Proto File to export model runtime info to",
     ),
     (

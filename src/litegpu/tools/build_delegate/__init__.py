@@ -35,8 +35,8 @@ NOTES = (
     "The library exports tflite_plugin_create_delegate and tflite_plugin_destroy_delegate, for "
     'load_delegate("liblitegpu.so", {...}) and for programs in C and C++. Its options are those '
     "of GpuDelegate, by their names, and `model`.",
-    "It starts Python in the program, or uses the Python that runs there. It belongs to this "
-    "Python environment: build it again after the environment was moved or replaced.",
+    "The library starts a Python interpreter in the program, or uses a running one. The library "
+    "belongs to this Python environment: build it again after moving or replacing the environment.",
 )
 _COMPILERS = ("cc", "gcc", "clang", "cl")
 
@@ -67,9 +67,9 @@ def main(args: argparse.Namespace) -> int:
     note(f"output: {args.output}")
     if not library:
         note(
-            "Only Python programs can load it: this Python has no shared library. For programs in "
-            "other languages use a Python that has (of Debian: libpython3-dev; of pyenv: "
-            "PYTHON_CONFIGURE_OPTS=--enable-shared)."
+            "Only Python programs can load the delegate, because this Python has no shared "
+            "library. For other programs use a Python with a shared library (Debian: "
+            "libpython3-dev; pyenv: PYTHON_CONFIGURE_OPTS=--enable-shared)."
         )
     return 0
 
@@ -83,8 +83,10 @@ def find_compiler(name: str | None) -> str:
     error = DelegateLibraryError(
         f"There is no C compiler '{name}'. Name one that exists with --compiler=PROGRAM."
         if name
-        else f"There is no C compiler: none of {', '.join(_COMPILERS)} is on PATH. Install one "
-        f"({remedy}), or name it with --compiler=PROGRAM."
+        else (
+            f"There is no C compiler: none of {', '.join(_COMPILERS)} is on PATH. Install one "
+            f"({remedy}), or name a compiler with --compiler=PROGRAM."
+        )
     )
     error.remedy = remedy
     raise error

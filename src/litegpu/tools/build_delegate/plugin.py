@@ -26,7 +26,7 @@ _log = logging.getLogger("litegpu")
 
 OPTIONS = (
     *DELEGATE_FLAGS,
-    Flag("model", str, None, "the model's file, for runtimes that do not say where it is"),
+    Flag("model", str, None, "the model file, for runtimes that do not report its path"),
 )
 """The options of the library: those of GpuDelegate."""
 
@@ -120,7 +120,9 @@ def _destroy(address: int) -> None:
     try:
         _delegates.pop(address).close()
     except KeyError:
-        _log.warning("A delegate was destroyed that does not exist (any more).")
+        _log.warning(
+            "The program destroyed a delegate that does not exist or was destroyed before."
+        )
     except Exception as error:
         _log.warning("A delegate could not be destroyed cleanly: %s", error)
 

@@ -27,11 +27,13 @@ elif TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _MODES = {
-    "exact": "in integers, equal to the CPU's kernels in every bit",
-    "float": "as real numbers, rounded to the grid and the range of the stored integers",
+    "exact": "in integers, equal to the CPU's results in every bit",
+    "float": (
+        "in float32, with results rounded to the values that the stored integers can represent"
+    ),
 }
 _WEIGHTS_ONLY = {
-    "exact": "floats rounded to bytes for quantized weights, with the sums of the CPU's kernels",
+    "exact": "float inputs quantized to int8 for quantized weights, with the same sums as the CPU",
     "float": "weights as real numbers",
 }
 """The same for models that compute in floats and have quantized weights."""

@@ -21,9 +21,9 @@ ARGUMENTS: dict[str, str] = {}
 FLAGS = (JSON,)
 EXAMPLES = ("litegpu doctor", "litegpu doctor > doctor.txt", "litegpu doctor --json=doctor.json")
 NOTES = (
-    "Drivers are loaded, and a small model is run on each device, in separate processes, because "
-    "broken drivers crash or hang. The output contains no user names and can be pasted into an "
-    "issue. The exit status is 1 if no device computes what the CPU does.",
+    "The doctor loads the drivers and runs a small model on each device, in separate processes, "
+    "because broken drivers crash or hang. The output contains no user names and can be pasted "
+    "into an issue. The exit status is 1 if no device computes the CPU's result.",
 )
 CHECKS = (
     *(system, packages, environment, cache_folder),
@@ -57,7 +57,7 @@ def _verdict(found: Sequence[Finding], tried: Examined) -> str:
     usable = counted(tried.usable, "device") if tried.usable else "No device"
     kind = " (no GPU: all are software)" if tried.usable and not tried.gpus else ""
     many = counted(problems, "problem") if problems else "no problem"
-    return f"{usable} can be used{kind}; {many} found."
+    return f"{usable} usable{kind}; {many} found."
 
 
 def _print(found: Sequence[Finding], verdict: str) -> None:

@@ -154,7 +154,11 @@ def cache_folder(machine: Machine) -> Iterator[Finding]:
     free = _free(folder)
     if free is not None and free < _LITTLE:
         yield Finding(
-            *("cache", "problem", f"The disk of {folder} has {shown_size(free)} left."),
+            *(
+                "cache",
+                "problem",
+                f"The disk of {folder} has only {shown_size(free)} of free space.",
+            ),
             "litegpu cache --clear",
         )
 

@@ -92,7 +92,9 @@ def _tried(trial: tuple[str, dict[str, Any], str]) -> Finding:
         text = f"{what}: a small model's results are {facts['difference']:.1e} from the CPU's."
         remedy = "Update the GPU's driver; until then use another backend."
         return Finding(TITLES[name], "problem", text, remedy)
-    return Finding(TITLES[name], "ok", f"{what}: right, started in {shown_time(facts['start_s'])}")
+    return Finding(
+        TITLES[name], "ok", f"{what}: correct results, started in {shown_time(facts['start_s'])}"
+    )
 
 
 def _last_line(output: str) -> dict[str, Any] | None:

@@ -53,7 +53,7 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
     raw = find(outputs, facts)
     if raw is None:
         return None
-    return Evidence(True, f"two outputs have {raw.rows} rows: codes of boxes, and scores")
+    return Evidence(True, f"two outputs have {raw.rows} rows: encoded boxes, and scores")
 
 
 def find(outputs: Outputs, facts: ModelFacts) -> Raw | None:
@@ -120,8 +120,8 @@ def anchors_in_cells(grids: Sequence[Grid], raw: Raw) -> list[int]:
     total = sum(cell * count for cell, count in zip(cells, counts, strict=True))
     if total != raw.rows:
         raise ModelError(
-            f"The {raw.rows} boxes of this model are relative to anchors, but the feature maps "
-            f"that they come from are not known: those found have {total}. The outputs must be "
+            f"The {raw.rows} boxes of this model are relative to anchors, but their feature maps "
+            f"are unknown: the maps found have {total} anchors. The outputs must be "
             "concatenations of reshaped maps. Use a model that ends in "
             "TFLite_Detection_PostProcess."
         )

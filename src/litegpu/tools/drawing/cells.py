@@ -40,7 +40,9 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
     if layout is None:
         return None
     rows = outputs[0].values.shape[layout.rows]
-    return Evidence(True, f"it has {rows} boxes, the number of cells of its maps for that input")
+    return Evidence(
+        True, f"the output has {rows} boxes, the number of cells of the feature maps for that input"
+    )
 
 
 def find(outputs: Outputs, facts: ModelFacts) -> Layout | None:

@@ -100,10 +100,10 @@ class Detections:
 def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
     """Return why a model is a detector whose outputs are boxes, classes and scores."""
     if facts.place_in_post_process(0) is not None:
-        return Evidence(True, "it ends in TFLite_Detection_PostProcess")
+        return Evidence(True, "the model ends in TFLite_Detection_PostProcess")
     if not _looks_like_boxes(outputs):
         return None
-    return Evidence(True, "its outputs have the shapes of boxes, classes and scores")
+    return Evidence(True, "the outputs have the shapes of boxes, classes and scores")
 
 
 def read(outputs: Outputs, scene: Scene) -> Detections:

@@ -49,7 +49,7 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
     if found is None:
         return None
     points = outputs[found.scores].values.shape[3]
-    return Evidence(True, f"it has maps of {points} points and of the offsets to them")
+    return Evidence(True, f"the model has score maps of {points} points and maps of offsets")
 
 
 def find(outputs: Outputs, facts: ModelFacts) -> Maps | None:

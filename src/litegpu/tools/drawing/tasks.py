@@ -82,7 +82,7 @@ def choose(outputs: Outputs, facts: ModelFacts, requested: str | None) -> Task |
         for name, reader, seen in possible:
             if name == requested:
                 return Task(name, reader, seen.why)
-        return Task(requested, TASKS[requested][0], "--task says so")
+        return Task(requested, TASKS[requested][0], "--task selects this task")
     certain = [each for each in possible if each[2].certain]
     if not certain:
         return None
@@ -97,10 +97,12 @@ def unclear(outputs: Outputs, facts: ModelFacts) -> OptionsError:
     guesses = [
         f"--task={name} ({TASKS[name][0].purpose}: {seen.why})" for name, _, seen in possible
     ]
-    could = f"It could be {'; '.join(guesses)}." if guesses else "Nothing fits them."
+    could = (
+        f"Possible tasks are {'; '.join(guesses)}." if guesses else ("No task fits these outputs.")
+    )
     return OptionsError(
-        f"The outputs of this model, {shapes}, do not show what it is for. {could} "
-        f"Choose one with --task={_listed(TASKS)}."
+        f"The outputs of this model, {shapes}, do not determine a task. {could} Choose a task "
+        f"with --task={_listed(TASKS)}."
     )
 
 

@@ -61,7 +61,7 @@ class Film:
         streams = self._container.streams.video
         if not streams:
             self.close()
-            raise self._unreadable("it has no pictures")
+            raise self._unreadable("the file has no pictures")
         self._stream = streams[0]
         self._stream.thread_type = "AUTO"
         self.rate = self._stream.average_rate or self._stream.guessed_rate or _RATE
@@ -88,7 +88,7 @@ class Film:
             yield Frame(number, last, float(last * self.tick), self._upright(found))
             number += 1
         if not number:
-            raise self._unreadable("none of its pictures can be decoded")
+            raise self._unreadable("no picture of the file can be decoded")
 
     def close(self) -> None:
         """Close the file."""
@@ -106,7 +106,7 @@ class Film:
                 return
             except self._av.error.FFmpegError as error:
                 if self._strict:
-                    why = f"what follows {counted(self._decoded_frames, 'frame')} is damaged"
+                    why = f"the data after {counted(self._decoded_frames, 'frame')} are damaged"
                     raise self._unreadable(f"{why}: {error.strerror}") from error
                 self.damaged += 1
                 if self.damaged > _MOST_DAMAGED:

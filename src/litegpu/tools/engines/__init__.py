@@ -66,16 +66,27 @@ ENGINE_FLAGS = (
         *("engine", one_of(ENGINES), "local", "local: this machine; ray: a Ray cluster"),
         metavar="NAME",
     ),
-    Flag("batch", at_least(0), 0, "samples per inference; 0: 16, or 1 if the model has no batch"),
+    Flag(
+        "batch",
+        at_least(0),
+        0,
+        "samples per inference; 0: 16, or 1 if the model has a fixed batch size",
+    ),
     Flag("workers", at_least(0), 0, "number of delegates that work in parallel; 0: one per GPU"),
     Flag(
         *("gpus_per_worker", positive, 1.0),
-        "GPUs of a worker; 0.5 has two workers share one",
+        "number of GPUs per worker; with 0.5 two workers share a GPU",
     ),
-    Flag("decode_threads", at_least(0), 0, "samples that a worker decodes at once; 0: by its CPUs"),
+    Flag(
+        "decode_threads",
+        at_least(0),
+        0,
+        "number of samples that a worker decodes in parallel; 0: by the number of CPUs",
+    ),
     Flag(
         *("decode_in", one_of(DECODE_IN), AUTO),
-        "threads, processes, or auto: processes if threads block each other",
+        "where samples are decoded: threads, processes, or auto (processes if threads block each "
+        "other)",
         metavar="PLACE",
     ),
 )

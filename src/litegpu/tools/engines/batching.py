@@ -42,13 +42,13 @@ def rewritten(model: bytes, own: int, batch: int) -> bytes:
     try:
         found = objects.parse(model)
         if len(found.subgraphs) != 1:
-            raise ModelError("It has several graphs.")
+            raise ModelError("The model has several graphs.")
         _Rewriting(found, own, batch).run()
         return objects.pack(found)
     except ModelError:
         raise
     except (MissingDependencyError, *_DAMAGED) as error:
-        raise ModelError(f"Its shapes cannot be changed: {error}") from error
+        raise ModelError(f"The model's shapes cannot be changed: {error}") from error
 
 
 class _Rewriting:

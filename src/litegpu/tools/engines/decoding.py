@@ -153,8 +153,8 @@ class Preparing:
             return [found for each in alone for found in each]
         clear(slots(inputs.arrays, first, self._plan.batched))
         error = (
-            f"{_TRIES} processes were lost ({how}) while they decoded it. Look for a damaged "
-            "sample, or for a lack of memory; fewer --decode_threads need less."
+            f"{_TRIES} processes were lost ({how}) while they decoded this sample. Look for a "
+            "damaged sample, or for a lack of memory; fewer --decode_threads need less."
         )
         return [Prepared(error, begun, time.time() - begun, 0.0)]
 
@@ -162,7 +162,7 @@ class Preparing:
         """Start processes if requested, by the flag or by the measured times of threads."""
         if self._failed is not None:
             failed, self._failed = self._failed, None
-            ended = f"one ended before it was ready, with {failed}"
+            ended = f"a process ended before it was ready, with {failed}"
             error = cannot(ended if isinstance(failed, LostError) else reason(failed))
             # A RuntimeError means that this process should not run all of this in the first place.
             if self._decoding.where == PROCESSES or isinstance(failed, RuntimeError):

@@ -181,7 +181,7 @@ class _Crew(Generic[Value]):
                 "lack of memory; fewer --workers or --decode_threads need less. A script of your "
                 "own must start them below `if __name__ == '__main__':`."
             )
-        note(f"A worker was lost ({how}); another one takes its work.")
+        note(f"A worker process was lost ({how}); another worker continues with its samples.")
         self._todo.extendleft(reversed(worker.chunks))
         self._todo = deque(sorted(self._todo))
         self._workers[self._workers.index(worker)] = self._hire(worker.place)

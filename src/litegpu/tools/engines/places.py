@@ -40,6 +40,6 @@ def refuse_several_gpus(wanted: Settings) -> None:
     """Raise OptionsError if a worker is to have more than one GPU."""
     if wanted.gpus_per_worker > 1:
         raise OptionsError(
-            f"--gpus_per_worker={wanted.gpus_per_worker:g}: a delegate uses one GPU. "
-            "Give 1, or less to have several workers share one."
+            f"--gpus_per_worker={wanted.gpus_per_worker:g}: a delegate uses one GPU. Give 1, or a "
+            "smaller number if workers share a GPU."
         )

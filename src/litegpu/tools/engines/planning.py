@@ -40,7 +40,7 @@ def plan(model: bytes, batch: int = 0, open_model: Open | None = None) -> BatchP
         ModelError: the runtime rejects the model, or it cannot take such a batch.
     """
     own = _Trial(model, open_model)
-    refusal = "" if own.batched else "its inputs and outputs do not share a first dimension"
+    refusal = "" if own.batched else "the inputs and outputs differ in the first dimension"
     wanted, found = batch or (AUTOMATIC_BATCH if own.batch == 1 else own.batch), model
     if own.batched and wanted != own.batch:
         for form in (lambda _: model, lambda size: rewritten(model, own.batch, size)):
@@ -121,7 +121,7 @@ class _Trial:
             part = slice(start, start + self.batch)
             alone = self._run([values[part] for values in noise])
             if not all(map(_close, [values[part] for values in together], alone)):
-                return "a sample then changes the results of others"
+                return "samples of a batch then change each other's results"
         return ""
 
     def _run(self, inputs: Arrays, interpreter: Any = None) -> Arrays:

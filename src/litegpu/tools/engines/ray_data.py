@@ -71,8 +71,8 @@ def _connect(ray: Any) -> None:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise WorkerError(
-            f"There is no Ray cluster to work on: {' '.join(str(error).split())} "
-            "Start one with `ray start --head`, name it in RAY_ADDRESS, or unset that."
+            f"There is no Ray cluster to work on: {' '.join(str(error).split())} Start one with "
+            "`ray start --head`, name a cluster in RAY_ADDRESS, or unset that variable."
         ) from error
 
 
@@ -92,8 +92,9 @@ def _sizes(nodes: list[dict[str, float]], wanted: Settings) -> tuple[int, int, f
     threads = wanted.decode_threads or min(max(most // per_node, 1), _THREADS)
     if threads > most:
         raise OptionsError(
-            f"--decode_threads={threads}: a worker needs so many CPUs, and no machine of this Ray "
-            f"cluster has more than {most}. Use fewer, or `ray start` one with more --num-cpus."
+            f"--decode_threads={threads}: a worker needs as many CPUs, but no machine of this Ray "
+            f"cluster has more than {most}. Use fewer threads, or `ray start` one with more "
+            "--num-cpus."
         )
     return workers, threads, gpus
 
@@ -150,7 +151,7 @@ def _opened(row: dict[str, Any], expected: Iterator[int]) -> list[Result[Any]]:
     if isinstance(found, LitegpuError):
         raise found
     if number != next(expected, None):
-        raise WorkerError(f"Ray returned chunk {number} out of order. Report this as a bug.")
+        raise WorkerError(f"Ray returned chunk {number} out of order. Report this error as a bug.")
     results: list[Result[Any]] = found
     return results
 

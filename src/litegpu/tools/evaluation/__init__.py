@@ -16,12 +16,14 @@ DELEGATES = ("nnapi", "gpu", "hexagon", "xnnpack", "coreml")
 
 DELEGATE = Flag(
     *("delegate", one_of(DELEGATES), None),
-    "what to test: gpu, xnnpack, nnapi, hexagon or coreml",
+    "the delegate to test: gpu, xnnpack, nnapi, hexagon or coreml",
     metavar="TEXT",
 )
-THREADS = Flag("num_interpreter_threads", positive_int, 1, "CPU threads of what is tested")
+THREADS = Flag(
+    "num_interpreter_threads", positive_int, 1, "number of CPU threads of the tested model"
+)
 METRICS_FILE = Flag(
-    "output_file_path", str, "", "write the metrics there, as EvaluationStageMetrics"
+    "output_file_path", str, "", "write the metrics to this file as EvaluationStageMetrics"
 )
 
 

@@ -40,7 +40,9 @@ def coco_figures(
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
     except ImportError as error:
-        raise missing_dependency("pycocotools", "coco", "The figure of COCO's own rule") from error
+        raise missing_dependency(
+            "pycocotools", "coco", "COCO's own mean average precision"
+        ) from error
     images = [each for each in dataset["images"] if _name(each) in found]
     if not images or not dataset["annotations"]:
         return None

@@ -60,7 +60,7 @@ PICTURES = Flag(
 )
 _BATCH = Flag(
     *("batch", at_least(0), 1),
-    "pictures per inference, if the model can be resized; 0: 16 if it can",
+    "pictures per inference, if the model's batch size can be changed; 0: 16 if possible",
 )
 TASK_FLAGS = (
     Flag("num_images", at_least(0), 0, "maximum number of pictures; 0: all"),
@@ -214,7 +214,7 @@ def _page(kind: Kind[Any], model: FoundModel, found: _Evaluated[Any], figures: F
             (each.name, str(each.workers), f"{each.busy_s:.2f}", f"{each.rate:.1f}")
             for each in found.meter.stages()
         ],
-        note=f"They overlapped by {found.meter.overlap:.0%} of what is possible.",
+        note=f"The stages reached {found.meter.overlap:.0%} of the possible overlap.",
     )
     sections = [
         overview(headline),
@@ -263,11 +263,11 @@ def _evaluate(
                 times[1].append(round(result.infer_s * 1e6))
                 continue
             if args.strict:
-                raise FileError(f"{result.error} Or leave it out, with --strict=false.")
+                raise FileError(f"{result.error} --strict=false skips such pictures.")
             skipped.append(result.name)
-            warn(f"{result.error} It is skipped.")
+            warn(f"{result.error} The picture is skipped.")
     if skipped:
-        warn(f"{len(skipped)} of {total} pictures are skipped: the figures are of the others.")
+        warn(f"{len(skipped)} of {total} pictures are skipped, and not counted in the results.")
     if not times[0]:
         raise FileError(
             f"None of the {total} files in '{getattr(args, PICTURES.name)}' could be evaluated; "

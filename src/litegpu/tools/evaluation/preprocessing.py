@@ -58,7 +58,9 @@ class Preprocessing:
             pixels = resize_bilinear(pixels, self.height, self.width)
         else:
             raise unreadable(
-                path, f"Extension {suffix} is not supported", "Convert it to a .jpg or .jpeg file."
+                path,
+                f"Extension {suffix} is not supported",
+                "Convert the picture to a .jpg or .jpeg file.",
             )
         mean, scale = _SCALING[self.kind]
         scaled: NDArray[np.float32] = pixels.astype(np.float32, copy=False) - mean
@@ -73,7 +75,7 @@ class Preprocessing:
             raise unreadable(path, error.strerror or str(error)) from error
         if len(content) != size:
             raise unreadable(
-                *(path, f"it has {len(content)} bytes and the input takes {size}"),
+                *(path, f"the file has {len(content)} bytes, but the input needs {size}"),
                 f"Write {self.height}×{self.width} pixels of {_CHANNELS} bytes each.",
             )
         return np.frombuffer(content, np.uint8).reshape(self.height, self.width, _CHANNELS)
@@ -119,12 +121,12 @@ def decode_jpeg(path: str) -> NDArray[np.uint8]:
     """
     from PIL import Image, UnidentifiedImageError
 
-    remedy = "Replace it by a complete JPEG."
+    remedy = "Replace the file by a complete JPEG."
     try:
         with Image.open(path, formats=("JPEG",)) as picture:
             return np.asarray(picture if picture.mode == "RGB" else picture.convert("RGB"))
     except UnidentifiedImageError as error:
-        raise unreadable(path, "it is not a JPEG", remedy) from error
+        raise unreadable(path, "the file is not a JPEG", remedy) from error
     except Exception as error:  # Pillow's readers raise all kinds of errors
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise unreadable(path, why, remedy) from error

@@ -50,7 +50,7 @@ FLAGS = (
     Flag("num_runs", positive_int, 50, "number of random inputs"),
     THREADS,
     METRICS_FILE,
-    Flag("reference", str, "", "use this model on the CPU instead", metavar="MODEL"),
+    Flag("reference", str, "", "run this model on the CPU instead of MODEL", metavar="MODEL"),
     Flag(
         *("tolerance", parse_tolerance, None),
         "maximum error relative to an output's largest magnitude (default: 0.001, or 0.02 if the "
@@ -60,7 +60,7 @@ FLAGS = (
     ),
     Flag(
         *("per_node", bool, False),
-        "if an output is beyond the tolerance: find the first wrong node, and what helps",
+        "if an error exceeds the tolerance: find the first wrong node and a remedy",
     ),
     *REGISTRAR_FLAGS,
     JSON,
@@ -77,11 +77,11 @@ EXAMPLES = (
     "    --tolerance=absolute:0.01,cosine:0.999,top_k:5",
 )
 NOTES = (
-    "Both sides run on the same inputs, drawn from a normal distribution over the range of their "
-    "type: the model with the delegate, and the model on one thread of the CPU, without XNNPACK. "
-    "Errors of quantized outputs are in their integers.",
-    "The GPU computes in float32 unless --precision=fp16. The exit status is 1 where an output is "
-    "beyond --tolerance.",
+    "The model runs with the delegate and on one CPU thread without XNNPACK, on the same inputs. "
+    "Inputs are drawn from a normal distribution over the range of their element type. Errors of "
+    "quantized outputs are counted in integer steps.",
+    "The GPU computes in float32 unless --precision=fp16. The exit status is 1 if the error of an "
+    "output exceeds --tolerance.",
 )
 
 FAILED = TASK_FAILED
@@ -214,7 +214,7 @@ def _evaluate(args: argparse.Namespace, model: FoundModel) -> _Evaluation:
     runs = (output.first_run_beyond for output in found.outputs)
     bad_runs = [run for run in runs if run is not None]
     if not bad_runs:
-        info("No output is beyond the tolerance: there is no node to look for.")
+        info("All outputs are within the tolerance, so there is no wrong node to find.")
     shown = args.report is not None or args.export is not None
     if not bad_runs and not shown:
         return result

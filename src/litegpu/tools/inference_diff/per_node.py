@@ -125,7 +125,7 @@ class PerNode:
             raise ModelError(
                 f"--reference: the reference has {len(other.ops)} nodes, which do not match the "
                 f"{len(self._model.ops)} of the model one by one. Leave --per_node out, or give a "
-                "model that differs in constants and options only."
+                "reference that differs only in constants and options."
             )
         own, others = (itertools.chain(*_operands(each)) for each in (self._model, other))
         pairs = (zip(*lists, strict=True) for lists in zip(own, others, strict=True))

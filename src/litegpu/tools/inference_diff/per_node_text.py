@@ -18,9 +18,9 @@ def print_finding(found: Finding | None, tolerance: float) -> None:
     print()
     if found is None:
         print_text(
-            "An output is beyond the tolerance, but no part of the graph is when it is given the "
-            "CPU's values: small errors accumulate over all of it. A smaller --tolerance finds the "
-            "nodes with the largest."
+            "An output exceeds the tolerance, but each part of the graph is within it if its "
+            "inputs are the CPU's values: small errors accumulate. A smaller --tolerance finds "
+            "the nodes with the largest errors."
         )
         return
     print_text(verdict(found, tolerance))
@@ -57,16 +57,20 @@ def verdict(found: Finding, tolerance: float) -> str:
         f"result is off by {found.error:.3g} of its largest magnitude ({tolerance:g} allowed)."
     )
     if len(found.nodes) == 1:
-        return f"{first} It does so alone, given the CPU's values.{_lost_digits(found)}"
+        return (
+            f"{first} The node is also wrong alone, with the CPU's values as "
+            f"inputs.{_lost_digits(found)}"
+        )
     nodes = f"{shown_nodes(found.nodes)} ({shown_ops(found.ops)})"
     if found.alone:
         return (
-            f"{first} Alone it does not, given the CPU's values: {nodes} together cause it, "
-            f"because their errors accumulate.{_lost_digits(found)}"
+            f"{first} Alone, with the CPU's values as inputs, the node is right: {nodes} together "
+            f"cause the error, because their errors accumulate.{_lost_digits(found)}"
         )
     return (
-        f"{first} {nodes} together cause it, but they agree if the result of each is read: check "
-        f"what is stored between them, and how they are fused.{_lost_digits(found)}"
+        f"{first} {nodes} together cause the error, but the results agree if each is read: check "
+        "how values between these nodes are stored, and how the nodes are "
+        f"fused.{_lost_digits(found)}"
     )
 
 

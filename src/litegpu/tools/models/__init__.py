@@ -83,7 +83,9 @@ class FoundModel:
         return zoo.has_random_weights(self.content)
 
 
-RANDOM_WEIGHTS = "The weights are random: the times are real, the results mean nothing."
+RANDOM_WEIGHTS = (
+    "The weights are random, so the times are realistic, but the results have no meaning."
+)
 """A note next to the results of such a model."""
 
 

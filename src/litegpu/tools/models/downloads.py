@@ -84,8 +84,8 @@ def _download(asset: Asset) -> bytes:
             content: bytes = response.read()
     except (OSError, http.client.HTTPException) as error:
         raise DownloadError(
-            f"{asset.file_name} could not be downloaded from {asset.url}: {error}. "
-            "Download it yourself and name its folder in LITEGPU_MODELS."
+            f"{asset.file_name} could not be downloaded from {asset.url}: {error}. Download the "
+            "file yourself, and set LITEGPU_MODELS to its folder."
         ) from error
     if (actual := _sha256(content)) != asset.sha256:
         raise DownloadError(

@@ -39,7 +39,7 @@ from litegpu.tools.stats import shown_value
 _LAST = 2**31 - 1
 
 DEFAULT_FLAGS = (
-    Flag("num_threads", at_least(-1), -1, "CPU threads; -1 leaves their number to the runtime"),
+    Flag("num_threads", at_least(-1), -1, "number of CPU threads; -1: selected by the runtime"),
     Flag(
         "max_delegated_partitions",
         whole,
@@ -48,9 +48,14 @@ DEFAULT_FLAGS = (
     ),
     Flag(
         *("min_nodes_per_partition", whole, 0),
-        "minimum nodes of a partition (default, or below 0: the delegate's rule)",
+        "minimum nodes of a partition on a delegate; 0 or less: set by the delegate",
     ),
-    Flag("delegate_serialize_dir", str, "", "cache folder of compiled kernels, with the token"),
+    Flag(
+        "delegate_serialize_dir",
+        str,
+        "",
+        "folder of the cache of compiled kernels; needs --delegate_serialize_token",
+    ),
     Flag("delegate_serialize_token", str, "", "name of the model in the cache"),
     Flag("first_delegate_node_index", at_least(0), 0, "nodes before this one stay on the CPU"),
     Flag("last_delegate_node_index", at_least(0), _LAST, "nodes after this one stay on the CPU"),
@@ -59,7 +64,7 @@ GPU_FLAGS = (
     Flag("use_gpu", bool, False, "apply the GPU delegate"),
     Flag(
         *("gpu_precision_loss_allowed", bool, False),
-        "compute in half precision where that is faster; true in the original",
+        "allow half precision; TensorFlow Lite's tool allows it by default",
     ),
     Flag("gpu_experimental_enable_quant", bool, True, "run quantized models on the GPU as well"),
     Flag(
@@ -78,17 +83,24 @@ GPU_FLAGS = (
         *("gpu_unsafe_cache", bool, False),
         "use the cache even if other users may write to it (you trust them)",
     ),
-    Flag("gpu_invoke_loop_times", whole, -1, "for special builds of the original only"),
+    Flag(
+        "gpu_invoke_loop_times", whole, -1, "ignored: for special builds of TensorFlow Lite's tool"
+    ),
     Flag("gpu_wait_type", str, "", "for iOS only: passive, active, do_not_wait or aggressive"),
 )
 EXTERNAL_FLAGS = (
     Flag("external_delegate_path", str, "", "shared library of another delegate"),
-    Flag("external_delegate_options", str, "", "its options: key:value;key:value"),
+    Flag(
+        "external_delegate_options",
+        str,
+        "",
+        "options of the external delegate: key:value;key:value",
+    ),
 )
 XNNPACK_FLAGS = (
     Flag(
         *("use_xnnpack", bool, False),
-        "have XNNPACK run what no delegate takes; the runtime does unless this is false",
+        "run nodes that no delegate accepts with XNNPACK (the runtime's default)",
     ),
     Flag("xnnpack_force_fp16", bool, False, "let XNNPACK compute in half precision"),
 )
@@ -99,7 +111,12 @@ NNAPI_FLAGS = (
     Flag("nnapi_accelerator_name", str, "", "name of NNAPI's device"),
     Flag("disable_nnapi_cpu", bool, True, "never use NNAPI's own CPU"),
     Flag("nnapi_allow_fp16", bool, False, "let NNAPI compute in half precision"),
-    Flag("nnapi_allow_dynamic_dimensions", bool, False, "sizes may change without compilation"),
+    Flag(
+        "nnapi_allow_dynamic_dimensions",
+        bool,
+        False,
+        "let NNAPI resize tensors without compiling again",
+    ),
     Flag("nnapi_use_burst_mode", bool, False, "keep NNAPI ready for consecutive invokes"),
     Flag("nnapi_support_library_path", str, "", "NNAPI's support library"),
 )
@@ -285,7 +302,7 @@ def ask_for_gpu(args: argparse.Namespace) -> None:
         own = [name for name in args.given if name in _OF_GPU]
     if own and not args.use_gpu:
         args.use_gpu = True
-        info(f"--{own[0]} asks for the GPU delegate.")
+        info(f"--{own[0]} requests the GPU delegate.")
 
 
 def requested_backend(args: argparse.Namespace) -> str | None:

@@ -76,8 +76,8 @@ def load(
         words = f" Its last output: '{said[-1]}'." if said else ""
         limit = f" for {PATIENCE_SECS:g} s" if tried.status is None else ""
         raise DelegateLibraryError(
-            f"{spelling}: The library {tried.how()}{limit}. It was tested in a separate process."
-            f"{words} Use another build of it, or run without it."
+            f"{spelling}: The library {tried.how()}{limit}. It was tested in a separate "
+            f"process.{words} Use another build of the library, or run without this delegate."
         )
     spent = time.perf_counter() - start
     try:
@@ -101,17 +101,17 @@ def _create(path: str, options: Mapping[str, str]) -> Any:
         return runtime.load().load_delegate(path, dict(options))
     except OSError as error:
         raise DelegateLibraryError(
-            f"It cannot be loaded ({_words(error)}). Give the path of a shared library that was "
-            "built for this machine."
+            f"The library cannot be loaded ({_words(error)}). Give the path of a shared library "
+            "that was built for this machine."
         ) from error
     except AttributeError as error:
         raise DelegateLibraryError(
-            f"It is a library without a delegate ({_words(error)}). A delegate's exports "
+            f"The library has no delegate ({_words(error)}). The library of a delegate exports "
             "tflite_plugin_create_delegate and tflite_plugin_destroy_delegate."
         ) from error
     except ValueError as error:
         raise DelegateLibraryError(
-            f"It returns no delegate ({_words(error)}). Check the options that it is given."
+            f"The library returns no delegate ({_words(error)}). Check the options of the delegate."
         ) from error
 
 
@@ -125,8 +125,9 @@ def _run(delegate: Any, model: bytes) -> None:
         runtime.interpreter(model, delegate).invoke()
     except (RuntimeError, ValueError) as error:
         raise DelegateLibraryError(
-            f"It is loaded, but this model does not run with it ({_words(error)}). Run it without "
-            "this delegate, or use another build of it."
+            "The library is loaded, but this model does not run with its delegate "
+            f"({_words(error)}). Run the model without this delegate, or use another build of the "
+            "library."
         ) from error
 
 

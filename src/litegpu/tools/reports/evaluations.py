@@ -62,7 +62,7 @@ def classification_sections(
         "Confusions",
         ("what is there", "what the model says", ">pictures"),
         [(*names, str(count)) for names, count in confusions.most_common(_MOST_ROWS)],
-        note="The most frequent ones.",
+        note="The most frequent confusions.",
     )
     surest = sorted(wrong, key=lambda each: -each.score)
     yield from _gallery(

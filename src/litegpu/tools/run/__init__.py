@@ -49,19 +49,22 @@ if TYPE_CHECKING:
 ARGUMENTS = {"model": "a model file, a known name, or zoo:NAME"}
 MEASURE_FLAGS = (
     Flag("num_runs", positive_int, 50, "number of timed runs of the delegate and of the CPU"),
-    Flag("max_secs", positive, 10.0, "maximum seconds of the timed runs of each"),
+    Flag(
+        "max_secs", positive, 10.0, "maximum seconds of the delegate's timed runs, and of the CPU's"
+    ),
     Flag("num_threads", positive_int, default_threads(), "CPU threads"),
 )
 SIGNATURE = Flag("signature", str, None, "run the graph of this signature", metavar="NAME")
 FLAGS = (
     Flag(
         *("image", str, None),
-        "a picture (- is stdin), a folder of them, or a video; without it, seeded noise",
+        "a picture (- is stdin), a folder of pictures, or a video; without --image, seeded noise",
         metavar="PATH",
     ),
     Flag(
         *("output", str, None),
-        "draw the result: a .png, .jpg or .webp, a folder for a folder, or a video",
+        "draw the result into a .png, .jpg or .webp; into a folder if --image is a folder; or "
+        "into a video",
         metavar="PATH",
     ),
     SIGNATURE,
@@ -86,15 +89,16 @@ EXAMPLES = (
     "litegpu run model.tflite --image=picture.jpg --report=report.html",
 )
 NOTES = (
-    "A picture is turned upright and drawn on white if it is transparent. Of an animation the "
-    "first frame is used, of 16 bits per channel the upper 8. --fit fits it to the input's shape: "
-    "its center (crop), distorted (stretch) or whole between black bars (letterbox).",
-    "The task of the model follows from its outputs, operations and metadata, or from --task: "
-    "boxes, points, masks, another picture or the best classes are printed, and drawn into "
-    "--output.",
-    "For a folder or a video each picture is processed once, and drawn; nothing is compared.",
-    "Latencies are compared with the runtime's fastest CPU kernels (XNNPACK). The agreement "
-    "is with its built-in ones, which also run the delegate's nodes on the CPU.",
+    "Pictures are turned upright; transparent ones get a white background. An animation's first "
+    "frame is used, and the upper 8 of 16 bits per channel. --fit fits the picture to the input's "
+    "shape: its center (crop), distorted (stretch) or whole between black bars (letterbox).",
+    "The model's task is found from its outputs, operations and metadata, or given by --task. The "
+    "result is printed and drawn into --output: boxes, points, masks, another picture or the best "
+    "classes.",
+    "Pictures of a folder or a video are processed once each and drawn, without a comparison with "
+    "the CPU.",
+    "Latencies are compared with those of XNNPACK, the runtime's fastest CPU kernels. Outputs are "
+    "compared with those of the runtime's built-in CPU kernels.",
 )
 
 
@@ -168,7 +172,7 @@ def compare_sides(
         tested = _with_builtin_kernels(model.content, inputs, report, args, got)
         agreement = _agreement(model.content, inputs, tested, args)
     except ModelError as error:
-        note(f"Nothing to compare with: {error}")
+        note(f"No comparison with the CPU: {error}")
         return Comparison(got, report, gpu, None, [])
     return Comparison(got, report, gpu, cpu, agreement)
 

@@ -53,8 +53,8 @@ def main(args: argparse.Namespace) -> int:
     """Process every picture, draw it if --output is given; 0 unless nothing ran on the GPU."""
     for name in (flag for flag in args.given if flag in _ONE_PICTURE):
         raise OptionsError(
-            f"--{name}={getattr(args, name)}: only a single picture is timed. "
-            f"Leave it out, or give one picture as --image."
+            f"--{name}={getattr(args, name)}: only a single picture is timed. Leave the flag out, "
+            "or give one picture as --image."
         )
     try_to_write("json", args.json)
     prepare_report(args.report)

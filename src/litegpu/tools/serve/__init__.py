@@ -25,27 +25,55 @@ MANY = ("model",)
 _SERVER_FLAGS = (
     Flag("host", str, "127.0.0.1", "the address to listen at; 0.0.0.0 for all"),
     Flag("port", at_least(0), 8000, "the port to listen at; 0 for any free one"),
-    Flag("grpc_port", at_least(0), None, "also answer gRPC at this port (default: no gRPC)"),
+    Flag(
+        "grpc_port", at_least(0), None, "answer gRPC requests at this port, too (default: no gRPC)"
+    ),
     Flag("max_connections", positive_int, 1024, "maximum number of connections"),
-    Flag("max_queue", positive_int, 256, "maximum requests of a model that wait or run"),
+    Flag("max_queue", positive_int, 256, "maximum number of requests per model that wait or run"),
     Flag("max_body_mb", positive, 64.0, "maximum size of a request in MB"),
-    Flag("max_memory_mb", positive, 1024.0, "maximum size of all requests that wait or run in MB"),
+    Flag(
+        "max_memory_mb",
+        positive,
+        1024.0,
+        "maximum total size in MB of the requests that wait or run",
+    ),
     Flag(
         *("timeout", positive, 60.0),
-        "seconds for a request to arrive, to be answered, and for a client to read a part",
+        "limit in seconds for receiving a request, for answering it, and for the client to read a "
+        "part",
     ),
-    Flag("drain_timeout", positive_int, 30, "seconds to answer requests in flight after SIGTERM"),
+    Flag(
+        "drain_timeout",
+        positive_int,
+        30,
+        "seconds after SIGTERM in which requests in flight are answered",
+    ),
 )
 _BATCH_FLAGS = (
-    Flag("max_batch", positive_int, 8, "maximum rows of a batch of requests; 1: no batches"),
-    Flag("max_delay_ms", from_zero, 1.0, "milliseconds that a request waits for others"),
-    Flag("contexts", positive_int, 1, "runs in flight of a model without batches"),
-    Flag("input_mean", number, 127.5, "pictures as bytes: floats are (pixel - mean) / std"),
+    Flag(
+        "max_batch",
+        positive_int,
+        8,
+        "maximum number of rows of a batch of requests; 1: no batching",
+    ),
+    Flag(
+        "max_delay_ms",
+        from_zero,
+        1.0,
+        "milliseconds that a request waits for others of the same batch",
+    ),
+    Flag("contexts", positive_int, 1, "number of parallel runs of a model without batching"),
+    Flag(
+        "input_mean",
+        number,
+        127.5,
+        "float inputs of pictures sent as bytes get (pixel - input_mean) / input_std",
+    ),
     Flag("input_std", divisor, 127.5, "see input_mean"),
 )
 _ANSWERS = Flag(
     *("max_answers", positive_int, 4),
-    "answers of a language model at a time, each with caches of its own; others wait",
+    "maximum number of parallel answers of a language model, each with a KV cache",
 )
 FLAGS = (*_SERVER_FLAGS, *_BATCH_FLAGS, _ANSWERS, *MODEL_FLAGS)
 EXAMPLES = (
@@ -58,7 +86,7 @@ NOTES = (
     "Models answer KServe's version 2 protocol (/v2/models/NAME/infer); language models answer "
     "OpenAI's /v1/completions and /v1/chat/completions. /metrics is for Prometheus. SIGTERM and "
     "Ctrl+C end the server once the requests in flight are answered.",
-    "A folder may have several models, and each several versions: models/NAME/1/model.tflite.",
+    "A folder may contain several models in several versions: models/NAME/1/model.tflite.",
 )
 
 

@@ -53,7 +53,10 @@ def application(models: Sequence[Model], gate: Gate) -> Starlette:
     async def unknown(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         path = request.url.path[:200]
-        message = f"{request.method} {path}: {error.detail}. See /v2 and /v1/models."
+        message = (
+            f"{request.method} {path}: {error.detail}. The paths /v2 and /v1/models list what "
+            "this server offers."
+        )
         style = v1.error_body if path.startswith("/v1") else v2.error_body
         found = json_answer(style(error, error.status_code, message), error.status_code)
         return Response(found.body, found.status, error.headers, found.type)

@@ -82,8 +82,8 @@ def _name_of(path: str) -> str:
         stem = next((last.removesuffix(each) for each in _SUFFIXES if last.endswith(each)), last)
     if not _NAME.fullmatch(stem):
         raise OptionsError(
-            f"'{printable(path)}' gives no name for a URL. Give one of letters, digits, '.', '_' "
-            f"and '-': NAME={printable(path)}."
+            f"'{printable(path)}' is not usable as a name in URLs. Give a name of letters, "
+            f"digits, '.', '_' and '-': NAME={printable(path)}."
         )
     return stem
 
@@ -98,7 +98,7 @@ def _of_folder(name: str, folder: Path) -> Iterator[Entry]:
     if not models:
         raise ModelError(
             f"The folder '{printable(str(folder))}' has no model. Use NAME/1/model.tflite: a "
-            "folder for each model, and in it one for each version, a number."
+            "folder for each model with a folder for each version number."
         )
     for each in models:
         yield from _of_folder(_name_of(each.name), each)

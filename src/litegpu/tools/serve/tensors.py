@@ -127,7 +127,7 @@ def _header_length(header: str | None, most: int) -> int:
     if not (header.isascii() and header.isdecimal() and len(header) < 20 and int(header) <= most):
         raise RequestError(
             f"Inference-Header-Content-Length is '{header[:40]}', and the body has {most} bytes. "
-            "Give the number of bytes of the JSON at its beginning."
+            "Give the number of bytes of the JSON at the beginning of the body."
         )
     return int(header)
 

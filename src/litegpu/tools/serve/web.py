@@ -132,7 +132,7 @@ class Gate:
 
 def closing() -> RequestError:
     """Return the error for requests that arrive, or are unanswered, when the server shuts down."""
-    return RequestError("The server is shutting down. Ask another one.", 503)
+    return RequestError("The server is shutting down. Send the request to another server.", 503)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,9 @@ async def body_of(request: Request, gate: Gate, stack: contextlib.ExitStack) -> 
     limits = gate.limits
     if (encoding := request.headers.get("content-encoding", "identity")) != "identity":
         raise RequestError(
-            f"The body has the content-encoding '{encoding[:40]}'. Send it as it is.", 415
+            f"The body has the content-encoding '{encoding[:40]}'. Send the body without an "
+            "encoding.",
+            415,
         )
     stated = request.headers.get("content-length", "")
     if stated.isdecimal():

@@ -27,12 +27,19 @@ from litegpu.tools.sweep.text import Sweep, as_csv, as_json, print_sweep, title
 PRECISIONS = ("fp32", "fp16")
 SWEEP_FLAGS = (
     Flag("sweep", bool, False, "run every backend, precision and batch size, and recommend one"),
-    Flag("sweep_backends", str, "", f"some of {','.join(BACKENDS)} (default: all)"),
-    Flag("sweep_precisions", str, ",".join(PRECISIONS), "some precisions (default: all)"),
-    Flag("sweep_batches", str, "", "such as 1,8,64 (default: the model's own)"),
+    Flag(
+        "sweep_backends", str, "", f"backends to run, some of {','.join(BACKENDS)} (default: all)"
+    ),
+    Flag(
+        "sweep_precisions",
+        str,
+        ",".join(PRECISIONS),
+        "precisions to run: fp32, fp16, or both with a comma (default: all)",
+    ),
+    Flag("sweep_batches", str, "", "batch sizes to run, such as 1,8,64 (default: the model's own)"),
     Flag(
         *("sweep_goal", one_of(GOALS), "throughput"),
-        "rank by throughput (items/s), latency or energy",
+        "rank configurations by throughput (items/s), latency or energy",
         metavar="TEXT",
     ),
     Flag(
@@ -40,7 +47,7 @@ SWEEP_FLAGS = (
         "maximum relative error of the recommended setting's outputs",
     ),
     Flag("sweep_timeout_secs", positive, 300.0, "timeout of each configuration in seconds"),
-    Flag("csv", str, "", "file of the table of --sweep", metavar="FILE"),
+    Flag("csv", str, "", "write the table of --sweep to this CSV file", metavar="FILE"),
 )
 _OPTIONS = (
     *("max_delegated_partitions", "min_nodes_per_partition", "gpu_experimental_enable_quant"),
@@ -107,7 +114,7 @@ def _tell(args: argparse.Namespace, found: Sweep) -> int:
     if args.report:
         write_report(args.report, sweep_page(found, goal, best, args.sweep_tolerance))
     if not found.left and all(row.failed for row in found.rows):
-        raise ModelError(f"Nothing runs this model: {found.rows[0].reason}")
+        raise ModelError(f"No configuration can run this model: {found.rows[0].reason}")
     return 0
 
 
@@ -120,11 +127,11 @@ def _wanted(args: argparse.Namespace) -> tuple[list[str], list[str], list[int]]:
     for name in args.given:
         if name in _SWEPT:
             raise OptionsError(
-                f"--{name}={getattr(args, name)}: --sweep tries several. "
-                f"Say which ones with --{_SWEPT[name]}."
+                f"--{name}={getattr(args, name)}: --sweep tries several values. Select them with "
+                f"--{_SWEPT[name]}."
             )
         if name not in (*_PASSED_ON, *_OF_GPU, *_OWN):
-            raise OptionsError(f"--{name} and --sweep do not go together. Leave one of them out.")
+            raise OptionsError(f"--{name} and --sweep exclude each other. Leave one of them out.")
     if args.sweep_goal == "energy" and not args.measure_energy:
         raise OptionsError("--sweep_goal=energy needs --measure_energy=true.")
     backends = _list("sweep_backends", args.sweep_backends, tuple(BACKENDS)) or list(BACKENDS)
@@ -170,7 +177,7 @@ def _present(wanted: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """
     ended = run_module("litegpu.tools.cli", ["devices", "--json"], _DEVICES_SECS)
     if ended.status not in (0, 1) or not ended.output.startswith("["):
-        why = f"`litegpu devices` {ended.how()}. Run it to see more."
+        why = f"`litegpu devices` {ended.how()}. Run that command for details."
         return [], dict.fromkeys(wanted, why)
     found = {each["name"]: each for each in json.loads(ended.output)}
     absent = {name: found[name]["reason"] for name in wanted if not found[name]["devices"]}

@@ -109,8 +109,8 @@ def recommend(
         reasons[0] += f", at a relative error of {chosen.relative_l2:.2g}"
     if chosen is not best:
         reasons.append(
-            f"{best.way.title} is hardly better ({goal.figure(_cost(best, goal))}) and less exact "
-            f"({_error(best):.2g})"
+            f"{best.way.title} is only a little better ({goal.figure(_cost(best, goal))}) and "
+            f"less exact ({_error(best):.2g})"
         )
     if order[0] is not best:
         reasons.append(

@@ -119,7 +119,7 @@ def try_out(
         return Row(way, _why(ended, timeout))
     found = json.loads(result.read_text(encoding="utf-8"))
     if way.on_gpu and not (found["nodes"] and found["nodes"]["gpu"]):
-        return Row(way, _warning(ended) or "Nothing of the model runs on the GPU.")
+        return Row(way, _warning(ended) or "No node of the model runs on the GPU.")
     outputs = _outputs(found["outputs"], raw.read_bytes())
     error = (None, None) if reference is None else _errors(outputs, reference.outputs)
     times = found["inference_us"]

@@ -72,7 +72,7 @@ def advice(found: Sweep, goal: Goal, best: Recommendation | None, tolerance: flo
     if all(row.failed for row in found.rows):
         return ""
     return (
-        f"Nothing is recommended: none has both {goal.name} and an error within "
+        f"No configuration is recommended, because none has both {goal.name} and an error within "
         f"--sweep_tolerance={tolerance:g}."
     )
 

@@ -48,10 +48,10 @@ def _suppression(
 CASES = (
     _suppression("Boxes, scores and numbers have the shapes [8, 4], [7], [], [], [], [].", boxes=8),
     *(
-        _suppression(f"{count} boxes are wanted; 1 to 1024 are handled.", count=count)
+        _suppression(f"{count} boxes are requested; 1 to 1024 are supported.", count=count)
         for count in (0, 1025)
     ),
-    _suppression("The sigma is -0.5; the CPU refuses less than 0.", sigma=-0.5),
+    _suppression("The sigma is -0.5; the CPU rejects negative numbers.", sigma=-0.5),
     _suppression("It gives INT32, INT32, INT32."),
     _suppression("It gives FLOAT32, FLOAT32, FLOAT32.", result=DType.FLOAT32),
     _misfit((1, 7, 3), (1, 7, 4), (7, 4)),
@@ -79,9 +79,11 @@ CASES = (
     _detections(
         "nms_score_threshold is -inf, which is not finite.", nms_score_threshold=float("-inf")
     ),
-    _detections("The scales of boxes are (10.0, 0.0, 5.0, 5.0); 0 is no scale.", x_scale=None),
     _detections(
-        "1025 boxes are chosen of 3 classes; at most 1024 of either are handled.",
+        "The scales of boxes are (10.0, 0.0, 5.0, 5.0), but a scale must not be 0.", x_scale=None
+    ),
+    _detections(
+        "The node selects 1025 boxes of 3 classes; at most 1024 boxes and classes are supported.",
         max_detections=1025,
     ),
     _detections(

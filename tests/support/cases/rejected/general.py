@@ -52,6 +52,6 @@ CASES = (
     Rejected(
         "RELU",
         (Tensor(shape=(2, 3), variable=True),),
-        "tensor 0 is a variable tensor, whose state lives on the CPU.",
+        "tensor 0 is a variable tensor, whose state is on the CPU.",
     ),
 )

@@ -29,7 +29,7 @@ CASES = (
     ),
     _hybrid(
         (replace(IMAGE, variable=True), FILTER, BIAS),
-        "tensor 0 is a variable tensor, whose state lives on the CPU.",
+        "tensor 0 is a variable tensor, whose state is on the CPU.",
     ),
     _hybrid(
         (IMAGE, replace(FILTER, dtype=DType.UINT8), BIAS),
@@ -37,13 +37,13 @@ CASES = (
     ),
     _hybrid(
         (IMAGE, replace(FILTER, shape=(1, 3, 3, 6), dtype=DType.INT4)),
-        "Its weights, tensor 1, have 4 bits (INT4), which the CPU refuses here.",
+        "Its weights, tensor 1, have 4 bits (INT4), which the CPU rejects here.",
         op="DEPTHWISE_CONV_2D",
         version=6,
     ),
     _hybrid(
         (IMAGE, replace(FILTER, dtype=DType.INT2), BIAS),
-        "Its weights, tensor 1, have 2 bits (INT2), which the CPU refuses here.",
+        "Its weights, tensor 1, have 2 bits (INT2), which the CPU rejects here.",
     ),
     _hybrid(
         (Tensor(shape=(2, 64)), replace(_BLOCKS, dtype=DType.INT2), BIAS),
@@ -54,13 +54,13 @@ CASES = (
     ),
     _hybrid(
         (Tensor(shape=(2, 64)), replace(_BLOCKS, block=4), BIAS),
-        "Its blocks have 4 weights; multiples of 8 up to 8192 are handled.",
+        "The blocks have 4 weights; multiples of 8 up to 8192 are supported.",
         op="FULLY_CONNECTED",
         version=10,
     ),
     _hybrid(
         (Tensor(shape=(2, 64)), _BLOCKS, BIAS),
-        "Fused activation relu, which the CPU drops where weights have blocks.",
+        "The CPU ignores the fused activation relu if weights have blocks.",
         op="FULLY_CONNECTED",
         version=10,
         params={"activation": "relu"},
@@ -79,8 +79,8 @@ CASES = (
     ),
     _hybrid(
         (Tensor(shape=(2, 6)), replace(FILTER, shape=(6, 6), sparse=True), BIAS),
-        "The quantized weights, tensor 1, are sparse, which the CPU multiplies in another way than "
-        "dense ones.",
+        "The quantized weights, tensor 1, are sparse; the CPU multiplies them in another way "
+        "than dense weights.",
         op="FULLY_CONNECTED",
         version=9,
     ),
@@ -121,7 +121,7 @@ CASES = (
     ),
     _hybrid(
         (Tensor(shape=(2, 3, 5, 6)), replace(FILTER, shape=(6, 4))),
-        "The batch is [1, 2, 3]: where several of its dimensions are above 1, the CPU uses the "
+        "The batch is [1, 2, 3]: if several batch dimensions are above 1, the CPU uses the "
         "scales of wrong rows.",
         op="BATCH_MATMUL",
         version=4,

@@ -32,17 +32,17 @@ CASES = (
     Rejected(
         "CONCATENATION",
         (IMAGE, computed(1, 5, 3, 6)),
-        "The shapes [[1, 5, 4, 6], [1, 5, 3, 6]] do not join along axis 3.",
+        "The shapes [[1, 5, 4, 6], [1, 5, 3, 6]] cannot be concatenated along axis 3.",
     ),
     Rejected(
         "CONCATENATION",
         (IMAGE, computed(5, 4, 6)),
-        "The shapes [[1, 5, 4, 6], [5, 4, 6]] do not join along axis 3.",
+        "The shapes [[1, 5, 4, 6], [5, 4, 6]] cannot be concatenated along axis 3.",
     ),
     Rejected(
         "CONCATENATION",
         (IMAGE, Tensor(shape=(1, 5, 4, 6), dtype=DType.UINT16, data=1)),
-        "Its operands have different types: FLOAT32, UINT16.",
+        "The operands have different types: FLOAT32, UINT16.",
     ),
     Rejected("PAD", (IMAGE, None), "The paddings (input 1) is missing."),
     Rejected(
@@ -73,7 +73,7 @@ CASES = (
     Rejected(
         "PADV2",
         (computed(3, 2), integers((0, 1), (0, 0)), integers(7)),
-        "Its operands have different types: FLOAT32, INT32.",
+        "The operands have different types: FLOAT32, INT32.",
     ),
     Rejected(
         "STRIDED_SLICE",
@@ -98,12 +98,12 @@ CASES = (
     Rejected(
         "RESHAPE",
         (computed(2, 3), Tensor(shape=(2,), dtype=DType.INT64, data=3)),
-        "The new shape is neither a constant tensor nor a parameter of the node.",
+        "The new shape is neither a constant nor a parameter of the node.",
     ),
     Rejected(
         "RESHAPE",
         (computed(2, 3), Tensor(shape=(1, 2), dtype=DType.INT32, data=(3, 2))),
-        "The new shape is neither a constant tensor nor a parameter of the node.",
+        "The new shape is neither a constant nor a parameter of the node.",
     ),
     Rejected("RESHAPE", (computed(2, 3), integers(4, -1)), "[2, 3] cannot be reshaped to [4, -1]."),
     Rejected(
@@ -156,18 +156,18 @@ CASES = (
     Rejected(
         "STABLEHLO_ADD",
         (computed(2, 3), computed(3)),
-        "Operands of [2, 3] and [3] are not of one shape.",
+        "The operands have different shapes, [2, 3] and [3].",
     ),
     Rejected(
         "MUL",
         (_UNSIGNED, _UNSIGNED),
-        "Fused activation relu of integers, which the CPU leaves out.",
+        "The CPU ignores the fused activation relu of integers.",
         params={"activation": "relu"},
         result=DType.UINT32,
     ),
     Rejected(
         "MUL",
         (computed(2, 3), integers(1, 2, 3)),
-        "Its operands have different types: FLOAT32, INT32.",
+        "The operands have different types: FLOAT32, INT32.",
     ),
 )

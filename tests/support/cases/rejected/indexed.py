@@ -40,17 +40,17 @@ CASES = (
     Rejected(
         "GATHER_ND",
         (computed(4, 5), Tensor(shape=(2, 1), dtype=DType.INT32, data=[0, 4])),
-        "The indices reach from 0 to 4; the value has [4, 5].",
+        "The indices are between 0 and 4; the value has [4, 5].",
     ),
     Rejected(
         "EMBEDDING_LOOKUP",
         (_places(2, 2), computed(4, 5)),
-        "Rows of [2, 2] do not choose from a table of [4, 5].",
+        "Indices of the shape [2, 2] do not fit a table of [4, 5].",
     ),
     Rejected(
         "EMBEDDING_LOOKUP",
         (_places(2), computed(4, 5)),
-        "A table of FLOAT32 does not give INT32.",
+        "A table of FLOAT32 cannot produce INT32.",
         result=DType.INT32,
     ),
     Rejected(
@@ -79,7 +79,7 @@ CASES = (
             *(_places(70000), _places(70000, 2), integers(2, 70000)),
             *(computed(70000), computed(4, 5)),
         ),
-        "70000 rows are joined; at most 65536 are handled.",
+        "The node combines 70000 rows; at most 65536 are supported.",
         params={"combiner": 0},
     ),
     Rejected(
@@ -90,19 +90,19 @@ CASES = (
     Rejected(
         "EMBEDDING_LOOKUP",
         (_places(2), Tensor(shape=(4, 5), dtype=DType.INT8)),
-        "Its table of stored integers is computed at run time.",
+        "The table of quantized values is computed at run time.",
     ),
     Rejected(
         "EMBEDDING_LOOKUP",
         (_places(2), _table(1, dtype=DType.INT4)),
-        "Its rows of 4 bits end within a byte, which the CPU reads in a way of its own.",
+        "Rows of 4-bit values end within a byte, which the CPU reads in a special way.",
     ),
     Rejected(
         "EMBEDDING_LOOKUP",
         (_places(2), Tensor(shape=(4, 8), dtype=DType.INT8, data=1, block=4)),
-        "Its table of INT8 has a scale for each block, which the CPU rejects.",
+        "The INT8 table has a scale for each block, which the CPU rejects.",
     ),
-    Rejected("EMBEDDING_LOOKUP", (_places(2), _table(3)), "Its table has 3 scales for 4 rows."),
+    Rejected("EMBEDDING_LOOKUP", (_places(2), _table(3)), "The table has 3 scales for 4 rows."),
     Rejected(
         "EMBEDDING_LOOKUP",
         (Tensor(shape=(2,), dtype=DType.INT32, data=[0, 4]), _table(1)),
@@ -116,22 +116,22 @@ CASES = (
     Rejected(
         "SCATTER_ND",
         (_places(3, 1), computed(3, 4), integers(6, 5)),
-        "Rows of [3, 4] with indices of [3, 1] do not make [6, 5].",
+        "Rows of [3, 4] with indices of [3, 1] do not fit a result of [6, 5].",
     ),
     Rejected(
         "SPARSE_TO_DENSE",
         (_places(3, 1), integers(6, 5), computed(3), floats()),
-        "Values of [3] at indices of [3, 1] do not make [6, 5].",
+        "Values of [3] at indices of [3, 1] do not fit a result of [6, 5].",
     ),
     Rejected(
         "SPARSE_TO_DENSE",
         (_places(70_000), integers(6), computed(70_000), floats()),
-        "70000 values are placed; at most 65536 are handled.",
+        "The node scatters 70000 values; at most 65536 are supported.",
     ),
     Rejected(
         "STABLEHLO_SCATTER",
         (computed(6, 5), _places(3, 1), computed(4, 5)),
-        "Its dimensions do not fit a value of [6, 5] with indices of [3, 1].",
+        "The dimension parameters do not fit a value of [6, 5] with indices of [3, 1].",
         params=_SCATTER,
         graphs=(_UPDATE,),
     ),
@@ -146,14 +146,14 @@ CASES = (
     Rejected(
         "STABLEHLO_SCATTER",
         (computed(6, 30_000), _places(3, 1), computed(3, 30_000)),
-        "90000 elements are scattered; at most 65536 are handled.",
+        "The node scatters 90000 elements; at most 65536 are supported.",
         params=_SCATTER,
         graphs=(_UPDATE,),
     ),
     Rejected(
         "SCATTER_ND",
         (_places(70_000, 1), computed(70_000, 4), integers(6, 4)),
-        "70000 rows are joined; at most 65536 are handled.",
+        "The node combines 70000 rows; at most 65536 are supported.",
     ),
     Rejected(
         "TOPK_V2",
@@ -164,7 +164,7 @@ CASES = (
     Rejected(
         "TOPK_V2",
         (computed(200_000), integers(6)),
-        "Rows have 200000 elements; at most 131072 are handled.",
+        "Rows have 200000 elements; at most 131072 are supported.",
         outputs=2,
     ),
     Rejected(
@@ -188,7 +188,7 @@ CASES = (
     Rejected(
         "REVERSE_SEQUENCE",
         (computed(4, 5), integers(1, 6, 2, 3)),
-        "The lengths reach from 1 to 6 of 5.",
+        "The lengths are between 1 and 6, but the dimension has 5 elements.",
         params=_REVERSED,
     ),
     Rejected("MATRIX_DIAG", (computed(5000),), "Matrices of 5000 x 1 elements are not handled."),
@@ -196,6 +196,6 @@ CASES = (
     Rejected(
         "FILL",
         (integers(2, 3), computed(1, 1)),
-        "It fills with a tensor of [1, 1] instead of one number.",
+        "The fill value is a tensor of [1, 1] instead of one number.",
     ),
 )

@@ -16,7 +16,7 @@ CASES = (
         "STRIDED_SLICE",
         (computed(4, 5), integers(1, 0), integers(4, 2), integers(1, 1)),
         params={"offset": True},
-        reason="From [1, 0] on, the ends [4, 2] (offset = True) reach beyond the input.",
+        reason="With begin [1, 0] and offset = True, the ends [4, 2] exceed the input.",
     ),
     Rejected(
         "STRIDED_SLICE",
@@ -43,7 +43,7 @@ CASES = (
     Rejected(
         "BROADCAST_TO",
         (computed(5), integers(*(2,) * 34)),
-        "Its operands are invalid (RuntimeError: this function only supports up to 32 "
+        "The node's operands are invalid (RuntimeError: this function only supports up to 32 "
         "dimensions but the array has 34.).",
     ),
     Rejected(
@@ -86,7 +86,7 @@ CASES = (
     Rejected(
         "SLICE",
         (computed(4, 5), integers(0, 3), integers(-1, 3)),
-        "begin [0, 3] and size [-1, 3] reach out of [4, 5], or are empty.",
+        "The slice with begin [0, 3] and size [-1, 3] is empty, or exceeds the shape [4, 5].",
     ),
     Rejected(
         "SPLIT",
@@ -100,21 +100,21 @@ CASES = (
         (integers(1), computed(4, 6)),
         params={"num_splits": 4},
         outputs=4,
-        reason="[4, 6] does not divide into num_splits = 4 equal parts along axis 1.",
+        reason="The shape [4, 6] is not divisible into num_splits = 4 equal parts along axis 1.",
     ),
     Rejected(
         "SPLIT_V",
         (computed(4, 6), integers(2, 3), integers(1)),
         params={"num_splits": 2},
         outputs=2,
-        reason="[4, 6] does not divide into parts of [2, 3] along axis 1.",
+        reason="The shape [4, 6] is not divisible into parts of [2, 3] along axis 1.",
     ),
     Rejected(
         "UNPACK",
         (computed(4, 6),),
         params={"num": 3, "axis": 0},
         outputs=3,
-        reason="num = 3 parts are wanted of 4 along axis 0.",
+        reason="num = 3 parts are requested of 4 elements along axis 0.",
     ),
     Rejected(
         "REVERSE_V2",
@@ -129,7 +129,7 @@ CASES = (
     Rejected(
         "TILE",
         (computed(2, 3), integers(2, 0)),
-        "The multiples [2, 0] do not fit [2, 3], or leave nothing.",
+        "The multiples [2, 0] do not fit [2, 3], or the result is empty.",
     ),
     Rejected(
         "BROADCAST_TO", (computed(2, 3), integers(2, 4)), "[2, 3] cannot be broadcast to [2, 4]."
@@ -138,23 +138,27 @@ CASES = (
         "SPACE_TO_DEPTH",
         (IMAGE,),
         params={"block_size": 2},
-        reason="[1, 5, 4, 6] does not divide into blocks: SPACE_TO_DEPTH block_size = 2.",
+        reason=(
+            "The shape [1, 5, 4, 6] is not divisible into blocks: SPACE_TO_DEPTH block_size = 2."
+        ),
     ),
     Rejected(
         "DEPTH_TO_SPACE",
         (computed(2, 3, 4),),
         params={"block_size": 2},
-        reason="[2, 3, 4] does not divide into blocks: DEPTH_TO_SPACE block_size = 2.",
+        reason="The shape [2, 3, 4] is not divisible into blocks: DEPTH_TO_SPACE block_size = 2.",
     ),
     Rejected(
         "SPACE_TO_BATCH_ND",
         (IMAGE, integers(2, 2), integers((0, 0), (0, 0))),
-        "[1, 5, 4, 6] does not divide: blocks [2, 2], paddings or crops [(0, 0), (0, 0)].",
+        "The shape [1, 5, 4, 6] is not divisible by: blocks [2, 2], paddings or crops [(0, 0), "
+        "(0, 0)].",
     ),
     Rejected(
         "BATCH_TO_SPACE_ND",
         (IMAGE, integers(1, 2), integers((0, 0), (0, 0))),
-        "[1, 5, 4, 6] does not divide: blocks [1, 2], paddings or crops [(0, 0), (0, 0)].",
+        "The shape [1, 5, 4, 6] is not divisible by: blocks [1, 2], paddings or crops [(0, 0), "
+        "(0, 0)].",
     ),
     Rejected(
         "MIRROR_PAD",
@@ -172,13 +176,13 @@ CASES = (
         "GATHER",
         (computed(3, 2), integers((1, 0))),
         params={"axis": 0, "batch_dims": 1},
-        reason="[3, 2] and indices [1, 2] do not share 1 batch dimensions.",
+        reason="The shape [3, 2] and the indices [1, 2] differ in the first 1 (batch) dimensions.",
     ),
     Rejected(
         "GATHER",
         (computed(3, 2), integers(1, -1, 2)),
         params={"axis": 0},
-        reason="The indices reach from -1 to 2; the axis has 3 elements.",
+        reason="The indices are between -1 and 2; the axis has 3 elements.",
     ),
     Rejected(
         "PACK",

@@ -123,7 +123,7 @@ CASES = (
     Rejected(
         "FULLY_CONNECTED",
         (computed(2, 6), floats(4, 5)),
-        "Input [2, 6] does not divide into rows of 5.",
+        "The input [2, 6] is not divisible into rows of 5 elements.",
     ),
     Rejected(
         "FULLY_CONNECTED",

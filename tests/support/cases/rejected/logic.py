@@ -21,12 +21,12 @@ CASES = (
     Rejected(
         "ADD",
         (_tensor(2, 3), computed(2, 3)),
-        "Its operands have different types: FLOAT32, INT32.",
+        "The operands have different types: FLOAT32, INT32.",
     ),
     Rejected(
         "MUL",
         (_tensor(2, 3), _tensor(2, 3)),
-        "Fused activation tanh of integers, which the CPU leaves out.",
+        "The CPU ignores the fused activation tanh of integers.",
         params={"activation": "tanh"},
         result=DType.INT32,
     ),
@@ -52,13 +52,13 @@ CASES = (
     Rejected(
         "EQUAL",
         (computed(2), _constant(_LARGE)),
-        "Its operands have different types: FLOAT32, INT32.",
+        "The operands have different types: FLOAT32, INT32.",
         result=DType.BOOL,
     ),
     Rejected(
         "SELECT_V2",
         (_tensor(2, dtype=DType.BOOL), _tensor(2), _constant(1, DType.INT64)),
-        "Its operands have different types: INT32, INT64.",
+        "The operands have different types: INT32, INT64.",
         result=DType.INT32,
     ),
     Rejected(
@@ -132,7 +132,7 @@ CASES = (
     Rejected(
         "ARG_MIN",
         (computed(_LARGE), _constant(0)),
-        f"{_LARGE} elements along an axis are more than 2^24.",
+        f"An axis has {_LARGE} elements, more than 2^24.",
         result=DType.INT32,
     ),
     Rejected(

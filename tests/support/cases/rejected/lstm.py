@@ -49,8 +49,8 @@ _NO_PEEPHOLE = "The peephole weights of the input gate (input 9) "
 CASES = (
     _full(
         {1: replace(_INT8, quantization=_SCALED)},
-        "The CPU computes logistic and tanh of an LSTM in vectors, with last digits that no GPU "
-        "repeats, also with quantized weights.",
+        "The CPU computes an LSTM's logistic and tanh with vector instructions, whose last bits "
+        "a GPU cannot reproduce, also with quantized weights.",
     ),
     _full(
         {0: Tensor(shape=(2, 4, _SIZE), dtype=DType.INT8, quantization=_SCALED)},
@@ -77,7 +77,7 @@ CASES = (
     _full({}, "Unsupported fused activation: sign_bit", activation="sign_bit"),
     _full(
         {},
-        "Its recurrent weights are diagonals (diagonal_recurrent_tensors = True).",
+        "The recurrent weights are diagonals (diagonal_recurrent_tensors = True).",
         diagonal_recurrent_tensors=True,
         activation="tanh",
     ),
@@ -93,10 +93,10 @@ CASES = (
         {10: floats(6), 11: floats(6)},
         _NO_PEEPHOLE + "is missing.",
     ),
-    _full({9: floats(6)}, _NO_PEEPHOLE + "lacks the operands that belong with it."),
+    _full({9: floats(6)}, _NO_PEEPHOLE + "needs further operands, which are missing."),
     _full(
         {17: floats(6)},
-        "The bias of the projection (input 17) lacks the operands that belong with it.",
+        "The bias of the projection (input 17) needs further operands, which are missing.",
     ),
     _full(
         {2: _INT8},
@@ -112,7 +112,7 @@ CASES = (
     ),
     _full({0: computed(2, 4, 7)}, "The input has 7 channels, its weights 5."),
     _full({13: floats(7)}, "The bias of the forget gate has the shape [7] instead of [6]."),
-    _full({}, "6 cells make 3 outputs without a projection.", outputs=3),
+    _full({}, "Without a projection, 6 cells cannot have 3 outputs.", outputs=3),
     _full(
         {},
         "2000 cells and 2000 outputs need 16512 bytes of work-group memory; 16384 are there on "
@@ -125,7 +125,8 @@ CASES = (
     Rejected(
         "UNIDIRECTIONAL_SEQUENCE_LSTM",
         tuple(_operands(6, 6).values()),
-        "The state (input 18) is read 2 times; what the others see would depend on when they run.",
+        "The state (input 18) is read 2 times; the values that other nodes read would depend on "
+        "the order of the nodes.",
         same={19: 18},
     ),
     _basic({}, "Expected 4 output tensor(s), but node has 1 output(s).", outputs=1),

@@ -37,7 +37,7 @@ def _transform(image: Tensor, matrix: Tensor, reason: str, **changed: Any) -> Re
 
 
 _MATRIX = computed(1, 4, 4)
-_SENSELESS = "Its operands are invalid (ValueError: "
+_SENSELESS = "The node's operands are invalid (ValueError: "
 _CONV = (IMAGE, floats(3, 3, 3, 6))
 
 CASES = (
@@ -84,7 +84,7 @@ CASES = (
     Rejected(
         "MaxUnpooling2D",
         (IMAGE, computed(1, 5, 4, 7)),
-        "Values of [1, 5, 4, 6] and places of [1, 5, 4, 7] do not belong together.",
+        "The values [1, 5, 4, 6] and the indices [1, 5, 4, 7] have different shapes.",
         custom=_pool(),
     ),
     Rejected(
@@ -102,7 +102,7 @@ CASES = (
     Rejected(
         "Convolution2DTransposeBias",
         _CONV,
-        "The options ask for activation 3, which MediaPipe's CPU ignores.",
+        "The options request the activation 3, which MediaPipe's CPU kernel ignores.",
         custom=struct.pack("<4i", 1, 2, 2, 3),
     ),
     Rejected(
@@ -147,9 +147,9 @@ CASES = (
     Rejected(
         "TransformLandmarks",
         (computed(1, 1, 1, 7), _MATRIX),
-        "[1, 1, 1, 7] holds no points of 3 dimensions.",
+        "The shape [1, 1, 1, 7] is not that of points with 3 dimensions.",
     ),
     _landmarks("Landmarks must have 3 dimensions, not 2.", dimensions=2),
-    _landmarks("The options name no landmarks to span the box.", subset_idxs=[]),
+    _landmarks("The options select no landmarks for the bounding box.", subset_idxs=[]),
     _landmarks("The options name landmark 7, but there are 7.", subset_idxs=[0, 7]),
 )

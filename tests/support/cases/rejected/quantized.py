@@ -97,13 +97,13 @@ CASES = (
     _wide(
         replace(FILTER, shape=(1, 3, 3, 6)),
         replace(_LONG_BIAS, shape=(6,)),
-        reason="Its depth_multiplier is not that of its weights, by which the CPU reads them.",
+        reason="The parameter depth_multiplier, which the CPU uses, does not fit the weights.",
         op="DEPTHWISE_CONV_2D",
         params={"depth_multiplier": 2},
     ),
     _wide(
         replace(FILTER, shape=(8, 6)),
-        reason="Without a bias, the type of its sums is not known.",
+        reason="Without a bias, the type of the sums is not known.",
         op="FULLY_CONNECTED",
         version=11,
         params={"quantized_bias_type": 0},
@@ -116,20 +116,20 @@ CASES = (
     _wide(
         replace(FILTER, shape=(1, 70000)),
         image=(1, 70000),
-        reason="Its sums have 70000 products of INT16, at most 65536 fit.",
+        reason="The sums have 70000 products of INT16; at most 65536 are supported.",
         op="FULLY_CONNECTED",
     ),
     _wide(
         FILTER,
         _LONG_BIAS,
-        reason="Its scales lie so far apart that the CPU shifts sums of 64 bits by 8 bits, at most "
-        "7 are handled.",
+        reason="The ratio of the scales is so large that the CPU shifts 64-bit sums by 8 bits; at "
+        "most 7 are supported.",
         quantization=Quantization((2.0**-9,), (0,)),
     ),
     _wide(
         replace(FILTER, shape=(8, 6)),
         replace(_LONG_BIAS, shape=(8,)),
-        reason="Its scales lie so far apart that sums are multiplied by 1.04858e+06.",
+        reason="The ratio of the scales is so large that sums are multiplied by 1.04858e+06.",
         op="FULLY_CONNECTED",
         quantization=Quantization((2.0**-22,), (0,)),
     ),
@@ -141,7 +141,7 @@ CASES = (
     rejected(
         "SOFTMAX",
         (Tensor(shape=(1, 70000), dtype=DType.INT16, quantization=EVEN),),
-        "Its rows have 70000 elements of INT16, at most 65536 are handled.",
+        "The rows have 70000 INT16 elements; at most 65536 are supported.",
         result=DType.INT16,
         quantization=EVEN,
     ),
@@ -182,7 +182,7 @@ CASES = (
     rejected(
         "CONV_2D",
         (_image(quantization=Quantization((1e30,), (0,))), FILTER, BIAS),
-        "Its scales lie so far apart that the CPU shifts integers by 100 bits.",
+        "The ratio of the scales is so large that the CPU shifts integers by 100 bits.",
     ),
     rejected(
         "CONV_2D",
@@ -211,13 +211,12 @@ CASES = (
     rejected(
         "MAX_POOL_2D",
         (IMAGE,),
-        "A pool does not rescale, but the quantization of its input and output differs.",
+        "The pool's input and output have different quantizations, but a pool does not rescale.",
         quantization=Quantization((0.5,), (4,)),
     ),
     rejected(
         "CONCATENATION",
         (IMAGE, _image(quantization=EVEN)),
-        "tensor 1 has another scale or zero point than the result; only parts of UINT8 are "
-        "rescaled.",
+        "tensor 1 has another scale or zero point than the result; only UINT8 parts are rescaled.",
     ),
 )

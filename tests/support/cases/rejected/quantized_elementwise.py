@@ -28,7 +28,7 @@ CASES = (
     rejected(
         "ADD",
         (_POWERS, _POWERS),
-        "Its scales are powers of two, for which the CPU adds INT16 in another way.",
+        "The scales are powers of two, for which the CPU adds INT16 in another way.",
         params={"pot_scale_int16": True},
         result=DType.INT16,
         quantization=_POWERS.quantization,
@@ -36,12 +36,13 @@ CASES = (
     rejected(
         "SUB",
         (IMAGE, _params(_FAR)),
-        "The scale of its result is below 1.90735e+24, which the CPU has no digits for.",
+        "The scale of its result is below 1.90735e+24, too small for the CPU's fixed-point "
+        "arithmetic.",
     ),
     rejected(
         "MUL",
         (_params(_FAR), IMAGE),
-        "Its scales lie so far apart that the CPU shifts integers by 100 bits.",
+        "The ratio of the scales is so large that the CPU shifts integers by 100 bits.",
     ),
     rejected(
         "EQUAL",
@@ -53,27 +54,27 @@ CASES = (
     rejected(
         "DIV",
         (_params(_FAR), IMAGE),
-        "Its scales lie so far apart that the CPU shifts integers by 102 bits.",
+        "The ratio of the scales is so large that the CPU shifts integers by 102 bits.",
     ),
     rejected("DIV", (IMAGE, IMAGE), "The CPU's kernel does not divide INT8."),
-    rejected("LOGISTIC", (IMAGE,), "The scale of its result is 0.5 instead of 1 / 256."),
+    rejected("LOGISTIC", (IMAGE,), "The scale of the result is 0.5 instead of 1 / 256."),
     rejected(
         "HARD_SWISH",
         (IMAGE,),
-        "The scale of its result is below that of its input / 128, which the CPU refuses.",
+        "The scale of the result is below the input's scale / 128, which the CPU rejects.",
         quantization=_TINY,
         version=1,
     ),
     rejected(
         "RSQRT",
         (_params(Quantization((1e-38,), (0,))),),
-        "Its scales are too fine for the CPU.",
+        "The scales are too small for the CPU.",
         quantization=Quantization((1e-38,), (0,)),
     ),
     rejected(
         "RELU_N1_TO_1",
         (_POWERS,),
-        "The CPU's kernel does not compute it of INT16 with these scales.",
+        "The CPU's kernel does not support INT16 with these scales.",
         result=DType.INT16,
         version=1,
     ),
@@ -106,14 +107,14 @@ CASES = (
     rejected(
         "QUANTIZE",
         (_POWERS,),
-        "The CPU refuses zero points where INT16 becomes INT16.",
+        "The CPU rejects zero points if both input and output are INT16.",
         result=DType.INT16,
         quantization=STORABLE,
     ),
     rejected(
         "QUANTIZE",
         (_POWERS,),
-        "The CPU makes no UINT8 of INT16.",
+        "The CPU does not quantize INT16 to UINT8.",
         result=DType.UINT8,
     ),
     _dequantized(_FLOATS, "Only float16 constants are dequantized; the input is FLOAT32."),

@@ -21,8 +21,7 @@ CASES = (
     rejected(
         "CONCATENATION",
         (IMAGE, OTHER),
-        "tensor 1 has another scale or zero point than the result; only parts of UINT8 are "
-        "rescaled.",
+        "tensor 1 has another scale or zero point than the result; only UINT8 parts are rescaled.",
     ),
     rejected(
         "CONCATENATION",
@@ -39,25 +38,25 @@ CASES = (
     rejected(
         "MEAN",
         (replace(IMAGE, quantization=Quantization((1e30,), (3,))), AXES),
-        "Its scales lie so far apart that the CPU shifts integers by 97 bits.",
+        "The ratio of the scales is so large that the CPU shifts integers by 97 bits.",
         params={"keep_dims": True},
     ),
     rejected(
         "MEAN",
         (IMAGE, AXES),
-        "Its scales lie so far apart that the CPU shifts integers by 1025 bits.",
+        "The ratio of the scales is so large that the CPU shifts integers by 1025 bits.",
         params={"keep_dims": True},
         quantization=Quantization((1e-45,), (3,)),
     ),
     rejected(
         "BATCH_MATMUL",
         (replace(IMAGE, shape=(1, 5, 4, 4), quantization=Quantization((1e30,), (3,))),) * 2,
-        "Its scales lie so far apart that the CPU shifts integers by 1025 bits.",
+        "The ratio of the scales is so large that the CPU shifts integers by 1025 bits.",
     ),
     rejected(
         "SUM",
         (replace(IMAGE, quantization=Quantization((1e9,), (3,))), AXES),
-        "Its sums may be beyond 2^31 steps of the result, which the CPU does not hold.",
+        "The sums may exceed 2^31 steps of the result's scale, where the CPU's integers overflow.",
         params={"keep_dims": True},
         quantization=STORABLE,
     ),

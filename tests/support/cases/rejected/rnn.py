@@ -68,8 +68,8 @@ _OWN = {10: floats(_UNITS, 3), 11: floats(_UNITS, 3)}
 CASES = (
     _rnn(
         {1: _INT8},
-        "The state of an RNN becomes bytes at each step, and the last digits of its "
-        "sums decide about them.",
+        "An RNN's state is quantized at each step, and its rounding depends on the last bits of "
+        "the sums.",
     ),
     _rnn(
         {0: Tensor(shape=(2, 4, _SIZE), dtype=DType.INT8, quantization=_SCALED)},
@@ -124,8 +124,8 @@ CASES = (
     ),
     _lstm(
         {},
-        "The CPU reads beyond the state of an LSTM with merged outputs for 2 sequences, unless "
-        "time comes first.",
+        "With merged outputs and 2 sequences the CPU reads beyond the state of an LSTM, unless "
+        "time is the first dimension.",
         outputs=1,
         merge_outputs=True,
     ),

@@ -30,14 +30,14 @@ class AttentionFlash(Implementation):
         if not target.model.tensor_cores:
             return Rejected("the device has no tensor cores")
         if spec.rows < _FEWEST_ROWS or spec.keys < _FEWEST_KEYS:
-            return Rejected("its scores would leave most of a tile empty")
+            return Rejected("the scores would leave most of a tile empty")
         floats = any(value.dtype is DType.FLOAT32 for value in spec.values[:3])
         if not target.policy.uses_fp16 or (floats and not target.policy.may_round(spec.flops)):
-            return Rejected("it has too little work to justify rounding its input")
+            return Rejected("the node has too little work to justify rounding its input")
         depths, widths = (-(-each // 16) for each in spec.depths)
         problem = FlashProblem(spec.products, spec.rows, spec.keys, depths, widths)
         if not is_busy(problem, target.compute_units):
-            return Rejected("its queries are too few to keep the device busy")
+            return Rejected("the queries are too few to keep the device busy")
         tiles = choose(candidates(problem), target)
         if isinstance(tiles, Rejected):
             return tiles

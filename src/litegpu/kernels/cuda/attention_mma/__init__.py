@@ -31,7 +31,7 @@ class AttentionMma(Implementation):
         if not target.model.tensor_cores:
             return Rejected("the device has no tensor cores")
         if min(spec.rows, spec.keys) < _FEWEST:
-            return Rejected("its scores would leave most of a tile empty")
+            return Rejected("the scores would leave most of a tile empty")
         problem = problem_of(spec)
         tiles = choose(candidates(problem, target), target)
         if isinstance(tiles, Rejected):

@@ -60,9 +60,9 @@ def _obstacle(spec: ConvSpec) -> Rejected | None:
         math.prod(depthwise.window.kernel) > _MOST_TAPS or pixels_of(depthwise.shape) > _MOST_MEANS
     )
     if depthwise.taps is None and too_long:
-        return Rejected("each block would compute too many means, or means of too many pixels")
+        return Rejected("a block would compute too many means, or each mean has too many pixels")
     if math.prod(depthwise.shape) >= _TOO_MANY or spec.is_large:
-        return Rejected("its result is so large that two kernels are faster")
+        return Rejected("the result is so large that two kernels are faster")
     return None
 
 

@@ -59,7 +59,7 @@ def narrow_problem(spec: ConvSpec, target: Target) -> NarrowProblem | Rejected:
         return found
     src, dst = spec.src, spec.dst
     if not _is_narrow(src, spec.window):
-        return Rejected("its windows are not runs of few channels")
+        return Rejected("the rows of a window are not contiguous with few channels")
     rounded = spec.may_round(target)
     return NarrowProblem(
         image=(src.shape[1], src.shape[2]),

@@ -39,15 +39,15 @@ class PooledConvNarrow(Implementation):
         size = 2 if dst.dtype is DType.FLOAT16 else 4
         problem = PooledProblem.of(conv, spec.pool, (dst.shape[1], dst.shape[2]), size)
         if problem.strip < 1:
-            return Rejected("the pool's windows are wider than what a warp computes at a time")
+            return Rejected("the pool's windows are wider than the tile of a warp")
         tiles = choose_tiles(conv, candidates(problem, target), target)
         if isinstance(tiles, Rejected):
             return tiles
         clocks, separate = tiles[0].clocks(target), _separate_clocks(spec, target)
         if clocks > _MAX_CLOCK_RATIO * separate:
             return Rejected(
-                f"it should take {clocks:.0f} clocks, the two kernels {separate:.0f}: "
-                f"not less than {_MAX_CLOCK_RATIO:.0%} of them"
+                f"the estimate is {clocks:.0f} clocks, that of two kernels {separate:.0f}: not "
+                f"less than {_MAX_CLOCK_RATIO:.0%} of them"
             )
         kernel = partial(_kernel, spec=spec)
         return TilePlan(("conv_narrow and pool", problem), tiles, kernel, clocks)

@@ -37,7 +37,7 @@ class QuantizedConvNarrow(Implementation):
         src, dst, view = spec.src, spec.dst, spec.window
         few = spec.weights.shape[3] <= BYTES_OF_PIXEL and view.kernel[1] > 1
         if not few or view.dilation[1] > 1 or not view.plain:
-            return Rejected("its windows are not runs of few channels")
+            return Rejected("the rows of a window are not contiguous with few channels")
         problem = NarrowProblem(
             image=(src.shape[1], src.shape[2]),
             output=(dst.shape[1], dst.shape[2]),

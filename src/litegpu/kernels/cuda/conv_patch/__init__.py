@@ -42,7 +42,7 @@ class ConvPatch(Implementation):
         view, src, dst = spec.window, spec.src, spec.dst
         taps, step = math.prod(view.kernel), math.prod(view.stride)
         if taps < _OVERLAPS * step or min(view.kernel) < 2:
-            return Rejected("its windows overlap too little")
+            return Rejected("the windows overlap too little")
         problem = PatchProblem(
             image=(src.shape[1], src.shape[2]),
             output=(dst.shape[1], dst.shape[2]),

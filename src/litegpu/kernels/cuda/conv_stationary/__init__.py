@@ -29,7 +29,7 @@ _FEWEST_ROWS = 64
 _TOO_FEW = Rejected("too few pixels reuse the weights in registers")
 _MOST_INPUTS = 256
 """Maximum length of sums: for more weights, too few registers remain for pixels."""
-_TOO_LONG = Rejected("its weights do not fit into registers")
+_TOO_LONG = Rejected("the weights do not fit into registers")
 
 
 class QuantizedConvStationary(Implementation):
@@ -44,7 +44,7 @@ class QuantizedConvStationary(Implementation):
         if found is not None:
             return found
         if not spec.keeps_rows:
-            return Rejected("its output has other pixels than its input")
+            return Rejected("the output has another number of pixels than the input")
         rows, (outputs, *_, inputs) = spec.dst.rows, spec.weights.shape
         if rows < _FEWEST_ROWS * target.compute_units:
             return _TOO_FEW

@@ -91,7 +91,7 @@ def _obstacle(spec: ConvSpec, target: Target) -> Rejected | None:
         return IN_MEMORY
     floats = spec.src.dtype is DType.FLOAT32
     if floats and target.policy.uses_fp16 and not spec.may_round(target):
-        return Rejected("it has too little work to justify rounding its input")
+        return Rejected("the node has too little work to justify rounding its input")
     return None
 
 

@@ -28,21 +28,21 @@ class DepthwiseCuda(Implementation):
         if not target.model.tensor_cores:
             return Rejected("the architecture is older than Ampere")
         if spec.taps is None:
-            return Rejected("its weights are computed")
+            return Rejected("the weights are computed")
         if spec.multiplier > 1:
-            return Rejected("it multiplies channels")
+            return Rejected("the depthwise convolution multiplies the number of channels")
         if not spec.src.vector:
-            return Rejected("its input's channels are not a multiple of four")
+            return Rejected("the number of input channels is not a multiple of four")
         if not np.isfinite(spec.taps).all():
             # Pixels outside the image are multiplied as zeros, too.
-            return Rejected("its weights are not all finite")
+            return Rejected("the weights are not all finite")
         if spec.of_integers and not spec.of_bytes:
-            return Rejected("its input is not bytes")
+            return Rejected("the input is not 8-bit")
         if spec.of_integers and _largest_sum(spec.taps) >= _WHOLE:
-            return Rejected("floats cannot represent its sums of integers")
+            return Rejected("float32 cannot represent the sums of integers")
         tiles = tiles_of(spec, target)
         if tiles[0][0] == 1:
-            return Rejected("tiles of several rows would be too few, or their code too long")
+            return Rejected("tiles of several rows would be too few, or the kernel's code too long")
         tiles = tuple(tile for tile in tiles if tile[0] > 1)
         return DepthwisePlan(self.name, spec, tiles, spec.of_integers)
 

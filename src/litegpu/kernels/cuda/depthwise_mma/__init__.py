@@ -116,17 +116,17 @@ class DepthwiseMma(Implementation):
         if not target.model.tensor_cores:
             return Rejected("the device has no tensor cores")
         if spec.taps is None or not spec.of_bytes:
-            return Rejected("its weights or its input are not bytes")
+            return Rejected("the weights or the input are not 8-bit")
         if np.abs(spec.taps.astype(np.int16)).max() > _LARGEST:
-            return Rejected("its weights are not sums of two bytes")
+            return Rejected("the weights are not sums of two 8-bit integers")
         if spec.multiplier > 1:
-            return Rejected("it multiplies channels")
+            return Rejected("the depthwise convolution multiplies the number of channels")
         if not spec.src.aligned(_PART):
-            return Rejected("its input's channels are not a multiple of eight")
+            return Rejected("the number of input channels is not a multiple of eight")
         terms = 1 if spec.taps.dtype == np.int8 else 2
         problem = DepthwiseProblem(spec.window, spec.dst.shape, terms)
         if problem.taps > _MOST_TAPS:
-            return Rejected("its weights do not fit into registers")
+            return Rejected("the weights do not fit into registers")
         _, _, width, channels = spec.dst.shape
         whole = round_up(width, _PART) * round_up(channels, _CHANNELS)
         if 2 * whole > 3 * width * channels:

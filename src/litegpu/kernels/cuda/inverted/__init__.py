@@ -65,25 +65,25 @@ class Inverted(Implementation):
 def _obstacle(spec: ConvSpec, middle: Depthwise, expand: Expand, target: Target) -> Rejected | None:
     values = (expand.shape, middle.shape)
     if not expand.window.pointwise or spec.src.shape[:3] != expand.shape[:3]:
-        return Rejected("the expansion is not pointwise, or pads its image")
+        return Rejected("the expansion is not a pointwise convolution, or pads the image")
     if not target.model.warp_groups:
-        return Rejected("only on devices with warp groups is it known to be faster")
+        return Rejected("the kernel is known to be faster only on devices with warp groups")
     if middle.taps is None:
-        return Rejected("it is a mean")
+        return Rejected("the node computes a mean")
     if not all(target.policy.stores_half(4 * math.prod(shape)) for shape in values):
-        return Rejected("its intermediate values would not be stored as half")
+        return Rejected("the intermediate values would not be stored as float16")
     if spec.src.dtype is not DType.FLOAT16 or not spec.src.aligned(8):
-        return Rejected("its input is not stored as halves with a multiple of eight channels")
+        return Rejected("the input is not stored as float16 with a multiple of eight channels")
     if _limit(middle.epilogue) is None or _limit(expand.epilogue) is None:
-        return Rejected("its intermediate values are not bounded by RELU6 or a similar activation")
+        return Rejected("the intermediate values are not bounded by RELU6 or a similar activation")
     if not middle.window.plain or math.prod(middle.window.kernel) > _MOST_TAPS:
-        return Rejected("its window has too many taps, or reads an enlarged or mirrored image")
+        return Rejected("the window has too many taps, or reads an enlarged or mirrored image")
     if spec.src.channels > _MOST_INPUTS or spec.dst.channels > _MOST_OUTPUTS:
-        return Rejected("its input or its output has too many channels")
+        return Rejected("the input or the output has too many channels")
     largest = (largest_of(expand.weights, (1, 2, 3)), largest_of(middle.taps, (0, 1)))
     finite = all(np.isfinite(each).all() for each in (expand.weights, middle.taps))
     if not finite or not all(holds(each).all() for each in largest):
-        return Rejected("half cannot represent its weights")
+        return Rejected("float16 cannot represent the weights")
     return None
 
 
@@ -97,7 +97,7 @@ def _slower(tile: InvertedTile, expand: Expand, target: Target) -> str:
     others = clocks_of_two(problem, expand.shape, target)
     if clocks < others:
         return ""
-    return f"it should take {clocks:.0f} clocks, with a margin, and two kernels {others:.0f}"
+    return f"the estimate is {clocks:.0f} clocks with a margin, but two kernels take {others:.0f}"
 
 
 def clocks_of_two(

@@ -66,7 +66,10 @@ class InvertedSplit(Implementation):
         clocks = tiles[0].clocks(target) * margin
         others = clocks_of_two(spec, middle, middle.expand, target)
         if clocks >= others:
-            reason = f"it should take {clocks:.0f} clocks, with a margin, two kernels {others:.0f}"
+            reason = (
+                f"the estimate is {clocks:.0f} clocks with a margin, but two kernels take "
+                f"{others:.0f}"
+            )
             return Rejected(reason)
         kernel = partial(_kernel, spec=spec, middle=middle, expand=middle.expand)
         return TilePlan(("inverted_split", problem), tiles, kernel)
@@ -74,17 +77,17 @@ class InvertedSplit(Implementation):
 
 def _obstacle(middle: Depthwise, expand: Expand, target: Target) -> Rejected | None:
     if not target.policy.uses_fp16:
-        return Rejected("it multiplies halves")
+        return Rejected("the kernel multiplies float16")
     if middle.taps is None:
-        return Rejected("it is a mean")
+        return Rejected("the node computes a mean")
     if math.prod(expand.shape) >= _TOO_MANY:
-        return Rejected("separate kernels expand that many values faster")
+        return Rejected("with so many values, separate kernels are faster")
     if not middle.window.plain or math.prod(middle.window.kernel) > _MOST_TAPS:
-        return Rejected("its window has too many taps, or reads an enlarged or mirrored image")
+        return Rejected("the window has too many taps, or reads an enlarged or mirrored image")
     if not expand.window.plain or math.prod(expand.weights.shape[1:]) > _MOST_INPUTS:
         return Rejected("the expansion has too many inputs, or reads an enlarged or mirrored image")
     if not holds(largest_of(expand.weights, (1, 2, 3))).all():
-        return Rejected("half cannot represent its weights")
+        return Rejected("float16 cannot represent the weights")
     return None
 
 

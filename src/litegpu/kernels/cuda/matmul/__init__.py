@@ -36,7 +36,7 @@ class Matmul(Implementation):
         if not target.model.tensor_cores:
             return Rejected("the device has no tensor cores")
         if min(spec.rows, spec.dst.channels, spec.depth) < _SMALLEST:
-            return Rejected("its matrices would leave most of a tile empty")
+            return Rejected("the matrices would leave most of a tile empty")
         return _MatmulPlan(spec)
 
 

@@ -95,16 +95,16 @@ def _obstacle(middle: Depthwise, spec: ConvSpec, target: Target) -> Rejected | N
     if not target.model.warp_groups:
         return Rejected("")  # the general implementation gives a better reason
     if middle.taps is None:
-        return Rejected("it is a mean")
+        return Rejected("the node computes a mean")
     if not _is_half(middle.shape, target):
-        return Rejected("its result would not be stored as half")
+        return Rejected("the result would not be stored as float16")
     if not _suits(middle.shape, middle.window):
-        return Rejected("its result is small, or its patches would be mostly padding")
+        return Rejected("the result is small, or patches would be mostly padding")
     if not spec.src.vector:
-        return Rejected("its input's channels are not a multiple of four")
+        return Rejected("the number of input channels is not a multiple of four")
     if not np.isfinite(middle.taps).all():
         # Pixels outside the image are multiplied as zeros, too.
-        return Rejected("its weights are not all finite")
+        return Rejected("the weights are not all finite")
     return None
 
 

@@ -37,7 +37,7 @@ class AttentionTiles(Implementation):
         if rejected := beyond_limits(spec, target):
             return rejected
         if not target.fast_local_memory:
-            return Rejected("the device's local memory is not faster than its cache")
+            return Rejected("local memory of the device is not faster than the cache")
         fitting = [rows for rows in _ROWS if _fits(_TilesPlan(spec, rows), target)]
         if not fitting:
             return Rejected("the device permits too few work items per group")
@@ -46,7 +46,7 @@ class AttentionTiles(Implementation):
         plans = [_TilesPlan(spec, rows) for rows in fitting]
         plan = next((each for each in plans if each.groups >= target.compute_units), plans[-1])
         if plan.groups * _MOST_IDLE < target.compute_units:
-            return Rejected(f"{plan.groups} tiles would leave the device idle")
+            return Rejected(f"{plan.groups} tiles are too few to keep the device busy")
         return plan
 
 

@@ -43,9 +43,9 @@ class ConvSplit(Implementation):
             return Rejected("the device permits too few work items per group")
         (_, height, width, depth), _ = weights.spread_shape(spec.weights)
         if height * width * -(-depth // 4) < 2 * items:
-            return Rejected("its sums are too short to be divided")
+            return Rejected("the sums are too short to be divided")
         if spec.dst.rows * spec.dst.channel_blocks * 4 > target.parallel_items:
-            return Rejected("it has enough outputs to keep the device busy")
+            return Rejected("the output has enough elements to keep the device busy")
         return _SplitKPlan(spec, items)
 
 
@@ -79,7 +79,7 @@ class ConvTiles(Implementation):
         if spec.depthwise is not None:
             return IN_MEMORY
         if not target.fast_local_memory:
-            return Rejected("the device's local memory is not faster than its cache")
+            return Rejected("local memory of the device is not faster than the cache")
         if spec.dst.rows < _FEWEST_PIXELS:
             return Rejected("most of a tile would be empty")
         shape, groups = weights.spread_shape(spec.weights)
@@ -90,7 +90,7 @@ class ConvTiles(Implementation):
             return Rejected("the device permits too few work items per group")
         clocks, direct = found[0].clocks(problem, units), direct_clocks(problem, units)
         if clocks > _LARGEST_RATIO * direct:
-            return Rejected(f"it should take {clocks:.0f} clocks, and {direct:.0f} without tiles")
+            return Rejected(f"the estimate is {clocks:.0f} clocks, but {direct:.0f} without tiles")
         return _TilesPlan(spec, problem, tuple(found[:_CANDIDATES]))
 
 
