@@ -376,10 +376,10 @@ def test_sections_lie_within_the_file(stored: tuple[Bytes, Graph, DeviceInfo]) -
         for number in (0, 1 << 20, (1 << 64) - 1):
             wrong = data.copy()
             wrong[position : position + 8] = np.frombuffer(number.to_bytes(8, "little"), np.uint8)
-            with pytest.raises(ValueError, match=r"sections take|Expecting|delimiter|expected"):
+            with pytest.raises(ValueError, match=r"sections need|Expecting|delimiter|expected"):
                 Artifact.read(wrong)
     for length in (0, 15, 16, 4096, len(data) - 1):
-        with pytest.raises(ValueError, match=r"the file is truncated|sections take"):
+        with pytest.raises(ValueError, match=r"the file is truncated|sections need"):
             Artifact.read(data[:length])
 
 

@@ -66,7 +66,7 @@ def test_a_batch_that_the_model_leaves_open() -> None:
     two = np.concatenate([X, -X])
     with CompiledModel.from_buffer(content) as model:
         text = error_of(model, two)
-        assert "model.resize_input_tensor(0, [2, 4, 6, 3]) gives it that shape." in text
+        assert "model.resize_input_tensor(0, [2, 4, 6, 3]) changes the input to that shape." in text
         model.resize_input_tensor(0, [2, 4, 6, 3])
         np.testing.assert_array_equal(model(two), np.abs(two))
 
@@ -77,7 +77,7 @@ def test_a_batch_that_the_model_leaves_open() -> None:
         (X[0], "The batch dimension is missing: give x[np.newaxis].", lambda x: x[np.newaxis]),
         (
             X.transpose(0, 3, 1, 2),
-            "channels are to come last: give x.transpose(0, 2, 3, 1).",
+            "channels must come last: give x.transpose(0, 2, 3, 1).",
             lambda x: x.transpose(0, 2, 3, 1),
         ),
         (
@@ -132,7 +132,11 @@ def test_numbers_and_names_of_inputs() -> None:
     x, y = (np.full(shape, value, np.float32) for value in (3, 1))
     with CompiledModel.from_buffer(two_signatures()) as model:
         wrong: list[tuple[Any, dict[str, Any], str]] = [
-            ((x, y, x), {}, "takes 2 inputs, ['x', 'y'], and was given 3. Give each once;"),
+            (
+                (x, y, x),
+                {},
+                "takes 2 inputs, ['x', 'y'], and was given 3. Give one array for each input;",
+            ),
             ((x,), {}, "takes ['x', 'y'], and was not given ['y']. Give all in this order, or"),
             ((), {}, "was not given ['x', 'y']. Give all in this order, or by name: model({'x':"),
             ((x,), {"z": y}, "no input 'z'. Known: x, y."),
@@ -224,7 +228,9 @@ def test_pictures(tmp_path: Path) -> None:
             with model.at_batch(2) as two:
                 np.testing.assert_allclose(two([path, picture])[1:], -expected, atol=1e-5)
     with CompiledModel.from_buffer(content, input_format="rgb8", size="any") as model:
-        assert "resize_input_tensor(0, [1, 8, 16, 3]) gives it that shape" in error_of(model, path)
+        assert "resize_input_tensor(0, [1, 8, 16, 3]) changes the input to that shape" in error_of(
+            model, path
+        )
         several = error_of(model, [picture, picture.resize((9, 7))])
         assert "was given pictures of several sizes, [7, 9] and [8, 16] among them" in several
         model.resize_input_tensor(0, [1, 8, 16, 3])

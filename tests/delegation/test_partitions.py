@@ -132,7 +132,7 @@ def test_what_is_left_says_why_with_figures() -> None:
     assert "The partition would take about" in left.reason
     assert "on the GPU, with 96 B copied, and less than 1 us on the CPU" in left.reason
     assert "min_nodes_per_partition" in left.reason
-    assert "TANH x5 (nodes 0, 1, 2, 3, 4): It would take" in str(report_of(delegate))
+    assert "TANH x5 (nodes 0, 1, 2, 3, 4): The partition would take" in str(report_of(delegate))
     (chosen,) = report_of(delegate).partitions
     assert chosen.estimate is not None
     assert chosen.estimate.saved_seconds > 0
@@ -175,7 +175,9 @@ def test_a_small_whole_graph_is_for_those_who_ask_for_it(
     if whole:
         assert (report.left_out, reasons) == ((), [])
     else:
-        assert reasons and reasons[0].startswith("Left to the CPU: ABS (node 0): It would take")
+        assert reasons and reasons[0].startswith(
+            "Left to the CPU: ABS (node 0): The partition would take"
+        )
         assert "ABS (node 0): The partition would take about" in str(report)
         with pytest.raises(BindingError, match="min_nodes_per_partition=0 puts small models on"):
             delegate.bind_buffer(running, running.get_input_details()[0]["index"], None)

@@ -326,7 +326,7 @@ def test_a_kernel_that_kills_its_device_is_not_used_again(
         "conv_2d in place of conv_broken (node 0): it may have caused the loss of "
     )
     assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in line and "Make" not in line
-    assert "is lost: " in caplog.text and "Going on with cuda:0 Test GPU" in caplog.text
+    assert "is lost: " in caplog.text and "Continuing with cuda:0 Test GPU" in caplog.text
     rendered = broke.rendered
     again = delegate()
     assert_close(run(interpreter(model, again), x), expected)

@@ -50,7 +50,7 @@ def test_what_is_not_known_is_taken_for_the_usual(
 
 def test_other_processors_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "aarch64")
-    assert "This CPU is aarch64: some bits" in host_cpu.other_rounding()
+    assert "This CPU is aarch64, so its results" in host_cpu.other_rounding()
     host_cpu.other_rounding.cache_clear()
     pretend(monkeypatch, "x86_64", {"AVX": False})
     assert "This CPU has no AVX, so its results" in host_cpu.other_rounding()

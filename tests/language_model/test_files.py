@@ -213,7 +213,10 @@ NO_MODEL: tuple[tuple[bytes, str], ...] = (
     (decoder(TOKENS, logits=False), "no signature that takes one token and caches, and returns"),
     (decoder({"tokens": ((1, 2), "int32")}), "no signature that takes one token and caches"),
     (decoder({"x": ((1,), "int32")}), "'decode' has caches, and no input of tokens or embeddings"),
-    (decoder({**TOKENS, "x": ((1, 1), "float32")}), "takes 'x float32 .1, 1.', which is none of"),
+    (
+        decoder({**TOKENS, "x": ((1, 1), "float32")}),
+        "takes 'x float32 .1, 1.', but litegpu supports only",
+    ),
     (decoder({**TOKENS, "x": ((1, 1), "int32")}), "but litegpu supports only these inputs"),
     (decoder(EMBEDDINGS), "takes embeddings, but the file has no embedder. Give a .litertlm"),
 )

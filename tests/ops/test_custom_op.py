@@ -235,7 +235,7 @@ def raising(self: CustomOp, node: CustomNode) -> Any:
         ({"launch": bad(flops=0)}, "Launch.flops is 0. Use a whole number"),
         (
             {"launch": bad()},
-            "custom/Scaled_.* cannot be rendered: UndefinedError: 'factor' is undefined. It c",
+            "custom/Scaled_.* cannot be rendered: UndefinedError: 'factor' is undefined. A t",
         ),
     ],
 )

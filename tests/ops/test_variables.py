@@ -148,7 +148,9 @@ def test_variables_are_lost_with_their_device(monkeypatch: pytest.MonkeyPatch) -
     call(target, "add", x)
     kernel = next(each for each in delegate._kernels if each.number == 0)
     error = DeviceLostError("It is gone.", "Wait.")
-    with pytest.raises(DeviceLostError, match=r"variables 'sum' were lost with it\. They start"):
+    with pytest.raises(
+        DeviceLostError, match=r"variables 'sum' were lost with the device\. Variables have"
+    ):
         kernel._check_states(kernel.compiled, error)
     np.testing.assert_array_equal(call(target, "get", 0 * x), [0, 1, 2, 3])
 

@@ -281,7 +281,7 @@ def test_loops_in_loops_that_run_too_many_nodes(monkeypatch: pytest.MonkeyPatch)
     """Those that only count take no kernels, and all the time in the world."""
     monkeypatch.setattr(while_loop, "_MOST_STEPS", 40)
     found = reason(both(loop_in_a_loop(9, ()), [noise(2, 3)]))
-    assert found == "Node 1 of its body (WHILE): Its passes run more than 40 nodes."
+    assert found == "Node 1 of its body (WHILE): The iterations run more than 40 nodes."
 
 
 def test_a_loop_in_a_composite() -> None:

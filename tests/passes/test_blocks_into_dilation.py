@@ -272,7 +272,10 @@ _PIXELS = "an epilogue op's operand differs from pixel to pixel"
 _SHAPE = "the image has another shape than the blocks"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_strides, "the convolution has strides"),
-    (_other_blocks, "the blocks [2, 2] before the convolution differ from the blocks [4, 1] after it"),
+    (
+        _other_blocks,
+        "the blocks [2, 2] before the convolution differ from the blocks [4, 1] after it",
+    ),
     (_read_elsewhere, _ALONE),
     (_output, _ALONE),
     (_no_join, _ALONE),

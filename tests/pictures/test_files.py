@@ -148,8 +148,8 @@ def _outside(model: Any) -> None:
 @pytest.mark.parametrize(
     ("content", "options", "text"),
     [
-        (b"nothing of the kind", {}, "cannot be read as a .tflite file: it is"),
-        (of()[:180], {}, "it is damaged .* Convert it again"),
+        (b"nothing of the kind", {}, "cannot be read as a .tflite file: the model is"),
+        (of()[:180], {}, "the model is damaged .* Convert it again"),
         (edited(of(), lambda m: setattr(m, "subgraphs", [])), {}, "the model has no graph"),
         (of((1, 4, 3)), {}, r"'x' is \[1, 4, 3\], no picture. Choose another input"),
         (of((1, 4, 4, 5)), {}, "no picture"),

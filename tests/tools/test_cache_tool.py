@@ -170,7 +170,7 @@ def test_a_folder_of_all_is_looked_at_where_the_user_says_so(
     assert in_folder(folder, *flags, "--verify") == 0 and len(entries(folder)) == 1
     capsys.readouterr()
     assert in_folder(folder, "--verify") == 1
-    assert "other users may write to it" in capsys.readouterr().out.replace("\n", " ")
+    assert "other users may write to the folder" in capsys.readouterr().out.replace("\n", " ")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such modes")

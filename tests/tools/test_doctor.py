@@ -279,7 +279,7 @@ def test_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         patch.setattr(about, "_free", lambda _: 1 << 20)
         found = cache_finding(patch, folder)
         assert (found.level, found.remedy) == ("problem", "litegpu cache --clear")
-        assert found.text == f"The disk of {folder} has 1.0 MiB left."
+        assert found.text == f"The disk of {folder} has only 1.0 MiB of free space."
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda path, mode: False)
         assert cache_finding(patch, folder).text == f"{folder} cannot be written to."

@@ -195,7 +195,7 @@ def test_sampled_power_follows_its_changes(clock: Clock, monkeypatch: pytest.Mon
             "nvmlInit",
             r"NVML cannot be initialized \(Driver Not Loaded\). Check that `nvidia-smi` works",
         ),
-        ("nvmlDeviceGetHandleByPciBusId", r"NVML does not report it \(Driver Not Loaded\)"),
+        ("nvmlDeviceGetHandleByPciBusId", r"NVML does not report energy \(Driver Not Loaded\)"),
     ],
 )
 def test_a_driver_that_fails(
@@ -224,7 +224,7 @@ def test_a_gpu_that_is_lost_meanwhile(
 
 def test_a_gpu_that_tells_nothing(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml(monkeypatch, clock, Board("NVIDIA H200", ADDRESS, has_counter=False, has_power=False))
-    with pytest.raises(MeterError, match=r"NVML does not report it \(Not Supported\)"):
+    with pytest.raises(MeterError, match=r"NVML does not report energy \(Not Supported\)"):
         gpu_meter(H200)
 
 

@@ -205,7 +205,7 @@ def test_what_half_cannot_hold_is_noticed_before_anyone_looks(
     beyond_half: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert cli.main(["inference_diff", beyond_half, FP16, *QUICK]) == 0
-    assert "float16 overflow in 'far': elements beyond 65504. These are" in caplog.text
+    assert "float16 overflow in 'far': elements beyond 65504. These values are" in caplog.text
     assert "All outputs are within the tolerance" in capsys.readouterr().out
 
 

@@ -132,8 +132,8 @@ def test_what_is_no_jpeg(photo: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(damaged)
     reasons = {
         "cut.jpg": "image file is truncated",
-        "text.jpg": "the file is not a JPEG. Replace it",
-        "empty.jpeg": "the file is not a JPEG. Replace it",
+        "text.jpg": "the file is not a JPEG. Replace the file",
+        "empty.jpeg": "the file is not a JPEG. Replace the file",
         "other.png": (
             "Extension .png is not supported. Convert the picture to a .jpg or .jpeg file."
         ),

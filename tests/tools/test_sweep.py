@@ -181,7 +181,7 @@ def test_nothing_runs(
     titles = ("CPU, built-in kernels", "CPU, XNNPACK", "opencl fp32", "opencl fp16")
     quickly(monkeypatch, dict.fromkeys(titles, "It is broken."))
     assert run(model) == 1
-    assert "error: Nothing runs this model: It is broken.\n" in capsys.readouterr().err
+    assert "error: No configuration can run this model: It is broken.\n" in capsys.readouterr().err
 
 
 def test_a_batch_that_the_model_cannot_have_is_tried_on_the_cpu_only(
@@ -191,7 +191,7 @@ def test_a_batch_that_the_model_cannot_have_is_tried_on_the_cpu_only(
     tried = quickly(monkeypatch, {"CPU, built-in kernels": cannot, "CPU, XNNPACK": cannot})
     assert run(model, "--sweep_batches=2") == 1
     assert [way.title for way in tried] == ["CPU, built-in kernels", "CPU, XNNPACK"]
-    assert "error: Nothing runs this model: The model cannot run with batch=2: no." in (
+    assert "error: No configuration can run this model: The model cannot run with batch=2: no." in (
         capsys.readouterr().err
     )
 
@@ -297,7 +297,7 @@ def test_tries_that_take_too_long(
     assert run(model, "--sweep_timeout_secs=0.05") == 1
     captured = capsys.readouterr()
     assert captured.out.count(": It hangs: it was stopped after 0.05 s.\n") == 4
-    assert "error: Nothing runs this model: It hangs: it was stopped" in captured.err
+    assert "error: No configuration can run this model: It hangs: it was stopped" in captured.err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to tell")
@@ -377,7 +377,8 @@ XNN = row(CPU, "", 2000, 1e-6)
         (
             [row("cuda", "fp16", 100, 2e-3), row("cuda", "fp32", 104, 1e-6)],
             ("cuda", "fp32"),
-            "at a relative error of 1e-06. cuda fp16 is hardly better (10000 items/s) and less "
+            "at a relative error of 1e-06. cuda fp16 is only a little better (10000 items/s) "
+            "and less "
             "exact (0.002).",
         ),
         (

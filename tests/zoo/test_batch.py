@@ -127,7 +127,8 @@ def lost(w: ModelWriter, x: TensorRef) -> TensorRef:
     [
         (
             moved,
-            r"Node 0, TRANSPOSE, does not support another batch size: it moves them, by \[1, 0, "
+            r"Node 0, TRANSPOSE, does not support another batch size: it moves the batch "
+            r"dimension, by \[1, 0, "
             r"2\]",
         ),
         (along, r"Node 0, CONCATENATION, .*: it works along the batch dimension"),

@@ -57,7 +57,7 @@ def _verdict(found: Sequence[Finding], tried: Examined) -> str:
     usable = counted(tried.usable, "device") if tried.usable else "No device"
     kind = " (no GPU: all are software)" if tried.usable and not tried.gpus else ""
     many = counted(problems, "problem") if problems else "no problem"
-    return f"{usable} usable{kind}; {many} found."
+    return f"{usable} can be used{kind}; {many} found."
 
 
 def _print(found: Sequence[Finding], verdict: str) -> None:

@@ -85,7 +85,7 @@ CASES = (
     Rejected(
         "BITCAST",
         (INT8_ROWS,),
-        "[3, 5] of INT8 make no FLOAT32.",
+        "[3, 5] of INT8 cannot be reinterpreted as FLOAT32.",
     ),
     Rejected(
         "EMBEDDING_LOOKUP",

@@ -151,13 +151,13 @@ CASES = (
     Rejected(
         "SPACE_TO_BATCH_ND",
         (IMAGE, integers(2, 2), integers((0, 0), (0, 0))),
-        "The shape [1, 5, 4, 6] is not divisible by: blocks [2, 2], paddings or crops [(0, 0), "
+        "The shape [1, 5, 4, 6] is not divisible by blocks [2, 2] with paddings or crops [(0, 0), "
         "(0, 0)].",
     ),
     Rejected(
         "BATCH_TO_SPACE_ND",
         (IMAGE, integers(1, 2), integers((0, 0), (0, 0))),
-        "The shape [1, 5, 4, 6] is not divisible by: blocks [1, 2], paddings or crops [(0, 0), "
+        "The shape [1, 5, 4, 6] is not divisible by blocks [1, 2] with paddings or crops [(0, 0), "
         "(0, 0)].",
     ),
     Rejected(
