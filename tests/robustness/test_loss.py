@@ -106,7 +106,9 @@ try:
     run(target, x)
     raise AssertionError("nothing failed")
 except RuntimeError as error:
-    assert "states 'variable', 'variable' were lost with it. Call reset_all" in str(error), error
+    assert (
+        "states 'variable', 'variable' were lost with the device. Call reset_all"
+    ) in str(error), error
 target.reset_all_variables()
 assert_close(run(target, x), first)
 assert_close(run(target, x), second)
@@ -177,7 +179,7 @@ try:
     raise AssertionError("nothing failed")
 except DeviceLostError as error:
     assert (
-        "The buffers of the run were lost with the device. Create them again"
+        "The buffers of the run were lost with the device. Create the buffers again"
     ) in str(error), error
 inputs, outputs = target.create_input_buffers(0), target.create_output_buffers(0)
 inputs[0].write(x)

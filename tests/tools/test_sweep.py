@@ -272,7 +272,7 @@ def test_drivers_that_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("ended", "reason"),
     [
-        (Ended(None, "", ""), "It hangs: it was stopped after 9 s."),
+        (Ended(None, "", ""), "The benchmark process was stopped after 9 s without a result."),
         (Ended(-6, "", "terminate called\n\n"), r"It .*\. Its last output: 'terminate called'\."),
         (Ended(3, "", ""), "It ends the process with status 0x3."),
         (
@@ -296,8 +296,14 @@ def test_tries_that_take_too_long(
     monkeypatch.setattr(sweep, "_present", lambda wanted: (["opencl"], {}))
     assert run(model, "--sweep_timeout_secs=0.05") == 1
     captured = capsys.readouterr()
-    assert captured.out.count(": It hangs: it was stopped after 0.05 s.\n") == 4
-    assert "error: No configuration can run this model: It hangs: it was stopped" in captured.err
+    assert (
+        captured.out.count(": The benchmark process was stopped after 0.05 s without a result.\n")
+        == 4
+    )
+    assert (
+        "error: No configuration can run this model: The benchmark process was stopped"
+        in captured.err
+    )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to tell")

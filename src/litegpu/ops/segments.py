@@ -246,7 +246,7 @@ def _check_shapes(graph: Graph, node: Node, found: _Operands) -> str:
         or rows[found.joined :] != inner
     ):
         return (
-            f"Rows of {list(rows)} with indices of {list(indices)} do not make "
+            f"Rows of {list(rows)} with indices of {list(indices)} do not fit a result of "
             f"{list(found.result)}."
         )
     if math.prod(joined) > MOST_ROWS:

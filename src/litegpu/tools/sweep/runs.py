@@ -149,7 +149,7 @@ def _own_batch(inputs: Sequence[dict[str, Any]]) -> int:
 
 def _why(ended: Ended, timeout: float) -> str:
     if ended.status is None:
-        return f"It hangs: it was stopped after {timeout:g} s."
+        return f"The benchmark process was stopped after {timeout:g} s without a result."
     said = [line for line in ended.errors.splitlines() if line.startswith("ERROR: ")]
     if ended.status in (1, 2) and said:
         return said[0].removeprefix("ERROR: ")
