@@ -170,7 +170,11 @@ def quantized_middle() -> bytes:
     ("flags", "nodes", "reason"),
     [
         (0, (1, 2, 3, 4), "8-bit tensors are left to the CPU: experimental_flags lacks"),
-        (1, (2,), "Its scales lie so far apart that the CPU shifts integers by 100 bits. With"),
+        (
+            1,
+            (2,),
+            "The ratio of the scales is so large that the CPU shifts integers by 100 bits. With",
+        ),
     ],
 )
 def test_quantized_nodes_are_one_obstacle(flags: int, nodes: tuple[int, ...], reason: str) -> None:
