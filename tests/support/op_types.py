@@ -160,7 +160,7 @@ def why(op: str, types: str) -> str:
     words = types.replace(" with a scale", "*").replace(",", "").split()
     given, result = words[: words.index("→")], words[-1]
     second = given[1].removesuffix("*") if len(given) > 1 else ""
-    wrong = op in ("FAKE_QUANT", "POW") or second == _READ_AS_INT32.get(op, "none")
+    wrong = op == "FAKE_QUANT" or second == _READ_AS_INT32.get(op, "none")
     if wrong or (op, given[0], result) in _OTHER_BYTES:
         return "no answer"
     return "no arithmetic" if not {*words}.isdisjoint(_MOVED_TYPES) else "no scale"

@@ -25,6 +25,7 @@ from random_indexed import (
     gather_nd,
     joined,
     lookup,
+    power,
     reverse_sequence,
     suppression,
     top,
@@ -258,7 +259,7 @@ MOVES: tuple[Family, ...] = (
 )
 _INDEXED: tuple[Family, ...] = (
     *(gather_nd, embedding, update_slice, joined, top, reverse_sequence, diagonal),
-    *(bits, bytes_of, along_axis, counted, filled, composite, detections, suppression),
+    *(bits, bytes_of, along_axis, counted, filled, power, composite, detections, suppression),
     *(lookup, buckets),
 )
 FAMILIES: tuple[Family, ...] = (*LAYERS, *ELEMENTS, *MOVES, *_INDEXED, *QUANTIZED)

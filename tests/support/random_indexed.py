@@ -17,7 +17,7 @@ from cases.indexed import (
     Top,
     UpdateSlice,
 )
-from cases.integers import AlongAxis, Arithmetic, Counted, Filled
+from cases.integers import AlongAxis, Arithmetic, Counted, Filled, Power
 from cases.while_loop import Composite
 from dice import Dice
 
@@ -177,6 +177,18 @@ def along_axis(dice: Dice) -> Case:
 def filled(dice: Dice) -> Case:
     """One number at all places of a shape."""
     return Filled(dtype=dice.one_of(*_DTYPES), shape=dice.shape(1))
+
+
+def power(dice: Dice) -> Case:
+    """Powers of integers, with exponents of one element, too."""
+    constant = dice.one_of(None, 0, 1)
+    return Power(
+        bases=dice.one_of((-12.0, 13.0), (-2.0, 3.0), (-50000.0, 50000.0)),
+        exponents=dice.one_of((0.0, 4.0), (0.0, 12.0), (0.0, 40.0)),
+        second=dice.one_of((), (1,), (5,), (2, 3, 2, 5)),
+        constant=constant,
+        edges=dice.flag(),
+    )
 
 
 def counted(dice: Dice) -> Case:

@@ -100,6 +100,22 @@ int quotient(int a, int b) {
     int by = b == 0 || b == -1 ? 1 : b;
     return b == -1 ? 0 - a : a / by;
 }
+/* Powers beyond 32 bits wrap around, or become the least integer, as on an x86 CPU. */
+int power(int a, int b, bool wraps) {
+    int size = a < 0 ? 0 - a : a;
+    int most = 2147483647 / max(size, 1);
+    int found = 1;
+    int square = a;
+    bool fits = size >= 0 || b < 1 || wraps;
+    int times = size == 0 || size == 1 ? min(b, 1 + ((b - 1) & 1)) : min(b, 32);
+    for (int i = 0; i < (wraps ? 31 : times); ++i) {
+        fits = fits && (wraps || (found <= most && found >= 0 - most));
+        bool more = wraps ? ((b >> i) & 1) == 1 : fits;
+        found = more ? found * square : found;
+        square = wraps ? square * square : a;
+    }
+    return fits ? found : -2147483647 - 1;
+}
 #define FLOAT_BITS(a) floatBitsToInt(a)
 #define BITS_FLOAT(a) intBitsToFloat(a)
 #define HALF_BITS(a) int(packHalf2x16(vec2((a), 0.0f)))
@@ -123,6 +139,7 @@ _INT_LANES = (
     _of("int4", "WHERE4_I32", "bvec4 c, ivec4 a, ivec4 b", "(c.{0} ? a.{0} : b.{0})")
     + _of("int4", "ABS4_I32", "ivec4 a", "(a.{0} < 0 ? 0 - a.{0} : a.{0})")
     + _of("int4", "DIV4_I32", "ivec4 a, ivec4 b", "quotient(a.{0}, b.{0})")
+    + _of("int4", "POW4_I32", "ivec4 a, ivec4 b, ivec4 c", "power(a.{0}, b.{0}, c.{0} == 1)")
     + _of("int4", "FLOOR_DIV4_I32", "ivec4 a, ivec4 b", "floor_quotient(a.{0}, b.{0})")
     + _of("int4", "FLOOR_MOD4_I32", "ivec4 a, ivec4 b", "floor_rest(a.{0}, b.{0})")
     + _of("int4", "CAST4_F32_I32", "vec4 a", "whole(a.{0})")

@@ -77,6 +77,24 @@ _WORDS = (
     + """\
 #define ABS4_I32(a) as_int4(abs(a))
 #define DIV4_I32(a, b) quotient_I32((a), (b))
+/* Powers beyond 32 bits wrap around, or become the least integer, as on an x86 CPU. */
+int power(int a, int b, bool wraps) {
+    const int size = a == -2147483647 - 1 ? -1 : a < 0 ? -a : a;
+    const int most = 2147483647 / max(size, 1);
+    unsigned int found = 1u, square = (unsigned int)a;
+    bool fits = size >= 0 || b < 1 || wraps;
+    const int times = size == 0 || size == 1 ? min(b, 1 + ((b - 1) & 1)) : min(b, 32);
+    for (int i = 0; i < (wraps ? 31 : times); ++i) {
+        fits = fits && (wraps || ((int)found <= most && (int)found >= -most));
+        if (wraps ? ((b >> i) & 1) == 1 : fits) found *= square;
+        if (wraps) square *= square;
+    }
+    return fits ? (int)found : -2147483647 - 1;
+}
+int4 POW4_I32(int4 a, int4 b, int4 c) {
+    return (int4)(power(a.x, b.x, c.x == 1), power(a.y, b.y, c.y == 1),
+                  power(a.z, b.z, c.z == 1), power(a.w, b.w, c.w == 1));
+}
 /* Floats beyond the range become its ends, and NaN the upper one. */
 #define CAST4_F32_I32(a) select(convert_int4_sat(a), (int4)(0x7fffffff), isnan(a))
 #define CAST4_F32_I64(a) \\

@@ -45,7 +45,10 @@ class _Elementwise(Op):
     def attributes(self, graph: Graph, node: Node) -> tuple[tuple[str, float], ...]:
         """Return the attributes that the expression refers to by name."""
         bits = 8 * np.dtype(graph.values[node.inputs[0]].dtype.value).itemsize
-        known = {"last_bit": bits - 1}
+        shapes = [graph.values[v].shape for v in node.inputs]
+        # The CPU multiplies by the base in turn where one exponent belongs to several bases.
+        one = shapes[0] != shapes[-1] and graph.values[node.inputs[-1]].elements == 1
+        known = {"last_bit": bits - 1, "wraps": int(one)}
         return tuple(
             (name, known[name] if name in known else float(node.params[name]))
             for name in self.function.params

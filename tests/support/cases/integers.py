@@ -241,6 +241,33 @@ class Counted(Case):
         return sheet.op("ADD", pair, options, dtype=self.dtype)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Power(Case):
+    """Powers of integers, some of which 32 bits do not hold; the CPU refuses negative exponents."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    bases: tuple[float, float] = (-12.0, 13.0)
+    exponents: tuple[float, float] = (0.0, 12.0)
+    second: Shape = _WHOLE
+    constant: int | None = None
+    edges: bool = False
+    """Whether bases are the ends of the type, too."""
+
+    def write(self, sheet: Sheet) -> None:
+        """Two values, one output."""
+        bases = Range(*self.bases, dtype="int32")
+        values = (
+            Edges(dtype="int32") if self.edges else bases,
+            Range(*self.exponents, dtype="int32"),
+        )
+        operands = [
+            (sheet.weights if i == self.constant else sheet.input)(shape, drawn)
+            for i, (shape, drawn) in enumerate(zip((_WHOLE, self.second), values, strict=True))
+        ]
+        sheet.output(sheet.op("POW", operands, dtype="int32"))
+
+
 _BOTH = ("int32", "int64")
 _SMALL = ("int8", "uint8", "int16", "uint16")
 _ARITHMETIC = ("ADD", "SUB", "MUL", "MINIMUM", "MAXIMUM")
@@ -289,6 +316,12 @@ CASES: tuple[Case, ...] = (
     Counted(begin=-4, end=9, delta=2),
     Counted(begin=6, end=-5, delta=-3, dtype="int64"),
     Counted(begin=3, end=1000),
+    Power(),
+    Power(bases=(-2.0, 3.0), exponents=(0.0, 40.0)),
+    Power(bases=(-1.0, 2.0), exponents=(0.0, 100000.0), second=(5,), constant=1),
+    Power(edges=True, exponents=(0.0, 4.0)),
+    Power(constant=0),
+    Power(bases=(-50000.0, 50000.0), exponents=(2.0, 3.0), second=()),
     *(Arithmetic(op=op, dtype=dtype) for op in (*_ARITHMETIC, *COMPARISONS) for dtype in _BOTH),
     *(
         Arithmetic(op=op, dtype=dtype, shapes=shapes, constant=constant)

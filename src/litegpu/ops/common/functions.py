@@ -235,7 +235,13 @@ BINARY: Mapping[str, Function] = {
         exact=np.multiply,
     ),
     "NOT_EQUAL": _truth("EQUAL4{k}({a}, {b})", np.not_equal, 4, _ZERO, _ONE),
-    "POW": Function("POW4({a}, {b})", poles=(0,)),
+    "POW": _number(
+        "POW4({a}, {b})",
+        "POW4{k}({a}, {b}, {wraps})",
+        takes=SHORT_NUMBERS,
+        poles=(0,),
+        params=("wraps",),
+    ),
     "PRELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * {{b}}, {{a}})"),
     "RIGHT_SHIFT": _bits(
         "SHIFT_RIGHT4{k}({a}, MAX4{k}(MIN4{k}({b}, {last_bit}), {n[0]}))",
