@@ -75,8 +75,8 @@ CASES = (
     rejected(
         "REDUCE_PROD",
         (replace(IMAGE, quantization=Quantization((1e3,), (3,))), AXES),
-        "Its scales lie so far apart that the CPU shifts sums of 64 bits by 11 bits, at most 7 are "
-        "handled.",
+        "The ratio of the scales is so large that the CPU shifts 64-bit sums by 11 bits; at most 7 "
+        "are supported.",
         params={"keep_dims": True},
         quantization=Quantization((1e-4,), (3,)),
     ),
