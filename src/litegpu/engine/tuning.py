@@ -63,7 +63,7 @@ class Tuner:
     ) -> BuiltProgram:
         """Build the program of a partition with the best candidate of each problem.
 
-        Its kernels are added to a `compilation` if nothing has to be measured first.
+        The program's kernels are added to a `compilation` if nothing has to be measured first.
         """
         if self._tuning is Tuning.ESTIMATED:
             return placed.build(Choices(), compilation)

@@ -43,9 +43,9 @@ EXAMPLES = (
     "litegpu benchmark_lm zoo:tiny_lm --n_prompt=64 --n_gen=16 --json",
 )
 NOTES = (
-    "pp is the number of prompt tokens per second, tg that of generated tokens. Both are means "
-    "with the standard deviation; a warm-up run is not counted. ttft (time to first token) starts "
-    "with the prompt and an empty KV cache.",
+    "pp is the number of prompt tokens per second, tg that of generated tokens. pp and tg are "
+    "means with the standard deviation; a warm-up run is not counted. ttft (time to first token) "
+    "starts with the prompt and an empty KV cache.",
     "Prompts are random tokens, so the time does not depend on a text or a tokenizer.",
 )
 

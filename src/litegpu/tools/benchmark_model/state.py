@@ -47,7 +47,7 @@ LENGTH_PARAMETERS = tuple(
             f"{name}_display_length",
             positive_int,
             default,
-            "characters of a column of these tables",
+            "width of the column in the tables of --print_preinvoke_state",
         ),
         f"{title} display length",
     )

@@ -110,7 +110,7 @@ class Figures:
         }
 
     def brief(self) -> str:
-        """Return the number of figures, and their probability."""
+        """Return the numbers of found bodies or hands and of their points, with confidences."""
         points = sum(int(figure.shown.sum()) for figure in self.found)
         sure = "".join(f", {name} {value:.2f}" for name, value in self.confidences.items())
         return f"{counted(len(self.found), 'figure')} with {counted(points, 'point')}{sure}"
