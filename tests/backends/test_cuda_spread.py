@@ -125,12 +125,15 @@ def test_launches_that_do_not_overlap_ask_for_what_they_need(
 def test_what_the_device_cannot_launch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     large = dataclasses.replace(KERNEL, shared=(("float4", "tile", 16384),))
     with pytest.raises(
-        KernelError, match=rf"kernel: it needs 263168 bytes of shared .* has {OPTED}\."
+        KernelError,
+        match=rf"kernel: the kernel needs 263168 bytes of shared memory, .* has {OPTED}\.",
     ) as caught:
         Requests(monkeypatch)(1, large)
     assert list(caught.value.reasons) == ["kernel"]
     requested = Requests(monkeypatch)
     requested(1, threads=1024)
     requested.registers = 66
-    with pytest.raises(KernelError, match="needs 1024 threads of 66 registers, the device has 896"):
+    with pytest.raises(
+        KernelError, match="needs 1024 threads of 66 registers, but the device has 896"
+    ):
         requested(1, threads=1024)

@@ -113,7 +113,7 @@ _SATURATED = (
         (_SATURATED, "returns 2147483647 for .* and 2147483647, not -2147418113"),
         (
             "return no_such_function(a, b, c);",
-            r"fails with it: Device opencl:\d .* rejects a kernel",
+            r"a kernel with this instruction fails: Device opencl:\d .* rejects a kernel",
         ),
     ],
     ids=["unsigned", "saturated", "refused"],

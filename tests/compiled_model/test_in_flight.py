@@ -328,7 +328,7 @@ until = time.monotonic() + 1
 while time.monotonic() < until:
     model.run_by_index(0, inputs, outputs)
 signal.setitimer(signal.ITIMER_REAL, 0)
-print("in a run of the model already" in " ".join(printed) or printed)
+print("already running the model" in " ".join(printed) or printed)
 """
 ENDING = """
 futures = [model.submit(x) for _ in range(3)]

@@ -271,6 +271,15 @@ def _filtered(writer: ModelWriter) -> TensorRef:
     return writer.op("CONV_2D", [image, weights, bias], [(1, 3, 4, 3)], options=options)
 
 
+def _filtered_by_halves(writer: ModelWriter) -> TensorRef:
+    """Weights of float16, which DEQUANTIZE makes float32."""
+    stored = writer.constant(random(3, 2, 2, 4).astype(np.float16))
+    weights = writer.op("DEQUANTIZE", [stored], [(3, 2, 2, 4)], version=3)
+    image, bias = writer.constant(random(1, 5, 4, 4)), writer.constant(random(3))
+    options = {"padding": "VALID", "stride_h": 1, "stride_w": 1}
+    return writer.op("CONV_2D", [image, weights, bias], [(1, 4, 3, 3)], options=options)
+
+
 def _projected(writer: ModelWriter) -> TensorRef:
     """An operation whose last operand is absent: there is no bias."""
     rows, weights = writer.constant(random(4, 3)), writer.constant(random(5, 3))
@@ -302,7 +311,7 @@ def _chosen_places(writer: ModelWriter) -> TensorRef:
     [
         _chosen_places,
         *(_chosen_floats, _many_integers, _repeated, _largest, _dequantized, _filtered),
-        *(_projected, _logarithm),
+        *(_projected, _logarithm, _filtered_by_halves),
     ],
 )
 def test_constants_are_computed_once_by_the_cpu(make: Callable[[ModelWriter], TensorRef]) -> None:

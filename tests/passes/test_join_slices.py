@@ -118,7 +118,7 @@ def test_declines_where_others_read_some_of_the_parts() -> None:
     source, other = builder.input(*SHAPE), builder.conv(builder.input(*SHAPE), 4)
     first, second = _slices(builder, source, 3, 4, 8)
     result = untouched(join_slices, _read(builder, builder.concat(3, first, second, other), second))
-    assert result.declined == ("CONCATENATION 3: others read STRIDED_SLICE 2 too",)
+    assert result.declined == ("CONCATENATION 3: other nodes also read STRIDED_SLICE 2",)
 
 
 def _exchanged(builder: GraphBuilder, source: int) -> Sequence[int]:

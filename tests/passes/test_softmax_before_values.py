@@ -47,7 +47,7 @@ def test_the_operands_are_exchanged(adj_x: bool) -> None:
 def test_others_read_the_softmax() -> None:
     builder = GraphBuilder()
     found = untouched(softmax_before_values, builder.graph(*product(builder)))
-    assert found.declined == ("BATCH_MATMUL 1: others read SOFTMAX 0, too",)
+    assert found.declined == ("BATCH_MATMUL 1: other nodes also read SOFTMAX 0",)
 
 
 def test_a_softmax_of_columns() -> None:

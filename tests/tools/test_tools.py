@@ -228,7 +228,7 @@ def test_the_demo_needs_no_place_to_write_to(
     (small_stand_ins / "out").touch()
     assert cli.main(["demo", "--num_runs=1"]) == 0
     captured = capsys.readouterr()
-    assert "Nothing is drawn: --output=out/segmentation.png: the file cannot" in captured.err
+    assert "No picture is drawn: --output=out/segmentation.png: the file cannot" in captured.err
     assert "The segmentation is in" not in captured.out
 
 

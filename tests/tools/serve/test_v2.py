@@ -175,7 +175,7 @@ def test_wrong_requests_are_answered_by_what_is_wrong(server: Server, what: str)
         ("GET", "/v2/models/plain/versions/3", 404, "has no version '3'. It has 1."),
         ("GET", "/v2/models/plain/versions/..", 404, "has no version '..'."),
         ("GET", "/v2/models/plain/infer", 405, "Method Not Allowed"),
-        ("GET", "/v3", 404, "GET /v3: Not Found. See /v2"),
+        ("GET", "/v3", 404, "GET /v3: Not Found. The paths /v2"),
     ],
 )
 def test_what_does_not_exist(
@@ -197,7 +197,7 @@ def test_bodies_have_a_limit(server: Server) -> None:
         connection.request("POST", path, iter([parts[:9], parts[9:]]), encode_chunked=True)
         assert connection.getresponse().status == 200
     status, _, content = server.ask("POST", path, b"a", {"content-encoding": "gzip"})
-    assert status == 415 and b"content-encoding 'gzip'. Send it as it is" in content
+    assert status == 415 and b"content-encoding 'gzip'. Send the body without an encoding" in content
 
 
 def test_64_clients_get_their_own_answers_and_memory_is_flat(server: Server) -> None:

@@ -15,7 +15,7 @@ from litegpu.ops.common.traits import Trait
 
 Array = npt.NDArray[Any]
 
-KNOWN_LATE = "Its operands are known only when the model runs."
+KNOWN_LATE = "The operands of this operation are known only when the model runs."
 """Why operations stay on the CPU whose results have shapes that depend on values."""
 
 

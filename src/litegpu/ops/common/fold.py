@@ -134,9 +134,25 @@ def _run(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None:
     if not budget.runs or work > budget.operations or not _makes_sense(graph, node):
         return None
     budget.runs, budget.operations = budget.runs - 1, budget.operations - work
-    results = kernels.compute(node, graph.values, budget.left)
+    results = kernels.compute(node, _as_stored(graph, node), budget.left)
     budget.take(sum(each.nbytes for each in results or ()))
     return results
+
+
+def _as_stored(graph: Graph, node: Node) -> Mapping[int, Value]:
+    """Return the node's tensors with dequantized float16 weights as float32.
+
+    Folding leaves such weights in float16. The CPU's kernels read them as float32, and some kernels
+    end the process if a float32 node has float16 weights.
+    """
+    values = {v: graph.values[v] for v in (*node.inputs, *node.outputs)}
+    if DType.FLOAT16 in [values[v].dtype for v in node.outputs]:
+        return values
+    for v in node.inputs:
+        data = values[v].data
+        if values[v].dtype is DType.FLOAT16 and data is not None:
+            values[v] = constant(values[v], data.astype(np.float32))
+    return values
 
 
 def _without_absent_operands(node: Node) -> Node:
