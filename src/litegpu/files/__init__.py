@@ -1,7 +1,7 @@
 """Model files: .tflite, and containers of models (.task, .zip, .litertlm).
 
-Files are mapped: listing a container reads its directory, not the weights. A member is named as
-`bundle.task:member.tflite`.
+Files are memory-mapped: listing a container reads its directory, not the weights. The name of a
+member has the form `bundle.task:member.tflite`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 CONTAINER_SUFFIXES = (".task", ".zip", ".litertlm")
-"""The usual suffixes of containers; the content decides."""
+"""The usual suffixes of containers; the content of a file determines whether it is a container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class Container:
         """Return the model with a name; without a name, the only model.
 
         Raises:
-            ModelError: there is no such model, or there are several and no name is given.
+            ModelError: the container has no such model, or has several models and `name` is
+                missing.
         """
         models = {each.name: each for each in self.models}
         if not models:
@@ -81,8 +82,8 @@ class Container:
 def located(name: str | os.PathLike[str]) -> tuple[str, str]:
     """Split a name such as `bundle.task:member.tflite` into path and member.
 
-    The path is the longest part of the name, up to a colon, that is an existing file: so drive
-    letters and colons in paths keep their meaning. The member is empty if the whole name is a path.
+    The path is the longest prefix of the name, up to a colon, that is an existing file. A path may
+    therefore contain drive letters and colons. The member is empty if the whole name is a path.
     """
     text = os.fspath(name)
     at = len(text)
@@ -94,7 +95,7 @@ def located(name: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def open_container(path: str | os.PathLike[str]) -> Container | None:
-    """Return the container in a file; None for any other file.
+    """Return the container in a file; None if the file is not a container.
 
     Raises:
         ModelError: the container is damaged.
@@ -104,9 +105,9 @@ def open_container(path: str | os.PathLike[str]) -> Container | None:
 
 
 def map_model(name: str | os.PathLike[str]) -> memoryview:
-    """Return the bytes of a .tflite file or of a model in a container, mapped where possible.
+    """Return the bytes of a .tflite file or of a model in a container, memory-mapped if possible.
 
-    The bytes are checked only if the file is a container.
+    The function checks the bytes only if the file is a container.
 
     Raises:
         ModelError: the container is damaged, or the name does not identify one model.
@@ -126,14 +127,14 @@ def map_model(name: str | os.PathLike[str]) -> memoryview:
 
 
 def read_model(name: str | os.PathLike[str]) -> bytes:
-    """Return a copy of what `map_model` returns, for the runtime. Raises as `map_model` does."""
+    """Return a copy of the bytes that `map_model` returns. Raises as `map_model` does."""
     return bytes(map_model(name))
 
 
 def open_content(path: str, data: memoryview) -> Container | None:
     """Return the container with this content; None if it is not a container.
 
-    `path` is for messages. Raises ModelError for a damaged container.
+    `path` appears in error messages only. Raises ModelError for a damaged container.
     """
     start = bytes(data[:8])
     if start == LITERTLM_IDENTIFIER:
@@ -148,7 +149,7 @@ def open_content(path: str, data: memoryview) -> Container | None:
 
 
 def _mapped(path: str | os.PathLike[str]) -> memoryview:
-    """Return the bytes of a file, mapped unless it is empty or its file system cannot map it."""
+    """Return the bytes of a file, memory-mapped unless the file is empty or cannot be mapped."""
     with Path(path).open("rb") as file:
         try:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -1,4 +1,4 @@
-"""Bundles of MediaPipe: zip archives of models, which may contain other bundles."""
+"""MediaPipe bundles: zip archives of models, which may contain other bundles."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ENCRYPTED = 1
 _DIRECTORY = 1 << 20
 """Maximum bytes of an archive's directory."""
 _HEAD = 8
-"""The first bytes of a member, by which its kind is recognized."""
+"""Number of a member's first bytes, which identify its kind."""
 _FIRST = 4096
-"""The number of compressed bytes that contain these first bytes."""
+"""Number of compressed bytes that are sufficient to decompress a member's first bytes."""
 _UNREADABLE = (
     *(zipfile.BadZipFile, RuntimeError, struct.error, zlib.error),
     *(ValueError, OverflowError, EOFError, OSError, IndexError),
@@ -45,14 +45,15 @@ def members(path: str, data: memoryview) -> list[Member]:
     A member of an inner bundle is called `inner.task:name`.
 
     Raises:
-        ModelError: the bundle is damaged; its compressed members have more than 64 MiB and four
-            times its size; or names are unsafe or repeated, or there are more than 1000.
+        ModelError: the bundle is damaged or too large when decompressed, has unsafe or repeated
+            names, or has more than 1000 members. The limit of the decompressed size is 64 MiB plus
+            four times the size of the bundle.
     """
     return list(_Bundle(path, len(data)).members(data, "", 0))
 
 
 class _Bundle:
-    """Reads a bundle; the bundles inside it share its limits."""
+    """Reads a bundle; nested bundles share the limits of the outer one."""
 
     def __init__(self, path: str, size: int) -> None:
         self._path = path
@@ -74,7 +75,7 @@ class _Bundle:
                 yield Member(name, kind, info.file_size, view)
 
     def _stored(self, data: memoryview, prefix: str) -> list[tuple[zipfile.ZipInfo, memoryview]]:
-        """Return the members of one archive, each with its bytes in the file."""
+        """Return the members of one archive, each with its bytes as stored in the file."""
         try:
             with zipfile.ZipFile(_Readable(data)) as archive:
                 entries = archive.infolist()
@@ -158,7 +159,7 @@ class _Bundle:
 
 
 class _Readable(io.RawIOBase):
-    """Memory as a file object; only what is read is copied."""
+    """A file object over memory, which copies only the bytes that are read."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data

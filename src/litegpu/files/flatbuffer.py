@@ -1,4 +1,4 @@
-"""Reads fields of flatbuffers in place, without generated code."""
+"""Reads fields of FlatBuffers in place, without generated code."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import struct
 from dataclasses import dataclass
 
 _LONGEST_TEXT = 256
-"""Maximum number of bytes to read of a text."""
+"""Maximum number of bytes that are read of a string."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flatbuffer:
-    """A flatbuffer that is read on demand.
+    """A FlatBuffer that is parsed on demand.
 
     Tables and vectors are identified by their byte offsets; 0 means that a field is missing. All
     methods raise struct.error or IndexError for an offset outside of the data.
@@ -21,7 +21,7 @@ class Flatbuffer:
     data: bytes | mmap.mmap | memoryview
 
     def number(self, place: int, kind: str = "<I") -> int:
-        """Return the number at a byte offset; `kind` is a format of the module struct."""
+        """Return the number at a byte offset; `kind` is a format string of the module `struct`."""
         if place < 0:
             raise IndexError(place)
         number: int = struct.unpack_from(kind, self.data, place)[0]
@@ -32,7 +32,7 @@ class Flatbuffer:
         return place + self.number(place)
 
     def place(self, table: int, field: int) -> int:
-        """Return the byte offset of a table's field; 0 if it is missing."""
+        """Return the byte offset of a table's field; 0 if the field is missing."""
         layout = table - self.number(table, "<i")
         if 4 + 2 * field >= self.number(layout, "<H"):
             return 0
@@ -40,17 +40,17 @@ class Flatbuffer:
         return table + distance if distance else 0
 
     def scalar(self, table: int, field: int, kind: str) -> int:
-        """Return the number in a table's field; 0 if it is missing."""
+        """Return the number in a table's field; 0 if the field is missing."""
         place = self.place(table, field)
         return self.number(place, kind) if place else 0
 
     def field(self, table: int, field: int) -> int:
-        """Return the offset of the vector or table in a table's field; 0 if it is missing."""
+        """Return the offset of the vector or table in a field of a table; 0 without the field."""
         place = self.place(table, field)
         return self.target(place) if place else 0
 
     def count(self, vector: int) -> int:
-        """Return the length of a vector of 4-byte numbers, which must be inside the data."""
+        """Return the length of a vector of 4-byte numbers; the vector must be inside the data."""
         count = self.number(vector) if vector else 0
         if count > len(self.data) // 4:
             raise IndexError(count)
@@ -63,15 +63,15 @@ class Flatbuffer:
         return self.target(vector + 4 + 4 * index)
 
     def numbers(self, table: int, field: int) -> tuple[int, ...]:
-        """Return the int32 vector in a table's field; () if it is missing."""
+        """Return the int32 vector in a table's field; () if the field is missing."""
         vector = self.field(table, field)
         count = self.count(vector)
         return struct.unpack_from(f"<{count}i", self.data, vector + 4) if count else ()
 
     def text(self, table: int, field: int) -> str:
-        """Return the text in a table's field, truncated at 256 bytes; "" if it is missing.
+        """Return the string in a table's field, truncated at 256 bytes; "" if the field is missing.
 
-        Many tables can share one text: without a limit, a small file could take gigabytes of
+        Many tables can share one string: without a limit, a small file could use gigabytes of
         memory.
         """
         vector = self.field(table, field)

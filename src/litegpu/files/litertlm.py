@@ -1,4 +1,4 @@
-"""Files of language models (.litertlm): sections with models, weights, tokenizers and metadata."""
+"""Language model files (.litertlm): sections with models, weights, tokenizers and metadata."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ITEMS, _BEGIN, _END, _TYPE = range(4)
 _KEY, _VALUE_TYPE, _VALUE = range(3)
 _STRING = 9
 _MOST_ITEMS = 64
-"""Maximum number of items to read of a section, because many sections can share them."""
+"""Maximum number of items that are read of a section; many sections can share one list."""
 _MODEL_SECTION = 3
 _KINDS: Mapping[int, tuple[str, str]] = {
     1: ("data", ".bin"),
@@ -47,8 +47,8 @@ _KINDS: Mapping[int, tuple[str, str]] = {
 def members(path: str, data: memoryview) -> list[Member]:
     """Return the sections of a file, in order.
 
-    The name of a section consists of its model type and its kind, such as `prefill_decode.tflite`,
-    and of a number if it is not the first section of that name.
+    The name of a section consists of its model type and its kind, such as `prefill_decode.tflite`.
+    A later section of the same name gets a number as well.
 
     Raises:
         ModelError: the file is damaged, or its major version is not 1.
@@ -105,7 +105,7 @@ def _sections(path: str, header: Flatbuffer) -> list[tuple[str, str, int, int]]:
 
 
 def _model_type(header: Flatbuffer, section: int) -> str:
-    """Return the model type of a section; "" if it has none."""
+    """Return the model type of a section; "" if the section has none."""
     items = header.field(section, _ITEMS)
     for index in range(min(header.count(items), _MOST_ITEMS)):
         item = header.entry(items, index)

@@ -12,7 +12,7 @@ from litegpu.wording import printable
 MODEL = "model"
 """The kind of members that are .tflite models."""
 MODEL_IDENTIFIER = b"TFL3"
-"""Bytes 4 to 8 of every .tflite file."""
+"""The file identifier in bytes 4 to 7 of every .tflite file."""
 ZIP_IDENTIFIERS = (b"PK\x03\x04", b"PK\x05\x06")
 """The first bytes of a zip archive with members, and of an empty archive."""
 LITERTLM_IDENTIFIER = b"LITERTLM"
@@ -25,11 +25,11 @@ class Member:
 
     name: str
     kind: str
-    """`model`, or another kind."""
+    """The kind of the member: `model`, or another text."""
     size: int
-    """Number of bytes, after decompression."""
+    """Number of bytes of the member after decompression."""
     view: Callable[[], memoryview] = field(repr=False, compare=False)
-    """Returns the content, mapped from the file or decompressed. Raises ModelError."""
+    """Returns the member's content, memory-mapped or decompressed. Raises ModelError."""
 
 
 def damaged(path: str, why: str) -> ModelError:
@@ -40,9 +40,9 @@ def damaged(path: str, why: str) -> ModelError:
 
 
 def check_ranges(path: str, ranges: Iterable[tuple[int, int, str]], begin: int, end: int) -> None:
-    """Check that all members, (begin, end, name), are inside the file and do not overlap.
+    """Check that all members (begin, end, name) are inside the file and do not overlap.
 
-    Raises ModelError.
+    Raises ModelError if a member exceeds the file or overlaps another one.
     """
     ordered = sorted(ranges)
     for first, last, name in ordered:

@@ -1,6 +1,7 @@
 """The metadata in a .tflite file: scaling of pictures, the meaning of outputs, attached files.
 
-They are a separate FlatBuffer. The numbers below are field numbers of its schema.
+The metadata are a separate FlatBuffer; the constants in this module are field numbers of its
+schema.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ NAME = "TFLITE_METADATA"
 """Name of the metadata in a .tflite file."""
 
 Numbers = tuple[float, ...]
-"""One number for each channel, or one for all."""
+"""One number per channel, or one number for all channels."""
 
 _BUFFERS, _ENTRIES = 4, 6
 _ENTRY_NAME, _ENTRY_BUFFER = 0, 1
@@ -36,11 +37,11 @@ _MEAN, _STD = 0, 1
 _TRANSFORMATION, _DEFAULT_SCORE = 0, 1
 _FILE_NAME, _FILE_KIND, _FILE_LOCALE = 0, 2, 3
 _MOST_BYTES = 1 << 20
-"""Maximum size of an attached file: an archive may unpack to gigabytes."""
+"""Maximum size of an attached file in bytes, because an archive may unpack to gigabytes."""
 
 
 class FileKind(IntEnum):
-    """What an attached file describes."""
+    """The contents of an attached file, by the schema's numbers."""
 
     AXIS_LABELS = 2
     VALUE_LABELS = 3
@@ -49,7 +50,7 @@ class FileKind(IntEnum):
 
 @dataclass(frozen=True)
 class AttachedFile:
-    """A file in the archive at the end of a model. `kind` is a FileKind or another number."""
+    """A file in the ZIP archive at the end of a model. `kind` is a FileKind or another number."""
 
     name: str
     kind: int
@@ -58,9 +59,9 @@ class AttachedFile:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How scores are calibrated; the parameters of each class are in an attached file.
+    """The calibration of scores; an attached file has the parameters of each class.
 
-    `transformation` is 0 (none), 1 (logarithm) or 2 (inverse logistic).
+    The score transformation is 0 (none), 1 (logarithm) or 2 (inverse logistic).
     """
 
     transformation: int
@@ -69,7 +70,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class TensorNotes:
-    """The metadata of an input or output; empty fields are not specified."""
+    """The metadata of an input or output; a field is empty if the metadata do not specify it."""
 
     name: str = ""
     mean: Numbers = ()
@@ -77,21 +78,21 @@ class TensorNotes:
     files: tuple[AttachedFile, ...] = ()
     is_boxes: bool = False
     box_order: tuple[int, ...] = ()
-    """Positions of left, top, right and bottom in a box, if specified."""
+    """Indices of left, top, right and bottom in a box, if the metadata specify them."""
     box_form: int = 0
-    """1: left, top, right, bottom. 2: corner and size. 3: center and size. 0: not specified."""
+    """The box format: 1: corners, 2: corner and size, 3: center and size, 0: unspecified."""
     in_pixels: bool = False
     score_threshold: float | None = None
     calibration: Calibration | None = None
 
     @property
     def label_files(self) -> tuple[str, ...]:
-        """The names of the attached files with labels, of an axis or of values."""
+        """The names of the attached labels files, for an axis or for values."""
         kinds = (FileKind.AXIS_LABELS, FileKind.VALUE_LABELS)
         return tuple(each.name for each in self.files if each.kind in kinds)
 
     def file(self, kind: FileKind, locale: str = "") -> str:
-        """Return the name of the first attached file of a kind, in a language if one is given."""
+        """Return the name of the first attached file of a kind and, if specified, a language."""
         for each in self.files:
             if each.kind == kind and locale in ("", each.locale):
                 return each.name
@@ -109,7 +110,7 @@ class Metadata:
 
 
 def read(content: bytes) -> Metadata:
-    """Return the metadata in a FlatBuffer of that schema; nothing if they are empty or damaged."""
+    """Parse a FlatBuffer of metadata; the result is empty if the FlatBuffer is empty or damaged."""
     if not content:
         return Metadata()
     try:
@@ -119,7 +120,7 @@ def read(content: bytes) -> Metadata:
 
 
 def read_model(model: bytes) -> Metadata:
-    """Return the metadata of a .tflite file; nothing if it has none, or they are damaged."""
+    """Return the metadata of a .tflite file; the result is empty if they are missing or damaged."""
     try:
         return read(_entry(Flatbuffer(model), NAME))
     except (struct.error, IndexError):
@@ -127,7 +128,7 @@ def read_model(model: bytes) -> Metadata:
 
 
 def attached_file(model: bytes, name: str) -> bytes | None:
-    """Return a file in the ZIP archive at the end of a model; None if it cannot be read."""
+    """Return a file in the ZIP archive at the end of a model; None if the file cannot be read."""
     content = io.BytesIO(model)
     try:
         with zipfile.ZipFile(content) as archive:
@@ -139,7 +140,7 @@ def attached_file(model: bytes, name: str) -> bytes | None:
 
 
 def _entry(data: Flatbuffer, name: str) -> bytes:
-    """Return the bytes of a model's metadata with a name; empty if there are none."""
+    """Return the bytes of the metadata entry with this name; empty if the model has none."""
     root = data.target(0)
     entries, buffers = data.field(root, _ENTRIES), data.field(root, _BUFFERS)
     for index in range(data.count(entries)):
@@ -221,7 +222,7 @@ class _Reader:
         return None
 
     def _units(self, table: int, kind: int) -> Iterator[int]:
-        """Yield the options of a tensor's process units of one kind."""
+        """Yield the options of a tensor's process units that have this type."""
         for unit in self._tables(table, _UNITS):
             options = self.data.field(unit, _UNIT_OPTIONS)
             if options and self.data.scalar(unit, _UNIT_KIND, "<B") == kind:

@@ -8,23 +8,23 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 Value = int | float | np.float32 | str | bytes
-"""Values of fields: int is written as varint, float as double, np.float32 as float."""
+"""A field's value: int is encoded as varint, float as double, np.float32 as float."""
 
 _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5
 
 
 def message(*fields: tuple[int, Value]) -> bytes:
-    """Return a message with fields, each (number, value), in this order."""
+    """Encode a message with fields, each (number, value), in this order."""
     return b"".join(_field(number, value) for number, value in fields)
 
 
 def repeated(number: int, values: Iterable[Value]) -> list[tuple[int, Value]]:
-    """Return the fields of a repeated field that is not packed, as in proto2."""
+    """Return the entries of a repeated field that is not packed, as in proto2."""
     return [(number, value) for value in values]
 
 
 def varints(values: Iterable[int]) -> bytes:
-    """Return the content of a packed field of integers."""
+    """Encode the content of a packed field of integers."""
     return b"".join(_varint(int(value)) for value in values)
 
 
@@ -40,7 +40,7 @@ def _field(number: int, value: Value) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Return a varint: seven bits per byte, lowest first; negative numbers have 64 bits."""
+    """Encode a varint: seven bits per byte, lowest first; negative numbers have 64 bits."""
     rest, found = value % (1 << 64), bytearray()
     while rest > 127:
         found.append(rest & 127 | 128)
@@ -53,7 +53,7 @@ def fields(content: bytes) -> Iterator[tuple[int, int | float | bytes]]:
     """Yield the fields of a message as (number, value); strings and messages are bytes.
 
     Raises:
-        ValueError: it is not a message in this format.
+        ValueError: the bytes are not a message in this format.
     """
     position = 0
     while position < len(content):
@@ -85,7 +85,7 @@ _LONGEST_VARINT = 10
 
 
 def _read_varint(content: bytes, position: int) -> tuple[int, int]:
-    """Return the varint at a position, and the position after it."""
+    """Decode the varint at a position; also return the position after the varint."""
     found = 0
     for count, byte in enumerate(content[position : position + _LONGEST_VARINT]):
         found |= (byte & 127) << 7 * count

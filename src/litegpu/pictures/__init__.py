@@ -3,6 +3,6 @@
 from litegpu.pictures.surgery import with_picture_input
 
 KEYWORDS = ("input_format", "size", "mean", "std", "resize", "colors", "input")
-"""The keywords of `with_picture_input`."""
+"""The keyword arguments of `with_picture_input`."""
 
 __all__ = ["KEYWORDS", "with_picture_input"]

@@ -1,4 +1,4 @@
-"""How much boxes overlap."""
+"""The overlap (IoU) of boxes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SMALLEST = 1e-12
 def overlaps(box: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
     """Return the intersection over the union of a box `[4]` with others `[N, 4]`.
 
-    A box is left, top, right and bottom.
+    The elements of a box are left, top, right and bottom.
     """
     low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
     shared = np.clip(high - low, 0, None).prod(1)

@@ -1,4 +1,4 @@
-"""The supported picture formats, ways to resize, and color spaces, as data."""
+"""Tables of the supported picture formats, resize methods and color spaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NV12 = "nv12"
 
 @dataclass(frozen=True)
 class Format:
-    """The pixel format of a picture: its last axis, and the indices of R, G and B there."""
+    """A pixel format: the number of channels, and the channel indices of R, G and B."""
 
     channels: int
     rgb: tuple[int, ...] = ()
@@ -32,7 +32,10 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Resize:
-    """An operation of the runtime with its options; `blends`: its results are not whole bytes."""
+    """A resize op of the runtime with its options.
+
+    `blends` is true if the op interpolates, so that results are not integers.
+    """
 
     op: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -48,14 +51,14 @@ RESIZES = {
 
 @dataclass(frozen=True)
 class Colors:
-    """Y, U and V as bytes: weights of red and blue in Y, and whether they use the full range."""
+    """A YUV color space: the weights of red and blue in Y, and whether Y has the full range."""
 
     red: float
     blue: float
     full: bool = False
 
     def matrix(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return `m`, [3, 3], and `b`, [3]: m @ (Y, U, V) + b is R, G and B from 0 to 255."""
+        """Return `m`, [3, 3], and `b`, [3], where m @ (Y, U, V) + b is (R, G, B), from 0 to 255."""
         low, luma, chroma = (0.0, 1.0, 1.0) if self.full else (16.0, 255 / 219, 255 / 224)
         to_red, to_blue = 2 * (1 - self.red) * chroma, 2 * (1 - self.blue) * chroma
         green = 1 - self.red - self.blue

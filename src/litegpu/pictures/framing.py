@@ -1,4 +1,4 @@
-"""Computes which part of a picture a model's input shows, and where its outputs are in it."""
+"""Maps between coordinates of a picture and of a model's input."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from litegpu.errors import OptionsError
 
 CROP, STRETCH, LETTERBOX = "crop", "stretch", "letterbox"
 FITS = (CROP, STRETCH, LETTERBOX)
-"""How a picture is fitted to an input's shape: cropped, stretched, or letterboxed."""
+"""The methods to fit a picture to an input's shape: crop, stretch, or letterbox."""
 
 Region = tuple[int, int, int, int]
-"""Left, top, right and bottom in pixels of a picture; right and bottom are exclusive."""
+"""A region (left, top, right, bottom) in pixels of a picture; right and bottom are exclusive."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The rectangle of a picture that an input shows; with letterboxing it exceeds the picture."""
+    """The rectangle of a picture that an input shows.
+
+    With letterboxing, the rectangle exceeds the picture.
+    """
 
     box: Region
     picture: tuple[int, int]
-    """Width and height."""
+    """Width and height of the picture."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -40,9 +43,10 @@ class Frame:
         return max(left, 0), max(top, 0), min(right, width), min(bottom, height)
 
     def positions(self, points: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the pixels of the picture, `[..., 2]` of x and y, at points of the input.
+        """Convert points of the input to pixel coordinates of the picture, `[..., 2]` of x and y.
 
-        Points are `[..., 2]` of x and y, from 0 at its left and top to 1 at its right and bottom.
+        Input points are `[..., 2]` of x and y, from 0 at the input's left and top to 1 at its right
+        and bottom.
         """
         return np.asarray(points, np.float64) * self.size + self.box[:2]
 
@@ -56,7 +60,7 @@ def framed(
         picture: the size of the picture.
         shape: the size of the input; only its aspect ratio matters.
         fit: one of FITS.
-        region: the part of the picture to use; None for all of it.
+        region: the part of the picture to use; None for the whole picture.
     """
     left, top, right, bottom = region or (0, 0, *picture)
     whole = (right - left, bottom - top)
@@ -70,10 +74,10 @@ def framed(
 
 
 def parse_region(text: str | None, picture: tuple[int, int]) -> Region | None:
-    """Return the part of a picture of that size given as `LEFT,TOP,RIGHT,BOTTOM`.
+    """Parse a region of a picture of this size from `LEFT,TOP,RIGHT,BOTTOM`.
 
     Raises:
-        OptionsError: these are not four integers, or not a part of the picture.
+        OptionsError: the text is not four integers, or the region is not inside the picture.
     """
     if text is None:
         return None

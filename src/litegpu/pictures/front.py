@@ -13,32 +13,32 @@ from litegpu.pictures.formats import Colors, Format, Resize
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
 OPEN = -1
-"""Marks a size that is known only at run time."""
+"""The marker of a dimension whose size is known only at run time."""
 _BYTES = {"uint8": 0, "int8": 128}
-"""The offset that is subtracted from bytes that are stored directly, for each input type."""
+"""The offset, by input type, that is subtracted from bytes that the input stores directly."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """An input of a model, [N, H, W, C]: sizes may be OPEN; integers have one scale."""
+    """A model input [N, H, W, C]; sizes may be OPEN; integer types have one quantization scale."""
 
     shape: tuple[int, int, int, int]
     dtype: str
     quantization: Quantization | None = None
 
     def has_size_of(self, picture: tuple[int, int]) -> bool:
-        """Whether pictures of this size need no resizing; an open size accepts any."""
+        """Whether pictures of this size need no resizing; a dynamic input size accepts any."""
         size = self.shape[1:3]
         return OPEN in size or size == picture
 
     @property
     def colors(self) -> int:
-        """The number of color channels; a fourth channel is a mask, which is empty."""
+        """The number of color channels; a fourth channel is an empty mask."""
         return min(self.shape[3], 3)
 
     @property
     def stored(self) -> Quantization | None:
-        """The quantization (mean and std) with which an input stores a picture's bytes directly."""
+        """The quantization for storing a picture's bytes directly in the input."""
         if self.quantization is None:
             return None
         (scale,), (zero,) = self.quantization.scale, self.quantization.zero_point
@@ -47,9 +47,9 @@ class Input:
 
 @dataclass(frozen=True)
 class Picture:
-    """The picture that replaces an input, whose value is float32 `(pixel - mean) / std`.
+    """The picture that replaces an input; the model computes `(pixel - mean) / std` from it.
 
-    `mean` and `std` have one entry or one per channel; `colors` are those of YUV formats.
+    `mean` and `std` have one entry or one per channel; `colors` is the color space of YUV formats.
     """
 
     size: tuple[int, int]
@@ -61,9 +61,9 @@ class Picture:
 
 
 def front_of(target: Input, picture: Picture) -> bytes | None:
-    """Return the model that computes an input from a picture; None if the bytes are the input.
+    """Return the model that computes an input from a picture; None if no op is needed.
 
-    Values stay bytes as long as the stored value of each pixel is the byte itself.
+    Values stay uint8 as long as the quantized value of each pixel is the byte itself.
     """
     writer = ModelWriter("picture")
     height, width = picture.size
@@ -110,7 +110,7 @@ def _is_stored(target: Input, picture: Picture) -> bool:
 def _picked(
     writer: ModelWriter, x: TensorRef, picks: tuple[int, ...], q: Quantization | None
 ) -> TensorRef:
-    """Return the R, G and B channels of pixels, or the gray channel."""
+    """Return the R, G and B channels of pixels, or only the gray channel."""
     if picks == tuple(range(x.shape[3])):
         return x
     shape = (*x.shape[:3], len(picks))
@@ -132,7 +132,7 @@ def _picked(
 
 
 def _decoded(writer: ModelWriter, x: TensorRef, picture: Picture, colors: Colors) -> TensorRef:
-    """Return R, G and B from 0 to 255, given rows of Y followed by rows of alternating U and V."""
+    """Convert NV12 (rows of Y, then rows of alternating U and V) to R, G and B from 0 to 255."""
     batch, high, width, _ = x.shape
     height = picture.size[0]
     shape = (batch, height, width, 3)
@@ -189,7 +189,7 @@ def _resized(
     picture: Picture,
     quantization: Quantization | None = None,
 ) -> TensorRef:
-    """Return the picture resized to the input's size, if that is fixed."""
+    """Return the picture resized to the input's size, if the input has a fixed size."""
     if target.has_size_of((x.shape[1], x.shape[2])):
         return x
     size = target.shape[1:3]

@@ -1,4 +1,4 @@
-"""Prepares pictures as model inputs: read, crop, resize, normalize, quantize."""
+"""Reads, crops, resizes, normalizes and quantizes pictures for model inputs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Scale = float | tuple[float, ...]
-"""A number for all channels of a picture, or one per channel."""
+"""One number for all channels of a picture, or one number per channel."""
 
 # By the number of channels of the input; four-channel inputs expect an empty mask as the last one.
 MODES = {1: "L", 3: "RGB", 4: "RGB"}
 
 
 def open_picture(path: str) -> Image.Image:
-    """Return the picture at `path` as a person sees it: RGB, upright, on white where transparent.
+    """Return the picture at `path` in RGB, upright, with transparent parts over white.
 
-    Of an animation, it is the first frame; channels of 16 bits are reduced to their upper 8 bits.
+    The function reads the first frame of an animation, and the upper 8 bits of 16-bit channels.
 
     Raises:
-        FileError: there is no readable picture at `path`, or it has too many pixels.
+        FileError: `path` is not a readable picture, or the picture has too many pixels.
         MissingDependencyError: pillow is not installed.
     """
     require_pillow()
@@ -44,7 +44,7 @@ def read_picture(picture: str | os.PathLike[str] | bytes | Image.Image) -> Image
     """Return the picture at a path, in a file's bytes or in a PIL image, as `open_picture` does.
 
     Raises:
-        FileError: it is no readable picture, or has too many pixels.
+        FileError: the argument is not a readable picture, or has too many pixels.
         MissingDependencyError: pillow is not installed.
     """
     if isinstance(picture, str | os.PathLike):
@@ -56,10 +56,11 @@ def read_picture(picture: str | os.PathLike[str] | bytes | Image.Image) -> Image
 
 
 def decode_picture(file: str | IO[bytes], name: str) -> Image.Image:
-    """Return the picture in a file as `open_picture` does; errors call the file `name`.
+    """Decode the picture in a file as `open_picture` does; error messages call the file `name`.
 
     Raises:
-        FileError: it is no readable picture, has too many pixels, or is HEIC without pillow-heif.
+        FileError: the file is not a readable picture, has too many pixels, or is HEIC and
+            pillow-heif is not installed.
         MissingDependencyError: pillow is not installed.
     """
     require_pillow()
@@ -89,7 +90,7 @@ def require_pillow() -> None:
 
 
 def _is_heif(file: str | IO[bytes]) -> bool:
-    """Return whether a file is HEIC, as phones write it, which Pillow does not read."""
+    """Return whether a file is HEIC, a format of phone cameras that Pillow does not read."""
     try:
         with open(file, "rb") if isinstance(file, str) else contextlib.nullcontext(file) as opened:
             beginning = opened.read(_MOST_BRANDS)
@@ -108,7 +109,7 @@ _MOST_BRANDS = 256
 """Number of bytes that contain a file's brands."""
 _HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 _AVIF_BRANDS = {b"avif", b"avis"}
-"""Brands of files in the same container format that Pillow reads."""
+"""Brands of the HEIF container format that Pillow reads."""
 
 
 def _require_heif(name: str) -> None:
@@ -146,7 +147,7 @@ def _as_rgb(picture: Image.Image) -> Image.Image:
 
 
 def _eight_bits(picture: Image.Image) -> Image.Image:
-    """Return a gray picture with wide numbers as 8 bits: the upper half of 16-bit numbers."""
+    """Convert a gray picture with wider numbers to 8 bits: the upper 8 bits of 16-bit numbers."""
     from PIL import Image
 
     values = np.asarray(picture, np.float64)
@@ -158,7 +159,7 @@ def _eight_bits(picture: Image.Image) -> Image.Image:
 
 
 _FULL_SCALE = 65535.0
-"""White in a picture of 16 bits per channel."""
+"""The value of white in a picture of 16 bits per channel."""
 
 
 def is_image_input(detail: dict[str, Any]) -> bool:
@@ -168,7 +169,7 @@ def is_image_input(detail: dict[str, Any]) -> bool:
 
 
 def centre_crop(picture: Image.Image, width: int, height: int) -> Image.Image:
-    """Return the largest centered part with the aspect ratio of `width` to `height`."""
+    """Return the largest centered crop with the aspect ratio `width` to `height`."""
     return picture.crop(framed(picture.size, (width, height), CROP).box)
 
 
@@ -181,13 +182,13 @@ def to_tensor(
 ) -> NDArray[Any]:
     """Return `picture` as the value of the input that `detail` describes, `[N, H, W, C]`.
 
-    The part of the picture that `frame` shows is resized; without `frame`, the picture is cropped
-    around its centre. Pixels outside of the picture are black. Float inputs get `(pixel - mean) /
-    std`, with one mean and std for all channels or one per channel, uint8 inputs the pixel, int8
-    inputs the pixel minus 128. All batch entries are equal.
+    The function resizes the part of the picture that `frame` selects; without `frame`, it crops the
+    picture around the center. Pixels outside of the picture are black. Float inputs get `(pixel -
+    mean) / std`, with one mean and std for all channels or one per channel. A uint8 input gets the
+    pixel, an int8 input the pixel minus 128. All batch entries are equal.
 
     Raises:
-        ModelError: the input's type is none of these.
+        ModelError: the input's type is not supported.
     """
     from PIL import Image
 
@@ -205,7 +206,7 @@ def to_tensor(
 
 
 def random_tensor(detail: dict[str, Any], seed: int = 0) -> NDArray[Any]:
-    """Return seeded noise for any input: floats in [-1, 1), integers over the range of bytes."""
+    """Return seeded noise for any input: floats in [-1, 1), or integers in the range of bytes."""
     random = np.random.default_rng(seed)
     shape, kind = tuple(detail["shape"]), np.dtype(detail["dtype"])
     if kind.kind == "f":

@@ -1,4 +1,4 @@
-"""Adds preprocessing to a model: its new input takes a picture's bytes."""
+"""Adds preprocessing to a model, whose new input accepts a picture's bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from litegpu.zoo.prepend import prepended
 
 ANY = "any"
 Scale = float | Sequence[float]
-"""A number for all channels of a picture, or one per channel."""
+"""One number for all channels of a picture, or one number per channel."""
 Size = tuple[int, int] | str | None
 """Height and width, "any", or None for the size of the model's input."""
 
@@ -41,12 +41,12 @@ def with_picture_input(
     colors: str | None = None,
     input: int | str = 0,
 ) -> bytes:
-    """Return the model as a .tflite file that takes a picture's bytes and preprocesses them itself.
+    """Return a .tflite model whose input is a picture's bytes and that includes the preprocessing.
 
     The new input, uint8 [N, height, width, C], has the position and the name of the old one.
-    Standard operations compute the old input from it: they select channels, resize, and compute
-    `(pixel - mean) / std`; for a quantized input, the result is rounded to its integers. So the
-    file runs in any interpreter, and the rest of the model is unchanged::
+    Standard ops compute the old input from the new one: they select channels, resize, and compute
+    `(pixel - mean) / std`. For a quantized input, the ops also quantize the result. The new model
+    runs in any interpreter, and the other nodes are unchanged::
 
         content = with_picture_input("model.tflite", "rgba8", size="any", mean=0, std=255)
         interpreter = Interpreter(model_content=content)
@@ -55,18 +55,18 @@ def with_picture_input(
         model: the bytes of a .tflite file, its path, or zoo:NAME.
         input_format: "rgb8", "bgr8", "rgba8", "bgra8" (alpha is ignored), "gray8", or "nv12": [N,
             height * 3 / 2, width, 1], rows of Y, then rows of alternating U and V.
-        size: height and width of pictures, if they differ from the input's; "any" leaves them open
-            for `resize_tensor_input`.
-        mean: the number subtracted from pixels, which are from 0 to 255; or one per channel. Give
-            it together with `std`. Without them, floats go from -1 to 1 (both are 127.5), and
-            quantized inputs store the byte of a pixel (int8: less 128).
-        std: the divisor of the difference.
-        resize: "bilinear" (the default; pixels are positioned by their corners, as in TensorFlow
-            Lite's evaluation tasks), "bilinear_half_pixel" (by their centers, as in OpenCV) or
-            "nearest".
+        size: height and width of pictures, if they differ from the input's; "any" makes them
+            dynamic for `resize_tensor_input`.
+        mean: the number subtracted from pixels (0 to 255), or one number per channel. `mean`
+            requires `std`. Without `mean` and `std`, float inputs are from -1 to 1 (127.5 for
+            both), and quantized inputs store the byte of a pixel (minus 128 for int8).
+        std: the divisor of `pixel - mean`.
+        resize: "bilinear" (the default: no half-pixel centers, as in TensorFlow Lite's evaluation
+            tasks), "bilinear_half_pixel" (half-pixel centers, as in OpenCV) or "nearest".
         colors: the color space of nv12: "bt601" (the default), "bt709", or these with "_full" for
             Y from 0 to 255.
-        input: the number or the name of the input; names are those of tensors or signatures.
+        input: the index or the name of the input; a name is that of a tensor or of a signature's
+            input.
 
     Raises:
         ModelError: the file does not exist, or its input cannot take pictures of this format.

@@ -1,4 +1,4 @@
-"""`litegpu benchmark_lm MODEL`: the speed of a language model, in the form of llama-bench."""
+"""`litegpu benchmark_lm MODEL`: the speed of a language model, in llama-bench's output format."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NOTES = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One kind of measurement."""
+    """One test, such as prompt processing, and its measured times."""
 
     test: str
     tokens: int
@@ -65,7 +65,7 @@ class Measured:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Measure and print a table. Raises OptionsError if nothing is to be measured."""
+    """Measure and print a table. Raises OptionsError if the flags disable all tests."""
     try_to_write("json", args.json)
     if not args.n_prompt and not args.n_gen:
         raise OptionsError("n_prompt and n_gen are both 0. Give a number of tokens for one.")
@@ -118,7 +118,7 @@ def _measured(
 def _times(
     session: Session, work: Callable[[], None], repetitions: int, label: str
 ) -> tuple[float, ...]:
-    """Return the seconds of each measurement, each from an empty session."""
+    """Return the seconds of each measurement; each measurement starts with an empty session."""
     seconds = []
     for _ in progress(range(repetitions + 1), label):
         session.rewind(0)

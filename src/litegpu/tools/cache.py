@@ -74,7 +74,7 @@ NOTES = (
 
 @dataclass(frozen=True)
 class _Seen:
-    """A file, its contents, and its fault, if there is one."""
+    """A cache file, its contents, and its fault, if any."""
 
     entry: Entry
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -99,7 +99,7 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _Contents:
-    """A folder: why it is not used, its files, and the files of kernels and choices."""
+    """A cache folder: why it is unusable, its files, and the files of kernels and choices."""
 
     folder: Path
     refused: str
@@ -120,7 +120,10 @@ class _Contents:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Do what is requested, then list the cache; 1 if a file is damaged or was not cached."""
+    """Run the requested actions, then list the cache.
+
+    Returns 1 if a file is damaged, or if a model was not cached.
+    """
     if args.cache is False:
         raise OptionsError(
             "--cache=false disables the cache. Leave the flag out to list the cache."
@@ -151,20 +154,20 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _combinations(options: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the options of each delegate: one for each combination of the values with commas."""
+    """Return the options of each delegate: all combinations of comma-separated values."""
     names = [name for name in ("backend", "device", "precision") if name in options]
     values = itertools.product(*(options[name].split(",") for name in names))
     return [{**options, **dict(zip(names, chosen, strict=True))} for chosen in values]
 
 
 def _look_into(folder: Path, whole: bool, trusted: bool) -> _Contents:
-    """Return the facts of a folder, the last used file first."""
+    """Return the contents of a folder, the most recently used file first."""
     seen = [_look(entry, whole, trusted) for entry in reversed(entries(folder))]
     return _Contents(folder, _refused(folder, trusted), seen, kernels(folder))
 
 
 def _require_readable(folder: Path) -> None:
-    """Raise FileError if it exists and is not a folder, or cannot be read."""
+    """Raise FileError if the path exists and is not a readable folder."""
     try:
         entries(folder)
     except OSError as error:
@@ -174,7 +177,7 @@ def _require_readable(folder: Path) -> None:
 
 
 def _refused(folder: Path, trusted: bool) -> str:
-    """Return why a folder cannot be used; empty if it can."""
+    """Return why a folder cannot be used; an empty text if it can."""
     try:
         check_folder(folder, trusted)
     except FileNotFoundError:  # it will be created
@@ -185,7 +188,7 @@ def _refused(folder: Path, trusted: bool) -> str:
 
 
 def _clear(folder: Path) -> list[Entry]:
-    """Remove all files of litegpu. Raises FileError if some remain."""
+    """Remove all cache files of litegpu. Raises FileError if files remain."""
     removed = clear(folder)
     if left := [*entries(folder), *kernels(folder)]:
         raise FileError(f"'{left[0].path}' cannot be removed. Check who owns the folder.")
@@ -193,7 +196,7 @@ def _clear(folder: Path) -> list[Entry]:
 
 
 def _warm_all(models: Sequence[FoundModel], folder: Path, each: Sequence[dict[str, Any]]) -> bool:
-    """Warm each model with each combination of options; return whether all is cached at the end."""
+    """Compile each model with each combination of options; return whether all are cached."""
     warmed, used = True, set[Path]()
     for model, options in itertools.product(models, each):
         before = {*entries(folder)}
@@ -210,7 +213,7 @@ def _warm_all(models: Sequence[FoundModel], folder: Path, each: Sequence[dict[st
 
 
 def _warm(model: FoundModel, folder: Path, options: dict[str, Any]) -> bool:
-    """Compile a model, or find it in the cache; return whether all delegated nodes are cached."""
+    """Compile a model or load it from the cache; return whether all partitions are cached."""
     before, began = {entry.path for entry in entries(folder)}, time.perf_counter()
     options = {"quick_start": False, **options}
     with GpuDelegate(**options, on_progress=start_bar()) as delegate, quietly() as warnings:
@@ -233,7 +236,7 @@ def _warm(model: FoundModel, folder: Path, options: dict[str, Any]) -> bool:
 
 
 def _look(entry: Entry, whole: bool, trusted: bool = False) -> _Seen:
-    """Return the facts of a file; without `whole`, damage is not detected."""
+    """Read a cache file; without `whole`, the function does not detect damage."""
     seen = _Seen(entry)
     try:
         data = read(entry.path, trusted=trusted) if whole else beginning(entry.path, trusted)

@@ -40,7 +40,7 @@ _NEW, _QUIT = "/new", "/quit"
 
 
 def main(args: argparse.Namespace) -> int:
-    """Read messages and print answers until the end."""
+    """Read messages and print answers until stdin ends."""
     with open_language_model(args) as model, model.session() as session:
         first = [{"role": "system", "content": args.system}] if args.system else []
         messages: list[Message] = [*first]

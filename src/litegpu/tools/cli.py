@@ -44,7 +44,7 @@ SHORT = {
     "imagenet": "imagenet_image_classification",
     "coco": "coco_object_detection",
 }
-"""Other names of tools."""
+"""Short names of tools."""
 
 HELP = """\
 usage: litegpu TOOL [ARGUMENTS]
@@ -82,7 +82,7 @@ def help_text() -> str:
 
 
 def _tool_lines(name: str, text: str) -> str:
-    """Return a tool and its description, on two lines if the name is long."""
+    """Return the help line of a tool: name and description, on two lines if the name is long."""
     gap = " " * (_NAMES - len(name)) if len(name) < _NAMES else "\n" + " " * (_NAMES + 2)
     return f"  {name}{gap}{text}"
 
@@ -94,8 +94,9 @@ _NAMES = 16
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: this process's); return the exit status.
 
-    0: it worked. 1: it failed, and one line on stderr says why. 2: bad usage, such as an option
-    that does not exist or a value that it cannot have.
+    The exit status is 0 on success. After a failure the status is 1, and one line on stderr
+    contains the reason. For bad usage, such as an unknown option or an invalid value, the status is
+    2.
     """
     _use_forgiving_output()
     logging.basicConfig(format="%(message)s")
@@ -141,7 +142,7 @@ def _dispatch(args: Sequence[str]) -> int:
 
 
 def _graph_as_model(args: Sequence[str]) -> list[str]:
-    """Turn TensorFlow Lite's `--graph=MODEL` and `--model_file MODEL` into the plain argument."""
+    """Replace TensorFlow Lite's `--graph=MODEL` and `--model_file MODEL` by the argument MODEL."""
     found: list[str] = []
     for arg in args:
         flag, equals, value = arg.partition("=")
@@ -175,11 +176,11 @@ def _parser(name: str, tool: ModuleType) -> FlagParser:
 
 
 _FORMS = {None: "{}", "?": "[{}]", "+": "{} ..."}
-"""How the usage shows arguments, by how many of them there may be."""
+"""How the usage text shows an argument, by the argument's `nargs`."""
 
 
 def _use_forgiving_output() -> None:
-    """Never fail on a character that an old console cannot print."""
+    """Replace characters that an old console cannot print, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""`litegpu coco_object_detection MODEL`: the mean average precision of a detector on pictures."""
+"""`litegpu coco_object_detection MODEL`: the mean average precision of an object detector."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ NOTES = (
 )
 
 CLASS_OFFSET = 1
-"""Offset of the model's classes, which do not include the background."""
+"""Offset added to the model's classes, which do not include the background."""
 _OUTPUTS = ("boxes [1, N, 4]", "classes [1, N]", "scores [1, N]", "count [1]")
 _RANKS = (3, 2, 2, 1)
 _AT, _OVERALL = "Average Precision [IOU Threshold={}]", "Overall mAP"
 
 
 def detections(_: str, outputs: Arrays) -> tuple[Detection, ...]:
-    """Return the detections in the outputs of the model's post-processing.
+    """Return the detections in the outputs of the model's post-processing op.
 
-    A class that is not a number becomes -1, which no labels have.
+    A class that is NaN becomes -1, which never matches a label.
     """
     boxes, classes, scores, count = (np.asarray(each) for each in outputs)
     boxes, classes, scores = boxes.reshape(-1, 4), classes.reshape(-1), scores.reshape(-1)
@@ -76,7 +76,7 @@ def detections(_: str, outputs: Arrays) -> tuple[Detection, ...]:
 
 @dataclass(frozen=True)
 class DetectionTask:
-    """The pictures to evaluate, and the objects on them, if known."""
+    """The pictures to evaluate, and their true objects, if known."""
 
     paths: tuple[str, ...]
     truth: GroundTruth | None
@@ -84,7 +84,7 @@ class DetectionTask:
     debug: bool
 
     def check(self, plan: BatchPlan) -> Preprocessing:
-        """Return how pictures are prepared. Raises ModelError where the model is no detector."""
+        """Return the preprocessing. Raises ModelError if the model is not a detector."""
         ranks = tuple(len(each.shape) + plan.batched for each in plan.outputs)
         floats = all(each.dtype == np.float32 for each in plan.outputs)
         if len(plan.inputs) != 1 or ranks != _RANKS or not floats:
@@ -100,10 +100,10 @@ class DetectionTask:
         return for_input(plan.inputs[0], plan.batched)
 
     def take(self, path: str, value: tuple[Detection, ...]) -> None:
-        """Print the detections, if requested.
+        """Print the detections of a picture, if requested.
 
         Raises:
-            ModelError: a class is not in the labels.
+            ModelError: a detected class is not in the labels.
         """
         name = Path(path).name
         self._check_classes(self._objects(name))
@@ -112,7 +112,7 @@ class DetectionTask:
             _print_objects(name, value)
 
     def result(self, values: Sequence[tuple[Detection, ...] | None]) -> evaluation.Figures:
-        """Return the precisions, also as ObjectDetectionAveragePrecisionMetrics."""
+        """Return the average precisions, also as ObjectDetectionAveragePrecisionMetrics."""
         if self.truth is None:
             warn("mAP metrics are meaningless w/o ground truth.")
             return evaluation.Figures([f"{_OVERALL}: 0"], None, {"overall_map": None}, [])
@@ -152,7 +152,7 @@ class DetectionTask:
         )
 
     def _objects(self, name: str) -> tuple[Detection, ...]:
-        """Return the objects on a picture; none if unknown."""
+        """Return the true objects of a picture; an empty list if unknown."""
         known = self.truth.pictures.get(name) if self.truth else None
         return known.objects if known else ()
 
@@ -167,7 +167,7 @@ class DetectionTask:
 
 
 def _coco(truth: GroundTruth, found: dict[str, tuple[Detection, ...]]) -> CocoFigures | None:
-    """Return COCO's own figures; None, with a warning, where pycocotools is not installed."""
+    """Return pycocotools' figures; None, after a warning, if pycocotools is not installed."""
     try:
         return coco_figures(truth.dataset, found)
     except MissingDependencyError as error:
@@ -199,7 +199,7 @@ def _metrics(precision: AveragePrecision) -> bytes:
 
 
 def detection_task(args: argparse.Namespace) -> DetectionTask:
-    """Return the task that the flags describe. Raises FileError if a file cannot be read."""
+    """Return the evaluation task for the flags. Raises FileError if a file cannot be read."""
     folder = evaluation.needed(args, evaluation.PICTURES)
     labels_file = evaluation.needed(args, evaluation.LABELS)
     truth_file = args.ground_truth_proto
@@ -214,5 +214,5 @@ KIND = evaluation.Kind("coco_object_detection", "Finished", 7, detection_task, d
 
 
 def main(args: argparse.Namespace) -> int:
-    """Evaluate, print the figures, write the files."""
+    """Evaluate the model, print the figures, and write the files."""
     return evaluation.run(args, KIND)

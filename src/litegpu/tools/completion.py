@@ -32,14 +32,14 @@ NOTES = (
 
 @dataclass(frozen=True)
 class _Tool:
-    """The completions after the name of a tool."""
+    """The shell completions after the name of a tool."""
 
     name: str
     about: str
     flags: tuple[Flag, ...]
     takes_model: bool
     words: tuple[str, ...]
-    """The completions of the tool's argument, in addition to files."""
+    """The completions of the tool's positional argument, in addition to files."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class _Tool:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the script. Raises OptionsError for a shell that has none."""
+    """Print the script. Raises OptionsError for an unsupported shell."""
     shell = args.shell.lower()
     if shell not in _SHELLS:
         raise OptionsError(
@@ -73,12 +73,12 @@ def _models() -> tuple[str, ...]:
 
 
 def _choices(flag: Flag) -> tuple[str, ...]:
-    """Return the values of a flag that can be listed, or the names of models that it takes."""
+    """Return the known values of a flag, or the model names that the flag accepts."""
     return _models() if flag.metavar == "MODEL" else flag.values
 
 
 def _is_bare(flag: Flag) -> bool:
-    """Whether a flag may be given without a value; then the next word is not its value."""
+    """Whether a flag may have no value, so that the next word is not its value."""
     return flag.kind is bool or flag.bare is not None
 
 

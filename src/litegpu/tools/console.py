@@ -1,6 +1,7 @@
 """Tables, paragraphs, status lines and progress as plain text that fits the terminal.
 
-Without a terminal, nothing is wrapped or omitted, so that files and pipes contain whole rows.
+Without a terminal, output is neither wrapped nor shortened, so that files and pipes contain whole
+rows.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ _NARROWEST = 8
 _PARAGRAPH = 80
 """Maximum number of characters in a line of a paragraph."""
 UNBROKEN = "\N{NO-BREAK SPACE}"
-"""A space at which lines of a paragraph do not break."""
+"""A non-breaking space."""
 _MOST = 4000
-"""Maximum number of characters of a printed line, since lists of operations can be long."""
+"""Maximum number of characters of a printed line; lists of ops can be long."""
 _REDRAWN_AFTER = 0.1
 """Minimum seconds between updates of a progress line."""
 _BAR = 20
-"""Characters of a progress bar."""
+"""Width of a progress bar in characters."""
 
 
 def terminal_width() -> int | None:
-    """Return the number of characters per line, by COLUMNS or the terminal; None without either."""
+    """Return the line width from COLUMNS or the terminal; None if neither is available."""
     if wanted := config.columns():
         return wanted
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -46,8 +47,9 @@ def terminal_width() -> int | None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a blank line and a table.
 
-    A '>' before a heading aligns the column right. A '?' before that permits omitting the column on
-    a narrow terminal, the last such column first. If that is not enough, cells are wrapped.
+    A '>' before a heading aligns the column right. A '?' before that character marks an optional
+    column. On a narrow terminal, the function omits optional columns, starting with the last one.
+    If the table is still too wide, the function wraps cells.
     """
     cells = [[column.lstrip("?>") for column in columns], *([_clean(c) for c in r] for r in rows)]
     room = terminal_width() or sys.maxsize
@@ -71,23 +73,23 @@ def print_text(text: str, indent: str = "") -> None:
 
 
 def paragraph(text: str, indent: str = "") -> str:
-    """Return text wrapped to the terminal's width, or to a default width without a terminal."""
+    """Wrap text to the terminal's width, or to a default width without a terminal."""
     lines = (printable(line, _MOST) for line in text.split("\n"))
     width = min(terminal_width() or _PARAGRAPH, _PARAGRAPH)
     return wrapped("\n".join(lines), width, indent).replace(UNBROKEN, " ")
 
 
 def note(message: str) -> None:
-    """Print a status message on stderr, after the output on stdout so far; results go to stdout."""
+    """Print a status message on stderr, after flushing stdout, which is for results."""
     wipe()
     sys.stdout.flush()
     print("\n".join(printable(line, _MOST) for line in message.split("\n")), file=sys.stderr)
 
 
 def progress(items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
-    """Yield `items`; if stderr is a terminal, show the progress and the rate there.
+    """Yield `items`; if stderr is a terminal, show a progress bar with the rate.
 
-    `total` is the number of items, if `len` does not work for them.
+    `total` is the number of items; it is required if `items` has no length.
     """
     if not sys.stderr.isatty():
         yield from items
@@ -106,7 +108,7 @@ def progress(items: Iterable[Item], label: str, total: int | None = None) -> Ite
 
 
 def start_bar() -> OnProgress | None:
-    """Return a callback that shows the progress of a model's start; None without a terminal.
+    """Return a callback that shows the progress of loading a model; None without a terminal.
 
     If several processes start, only the first one shows its progress.
     """
@@ -150,11 +152,11 @@ def wipe() -> None:
 
 
 _drawn = 0
-"""Number of characters of the progress line on the terminal."""
+"""Length of the progress line on the terminal in characters."""
 
 
 def _pace(done: int, total: int, seconds: float) -> str:
-    """Return a bar, the part that is done, the rate, and the remaining time."""
+    """Return a progress bar with the completed part, the rate, and the remaining time."""
     progress_text = f"{done} of {total}"
     if not done or not seconds:
         return progress_text
@@ -169,7 +171,7 @@ def _clean(cell: str) -> str:
 
 
 class _Table:
-    """The columns of a table that are shown in the available width."""
+    """The columns of a table, fitted to the available width."""
 
     def __init__(
         self,
@@ -192,7 +194,7 @@ class _Table:
         return sum(self._widths.values()) + self._gap * (len(self._widths) - 1)
 
     def fold(self, room: int) -> None:
-        """Make text columns narrower, the widest first."""
+        """Narrow the text columns, the widest first."""
         texts = [position for position in self._widths if position not in self._right]
         while self.width > room:
             widest = max(texts, key=self._widths.__getitem__, default=None)
@@ -201,7 +203,7 @@ class _Table:
             self._widths[widest] -= 1
 
     def lines(self, row: Sequence[str]) -> Iterator[str]:
-        """Yield the lines of a row: a cell that is wider than its column takes several."""
+        """Yield the lines of a row; a cell wider than its column is wrapped."""
         parts = [textwrap.wrap(row[position], width) for position, width in self._widths.items()]
         for texts in itertools.zip_longest(*parts, fillvalue=""):
             yield (

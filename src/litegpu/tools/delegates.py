@@ -1,4 +1,4 @@
-"""`litegpu delegates [MODEL]`: this machine's delegates, and which one a model should use."""
+"""`litegpu delegates [MODEL]`: lists this machine's delegates, and recommends one for a model."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _ELSEWHERE = {
     "Hexagon": (HEXAGON, "Android on Snapdragon", {kinds.INTEGER, kinds.TRAINED}),
     "Core ML": (COREML, "iOS, macOS", {kinds.FLOAT32, kinds.FLOAT16}),
 }
-"""Delegates for other platforms: their platforms and, by the guide, their types of models."""
+"""Delegates for other platforms: the platforms, and the model types in TensorFlow's guide."""
 _GPU, _XNNPACK = "GPU", "XNNPACK"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A delegate: its flag, if any, whether this machine has it, and details or the reason."""
+    """A delegate: flag, availability on this machine, and details or the reason."""
 
     name: str
     flag: str
@@ -58,12 +58,12 @@ class Entry:
     here: bool
     details: str
     takes: tuple[str, ...]
-    """The types of models that it supports, of `kinds.KINDS`."""
+    """The model types that the delegate supports, from `kinds.KINDS`."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The recommended delegate, as the tools' flag, with the reason."""
+    """The recommended delegate, its flag of the tools, and the reason."""
 
     name: str
     flag: str
@@ -72,7 +72,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Seen:
-    """A model, its type of `kinds.KINDS`, and the recommendation."""
+    """A model, its type from `kinds.KINDS`, and the recommended delegate."""
 
     source: str
     type: str
@@ -130,12 +130,12 @@ def _look_at(model: FoundModel, gpu: GpuDelegate | None, refusal: str) -> Seen:
 
 
 def recommend(model: bytes, gpu: GpuDelegate | None, refusal: str) -> Recommendation:
-    """Return the recommended delegate of a model on this machine, by litegpu's estimate.
+    """Return the recommended delegate for a model on this machine, from litegpu's estimate.
 
     Args:
         model: a .tflite file.
-        gpu: the delegate to use if it pays, or None.
-        refusal: why it is None.
+        gpu: the GPU delegate, or None.
+        refusal: why there is no GPU delegate.
 
     Raises:
         ModelError: the runtime rejects the model.
@@ -171,7 +171,7 @@ def _cpu(reason: str) -> Recommendation:
 
 
 def _open_gpu() -> tuple[GpuDelegate | None, str]:
-    """Return the delegate, or None and the reason."""
+    """Return the GPU delegate, or None and the reason."""
     try:
         return GpuDelegate(), ""
     except (UnsupportedDeviceError, MissingDependencyError) as error:
@@ -200,7 +200,7 @@ def _xnnpack_entry() -> Entry:
 
 
 def _xnnpack_takes(model: bytes) -> bool:
-    """Whether the runtime's own delegate is in the plan, where no other one can be."""
+    """Whether the execution plan contains a node of XNNPACK, the runtime's own delegate."""
     plan = runtime.interpreter(model)._get_ops_details()
     return any("DELEGATE" in each["op_name"].upper() for each in plan)
 

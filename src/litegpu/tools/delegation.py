@@ -1,4 +1,4 @@
-"""Code shared by the tools: the delegate's flags, its creation, and its report."""
+"""Code shared by the tools: flags, creation and report of the delegate."""
 
 from __future__ import annotations
 
@@ -98,11 +98,11 @@ DELEGATE_FLAGS = (
     Flag("serialization_dir", str, None, "folder of the cache"),
     Flag("model_token", str, None, "name of the model in the cache"),
 )
-"""One flag for each option of the delegate; flags that are not given leave the option's default."""
+"""One flag for each option of the delegate; an absent flag leaves the option's default."""
 
 
 def make_delegate(args: argparse.Namespace) -> GpuDelegate:
-    """Return the delegate that the flags describe.
+    """Create the delegate with the options from the flags.
 
     Raises: OptionsError, UnsupportedDeviceError: this machine cannot satisfy the flags.
     """
@@ -112,7 +112,7 @@ def make_delegate(args: argparse.Namespace) -> GpuDelegate:
 def given_options(
     args: argparse.Namespace, flags: Sequence[Flag] = DELEGATE_FLAGS
 ) -> dict[str, Any]:
-    """Return the delegate's options that were given as flags."""
+    """Return the delegate's options that flags on the command line set."""
     given = {flag.name: getattr(args, flag.name) for flag in flags}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -122,8 +122,8 @@ def with_delegate(
 ) -> Any:
     """Return an interpreter of `model` with `delegate` applied.
 
-    The report contains everything that the delegate logs in the meantime, so it is logged only with
-    LITEGPU_DEBUG.
+    Meanwhile the delegate's log is suppressed, because the report contains the same facts.
+    LITEGPU_DEBUG enables the log.
     """
     with quietly():
         return interpreter(model, delegate, threads, builtin_kernels)
@@ -133,7 +133,8 @@ def with_delegate(
 def quietly() -> Iterator[list[str]]:
     """Suppress logs of delegates below errors, unless LITEGPU_DEBUG is set.
 
-    What cannot be cached is no part of a report, and so a note; the list has such warnings.
+    Warnings of the cache are not part of a report, so the context manager prints them as notes. The
+    yielded list contains these warnings.
     """
     log = logging.getLogger("litegpu")
     level, propagate, warnings = log.level, LOG.propagate, _Warnings(logging.WARNING)
@@ -152,7 +153,7 @@ def quietly() -> Iterator[list[str]]:
 
 
 class _Warnings(logging.Handler):
-    """Prints warnings of the cache that no other handler prints, and records them."""
+    """A log handler that records cache warnings, and prints those that no other handler prints."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)

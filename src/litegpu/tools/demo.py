@@ -50,7 +50,7 @@ EXAMPLES = ("litegpu demo", "litegpu demo --image=picture.jpg --precision=fp16")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run both models; the exit status is 1 if one of them did not run on the GPU."""
+    """Run both models; return 1 if one of them did not run on the GPU."""
     path = args.image or default_picture()
     note(f"picture: {path}")
     picture = picture_of_flag(path)
@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def classify(picture: Image.Image, labels: NamedLabels | None, args: argparse.Namespace) -> bool:
-    """Classify the picture; return whether it ran on the GPU."""
+    """Classify the picture; return whether the model ran on the GPU."""
     model = _announce("Classification", CLASSIFIER)
     delegate = make_delegate(args)
     result = compare_sides(model, delegate, picture, args)
@@ -74,7 +74,7 @@ def classify(picture: Image.Image, labels: NamedLabels | None, args: argparse.Na
 
 
 def segment(picture: Image.Image, args: argparse.Namespace) -> bool:
-    """Segment the picture and write the PNG; return whether it ran on the GPU."""
+    """Segment the picture and write the PNG; return whether the model ran on the GPU."""
     model = _announce("Segmentation", SEGMENTER)
     delegate = make_delegate(args)
     result = compare_sides(model, delegate, picture, args)
@@ -99,7 +99,9 @@ def _announce(task: str, name: str) -> FoundModel:
 
 
 def _writable_output(args: argparse.Namespace) -> str | None:
-    """Return the path of the drawing; creates its folder. None: the default folder is not writable.
+    """Return the path of the drawing, and create its folder.
+
+    The result is None if the default folder is not writable.
 
     Raises:
         FileError: the drawing cannot be written to the path of --output.

@@ -1,4 +1,4 @@
-"""`litegpu devices`: lists the devices of every backend, or why it has none."""
+"""`litegpu devices`: lists the devices of every backend, or why a backend has no devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTES = (
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print every backend; the exit status is 1 if no device is usable."""
+    """Print every backend; return 1 if no device is usable, else 0."""
     try_to_write("json", args.json)
     prepare_report(args.report)
     statuses = backends.status()
@@ -35,7 +35,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def as_list(statuses: list[backends.BackendStatus]) -> list[dict[str, Any]]:
-    """Return the state of all backends as plain data for JSON, with the numbers of the devices."""
+    """Return the state of all backends, including device numbers, as plain data for JSON."""
     numbers = {device.title: index for index, device in enumerate(backends.ranked(statuses))}
     found = [dataclasses.asdict(status) for status in statuses]
     for status, entry in zip(statuses, found, strict=True):

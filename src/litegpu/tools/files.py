@@ -1,4 +1,4 @@
-"""Files that tools write: checked before the work starts; JSON goes to stdout or to a file."""
+"""Checks and writes the output files of tools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SWITCHES = {"true": STDOUT, "1": STDOUT, "false": None, "0": None}
 
 
 def json_target(text: str) -> str | None:
-    """Parse the value of --json: a file, or whether to print it."""
+    """Parse the value of --json: a file, or whether to print JSON."""
     return _SWITCHES.get(text.lower(), text)
 
 
@@ -34,14 +34,14 @@ JSON = Flag(
 
 
 def prints_json(args: argparse.Namespace) -> bool:
-    """Return whether stdout contains JSON and nothing else."""
+    """Return whether stdout is reserved for JSON."""
     return bool(args.json == STDOUT)
 
 
 def try_to_write(flag: str, path: str | None) -> None:
     """Raise FileError if the file of a flag cannot be written.
 
-    The file remains unchanged. Folders are not created.
+    The function does not change the file, and creates no folders.
     """
     if path in (None, STDOUT):
         return
@@ -56,7 +56,7 @@ def try_to_write(flag: str, path: str | None) -> None:
 
 
 def cannot_write(flag: str, path: str | None, error: OSError) -> FileError:
-    """Return the error for a flag's file, or without a flag for an argument."""
+    """Return the error for the file of a flag or, without a flag, of an argument."""
     name = f"--{flag}={path}" if flag else path
     return FileError(
         f"{name}: the file cannot be written: {error.strerror or error}. "
@@ -65,7 +65,7 @@ def cannot_write(flag: str, path: str | None, error: OSError) -> FileError:
 
 
 def write_json(flag: str, path: str | None, content: Any) -> None:
-    """Print JSON or write it to the file of a flag. Raises FileError if that is impossible."""
+    """Print JSON, or write JSON to the file of a flag. Raises FileError."""
     if path is None:
         return
     text = json.dumps(finite(content), indent=2, allow_nan=False)
@@ -76,7 +76,7 @@ def write_json(flag: str, path: str | None, content: Any) -> None:
 
 
 def write_bytes(flag: str, path: str, content: bytes) -> None:
-    """Write the file of a flag. Raises FileError if that is impossible."""
+    """Write bytes to the file of a flag. Raises FileError."""
     with replacing(flag, path) as part:
         part.write_bytes(content)
     note(f"{flag}: {path}")
@@ -84,15 +84,15 @@ def write_bytes(flag: str, path: str, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(flag: str, path: str) -> Iterator[Path]:
-    """Yield a file to write, which replaces `path` when it is complete.
+    """Yield a temporary file that replaces `path` at the end of the context.
 
-    Until then, and after an error or an interrupt, the old contents remain. The new file has the
-    same suffix and is in the same folder or, if that accepts no new files, in a temporary folder
-    until it is copied. A path that is not a file, such as a device, is written directly; if nothing
-    was written, nothing changes.
+    After an error or an interrupt, the old contents of `path` remain. The temporary file has the
+    same suffix. The temporary file is in the same folder or, if that folder is not writable, in a
+    folder for temporary files. A path that is not a regular file, such as a device, is written
+    directly. If nothing was written, `path` does not change.
 
     Raises:
-        FileError: it cannot be written.
+        FileError: the file cannot be written.
     """
     target = Path(os.path.realpath(path))
     part = temporary = target.with_name(f".{target.stem[:100]}.{os.getpid()}.part{target.suffix}")
@@ -121,10 +121,10 @@ def replacing(flag: str, path: str) -> Iterator[Path]:
 
 
 def _can_write(part: Path, target: Path) -> bool:
-    """Return whether a file can be created next to a target; False only if the target exists.
+    """Return whether a file can be created next to a target.
 
     Raises:
-        OSError: it cannot, and there is no target.
+        OSError: no file can be created, and the target does not exist.
     """
     try:
         part.touch()
@@ -137,7 +137,7 @@ def _can_write(part: Path, target: Path) -> bool:
 
 
 def finite(content: Any) -> Any:
-    """Return the content with null for numbers that JSON cannot represent."""
+    """Return the content with NaN and infinity replaced by null for JSON."""
     if isinstance(content, dict):
         return {name: finite(value) for name, value in content.items()}
     if isinstance(content, list | tuple):

@@ -1,4 +1,4 @@
-"""Flags in TensorFlow Lite's syntax: `--num_runs=50`, `--num_runs 50`, `--json=true`."""
+"""Parses flags in TensorFlow Lite's syntax: `--num_runs=50`, `--num_runs 50`, `--json=true`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag as data; `kind` is bool, str or another function of the text.
+    """The definition of a flag; `kind` is bool, str or another function that parses a text.
 
-    A flag with `bare` may come without a value, and then has that value: only `=` gives it another.
-    `known` are some values of a text, for completion in shells.
+    A flag with `bare` may appear without a value, and then has the value `bare`. Another value of
+    this flag requires the syntax with `=`. `known` has possible values for completion in shells.
     """
 
     name: str
@@ -34,19 +34,19 @@ class Flag:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The values, if they can be listed; otherwise none."""
+        """The possible values, if they can be listed; otherwise empty."""
         if self.kind is bool:
             return ("true", "false")
         return self.kind.values if isinstance(self.kind, _Kind) else self.known
 
     def parse(self, text: str) -> Any:
-        """Return the value of a text. Raises ArgumentTypeError or ValueError if it has none."""
+        """Parse the value of the flag. Raises ArgumentTypeError or ValueError."""
         return (_bool if self.kind is bool else self.kind)(text)
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of flags whose values are parsed and then checked."""
+    """A flag type whose values are parsed and then validated."""
 
     parse: Callable[[str], Any]
     allowed: Callable[[Any], bool]
@@ -66,7 +66,7 @@ class _Kind:
 
 
 def at_least(least: int) -> Callable[[str], Any]:
-    """Return the kind of flags that take an integer of at least `least`."""
+    """Return the type of flags whose value is an integer of at least `least`."""
     return _Kind(int, lambda value: value >= least, f"a whole number of at least {least}")
 
 
@@ -83,12 +83,12 @@ _bool = _Kind(lambda text: _BOOLS[text.lower()], lambda _: True, "one of true, f
 
 
 def truth_or_text(text: str) -> bool | str:
-    """Return the value of a flag that is a bool or a text."""
+    """Parse the value of a flag that is a bool or a text."""
     return _BOOLS.get(text.lower(), text)
 
 
 def member(names: type[enum.IntEnum]) -> Callable[[str], Any]:
-    """Return the kind of flags that take the name of a member, in any case, or its number."""
+    """Return the type of flags whose value is the name (in any case) or the number of a member."""
     known = {name.lower(): int(each) for name, each in names.__members__.items()}
     known |= {str(int(each)): int(each) for each in names}
     words = tuple(name.lower() for name in names.__members__)
@@ -96,7 +96,7 @@ def member(names: type[enum.IntEnum]) -> Callable[[str], Any]:
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], Any]:
-    """Return the kind of flags that take one of these words, in any case."""
+    """Return the type of flags whose value is one of these words, in any case."""
     known = {name.lower(): name for name in names}
     what = f"one of {', '.join(known.values())}"
     return _Kind(lambda text: known[text.lower()], lambda _: True, what, tuple(known.values()))
@@ -110,9 +110,9 @@ def listed(names: type[enum.IntEnum] | type[enum.IntFlag]) -> str:
 class FlagParser(argparse.ArgumentParser):
     """A parser for `Flag` tables that suggests the known flag for a misspelled one.
 
-    With `failed`, a tool's last line after a failure, it behaves like TensorFlow Lite's own tools:
-    of repeated flags the first counts, and the others are left in `unconsumed` of the result, for
-    `lines.warn_of_unconsumed`.
+    With `failed`, a tool's last line after a failure, the parser behaves like TensorFlow Lite's
+    tools. The first of repeated flags counts. The result's attribute `unconsumed` has the other
+    ones, for `lines.warn_of_unconsumed`.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class FlagParser(argparse.ArgumentParser):
         self._example = f". For example: {examples[0]}" if examples else "."
 
     def add_flags(self, flags: Iterable[Flag]) -> None:
-        """Accept these flags."""
+        """Add these flags to the parser."""
         for flag in flags:
             self._flags[flag.name] = flag
             default = "" if flag.default in (None, "") else f" (default: {flag.default})".lower()
@@ -151,8 +151,8 @@ class FlagParser(argparse.ArgumentParser):
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse `argv`; on bad usage print one line and exit with status 2.
 
-        `given` of the result has the names of the flags in `argv`, in order, and `unconsumed` the
-        words of repeated flags.
+        The result's attribute `given` has the names of the flags in `argv`, in order. The attribute
+        `unconsumed` has the words of repeated flags.
         """
         words = self._normalised(argv)
         left: list[str] = []
@@ -179,7 +179,7 @@ class FlagParser(argparse.ArgumentParser):
         return f"{hint} `{self.prog} --help` lists all flags."
 
     def _first_of_each(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the effective words, each flag joined with its value, and the repeated flags."""
+        """Return the first occurrence of each flag, joined with its value, and repetitions."""
         valid: dict[str, str] = {}
         left = []
         rest = iter(words)
@@ -195,7 +195,7 @@ class FlagParser(argparse.ArgumentParser):
         return [*valid.values()], left
 
     def _check(self, word: str) -> None:
-        """Print in the original's words that a flag cannot have a value."""
+        """Print an error about an invalid value of a flag in TensorFlow Lite's wording."""
         name, _, value = word.partition("=")
         flag = self._flags.get(name[2:]) if name.startswith("--") else None
         if flag is None:
@@ -211,13 +211,13 @@ class FlagParser(argparse.ArgumentParser):
             )
 
     def error(self, message: str) -> NoReturn:
-        """Print `message` as one clean line and exit with status 2."""
+        """Print `message` as one line, and exit with status 2."""
         if message.startswith("the following arguments are required"):  # argparse's messages
             message += self._example
         self.exit(2, f"{self.prog}: error: {message}\n")
 
     def _normalised(self, argv: Sequence[str]) -> list[str]:
-        """Return `argv` with `--a-b` spelled `--a_b`, and bare flags with their value."""
+        """Return `argv` with `--a-b` spelled `--a_b`, and with the default values of bare flags."""
         result = []
         for position, arg in enumerate(argv):
             name, equals, value = arg.partition("=")

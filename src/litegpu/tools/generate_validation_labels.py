@@ -1,4 +1,4 @@
-"""`litegpu generate_validation_labels`: the labels of ImageNet's validation pictures, as text."""
+"""`litegpu generate_validation_labels`: writes the labels of ImageNet's validation pictures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NUMBERS = Path("data", "ILSVRC2012_validation_ground_truth.txt")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the labels; raises FileError if the folder is not the kit."""
+    """Write the labels; raise FileError if the folder is not ImageNet's development kit."""
     folder, output = Path(needed(args, DEVKIT)), needed(args, OUTPUT)
     try_to_write(OUTPUT.name, output)
     words = synset_words(folder / _SYNSETS)
@@ -51,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def synset_words(path: Path) -> dict[int, str]:
-    """Return the first word of each synset by its number.
+    """Return the first word of each synset, by the synset's number.
 
     Raises:
         FileError: the file cannot be read, or has no synsets.

@@ -1,4 +1,4 @@
-"""`litegpu imagenet_image_classification MODEL`: the accuracy of a classifier on pictures."""
+"""`litegpu imagenet_image_classification MODEL`: evaluates the accuracy of an image classifier."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ RANKS = 10
 
 @dataclass(frozen=True)
 class Guess:
-    """The best classes of a picture, the best first, and their scores."""
+    """The top classes of a picture, the highest score first, and their scores."""
 
     classes: tuple[int, ...]
     scores: tuple[float, ...]
 
 
 def best_classes(_: str, outputs: Arrays) -> Guess:
-    """Return the classes with the highest scores; of equal ones the first come first.
+    """Return the classes with the highest scores; ties are in the order of the classes.
 
-    Scores are those of the model, in the type of its output.
+    The scores are the model's values, in the type of the output.
     """
     scores = outputs[0].reshape(-1).astype(np.float32)
     order = np.argsort(-scores, kind="stable")[:RANKS]
@@ -70,7 +70,7 @@ def best_classes(_: str, outputs: Arrays) -> Guess:
 
 
 def top_accuracies(ranks: Sequence[int | None]) -> list[float]:
-    """Return the fractions of pictures that are right at rank 1, 2, … 10; a rank counts from 0."""
+    """Return the top-1 to top-10 accuracies; the ranks of the true classes count from 0."""
     hits = np.zeros(RANKS, np.int64)
     for rank in ranks:
         if rank is not None:
@@ -110,10 +110,10 @@ class Classification:
         return prepare
 
     def take(self, path: str, value: Guess) -> None:
-        """Print nothing for single pictures."""
+        """Do nothing: the evaluation prints no lines for single pictures."""
 
     def result(self, values: Sequence[Guess | None]) -> evaluation.Figures:
-        """Return the accuracies, also as TopkAccuracyEvalMetrics."""
+        """Return the top-k accuracies, also as TopkAccuracyEvalMetrics."""
         accuracies = top_accuracies(
             [
                 self._rank(guess, truth)
@@ -143,7 +143,7 @@ class Classification:
 
 
 def classification(args: argparse.Namespace) -> Classification:
-    """Return the task that the flags describe. Raises FileError if the files do not match."""
+    """Return the evaluation task for the flags. Raises FileError if the files do not match."""
     folder, truth_file, labels_file = (
         evaluation.needed(args, flag)
         for flag in (evaluation.PICTURES, GROUND_TRUTH, evaluation.LABELS)
@@ -182,7 +182,7 @@ def classification(args: argparse.Namespace) -> Classification:
 
 
 def _denied(path: str, count: int) -> set[int]:
-    """Return the numbers of excluded pictures."""
+    """Return the numbers of the pictures on the denylist."""
     if not path:
         return set()
     found = set()
@@ -204,5 +204,5 @@ KIND = evaluation.Kind(
 
 
 def main(args: argparse.Namespace) -> int:
-    """Evaluate, print the figures, write the files."""
+    """Evaluate the model, print the figures, and write the files."""
     return evaluation.run(args, KIND)

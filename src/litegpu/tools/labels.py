@@ -1,4 +1,4 @@
-"""Names of classes: from a file, from the model file itself, or those of ImageNet."""
+"""Class names: from a file, from the model file, or from ImageNet."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class NamedLabels:
 
 
 def read_labels(file: str | None) -> NamedLabels | None:
-    """Return the lines of a text file, one class a line, or None without one.
+    """Return the lines of a text file with one class per line; None without a file.
 
-    Raises FileError when it cannot be read.
+    Raises FileError when the file cannot be read.
     """
     return None if file is None else NamedLabels(file, _read(file))
 
@@ -31,7 +31,7 @@ def read_labels(file: str | None) -> NamedLabels | None:
 def find_labels(
     named: NamedLabels | None, model: bytes, classes: int, files: Sequence[str] = ()
 ) -> list[str]:
-    """Return one name per class, or an empty list if they are unknown.
+    """Return one name per class, or an empty list if the names are unknown.
 
     Args:
         named: the user's file, or None.
@@ -40,7 +40,7 @@ def find_labels(
         files: names of attached files with labels, if known.
 
     Raises:
-        FileError: the file that the user named has another number of lines.
+        FileError: the number of lines of the user's file differs from the number of classes.
     """
     if not classes:
         return []
@@ -55,7 +55,8 @@ def find_labels(
 def attached_labels(model: bytes, named: Sequence[str] = ()) -> list[str]:
     """Return the lines of a text file in the ZIP archive at the end of a model.
 
-    It is the first file whose name is in `named` (names in the metadata); otherwise the first file.
+    The function selects the first file whose name is in `named` (names in the metadata), otherwise
+    the first file.
     """
     content = io.BytesIO(model)
     if not zipfile.is_zipfile(content):
@@ -72,11 +73,11 @@ def attached_labels(model: bytes, named: Sequence[str] = ()) -> list[str]:
 
 
 _MOST_BYTES = 1 << 20
-"""Maximum size of labels: an archive may unpack to gigabytes."""
+"""Maximum size of labels in bytes, because an archive may unpack to gigabytes."""
 
 
 def imagenet_labels(classes: int) -> list[str]:
-    """Return ImageNet's names for a model with this many classes, empty for other numbers."""
+    """Return ImageNet's class names for a model with 1000 or 1001 classes, else an empty list."""
     if classes not in _IMAGENET_FIRST:
         return []
     file = importlib.resources.files("litegpu.tools") / "data" / "imagenet_labels.txt"
@@ -84,7 +85,7 @@ def imagenet_labels(classes: int) -> list[str]:
 
 
 _IMAGENET_FIRST = {1001: 0, 1000: 1}
-"""The line of the first class by the number of classes: many models have no background."""
+"""The line of the first class, by number of classes; models with 1000 have no background."""
 
 
 def _read(file: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Flags of the tools for language models, and the models that these open."""
+"""Flags of the tools for language models, and functions that open the models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BACKEND = Flag(
 LANGUAGE_DELEGATE_FLAGS = tuple(
     _BACKEND if flag.name == _BACKEND.name else flag for flag in DELEGATE_FLAGS
 )
-"""The delegate's flags, of which `backend` may be cpu."""
+"""The delegate's flags; `backend` may also be cpu."""
 MODEL_FLAGS = (
     *LANGUAGE_DELEGATE_FLAGS,
     Flag(
@@ -61,7 +61,7 @@ ANSWER_FLAGS = (*_SAMPLING_FLAGS, STOP)
 
 
 def open_language_model(args: argparse.Namespace) -> LanguageModel:
-    """Return the model of a command. Raises as LanguageModel does."""
+    """Open the language model of a command line. Raises as LanguageModel does."""
     name = args.model
     if not is_zoo_name(name) and not os.path.exists(name):
         found = (str(folder / name) for folder in model_folders())
@@ -77,17 +77,17 @@ def open_language_model(args: argparse.Namespace) -> LanguageModel:
 
 
 def answer_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the keywords of an answer that were given as flags."""
+    """Return the keyword arguments of an answer that flags set."""
     return given_options(args, ANSWER_FLAGS)
 
 
 def shown(text: str) -> str:
-    """Return text of a model for a terminal: other controls than line ends would command it."""
+    """Escape control characters, except line ends, in a model's text for a terminal."""
     return "".join(each if each.isprintable() or each in "\n\t" else _REPLACED for each in text)
 
 
 def speed(answer: Completion) -> str:
-    """Return a line on the speed of an answer."""
+    """Return a line about the speed of an answer."""
     return (
         f"{counted(answer.prompt_tokens, 'token')} of prompt, first token after "
         f"{answer.prefill_seconds * 1000:.1f} ms; {counted(len(answer.tokens), 'token')} of "

@@ -12,7 +12,7 @@ from litegpu.files.wire import message
 
 @dataclass(frozen=True)
 class LatencyStatistics:
-    """Times in microseconds; the standard deviation (of the population) is an integer."""
+    """Latencies in microseconds; the population standard deviation is an integer."""
 
     last_us: int
     max_us: int
@@ -23,7 +23,7 @@ class LatencyStatistics:
 
     @classmethod
     def of(cls, times: Sequence[int]) -> LatencyStatistics:
-        """Return the statistics of at least one time, in the order of measurement."""
+        """Return the statistics of one or more times, in the order of measurement."""
         average, deviation = sum(times) / len(times), int(np.std(times))
         return cls(times[-1], max(times), min(times), sum(times), average, deviation)
 
@@ -32,5 +32,5 @@ class LatencyStatistics:
         return f"avg={self.avg_us:g}(us), std_dev={self.std_deviation_us}(us)"
 
     def message(self) -> bytes:
-        """Return a LatencyMetrics, serialized."""
+        """Return the serialized message LatencyMetrics."""
         return message(*enumerate(asdict(self).values(), start=1))

@@ -1,4 +1,4 @@
-"""Lines in the format of TensorFlow Lite's tools: `INFO: ` and `WARN: ` on stdout, else stderr."""
+"""Prints lines in TensorFlow Lite's format: `INFO: ` and `WARN: ` on stdout, errors on stderr."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def info(message: str) -> None:
 
 
 def warn(message: str) -> None:
-    """Print a warning about a request that has no effect here."""
+    """Print a warning, for example about a flag without effect."""
     wipe()
     print(f"WARN: {message}", flush=True)
 
 
 def warn_of_unconsumed(args: argparse.Namespace) -> None:
-    """Warn of repeated flags on the command line; see `FlagParser`."""
+    """Warn about repeated flags on the command line; see `FlagParser`."""
     if args.unconsumed:
         warn(f"Unconsumed cmdline flags: {' '.join(args.unconsumed)}")
         warn("Some lines are repeated. The first line of each class counts.")
 
 
 def error(message: str) -> None:
-    """Print an error on stderr, after the output on stdout so far."""
+    """Flush stdout, and print an error on stderr."""
     wipe()
     sys.stdout.flush()
     print(f"ERROR: {message}", file=sys.stderr, flush=True)

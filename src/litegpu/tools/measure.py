@@ -1,4 +1,4 @@
-"""Latency of an interpreter, and the difference of two runs of one model."""
+"""Measures the latency of an interpreter, and the difference between the outputs of two runs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Latency:
     """Each run's time, in order."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON-serializable data, without each run's."""
+        """Return the figures as JSON-serializable data, without the times of single runs."""
         return {name: value for name, value in asdict(self).items() if name != "times_ms"}
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The difference of one output from the reference; `relative_l2` is relative to its norm.
+    """The difference of an output from its reference; `relative_l2` is relative to its norm.
 
-    With NaN on either side, outputs are never equal.
+    Outputs that contain NaN are never equal.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A graph on the GPU and on the CPU; None or empty if the CPU cannot run it.
+    """The comparison of a graph on GPU and CPU; None or empty if the CPU cannot run the graph.
 
-    `report` covers that graph.
+    `report` is the delegation report of the graph.
     """
 
     outputs: list[Output]
@@ -64,7 +64,7 @@ class Comparison:
 
 
 def time_invokes(interpreter: Any, runs: int, max_secs: float, label: str) -> Latency:
-    """Invoke once to warm up, then `runs` times, or fewer after `max_secs` seconds."""
+    """Time `runs` invocations after one warm-up run; stop after `max_secs` seconds."""
     interpreter.invoke()
     times: list[float] = []
     deadline = time.perf_counter() + max_secs

@@ -1,7 +1,7 @@
-"""Node data for Google's Model Explorer, which shows them in its drawing of the model.
+"""Writes node data for Google's Model Explorer, which shows the data in its graph view.
 
-A file maps the names of graphs to `results`: a value for each node by the node's id, which for
-.tflite files is its index in the graph.
+A file maps the names of graphs to `results`, a value for each node by the node's id. In .tflite
+files, a node's id is its index in the graph.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Own = Callable[[ModelGraph, DelegationReport | None], Mapping[str, Any]]
 
 
 def prepare_export(path: str | None) -> None:
-    """Check before the work whether node data can be written.
+    """Check, before the tool starts its work, whether node data can be written.
 
     Raises:
         FileError: the file cannot be written.
@@ -43,7 +43,7 @@ def prepare_export(path: str | None) -> None:
 
 
 def export_places(path: str | None, content: bytes, report: DelegationReport | None) -> None:
-    """Write where each node runs, with the reason if that is the CPU.
+    """Write where each node runs, with the reason for nodes on the CPU.
 
     Raises:
         FileError: the file cannot be written.
@@ -66,7 +66,7 @@ def export_places(path: str | None, content: bytes, report: DelegationReport | N
 def export_times(
     path: str | None, content: bytes, report: DelegationReport | None, profile: Profile
 ) -> None:
-    """Write the microseconds of each node's kernels; fused nodes have none.
+    """Write the time of each node's kernels in microseconds; fused nodes have no value.
 
     Raises:
         FileError: the file cannot be written.
@@ -102,7 +102,7 @@ def export_errors(
 
 
 def needs_nodes(path: str | None, per_node: bool) -> None:
-    """Raise OptionsError if errors by node are to be written, but are not computed."""
+    """Raise OptionsError if the flags request a file of node errors without computing them."""
     if path is not None and not per_node:
         raise OptionsError(
             f"--export={path} contains the error of each node: give --per_node as well."

@@ -1,4 +1,4 @@
-"""The picture of the flag `--image`, and the bundled one."""
+"""Opens the picture of the flag `--image`, or the bundled picture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 STDIN = "-"
-"""The value of the flag for a picture on standard input."""
+"""The value of `--image` for a picture on standard input."""
 
 
 def default_picture() -> str:
@@ -22,7 +22,7 @@ def default_picture() -> str:
 
 
 def picture_of_flag(path: str) -> Image.Image:
-    """Return the picture of `--image` like `open_picture`; `-` is standard input."""
+    """Open the picture of `--image` with `open_picture`; `-` means standard input."""
     if path != STDIN:
         return open_picture(path)
     require_pillow()

@@ -1,4 +1,4 @@
-"""`litegpu picture_input MODEL`: writes a model that preprocesses a picture's bytes itself."""
+"""`litegpu picture_input MODEL`: adds preprocessing of a picture's bytes to a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from litegpu.tools.models import find_model
 
 
 def numbers(text: str) -> float | tuple[float, ...]:
-    """Return a number, or several separated by commas. Raises ArgumentTypeError for other texts."""
+    """Parse a number, or several separated by commas. Raises ArgumentTypeError."""
     try:
         found = tuple(map(float, text.split(",")))
     except ValueError as error:
@@ -25,7 +25,7 @@ def numbers(text: str) -> float | tuple[float, ...]:
 
 
 def size(text: str) -> tuple[int, int] | str:
-    """Return height and width, or "any". Raises ArgumentTypeError for other texts."""
+    """Parse height and width, or "any". Raises ArgumentTypeError for invalid texts."""
     height, _, width = text.lower().partition("x")
     if text.lower() == ANY:
         return ANY
@@ -35,7 +35,7 @@ def size(text: str) -> tuple[int, int] | str:
 
 
 def which(text: str) -> int | str:
-    """Return the number of an input, or its name."""
+    """Parse the index or the name of an input."""
     return int(text) if text.isdecimal() else text
 
 
@@ -79,7 +79,7 @@ NOTES = (
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the model; raises OptionsError without --output."""
+    """Write the model; raise OptionsError without --output."""
     if not args.output:
         raise OptionsError("The path of the new model is missing. Give --output=FILE.")
     try_to_write(OUTPUT.name, args.output)

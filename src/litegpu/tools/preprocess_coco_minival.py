@@ -52,7 +52,7 @@ NOTES = (
 
 
 def main(args: argparse.Namespace) -> int:
-    """Copy the pictures, then write the proto; raises FileError if a file is missing."""
+    """Copy the pictures, then write the proto; raise FileError if a file is missing."""
     folder, instances = Path(needed(args, IMAGES)), needed(args, INSTANCES)
     output = Path(needed(args, OUTPUT))
     pictures = _chosen(args, instances)
@@ -74,7 +74,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _chosen(args: argparse.Namespace, instances: str) -> Sequence[TruePicture]:
-    """Return the annotated pictures that are allowed, the first ones by their numbers."""
+    """Return the first allowed pictures with annotations, in the order of their ids."""
     allowed = _allowed(args.allowlist_file)
     try:
         data = json.loads(Path(instances).read_bytes())

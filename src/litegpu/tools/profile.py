@@ -1,4 +1,4 @@
-"""`litegpu profile MODEL`: the time of each kernel and its lower bound; a trace."""
+"""`litegpu profile MODEL`: the time and the lower bound of each kernel, and a trace."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NOTES = (
 
 
 def main(args: argparse.Namespace) -> int:
-    """Profile the model and print the tables; files are written last."""
+    """Profile the model, print the tables, and write the files last."""
     for flag in ("trace", "json"):
         try_to_write(flag, getattr(args, flag))
     prepare_export(args.export)
@@ -91,7 +91,7 @@ def _page(model: FoundModel, delegate: GpuDelegate, profile: Profile) -> Page:
 
 
 def _headline(profile: Profile) -> Iterator[tuple[str, str]]:
-    """Yield the most important figures of the page."""
+    """Yield the most important figures for the report page."""
     if profile.invoke_seconds is not None:
         yield "interpreter.invoke()", shown_time(profile.invoke_seconds)
     yield "kernels, each measured alone", shown_time(profile.kernel_seconds)
@@ -101,10 +101,10 @@ def _headline(profile: Profile) -> Iterator[tuple[str, str]]:
 
 
 def print_profile(profile: Profile, top: int | None = None) -> None:
-    """Print the kernels of each partition, where the time is spent, and the slowest operations.
+    """Print the kernels of each partition, the parts of the time, and the slowest ops.
 
-    Kernels of one node and shape are one row, as in the passes of a loop. With `top` only that many
-    rows of all partitions are printed, the slowest first.
+    Kernels with equal node and shape, such as the iterations of a loop, are combined to one row.
+    With `top`, the function prints only the slowest `top` rows of all partitions.
     """
     print_text(f"litegpu on {profile.device} ({profile.backend}, {profile.precision})")
     if profile.peaks:
@@ -127,7 +127,7 @@ def print_profile(profile: Profile, top: int | None = None) -> None:
 
 
 def _limits(profile: Profile) -> str:
-    """Return the measured limits as a line."""
+    """Return a line about the measured limits of the device."""
     peaks = profile.peaks
     assert peaks is not None
     rates = [f"{peaks.flops / 1e9:.0f} GFLOP/s"]
@@ -146,7 +146,7 @@ def _print_slowest(profile: Profile, top: int) -> None:
 
 
 def _alike(kernels: Iterable[KernelProfile]) -> list[tuple[KernelProfile, int]]:
-    """Return kernels with their number of runs: those of a loop's passes are one kernel."""
+    """Combine the kernels of a loop's iterations; return each kernel with its number of runs."""
     groups: dict[tuple[object, ...], list[KernelProfile]] = {}
     for number, each in enumerate(kernels):
         own = number if each.node < 0 else -1
@@ -193,7 +193,7 @@ def _kernel_row(kernel: KernelProfile, runs: Sequence[str], total: float) -> tup
 
 
 def _summary(profile: Profile) -> Iterator[tuple[str, str]]:
-    """Yield the parts of the time; unknown times are omitted."""
+    """Yield the parts of the time of a run; unknown times are omitted."""
     count = sum(len(part.kernels) for part in profile.partitions)
     times = {
         f"{counted(count, 'kernel')}, each measured alone": profile.kernel_seconds,

@@ -1,4 +1,4 @@
-"""Protocol Buffers messages by names and numbers of their fields: as bytes, or as text."""
+"""Encodes Protocol Buffers messages, given by field names and numbers, as bytes or text."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Named:
 
 
 Field = Union[Value, Named, "Proto", tuple[int, ...]]
-"""A tuple is a packed field of integers."""
+"""The value of a field; a tuple is a packed field of integers."""
 
 
 @dataclass(frozen=True)
 class Proto:
-    """A message: its fields in order, each (number, name, value); fields may repeat."""
+    """A message: its fields in order, each (number, name, value); fields may be repeated."""
 
     fields: tuple[tuple[int, str, Field], ...]
 
@@ -78,7 +78,7 @@ _ESCAPES = dict(zip(b'\n\r\t"\\', ("\\n", "\\r", "\\t", '\\"', "\\\\"), strict=T
 
 
 def _escaped(byte: int) -> str:
-    """Return a byte as in a C string."""
+    """Return a byte escaped as in a C string."""
     if byte in _ESCAPES:
         return _ESCAPES[byte]
     return chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}"

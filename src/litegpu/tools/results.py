@@ -1,4 +1,4 @@
-"""Prints a model's results: the best classes, or a summary of each output."""
+"""Prints a model's results: the top classes, or a summary of each output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOP_COLUMNS = (">top", ">score", ">class", "name")
 
 
 def class_count(outputs: list[Output]) -> int:
-    """Return the number of classes that the single output scores, or 0 for other outputs."""
+    """Return the number of classes if the model has a single output of scores, else 0."""
     if len(outputs) != 1:
         return 0
     shape = outputs[0].values.shape
@@ -26,19 +26,19 @@ def class_count(outputs: list[Output]) -> int:
 
 
 def print_meaning(model: FoundModel) -> None:
-    """Print that results mean nothing, if the model has random weights."""
+    """If the model has random weights, print that results have no meaning."""
     if model.has_random_weights:
         print(f"\n{RANDOM_WEIGHTS}")
 
 
 def best_classes(output: Output) -> list[tuple[int, float]]:
-    """Return the classes with the highest scores, (number, score) each."""
+    """Return the classes with the highest scores, each (index, score)."""
     scores = output.values.reshape(-1).astype(np.float64)
     return [(int(best), float(scores[best])) for best in np.argsort(-scores, kind="stable")[:TOP]]
 
 
 def top_rows(best: Iterable[tuple[int, float]], labels: list[str]) -> Iterator[tuple[str, ...]]:
-    """Yield rows of TOP_COLUMNS for classes, (number, score) each; `labels` may be empty."""
+    """Yield rows of TOP_COLUMNS for classes, each (index, score); `labels` may be empty."""
     for index, (number, score) in enumerate(best, 1):
         yield str(index), f"{score:.4f}", str(number), labels[number] if labels else ""
 
@@ -49,7 +49,7 @@ def print_top(output: Output, labels: list[str]) -> None:
 
 
 def summary(output: Output) -> dict[str, Any]:
-    """Return name, shape, type, range and mean of an output; no figures of an empty one."""
+    """Return name, shape, type, range and mean of an output; an empty output has no figures."""
     values = output.values
     figures = (values.min(), values.max(), values.mean()) if values.size else (None,) * 3
     return {

@@ -1,4 +1,4 @@
-"""A model's signature with the interface of an interpreter: inputs, outputs and `invoke()`."""
+"""Wraps a model's signature in the interface of an interpreter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from litegpu.errors import ModelError, did_you_mean
 
 
 def check_signature(flag: str, key: str, target: Any) -> None:
-    """Raise ModelError for a signature that the interpreter's model does not have."""
+    """Raise ModelError if the interpreter's model does not have this signature."""
     keys = list(target.get_signature_list())
     if not keys:
         raise ModelError(f"--{flag}={key}: the model has no signatures. Leave the flag out.")
@@ -24,7 +24,7 @@ def of_signature(flag: str, key: str | None, target: Any) -> Any:
     """Return an interpreter, or one of its signatures with allocated tensors.
 
     Raises:
-        ModelError: there is no such signature.
+        ModelError: the signature does not exist.
     """
     if key is None:
         return target
@@ -35,7 +35,7 @@ def of_signature(flag: str, key: str | None, target: Any) -> Any:
 
 
 def graph_report(report: DelegationReport | None, target: Any) -> DelegationReport | None:
-    """Return the report on the graph that runs, which may be a signature's."""
+    """Return the report of the graph that runs, which may belong to a signature."""
     number = getattr(target, "subgraph", 0)
     if report is None or not number:
         return report
@@ -45,12 +45,12 @@ def graph_report(report: DelegationReport | None, target: Any) -> DelegationRepo
 class SignatureTarget:
     """An interpreter whose inputs, outputs and runs are those of one signature.
 
-    Unlike a SignatureRunner it does not resize, allocate and copy at each run. Tensors are numbered
-    within the signature's graph; all other attributes are the interpreter's.
+    Unlike a SignatureRunner, this class does not resize, allocate and copy at each run. Tensor
+    indices are those of the signature's graph. All other attributes are the interpreter's.
     """
 
     def __init__(self, interpreter: Any, key: str) -> None:
-        """Wrap an interpreter of a model with that signature."""
+        """Wrap an interpreter of a model that has this signature."""
         self.interpreter = interpreter
         self._key = key
         self.subgraph = int(self._calls.GetSubgraphIndexFromSignature(key))
@@ -61,7 +61,7 @@ class SignatureTarget:
 
     @property
     def _calls(self) -> Any:
-        """The runtime's own object, which does not run while other references to it exist."""
+        """The runtime's internal object, which cannot run while other references to it exist."""
         return self.interpreter._interpreter
 
     @property

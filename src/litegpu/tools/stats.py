@@ -1,4 +1,4 @@
-"""Statistics of runs as TensorFlow Lite's tools print them, and the measuring loop."""
+"""The measuring loop, and statistics of runs in the format of TensorFlow Lite's tools."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 
 def figure(value: float) -> str:
-    """Return a number in the format of a C++ stream: six digits, no trailing zeros."""
+    """Format a number like a C++ stream: six significant digits, no trailing zeros."""
     return f"{value:.6g}"
 
 
 def shown_value(value: object) -> str:
-    """Return a flag's value as the original prints it: 1 and 0 for true and false."""
+    """Format a flag's value like TensorFlow Lite's tools: 1 for true, 0 for false."""
     if isinstance(value, float):
         return figure(value)
     return str(int(value)) if isinstance(value, bool) else str(value)
@@ -23,27 +23,27 @@ def shown_value(value: object) -> str:
 
 @dataclass(frozen=True)
 class Stats:
-    """Integers in the order of measurement: microseconds, or bytes."""
+    """Measured integers in order: microseconds, or bytes."""
 
     values: tuple[int, ...] = ()
 
     @property
     def first(self) -> int:
-        """The first value, 0 without any."""
+        """The first value; 0 without values."""
         return self.values[0] if self.values else 0
 
     @property
     def average(self) -> float:
-        """The mean, 0 without any."""
+        """The mean; 0 without values."""
         return statistics.fmean(self.values) if self.values else 0.0
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the population, not of a sample."""
+        """The population standard deviation."""
         return statistics.pstdev(self.values) if self.values else 0.0
 
     def percentile(self, percent: float) -> int:
-        """Return the percentile of the values; 0 without any."""
+        """Return a percentile of the values; 0 without values."""
         ordered = sorted(self.values)
         return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)] if ordered else 0
 
@@ -59,17 +59,17 @@ class Stats:
         )
 
     def line(self) -> str:
-        """Return the same with percentiles."""
+        """Return the line of `text` with additional percentiles."""
         low, median, high = (self.percentile(percent) for percent in (5, 50, 95))
         return f"{self.text()} p5={low} median={median} p95={high}"
 
 
 @dataclass(frozen=True)
 class Pace:
-    """The number of runs, and the time between them; times in seconds.
+    """The number of runs, and the time between runs; times are in seconds.
 
-    There are at least `runs` runs, for at least `min_secs`, but none starts after `max_secs`. With
-    a `frequency` above 0, that many start per second; otherwise there is a `delay` after each.
+    There are at least `runs` runs, for at least `min_secs`, but no run starts after `max_secs`. A
+    `frequency` above 0 is the number of runs per second; otherwise a `delay` follows each run.
     """
 
     runs: int
@@ -80,7 +80,7 @@ class Pace:
 
 
 def timed_runs(pace: Pace, prepare: Callable[[], object], run: Callable[[], object]) -> Stats:
-    """Return the microseconds of each `run`; the time of `prepare` does not count."""
+    """Return the duration of each `run` in microseconds, without the time of `prepare`."""
     values: list[int] = []
     begin = now = time.perf_counter()
     while len(values) < pace.runs or now < begin + pace.min_secs:

@@ -1,4 +1,4 @@
-"""Fits pictures to a model's input, and interprets its outputs by its task."""
+"""Fits pictures to a model's input, and interprets the outputs by the model's task."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ VIEW_FLAGS = (
 
 
 class Shown(NamedTuple):
-    """The values of a model's inputs for a picture, and the part that they show."""
+    """The values of a model's inputs for a picture, and the frame of the picture."""
 
     values: list[NDArray[Any]]
     frame: Frame
 
 
 class Viewer:
-    """How a model's input shows a picture, and how its outputs are interpreted.
+    """Converts pictures to a model's inputs, and interprets the model's outputs.
 
-    `task` is None until `begin`, and remains None if the task is uncertain.
+    The attribute `task` is None before `begin`, and remains None if the task is uncertain.
     """
 
     def __init__(self, content: bytes, args: argparse.Namespace, named: NamedLabels | None) -> None:
@@ -66,14 +66,14 @@ class Viewer:
         self._memory: dict[tuple[str, int], Any] = {}
 
     def begin(self, target: Any, picture: Image.Image, needed: bool = False) -> None:
-        """Determine the task: the model is run once on the picture.
+        """Determine the model's task by running the model once on a picture.
 
-        If a drawing or a task is requested, or the task is `needed`, it must be certain.
+        The task must be certain if `needed` is true, or if the flags request a drawing or a task.
 
         Raises:
-            OptionsError: the model takes no picture, or the task is uncertain but must be
+            OptionsError: the model has no picture input, or the task is uncertain but must be
                 certain.
-            MissingDependencyError: the same, and a package is missing.
+            MissingDependencyError: the task must be certain, and a required package is missing.
         """
         self._details = target.get_input_details()
         position = self._place()
@@ -111,27 +111,27 @@ class Viewer:
 
     @property
     def fit(self) -> str:
-        """How pictures are fitted to the input's shape."""
+        """The method to fit pictures to the input's shape."""
         requested: str | None = self._args.fit
         return requested or (self.task.reader.fit if self.task else CROP)
 
     def inputs(self, picture: Image.Image) -> list[NDArray[Any]]:
-        """Return the inputs of `show`, and store the frame for `read`.
+        """Return the input values from `show`, and store the frame for `read`.
 
         Raises:
-            OptionsError: --region is not a part of the picture.
+            OptionsError: --region is not inside the picture.
         """
         shown = self.show(picture)
         self._frame = shown.frame
         return shown.values
 
     def show(self, picture: Image.Image) -> Shown:
-        """Return a value per input: the picture for the first that takes one, noise for others.
+        """Return a value per input: the picture for the first picture input, noise for others.
 
-        It may be called in any thread after `begin`.
+        After `begin`, any thread may call this method.
 
         Raises:
-            OptionsError: --region is not a part of the picture.
+            OptionsError: --region is not inside the picture.
         """
         position = self._place()
         detail = self._details[position]
@@ -151,12 +151,13 @@ class Viewer:
         """Return the interpreted outputs for a picture; None without a task.
 
         Args:
-            outputs: of the model.
-            frame: how the picture was shown; by default as it was in `inputs` last.
+            outputs: the outputs of the model.
+            frame: the frame of the picture; by default the frame of the last call of `inputs`.
 
         Raises:
-            ModelError: they are nothing that the task has.
-            FileError: the labels file that the user named has another number of lines.
+            ModelError: the outputs do not match the task.
+            FileError: the number of lines of the user's labels file differs from the number of
+                classes.
         """
         seen = frame or self._frame
         if self.task is None or self._facts is None or seen is None:
@@ -181,7 +182,7 @@ class Viewer:
         return picture_input(self._details, self._args.image)
 
     def _scaling(self, position: int) -> tuple[Scale, Scale]:
-        """Return mean and deviation of pixels: as given, else by the file, else the default."""
+        """Return mean and standard deviation of pixels, from flags, model file, or default."""
         if not self._scaling_is_given():
             known = self._facts.scaling(position) if self._facts else None
             if known:
@@ -206,7 +207,7 @@ _SCALING = (
 def make_inputs(
     details: list[dict[str, Any]], picture: Image.Image | None, args: argparse.Namespace
 ) -> list[NDArray[Any]]:
-    """Return a value for each input: the picture for the first that takes one, noise for others."""
+    """Return a value for each input: the picture for the first picture input, noise for others."""
     values = [random_tensor(detail) for detail in details]
     if picture:
         position = picture_input(details, args.image)
@@ -215,7 +216,7 @@ def make_inputs(
 
 
 def picture_input(details: list[dict[str, Any]], image: str) -> int:
-    """Return the first input that takes a picture. Raises OptionsError if none does."""
+    """Return the index of the first picture input. Raises OptionsError if there is none."""
     for index, detail in enumerate(details):
         if is_image_input(detail):
             return index
@@ -227,9 +228,9 @@ def picture_input(details: list[dict[str, Any]], image: str) -> int:
 
 
 def _sized(detail: dict[str, Any], picture: Image.Image) -> dict[str, Any]:
-    """Return an input with a fixed size; an open size becomes about that of the first picture.
+    """Return an input with fixed sizes; a dynamic size becomes about that of the picture.
 
-    It is a multiple of the usual divisor of networks, and no larger than most networks support.
+    The size is a multiple of 32, and at most 1024, which most networks support.
     """
     shape, signature = detail["shape"].copy(), detail["shape_signature"]
     shrunk = min(_LARGEST_SIDE / max(picture.size), 1.0)

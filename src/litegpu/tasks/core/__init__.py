@@ -1,1 +1,1 @@
-"""What all tasks share: their options, models and running modes."""
+"""Code shared by all tasks: options, models and running modes."""

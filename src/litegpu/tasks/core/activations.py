@@ -1,4 +1,4 @@
-"""Functions that turn scores into probabilities."""
+"""Activation functions that convert scores to probabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LARGEST = 100.0
 
 
 def sigmoid(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the probabilities of logits; those beyond -100 and 100 count as these."""
+    """Return the sigmoid of logits, which are clipped to the range from -100 to 100."""
     clipped = np.clip(values.astype(np.float64), -_LARGEST, _LARGEST)
     found: NDArray[np.float32] = (1 / (1 + np.exp(-clipped))).astype(np.float32)
     return found

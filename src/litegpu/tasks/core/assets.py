@@ -1,4 +1,4 @@
-"""The files of models that the options of a task name."""
+"""Reads the model files that are named in the options of a task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def model_of(options: BaseOptions) -> bytes:
 
     Raises:
         TaskError: the options name no file.
-        ModelError: the file does not exist, or it is a bundle with several models.
+        ModelError: the file does not exist, or is a bundle with several models.
     """
     if options.model_asset_path is not None:
         return resolve_model(options.model_asset_path, f"{_BUFFER} takes the bytes of a file.")
@@ -32,7 +32,7 @@ def models_of(options: BaseOptions, names: Sequence[str]) -> list[bytes]:
 
     Raises:
         TaskError: the options name no file.
-        ModelError: the file does not exist, is no bundle, or has no such models.
+        ModelError: the file does not exist, is not a bundle, or lacks one of these models.
     """
     path = options.model_asset_path
     wanted = " and ".join(f"'{each}'" for each in names)

@@ -11,14 +11,15 @@ from litegpu.options import GpuDelegateKeywords
 
 @dataclass
 class BaseOptions:
-    """The model of a task, and where it runs.
+    """The model of a task, and the processor that runs the model.
 
     Args:
         model_asset_path: a .tflite file, a bundle (.task), or `zoo:NAME`.
         model_asset_buffer: the bytes of a file, if there is no path.
         delegate: Delegate.GPU, Delegate.CPU, or None for a GPU if there is one. Software devices
-            are used only with Delegate.GPU, because the CPU's own kernels are faster.
-        gpu_options: litegpu's own: keywords of GpuDelegate, such as `{"precision": "fp16"}`.
+            are used only with Delegate.GPU, because the runtime's CPU kernels are faster.
+        gpu_options: a litegpu extension: keyword arguments of GpuDelegate, for example
+            `{"precision": "fp16"}`.
     """
 
     class Delegate(enum.IntEnum):

@@ -1,4 +1,4 @@
-"""The classes of an output: their names, which of them count, and their calibrated scores."""
+"""The classes of a model output: names, allowlist, denylist and calibrated scores."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from litegpu.tasks.components.containers.category import Category
 
 Floats = NDArray[np.float32]
 _LEAST_SCORE = 1e-16
-"""Smaller scores count as this one before the logarithm is taken."""
+"""Scores are clipped to at least this value before the logarithm."""
 _LOGARITHM, _INVERSE_LOGISTIC = 1, 2
 
 
 @dataclass
 class ClassOptions:
-    """The options of tasks that find classes.
+    """The options of tasks that return classes.
 
     Args:
         display_names_locale: the language of `display_name`; None for English.
-        max_results: the largest number of results; None or a negative number for all.
-        score_threshold: the least score; None for that of the metadata.
-        category_allowlist: the names of the classes that count.
-        category_denylist: the names of the classes that do not.
+        max_results: the maximum number of results; None or a negative number for all.
+        score_threshold: the minimum score; None for the threshold in the model's metadata.
+        category_allowlist: the names of the only classes that results may contain.
+        category_denylist: the names of the classes that results never contain.
     """
 
     display_names_locale: str | None = None
@@ -47,13 +47,13 @@ class ClassOptions:
 
     @property
     def most(self) -> int | None:
-        """The largest number of results; None for all."""
+        """The maximum number of results; None for all."""
         return None if self.max_results is None or self.max_results < 0 else self.max_results
 
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes of an output."""
+    """The classes of a model output."""
 
     names: Sequence[str] = ()
     display_names: Sequence[str] = ()
@@ -61,7 +61,7 @@ class Classes:
     ignored: frozenset[int] = field(default_factory=frozenset)
 
     def counts(self, index: int, score: float) -> bool:
-        """Return whether a class with a score is a result."""
+        """Return whether a class with this score belongs to the results."""
         return index not in self.ignored and not score < self.threshold
 
     def category(self, index: int, score: float) -> Category:
@@ -78,14 +78,14 @@ def classes_of(
 
     Args:
         model: the bytes of the model, to which the names are attached.
-        options: of the task.
-        labels: the metadata of the output whose values or axis the labels name.
+        options: the options of the task.
+        labels: the metadata of the output whose values or axis entries the labels describe.
         scores: the metadata of the output with the scores.
-        kind: of the file with the labels.
+        kind: the kind of the labels file, a FileKind.
 
     Raises:
-        ModelError: the file with the labels is missing.
-        TaskError: classes are listed by names, and the model has no names.
+        ModelError: the labels file is missing.
+        TaskError: an allowlist or denylist contains class names, but the model has none.
     """
     names = attached_lines(model, labels.file(kind))
     displayed = attached_lines(model, labels.file(kind, options.display_names_locale or "en"))
@@ -107,14 +107,14 @@ def classes_of(
 
 
 def attached_lines(model: bytes, file: str) -> list[str]:
-    """Return the lines of a file that is attached to the model; none if it is not named."""
+    """Return the lines of a file attached to the model; no lines if no file is specified."""
     if not file:
         return []
     return attached_text(model, file).splitlines()
 
 
 def attached_text(model: bytes, file: str) -> str:
-    """Return the text of a file that is attached to the model. Raises ModelError without it."""
+    """Return the text of a file attached to the model. Raises ModelError if the file is missing."""
     content = attached_file(model, file)
     if content is None:
         raise ModelError(
@@ -125,12 +125,12 @@ def attached_text(model: bytes, file: str) -> str:
 
 
 class ScoreCalibration:
-    """Calibrates scores by a sigmoid for each class."""
+    """Calibrates scores with a separate sigmoid for each class."""
 
     def __init__(self, calibration: Calibration, text: str) -> None:
-        """Read the lines of the attached file: scale, slope, offset and the least score.
+        """Parse the attached file: each line has scale, slope, offset and the minimum score.
 
-        An empty line is a class without a sigmoid. Raises ModelError for other lines.
+        An empty line means that the class has no sigmoid. Raises ModelError for malformed lines.
         """
         self._kind = calibration.transformation
         self._default = np.float32(calibration.default_score)
@@ -139,10 +139,10 @@ class ScoreCalibration:
 
     @staticmethod
     def of(model: bytes, notes: TensorNotes) -> ScoreCalibration | None:
-        """Return the calibration that metadata describe; None if they describe none.
+        """Return the calibration specified in the metadata, or None if there is none.
 
         Raises:
-            ModelError: its file is missing or damaged.
+            ModelError: the file with the calibration parameters is missing or damaged.
         """
         if notes.calibration is None:
             return None

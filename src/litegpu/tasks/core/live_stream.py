@@ -1,4 +1,4 @@
-"""Runs a task on the pictures of a camera, on a thread: the newest one waits, older ones go."""
+"""Runs a task on camera pictures in a thread; only the newest waiting picture is processed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Item = TypeVar("Item")
 
 
 class LiveStream(Generic[Item]):
-    """A thread that handles one item at a time.
+    """A thread that processes one item at a time.
 
-    While it is busy, one further item waits; a newer one takes its place.
+    While the thread is busy, one further item waits; a newer item replaces the waiting one.
     """
 
     def __init__(self, handle: Callable[[Item], None], name: str) -> None:
@@ -31,17 +31,17 @@ class LiveStream(Generic[Item]):
             raise without_threads(error) from error
 
     def send(self, item: Item) -> None:
-        """Hand over an item. Raises ExecutionError if an earlier one failed."""
+        """Pass an item to the thread. Raises ExecutionError if an earlier item failed."""
         with self._changed:
             self._raise()
             self._waiting[:] = [item]
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Handle the item that waits, and end the thread.
+        """Process the waiting item, and end the thread.
 
-        Called from the thread itself, this drops the item and does not wait. Raises ExecutionError
-        if an item failed.
+        A call from the thread itself drops the waiting item and returns at once. Raises
+        ExecutionError if an item failed.
         """
         with self._changed:
             self._ended = True

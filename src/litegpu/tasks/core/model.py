@@ -1,4 +1,4 @@
-"""A model of a task: it takes the bytes of a picture, and returns real numbers."""
+"""A model of a task, with a picture's bytes as input and dequantized outputs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Floats = NDArray[np.float32]
 _GRAPHS = 2
 _TENSORS, _INPUTS = 0, 1
 _TYPE, _FLOAT32 = 1, 0
-"""Field numbers of .tflite files, and the number of a type."""
+"""Numbers in the .tflite schema: the field `type` of a tensor, and the type FLOAT32."""
 _SCALE = (127.5, 127.5)
-"""Mean and deviation of pixels for floats from -1 to 1."""
+"""Mean and standard deviation that map pixels to floats from -1 to 1."""
 
 
 class PictureModel:
     """A compiled model whose first input is a picture.
 
-    The host samples the picture, and its bytes go to the device, which normalizes them there.
+    The host resamples the picture; the device receives the bytes and normalizes them.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class PictureModel:
 
         Args:
             content: the bytes of the .tflite file.
-            options: where it runs.
-            scale: mean and deviation of pixels, if the metadata have none.
+            options: the processor that runs the model, and its options.
+            scale: mean and standard deviation of pixels, if the metadata have none.
 
         Raises:
-            ModelError: it has another input than a picture.
-            LitegpuError: it cannot be compiled.
+            ModelError: the first input is not a picture.
+            LitegpuError: the model cannot be compiled.
         """
         self.content = content
         self.notes = metadata.read_model(content)
@@ -59,10 +59,10 @@ class PictureModel:
         self.shapes = [tuple(map(int, each.shape)) for each in self._model.signature.outputs]
 
     def note(self, output: int) -> metadata.TensorNotes:
-        """Return the metadata of an output; empty if there are none.
+        """Return the metadata of an output; the result is empty if the model has none.
 
         Raises:
-            ModelError: there are metadata for another number of outputs.
+            ModelError: the metadata describe another number of outputs than the model has.
         """
         notes = self.notes.outputs
         if notes and len(notes) != len(self.shapes):
@@ -73,7 +73,7 @@ class PictureModel:
         return notes[output] if notes else metadata.TensorNotes()
 
     def __call__(self, pixels: NDArray[np.uint8]) -> list[Floats]:
-        """Run on pixels `[height, width, 3]`; return the outputs in the order of the graph."""
+        """Run the model on pixels `[height, width, 3]`; return the outputs in graph order."""
         found = self._model(pixels[np.newaxis], by_name=True)
         return list(found.values())
 
@@ -100,7 +100,7 @@ def takes_floats(content: bytes) -> bool:
 
 
 def compiled(content: bytes, options: BaseOptions, **keywords: Any) -> CompiledModel:
-    """Return the model compiled for the processor that the options name."""
+    """Return the model compiled for the processor in the options."""
     from litegpu.compiled_model import CompiledModel
     from litegpu.compiled_model.accelerators import HardwareAccelerator
 

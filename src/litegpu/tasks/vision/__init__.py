@@ -1,4 +1,4 @@
-"""Tasks on pictures, with the names, options and results of MediaPipe Tasks."""
+"""Vision tasks with the names, options and results of MediaPipe Tasks."""
 
 from litegpu.tasks.vision.core.image_processing_options import ImageProcessingOptions
 from litegpu.tasks.vision.core.vision_task_running_mode import (

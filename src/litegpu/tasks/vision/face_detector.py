@@ -19,9 +19,9 @@ from litegpu.tasks.vision.core.regions import rgb
 
 FaceDetectorResult = DetectionResult
 POINTS = 6
-"""Eyes, tip of the nose, mouth, and where the ears begin; right before left."""
+"""The number of keypoints: eyes, nose tip, mouth and ear tragions; right precedes left."""
 _GRIDS = {128: ((8, 2), (16, 6)), 192: ((4, 1),)}
-"""The feature maps by the width of the input: the models of short and of full range."""
+"""The feature maps of the short-range and full-range models, by the width of the input."""
 
 
 @dataclass
@@ -29,8 +29,9 @@ class FaceDetectorOptions(VisionTaskOptions[DetectionResult]):
     """The options of a FaceDetector: see VisionTaskOptions.
 
     Args:
-        min_detection_confidence: the least probability of a face, from 0 to 1.
-        min_suppression_threshold: boxes that overlap more are of the same face, from 0 to 1.
+        min_detection_confidence: the minimum probability of a face, from 0 to 1.
+        min_suppression_threshold: the overlap (IoU), from 0 to 1, above which two boxes belong to
+            the same face.
     """
 
     min_detection_confidence: float = 0.5
@@ -38,9 +39,9 @@ class FaceDetectorOptions(VisionTaskOptions[DetectionResult]):
 
 
 class FaceDetector(DetectTask[FaceDetectorOptions, DetectionResult]):
-    """Returns the boxes of faces with six points on each: eyes, nose, mouth and ears.
+    """Detects faces: a box and six keypoints (eyes, nose, mouth and ears) for each face.
 
-    The model is MediaPipe's BlazeFace, of short range (128 x 128) or of full range (192 x 192).
+    The model is MediaPipe's short-range (128 x 128) or full-range (192 x 192) BlazeFace.
     """
 
     options_type = FaceDetectorOptions
@@ -76,7 +77,7 @@ def face_detector(model: PictureModel, least_score: float, most_overlap: float) 
     """Return the detector of a model.
 
     Raises:
-        ModelError: it is not a detector of faces.
+        ModelError: the model is not a face detector.
     """
     if model.size[0] not in _GRIDS:
         width, height = model.size

@@ -28,25 +28,29 @@ _GRIDS = ((8, 2), (16, 6))
 _PALM_POINTS, _WRIST, _MIDDLE = 7, 0, 2
 _MOST_OVERLAP = 0.3
 _PALM_ANGLE = 90.0
-"""The angle of the line from the wrist to the middle finger of a detected palm: MediaPipe's graph
-gives 90 as radians, which is 2.035 in a circle, and its landmark model finds the hand there."""
+"""Angle, in radians, of the line from the wrist to the middle finger of a detected palm.
+
+MediaPipe's graph also uses 90 as radians, which is equivalent to 2.035. MediaPipe's landmark model
+expects this rotation.
+"""
 _PALM_SCALE, _PALM_SHIFT = 2.6, -0.5
 
 _POINTS = 21
 _PALM = (0, 1, 2, 3, 5, 6, 9, 10, 13, 14, 17, 18)
-"""The landmarks of the palm and of the first joints, which the next rectangle surrounds."""
+"""The landmarks of the palm and the first finger joints, enclosed by the next rectangle."""
 _INDEX, _MIDDLE_FINGER, _RING, _LITTLE = 5, 9, 13, 17
 _DEPTH = 0.4
 """The depth of a hand relative to the width of its rectangle."""
 _HAND_SCALE, _HAND_SHIFT = 2.0, -0.1
 _SIDES = ("Right", "Left")
 _NEAR, _FEWEST_NEAR, _SAME_BOX = 0.2, 10, 0.2
-"""Hands are the same if at least 10 landmarks are nearer than 0.2 palms, and boxes overlap."""
+"""Thresholds for duplicate hands: landmark distance in palm sizes, number of near landmarks, IoU.
+"""
 
 
 @dataclass
 class HandLandmarkerResult:
-    """For each hand: which one it is, and 21 landmarks on the picture and in meters."""
+    """The detected hands: handedness, and 21 landmarks in the picture and in meters, for each."""
 
     handedness: list[list[Category]]
     hand_landmarks: list[list[NormalizedLandmark]]
@@ -58,10 +62,12 @@ class HandLandmarkerOptions(VisionTaskOptions[HandLandmarkerResult]):
     """The options of a HandLandmarker: see VisionTaskOptions.
 
     Args:
-        num_hands: the largest number of hands.
-        min_hand_detection_confidence: the least probability of a palm, from 0 to 1.
-        min_hand_presence_confidence: the least probability of a hand where one is looked for.
-        min_tracking_confidence: hands that overlap more are the same one.
+        num_hands: the maximum number of hands.
+        min_hand_detection_confidence: the minimum probability of a palm, from 0 to 1.
+        min_hand_presence_confidence: the minimum probability that a searched rectangle contains a
+            hand.
+        min_tracking_confidence: the overlap (IoU) above which two rectangles belong to the same
+            hand.
     """
 
     num_hands: int = 1
@@ -78,9 +84,9 @@ class _Hand(Seen):
 
 
 class HandLandmarker(LandmarkTask[HandLandmarkerOptions, HandLandmarkerResult, _Hand]):
-    """Returns 21 landmarks of each hand.
+    """Detects hands and 21 landmarks of each hand.
 
-    The model is a bundle with `hand_detector.tflite` and `hand_landmarks_detector.tflite`.
+    The model file is a bundle with `hand_detector.tflite` and `hand_landmarks_detector.tflite`.
     """
 
     options_type = HandLandmarkerOptions
@@ -161,9 +167,9 @@ class HandLandmarker(LandmarkTask[HandLandmarkerOptions, HandLandmarkerResult, _
 
 
 def hand_rect(points: Floats, picture: Size) -> NormalizedRect:
-    """Return the rectangle in which the hand with these landmarks is looked for next.
+    """Return the rectangle that the landmark model searches for this hand in the next frame.
 
-    It is upright if the fingers point upward.
+    The rectangle is upright if the fingers point upward.
     """
     palm = points[:, :2]
     knuckles = ((palm[_INDEX] + palm[_RING]) / 2 + palm[_MIDDLE_FINGER]) / 2
@@ -184,7 +190,7 @@ def _side(right: float) -> Category:
 
 
 def _are_same(one: NDArray[Any], other: NDArray[Any], picture: Size) -> bool:
-    """Return whether two hands are the same."""
+    """Return whether two results belong to the same hand."""
     one, other = one[:, :2] * np.array(picture), other[:, :2] * np.array(picture)
     least = _NEAR * max(_palm_size(one), _palm_size(other))
     near = np.linalg.norm(one - other, axis=1) < least
@@ -194,6 +200,6 @@ def _are_same(one: NDArray[Any], other: NDArray[Any], picture: Size) -> bool:
 
 
 def _palm_size(points: NDArray[Any]) -> float:
-    """Return the longest side of the triangle of the wrist, the index and the little finger."""
+    """Return the longest side of the triangle of wrist, index finger and little finger."""
     corners = points[[_WRIST, _INDEX, _LITTLE]]
     return float(np.linalg.norm(corners - np.roll(corners, 1, 0), axis=1).max())

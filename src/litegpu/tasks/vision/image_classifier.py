@@ -1,4 +1,4 @@
-"""The classifier of pictures."""
+"""The image classification task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ImageClassifierOptions(ClassOptions, VisionTaskOptions[ClassificationResul
 
 
 class _Head(NamedTuple):
-    """An output with scores."""
+    """A model output with scores of classes."""
 
     name: str | None
     classes: Classes
@@ -40,7 +40,7 @@ class _Head(NamedTuple):
 
 
 class ImageClassifier(BaseVisionTaskApi[ImageClassifierOptions, ClassificationResult]):
-    """Returns the classes of a picture with their scores, the highest first."""
+    """Classifies pictures; results are sorted by descending score."""
 
     options_type = ImageClassifierOptions
 
@@ -92,7 +92,7 @@ class ImageClassifier(BaseVisionTaskApi[ImageClassifierOptions, ClassificationRe
         """Classify a picture, in the running mode IMAGE.
 
         Raises:
-            TaskError: another mode, or an invalid argument.
+            TaskError: the task has another running mode, or an argument is invalid.
             LitegpuError: the device fails.
         """
         return self._process_image(image, image_processing_options)
@@ -114,8 +114,8 @@ class ImageClassifier(BaseVisionTaskApi[ImageClassifierOptions, ClassificationRe
     ) -> None:
         """Classify a picture of a camera, in the running mode LIVE_STREAM; return at once.
 
-        `result_callback` gets the result. While a picture is being classified, the newest one
-        waits and older ones are dropped. Raises as `classify`, and ExecutionError if an earlier
-        picture failed.
+        `result_callback` gets the result. While the task is busy, the newest picture waits and
+        older ones are dropped. Raises as `classify`, and ExecutionError if an earlier picture
+        failed.
         """
         self._send_live(image, timestamp_ms, image_processing_options)

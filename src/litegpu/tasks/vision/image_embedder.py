@@ -1,4 +1,4 @@
-"""The embedder of pictures."""
+"""The image embedding task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from litegpu.tasks.vision.core.regions import Region, rgb, sampled
 
 ImageEmbedderResult = EmbeddingResult
 _STEPS = 128
-"""The steps of a quantized number between 0 and 1."""
+"""Number of quantization steps between 0 and 1."""
 
 
 @dataclass
@@ -26,9 +26,9 @@ class ImageEmbedderOptions(VisionTaskOptions[EmbeddingResult]):
     """The options of an ImageEmbedder: see VisionTaskOptions.
 
     Args:
-        l2_normalize: scale the numbers so that the sum of their squares is 1.
-        quantize: return bytes: numbers from -1 to 1 in steps of 1/128, as signed bytes that are
-            stored as uint8.
+        l2_normalize: whether to scale the embedding to an L2 norm of 1.
+        quantize: whether to quantize the embedding to int8 with a scale of 1/128; the int8 values
+            are stored as uint8.
     """
 
     l2_normalize: bool | None = None
@@ -36,7 +36,7 @@ class ImageEmbedderOptions(VisionTaskOptions[EmbeddingResult]):
 
 
 class ImageEmbedder(BaseVisionTaskApi[ImageEmbedderOptions, EmbeddingResult]):
-    """Returns numbers that are similar for pictures with similar content."""
+    """Computes embeddings: vectors that are similar for pictures with similar content."""
 
     options_type = ImageEmbedderOptions
 
@@ -68,7 +68,7 @@ class ImageEmbedder(BaseVisionTaskApi[ImageEmbedderOptions, EmbeddingResult]):
         """Return the cosine of the angle between two embeddings, from -1 to 1.
 
         Raises:
-            TaskError: they differ in length or type, are empty, or one has only zeros.
+            TaskError: the embeddings differ in length or type, are empty, or one has only zeros.
         """
         return cosine_similarity(u, v)
 
@@ -78,7 +78,7 @@ class ImageEmbedder(BaseVisionTaskApi[ImageEmbedderOptions, EmbeddingResult]):
         """Embed a picture, in the running mode IMAGE.
 
         Raises:
-            TaskError: another mode, or an invalid argument.
+            TaskError: the task has another running mode, or an argument is invalid.
             LitegpuError: the device fails.
         """
         return self._process_image(image, image_processing_options)
@@ -100,8 +100,7 @@ class ImageEmbedder(BaseVisionTaskApi[ImageEmbedderOptions, EmbeddingResult]):
     ) -> None:
         """Embed a picture of a camera, in the running mode LIVE_STREAM; return at once.
 
-        `result_callback` gets the result. While a picture is being embedded, the newest one waits
-        and older ones are dropped. Raises as `embed`, and ExecutionError if an earlier picture
-        failed.
+        `result_callback` gets the result. While the task is busy, the newest picture waits and
+        older ones are dropped. Raises as `embed`, and ExecutionError if an earlier picture failed.
         """
         self._send_live(image, timestamp_ms, image_processing_options)

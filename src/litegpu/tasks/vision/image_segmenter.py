@@ -1,4 +1,4 @@
-"""The segmenter of pictures."""
+"""The image segmentation task."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from litegpu.tasks.vision.core.regions import Region, Size, rgb, sampled
 
 _METADATA = "SEGMENTER_METADATA"
 _NOT_IN_FRONT = 255
-"""The category of pixels of the background, if the model has one class."""
+"""The category of background pixels for a model with one class."""
 _CUT = 0.5
 _ROWS = 32
-"""The number of rows that are computed at a time, so that they stay in the processor's cache."""
+"""The number of rows computed at a time, small enough for the processor's cache."""
 
 
 class _Activation(enum.IntEnum):
@@ -38,11 +38,11 @@ class _Activation(enum.IntEnum):
 
 @dataclass
 class ImageSegmenterResult:
-    """The masks of a picture, in its size.
+    """The masks of a picture, which have the picture's size.
 
-    `confidence_masks` has a VEC32F1 image for each class with the probability of each pixel;
-    `category_mask` is a GRAY8 image with the most probable class of each pixel, or, if the model
-    has one class, 0 where its probability exceeds 0.5 and 255 elsewhere.
+    `confidence_masks` has a VEC32F1 image for each class with the probability of each pixel.
+    `category_mask` is a GRAY8 image with the most probable class of each pixel. For a model with
+    one class, `category_mask` is 0 where the probability exceeds 0.5, and 255 elsewhere.
     """
 
     confidence_masks: list[Image] | None = None
@@ -54,9 +54,10 @@ class ImageSegmenterOptions(VisionTaskOptions[ImageSegmenterResult]):
     """The options of an ImageSegmenter: see VisionTaskOptions.
 
     Args:
-        output_confidence_masks: return a mask for each class.
-        output_category_mask: return a mask of classes.
-        display_names_locale: the language of `labels`, if the model has names in it.
+        output_confidence_masks: whether to return a mask of probabilities for each class.
+        output_category_mask: whether to return a mask with the class of each pixel.
+        display_names_locale: the language of `labels`, if the model has class names in this
+            language.
     """
 
     output_confidence_masks: bool = True
@@ -65,7 +66,10 @@ class ImageSegmenterOptions(VisionTaskOptions[ImageSegmenterResult]):
 
 
 class ImageSegmenter(BaseVisionTaskApi[ImageSegmenterOptions, ImageSegmenterResult]):
-    """Returns the class of each pixel. Masks are computed when they are read."""
+    """Segments pictures: computes the class of each pixel.
+
+    The task computes a mask at its first access.
+    """
 
     options_type = ImageSegmenterOptions
     takes_regions = False
@@ -92,7 +96,7 @@ class ImageSegmenter(BaseVisionTaskApi[ImageSegmenterOptions, ImageSegmenterResu
 
     @property
     def labels(self) -> list[str]:
-        """The names of the classes; empty if the model has none."""
+        """The names of the classes; the list is empty if the model has no names."""
         return list(self._labels)
 
     def _run(self, image: Image, rect: NormalizedRect, timestamp_ms: int) -> ImageSegmenterResult:
@@ -117,7 +121,7 @@ class ImageSegmenter(BaseVisionTaskApi[ImageSegmenterOptions, ImageSegmenterResu
         """Segment a picture, in the running mode IMAGE.
 
         Raises:
-            TaskError: another mode, or an invalid argument.
+            TaskError: the task has another running mode, or an argument is invalid.
             LitegpuError: the device fails.
         """
         return self._process_image(image, image_processing_options)
@@ -139,15 +143,15 @@ class ImageSegmenter(BaseVisionTaskApi[ImageSegmenterOptions, ImageSegmenterResu
     ) -> None:
         """Segment a picture of a camera, in the running mode LIVE_STREAM; return at once.
 
-        `result_callback` gets the result. While a picture is being segmented, the newest one waits
-        and older ones are dropped. Raises as `segment`, and ExecutionError if an earlier picture
+        `result_callback` gets the result. While the task is busy, the newest picture waits and
+        older ones are dropped. Raises as `segment`, and ExecutionError if an earlier picture
         failed.
         """
         self._send_live(image, timestamp_ms, image_processing_options)
 
 
 def _activation(content: bytes) -> _Activation:
-    """Return how scores become probabilities, as the metadata of a segmenter say.
+    """Return the activation function that the metadata of a segmenter specify.
 
     Raises:
         ModelError: the metadata are damaged.
@@ -178,7 +182,7 @@ def _mask(plane: Floats, size: Size) -> Image:
 
 
 def _resized(plane: Floats, size: Size) -> Floats:
-    """Return `[height, width]` interpolated to another size; pixels are aligned by centers."""
+    """Return `[height, width]` interpolated to another size, with half-pixel centers."""
     height, width = plane.shape
     if (width, height) == size:
         return np.ascontiguousarray(plane)
@@ -195,7 +199,7 @@ def _resized(plane: Floats, size: Size) -> Floats:
 def _neighbors(
     old: int, new: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-    """Return the two values between which each new one is, and its distance from the first."""
+    """Return the two neighbors of each new pixel, and its distance from the first one."""
     at = (np.arange(new) + 0.5) * (old / new) - 0.5
     first = np.floor(at).astype(np.intp)
     distance = (at - first).astype(np.float32)
@@ -205,7 +209,7 @@ def _neighbors(
 def _categories(scores: Floats, activation: _Activation, size: Size) -> NDArray[np.uint8]:
     """Return the most probable class of each pixel, `[height, width]`.
 
-    Scores are interpolated before; the corners of the picture are those of the scores.
+    Scores are first interpolated to the picture's size, with aligned corners.
     """
     height, width, classes = scores.shape
     left, right, across = _between_corners(width, size[0])
@@ -229,7 +233,7 @@ def _categories(scores: Floats, activation: _Activation, size: Size) -> NDArray[
 def _between_corners(
     old: int, new: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-    """Return the two values between which each new one is, and its distance from the first."""
+    """Return the two neighbors of each new pixel, and its distance from the first one."""
     at = np.arange(new, dtype=np.float32) * np.float32((old - 1) / max(new - 1, 1))
     first, last = np.floor(at).astype(np.intp), np.ceil(at).astype(np.intp)
     return first, np.minimum(last, old - 1), (at - first).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The detector of objects."""
+"""The object detection task."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _IN_MODEL = ("location", "category", "score", "number of detections")
 _RAW = ("location", "score")
 _LEFT_TOP_RIGHT_BOTTOM = (0, 1, 2, 3)
 _TOP_LEFT_BOTTOM_RIGHT = (1, 0, 3, 2)
-"""The order of the sides of boxes in the metadata by default, and without metadata."""
+"""The default positions of left, top, right and bottom in a box."""
 _CORNERS = 1
-"""The form of boxes in the metadata: left, top, right and bottom."""
+"""The metadata's number of the box format left, top, right, bottom."""
 _MOST_OVERLAP = 0.3
-"""Boxes that overlap more are of the same object."""
+"""The overlap (IoU) above which two boxes belong to the same object."""
 _DECODING = "DETECTOR_METADATA"
-"""The metadata of detectors without suppression in the model."""
+"""The name of the metadata of detectors that have no non-maximum suppression in the model."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class ObjectDetectorOptions(ClassOptions, VisionTaskOptions[DetectionResult]):
 
 
 class _Found(NamedTuple):
-    """The boxes on a picture, and the classes of each, by its rows of scores."""
+    """The boxes in a picture, with the classes and scores of each box."""
 
     boxes: Boxes
     classes: NDArray[np.int64]
@@ -59,7 +59,7 @@ class _Found(NamedTuple):
 
 
 class _PostProcessed:
-    """Reads boxes, classes, scores and their number, as a model with suppression returns them."""
+    """Reads the outputs of a model with non-maximum suppression: boxes, classes, scores, count."""
 
     def __init__(self, model: PictureModel, options: ClassOptions) -> None:
         self._places = _places(model, _IN_MODEL)
@@ -81,13 +81,13 @@ class _PostProcessed:
         return _Found(boxes, numbers.reshape(count, -1), values.reshape(count, -1))
 
     def results(self, found: _Found, counts: NDArray[np.bool_]) -> list[int]:
-        """Return the rows that are results: those with a class that counts."""
+        """Return the rows whose class is allowed and whose score is high enough."""
         rows = np.flatnonzero(counts.any(1) & found.boxes.valid).tolist()
         return rows[: self._most]
 
 
 class _Decoded:
-    """Reads codes of boxes and scores of classes, and suppresses boxes that overlap."""
+    """Decodes the outputs of a model without non-maximum suppression, and suppresses boxes."""
 
     def __init__(self, model: PictureModel, options: ClassOptions) -> None:
         self._places = _places(model, _RAW)
@@ -124,7 +124,7 @@ class _Decoded:
         )
 
     def results(self, found: _Found, counts: NDArray[np.bool_]) -> list[int]:
-        """Return the rows that are results, the highest score first."""
+        """Return the rows that belong to the results, the highest score first."""
         rows = np.flatnonzero(counts[:, 0] & found.boxes.valid)
         remaining = suppressed(found.boxes[rows], found.scores[rows, 0], _MOST_OVERLAP)
         found_rows: list[int] = rows[remaining].tolist()
@@ -132,7 +132,7 @@ class _Decoded:
 
 
 class ObjectDetector(DetectTask[ObjectDetectorOptions, DetectionResult]):
-    """Returns the boxes, classes and scores of objects.
+    """Detects objects: the box, the classes and the scores of each object.
 
     The model ends in TFLite_Detection_PostProcess, or its metadata describe how to decode boxes.
     """
@@ -172,7 +172,7 @@ class ObjectDetector(DetectTask[ObjectDetectorOptions, DetectionResult]):
         boxes: Boxes,
         picture: Size,
     ) -> list[Detection]:
-        """Return the objects; boxes at the same place are one object of several classes."""
+        """Return the objects; equal boxes are one object with several classes."""
         merged: dict[tuple[int, int, int, int], Detection] = {}
         for row, box, points in zip(rows, boxes.pixels(picture), boxes.points, strict=True):
             categories = self._categories(found, row, counts[row])
@@ -190,7 +190,7 @@ class ObjectDetector(DetectTask[ObjectDetectorOptions, DetectionResult]):
 
 
 def _places(model: PictureModel, names: Sequence[str]) -> list[int]:
-    """Return the positions of outputs by their names in the metadata, else in their order."""
+    """Return the indices of outputs by their names in the metadata, or else in their order."""
     found = [model.note(index).name for index in range(len(model.shapes))]
     if set(names) <= set(found):
         return [found.index(name) for name in names]
@@ -201,7 +201,7 @@ def _sides(model: PictureModel, place: int) -> list[int]:
     """Return the positions of left, top, right and bottom in a box.
 
     Raises:
-        ModelError: the metadata describe boxes in another form.
+        ModelError: the metadata specify another box format.
     """
     note = model.note(place)
     if not note.is_boxes:
@@ -239,9 +239,9 @@ _EXPONENTIAL, _SIGMOID = 10, 11
 
 
 def _decoding(content: bytes) -> tuple[BoxCoding, Floats, bool]:
-    """Return the coding, the anchors, and whether scores are logits, as metadata describe them.
+    """Return the box coding, the anchors, and whether scores are logits, from the metadata.
 
-    Raises struct.error or IndexError if they are damaged.
+    Raises struct.error or IndexError if the metadata are damaged.
     """
     data = Flatbuffer(content)
     root = data.target(0)

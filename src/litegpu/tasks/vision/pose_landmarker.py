@@ -35,9 +35,9 @@ _MOST_OVERLAP = 0.5
 _SCALE = 1.25
 
 _ALL, _POINTS, _VALUES = 39, 33, 5
-"""The numbers of landmarks with and without auxiliary ones, and of values of each."""
+"""Number of landmarks with auxiliary ones, number without them, and values per landmark."""
 _AROUND = slice(33, 35)
-"""The auxiliary landmarks: the center of a person, and a point of the circle around."""
+"""The auxiliary landmarks: the center of a person, and a point on the circle around the person."""
 _KERNEL, _LEAST_CONFIDENCE = 7, 0.5
 _VISIBILITY_WEIGHT = 0.1
 _MASK_STEPS = 32
@@ -45,9 +45,9 @@ _MASK_STEPS = 32
 
 @dataclass
 class PoseLandmarkerResult:
-    """For each person 33 landmarks, on the picture and in meters, and a mask if wanted.
+    """The detected persons: 33 landmarks in the picture and in meters, and an optional mask.
 
-    A mask is a VEC32F1 image with the probability that a pixel belongs to the person.
+    A mask is a VEC32F1 image with the probability that each pixel belongs to the person.
     """
 
     pose_landmarks: list[list[NormalizedLandmark]]
@@ -60,11 +60,14 @@ class PoseLandmarkerOptions(VisionTaskOptions[PoseLandmarkerResult]):
     """The options of a PoseLandmarker: see VisionTaskOptions.
 
     Args:
-        num_poses: the largest number of persons. The landmarks of one are smoothed in videos.
-        min_pose_detection_confidence: the least probability of a person, from 0 to 1.
-        min_pose_presence_confidence: the least probability of a person where one is looked for.
-        min_tracking_confidence: persons whose rectangles overlap more are the same one.
-        output_segmentation_masks: return masks.
+        num_poses: the maximum number of persons. With 1, landmarks are smoothed over the frames of
+            a video.
+        min_pose_detection_confidence: the minimum probability of a person, from 0 to 1.
+        min_pose_presence_confidence: the minimum probability that a searched rectangle contains a
+            person.
+        min_tracking_confidence: the overlap (IoU) above which two rectangles belong to the same
+            person.
+        output_segmentation_masks: whether to return segmentation masks.
     """
 
     num_poses: int = 1
@@ -78,14 +81,14 @@ class PoseLandmarkerOptions(VisionTaskOptions[PoseLandmarkerResult]):
 class _Pose(Seen):
     world: Floats
     sure: Floats
-    """[33, 2]: the probabilities that a landmark is visible, and that it is on the picture."""
+    """[33, 2]: the probabilities that a landmark is visible, and that it is inside the picture."""
     mask: Image | None
 
 
 class PoseLandmarker(LandmarkTask[PoseLandmarkerOptions, PoseLandmarkerResult, _Pose]):
-    """Returns 33 landmarks of each person.
+    """Detects persons and 33 landmarks of each person.
 
-    The model is a bundle with `pose_detector.tflite` and `pose_landmarks_detector.tflite`.
+    The model file is a bundle with `pose_detector.tflite` and `pose_landmarks_detector.tflite`.
     """
 
     options_type = PoseLandmarkerOptions
@@ -184,7 +187,7 @@ class PoseLandmarker(LandmarkTask[PoseLandmarkerOptions, PoseLandmarkerResult, _
 
 
 class _Smoother:
-    """Smooths the landmarks of a person in a video."""
+    """Smooths the landmarks of a person over the frames of a video."""
 
     def __init__(self) -> None:
         self._points, self._world = OneEuroFilter(0.05, 80.0), OneEuroFilter(0.1, 40.0)
@@ -208,9 +211,9 @@ class _Smoother:
 
 
 def pose_rect(center: NDArray[Any], around: NDArray[Any], picture: Size) -> NormalizedRect:
-    """Return the square around a person, whose head is above the center before the rotation.
+    """Return the rotated square around a person, in which the person is upright.
 
-    The points are the center, and one on the circle around the person above it.
+    `center` is the person's center. `around` is a point above it on the circle around the person.
     """
     side = 2 * float(np.hypot(*((around - center) * picture)))
     angle = rotation(center, around, math.pi / 2, picture)
@@ -220,11 +223,11 @@ def pose_rect(center: NDArray[Any], around: NDArray[Any], picture: Size) -> Norm
 
 
 def refined(points: Floats, heat: Floats) -> Floats:
-    """Return points `[N, 3]` whose x and y are the mean of a map around them.
+    """Return points `[N, 3]`, with x and y refined by the weighted mean of a heatmap around them.
 
     Args:
-        points: from 0 to 1.
-        heat: `[height, width, N]`, the logits of where each point is.
+        points: the landmarks, with coordinates from 0 to 1.
+        heat: the heatmap `[height, width, N]`: logits of each landmark's position.
     """
     height, width, _ = heat.shape
     found = points.copy()
@@ -246,7 +249,7 @@ def refined(points: Floats, heat: Floats) -> Floats:
 
 
 def on_picture(plane: Floats, rect: NormalizedRect, picture: Size) -> Floats:
-    """Return the values of a rectangle at the pixels of the picture, and 0 outside of it."""
+    """Return a rectangle's values resampled at the picture's pixels; pixels outside of it are 0."""
     height, width = plane.shape
     matrix = np.vstack([Region.of(rect, picture).matrix(), [0, 0, 1]])
     inverse = np.linalg.inv(matrix)[:2] * np.array([[width], [height]])

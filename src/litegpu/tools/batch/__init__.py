@@ -84,7 +84,7 @@ NOTES = (
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the model on all samples; returns 0 unless none of them has outputs."""
+    """Run the model on all samples; return 1 if no sample has outputs, else 0."""
     parquet()
     steps = engines.Steps()
     _check(args)
@@ -131,11 +131,11 @@ class Opening:
     """Opens a model with the delegate that the flags request, in any process."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        """Take the flags."""
+        """Store the flags."""
         self._args = args
 
     def __call__(self, model: bytes, position: engines.Place) -> Any:
-        """Return an interpreter before the allocation of its tensors, and its delegate."""
+        """Return an interpreter without allocated tensors, and its delegate."""
         if self._args.cpu:
             return self.on_cpu(model)
         args = copy.copy(self._args)
@@ -152,7 +152,7 @@ class Opening:
 
 
 def outputs_alone(_: Any, outputs: engines.Arrays) -> engines.Arrays:
-    """Return all outputs of a sample."""
+    """Return the outputs of a sample unchanged."""
     return outputs
 
 
@@ -198,7 +198,7 @@ def _tell(
     meter: engines.Meter,
     steps: engines.Steps,
 ) -> None:
-    """Print how many samples were processed, how fast, and which stages took the time."""
+    """Print the number of processed samples, the speed, and the time of each stage."""
     if not prints_json(args):
         shape = ", ".join(f"{each.name} {_plain(each.type)}" for each in table.schema)
         print(f"{args.output}: {shape}")
@@ -229,6 +229,6 @@ def _tell(
 
 
 def _plain(kind: Any) -> str:
-    """Return a type in readable form: `float[10, 4]` for a tensor."""
+    """Return an Arrow type in readable form: `float[10, 4]` for a tensor."""
     shape = getattr(kind, "shape", None)
     return f"{kind.value_type}{list(shape)}" if shape else str(kind)

@@ -14,17 +14,17 @@ from litegpu.tools.engines import Tensor
 
 
 def takes_pictures(tensor: Tensor, batched: bool) -> bool:
-    """Return whether an input, `[H, W, C]` or `[1, H, W, C]` without a batch, takes a picture."""
+    """Return whether an input can be a picture: `[H, W, C]` or `[1, H, W, C]` without a batch."""
     shape = tensor.shape if batched else tensor.shape[1:]
     return len(shape) == 3 and shape[2] in MODES and min(shape) > 0
 
 
 def from_picture(picture: str | bytes, tensor: Tensor, mean: float, std: float) -> NDArray[Any]:
-    """Return a picture, by its path or as its file's bytes, as the value of an input.
+    """Convert a picture, given by its path or its file's bytes, to the value of an input.
 
     Raises:
-        FileError: it cannot be read.
-        ModelError: the input's type takes no pictures.
+        FileError: the picture cannot be read.
+        ModelError: the input's type does not support pictures.
     """
     opened = read_picture(picture)
     shape = tensor.shape if len(tensor.shape) == 4 else (1, *tensor.shape)
@@ -33,13 +33,13 @@ def from_picture(picture: str | bytes, tensor: Tensor, mean: float, std: float) 
 
 
 def from_array(values: Any, tensor: Tensor) -> NDArray[Any]:
-    """Return an array as the value of an input.
+    """Convert an array to the value of an input.
 
-    It may be flat, or have a leading batch of 1. Numbers are converted if only precision is lost;
-    real numbers for an integer input are quantized.
+    The array may be flat, or have a leading batch axis of size 1. The function casts numbers if
+    only precision is lost, and quantizes real numbers for an integer input.
 
     Raises:
-        ModelError: it has another size, or values that the input cannot represent.
+        ModelError: the array has another size, or values that the input cannot represent.
     """
     array = np.asarray(values)
     fits = array.ndim <= 1 or _core(array.shape) == _core(tensor.shape)
@@ -82,15 +82,15 @@ def _typed(array: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
 
 
 def real_numbers(values: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
-    """Return an output as real numbers if it is quantized, else unchanged."""
+    """Dequantize an output if it is quantized, else return it unchanged."""
     return dequantised(values, {"quantization": tensor.quantization})
 
 
 def read_array_file(path: str, inputs: tuple[Tensor, ...]) -> list[NDArray[Any]]:
-    """Return the arrays of a .npy or .npz file, one for each input: in .npz by their names.
+    """Return the arrays of a .npy or .npz file, one per input; .npz arrays are found by name.
 
     Raises:
-        FileError: it cannot be read, or lacks an array.
+        FileError: the file cannot be read, or lacks an array.
         ModelError: an array does not fit its input.
     """
     try:

@@ -1,4 +1,4 @@
-"""Converts outputs of a model to columns of a table."""
+"""Converts model outputs to columns of an Arrow table."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from litegpu.tools.engines import Arrays, BatchPlan, Tensor
 NAME, ERROR = "name", "error"
 _KINDS = "fiub"
 _FIRST_WITH_MISSING_TENSORS = 26
-"""The first version of pyarrow with tensor columns; Python 3.10 has no such version."""
+"""The first version of pyarrow that supports missing values in tensor columns."""
 
 
 class OutputColumns:
-    """The columns of the outputs.
+    """The table columns of the model's outputs.
 
-    An output of a fixed shape is a column of tensors of that shape (Arrow's extension type
-    `arrow.fixed_shape_tensor`), of lists if pyarrow is too old for these, or of numbers if it is a
-    single number. An output with a dynamic shape is a column of lists, and NAME_shape has the
-    shapes. The metadata of a column hold the tensor's name, shape, type and quantization as JSON,
-    under the key `litegpu`.
+    An output with a fixed shape is a column of tensors (Arrow's extension type
+    `arrow.fixed_shape_tensor`), or of lists if pyarrow is too old. A scalar output is a column of
+    numbers. An output with a dynamic shape is a column of lists, and the column NAME_shape has the
+    shapes. The metadata of a column contain the tensor's name, shape, type and quantization as
+    JSON, under the key `litegpu`.
     """
 
     def __init__(
         self, plan: BatchPlan, names: Sequence[str], reserved: Iterable[str], real: bool
     ) -> None:
-        """Set the names of the outputs; `real` stores quantized ones as real numbers.
+        """Set the names of the outputs; with `real`, quantized outputs are dequantized.
 
         Raises:
             ModelError: a table cannot have an output's type.
@@ -68,7 +68,7 @@ class OutputColumns:
         return found
 
     def arrays(self, rows: Sequence[Arrays | None]) -> list[Any]:
-        """Return the columns of rows; None is a row without outputs."""
+        """Return the columns of rows; None means a row without outputs."""
         found: list[Any] = []
         for index, tensor in enumerate(self._tensors):
             values = [None if row is None else self._stored(row[index], tensor) for row in rows]
@@ -102,7 +102,7 @@ class OutputColumns:
 
 
 def output_names(interpreter: Any) -> list[str]:
-    """Return the names of the outputs: from a signature that has all of them, if there is one."""
+    """Return the names of the outputs, from a signature that has all outputs if possible."""
     details = interpreter.get_output_details()
     for key in interpreter.get_signature_list():
         named = interpreter.get_signature_runner(key).get_output_details()
@@ -113,7 +113,7 @@ def output_names(interpreter: Any) -> list[str]:
 
 
 def _typed(kind: Any, tensor: Tensor) -> Any:
-    """Return the type of a column for an output of a fixed shape and a number type."""
+    """Return the Arrow type of the column of an output with a fixed shape and a numeric type."""
     import pyarrow as pa
 
     if not _is_tensor(tensor):
@@ -124,7 +124,7 @@ def _typed(kind: Any, tensor: Tensor) -> Any:
 
 
 def _holds_missing_tensors() -> bool:
-    """Whether pyarrow can write and read rows without a tensor, as failed samples have none."""
+    """Whether pyarrow can write and read missing tensors, for rows of failed samples."""
     import pyarrow as pa
 
     return int(pa.__version__.split(".")[0]) >= _FIRST_WITH_MISSING_TENSORS
@@ -135,7 +135,7 @@ def _is_tensor(tensor: Tensor) -> bool:
 
 
 def _free(name: str, used: set[str]) -> str:
-    """Return a name that is not in use: `name`, or `name` with a number after it."""
+    """Return an unused name: `name`, or `name` followed by a number."""
     candidates = (name or "output", *(f"{name}_{number}" for number in range(1, len(used) + 2)))
     free = next(each for each in candidates if each not in used)
     used.add(free)

@@ -1,4 +1,4 @@
-"""Samples of `litegpu batch` from files: one picture or array per file."""
+"""Reads the samples of `litegpu batch` from files: one picture or array per file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ ARRAYS = frozenset((".npy", ".npz"))
 
 @dataclass(frozen=True)
 class FilePreparation:
-    """Converts a file, named relative to `root`, to inputs; pixels become (value - mean) / std."""
+    """Converts a file, whose name is relative to `root`, to inputs.
+
+    Pixels are normalized as (value - mean) / std.
+    """
 
     root: str
     mean: float
@@ -38,7 +41,7 @@ class FilePreparation:
 
 @dataclass(frozen=True)
 class FileSource:
-    """The files below a folder, in the order of their names, or a single file."""
+    """The samples in the files below a folder, sorted by name, or in a single file."""
 
     root: str
     names: tuple[str, ...]
@@ -49,7 +52,7 @@ class FileSource:
         return len(self.names)
 
     def fingerprint(self) -> str:
-        """Return a text that changes if a file is added, removed, or changes its size or time."""
+        """Return a text that changes if a file is added, removed or modified."""
         digest = hashlib.sha256()
         for name in self.names:
             found = os.stat(os.path.join(self.root, name))
@@ -57,11 +60,11 @@ class FileSource:
         return digest.hexdigest()
 
     def chunks(self, first: int, size: int) -> list[Sequence[str]]:
-        """Return the samples from number `first` on, in chunks."""
+        """Return the samples from index `first` on, in chunks."""
         return [self.names[start : start + size] for start in range(first, self.count, size)]
 
     def preparation(self, mean: float, std: float) -> FilePreparation:
-        """Return the conversion of a sample to inputs."""
+        """Return the function that converts a sample to inputs."""
         return FilePreparation(self.root, mean, std)
 
     def check(self, plan: BatchPlan) -> None:
@@ -78,10 +81,10 @@ class FileSource:
 
 
 def find_files(path: str) -> FileSource:
-    """Return the pictures and array files at `path`: a file, or a folder and those in it.
+    """Return the picture and array files at `path`, which is a file or a folder.
 
     Raises:
-        FileError: there are none.
+        FileError: there are no such files.
     """
     if os.path.isfile(path):
         return FileSource(os.path.dirname(path), (os.path.basename(path),))

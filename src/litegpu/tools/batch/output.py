@@ -24,7 +24,7 @@ _SHOWN = 10
 
 
 class OutputTable:
-    """The output: its columns, and the parts written so far."""
+    """The output table: its columns, and the parts written so far."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class OutputTable:
         source: FileSource | TableSource,
         names: list[str],
     ) -> None:
-        """Start the table, or continue it; `names` are those of the outputs.
+        """Start the table, or continue it; `names` are the names of the outputs.
 
         Raises:
-            FileError: it cannot be written, or `--resume` does not match the existing parts.
+            FileError: the table cannot be written, or existing parts belong to other settings.
             ModelError: a table cannot have an output's type.
         """
         self._args, self._source = args, source
@@ -64,7 +64,7 @@ class OutputTable:
         return pa.schema([*fields, pa.field(ERROR, pa.string())], metadata=described)
 
     def _about(self, model: FoundModel, plan: engines.BatchPlan) -> dict[str, Any]:
-        """Return what determines the rows: a run with other settings cannot continue them."""
+        """Return the settings that determine the rows; a resumed run must have equal settings."""
         flags = (*("keep", "dequantize", "on_error", "input_mean", "input_std", "cpu"), *_OPTIONS)
         return {
             "version": __version__,
@@ -78,7 +78,7 @@ class OutputTable:
     def write(
         self, results: Iterator[engines.Result[engines.Arrays]], meter: engines.Meter
     ) -> None:
-        """Write results in parts, as soon as there are enough; `meter` counts them."""
+        """Write a part whenever there are enough results; `meter` measures the results."""
         waiting: list[engines.Result[engines.Arrays]] = []
         for result in results:
             waiting.append(result)
@@ -119,11 +119,11 @@ class OutputTable:
         self._parts.add(part)
 
     def finish(self) -> None:
-        """Publish the whole table."""
+        """Join the parts, and publish the complete table."""
         self._parts.finish(self.schema)
 
     def leave(self) -> None:
-        """Stop before the end, and report the samples that are already done, if there are any."""
+        """Stop early, and report how many samples are already done."""
         if not self._parts.leave():
             return
         done = min(self._parts.done * self._rows, self._source.count)
@@ -155,7 +155,7 @@ class _KeepColumns:
         return [schema.field(name).remove_metadata() for name in self.names]
 
     def columns(self, first: int, count: int) -> list[Any]:
-        """Return the values of these columns in some rows."""
+        """Return the values of these columns in the rows of some results."""
         if self._source is None or not self.names:
             return []
         found = self._source.table(first, count, self.names)

@@ -1,4 +1,4 @@
-"""The report page of `litegpu batch`: the speed of each stage, where samples ran, which failed."""
+"""The report page of `litegpu batch`: speed of each stage, devices, failed samples."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def batch_page(
 
 
 def stage_sections(meter: engines.Meter) -> list[Section]:
-    """Return how many samples per second each stage could process alone."""
+    """Return a chart of the samples per second that each stage could process alone."""
     stages = [each for each in meter.stages() if each.rate]
     return [
         bars(

@@ -1,4 +1,7 @@
-"""Samples of `litegpu batch` from Parquet: one per row, with a column for each input."""
+"""Reads the samples of `litegpu batch` from the rows of Parquet files.
+
+A table has a column for each model input.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ from litegpu.tools.batch.arrays import from_array, from_picture, takes_pictures
 from litegpu.tools.engines import Arrays, BatchPlan, Tensor
 
 NAMES = ("name", "path", "file_name", "filename", "image_id", "id", "key")
-"""Columns that name a row; the first existing one is used."""
+"""Columns that contain the name of a row; the first existing column is used."""
 _ROWS = 64
-"""Number of rows that are read at once."""
+"""Number of rows per read."""
 
 
 def parquet() -> ModuleType:
@@ -41,7 +44,7 @@ class Row(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Rows of one row group of a file; `number` is the first row's number in the file."""
+    """Rows of one row group of a file; `number` is the first row's index in the file."""
 
     file: str
     group: int
@@ -52,7 +55,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class RowPreparation:
-    """Converts a row to inputs; pixels of pictures become (value - mean) / std."""
+    """Converts a row to inputs; pixels are normalized as (value - mean) / std."""
 
     columns: tuple[str, ...]
     root: str
@@ -82,10 +85,10 @@ class RowPreparation:
 
 
 class TableSource:
-    """Rows of Parquet files, in the order of the files' names; only a few are in memory at once."""
+    """Rows of Parquet files, sorted by file name; only a few rows are in memory at once."""
 
     def __init__(self, root: str, files: Sequence[str], columns: Sequence[str], name: str) -> None:
-        """Open the files, with the column of each input, and the column of row names, if any."""
+        """Open the files; the arguments specify the column of each input and that of row names."""
         self._root, self._files = root, list(files)
         self._columns, self._name = tuple(columns), name
         self._cursor: _Cursor | None = None
@@ -107,18 +110,18 @@ class TableSource:
         return _opened(self._files[0]).schema_arrow
 
     def require(self, columns: Sequence[str]) -> None:
-        """Raise FileError if a file lacks one of these columns."""
+        """Raise FileError if one of the files lacks one of these columns."""
         for file in self._files:
             _require(columns, _opened(file).schema_arrow.names, file)
 
     def fingerprint(self) -> str:
-        """Return a text that changes if a file is added, removed, or changes its size or time."""
+        """Return a text that changes if a file is added, removed or modified."""
         stats = [(file, os.stat(file)) for file in self._files]
         listing = [(file, each.st_size, each.st_mtime_ns) for file, each in stats]
         return hashlib.sha256(repr((listing, self._columns)).encode()).hexdigest()
 
     def chunks(self, first: int, size: int) -> list[tuple[Span, ...]]:
-        """Return the rows from number `first` on, in chunks that may span row groups."""
+        """Return the rows from index `first` on, in chunks that may span row groups."""
         pieces: list[tuple[Span, ...]] = []
         piece: list[Span] = []
         room, skip = size, first
@@ -135,7 +138,7 @@ class TableSource:
         return [*pieces, tuple(piece)] if piece else pieces
 
     def read(self, chunk: Sequence[Span]) -> Iterator[Row]:
-        """Yield the rows of a chunk; for use in one thread.
+        """Yield the rows of a chunk; only one thread may use this method.
 
         Raises:
             FileError: a file is damaged.
@@ -153,7 +156,7 @@ class TableSource:
                     number += 1
 
     def table(self, first: int, count: int, columns: Sequence[str]) -> Any:
-        """Return columns of rows unchanged, as a pyarrow.Table."""
+        """Return columns of some rows unchanged, as a pyarrow.Table."""
         import pyarrow
 
         (chunk,) = self.chunks(first, count)[:1]
@@ -161,7 +164,7 @@ class TableSource:
         return pyarrow.Table.from_batches(batches)
 
     def preparation(self, mean: float, std: float) -> RowPreparation:
-        """Return the conversion of a row to inputs."""
+        """Return the function that converts a row to inputs."""
         return RowPreparation(self._columns, self._root, mean, std)
 
     def check(self, plan: BatchPlan) -> None:
@@ -183,7 +186,7 @@ class TableSource:
                 )
 
     def _batches(self, span: Span, columns: list[str]) -> Iterator[Any]:
-        """Yield the rows of a span, continuing after the previous one if it follows."""
+        """Yield the rows of a span; a span after the previous one continues the open reader."""
         cursor = self._cursor
         if cursor is None or not cursor.leads_to(span, columns):
             cursor = self._cursor = _Cursor(span, columns)
@@ -194,7 +197,7 @@ class TableSource:
 
 
 class _Cursor:
-    """Reads a row group from its start on."""
+    """Reads a row group sequentially."""
 
     def __init__(self, span: Span, columns: list[str]) -> None:
         self._file, self._group, self._columns = span.file, span.group, columns
@@ -205,7 +208,7 @@ class _Cursor:
         self._rest: Any = None
 
     def leads_to(self, span: Span, columns: list[str]) -> bool:
-        """Whether the span comes after what has been read."""
+        """Whether the span is after the rows that have been read."""
         position = (self._file, self._group, self._columns)
         return position == (span.file, span.group, columns) and self._row <= span.first
 
@@ -229,16 +232,16 @@ class _Cursor:
 def find_tables(
     path: str, plan: BatchPlan, columns: Mapping[str, str], name: str | None
 ) -> TableSource:
-    """Return the rows of a Parquet file, or of all below a folder.
+    """Return the rows of a Parquet file, or of all Parquet files below a folder.
 
     Args:
         path: the file or folder.
-        plan: the model's inputs, whose columns are looked for.
-        columns: the column of an input, by its name, where it is not called like that.
-        name: the column that names rows; None for the first existing column of NAMES.
+        plan: the model's inputs, each of which needs a column.
+        columns: the column of each input whose column has another name, by the input's name.
+        name: the column with the names of rows; None for the first existing column of NAMES.
 
     Raises:
-        FileError: a file is no Parquet, or an input has no column.
+        FileError: a file is not a Parquet file, or an input has no column.
     """
     root = Path(path)
     files = [path] if root.is_file() else sorted(map(str, root.rglob("*.parquet")))
@@ -267,7 +270,7 @@ def _column_of(
     naming: str,
     file: str,
 ) -> str:
-    """Return the column of an input: the given one, the one with its name, or the only one."""
+    """Return the column of an input: the specified one, that of the same name, or the only one."""
     plain = tensor.name.removeprefix("serving_default_").split(":")[0]
     column_name = columns.get(tensor.name) or columns.get(plain)
     if column_name:
@@ -285,7 +288,7 @@ def _column_of(
 
 
 def rows_of(column: Any) -> Sequence[Any]:
-    """Return a column of Arrow with one value per row: arrays, numbers, bytes, text or None."""
+    """Convert an Arrow column to one value per row: an array, number, bytes, text or None."""
     import pyarrow as pa
 
     kind = column.type

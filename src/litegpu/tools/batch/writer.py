@@ -1,7 +1,7 @@
 """Writes the table of `litegpu batch` in parts that appear atomically and are joined at the end.
 
-Until then they are in OUTPUT.partial, with a description of the run that wrote them: the same run
-can continue there after an interruption.
+During a run, the parts are in the folder OUTPUT.partial, with a description of the run. After an
+interruption, a run with the same settings can continue from these parts.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _PART_ROWS = 4096
 
 
 def rows_of_part(row_bytes: int, batch: int) -> int:
-    """Return the number of samples per part: whole batches, in bounded memory."""
+    """Return the number of samples per part: a multiple of the batch, in bounded memory."""
     most = min(_PART_BYTES // row_bytes, _PART_ROWS)
     return max(most // batch, 1) * batch
 
 
 def check_output(output: str, overwrite: bool) -> None:
-    """Check the path where a table is to appear.
+    """Check the path of the output table.
 
     Raises:
-        FileError: something else than a table exists there.
-        OptionsError: it is a table that must not be replaced.
+        FileError: the path exists and is not a table.
+        OptionsError: the path is an existing table that must not be replaced.
     """
     path = Path(output)
     if _is_file(path) and path.is_dir():
@@ -63,18 +63,18 @@ def _is_file(output: Path) -> bool:
 
 
 class PartedTable:
-    """A Parquet file, or a folder of them if its name does not end in `.parquet`."""
+    """An output table: a Parquet file, or a folder of Parquet files without that suffix."""
 
     def __init__(self, output: str, about: dict[str, Any], resume: bool | None) -> None:
-        """Start a table, or continue the one of an earlier run.
+        """Start a table, or continue the table of an earlier run.
 
         Args:
-            output: where the whole table appears at the end.
-            about: the settings that must be equal for another run to continue with these parts.
+            output: the path of the complete table.
+            about: the settings that must be equal in a run that continues these parts.
             resume: continue existing parts; False removes them, None raises an error.
 
         Raises:
-            FileError: the path is not writable, or something else exists there.
+            FileError: the path is not writable, or is not a table.
         """
         self._output = Path(output)
         self._folder = Path(f"{output.rstrip('/' + os.sep)}.partial")
@@ -91,7 +91,7 @@ class PartedTable:
 
     @property
     def folder(self) -> Path:
-        """The folder of the parts until the end."""
+        """The folder of the parts during the run."""
         return self._folder
 
     def add(self, table: Any) -> None:
@@ -119,7 +119,7 @@ class PartedTable:
                 self._replace()
 
     def _replace(self) -> None:
-        """Replace the output by the folder of parts: a whole table exists at every moment."""
+        """Replace the output with the folder of parts; a complete table exists at every moment."""
         before = Path(f"{self._folder.with_suffix('')}.replaced")
         if not self._output.is_dir():
             os.replace(self._folder, self._output)
@@ -134,13 +134,13 @@ class PartedTable:
         shutil.rmtree(before, ignore_errors=True)
 
     def leave(self) -> bool:
-        """Return whether there are parts to continue; without any, remove everything."""
+        """Return whether there are parts to continue; without parts, remove the folder."""
         if not self._parts():
             shutil.rmtree(self._folder, ignore_errors=True)
         return bool(self._parts())
 
     def _parts(self) -> list[Path]:
-        """Return the consecutive parts from the first on."""
+        """Return the consecutive parts, starting with the first one."""
         found: list[Path] = []
         while (part := self._folder / _part(len(found))).is_file():
             found.append(part)

@@ -1,4 +1,4 @@
-"""`litegpu benchmark_model`: latency and memory of a model, printed as by TensorFlow Lite."""
+"""`litegpu benchmark_model`: latency and memory of a model, in TensorFlow Lite's output format."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _FILES = (
 
 
 def main(args: argparse.Namespace) -> int:
-    """Measure the model and print everything; files are written last."""
+    """Measure the model, print the results, and write the files last."""
     lines_to = sys.stderr if prints_json(args) else sys.stdout
     with contextlib.redirect_stdout(lines_to):
         _take_model(args)
@@ -97,10 +97,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _take_model(args: argparse.Namespace) -> None:
-    """Use the positional model as --graph, and report remaining arguments.
+    """Use the positional model as --graph, and report the remaining arguments.
 
     Raises:
-        OptionsError: two models are given.
+        OptionsError: the command line has two models.
     """
     if args.model and args.graph:
         raise OptionsError(
@@ -111,7 +111,7 @@ def _take_model(args: argparse.Namespace) -> None:
 
 
 def _benchmark(args: argparse.Namespace) -> Results:
-    """Measure and print everything, write all files but JSON."""
+    """Measure the model, print the results, and write all files except JSON."""
     info("STARTING!")
     print_parameters(args)
     if args.profiling_output_csv_file:
@@ -162,7 +162,7 @@ def _benchmark(args: argparse.Namespace) -> Results:
 
 
 def _is_software(session: Session) -> bool:
-    """Return whether no GPU runs the model: a software device uses the host's memory."""
+    """Return whether no hardware GPU runs the model; software devices use host memory."""
     gpu = session.delegates.gpu
     return gpu is None or gpu.device.software
 
@@ -175,7 +175,7 @@ def _difference(after: int | None, before: int | None) -> int | None:
 
 
 def _run(args: argparse.Namespace, session: Session) -> tuple[Stats, Stats]:
-    """Return the statistics of the warm-up and of the regular runs; both are printed."""
+    """Print and return the statistics of the warm-up runs and of the regular runs."""
     least = (
         (args.warmup_runs, args.warmup_min_secs),
         (args.num_runs, args.min_secs),

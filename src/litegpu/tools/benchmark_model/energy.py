@@ -1,4 +1,4 @@
-"""Energy per inference: counters of joules, read while the machine is idle and while it is busy."""
+"""Energy per inference, from energy counters read in an idle phase and a busy phase."""
 
 from __future__ import annotations
 
@@ -10,39 +10,42 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 LEAD_IN_SECS = 1.0
-"""Seconds of each phase before its first reading.
+"""Seconds between the start of a phase and the first reading of the meters.
 
-Meters lag: NVML's counter changes about ten times per second, its power is an average over a
-second.
+Meters lag: NVML updates its energy counter about ten times per second, and its power value is an
+average over a second.
 """
 
 
 class Meter(AbstractContextManager["Meter"]):
-    """A counter of joules, active while it is entered."""
+    """An energy counter in joules, active inside its `with` block."""
 
     kind: str
-    """What it measures: `GPU` or `CPU`."""
+    """The measured processor: `GPU` or `CPU`."""
     name: str
-    """The hardware, and how it is read."""
+    """The name of the hardware and of the measuring interface."""
 
     @abstractmethod
     def read(self) -> float:
-        """Return joules since some moment in the past.
+        """Return the joules since an arbitrary fixed time in the past.
 
         Raises:
-            MeterError: it cannot be read any more.
+            MeterError: the counter can no longer be read.
         """
 
 
 class MeterError(Exception):
-    """There is no meter, or it cannot be read; the text has the reason and the remedy."""
+    """No meter is available, or a meter cannot be read.
+
+    The message contains the reason and the remedy.
+    """
 
 
 @dataclass(frozen=True)
 class MeterEnergy:
-    """The result of one meter. Watts are averages over a phase, joules are per inference.
+    """The result of one meter: average watts of each phase, and joules per inference.
 
-    `above_idle_joules` exclude what the idle hardware uses in the same time.
+    `above_idle_joules` excludes the energy that idle hardware uses in the same time.
     """
 
     kind: str
@@ -55,10 +58,10 @@ class MeterEnergy:
 
 @dataclass(frozen=True)
 class Energy:
-    """The energy per inference, by meter; `missing` lists unavailable meters with the reasons.
+    """The energy per inference, by meter; `missing` lists unavailable meters with reasons.
 
-    `idle_seconds` and `busy_seconds` are the lengths of the two phases, `runs` is the number of
-    inferences in the second.
+    `idle_seconds` and `busy_seconds` are the durations of the two phases. `runs` is the number of
+    inferences in the busy phase.
     """
 
     runs: int
@@ -69,27 +72,28 @@ class Energy:
 
     @property
     def joules(self) -> float:
-        """Joules per inference, of all meters together."""
+        """Joules per inference, summed over all meters."""
         return sum(each.joules for each in self.meters)
 
     @property
     def above_idle_joules(self) -> float:
-        """Joules per inference, of all meters together, without the idle energy."""
+        """Joules per inference without the idle energy, summed over all meters."""
         return sum(each.above_idle_joules for each in self.meters)
 
 
 @dataclass(frozen=True)
 class Rest:
-    """The length of the idle phase, and the watts of each meter."""
+    """The duration of the idle phase, and the watts of each meter."""
 
     seconds: float
     watts: dict[Meter, float]
 
 
 class Meters(AbstractContextManager["Meters"]):
-    """Meters that are read together, only at both ends of a phase: nothing slows what is measured.
+    """Meters that are read together, only at the start and the end of a phase.
 
-    A meter that fails is excluded from then on, and listed in `missing`.
+    Between these readings, no code slows the measured program. After a meter has failed, it is
+    excluded and listed in `missing`.
     """
 
     def __init__(self, meters: Sequence[Meter], missing: Sequence[str] = ()) -> None:
@@ -107,15 +111,15 @@ class Meters(AbstractContextManager["Meters"]):
         self._opened.close()
 
     def rest(self, seconds: float) -> Rest:
-        """Stay idle for this long, after a lead-in that does not count."""
+        """Measure an idle phase of this duration, after a lead-in that is not measured."""
         time.sleep(LEAD_IN_SECS)
         _, spent, joules = self._phase(lambda: time.sleep(seconds), 0)
         return Rest(spent, {meter: each / spent for meter, each in joules.items()})
 
     def work(self, run: Callable[[], object], seconds: float, rest: Rest) -> Energy:
-        """Return the energy of one `run`, including its copies.
+        """Return the energy of one call of `run`, including its copies.
 
-        It is repeated for this long, at least once, after a lead-in.
+        After a lead-in, the method repeats `run` for this duration, at least once.
         """
         _repeat(run, LEAD_IN_SECS)
         runs, spent, joules = self._phase(run, seconds)
@@ -131,7 +135,7 @@ class Meters(AbstractContextManager["Meters"]):
     def _phase(
         self, run: Callable[[], object], least_secs: float
     ) -> tuple[int, float, dict[Meter, float]]:
-        """Return the number of runs, their total seconds, and the joules of each meter."""
+        """Return the number of runs, their total duration, and the joules of each meter."""
         before, start = self._read(), time.perf_counter()
         runs = _repeat(run, least_secs)
         seconds, after = time.perf_counter() - start, self._read()

@@ -1,4 +1,4 @@
-"""The energy of CPUs, by RAPL, which Linux reports in /sys/class/powercap."""
+"""Measures the energy of CPUs with RAPL, which Linux exposes in /sys/class/powercap."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from litegpu.tools.benchmark_model.energy import Meter, MeterError
 
 _POWERCAP = Path("/sys/class/powercap")
 _ZONE = re.compile(r"intel-rapl(:\d+)+")
-"""Names of RAPL's folders, AMD's too; `intel-rapl-mmio` counts the same packages again."""
+"""Names of RAPL's folders (also on AMD); `intel-rapl-mmio` duplicates the same packages."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class _Zone:
 
 
 class RaplMeter(Meter):
-    """All packages of the CPU, and its memory if that is counted separately."""
+    """Measures all CPU packages, and memory if RAPL counts it separately."""
 
     kind = "CPU"
 
@@ -48,15 +48,15 @@ class RaplMeter(Meter):
         pass
 
     def read(self) -> float:
-        """Return the joules since it was entered. Raises MeterError when they cannot be read."""
+        """Return the joules since the start of the `with` block. Raises MeterError."""
         return sum(zone.read() for zone in self._zones) / 1e6
 
 
 def cpu_meter() -> RaplMeter:
-    """Return the meter of this machine's CPU, for all processes.
+    """Return the meter of this machine's CPU, which includes all processes.
 
     Raises:
-        MeterError: this system, or this user, cannot read it.
+        MeterError: the system has no RAPL counters, or the user may not read them.
     """
     if not sys.platform.startswith("linux"):
         raise MeterError("The energy of the CPU is not measured: only Linux reports it (RAPL).")

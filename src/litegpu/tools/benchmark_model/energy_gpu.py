@@ -1,4 +1,4 @@
-"""Measures the energy of NVIDIA GPUs with NVML: by an energy counter, else by their power."""
+"""Measures the energy of NVIDIA GPUs with NVML's energy counter or, without it, their power."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from litegpu.errors import missing_dependency
 from litegpu.tools.benchmark_model.energy import Meter, MeterError
 
 _PERIOD_SECS = 0.02
-"""Seconds between two samples of the power, on GPUs without a counter."""
+"""Seconds between two samples of the power, for GPUs without an energy counter."""
 
 
 def gpu_meter(device: DeviceInfo) -> Meter:
-    """Return the meter of the whole board of a device.
+    """Return the meter of the GPU board that contains a device.
 
-    It is found by its PCI address: NVML counts GPUs in another order than CUDA, and also lists
-    those that CUDA_VISIBLE_DEVICES hides. If the GPU's API reports no address, the name is used.
+    The function identifies the board by its PCI address: NVML numbers GPUs in another order than
+    CUDA, and also lists GPUs that CUDA_VISIBLE_DEVICES hides. If the GPU's API reports no PCI
+    address, the function uses the name.
 
     Raises:
-        MeterError: it is not an NVIDIA GPU, NVML is missing, or it does not support this GPU.
+        MeterError: the device is not an NVIDIA GPU, or NVML is missing or does not support the GPU.
     """
     if "nvidia" not in f"{device.name} {device.platform} {device.driver}".lower():
         raise MeterError(
@@ -44,7 +45,7 @@ def gpu_meter(device: DeviceInfo) -> Meter:
 
 @contextlib.contextmanager
 def _opened(nvml: Any, device: DeviceInfo) -> Iterator[Any]:
-    """Open NVML and yield its handle of the device; its errors become MeterError."""
+    """Open NVML, yield its device handle, and convert NVML errors to MeterError."""
     failed = f"The energy of {device.title} is not measured: NVML"
     try:
         nvml.nvmlInit()
@@ -89,7 +90,7 @@ def _name(nvml: Any, handle: Any) -> str:
 
 
 class _NvmlMeter(Meter):
-    """A board that NVML measures while the meter is entered."""
+    """Measures a GPU board with NVML inside a `with` block."""
 
     kind = "GPU"
 
@@ -106,7 +107,7 @@ class _NvmlMeter(Meter):
         self._open.close()
 
     def _ask(self, function: str) -> float:
-        """Return the result of a function about the board, in joules or watts."""
+        """Return the result of an NVML function of the board, converted to joules or watts."""
         try:
             return int(getattr(self._nvml, function)(self._handle)) / 1e3
         except self._nvml.NVMLError as error:
@@ -116,15 +117,15 @@ class _NvmlMeter(Meter):
 
 
 class CounterMeter(_NvmlMeter):
-    """A GPU since Volta: the millijoules used since its driver was loaded."""
+    """Reads the energy counter of GPUs since Volta: millijoules since the driver was loaded."""
 
     def read(self) -> float:
-        """Return the counter in joules. Raises MeterError when it cannot be read."""
+        """Return the counter in joules. Raises MeterError if the counter cannot be read."""
         return self._ask("nvmlDeviceGetTotalEnergyConsumption")
 
 
 class PowerMeter(_NvmlMeter):
-    """An older GPU: its power in milliwatts, sampled by a thread and integrated over time."""
+    """Integrates the power of older GPUs over time; a thread samples it in milliwatts."""
 
     def __init__(self, nvml: Any, device: DeviceInfo, name: str) -> None:
         super().__init__(nvml, device, name)
@@ -145,7 +146,7 @@ class PowerMeter(_NvmlMeter):
         return self
 
     def read(self) -> float:
-        """Return the joules since it was entered. Raises MeterError when it cannot be read."""
+        """Return the joules since the start of the `with` block. Raises MeterError."""
         watts = self._watts()
         with self._lock:
             now, (then, before) = time.perf_counter(), self._last

@@ -1,4 +1,4 @@
-"""--measure_energy of benchmark_model: this machine's meters, and the phase that reads them."""
+"""Implements --measure_energy of benchmark_model: finds the meters, and measures."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ def energy_of(args: argparse.Namespace, session: Session) -> Energy:
 
 
 def find_meters(delegates: Delegates) -> tuple[list[Meter], list[str]]:
-    """Return the meters of the devices that run a model, and why others are missing.
+    """Return the meters of the devices that run a model, and the reasons for missing meters.
 
-    A software device is the CPU. The devices of other vendors' delegates are not known.
+    For a software device, the function returns the CPU's meter. The devices of other vendors'
+    delegates are unknown.
     """
     found: list[Meter] = []
     missing = [

@@ -1,4 +1,4 @@
-"""Tensors as a tf.Example, TensorFlow's record of named features."""
+"""Encodes tensors as a tf.Example, TensorFlow's record of named features."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from litegpu.errors import ModelError
 from litegpu.files.wire import message, repeated, varints
 
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
-"""Field numbers of a Feature."""
+"""Field numbers of the message Feature."""
 
 
 def example(tensors: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return a tf.Example with a feature per tensor: its elements one after the other.
+    """Return a tf.Example with one feature per tensor, which contains the flattened elements.
 
-    Floats become float32, integers and bools int64, strings bytes.
+    Floats are cast to float32, integers and bools to int64, and strings to bytes.
 
     Raises:
         ModelError: a tensor holds complex numbers.

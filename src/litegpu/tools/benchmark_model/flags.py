@@ -1,4 +1,4 @@
-"""The flags of benchmark_model, and how it prints their values."""
+"""The flags of benchmark_model, and the functions that print their values."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ PARAMETERS = (
     ),
     *ENERGY_PARAMETERS,
 )
-"""The flags of this tool in the order in which they are printed, with the original's names."""
+"""The flags of this tool in print order, with TensorFlow Lite's names."""
 
 _ALWAYS = ("graph", "signature_to_run_for")
 """Flags whose values are always printed."""
@@ -207,7 +207,7 @@ _BEYOND_PYTHON = (
     *("use_caching", "allow_fp16", "release_dynamic_tensors", "optimize_memory_for_large_tensors"),
     "enable_builtin_cast_constant_cache",
 )
-"""Settings that the runtime's Python interface lacks."""
+"""Settings that the runtime's Python API does not support."""
 _NO_BUFFER = ("max_profiling_buffer_entries", "allow_dynamic_profiling_buffer_increase")
 _NEEDS = {
     "memory_footprint_check_interval_ms": "report_peak_memory_footprint",
@@ -221,11 +221,11 @@ _NEEDS = {
     "energy_min_secs": "measure_energy",
     "energy_idle_secs": "measure_energy",
 }
-"""Flags that have an effect only together with another one."""
+"""Flags that have an effect only together with another flag, and that flag."""
 
 
 def print_parameters(args: argparse.Namespace) -> None:
-    """Print the given flags, or with --verbose all of them, in the original's order."""
+    """Print the specified flags, or with --verbose all flags, in TensorFlow Lite's order."""
     info(f"Log parameter values verbosely: [{int(args.verbose)}]")
     for flag, text in PARAMETERS:
         name = flag.name if flag else "num_threads"
@@ -236,7 +236,7 @@ def print_parameters(args: argparse.Namespace) -> None:
 
 
 def warn_of_unused(args: argparse.Namespace) -> None:
-    """Warn of given flags without effect."""
+    """Warn about specified flags without effect."""
     for name in args.given:
         if name in _BEYOND_PYTHON and getattr(args, name):
             warn(f"--{name} has no effect: the runtime's Python interface has no such setting.")

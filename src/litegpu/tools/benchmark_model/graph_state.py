@@ -1,4 +1,4 @@
-"""The current graphs of an interpreter: tensors, nodes, and the delegate of each node."""
+"""Reads the current graphs of an interpreter: tensors, nodes, and each node's delegate."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CONSTANT, PERSISTENT, ARENA, DYNAMIC = (
     *("kTfLiteMmapRo", "kTfLiteArenaRwPersistent", "kTfLiteArenaRw"),
     "kTfLiteDynamic",
 )
-"""The allocation types of tensors, by the runtime's names."""
+"""The allocation types of tensors, with the runtime's names."""
 
 
 @dataclass(frozen=True)
 class TensorState:
-    """A tensor; `kind` is the name of its type in the file format."""
+    """A tensor; `kind` is the name of its dtype in the file format."""
 
     index: int
     name: str
@@ -33,9 +33,12 @@ class TensorState:
 
 @dataclass(frozen=True)
 class NodeState:
-    """A node. For a delegate's kernel, `code` is None and `replaces` lists the nodes that it runs.
+    """A node of the model, or a delegate kernel.
 
-    `code` is the operation's number, 32 for custom ones; `delegated_to` is the kernel that runs it.
+    For a delegate kernel, `code` is None, and `replaces` lists the nodes that the kernel runs.
+
+    For a node of the model, `code` is the builtin op code (32 for custom ops), and `delegated_to`
+    is the delegate kernel that runs the node.
     """
 
     index: int
@@ -49,7 +52,7 @@ class NodeState:
 
 @dataclass(frozen=True)
 class GraphState:
-    """One graph of a model; `plan` lists the nodes that run, in order."""
+    """One graph of a model; `plan` lists the nodes in execution order."""
 
     index: int
     name: str
@@ -60,7 +63,7 @@ class GraphState:
     plan: tuple[int, ...]
 
     def size(self, tensors: Iterable[int]) -> int:
-        """Return the total size of some tensors in bytes; -1 is not a tensor."""
+        """Return the total size of some tensors in bytes; index -1 means no tensor."""
         return sum(self.tensors[each].bytes for each in tensors if 0 <= each < len(self.tensors))
 
 
@@ -69,14 +72,14 @@ def read_state(
 ) -> list[GraphState]:
     """Return all graphs of an interpreter.
 
-    The runtime's Python interface lists only the nodes of the first graph, with delegates' kernels;
-    the nodes of other graphs are those of the file. Allocation types follow from the file.
+    The runtime's Python API lists only the nodes of the first graph, including delegate kernels.
+    The nodes of other graphs, and the allocation types, are read from the file.
 
     Args:
-        target: the interpreter, allocated.
-        model: its .tflite file.
-        kernels: names of delegates' kernels by the nodes that they run.
-        other: the name of any other kernel.
+        target: the interpreter, with allocated tensors.
+        model: the model's .tflite file.
+        kernels: names of delegate kernels by the nodes that the kernels run.
+        other: the name of all other delegate kernels.
 
     Raises:
         MissingDependencyError: a package for reading files is not installed.
@@ -125,7 +128,7 @@ _BITS = {"BOOL": 8, "INT4": 4, "UINT4": 4, "INT2": 2, "COMPLEX64": 64, "COMPLEX1
 
 
 def _bytes(kind: str, shape: Sequence[int]) -> int:
-    """Return the bytes of a tensor; 0 if its elements have no fixed size."""
+    """Return the size of a tensor in bytes; 0 if its elements have no fixed size."""
     digits = "".join(char for char in kind if char.isdigit())
     bits = _BITS.get(kind, int(digits or 0))
     return (int(np.prod([max(size, 0) for size in shape], dtype=np.int64)) * bits + 7) // 8
@@ -155,11 +158,11 @@ def _ints(values: Iterable[int] | None) -> tuple[int, ...]:
 
 
 def covered_by(kernel: Mapping[str, Any], ops: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Return the nodes that a delegate's kernel replaces: those between its inputs and outputs.
+    """Return the nodes that a delegate kernel replaces: all nodes between its inputs and outputs.
 
     Args:
-        kernel: the runtime's details of it: `inputs` and `outputs`.
-        ops: the same of all nodes, with `index` and `op_name`.
+        kernel: the runtime's details of the delegate kernel: `inputs` and `outputs`.
+        ops: the runtime's details of all nodes, with `index` and `op_name`.
     """
     produced_by = {
         int(tensor): int(op["index"])
@@ -185,7 +188,7 @@ def _with_kernels(
     kernels: Mapping[tuple[int, ...], str],
     other: str,
 ) -> tuple[NodeState, ...]:
-    """Return the nodes of a file and those that delegates have added."""
+    """Return the nodes of a file and the nodes that delegates have added."""
     found = {node.index: node for node in nodes}
     for op in ops[len(nodes) :]:
         index, replaced = int(op["index"]), tuple(sorted(covered_by(op, ops)))
@@ -198,7 +201,7 @@ def _with_kernels(
 
 
 def execution_plan(nodes: Sequence[NodeState]) -> tuple[int, ...]:
-    """Return the nodes that run, in file order, each after the producers of its inputs."""
+    """Return the nodes that run, in file order; a node follows the producers of its inputs."""
     running = {node.index: node for node in nodes if node.delegated_to is None}
     producer = {tensor: node.index for node in running.values() for tensor in node.outputs}
     waits = {

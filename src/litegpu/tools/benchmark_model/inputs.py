@@ -1,4 +1,4 @@
-"""The inputs of benchmark_model: the original's random values, ranges, or files."""
+"""The inputs of benchmark_model: TensorFlow Lite's random values, value ranges, or files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RANGES = {
 
 @dataclass(frozen=True)
 class Layer:
-    """The flags of one input, in the order of the model's inputs."""
+    """The settings of one model input from the flags."""
 
     name: str
     shape: tuple[int, ...]
@@ -34,7 +34,7 @@ class Layer:
 
 
 def parse_layers(names: str, shapes: str, ranges: str, files: str) -> list[Layer]:
-    """Return the parsed flags of inputs; an empty list if they are empty.
+    """Parse the flags of inputs; return an empty list if the flags are empty.
 
     Raises:
         OptionsError: a flag is malformed, or the flags do not match each other.
@@ -103,10 +103,10 @@ def _known(flag: str, text: str, name: str, layers: dict[str, Layer]) -> Layer:
 
 
 def resize_inputs(target: Any, layers: Sequence[Layer]) -> None:
-    """Set the shapes of the interpreter's inputs from the flags, if there are any.
+    """Set the shapes of the interpreter's inputs from the flags, if specified.
 
     Raises:
-        OptionsError: the flags have other inputs or ranks than the model.
+        OptionsError: the inputs or ranks in the flags differ from the model's.
     """
     details = target.get_input_details()
     if layers and len(layers) != len(details):
@@ -125,11 +125,11 @@ def resize_inputs(target: Any, layers: Sequence[Layer]) -> None:
 
 
 def input_values(details: Sequence[dict[str, Any]], layers: Sequence[Layer]) -> list[NDArray[Any]]:
-    """Return a value for each input: from its file, or drawn from one stream of random numbers.
+    """Return a value for each input: from a file, or from one stream of random numbers.
 
     Raises:
         ModelError: an input has an unsupported type.
-        FileError: a file cannot be read, or has another size than its tensor.
+        FileError: a file cannot be read, or its size differs from the tensor's.
     """
     stream = Stream()
     by_place = dict(enumerate(layers))
@@ -193,7 +193,7 @@ def _size(path: str, has: str, detail: dict[str, Any], needs: str) -> FileError:
 
 
 class Stream:
-    """The random numbers of the C++ standard library's mt19937, as libstdc++ derives them."""
+    """The random numbers of C++'s mt19937 with libstdc++'s distributions."""
 
     def __init__(self) -> None:
         self._random = np.random.RandomState(_SEED)
@@ -203,7 +203,7 @@ class Stream:
         return np.frombuffer(self._random.bytes(4 * count), "<u4").astype(np.uint64)
 
     def reals(self, count: int, wide: bool) -> NDArray[Any]:
-        """Return numbers from -0.5 to below 0.5, of single or, if `wide`, of double precision."""
+        """Return numbers in [-0.5, 0.5) in single precision or, if `wide`, in double precision."""
         kind: Any = np.float64 if wide else np.float32
         words = self.words(2 * count if wide else count).astype(kind)
         if wide:
@@ -214,10 +214,11 @@ class Stream:
         return result
 
     def integers(self, count: int, low: int, high: int) -> NDArray[np.int64]:
-        """Return integers from `low` to `high`: the upper halves of products with words.
+        """Return uniformly distributed integers from `low` to `high`.
 
-        A word whose product has a lower half below a threshold is skipped, so that all integers are
-        equally likely.
+        An integer is the upper half of the product of a random word and the size of the range. The
+        method skips words whose product has a lower half below a threshold, so that all integers
+        are equally likely.
         """
         span = high - low + 1
         threshold = (2**32 - span) % span

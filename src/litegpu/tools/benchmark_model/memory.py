@@ -1,4 +1,4 @@
-"""Host memory of this process: currently, and at its peak."""
+"""Current and peak host memory of this process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def resident_kb() -> dict[str, int]:
 
 
 def resident_mb() -> float:
-    """Return the resident memory in MB, the peak if only that is reported, or 0."""
+    """Return the resident memory in MB; the peak if the system reports only the peak, else 0."""
     return resident_kb().get("VmRSS", peak_kb() or 0) / 1024
 
 
@@ -46,13 +46,13 @@ class PeakMonitor:
     """Samples the memory periodically, in a thread, while the `with` block runs."""
 
     def __init__(self, interval_ms: int, look: Callable[[], float] = resident_mb) -> None:
-        """Record the maximum of what `look` returns, in MB; any thread calls it, one at a time."""
+        """Record the maximum of `look()` in MB; calls come from any thread, one at a time."""
         self._read = look
         self._interval = interval_ms / 1000
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.peak_mb = 0.0
-        """The observed maximum, in MB; 0 if the system does not report it."""
+        """The observed maximum in MB; 0 if the system does not report memory."""
 
     def __enter__(self) -> PeakMonitor:
         self._thread.start()

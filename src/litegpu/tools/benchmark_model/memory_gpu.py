@@ -1,4 +1,4 @@
-"""Memory of NVIDIA GPUs that this process uses, by NVML."""
+"""Measures the memory of NVIDIA GPUs that this process uses, with NVML."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _OF_PROCESSES = (
     "nvmlDeviceGetComputeRunningProcesses",
     "nvmlDeviceGetGraphicsRunningProcesses",
 )
-"""NVML's functions for processes on a board: those of CUDA and OpenCL, and of OpenGL and Vulkan."""
+"""NVML's functions that list a board's processes, for compute APIs and for graphics APIs."""
 
 
 class GpuPeak:
     """Samples the memory of the GPUs periodically, in a thread, while the `with` block runs.
 
-    NVML reports the memory of this process, including its API's own state. It does not in a
-    container, where process ids differ, nor on Windows: then only `grown_mb` is known.
+    NVML reports the memory of this process, including the internal memory of the GPU API. In a
+    container (where process ids differ) and on Windows, only `grown_mb` is known.
     """
 
     def __init__(self, interval_ms: int) -> None:
         self.own_mb = 0.0
-        """Peak memory of this process on one board, in MB; 0 if NVML does not report it."""
+        """Peak memory of this process on one board, in MB; 0 if NVML does not report processes."""
         self.grown_mb = 0.0
-        """The maximum growth of the memory in use on one GPU, by all processes, in MB."""
+        """The maximum growth of one GPU's used memory, by all processes, in MB."""
         self.missing = ""
-        """Why nothing is known; empty if something is."""
+        """The reason why no memory figures are available; empty if there are figures."""
         self._monitor = PeakMonitor(interval_ms, self._look)
         self._nvml: Any = None
         self._before: list[tuple[Any, float]] = []
@@ -74,7 +74,7 @@ class GpuPeak:
         return self.own_mb or self.grown_mb
 
     def _own(self, board: Any) -> float:
-        """Return the memory of this process on a board by NVML, in MB."""
+        """Return the memory of this process on a board, as NVML reports it, in MB."""
         users: dict[int, int] = {}
         for function in _OF_PROCESSES:
             with contextlib.suppress(self._nvml.NVMLError):  # a board without that information

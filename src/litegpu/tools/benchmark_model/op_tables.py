@@ -1,4 +1,4 @@
-"""The time of each operation, in the tables of TensorFlow Lite's tools."""
+"""Prints the time of each op in the table format of TensorFlow Lite's tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from litegpu.tools.stats import Stats
 
 @dataclass(frozen=True)
 class Row:
-    """One operation of a run, and its time."""
+    """One op of a run, and its time."""
 
     kind: str
     name: str
@@ -22,7 +22,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Block:
-    """The operations of one graph, or of one delegate, and the times of whole runs in µs."""
+    """The ops of one graph or of one delegate, and the times of whole runs in µs."""
 
     rows: tuple[Row, ...]
     timings: Stats
@@ -30,12 +30,12 @@ class Block:
 
     @property
     def total_ms(self) -> float:
-        """The total of all operations."""
+        """The total time of all ops in milliseconds."""
         return sum(row.ms for row in self.rows)
 
 
 _TOP = 10
-"""Number of rows of the table of the slowest operations."""
+"""Number of rows in the table of the slowest ops."""
 _NODE_WIDTHS = (24, 9, 9, 8, 8, 10, 9)
 _NODES = ("node type", "first", "avg ms", "%", "cdf%", "mem KB", "times called", "Name")
 _NODES_CSV = ("node type", "first", "avg_ms", "%", "cdf%", "mem KB", "times called", "name")
@@ -114,7 +114,7 @@ def _percent(part: float, whole: float) -> str:
 
 
 def profile_message(model: str, init: Block, runs: Sequence[Block]) -> Proto:
-    """Return the whole profile as BenchmarkProfilingData."""
+    """Return the profile as the message BenchmarkProfilingData."""
     return Proto(
         (
             (1, "model_name", model),
@@ -151,7 +151,7 @@ def _block_message(block: Block) -> Proto:
 
 
 def _stat(us: int) -> Proto:
-    """Return the statistics of one value as OpProfilingStat."""
+    """Return the statistics of one value as the message OpProfilingStat."""
     flat = np.float32(0)
     names = ("first", "last", "avg", "stddev", "variance", "min", "max", "sum", "count")
     values = (us, us, us, flat, flat, us, us, us, 1)

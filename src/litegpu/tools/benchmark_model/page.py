@@ -1,4 +1,4 @@
-"""The report page of benchmark_model: latencies, kernels, energy, memory, and where nodes run."""
+"""The report page of benchmark_model: latencies, kernels, energy, memory, delegation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REPEATS = 20
 
 
 def benchmark_page(found: Results) -> Page:
-    """Return all measurements as a page; the kernels of nodes on a GPU are timed now.
+    """Return all measurements as a page; this call also times the kernels of GPU nodes.
 
     Raises:
         MissingDependencyError: a package for reading models or laying out graphs is not

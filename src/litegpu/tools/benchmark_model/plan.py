@@ -1,4 +1,4 @@
-"""Reports which nodes each requested delegate runs, in the original tool's sentences."""
+"""Reports which nodes each requested delegate runs, in the wording of TensorFlow Lite's tool."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def delegate_nodes(target: Any) -> int:
 def say_what_runs_where(delegates: Delegates, nodes: int, target: Any, must_be_whole: bool) -> None:
     """Print a line for each requested delegate.
 
-    `nodes` is the number of kernels of explicit delegates; XNNPACK's are added by the allocation.
+    `nodes` is the number of delegate kernels of explicit delegates. The allocation of tensors adds
+    those of XNNPACK.
     """
     report = delegates.gpu.report if delegates.gpu else None
     on_gpu = len(report.partitions) if report else 0
@@ -49,7 +50,7 @@ def _applied_line(name: str, kernels: int, full: bool) -> str:
 
 
 def _covers_all(target: Any) -> bool:
-    """Return whether the only delegate node replaces all others."""
+    """Return whether the only delegate node replaces all nodes of the model."""
     ops = target._get_ops_details()
     kernels = [each for each in ops if each["op_name"] == "DELEGATE"]
     if len(kernels) != 1:

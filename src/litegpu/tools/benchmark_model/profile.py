@@ -1,4 +1,4 @@
-"""Op profiles of benchmark_model: the time of the creation and of runs, by operation."""
+"""Op profiles of benchmark_model: the time of initialization and of runs, by op."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def check_mode(mode: str) -> None:
 
 
 def take_blocks(session: Session, runs: Stats) -> list[Block]:
-    """Return the profile: the nodes of the graph, then the kernels of each delegate node.
+    """Profile the graph: return its nodes, then the kernels of each delegate node.
 
-    Times are medians of a profile that is taken now.
+    The times are medians of profiling runs during this call.
     """
     gpu = session.delegates.gpu
     report = gpu.report if gpu else None
@@ -71,7 +71,7 @@ def _nodes(report: DelegationReport, profile: Profile) -> Iterator[Row]:
 def _parts(
     report: DelegationReport, profile: Profile
 ) -> Iterator[tuple[Partition, PartitionProfile]]:
-    """Yield the partitions of the graph that runs, the first one of the model."""
+    """Yield the partitions of the model's first graph."""
     for part in report.partitions:
         yield part, next(times for times in profile.partitions if times.nodes == part.nodes)
 

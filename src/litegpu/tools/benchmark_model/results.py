@@ -1,4 +1,4 @@
-"""The results of benchmark_model: its last lines, the original's result file, and JSON."""
+"""The results of benchmark_model: printed lines, TensorFlow Lite's result file, and JSON."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _PERCENTILES = (50, 90, 95, 99)
 
 @dataclass(frozen=True)
 class Memory:
-    """Host memory in KB since the start of the tool, None if unknown."""
+    """Growth of host memory in KB since the start of the tool; None if unknown."""
 
     init: int | None
     overall: int | None
     peak_mb: float
     gpu: GpuPeak | None = None
-    """Observed GPU memory, in MB; None if not measured, or for a software device."""
+    """Observed GPU memory in MB; None if not measured, or for a software device."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """A session and the times of its runs; the energy if it was measured."""
+    """A session, the times of its runs, and the energy if measured."""
 
     session: Session
     warm_up: Stats
@@ -41,7 +41,7 @@ class Results:
 
 
 def print_timings(found: Results) -> None:
-    """Print the line that sums up all times."""
+    """Print the summary line of all times."""
     info(
         f"Inference timings in us: Init: {found.session.init_us}, "
         f"First inference: {found.warm_up.first}, Warmup (avg): {figure(found.warm_up.average)}, "
@@ -50,7 +50,7 @@ def print_timings(found: Results) -> None:
 
 
 def print_memory(memory: Memory, monitored: bool) -> None:
-    """Print the host memory, and the peak of a monitor."""
+    """Print the host memory, and the peak that a monitor has observed."""
     if memory.init is not None and memory.overall is not None:
         info(
             "Note: as the benchmark tool itself affects memory footprint, the following is only "
@@ -75,7 +75,7 @@ def print_memory(memory: Memory, monitored: bool) -> None:
 
 
 def result_message(name: str, found: Results) -> bytes:
-    """Return a BenchmarkResult; memory that this system does not report is omitted."""
+    """Return the message BenchmarkResult, without memory figures that are unknown."""
     runs, memory = found.runs, found.memory
     times = (
         *(runs.average, *((min(runs.values), max(runs.values)) if runs.values else (0, 0))),
@@ -99,7 +99,7 @@ def result_message(name: str, found: Results) -> bytes:
 
 
 def print_more(found: Results) -> None:
-    """Print what the original does not: percentiles, throughput, GPU memory, energy."""
+    """Print results beyond TensorFlow Lite's: percentiles, throughput, GPU memory, energy."""
     info(f"Computed by: {found.session.delegates.describe()}")
     if found.runs.values:
         figures = (f"p{percent}={found.runs.percentile(percent)}" for percent in _PERCENTILES)
@@ -150,7 +150,7 @@ def _print_energy(energy: Energy) -> None:
 
 
 def result_json(name: str, found: Results) -> dict[str, Any]:
-    """Return everything as plain data; times in microseconds, energy in joules per inference."""
+    """Return all results as plain data, in microseconds and joules per inference."""
     session, energy = found.session, found.energy
     gpu = session.delegates.gpu
     device = gpu.device.to_dict() if gpu else None
@@ -181,7 +181,7 @@ def result_json(name: str, found: Results) -> dict[str, Any]:
 
 
 def _gpu_memory(session: Session, peak: GpuPeak | None) -> dict[str, float | None] | None:
-    """Return the MB of the delegate, and peaks by NVML if known; None without a GPU's part."""
+    """Return the delegate's memory and NVML's peaks in MB; None if no GPU runs nodes."""
     delegate = _delegate_mb(session)
     if delegate is None:
         return None
@@ -191,7 +191,7 @@ def _gpu_memory(session: Session, peak: GpuPeak | None) -> dict[str, float | Non
 
 
 def _delegate_mb(session: Session) -> dict[str, float] | None:
-    """Return the memory of the delegate's tensors and weights; None if it runs nothing."""
+    """Return the memory of the delegate's tensors and weights; None without delegated nodes."""
     report = session.delegates.gpu.report if session.delegates.gpu else None
     if report is None or not report.partitions:
         return None
@@ -222,7 +222,7 @@ def _tensors(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _figures(stats: Stats) -> dict[str, float]:
-    """Return the statistics by name; only a count if there is nothing else."""
+    """Return the statistics by name; only the count if there are no values."""
     if not stats.values:
         return {"count": 0}
     return {

@@ -1,4 +1,4 @@
-"""Prepares a model for benchmark_model: finds it, applies delegates, sets shapes and inputs."""
+"""Prepares a model for benchmark_model: finds the model, applies delegates, sets inputs."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Session:
 
     @property
     def interpreter(self) -> Any:
-        """The interpreter itself; `target` may be one of its signatures."""
+        """The interpreter; `target` is the interpreter or one of its signatures."""
         return getattr(self.target, "interpreter", self.target)
 
     @property
     def primary(self) -> bool:
-        """Whether the model's first graph runs, to which reports and profiles refer."""
+        """Whether the model's first graph runs; reports and profiles describe only that graph."""
         return not getattr(self.target, "subgraph", 0)
 
     def set_inputs(self) -> None:
@@ -54,7 +54,7 @@ class Session:
 def find_graph(graph: str) -> FoundModel:
     """Return the model of --graph, which may be an inherited file descriptor (`fd:…`).
 
-    Raises: ModelError, DownloadError: there is none.
+    Raises: ModelError, DownloadError: the model does not exist.
     """
     if graph.startswith(_DESCRIPTOR):
         return FoundModel(graph, _read_descriptor(graph), graph)
@@ -62,12 +62,12 @@ def find_graph(graph: str) -> FoundModel:
 
 
 def load(args: argparse.Namespace) -> FoundModel:
-    """Return the model of --graph, and print that.
+    """Print and return the model of --graph.
 
     Raises:
-        OptionsError: none is given.
+        OptionsError: --graph is missing.
 
-    Raises: ModelError, DownloadError: there is none of that name.
+    Raises: ModelError, DownloadError: the model does not exist.
     """
     if not args.graph:
         raise OptionsError("Please specify the name of your TF Lite input file with --graph")
@@ -81,7 +81,7 @@ def load(args: argparse.Namespace) -> FoundModel:
 
 
 def _read_descriptor(graph: str) -> bytes:
-    """Return a part of an inherited file: `fd:DESCRIPTOR:OFFSET:SIZE`."""
+    """Read a part of an inherited file descriptor: `fd:DESCRIPTOR:OFFSET:SIZE`."""
     parts = graph.removeprefix(_DESCRIPTOR).split(":")
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):
         raise ModelError(
@@ -109,7 +109,7 @@ def _read_descriptor(graph: str) -> bytes:
 def open_session(
     args: argparse.Namespace, model: FoundModel, layers: list[Layer], start: float
 ) -> Session:
-    """Return the interpreter with its delegates and inputs; `start` is the time of the start.
+    """Return the interpreter with its delegates and inputs; `start` is the tool's start time.
 
     Raises:
         LitegpuError: a flag does not fit the model, or the runtime or a delegate rejects it.
@@ -161,7 +161,7 @@ def _apply(delegates: Delegates, model: FoundModel, clustering: bool) -> Any:
 
 
 def _signatures(target: Any) -> ModelError:
-    """Print the signatures; return what ends the tool then."""
+    """Print the signatures; return the exception that ends the tool."""
     keys = list(target.get_signature_list())
     info(f"The Model contains {len(keys)} signature key(s).")
     if keys:
@@ -175,7 +175,7 @@ def _signatures(target: Any) -> ModelError:
 
 @contextlib.contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Turn the runtime's own errors into ModelError."""
+    """Convert the runtime's errors to ModelError."""
     try:
         yield
     except LitegpuError:

@@ -1,4 +1,4 @@
-"""The interpreter's state that benchmark_model prints and writes before and after the runs."""
+"""Prints and writes the interpreter's state before and after the runs of benchmark_model."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ LENGTH_PARAMETERS = tuple(
 
 
 def tell_before(args: argparse.Namespace, session: Session) -> None:
-    """Print and write what is requested before the runs."""
+    """Print and write the requested state before the runs."""
     if args.print_preinvoke_state:
         _print("pre-invoke", args, session)
     if not args.export_model_runtime_info:
@@ -75,7 +75,7 @@ def tell_before(args: argparse.Namespace, session: Session) -> None:
 
 
 def tell_after(args: argparse.Namespace, session: Session) -> None:
-    """Print what is requested after the runs."""
+    """Print the requested state after the runs."""
     if args.print_postinvoke_state:
         _print("post-invoke", args, session)
 

@@ -1,4 +1,4 @@
-"""The state of an interpreter's graphs as text, and as ModelRuntimeDetails for programs."""
+"""Formats the state of an interpreter's graphs as text and as ModelRuntimeDetails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Lengths:
 def state_text(graphs: Sequence[GraphState], lengths: Lengths) -> str:
     """Return all tensors and nodes, in the format of TensorFlow Lite's tools.
 
-    Addresses of tensors are -1: the runtime does not report them to Python.
+    Tensor addresses are -1, because the runtime's Python API does not report them.
     """
     lines = [f"Interpreter has {len(graphs)} subgraphs.", ""]
     for graph in graphs:
@@ -97,7 +97,7 @@ def _size(count: int) -> str:
 
 
 def _numbers(values: Iterable[int]) -> str:
-    """Return numbers with ranges for consecutive ones: `[0-3,7]`."""
+    """Return numbers as text, with ranges for consecutive numbers: `[0-3,7]`."""
     ranges: list[list[int]] = []
     for value in values:
         if ranges and value == ranges[-1][1] + 1:
@@ -114,7 +114,7 @@ def _numbers(values: Iterable[int]) -> str:
 
 
 def _cut(text: str, length: int, from_the_end: bool = False) -> str:
-    """Return text of at most this length, with `...` in place of the rest."""
+    """Truncate text to at most this length, ending with `...`."""
     if len(text) > length:
         room = max(length - 3, 0)
         dots = "..."[:length]
@@ -129,7 +129,7 @@ _SPELT = {
 
 
 def type_name(kind: str) -> str:
-    """Return the runtime's name of a type: `kTfLiteFloat32` of `FLOAT32`."""
+    """Return the runtime's name of a dtype, for example `kTfLiteFloat32` for `FLOAT32`."""
     if kind.startswith("UINT"):
         return f"kTfLiteUInt{kind[4:]}"
     return f"kTfLite{_SPELT.get(kind, kind.capitalize())}"
@@ -142,11 +142,11 @@ _DATA_TYPES = (
     *("COMPLEX64", "INT8", "FLOAT16", "FLOAT64", "COMPLEX128", "UINT64", "RESOURCE", "VARIANT"),
     *("UINT32", "UINT16", "INT4", "BFLOAT16", "INT2", "UINT4"),
 )
-"""The data types of an Edge, by number."""
+"""The data types of the message Edge, by number."""
 
 
 def runtime_details(model: str, graphs: Sequence[GraphState]) -> Proto:
-    """Return a ModelRuntimeDetails."""
+    """Return the state as the Protocol Buffers message ModelRuntimeDetails."""
     return Proto(((1, "model_name", model), *((2, "subgraphs", _subgraph(g)) for g in graphs)))
 
 

@@ -42,7 +42,7 @@ _COMPILERS = ("cc", "gcc", "clang", "cl")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Compile the library; raises DelegateLibraryError without a compiler that can."""
+    """Compile the library; raise DelegateLibraryError without a suitable compiler."""
     compiler = find_compiler(args.compiler)
     library = python_library()
     with replacing("", args.output) as part, tempfile.TemporaryDirectory() as folder:
@@ -99,7 +99,7 @@ _REMEDIES = {
 
 
 def python_library() -> str:
-    """Return the path of this Python's shared library, "" if it has none."""
+    """Return the path of this Python's shared library; "" if Python is linked statically."""
     version = sysconfig.get_python_version()
     names = [f"python{version.replace('.', '')}.dll"]
     if sys.platform != "win32":
@@ -115,7 +115,7 @@ def python_library() -> str:
 
 
 def source_text(executable: str, library: str, version: str = "") -> str:
-    """Return the library's source: for a Python, its shared library, and its version."""
+    """Return the C source for a Python executable, its shared library, and its version."""
     native = "wchar_t" if os.name == "nt" else "char"
     return "\n".join(
         (
@@ -131,7 +131,7 @@ def source_text(executable: str, library: str, version: str = "") -> str:
 
 
 def _units(text: str, kind: str = "wchar_t") -> Sequence[int]:
-    """Return the numbers of a text in C."""
+    """Return the code units of a text for the initializer of a C array."""
     if kind == "char":
         return memoryview(os.fsencode(text)).cast("b").tolist()
     if os.name == "nt":

@@ -1,6 +1,7 @@
-"""What the library of `litegpu build-delegate` calls in Python: it creates and destroys delegates.
+"""Python functions that the library of `litegpu build-delegate` calls.
 
-Nothing here may raise: the callers are C functions.
+The functions create and destroy delegates. No function may raise an exception, because the callers
+are C functions.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ OPTIONS = (
     *DELEGATE_FLAGS,
     Flag("model", str, None, "the model file, for runtimes that do not report its path"),
 )
-"""The options of the library: those of GpuDelegate."""
+"""The options of the library, which are the options of GpuDelegate."""
 
 _TEXTS = POINTER(c_char_p)
 _REPORT = CFUNCTYPE(None, c_char_p)
 
 
 class Plugin(ctypes.Structure):
-    """The C library's `plugin`."""
+    """The struct `plugin` of the C library."""
 
     _fields_ = (
         ("create", c_void_p),
@@ -49,16 +50,16 @@ class Plugin(ctypes.Structure):
 
 _plugins: list[Plugin] = []
 _structs: dict[int, structs.TfLiteDelegate] = {}
-"""Delegates by address; never freed, because interpreters may outlive their delegate."""
+"""Structs of delegates by address; never freed, because interpreters may outlive delegates."""
 _delegates: dict[int, GpuDelegate] = {}
-"""Delegates that are not destroyed, by the addresses of their structs."""
+"""Delegates that have not been destroyed, by the addresses of their structs."""
 _apis: set[str] = set()
 
 
 def connect(address: int, size: int) -> None:
-    """Give the library's `plugin` its functions.
+    """Store the function pointers in the library's struct `plugin`.
 
-    Raises DelegateLibraryError if it has another size than this version's.
+    Raises DelegateLibraryError if the size of the struct differs from this version's.
     """
     if size != ctypes.sizeof(Plugin):
         raise DelegateLibraryError(
@@ -78,9 +79,9 @@ def _address(function: Any) -> int:
 
 
 def parsed(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return options of GpuDelegate from their texts.
+    """Parse the options of GpuDelegate.
 
-    Raises OptionsError for unknown names, and for texts that are no value of theirs.
+    Raises OptionsError for unknown names and for invalid values.
     """
     known = {flag.name: flag for flag in OPTIONS}
     found = {}
@@ -153,7 +154,7 @@ _FUNCTIONS = {
     "end": CFUNCTYPE(None)(_end),
     "prepare": structs.DELEGATE_PREPARE(_prepare),
 }
-"""The functions for callers in C, by the names of `Plugin`."""
+"""The functions for C callers, by the field names of `Plugin`."""
 
 
 def _note_forks(forking: bool) -> None:

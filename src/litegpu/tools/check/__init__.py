@@ -1,4 +1,4 @@
-"""`litegpu check MODEL`: which nodes would run on the GPU, why others not, memory, advice."""
+"""`litegpu check MODEL`: which nodes would run on the GPU, reasons for others, memory, advice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ EXAMPLES = (
 def main(args: argparse.Namespace) -> int:
     """Print the report; the exit status is 1 if nothing would run on the GPU.
 
-    A bundle's members are listed, and each model is checked. `--report` and `--export` take one.
+    For a bundle, the tool lists the members and checks each model. `--report` and `--export` need a
+    single model.
     """
     try_to_write("json", args.json)
     prepare_export(args.export)
@@ -61,7 +62,7 @@ def _check_all(container: Container, args: argparse.Namespace) -> int:
 
     The exit status is 1 if a model is damaged or does not run on the GPU.
 
-    Raises ModelError, after the list, if there is no model.
+    Raises ModelError, after printing the list, if the bundle contains no model.
     """
     if not prints_json(args):
         note(f"bundle: {container.path}")
@@ -95,7 +96,7 @@ def _check_all(container: Container, args: argparse.Namespace) -> int:
 
 
 def _keys(member: Member) -> str:
-    """Return the signatures of a member that is a model."""
+    """Return the signature keys of a member that is a model."""
     if member.kind != MODEL:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""`litegpu check` in Python: what a delegate would do with a model, and what would help."""
+"""`litegpu check` in Python: which nodes a delegate would run, with reasons and advice."""
 
 from __future__ import annotations
 
@@ -36,32 +36,36 @@ _WEIGHTS_ONLY = {
     "exact": "float inputs quantized to int8 for quantized weights, with the same sums as the CPU",
     "float": "weights as real numbers",
 }
-"""The same for models that compute in floats and have quantized weights."""
+"""The notes by quantization mode for float models with quantized weights."""
 _BROKEN = (
     "Check that the file is a complete .tflite model, made of operations that the runtime has."
 )
 _REASONS = 5
-"""Number of reasons shown for each mode of quantized tensors; `to_dict` has all."""
+"""Number of shown reasons per mode of quantized tensors; `to_dict` has all reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """The result of `check`. `str()` is what `litegpu check` prints, `to_dict()` is for JSON."""
+    """The result of `check`.
+
+    `str()` returns the output of `litegpu check`, and `to_dict()` returns data for JSON.
+    """
 
     model: str
     """The source of the model: its path, its zoo name, or the size of its bytes."""
     kind: str | None
-    """For example "float32" or "dynamic range"; None if the extra `zoo` is not installed."""
+    """The kind of model, for example "dynamic range"; None without the extra `zoo`."""
     report: DelegationReport | None
-    """Where nodes run, with reasons and advice; None if the delegate was not applied."""
+    """Where nodes run, with reasons and advice; None if no delegate was applied."""
     runtime: str = ""
-    """Why the runtime cannot run the model without litegpu; an empty text if it can."""
+    """Why the runtime cannot run the model without litegpu; empty if the runtime can."""
 
     @classmethod
     def of(cls, content: bytes, delegate: GpuDelegate, model: str) -> ModelCheck:
         """Apply a delegate to the bytes of a .tflite file, after trying the runtime alone.
 
-        Raises ModelError for other bytes, and if an interpreter of the model crashes.
+        Raises ModelError if the bytes are not a .tflite file, or if an interpreter of the model
+        crashes.
         """
         trial = try_model(content)
         if trial.fatal:
@@ -83,7 +87,7 @@ class ModelCheck:
         return {"model": self.model, "type": self.kind, "report": report, "runtime": runtime}
 
     def text(self, width: int | None = None) -> str:
-        """Return the report and the advice; rows of the table fit in `width` characters."""
+        """Return the report and the advice; table rows are at most `width` characters long."""
         if self.report is None:
             return "The delegate was not applied: the whole model runs on the CPU."
         lines = [
@@ -122,19 +126,20 @@ def check(
     on_progress: OnProgress | None = None,
     **options: Unpack[GpuDelegateKeywords],
 ) -> ModelCheck:
-    """Return which nodes would run on the GPU, and why others not; memory, and advice.
+    """Return which nodes would run on the GPU, the reasons for other nodes, memory, and advice.
 
         print(litegpu.check("model.tflite", precision="fp16"))
 
     Args:
         model: the path of a .tflite file, `zoo:NAME`, or the bytes of a file.
-        on_progress: as for GpuDelegate.
-        **options: as for GpuDelegate.
+        on_progress: the progress callback, as for GpuDelegate.
+        **options: the options of GpuDelegate.
 
-    The model is compiled for the device. It is run only for as long as compiling takes.
+    The function compiles the model for the device. Before that, a separate process runs the model
+    once without a delegate.
 
     Raises:
-        ModelError: there is no such file, or the runtime rejects it.
+        ModelError: the file does not exist, or the runtime rejects the model.
         OptionsError, UnsupportedDeviceError, MissingDependencyError: as GpuDelegate.
     """
     content = model_bytes(model)
@@ -159,7 +164,7 @@ def _how(support: QuantizedSupport, kind: str | None) -> str:
 
 
 def _quantization_lines(report: DelegationReport, kind: str | None) -> Iterator[str]:
-    """Yield how a model is quantized, and what the GPU could run in each mode."""
+    """Yield lines about a model's quantization, and what the GPU could run in each mode."""
     if not report.quantized:
         return
     yield f"\nquantized: {kind or _UNKNOWN}"
@@ -179,7 +184,7 @@ _UNKNOWN = "(pip install 'litegpu[zoo]' to see how)"
 
 
 def _advice_lines(report: DelegationReport) -> Iterator[str]:
-    """Yield the advice for each graph of the model, one numbered paragraph each."""
+    """Yield the advice for each graph of the model as numbered paragraphs."""
     for number, each in enumerate((report, *report.subgraphs)):
         title = f"advice on subgraph {number}" if number else "advice"
         if not each.advice:

@@ -1,4 +1,4 @@
-"""Tries a model with the runtime alone, in a separate process: it may be rejected, or crash."""
+"""Tries a model with the runtime alone, in a separate process that may crash."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from litegpu.host.children import run_module
 from litegpu.runtime_abi import interpreter as runtime
 
 _SECONDS = 60.0
-"""Timeout of a trial in seconds; an unfinished one counts as neither rejected nor crashed."""
+"""Timeout of a trial in seconds; an unfinished trial counts as success."""
 _STEPS = ("loading it", "allocating its tensors", "running it on zeros")
 _REJECTED = 3
-"""The exit status if the runtime has rejected the model."""
+"""The exit status of the process if the runtime has rejected the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The result of a model in the runtime without a delegate; an empty text on success.
+    """The result of running a model without a delegate; the text is empty on success.
 
-    `fatal`: an interpreter of it would end this process, too.
+    `fatal` means that an interpreter of the model would also crash this process.
     """
 
     problem: str = ""
@@ -29,7 +29,7 @@ class Trial:
 
 
 def try_model(content: bytes) -> Trial:
-    """Load a model, allocate its tensors and run it on zeros, all with the runtime alone."""
+    """Load a model, allocate its tensors and run it on zeros, without a delegate."""
     ended = run_module(__name__, [], _SECONDS, content)
     step = next((each for each in reversed(_STEPS) if each in ended.output), "")
     if ended.status in (0, None) or not step:
@@ -45,11 +45,11 @@ def try_model(content: bytes) -> Trial:
 
 _ALONE = "The runtime itself, without litegpu,"
 _LONGEST = 1000
-"""Maximum number of characters of the runtime's message."""
+"""Maximum length of the runtime's message in characters."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try the model on stdin; prints the steps to stdout and errors to stderr."""
+    """Try the model on stdin; print the steps to stdout and errors to stderr."""
     content = sys.stdin.buffer.read()
     try:
         print(_STEPS[0], flush=True)

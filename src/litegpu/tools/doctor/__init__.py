@@ -1,4 +1,4 @@
-"""`litegpu doctor`: finds out why models do not run on this machine's GPU, and what helps."""
+"""`litegpu doctor`: finds out why models do not run on this machine's GPU, with remedies."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ CHECKS = (
 
 
 _HOMES = r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s'\":;,)]+"
-"""Parent folders of users' home folders."""
+"""A pattern that matches users' home folders."""
 _LEVEL, _TOPIC = 9, 13
-"""Headings of the state and the topic."""
+"""Column widths of the level and the topic."""
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check everything, and print the findings with remedies."""
+    """Run all checks, and print the findings with remedies."""
     try_to_write("json", args.json)
     note("litegpu doctor: trying every driver and device (up to a minute) ...")
     tried = devices()
@@ -73,7 +73,7 @@ def _print(found: Sequence[Finding], verdict: str) -> None:
 
 
 def _without_home(finding: Finding) -> Finding:
-    """Return a finding without the names of this machine's users."""
+    """Return a finding without the user names in paths of home folders."""
     try:
         home = str(Path.home())
     except RuntimeError:

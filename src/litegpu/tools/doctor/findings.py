@@ -1,4 +1,4 @@
-"""The doctor's findings, and the machine that it inspects."""
+"""The findings of `litegpu doctor`, and the inspected machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, Literal
 from litegpu import config
 
 Level = Literal["ok", "note", "problem"]
-"""`note`: not a problem, but possibly what a user looks for."""
+"""The level of a finding; a `note` is not a problem, but possibly useful."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fact about this machine; `remedy` is a command or an instruction, if there is one."""
+    """A fact about this machine; `remedy` is a command or an instruction, if any."""
 
     topic: str
     level: Level
@@ -24,7 +24,7 @@ class Finding:
     remedy: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data for JSON."""
+        """Return the finding as plain data for JSON."""
         return asdict(self)
 
 
@@ -48,7 +48,7 @@ class Machine:
 
     @property
     def container(self) -> str:
-        """The kind of container that runs this process; empty if there is none."""
+        """The kind of container that runs this process; empty outside of a container."""
         if self.path("run/.containerenv").exists():
             return "Podman"
         if "KUBERNETES_SERVICE_HOST" in self.environment:
@@ -60,14 +60,14 @@ class Machine:
         return self.root / name.lstrip("/")
 
     def names(self, folder: str, pattern: str) -> list[Path]:
-        """Return the files of a folder that match a pattern, none if it cannot be read."""
+        """Return the files of a folder that match a pattern; none if the folder cannot be read."""
         try:
             return sorted(self.path(folder).glob(pattern))
         except OSError:
             return []
 
     def text(self, name: str) -> str:
-        """Return a file's text, empty if it cannot be read."""
+        """Return the text of a file; empty if the file cannot be read."""
         try:
             return self.path(name).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
@@ -78,7 +78,7 @@ Check = Callable[[Machine], Iterable[Finding]]
 
 
 def run_checks(machine: Machine, checks: Iterable[Check]) -> list[Finding]:
-    """Return the findings of all checks. A failing check is a finding, too."""
+    """Return the findings of all checks. An exception in a check becomes a finding."""
     found: list[Finding] = []
     for check in checks:
         topic = check.__name__.replace("_", " ")

@@ -34,13 +34,13 @@ _OTHERS = (
     *("nvidia-cuda-nvrtc-cu12", "pyopencl", "wgpu", "glcontext"),
 )
 _FOR_NUMPY_1 = {"tflite-runtime": (99,), "ai-edge-litert": (1, 0)}
-"""The last versions of runtimes that were built for NumPy 1."""
+"""The last runtime versions that were built for NumPy 1."""
 _LITTLE = 256 << 20
-"""Free space in bytes below which the cache will soon be full."""
+"""Minimum free disk space for the cache in bytes; less is reported."""
 
 
 def system(machine: Machine) -> Iterator[Finding]:
-    """Report litegpu, Python, the system, and layers between it and the GPU."""
+    """Report litegpu, Python, the system, and layers such as containers or WSL."""
     yield Finding("litegpu", "ok", __version__)
     python = f"Python {platform.python_version()} ({platform.python_implementation()})"
     name = f"{platform.system()} {platform.release()} on {platform.machine()}"
@@ -113,7 +113,7 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def environment(machine: Machine) -> Iterator[Finding]:
-    """Report which of litegpu's variables are set, and unknown ones with its prefix."""
+    """Report litegpu's environment variables that are set, and unknown ones with its prefix."""
     for name, value in sorted(machine.environment.items()):
         if not name.startswith("LITEGPU_"):
             continue
@@ -131,7 +131,7 @@ def environment(machine: Machine) -> Iterator[Finding]:
 
 
 def cache_folder(machine: Machine) -> Iterator[Finding]:
-    """Report whether compiled partitions can be cached for the next start."""
+    """Report whether litegpu can cache compiled partitions for the next start."""
     try:
         folder = default_folders()[0]
     except LitegpuError as error:

@@ -1,4 +1,4 @@
-"""The driver libraries that are registered with the loaders of GPU APIs."""
+"""Checks the driver libraries that are registered with the loaders of GPU APIs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def vulkan_drivers(machine: Machine) -> Iterator[Finding]:
 
 
 def egl_drivers(machine: Machine) -> Iterator[Finding]:
-    """Report the drivers available to EGL, and so to OpenGL without a screen."""
+    """Report the drivers for EGL, which OpenGL without a screen needs."""
     folders = ("etc/glvnd/egl_vendor.d", "usr/share/glvnd/egl_vendor.d")
     variables = ("__EGL_VENDOR_LIBRARY_FILENAMES",)
     yield from _manifests(machine, "EGL", folders, variables, "libegl-mesa0")
@@ -60,7 +60,7 @@ def _manifests(
     variables: tuple[str, ...],
     package: str,
 ) -> Iterator[Finding]:
-    """Report the drivers in JSON files of folders, or in the files that a variable names."""
+    """Report the drivers in JSON manifests, found in folders or by an environment variable."""
     if not machine.is_linux:
         return
     variable = next((name for name in variables if machine.environment.get(name)), "")
@@ -92,7 +92,7 @@ def _of_manifest(api: str, path: Path) -> Finding:
 
 
 def _loaded(api: str, name: str, library: str) -> Finding:
-    """Load a driver's library in a separate process, which may crash."""
+    """Load a driver's library in a separate process, because loading may crash."""
     library = library.strip()
     ended = run_module(TRIAL, ["load", library], _PATIENCE_S)
     if ended.status == 0:

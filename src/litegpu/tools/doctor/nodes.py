@@ -1,4 +1,4 @@
-"""The GPUs of a Linux machine, and whether this process may use them."""
+"""Checks the GPUs of a Linux machine, and whether this process may access them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from litegpu.tools.doctor.findings import Finding, Machine
 
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 _DISPLAY = "0x03"
-"""Prefixes of the classes of PCI devices that draw or compute."""
+"""Prefixes of the PCI classes of displays and processing accelerators."""
 _NOTHING = ("", "void", "none")
 """Values of NVIDIA_VISIBLE_DEVICES that hide every GPU from a container."""
 _GIVE = "docker run --gpus all ..."
 _PARTS = {"compute": "CUDA and OpenCL", "graphics": "OpenGL and Vulkan"}
-"""Purposes of the parts of NVIDIA's driver, by NVIDIA_DRIVER_CAPABILITIES."""
+"""The APIs enabled by each value of NVIDIA_DRIVER_CAPABILITIES."""
 
 
 def gpus(machine: Machine) -> Iterator[Finding]:
@@ -72,7 +72,7 @@ def nvidia_in_containers(machine: Machine) -> Iterator[Finding]:
 
 
 def render_nodes(machine: Machine) -> Iterator[Finding]:
-    """Report whether this user has access to GPUs with render nodes, and to AMD's compute node."""
+    """Report whether this user can access the GPUs' render nodes and AMD's compute node."""
     if not machine.is_linux:
         return
     nodes = machine.names("dev/dri", "renderD*") + machine.names("dev", "kfd")

@@ -1,4 +1,4 @@
-"""Checks whether NVIDIA's driver is as new as the compiler that litegpu would use."""
+"""Checks whether NVIDIA's driver is new enough for litegpu's compiler (NVRTC)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from litegpu.backends.cuda.presence import supported_version
 from litegpu.tools.doctor.findings import Finding, Machine
 
 _COMPILERS = {"nvidia-cuda-nvrtc": 13, "nvidia-cuda-nvrtc-cu12": 12}
-"""Packages with NVRTC, and the major version of CUDA that they belong to."""
+"""Packages that contain NVRTC, and their major version of CUDA."""
 _NO_GPU = ("", "-1")
-"""Values of CUDA_VISIBLE_DEVICES that name no GPU."""
+"""Values of CUDA_VISIBLE_DEVICES that hide all GPUs."""
 
 
 def compiler(machine: Machine) -> Iterator[Finding]:
-    """Report the driver's CUDA version, and whether NVRTC is newer."""
+    """Report the driver's CUDA version, and whether NVRTC's version is newer."""
     known = supported_version()
     if known is None:
         return

@@ -1,4 +1,4 @@
-"""Tries the devices of each backend, and compares their results with the CPU's."""
+"""Tries the devices of each backend, and compares the results with the CPU's."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from litegpu.tools.doctor.libraries import TRIAL
 from litegpu.wording import shown_size, shown_time
 
 _PATIENCE_S = 120.0
-"""Timeout of a trial in seconds; on a slow machine the first start compiles for some seconds."""
+"""Timeout of a trial in seconds, which includes the compilation of kernels."""
 _FAR = 1e-4
-"""Maximum relative difference of results; kernels sum in another order."""
+"""Maximum relative difference of results; GPU kernels sum in another order than the CPU."""
 _AT_ONCE = 4
 
 
 @dataclass(frozen=True)
 class Examined:
-    """The findings, and the number of devices with correct results, and of GPUs among them."""
+    """The findings, the number of devices with correct results, and that of GPUs among them."""
 
     findings: tuple[Finding, ...]
     usable: int
@@ -60,7 +60,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _listed(name: str) -> tuple[Finding | None, Sequence[dict[str, Any]]]:
-    """Return a backend's devices, and findings if there are none."""
+    """Return a backend's devices, and findings if the backend has no devices."""
     ended = run_module(TRIAL, ["list", name], _PATIENCE_S)
     status = _last_line(ended.output)
     if ended.status != 0 or status is None:
@@ -98,7 +98,7 @@ def _tried(trial: tuple[str, dict[str, Any], str]) -> Finding:
 
 
 def _last_line(output: str) -> dict[str, Any] | None:
-    """Return the JSON of the last line; drivers and runtimes may print anything before it."""
+    """Parse the last line as JSON; drivers and runtimes may print other lines before."""
     lines = output.strip().splitlines()
     try:
         found: dict[str, Any] = json.loads(lines[-1]) if lines else {}

@@ -1,4 +1,4 @@
-"""Makes calls during which a driver may crash, in a process that prints one line of JSON."""
+"""A separate process for driver calls that may crash; it prints one line of JSON."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 MODEL = Path(__file__).with_name("small.tflite")
-"""A convolution and a LOGISTIC of 1 × 9 × 9 × 5 floats: writing a model would need a package."""
+"""A model of a convolution and a LOGISTIC op; the file avoids a dependency for writing models."""
 _ELEMENTS = 9 * 9 * 5
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`load LIBRARY`, `list BACKEND` or `run RUNTIME BACKEND DEVICE`; 1 if it does not work."""
+    """Run `load LIBRARY`, `list BACKEND` or `run RUNTIME BACKEND DEVICE`; return 1 on failure."""
     name, *rest = arguments
     return _TRIALS[name](*rest)
 
@@ -33,9 +33,9 @@ def _load(library: str) -> int:
 
 
 def _list(name: str) -> int:
-    """Print the devices of one backend, or why it has none.
+    """Print the devices of one backend, or why the backend has no devices.
 
-    Other backends are not queried: their drivers might end this process.
+    The function does not query other backends, because their drivers might crash the process.
     """
     from litegpu import LitegpuError, backends
 
@@ -49,7 +49,7 @@ def _list(name: str) -> int:
 
 
 def _run(runtime: str, backend: str, index: str) -> int:
-    """Run a small model on a device and on the CPU; print the difference of the results."""
+    """Run a small model on a device and on the CPU; print the results' difference."""
     from litegpu import GpuDelegate, LitegpuError
 
     model, x = MODEL.read_bytes(), np.linspace(-1, 1, _ELEMENTS, dtype=np.float32)

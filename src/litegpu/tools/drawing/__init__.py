@@ -1,1 +1,1 @@
-"""Draws a model's results on a picture: boxes, points, masks, bars."""
+"""Draws a model's results on a picture, as boxes, points, masks or bars."""

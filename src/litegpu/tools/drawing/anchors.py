@@ -1,8 +1,9 @@
 """Detectors without post-processing: each row of their outputs is relative to an anchor.
 
-Anchors follow from the feature maps that the rows were joined from. Two families are supported:
-MediaPipe, whose anchors are points, with the center, size and points of an object in pixels of the
-input; and TensorFlow's SSD, whose anchors are boxes of several aspect ratios.
+The anchors are derived from the feature maps that the model concatenates to rows. Two families are
+supported: MediaPipe and TensorFlow's SSD. MediaPipe's anchors are points; a row has the center,
+size and keypoints of an object in pixels of the input. The SSD's anchors are boxes of several
+aspect ratios.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ from litegpu.tools.drawing.names import object_names
 
 Array = NDArray[Any]
 _FEWEST_ROWS = 32
-"""Minimum number of boxes in an output; a shorter list does not belong to anchors."""
+"""Minimum number of rows of an output whose rows belong to anchors."""
 _LEAST_IOU = 0.5
-"""Minimum overlap (IoU) at which two boxes of a class count as one object."""
+"""Minimum overlap (IoU) at which two boxes of one class belong to the same object."""
 _MOST_BOXES = 1000
-"""Number of boxes with the highest scores that are considered."""
+"""Maximum number of boxes before non-maximum suppression, those with the highest scores."""
 _LARGEST_LOGIT = 100.0
 
 _SSD_SCALES = (0.2, 0.95)
 _SSD_RATIOS = (1.0, 2.0, 0.5, 3.0, 1 / 3)
 _SSD_FIRST_MAP = ((0.1, 1.0), (_SSD_SCALES[0], 2.0), (_SSD_SCALES[0], 0.5))
 _SSD_SIZES = np.array((10.0, 10.0, 5.0, 5.0))
-"""Divisors of box codes: y, x, height, width."""
+"""Divisors of encoded boxes: y, x, height, width."""
 
 
 class Raw(NamedTuple):
-    """The outputs that hold codes of boxes and scores, and their number of rows."""
+    """The indices of the outputs with encoded boxes and with scores, and the number of rows."""
 
     codes: int
     scores: int
     rows: int
     values: int
-    """Numbers per row of the codes."""
+    """Numbers per row of the encoded boxes."""
     classes: int
 
 
@@ -57,7 +58,7 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
 
 
 def find(outputs: Outputs, facts: ModelFacts) -> Raw | None:
-    """Return the outputs with the codes and the scores, or None if there are none."""
+    """Return the outputs with encoded boxes and scores; None if the model has no such outputs."""
     if len(outputs) != 2:
         return None
     shapes = [each.values.shape for each in outputs]
@@ -71,10 +72,10 @@ def find(outputs: Outputs, facts: ModelFacts) -> Raw | None:
 
 
 def _codes(widths: Sequence[int], facts: ModelFacts) -> int | None:
-    """Return the index of the output with the codes of boxes: four numbers, then pairs for points.
+    """Return the index of the output with encoded boxes: four numbers, then keypoint pairs.
 
-    They are not probabilities; if both outputs may be codes, the wider one is not a list of
-    classes.
+    Encoded boxes are not probabilities. If both outputs may be encoded boxes, the output with four
+    numbers per row is selected.
     """
     may_be = [
         width >= 4 and width % 2 == 0 and not facts.is_probability(index)
@@ -91,7 +92,7 @@ def read(outputs: Outputs, scene: Scene) -> Detections:
     """Return the objects with at least the minimum score.
 
     Raises:
-        ModelError: there are no codes and scores, or the anchors cannot be derived.
+        ModelError: the model has no encoded boxes and scores, or the anchors cannot be derived.
     """
     raw = find(outputs, scene.facts)
     if raw is None:
@@ -110,10 +111,10 @@ def read(outputs: Outputs, scene: Scene) -> Detections:
 
 
 def anchors_in_cells(grids: Sequence[Grid], raw: Raw) -> list[int]:
-    """Return the number of anchors per cell of each map.
+    """Return the number of anchors per cell of each feature map.
 
     Raises:
-        ModelError: the maps are not known, or do not match the rows.
+        ModelError: the feature maps are unknown, or do not match the rows.
     """
     counts = [grid.channels // raw.values for grid in grids]
     cells = [grid.height * grid.width for grid in grids]
@@ -131,9 +132,9 @@ def anchors_in_cells(grids: Sequence[Grid], raw: Raw) -> list[int]:
 def _point_boxes(
     codes: Array, grids: Sequence[Grid], counts: Sequence[int], size: tuple[int, int]
 ) -> tuple[Array, Array]:
-    """Return corners `[N, 4]` and points `[N, K, 2]` of boxes whose anchors are points.
+    """Decode boxes whose anchors are points: return corners `[N, 4]` and points `[N, K, 2]`.
 
-    A row is x and y of the center, width, height, and x and y of each point, in pixels.
+    A row has x and y of the center, width, height, and x and y of each keypoint, in pixels.
     """
     anchors = np.concatenate(
         [np.repeat(_centres(grid), count, 0) for grid, count in zip(grids, counts, strict=True)]
@@ -146,16 +147,16 @@ def _point_boxes(
 
 
 def _centres(grid: Grid) -> Array:
-    """Return x and y of the centers of a map's cells, row by row, `[cells, 2]`."""
+    """Return x and y of the centers of a feature map's cells, row by row, `[cells, 2]`."""
     y, x = np.mgrid[: grid.height, : grid.width]
     return np.stack([(x + 0.5) / grid.width, (y + 0.5) / grid.height], -1).reshape(-1, 2)
 
 
 def _ssd_boxes(codes: Array, grids: Sequence[Grid], counts: Sequence[int]) -> Array:
-    """Return corners `[N, 4]` of boxes whose anchors are TensorFlow's default boxes.
+    """Decode boxes whose anchors are TensorFlow's default boxes: return corners `[N, 4]`.
 
     Raises:
-        ModelError: the number of anchors per cell differs from theirs.
+        ModelError: the number of anchors per cell differs from that of the default boxes.
     """
     expected = [len(_SSD_FIRST_MAP), *[len(_SSD_RATIOS) + 1] * (len(grids) - 1)]
     if list(counts) != expected or len(grids) < 2:
@@ -203,10 +204,10 @@ def suppressed(
     """Return the objects after non-maximum suppression for each class.
 
     Args:
-        corners: `[N, 4]`: left, top, right and bottom, from 0 to 1 over the input.
+        corners: `[N, 4]`: left, top, right and bottom, as fractions (0 to 1) of the input's size.
         scores: `[N, classes]`.
-        scene: says which scores count.
-        points: `[N, K, 2]` or None.
+        scene: the scene with the minimum score.
+        points: keypoints `[N, K, 2]`, or None.
     """
     classes = scores.argmax(1)
     best = scores.max(1)

@@ -1,7 +1,7 @@
-"""Detectors like YOLO: one output with a box and scores for each cell of some maps.
+"""YOLO-like detectors: one output has a box and scores for each cell of several feature maps.
 
-A row is x and y of the center, width and height, then the score of each class; detectors with three
-anchors per cell have an objectness score before these.
+A row has x and y of the center, width, height, and the score of each class. Detectors with three
+anchors per cell have an objectness score before the class scores.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from litegpu.tools.drawing.names import COCO_USED
 
 Array = NDArray[Any]
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64))
-"""Pixels of the input between two cells, for the maps of a detector."""
+"""Strides, in pixels of the input, of a detector's feature maps."""
 _ANCHORS = 3
 _BOX, _OBJECT = 4, 1
 _PIXELS = 2.0
-"""Coordinates above this are pixels of the input, not fractions."""
+"""Coordinates above this value are pixels of the input, not fractions."""
 
 
 class Layout(NamedTuple):
-    """The layout of the output: which dimension has the rows, and whether there is objectness."""
+    """The layout of the output: the axis of the rows, and whether there is an objectness score."""
 
     rows: int
     has_object: bool
 
 
 def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
-    """Return why a model is a detector of this kind: it has as many rows as cells."""
+    """Return why a model is a YOLO-like detector: the numbers of rows and cells are equal."""
     layout = find(outputs, facts)
     if layout is None:
         return None
@@ -46,7 +46,7 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
 
 
 def find(outputs: Outputs, facts: ModelFacts) -> Layout | None:
-    """Return the layout, or None for the output of another model."""
+    """Return the layout of the output; None if the model is not a YOLO-like detector."""
     shape = outputs[0].values.shape if len(outputs) == 1 else ()
     if len(shape) != 3 or shape[0] != 1:
         return None
@@ -66,7 +66,7 @@ def read(outputs: Outputs, scene: Scene) -> Detections:
     """Return the objects with at least the minimum score.
 
     Raises:
-        ModelError: the output is not one row for each cell.
+        ModelError: the output does not have one row per cell.
     """
     layout = find(outputs, scene.facts)
     if layout is None:

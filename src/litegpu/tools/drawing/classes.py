@@ -1,4 +1,4 @@
-"""The best classes of a classifier, drawn as bars below the picture."""
+"""The top classes of a classifier, drawn as bars below the picture."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _NAME_SHARE = 0.45
-"""Fraction of the width for the names."""
+"""Fraction of the width for the class names."""
 _ROWS = 5
 
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes with the highest scores, (number, score) each, and the names of all."""
+    """The classes with the highest scores, each (index, score), and the names of all classes."""
 
     best: tuple[tuple[int, float], ...]
     labels: list[str]
 
     def draw(self, picture: Image.Image) -> Image.Image:
-        """Return the picture above a bar for each class."""
+        """Return the picture with a bar for each class below it."""
         from PIL import Image
 
         line = Ink(picture.copy()).line_height
@@ -52,11 +52,11 @@ class Classes:
         return canvas
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        """Return a row for each class."""
+        """Return the headings, and a row for each class."""
         return TOP_COLUMNS, list(top_rows(self.best, self.labels))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the classes, the best first."""
+        """Return the classes, the highest score first, for JSON."""
         return {
             "classes": [
                 {"class": each, "score": score, "name": self.labels[each] if self.labels else ""}
@@ -82,7 +82,7 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
 
 
 def find(outputs: Outputs) -> int | None:
-    """Return the output that is the longest vector, or None."""
+    """Return the index of the longest output vector; None if no output is a vector."""
     vectors = [
         index
         for index, each in enumerate(outputs)
@@ -96,7 +96,7 @@ def read(outputs: Outputs, scene: Scene) -> Classes:
 
     Raises:
         ModelError: no output is a vector of scores.
-        FileError: the user's labels file has another number of lines.
+        FileError: the number of lines of the user's labels file differs from the number of classes.
     """
     position = find(outputs)
     if position is None:

@@ -1,4 +1,4 @@
-"""Objects found by a detector: boxes, classes, scores, and optionally points."""
+"""Objects found by a detector: boxes, classes, scores, and optional keypoints."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 BOXES, CLASSES, SCORES, COUNT = range(4)
-"""The outputs of a detector, in the order of its last operation."""
+"""The outputs of a detector, in the order of the post-processing op."""
 _ROLES = {
     BOXES: ("location", "box"),
     CLASSES: ("category", "class"),
     SCORES: ("score",),
     COUNT: ("number", "count", "num_"),
 }
-"""Words by which the metadata's names of outputs are recognized."""
+"""Words in the metadata's output names that identify each role."""
 _CORNERS = (1, 0, 3, 2)
-"""The positions of left, top, right and bottom in a box, unless in the metadata."""
+"""The default positions of left, top, right and bottom in a box."""
 
 
 @dataclass(frozen=True)
 class Detection:
-    """One object; coordinates are pixels of the picture."""
+    """A detected object; coordinates are in pixels of the picture."""
 
     name: str
     number: int
@@ -48,7 +48,7 @@ class Detection:
 
 @dataclass(frozen=True)
 class Detections:
-    """The objects on a picture, the highest score first."""
+    """The objects detected in a picture, the highest score first."""
 
     found: tuple[Detection, ...]
 
@@ -66,7 +66,7 @@ class Detections:
         return drawn
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        """Return a row for each object."""
+        """Return the headings, and a row for each object."""
         headings = ("object", ">score", ">left", ">top", ">right", ">bottom")
         return headings, [
             (each.name or "object", f"{each.score:.4f}", *(f"{edge:.1f}" for edge in each.box))
@@ -74,7 +74,7 @@ class Detections:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the objects: box is left, top, right, bottom."""
+        """Return the objects for JSON; a box has left, top, right and bottom."""
         return {
             "objects": [
                 {
@@ -135,12 +135,12 @@ def detections(
     """Return the objects with at least the minimum score, the highest first.
 
     Args:
-        corners: `[N, 4]`: left, top, right and bottom, from 0 to 1 over the input.
+        corners: `[N, 4]`: left, top, right and bottom, as fractions (0 to 1) of the input's size.
         scores: `[N]`.
         classes: `[N]`.
-        names: of the classes; empty names nothing.
-        scene: says where on the picture that is.
-        points: `[N, K, 2]`: x and y of points of each object, from 0 to 1 over the input.
+        names: the class names; may be empty.
+        scene: the scene, which maps the input to the picture.
+        points: `[N, K, 2]`: x and y of each object's keypoints, as fractions of the input's size.
     """
     order = np.argsort(-scores, kind="stable")
     remaining = [i for i in order if scores[i] >= scene.min_score and np.isfinite(corners[i]).all()]
@@ -158,10 +158,10 @@ def detections(
 
 
 def roles(outputs: Outputs, facts: ModelFacts) -> dict[int, int]:
-    """Return the role of each output: by the operation, the metadata, or shapes and values.
+    """Return the role of each output, from the post-processing op, metadata, or shapes and values.
 
     Raises:
-        ModelError: the roles are ambiguous.
+        ModelError: the roles of the outputs are ambiguous.
     """
     by_operation = [facts.place_in_post_process(index) for index in range(len(outputs))]
     if None not in by_operation:
@@ -203,7 +203,7 @@ def _looks_like_boxes(outputs: Outputs) -> bool:
 
 
 def _by_values(outputs: Outputs) -> dict[int, int] | None:
-    """Return the roles of outputs by their shapes; of two lists, the integers are classes."""
+    """Return the roles of outputs by shape; of two vectors, the integers are the classes."""
     if not _looks_like_boxes(outputs):
         return None
     boxes = next(p for p, each in enumerate(outputs) if each.values.ndim == 3)
@@ -224,7 +224,7 @@ def _by_values(outputs: Outputs) -> dict[int, int] | None:
 
 
 def _corners(boxes: Array, facts: ModelFacts, output: int) -> Array:
-    """Return left, top, right and bottom, from 0 to 1, of boxes as the metadata describe them."""
+    """Convert boxes from the metadata's format to left, top, right and bottom, from 0 to 1."""
     note = facts.note(output)
     order = note.box_order if sorted(note.box_order) == [0, 1, 2, 3] else _CORNERS
     # With two corners the metadata's order is that of left, top, right, bottom; otherwise of the
@@ -244,7 +244,7 @@ _CORNER_AND_SIZE, _CENTRE_AND_SIZE = 2, 3
 
 
 def _within(box: tuple[float, ...], picture: tuple[int, int]) -> tuple[float, float, float, float]:
-    """Return a box clipped to the picture, its corners in order."""
+    """Return a box with sorted corners, clipped to the picture."""
     width, height = picture
     left, right = sorted(min(max(x, 0.0), float(width)) for x in (box[0], box[2]))
     top, bottom = sorted(min(max(y, 0.0), float(height)) for y in (box[1], box[3]))

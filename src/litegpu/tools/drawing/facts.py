@@ -1,4 +1,4 @@
-"""Facts about a model's outputs from its file: their operations, sources and names."""
+"""Facts about a model's outputs from its file: ops, sources and names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROBABILITIES = {"LOGISTIC", "SOFTMAX"}
 
 
 class Grid(NamedTuple):
-    """A feature map that is a part of an output."""
+    """A feature map that the model concatenates to an output."""
 
     height: int
     width: int
@@ -35,28 +35,28 @@ class ModelFacts:
     outputs: tuple[int, ...]
     """The tensors that are the model's outputs, in the interpreter's order."""
     input_size: tuple[int, int]
-    """Width and height of the input that takes the picture."""
+    """Width and height of the picture input."""
 
     @cached_property
     def notes(self) -> metadata.Metadata:
-        """The metadata."""
+        """The metadata of the model."""
         return metadata.read(self.model.attached(metadata.NAME))
 
     def note(self, output: int) -> metadata.TensorNotes:
-        """Return the metadata of an output, by its position."""
+        """Return the metadata of an output, by the output's index."""
         found = self.notes.outputs
         return found[output] if len(found) == len(self.outputs) else metadata.TensorNotes()
 
     @property
     def label_files(self) -> tuple[str, ...]:
-        """The files attached to the model that hold the labels of an output."""
+        """The names of attached files that contain labels of outputs."""
         return tuple(name for note in self.notes.outputs for name in note.label_files)
 
     def scaling(self, position: int) -> tuple[metadata.Numbers, metadata.Numbers] | None:
-        """Return mean and deviation of the pixels that a float input expects, if known.
+        """Return mean and standard deviation of the pixels of a float input, if known.
 
-        They come from the metadata, or from the bytes to which the model quantizes the input, whose
-        range is that of all pixels.
+        The values come from the metadata. Otherwise, if the model quantizes the input, the
+        quantization range corresponds to pixels from 0 to 255.
         """
         notes = self.notes.inputs
         if position < len(notes) and notes[position].mean:
@@ -73,21 +73,21 @@ class ModelFacts:
         return (-found[0] * step,), (step,)
 
     def producer(self, tensor: int) -> int | None:
-        """Return the node that computes a tensor, skipping those that only move its values."""
+        """Return the node that computes a tensor; nodes that only move values are skipped."""
         node = self._producers.get(tensor)
         while node is not None and self.model.ops[node] in _KEEPS_VALUES:
             node = self._producers.get(self.model.node_inputs[node][0])
         return node
 
     def op_of(self, output: int) -> str:
-        """Return the operation that computes an output's values; empty if there is none."""
+        """Return the op that computes an output's values; empty if no node computes the output."""
         node = self.producer(self.outputs[output])
         return "" if node is None else self.model.ops[node]
 
     def is_probability(self, output: int) -> bool:
-        """Return whether an output holds probabilities: it ends in LOGISTIC or SOFTMAX.
+        """Return whether an output has probabilities: LOGISTIC or SOFTMAX computes it.
 
-        For a concatenation, all parts must.
+        For a concatenation, all operands must have probabilities.
         """
         return self._is_probability(self.outputs[output], 0)
 
@@ -101,19 +101,19 @@ class ModelFacts:
         return self.model.ops[node] in _PROBABILITIES
 
     def read_by(self, output: int) -> tuple[int, ...]:
-        """Return the shape of the first input of an output's operation."""
+        """Return the shape of the first operand of the node that computes an output."""
         node = self.producer(self.outputs[output])
         return () if node is None else self.model.shape_of(self.model.node_inputs[node][0])
 
     def place_in_post_process(self, output: int) -> int | None:
-        """Return the index of the output in a detector's post-processing; None for other models."""
+        """Return the index of an output in the detector's post-processing op, or None."""
         node = self._producers.get(self.outputs[output])
         if node is None or self.model.ops[node] != POST_PROCESS:
             return None
         return self.model.node_outputs[node].index(self.outputs[output])
 
     def post_process_options(self) -> Mapping[str, Any]:
-        """Return the options of the detector's last operation; none if they are damaged."""
+        """Return the options of the post-processing op; empty if the options are damaged."""
         for node, op in enumerate(self.model.ops):
             if op == POST_PROCESS:
                 try:
@@ -123,9 +123,10 @@ class ModelFacts:
         return {}
 
     def grids(self, output: int) -> list[Grid]:
-        """Return the feature maps that an output consists of, in the order of its rows.
+        """Return the feature maps that are concatenated to an output, in the order of its rows.
 
-        Only concatenations and moves may be in between; otherwise none are returned.
+        The list is empty if other ops than concatenations and moves are between the maps and the
+        output.
         """
         return self._grids(self.outputs[output], 0)
 

@@ -1,4 +1,4 @@
-"""The interface of results of a model, and the input for reading them."""
+"""The interface of a model's results, and the data needed to interpret outputs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Finding(Protocol):
     """A model's result for one picture."""
 
     def draw(self, picture: Image.Image) -> Image.Image:
-        """Return the picture with the result on or next to it, scaled to its size."""
+        """Return the picture with the result drawn on or next to it."""
         ...
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        """Return headings, as `print_table` takes them, and rows."""
+        """Return the headings and rows of a table for `print_table`."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
@@ -40,20 +40,20 @@ class Finding(Protocol):
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything besides the outputs that is needed to interpret a result."""
+    """The data, in addition to the outputs, that are needed to interpret a result."""
 
     facts: ModelFacts
     frame: Frame
     named: NamedLabels | None
-    """The labels file given by the user."""
+    """The user's labels file; None without one."""
     content: bytes
-    """The model's file, which may hold labels."""
+    """The model's file, which may contain labels."""
     min_score: float
     memory: dict[tuple[str, int], Any] = field(default_factory=dict)
-    """Results for one picture that are valid for later pictures, too."""
+    """Cached results that are valid for all pictures."""
 
     def remembered(self, what: str, number: int, find: Callable[[], Value]) -> Value:
-        """Return the result of `find` for the first picture: for example, names are read once."""
+        """Return the cached result of `find`, which is called for the first picture only."""
         if (what, number) not in self.memory:
             self.memory[what, number] = find()
         found: Value = self.memory[what, number]
@@ -61,7 +61,7 @@ class Scene:
 
 
 class Evidence(NamedTuple):
-    """The reason why a model may be for a task."""
+    """The reason why a model may belong to a task."""
 
     certain: bool
     why: str

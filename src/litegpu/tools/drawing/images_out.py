@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 _SMALLEST = 8
-"""Minimum rows and columns of a map that counts as a picture."""
+"""Minimum number of rows and columns of an output that counts as a picture."""
 _SLACK = 0.05
 _RANGES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0))
-"""Possible values of black and white; the first range that includes all values is used."""
+"""Possible values of black and white; the first range that contains all values is used."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,14 @@ class Painting:
 
     pixels: NDArray[np.uint8]
     range: tuple[float, float]
-    """The values that became black and white."""
+    """The output values that are shown as black and white."""
     frame: Frame
 
     def draw(self, picture: Image.Image) -> Image.Image:
-        """Return the model's picture: the part that shows `picture`, with its aspect ratio.
+        """Return the part of the model's picture that shows `picture`, with its aspect ratio.
 
-        It has that part's number of pixels, or more if the model computed more.
+        The result has the size of that part of `picture`, or a larger size if the model's output
+        has more pixels.
         """
         from PIL import Image
 
@@ -53,18 +54,18 @@ class Painting:
         return image.resize(size, Image.Resampling.BICUBIC, box=box)
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        """Return one row: size, and the values that are black and white."""
+        """Return one table row: the size, and the values of black and white."""
         height, width = self.pixels.shape[:2]
         low, high = self.range
         return ("image", ">black", ">white"), [(f"{width}×{height}", f"{low:g}", f"{high:g}")]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the size, and the values that are black and white."""
+        """Return the size, and the values of black and white, for JSON."""
         height, width = self.pixels.shape[:2]
         return {"image": {"width": width, "height": height, "range": list(self.range)}}
 
     def brief(self) -> str:
-        """Return the size."""
+        """Return the size as a text."""
         return f"image of {self.pixels.shape[1]}×{self.pixels.shape[0]}"
 
 
@@ -83,7 +84,7 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
 
 
 def find(outputs: Outputs) -> int | None:
-    """Return the largest output that may be a picture, or None."""
+    """Return the index of the largest output that may be a picture, or None."""
     maps = [
         index
         for index, each in enumerate(outputs)
@@ -97,10 +98,10 @@ def find(outputs: Outputs) -> int | None:
 
 
 def read(outputs: Outputs, scene: Scene) -> Painting:
-    """Return the picture. Values that are not finite become black.
+    """Return the picture that the model outputs. NaN and infinite values become black.
 
     Raises:
-        ModelError: no output may be a picture.
+        ModelError: no output can be a picture.
     """
     position = find(outputs)
     if position is None:
@@ -117,7 +118,7 @@ def read(outputs: Outputs, scene: Scene) -> Painting:
 
 
 def _range(values: Array) -> tuple[float, float]:
-    """Return the values of black and white: a usual range, else the minimum and maximum."""
+    """Return the values of black and white: a common range, else the minimum and maximum."""
     least, largest = float(values.min()), float(values.max())
     for low, high in _RANGES:
         slack = (high - low) * _SLACK

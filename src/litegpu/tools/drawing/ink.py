@@ -1,4 +1,4 @@
-"""Lines, dots and text that are visible on any picture, scaled to its size."""
+"""Draws lines, dots and text that are visible on any picture and scaled to its size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Colour = tuple[int, int, int]
 Point = tuple[float, float]
 Box = tuple[float, float, float, float]
-"""Left, top, right, bottom."""
+"""A box: left, top, right, bottom."""
 
 DARK, LIGHT = (0, 0, 0), (255, 255, 255)
 _COLOURS: tuple[Colour, ...] = (
@@ -28,9 +28,9 @@ _COLOURS: tuple[Colour, ...] = (
     (213, 94, 0),
     (204, 121, 167),
 )
-"""Okabe and Ito's colors, which are distinguishable with any kind of color blindness."""
+"""Okabe and Ito's palette, which is distinguishable with any kind of color blindness."""
 _SHADES = ((1.0, 0.0), (0.55, 0.0), (0.5, 127.5))
-"""Factor and addend of the colors in further rounds: unchanged, darker, lighter."""
+"""Factor and addend for each repetition of the palette: unchanged, darker, lighter."""
 _SMALLEST_TEXT, _TEXT_SHARE = 11, 30
 _THINNEST_LINE, _LINE_SHARE = 2, 150
 _PADDING = 0.25
@@ -38,19 +38,19 @@ _PADDING = 0.25
 
 
 def colour(number: int) -> Colour:
-    """Return the color of a class or an object by its number; they repeat after 21."""
+    """Return the color of a class or an object by its index; colors repeat after 21 indices."""
     factor, addend = _SHADES[number // len(_COLOURS) % len(_SHADES)]
     red, green, blue = (round(part * factor + addend) for part in _COLOURS[number % len(_COLOURS)])
     return red, green, blue
 
 
 def palette(numbers: Sequence[int]) -> NDArray[np.uint8]:
-    """Return the colours of numbers, `[len(numbers), 3]`."""
+    """Return the colors of several indices, `[len(numbers), 3]`."""
     return np.array([colour(number) for number in numbers], np.uint8).reshape(-1, 3)
 
 
 def contrasting(background: Colour) -> Colour:
-    """Return black or white, whichever is more readable on a background (WCAG's contrast)."""
+    """Return black or white, whichever has the higher contrast (by WCAG) to a background."""
     parts = [part / 255 for part in background]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -58,20 +58,20 @@ def contrasting(background: Colour) -> Colour:
 
 
 def text_size(size: tuple[int, int]) -> int:
-    """Return the text height for a picture of that width and height."""
+    """Return the text height for a picture of this width and height."""
     return max(_SMALLEST_TEXT, round(min(size) / _TEXT_SHARE))
 
 
 def line_width(size: tuple[int, int]) -> int:
-    """Return the line width for a picture of that width and height."""
+    """Return the line width for a picture of this width and height."""
     return max(_THINNEST_LINE, round(min(size) / _LINE_SHARE))
 
 
 class Ink:
-    """Draws on one picture, which it modifies."""
+    """Draws on one picture in place."""
 
     def __init__(self, picture: Image.Image, like: tuple[int, int] | None = None) -> None:
-        """Draw on an RGB picture; sizes follow from `like`, or from the picture's own size."""
+        """Draw on an RGB picture; line and text sizes are those for the size `like`."""
         from PIL import ImageDraw, ImageFont
 
         self.size = picture.size
@@ -92,7 +92,7 @@ class Ink:
         return float(self._draw.textlength(text, font=self._font))
 
     def shortened(self, text: str, room: float) -> str:
-        """Return a line of text with special characters escaped, cut to that width."""
+        """Return a line of text with special characters escaped, truncated to this width."""
         text = printable(text)
         if self.length(text) <= room:
             return text
@@ -101,7 +101,7 @@ class Ink:
         return text + "…"
 
     def text(self, position: Point, text: str, fill: Colour, anchor: str = "lm") -> None:
-        """Write text without a background; the anchor is Pillow's: left or right, at the middle."""
+        """Draw text without a background; `anchor` is a Pillow text anchor."""
         self._draw.text(position, text, fill=fill, font=self._font, anchor=anchor)
 
     def area(self, box: Box, fill: Colour, outline: Colour | None = None) -> None:
@@ -109,7 +109,7 @@ class Ink:
         self._draw.rectangle(box, fill=fill, outline=outline)
 
     def box(self, box: Box, fill: Colour) -> None:
-        """Draw a rectangle between lines in the opposite shade, visible on any picture."""
+        """Draw a rectangle whose lines have edges in a contrasting shade."""
         edge, width = contrasting(fill), self.width
         self._draw.rectangle(_grown(box, 1), outline=edge, width=width + 2)
         self._draw.rectangle(box, outline=fill, width=width)
@@ -120,16 +120,16 @@ class Ink:
         self._draw.line([start, end], fill=fill, width=self.width)
 
     def dot(self, position: Point, fill: Colour, scale: float = 1.5) -> None:
-        """Draw a point with an edge in the opposite shade."""
+        """Draw a dot with an edge in a contrasting shade."""
         (x, y), radius = position, max(self.width * scale, 1.0)
         box = (x - radius, y - radius, x + radius, y + radius)
         self._draw.ellipse(_grown(box, 1), fill=contrasting(fill))
         self._draw.ellipse(box, fill=fill)
 
     def label(self, box: Box, text: str, fill: Colour) -> None:
-        """Write a text with a background at a box, where it hides no other text.
+        """Draw a text with a background at a box, where it hides no other text.
 
-        The first free position is used: above the box, inside at its top, below it.
+        The method uses the first free position: above the box, inside at the top, or below the box.
         """
         room = self.size[0] - 1
         text = self.shortened(text, room - self.text_size)

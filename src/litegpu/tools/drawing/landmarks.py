@@ -16,20 +16,19 @@ from litegpu.tools.drawing.skeletons import SKELETONS
 
 Array = NDArray[Any]
 _NUMBERS = (3, 2, 5, 4)
-"""Numbers per point: x and y, mostly z, optionally visibility and presence."""
+"""Possible numbers per point: x and y, usually z, optionally visibility and presence."""
 _PIXELS = 2.0
-"""Coordinates above this are pixels of the input, not fractions of its width."""
+"""Coordinates above this value are pixels of the input, not fractions of its size."""
 _NEAR = (-0.5, 1.5)
-"""Maximum distance of points from the visible part."""
+"""Range of normalized coordinates of points that count as near the input."""
 _LEAST_SPREAD = 0.02
-"""Points with a smaller deviation, as a fraction of the input's width, are not those of a figure.
-"""
+"""Minimum standard deviation of a figure's points, as a fraction of the input's size."""
 _SCORED = 17
-"""Numbers of body points whose three numbers are y, x and a score, not x, y and z."""
+"""The number of points of bodies whose three numbers per point are y, x and a score."""
 
 
 class Vector(NamedTuple):
-    """An output with points."""
+    """The layout of an output with points."""
 
     output: int
     points: int
@@ -39,7 +38,7 @@ class Vector(NamedTuple):
 
 
 def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
-    """Return why a model outputs points: their number is that of a known figure, near the input."""
+    """Return why a model outputs points: a known figure has this number of points."""
     found = _known(outputs, facts)
     if found is None:
         return _weak_evidence(outputs, facts)
@@ -59,7 +58,7 @@ def _weak_evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
 
 
 def read(outputs: Outputs, scene: Scene) -> Figures:
-    """Return the points on the picture, and the values of the outputs of one number.
+    """Return the points in the picture, and the values of outputs with a single element.
 
     Raises:
         ModelError: no output is a list of points.
@@ -84,9 +83,10 @@ def read(outputs: Outputs, scene: Scene) -> Figures:
 
 
 def _known(outputs: Outputs, facts: ModelFacts) -> Vector | None:
-    """Return the output with the points of a known figure, inside the input.
+    """Return the output with the points of a known figure near the input.
 
-    If there are several, those in pixels come first: others are in meters around the figure.
+    The function prefers an output in pixels, because other outputs are in meters, relative to the
+    figure.
     """
     found = [
         Vector(output, points, numbers, _in_pixels(each.values, points, numbers))
@@ -109,7 +109,7 @@ def _any(outputs: Outputs, facts: ModelFacts) -> Vector | None:
 
 
 def _splits(values: Array) -> list[tuple[int, int]]:
-    """Return how many points a vector, or a list of short vectors, has, and numbers per point."""
+    """Return the possible layouts of an output: (number of points, numbers per point)."""
     longest, size = max(values.shape, default=0), values.size
     if size < 4 or values.shape[:1] != (1,):
         return []
@@ -121,7 +121,7 @@ def _splits(values: Array) -> list[tuple[int, int]]:
 
 
 def _is_distribution(values: Array) -> bool:
-    """Return whether the numbers are the probabilities of classes."""
+    """Return whether the values are nonnegative and sum to 1, like class probabilities."""
     flat = values.astype(np.float64)
     return bool(abs(flat.sum() - 1) < _DISTRIBUTION_ERROR and flat.min() >= 0)
 
@@ -139,7 +139,7 @@ def _in_pixels(values: Array, points: int, numbers: int) -> bool:
 
 
 def _near(values: Array, found: Vector, facts: ModelFacts) -> bool:
-    """Return whether nearly all points are inside the input, and distinct."""
+    """Return whether most points are near the input, and not all at the same position."""
     plane = _rows(values, found)[:, :2]
     if found.in_pixels:
         plane = plane / facts.input_size
@@ -153,7 +153,7 @@ _MOSTLY = 0.8
 
 
 def _places_and_scores(values: Array, found: Vector, facts: ModelFacts) -> tuple[Array, Array]:
-    """Return x and y from 0 to 1 over the input, `[K, 2]`, and a score or NaN for each."""
+    """Return normalized x and y, `[K, 2]`, and a score or NaN for each point."""
     positions, scores = values[:, :2], np.full(len(values), np.nan)
     third = values[:, 2:3]
     is_scored = found.points == _SCORED and found.numbers == 3

@@ -1,4 +1,4 @@
-"""Segmentations: the class of each pixel, drawn over the picture with a legend."""
+"""Segmentation masks: the class of each pixel, drawn over the picture with a legend."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 OPACITY = 0.6
 LEGEND_LETTERS = 12
-"""Width of the legend, relative to the height of its letters."""
+"""Width of the legend relative to the text height."""
 _SMALLEST_SHARE = 0.001
 _MOST_CLASSES = 512
-"""Maximum channels of a map of class scores; with more, it contains features."""
+"""Maximum number of channels of class scores; an output with more channels contains features."""
 _NOT_SEEN = 255
-"""The value that marks pixels outside the model's view in a map of classes."""
+"""The value of pixels outside the model input's frame in a map of classes."""
 
 
 @dataclass(frozen=True)
 class Masks:
-    """The class of each cell of a map of the model's input, `[H, W]`."""
+    """A segmentation map: the class of each cell, `[H, W]`."""
 
     classes: NDArray[np.int32]
     names: tuple[str, ...]
     frame: Frame
 
     def draw(self, picture: Image.Image) -> Image.Image:
-        """Return `picture` with the colors of the classes, and a legend at its right."""
+        """Return `picture` with the colors of the classes, and a legend on the right."""
         from PIL import Image
 
         known = np.unique(self.classes)
@@ -61,7 +61,7 @@ class Masks:
         return canvas
 
     def _over_picture(self, values: NDArray[np.uint8], elsewhere: int) -> Image.Image:
-        """Return values of the map's cells at their positions on the picture, in gray."""
+        """Return values of the map's cells, resampled to the picture, as a gray image."""
         from PIL import Image
 
         whole = Image.new("L", self.frame.picture, elsewhere)
@@ -70,7 +70,7 @@ class Masks:
         return whole
 
     def shares(self) -> list[tuple[int, float]]:
-        """Return (class, fraction of the visible pixels), largest first.
+        """Return (class, fraction of the visible pixels), sorted by descending fraction.
 
         Rare classes are omitted.
         """
@@ -85,13 +85,13 @@ class Masks:
         )
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        """Return a row for each class."""
+        """Return the headings, and a row for each class."""
         return ("class", ">share of the picture"), [
             (name_of(self.names, number), f"{share:.1%}") for number, share in self.shares()
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the share of each class."""
+        """Return the fraction of each class for JSON."""
         return {
             "segments": [
                 {"class": number, "name": name_of(self.names, number), "share": share}
@@ -105,11 +105,11 @@ class Masks:
 
     @property
     def _background(self) -> int:
-        """The class without a color; -1 is none."""
+        """The class that is drawn without a color; -1 for no class."""
         return 0 if has_background(self.names) else -1
 
     def _seen(self) -> NDArray[np.int32]:
-        """Return the cells that show the picture, without the letterbox bars."""
+        """Return the cells of the map that show the picture, without letterbox padding."""
         height, width = self.classes.shape
         (left, top, _, _), size = self.frame.box, self.frame.size
         x0, y0, x1, y1 = self.frame.visible
@@ -133,7 +133,7 @@ class Masks:
 
 
 def _edges(over: Image.Image) -> Image.Image:
-    """Return a mask of the right and lower borders of classes."""
+    """Return a mask of the pixels whose right or lower neighbor has another class."""
     from PIL import Image
 
     numbers = np.asarray(over)
@@ -167,8 +167,8 @@ def read(outputs: Outputs, scene: Scene) -> Masks:
     """Return the class of each pixel.
 
     Raises:
-        ModelError: no output is a map.
-        FileError: the user's labels file has another number of lines.
+        ModelError: no output is a map of classes or scores.
+        FileError: the number of lines of the user's labels file differs from the number of classes.
     """
     position = find(outputs)
     if position is None:
@@ -196,7 +196,7 @@ def read(outputs: Outputs, scene: Scene) -> Masks:
 
 
 def find(outputs: Outputs) -> int | None:
-    """Return the output with the finest map of classes or scores, or None."""
+    """Return the index of the output with the finest map of classes or scores, or None."""
     maps = [
         index
         for index, each in enumerate(outputs)
@@ -212,17 +212,17 @@ def _is_map(shape: tuple[int, ...]) -> bool:
 
 
 _NARROW = 18
-"""Lists `[1, N, numbers]` with fewer numbers per row are not maps."""
+"""Maximum number of values per row of an output `[1, N, values]` that is not a map."""
 
 
 def _channels(values: Array) -> int:
-    """Return the number of scores per cell; 0 if it holds the class number."""
+    """Return the number of scores per cell; 0 if a cell contains the class index."""
     channels = values.shape[3] if values.ndim == 4 else 1
     return 0 if channels == 1 and values.dtype.kind in "iu" else channels
 
 
 def sums_to_one(values: Array) -> bool:
-    """Return whether the channels of each cell are probabilities of classes."""
+    """Return whether the channels of each cell are nonnegative and sum to 1."""
     sums = values.astype(np.float64).sum(-1)
     return bool(values.min() >= 0 and np.abs(sums - 1).max() < _DISTRIBUTION_ERROR)
 
@@ -231,5 +231,5 @@ _DISTRIBUTION_ERROR = 0.02
 
 
 def _bounded(values: Array) -> bool:
-    """Return whether all numbers may be pixel values."""
+    """Return whether all values may be pixel values."""
     return bool(values.min() >= -1.05 and values.max() <= 255.5)

@@ -1,4 +1,4 @@
-"""Names of classes that a model does not include: those of common data sets."""
+"""Class names of common datasets, for models that contain no names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COCO = (
     "sink", "refrigerator", "", "book", "clock", "vase", "scissors", "teddy bear", "hair drier",
     "toothbrush",
 )
-"""Names by the number in COCO's annotations, from 1; ten numbers are unused."""
+"""COCO's class names by category id, from 1; ten ids are unused and have empty names."""
 PASCAL_VOC = (
     "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair",
     "cow", "dining table", "dog", "horse", "motorbike", "person", "potted plant", "sheep", "sofa",
@@ -28,21 +28,21 @@ PASCAL_VOC = (
 )
 # fmt: on
 COCO_USED = tuple(name for name in COCO if name)
-"""Names without the unused numbers."""
+"""COCO's class names without unused ids."""
 _KNOWN = {len(COCO): COCO, len(COCO_USED): COCO_USED}
 _NAMELESS = {"???", ""}
 _NO_OBJECT = {*_NAMELESS, "background", "__background__", "unlabeled", "unlabelled"}
-"""Names of a first line in labels that is not a class of objects."""
+"""Names of a first line in a labels file that is not a class of objects."""
 
 
 def object_names(scene: Scene, classes: int) -> tuple[str, ...]:
-    """Return the names of a detector's classes; number 0 is the first class of objects.
+    """Return the names of a detector's classes; index 0 is the first class of objects.
 
-    They come from the user's file, the model's own file, or from COCO if the number of classes is
-    COCO's. `classes` is 0 if the number is not known.
+    The names come from the user's file, from a labels file in the model, or from COCO if the number
+    of classes is equal. `classes` is 0 if the number of classes is unknown.
 
     Raises:
-        FileError: the user's file has another number of lines.
+        FileError: the number of lines of the user's file differs from the number of classes.
     """
     return scene.remembered("object_names", classes, lambda: _object_names(scene, classes))
 
@@ -71,14 +71,14 @@ def _object_names(scene: Scene, classes: int) -> tuple[str, ...]:
 
 
 def pixel_names(scene: Scene, classes: int) -> tuple[str, ...]:
-    """Return the names of a segmenter's classes; number 0 is mostly the background.
+    """Return the names of a segmenter's classes; index 0 is usually the background.
 
-    They come from the user's file, the model's own file, or from PASCAL VOC if the number of
-    classes is equal; two classes are background and foreground. `classes` is 0 if the number is not
-    known.
+    The names come from the user's file, from a labels file in the model, or from PASCAL VOC if the
+    number of classes is equal. Two classes are called background and foreground. `classes` is 0 if
+    the number of classes is unknown.
 
     Raises:
-        FileError: the user's file has another number of lines.
+        FileError: the number of lines of the user's file differs from the number of classes.
     """
     return scene.remembered("pixel_names", classes, lambda: _pixel_names(scene, classes))
 
@@ -103,11 +103,11 @@ def _pixel_names(scene: Scene, classes: int) -> tuple[str, ...]:
 
 
 def name_of(names: tuple[str, ...], number: int) -> str:
-    """Return the name of a class, or its number if it has no name."""
+    """Return the name of a class, or its index if the class has no name."""
     name = names[number] if 0 <= number < len(names) else ""
     return f"class {number}" if name in _NAMELESS else name
 
 
 def has_background(names: tuple[str, ...]) -> bool:
-    """Return whether class 0 is the background: by its name, or if there are no names."""
+    """Return whether class 0 is the background, which it is by name or if there are no names."""
     return not names or names[0].strip().lower() in _NO_OBJECT

@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 _MOST_ROWS = 50
-"""Maximum number of points in the table; otherwise it has only their range."""
+"""Maximum number of points for a table with a row per point."""
 _MOST_DOTS = 150
-"""Points are drawn small if there are more than this."""
+"""Maximum number of points that are drawn in normal size; more points are drawn smaller."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One body, hand or face: pixel positions on the picture, `[K, 2]`, with a score each."""
+    """A body, hand or face: pixel positions of its points, `[K, 2]`, and their scores."""
 
     positions: Array
     scores: Array
     shown: Array
-    """Which points are drawn, `[K]`."""
+    """A mask `[K]` of the points to draw."""
 
     def box(self) -> tuple[float, float, float, float]:
-        """Return the bounding box of the drawn points, or of all if none are drawn."""
+        """Return the bounding box of the drawn points, or of all points if none are drawn."""
         used = self.positions[self.shown] if self.shown.any() else self.positions
         low, high = used.min(0), used.max(0)
         return float(low[0]), float(low[1]), float(high[0]), float(high[1])
@@ -41,15 +41,15 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """All figures found on a picture."""
+    """All figures found in a picture."""
 
     found: tuple[Figure, ...]
     skeleton: Skeleton
     confidences: dict[str, float] = field(default_factory=dict)
-    """The values of further outputs, by name: the probability that there is a figure."""
+    """The values of scalar outputs by name, for example the probability of a figure."""
 
     def draw(self, picture: Image.Image) -> Image.Image:
-        """Return the picture with points and the lines between them."""
+        """Return the picture with points and connecting lines."""
         drawn = picture.copy()
         ink = Ink(drawn)
         for number, figure in enumerate(self.found):
@@ -63,7 +63,7 @@ class Figures:
         return drawn
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        """Return a row for each point; of many points one row for all."""
+        """Return a row for each point; figures with many points have one row each."""
         if any(len(figure.positions) > _MOST_ROWS for figure in self.found):
             headings: tuple[str, ...] = ("found", ">points", ">left", ">top", ">right", ">bottom")
             return headings, [
@@ -88,7 +88,7 @@ class Figures:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the points with their positions and scores; null for a missing score."""
+        """Return the points with positions and scores for JSON; a missing score is null."""
         return {
             "figures": [
                 {
@@ -110,7 +110,7 @@ class Figures:
         }
 
     def brief(self) -> str:
-        """Return the numbers of found bodies or hands and of their points, with confidences."""
+        """Return the numbers of figures and points, and the confidences, as a text."""
         points = sum(int(figure.shown.sum()) for figure in self.found)
         sure = "".join(f", {name} {value:.2f}" for name, value in self.confidences.items())
         return f"{counted(len(self.found), 'figure')} with {counted(points, 'point')}{sure}"
@@ -126,7 +126,7 @@ def skeleton_of(points: int) -> Skeleton:
 
 
 def figure(positions: Array, scores: Array, skeleton: Skeleton, min_score: float) -> Figure:
-    """Return a figure whose points with at least that score are drawn; NaN is no score."""
+    """Return a figure that shows points with at least this score; NaN means no score."""
     shown = ~(scores < min_score) & np.isfinite(positions).all(1)
     if skeleton.drawn is not None:
         shown[skeleton.drawn :] = False

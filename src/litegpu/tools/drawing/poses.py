@@ -1,8 +1,8 @@
-"""Models that output points of bodies as maps: a score per cell, and the offset of the point.
+"""Models that output body points as maps: a score and an offset per cell and point.
 
-Such a model has scores `[1, H, W, K]` and offsets `[1, H, W, 2 K]`, in pixels, y before x. If it
-also has displacements `[1, H, W, 2 E]` along the edges of a tree, there may be several people: each
-is followed from a point with a high score along that tree in both directions.
+A model of this kind outputs scores `[1, H, W, K]` and offsets `[1, H, W, 2 K]`, in pixels, y before
+x. Models for several people also output displacements `[1, H, W, 2 E]` along the edges of a tree.
+The decoder starts at a point with a high score, and follows the tree in both directions.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ TREE = (
 _FEWEST_POINTS = 4
 _MOST_PEOPLE = 20
 _SAME_PERSON = 20.0 / 257
-"""Points of a kind that are nearer, relative to the input's height, belong to one person."""
+"""Maximum distance, relative to the input's height, of equal points of the same person."""
 _LEAST_VISIBLE = 3
-"""Minimum number of points of a person with the minimum score."""
+"""Minimum number of a person's points that have the minimum score."""
 
 
 class Maps(NamedTuple):
-    """The roles of outputs."""
+    """The outputs' indices by role."""
 
     scores: int
     offsets: int
     displacements: tuple[int, int] | None
-    """Forward and backward."""
+    """The outputs with forward and backward displacements."""
 
 
 def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
@@ -53,7 +53,7 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
 
 
 def find(outputs: Outputs, facts: ModelFacts) -> Maps | None:
-    """Return the small maps, one of which has twice the channels of another; None without them."""
+    """Return the maps, one of which has twice the channels of another, or None."""
     maps = [p for p, each in enumerate(outputs) if _is_map(each.values.shape, facts)]
     for scores in maps:
         height, width, points = outputs[scores].values.shape[1:]
@@ -72,7 +72,7 @@ def _is_map(shape: tuple[int, ...], facts: ModelFacts) -> bool:
 
 
 def _directions(positions: Sequence[int], outputs: Outputs) -> tuple[int, int]:
-    """Return the displacements forward and backward: by their names, else in that order."""
+    """Return the forward and backward displacements, by name, else in that order."""
     first, second = positions
     names = outputs[first].name.lower(), outputs[second].name.lower()
     swapped = any(word in names[0] for word in ("bwd", "backward"))
@@ -80,10 +80,10 @@ def _directions(positions: Sequence[int], outputs: Outputs) -> tuple[int, int]:
 
 
 def read(outputs: Outputs, scene: Scene) -> Figures:
-    """Return the bodies; only one if there are no displacements.
+    """Return the bodies; models without displacements find only one.
 
     Raises:
-        ModelError: there are no such maps.
+        ModelError: the model has no outputs with scores and offsets.
     """
     maps = find(outputs, scene.facts)
     if maps is None:
@@ -116,7 +116,7 @@ def read(outputs: Outputs, scene: Scene) -> Figures:
 
 @dataclass(frozen=True)
 class Decoder:
-    """The maps of one picture: scores `[H, W, K]` and offsets `[H, W, 2 K]` in pixels."""
+    """Decodes the maps of one picture: scores `[H, W, K]` and offsets `[H, W, 2 K]` in pixels."""
 
     scores: Array
     offsets: Array
@@ -124,7 +124,7 @@ class Decoder:
     """Width and height of the input."""
 
     def surest(self) -> tuple[Array, Array]:
-        """Return the position and the score of each point at its highest score."""
+        """Return the position of each point's highest score, and the score."""
         _, width, points = self.scores.shape
         cells = self.scores.reshape(-1, points).argmax(0)
         found = [self._place(int(c) // width, int(c) % width, k) for k, c in enumerate(cells)]
@@ -162,7 +162,7 @@ class Decoder:
     def _follow(
         self, positions: Array, sure: Array, edge: tuple[int, int], along: Array, number: int
     ) -> None:
-        """Find the point at the end of an edge from its start, if that is known."""
+        """Find the point at the end of an edge, if the point at the start is known."""
         start, end = edge
         if np.isnan(positions[start, 0]) or not np.isnan(positions[end, 0]):
             return
@@ -173,7 +173,7 @@ class Decoder:
         sure[end] = self.scores[row, column, end]
 
     def _peaks(self, min_score: float) -> list[tuple[int, int, int]]:
-        """Return row, column and point of the cells with a locally highest score."""
+        """Return row, column and point index of local maxima of the scores."""
         padded = np.pad(self.scores, ((1, 1), (1, 1), (0, 0)))
         height, width, _ = self.scores.shape
         around = np.max(
@@ -184,7 +184,7 @@ class Decoder:
         return [(int(y), int(x), int(k)) for y, x, k in found[order]]
 
     def _strides(self) -> tuple[float, float]:
-        """Return the distance in pixels between the centers of two cells: x, y."""
+        """Return the distances (x, y) in pixels between the centers of adjacent cells."""
         height, width, _ = self.scores.shape
         return (self.size[0] - 1) / (width - 1), (self.size[1] - 1) / (height - 1)
 
@@ -194,7 +194,7 @@ class Decoder:
         return int(np.clip(row, 0, height - 1)), int(np.clip(column, 0, width - 1))
 
     def _place(self, row: int, column: int, point: int) -> Array:
-        """Return x and y in pixels of the input."""
+        """Return x and y of a point of a cell, in pixels of the input."""
         points = self.scores.shape[2]
         offset = self.offsets[row, column, [point + points, point]]
         found: Array = np.array((column, row)) * self._strides() + offset

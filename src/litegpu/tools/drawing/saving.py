@@ -1,4 +1,4 @@
-"""Writes drawings to files atomically, and checks their names."""
+"""Writes drawings to files atomically, and checks output paths."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
 _COMPRESSION = 3
-"""Compression level of PNG files, from 1 to 9: more takes longer than the model, for little."""
+"""Compression level of PNG files, from 1 to 9; higher levels are slow for little benefit."""
 NEED_A_PICTURE = ("output", "task", "fit", "region", "min_score")
-"""Flags that have no effect without a picture."""
+"""Flags that require a picture."""
 
 
 def check_output(args: argparse.Namespace) -> None:
-    """Check that there is a picture and its drawing can be written; no file is left behind.
+    """Check that there is a picture and that its drawing can be written.
 
     Raises:
-        OptionsError: there is no picture, it would be overwritten, or the suffix is unknown.
+        OptionsError: there is no picture, the output would overwrite it, or the suffix is unknown.
         FileError: the file cannot be written.
     """
     if args.image is None:
@@ -49,11 +49,11 @@ def check_output(args: argparse.Namespace) -> None:
 
 
 def check_folder(args: argparse.Namespace, paths: list[str]) -> dict[str, str | None]:
-    """Return the path of each picture's drawing, None without --output; creates the folder.
+    """Create the output folder; return the path of each picture's drawing, None without --output.
 
     Raises:
-        OptionsError: it is the folder of the pictures.
-        FileError: it is a file, or cannot be created or written.
+        OptionsError: the output folder is the folder of the pictures.
+        FileError: the output folder is a file, or cannot be created or written.
     """
     if args.output is None:
         return dict.fromkeys(paths)
@@ -79,11 +79,11 @@ def _is_single(path: str, stems: Counter[str]) -> bool:
 
 
 def check_video(args: argparse.Namespace) -> None:
-    """Check that a drawn video can be written; no file is left behind.
+    """Check that a drawn video can be written.
 
     Raises:
-        OptionsError: it would overwrite its source, or its suffix is unknown.
-        FileError: it cannot be written.
+        OptionsError: the output would overwrite its source, or its suffix is unknown.
+        FileError: the video cannot be written.
     """
     if args.output is None:
         return
@@ -106,6 +106,6 @@ def refuse_own_input(flag: str, output: str, image: str) -> None:
 
 
 def save_picture(flag: str, path: str, drawing: Image.Image) -> None:
-    """Write a drawing in the format of its suffix. Raises FileError if that is impossible."""
+    """Write a drawing in the format of the path's suffix. Raises FileError."""
     with replacing(flag, path) as part:
         drawing.save(part, FORMATS[Path(path).suffix.lower()], compress_level=_COMPRESSION)

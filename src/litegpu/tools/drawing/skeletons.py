@@ -1,4 +1,4 @@
-"""The connections of the points of people, hands and faces, by the number of points."""
+"""The connections between the points of bodies, hands and faces, by the number of points."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Edges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Skeleton:
-    """Points in order: their names, their connections, and how many are drawn."""
+    """The points of a figure: names, connections, and the number of drawn points."""
 
     what: str
     names: tuple[str, ...] = ()
     edges: Edges = ()
     drawn: int | None = None
-    """Number of drawn points; None is all. The others only help to crop."""
+    """Number of drawn points; None for all. Further points only serve for cropping."""
 
 
 def _chains(*chains: tuple[int, ...]) -> Edges:

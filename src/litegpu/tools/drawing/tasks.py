@@ -1,4 +1,4 @@
-"""The task of a model: from its outputs, operations and metadata, or given by the user."""
+"""Determines the task of a model, from outputs, ops and metadata, or from the user's flag."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from litegpu.tools.drawing.finding import Evidence, Finding, Outputs, Scene
 
 
 class Reader(NamedTuple):
-    """One way to interpret the outputs for a task."""
+    """A method to interpret the outputs for a task."""
 
     fit: str
-    """How the picture is fitted to the input by default."""
+    """The default method to fit a picture to the input."""
     min_score: float
     """Default minimum score of objects and points."""
     evidence: Callable[[Outputs, ModelFacts], Evidence | None]
@@ -34,7 +34,7 @@ class Reader(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A task chosen for a model, and why."""
+    """The task selected for a model, and the reason."""
 
     name: str
     reader: Reader
@@ -57,7 +57,7 @@ TASKS: dict[str, tuple[Reader, ...]] = {
     "image": (Reader(STRETCH, 0.5, images_out.evidence, images_out.read, "another picture"),),
     "classify": (Reader(CROP, 0.5, classes.evidence, classes.read, "the best classes"),),
 }
-"""The most specific first: of several certain tasks, the first one is chosen."""
+"""The readers of each task, the most specific task first."""
 
 
 def candidates(outputs: Outputs, facts: ModelFacts) -> list[tuple[str, Reader, Evidence]]:
@@ -73,9 +73,9 @@ def candidates(outputs: Outputs, facts: ModelFacts) -> list[tuple[str, Reader, E
 
 
 def choose(outputs: Outputs, facts: ModelFacts, requested: str | None) -> Task | None:
-    """Return the requested task, or the one that is certain; None if none is.
+    """Return the requested task, or the first certain task; None if no task is certain.
 
-    If several readers serve a requested task, the one with evidence is used.
+    If a requested task has several readers, the function selects the one with evidence.
     """
     possible = candidates(outputs, facts)
     if requested is not None:
@@ -91,7 +91,7 @@ def choose(outputs: Outputs, facts: ModelFacts, requested: str | None) -> Task |
 
 
 def unclear(outputs: Outputs, facts: ModelFacts) -> OptionsError:
-    """Return the error for a model with an uncertain task: the candidates, and how to choose."""
+    """Return the error for a model whose task is uncertain, with the candidates."""
     shapes = ", ".join(f"'{each.name}' {list(each.values.shape)}" for each in outputs)
     possible = candidates(outputs, facts)
     guesses = [

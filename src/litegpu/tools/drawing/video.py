@@ -1,4 +1,4 @@
-"""Reads videos as upright pictures and writes them, with FFmpeg's libraries (PyAV)."""
+"""Reads videos as upright pictures, and writes videos, with FFmpeg's libraries (PyAV)."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ CODECS = {
 """Codecs by suffix; the first available one is used."""
 _PIXELS = "yuv420p"
 _RATE = Fraction(25)
-"""Default frame rate of a video that does not specify it."""
+"""Default frame rate for videos that do not specify one."""
 _COARSE = "mpeg4"
 _QUALITY = {"libx264": {"crf": "20"}, "libvpx-vp9": {"crf": "30", "b:v": "0"}}
 
 
 def is_video(path: str) -> bool:
-    """Return whether the name of a file is that of a video."""
+    """Return whether a file has the suffix of a video."""
     kind, _ = mimetypes.guess_type(path)
     return Path(path).suffix.lower() in CODECS or bool(kind and kind.startswith("video/"))
 
 
 class Frame(NamedTuple):
-    """A picture of a video: its number, and its time in ticks and in seconds."""
+    """A frame of a video: picture, index, and time in ticks and in seconds."""
 
     number: int
     ticks: int
@@ -48,7 +48,7 @@ class Frame(NamedTuple):
 
 
 class Film:
-    """A video being read; `damaged` counts the undecodable packets so far."""
+    """Reads a video; `damaged` counts the packets so far that could not be decoded."""
 
     def __init__(self, path: str, strict: bool) -> None:
         self.damaged = self._decoded_frames = 0
@@ -69,7 +69,7 @@ class Film:
 
     @property
     def count(self) -> int:
-        """The number of frames in the file's header; 0 if unknown."""
+        """The number of frames according to the file's header; 0 if unknown."""
         seconds = (self._container.duration or 0) / 1e6
         return int(self._stream.frames or seconds * self.rate)
 
@@ -79,7 +79,7 @@ class Film:
         Damaged packets are skipped and counted.
 
         Raises:
-            FileError: no frame can be decoded; or, if strict, one cannot.
+            FileError: no frame can be decoded or, if strict, a frame cannot be decoded.
         """
         number, last = 0, -1
         for found in self._decoded():
@@ -135,7 +135,7 @@ _MOST_DAMAGED = 10_000
 
 
 class FilmWriter:
-    """A video being written; its size is that of the first frame."""
+    """Writes a video, whose size is that of the first frame."""
 
     def __init__(self, path: Path, rate: Fraction, tick: Fraction) -> None:
         self.frames = 0
@@ -156,7 +156,7 @@ class FilmWriter:
         self._stream: Any = None
 
     def add(self, picture: Image.Image, ticks: int) -> None:
-        """Append a frame, with its time in ticks of the film. Raises OSError if that fails."""
+        """Append a frame, with its time in ticks of the source video. Raises OSError."""
         with self._as_os_errors():
             if self._stream is None:
                 self._begin(picture)
@@ -170,7 +170,7 @@ class FilmWriter:
             self.frames += 1
 
     def close(self) -> None:
-        """Finish the file so that it can be played. Raises OSError if that fails."""
+        """Finish the file, which makes it playable. Raises OSError."""
         with self._as_os_errors():
             try:
                 if self._stream is not None:
@@ -189,7 +189,7 @@ class FilmWriter:
 
     @contextlib.contextmanager
     def _as_os_errors(self) -> Iterator[None]:
-        """Convert FFmpeg's errors to the system's errors with their numbers."""
+        """Convert FFmpeg's errors to OSError with the error number."""
         try:
             yield
         except self._av.error.FFmpegError as error:
@@ -197,7 +197,7 @@ class FilmWriter:
 
 
 def _library(purpose: str) -> Any:
-    """Return PyAV. Raises MissingDependencyError if it is not installed."""
+    """Return the module of PyAV. Raises MissingDependencyError if PyAV is not installed."""
     try:
         return importlib.import_module("av")
     except ImportError as error:

@@ -1,11 +1,11 @@
-"""Engines spread samples over delegates: those of one machine, or of a cluster.
+"""Engines distribute samples to the delegates of one machine or of a cluster.
 
     plan = engines.plan(model, args.batch)
     job = engines.Job(model, plan, open, prepare, finish)
     run = engines.start(job, engines.chunks(items, plan), engines.settings(args), backend, device)
     for result in run.meter.watch(run.results): ...
 
-Results do not depend on the engine: all engines divide samples into the same batches.
+The results do not depend on the engine, because all engines divide samples into the same batches.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ ENGINE_FLAGS = (
 
 
 def settings(args: argparse.Namespace) -> Settings:
-    """Return the settings in ENGINE_FLAGS."""
+    """Return the settings from the values of ENGINE_FLAGS."""
     return Settings(
         *(args.engine, args.workers, args.decode_threads, args.gpus_per_worker, args.decode_in)
     )
@@ -106,17 +106,17 @@ def start(
     backend: str | None = None,
     device: int | str | None = None,
 ) -> Run[Value]:
-    """Return the results of all samples of `pieces` (see `chunks`), in their order.
+    """Start a job; return the results of all samples of `pieces` (see `chunks`), in order.
 
     Args:
         job: the functions that process each sample.
-        pieces: the chunks that workers take.
-        wanted: the engine, and how many workers and threads it uses.
+        pieces: the chunks of samples that workers process.
+        wanted: the settings: the engine, and its numbers of workers and threads.
         backend: the GPU API in the delegate's options, if any.
-        device: the device in these options, if any; all workers then share it.
+        device: the device in the delegate's options, if any, which all workers share.
 
     Raises:
-        OptionsError: the settings request something that is not available.
+        OptionsError: the settings request unavailable resources.
         MissingDependencyError: the engine's package is not installed.
     """
     if wanted.engine == "ray":

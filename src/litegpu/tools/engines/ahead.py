@@ -1,4 +1,4 @@
-"""An iterator that runs in a separate thread, some items ahead of its consumer."""
+"""An iterator that a separate thread runs some items ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 _LOOK_S = 0.1
-"""Interval between two checks for Ctrl-C, which does not end a wait on every system."""
+"""Interval, in seconds, between two checks for Ctrl-C; some systems do not interrupt a wait."""
 _PATIENCE_S = 10.0
 """Seconds that a thread may take to finish its current item."""
 
@@ -20,8 +20,8 @@ _PATIENCE_S = 10.0
 def ahead(items: Iterable[Item], depth: int) -> Iterator[Iterator[Item]]:
     """Iterate over `items` in another thread, at most `depth` items ahead.
 
-    Exceptions of the items are raised in the consumer. At the end of the context the thread ends
-    after its current item; a generator is closed in its thread.
+    The consumer gets the exceptions of the iterator. At the end of the context, the thread ends
+    after its current item, and closes the iterator if it is a generator.
     """
     channel: _Channel[Item] = _Channel(depth)
     thread = threading.Thread(target=channel.fill, args=(items,), daemon=True)
@@ -44,7 +44,7 @@ class _Channel(Generic[Item]):
         self._error: BaseException | None = None
 
     def fill(self, items: Iterable[Item]) -> None:
-        """Put all items into the queue, until the consumer closes it."""
+        """Put all items into the queue, until the consumer closes the channel."""
         iterator = iter(items)
         try:
             for item in iterator:
@@ -62,7 +62,7 @@ class _Channel(Generic[Item]):
                 self._changed.notify_all()
 
     def received(self) -> Iterator[Item]:
-        """Yield the items."""
+        """Yield the items from the queue."""
         while True:
             with self._changed:
                 while not self._items and not self._ended:
@@ -76,7 +76,7 @@ class _Channel(Generic[Item]):
             yield item
 
     def close(self) -> None:
-        """Request no more items."""
+        """Stop the producing thread after its current item."""
         with self._changed:
             self._closed = True
             self._items.clear()

@@ -1,8 +1,8 @@
-"""Changes the batch of models whose files contain sizes that should follow from the batch.
+"""Changes the batch of models whose files contain constant sizes that include the batch.
 
-Most converters write RESHAPE to a shape such as [1, 1001], which is valid only for a batch of 1.
-The first size of such shapes is multiplied. `planning` then tests that each sample's result is
-unchanged.
+Most converters write RESHAPE nodes with constant shapes such as [1, 1001], which are valid only for
+a batch of 1. This module multiplies the first size of these shapes. The module `planning` then
+tests that the result of each sample is unchanged.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _SHAPE_OPERANDS = {
     "STRIDED_SLICE": 2,
     "TRANSPOSE_CONV": 0,
 }
-"""The operand that holds a shape, or the end of a range in each dimension."""
+"""The index of the operand that contains a shape, or the end of a range along each axis."""
 
 _DAMAGED = (ArithmeticError, AttributeError, LookupError, struct.error, TypeError, ValueError)
-"""The errors of the schema's code for files that it cannot read."""
+"""The exceptions of the schema's code for unreadable files."""
 
 
 def rewritten(model: bytes, own: int, batch: int) -> bytes:
-    """Return a model with `batch` in place of its own number of samples.
+    """Return a model whose batch is changed from `own` to `batch`.
 
-    This changes the constant shapes of tensors that depend on the inputs, and the shapes of inputs
-    and states.
+    The function changes the shapes of inputs and states, and constant shapes of tensors that depend
+    on the inputs.
 
     Raises:
-        ModelError: the file has several graphs, or cannot be read without the runtime.
+        ModelError: the file has several graphs, or cannot be parsed.
     """
     try:
         found = objects.parse(model)
@@ -52,7 +52,7 @@ def rewritten(model: bytes, own: int, batch: int) -> bytes:
 
 
 class _Rewriting:
-    """One graph whose number of samples changes from `own` to `batch`."""
+    """Changes the batch of one graph from `own` to `batch`."""
 
     def __init__(self, model: Any, own: int, batch: int) -> None:
         self._model, (self._graph,) = model, model.subgraphs
@@ -85,7 +85,7 @@ class _Rewriting:
                 reached.update(int(each) for each in operator.outputs)
 
     def _resized(self, number: int) -> int:
-        """Return the index of a tensor like this one for the batch: itself if it is unchanged."""
+        """Return the index of a constant with the shape for the new batch, or `number`."""
         tensor = self._graph.tensors[number]
         data = objects.content(self._model.buffers[tensor.buffer])
         type_names = {each: name for name, each in schema.members("TensorType").items()}
@@ -104,7 +104,7 @@ class _Rewriting:
         return len(self._graph.tensors) - 1
 
     def _sized(self, shape: NDArray[Any]) -> NDArray[Any]:
-        """Return a shape with its first size for the batch; -1 already means any."""
+        """Return a shape whose first size fits the new batch; -1 is unchanged."""
         sized = shape.copy()
         if len(shape) and shape[0] > 0 and shape[0] % self._own == 0:
             sized[0] = shape[0] // self._own * self._batch

@@ -1,9 +1,9 @@
-"""Processes that prepare samples, and write them directly to the memory of their batches.
+"""Processes that prepare samples, and write them directly to the memory of the batches.
 
-Threads of one process block each other: Python runs one of them at a time, and the system lets one
-at a time allocate or free memory. The processes of this module have neither a delegate nor a
-runtime. Samples are sent to it, mostly by name, and a few numbers are returned; arrays are not
-sent.
+Threads of one process block each other: Python runs one thread at a time, and only one thread at a
+time allocates or frees memory. The processes of this module have neither a delegate nor a runtime.
+A process receives samples, usually as file names, writes arrays to shared memory, and returns a few
+numbers.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from litegpu.tools.engines.jobs import Arrays, BatchPlan, Tensor
 _ALIGNMENT = 64
 _LOOK_S = 0.2
 _PATIENCE_S = 60.0
-"""Seconds that a process may take to start: it imports, together with many others."""
+"""Timeout in seconds for the start of a process, which imports packages while others start."""
 
 Prepare = Callable[[Any, BatchPlan], Arrays]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Why a sample has no inputs, empty if it has; the start and duration of its preparation.
+    """The result of preparing a sample: an error, or an empty text, with start and duration.
 
-    `cpu_s` is the part of the duration in which its thread was running.
+    `cpu_s` is the CPU time of the thread during the preparation.
     """
 
     error: str
@@ -53,13 +53,13 @@ class Shape(NamedTuple):
 
 
 class LostError(Exception):
-    """A process ended while it prepared samples; the text has the reason."""
+    """A process ended while it prepared samples; the message has the reason."""
 
 
 def prepared(prepare: Prepare, plan: BatchPlan, item: Any, slots: Arrays) -> Prepared:
-    """Write the inputs of a sample to their position in the batch, without another copy.
+    """Write the inputs of a sample to their position in the batch.
 
-    A failed sample leaves zeros there.
+    For a failed sample, the function writes zeros.
     """
     begun, start, cpu = time.time(), time.perf_counter(), time.thread_time()
     error = ""
@@ -80,7 +80,7 @@ def clear(slots: Arrays) -> None:
 
 
 def slots(arrays: Arrays, position: int, batched: bool) -> Arrays:
-    """Return the views of inputs or outputs that belong to the sample at a position."""
+    """Return views of the elements that belong to the sample at a position of a batch."""
     # An item of a vector would not be a view.
     return [array[position, ...] if batched else array for array in arrays]
 
@@ -88,11 +88,11 @@ def slots(arrays: Arrays, position: int, batched: bool) -> Arrays:
 class SharedBatches:
     """Inputs of several batches, in memory shared between processes.
 
-    The memory has no name in the system, so nothing remains when the processes end.
+    The memory is anonymous, so that the system frees it when the processes end.
     """
 
     def __init__(self, shapes: tuple[Shape, ...], count: int) -> None:
-        """Allocate the memory. Raises OSError if there is too little."""
+        """Allocate the memory. Raises OSError if there is too little memory."""
         sizes = [int(np.prod(each.sizes)) * each.dtype.itemsize for each in shapes]
         self._shapes = shapes
         self._starts = [0, *np.cumsum([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes])]
@@ -116,10 +116,10 @@ class SharedBatches:
 
 
 class Decoder:
-    """A process that prepares samples, one call at a time; it is restarted if it ends."""
+    """A process that prepares samples, one call at a time, and is restarted after a crash."""
 
     def __init__(self, prepare: Prepare, plan: BatchPlan, memory: SharedBatches) -> None:
-        """Store what the process needs; `start` starts it."""
+        """Store the arguments of the process; `start` starts the process."""
         self._given = (prepare, replace(plan, model=b""), memory)
         self._process: Any = None
         self._connection: Connection | None = None
@@ -127,8 +127,8 @@ class Decoder:
     def start(self) -> None:
         """Start the process without waiting until it is ready.
 
-        Raises the error of an object that cannot be sent to a process, and RuntimeError in a
-        process that imports a script which starts processes itself.
+        Raises the pickling error of an object that cannot be sent to a process. Raises RuntimeError
+        in a child process that is still importing the main script.
         """
         context = multiprocessing.get_context("spawn")  # no GPU API works after a fork
         self._connection, theirs = context.Pipe()
@@ -139,7 +139,7 @@ class Decoder:
         theirs.close()
 
     def wait(self, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Wait until it is ready, or no longer needed. Raises LostError if it ended."""
+        """Wait until the process is ready or no longer needed. Raises LostError if it ended."""
         end = time.monotonic() + _PATIENCE_S
         try:
             while wanted() and self._connection is not None:
@@ -175,7 +175,7 @@ class Decoder:
             self._connection = None
 
     def end(self) -> str:
-        """Wait for the end of the process, or kill it; return how it ended."""
+        """Wait for the end of the process, or kill it; return how the process ended."""
         self.leave()
         process, self._process = self._process, None
         if process is None or process.pid is None:
@@ -192,7 +192,7 @@ class Decoder:
 def _serve(
     connection: Connection, prepare: Prepare, plan: BatchPlan, memory: SharedBatches
 ) -> None:
-    """Run the process: prepare samples until the other side closes the connection."""
+    """Run the main loop of the process: prepare samples until the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its processes
     batches = memory.views()
     with contextlib.suppress(EOFError, OSError):
@@ -209,7 +209,7 @@ def _serve(
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Let processes that start in the meantime ignore Ctrl-C before they can do so themselves."""
+    """Make processes that start inside the context ignore Ctrl-C from the beginning."""
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
@@ -238,7 +238,7 @@ def reason(error: BaseException) -> str:
 
 
 def cannot(why: str) -> WorkerError:
-    """Return the error for requested processes that cannot be started."""
+    """Return the error for decoding processes that cannot be started."""
     return WorkerError(
         f"Processes that decode cannot be started: {why}. Decode with --decode_in=threads. A "
         "script of your own must start them below `if __name__ == '__main__':`."

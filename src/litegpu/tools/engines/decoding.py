@@ -1,4 +1,4 @@
-"""Prepares samples ahead of the model: in threads, or in a separate process each."""
+"""Prepares samples in advance of the model, in threads or in processes."""
 
 from __future__ import annotations
 
@@ -29,30 +29,33 @@ from litegpu.tools.engines.decoders import (
 from litegpu.tools.engines.jobs import AUTO, PROCESSES, Arrays, BatchPlan, Decoding
 
 _TRIAL = 128
-"""Samples that threads prepare before processes may be started, which takes about a second."""
+"""Number of samples that threads prepare before processes may be started."""
 _FEW = 4
-"""Minimum number of threads: fewer hardly block each other."""
+"""Minimum number of threads for starting processes; fewer threads rarely block each other."""
 _HELD_UP = 2.0
-"""Minimum ratio of a thread's elapsed time to its CPU time for which processes are faster."""
+"""Minimum ratio of elapsed time to CPU time in threads for starting processes."""
 _PIECE = 8
 """Maximum number of samples that are sent to a process at once."""
 _TRIES = 3
-"""Number of processes that end with a sample before it counts as the cause."""
+"""Number of processes that may crash on a sample before the sample fails."""
 
 
 @dataclass
 class Inputs:
-    """The inputs of a batch: arrays, and their number if processes share them."""
+    """The inputs of a batch: arrays, and the index of their shared memory, if any."""
 
     arrays: Arrays
     shared: int | None = None
 
 
 class Preparing:
-    """Prepares samples into batches, several at once; for use in one thread, except `done`.
+    """Prepares samples of several batches in parallel.
 
-    Threads start first. If they turn out to block each other, as many processes are started in the
-    background, and take over when they are ready: a short run does not wait for them.
+    Only one thread may use an instance, except for the method `done`.
+
+    Threads prepare the first samples. If the threads block each other, the same number of processes
+    start in the background. The processes replace the threads when they are ready, so that a short
+    run does not wait for them.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class Preparing:
         decoding: Decoding,
         most: int,
     ) -> None:
-        """Set the preparation; at most `most` batches of these shapes are in progress at once."""
+        """Set up the preparation; at most `most` batches of these shapes are in progress."""
         self._prepare, self._plan, self._shapes = prepare, plan, shapes
         self._decoding, self._most = decoding, most
         self._pool = ThreadPoolExecutor(decoding.threads, "litegpu-decode")
@@ -78,7 +81,7 @@ class Preparing:
         self._ready = self._closed = False
 
     def close(self) -> None:
-        """End threads and processes; work that has not started is dropped."""
+        """End all threads and processes; samples that have not started are dropped."""
         self._closed = True
         self._pool.shutdown(cancel_futures=True)
         if self._starter is not None:
@@ -104,7 +107,7 @@ class Preparing:
         ]
 
     def done(self, inputs: Inputs) -> None:
-        """Reuse the memory of a batch."""
+        """Release the memory of a batch for reuse."""
         if inputs.shared is not None:
             self._free.put(inputs.shared)
 
@@ -132,9 +135,9 @@ class Preparing:
         return [found]
 
     def _elsewhere(self, items: list[Any], inputs: Inputs, first: int) -> list[Prepared]:
-        """Prepare samples in a process; of several that end it, only one may be the cause.
+        """Prepare samples in a process; after a crash, retry each sample separately.
 
-        Such a sample fails alone.
+        Only a sample that crashes several processes fails.
         """
         assert inputs.shared is not None
         begun, how = time.time(), ""
@@ -159,7 +162,7 @@ class Preparing:
         return [Prepared(error, begun, time.time() - begun, 0.0)]
 
     def _consider(self) -> None:
-        """Start processes if requested, by the flag or by the measured times of threads."""
+        """Start processes if the flag or the measured times of threads request them."""
         if self._failed is not None:
             failed, self._failed = self._failed, None
             ended = f"a process ended before it was ready, with {failed}"

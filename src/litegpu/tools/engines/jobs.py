@@ -1,4 +1,4 @@
-"""The inputs and results of engines; all of them can be sent to other processes."""
+"""The inputs and results of engines; all classes can be pickled for other processes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 AUTO, THREADS, PROCESSES = "auto", "threads", "processes"
 DECODE_IN = (AUTO, THREADS, PROCESSES)
-"""Where samples are prepared: in threads of the worker, or each in a separate process."""
+"""The choices for the preparation of samples: automatic, in threads, or in processes."""
 Arrays = list[NDArray[Any]]
 """One array for each input or output of a model, in order."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output of a model for one sample.
+    """A model input or output for one sample.
 
-    `shape` excludes the batch, if the model has one. `dynamic`: the shape is known only after a
-    run. `quantization` is (scale, zero point); a scale of 0 means none.
+    `shape` excludes the batch axis. `dynamic` means that the shape is known only after a run.
+    `quantization` is (scale, zero point); a scale of 0 means that the tensor is not quantized.
     """
 
     name: str
@@ -36,17 +36,17 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one sample."""
+        """Size of one sample in bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How a model takes samples: `batch` of them at once.
+    """The batching of a model: the number of samples per run, and the axes of samples.
 
-    `model` is its file, modified if its shapes would not permit that batch. `batched`: the first
-    dimension of its inputs and outputs counts samples; otherwise a sample is the whole of each
-    tensor. `why_single` is the reason why no more than the model's own number is possible.
+    `model` is the content of the .tflite file, modified if its constant shapes did not permit the
+    batch. `batched` means that the first axis of inputs and outputs is the batch; otherwise each
+    tensor is one sample. `why_single` is the reason why the model's batch cannot be changed.
     """
 
     inputs: tuple[Tensor, ...]
@@ -59,14 +59,14 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class Place:
-    """The GPU of a worker; None leaves the choice to the delegate's options."""
+    """The GPU of a worker; None means that the delegate's options select the GPU."""
 
     backend: str | None = None
     device: int | str | None = None
 
 
 class Opened(NamedTuple):
-    """An interpreter before the allocation of its tensors, and its delegate."""
+    """An interpreter without allocated tensors, and its delegate."""
 
     interpreter: Any
     delegate: GpuDelegate | None
@@ -76,17 +76,17 @@ class Opened(NamedTuple):
 class Job(Generic[Item, Value]):
     """The functions that process each sample, and the model.
 
-    A worker calls `open` once, in the thread that runs the model; `prepare` before a sample's run,
-    in several threads or processes, which have the plan without the model's file; `finish` after
-    the run. If `prepare` or `finish` raises an error, only that sample fails.
+    A worker calls `open` once, in the thread that runs the model. Several threads or processes call
+    `prepare` before the run of a sample, with a plan that has no model file. The worker calls
+    `finish` after the run. If `prepare` or `finish` raises an error, only that sample fails.
 
     Args:
-        plan: the model and how it takes samples, see `planning.plan`.
-        open: returns an interpreter of the model whose tensors have no memory yet, or Opened.
+        plan: the model and its batching, see `planning.plan`.
+        open: returns an interpreter of the model without allocated tensors, or Opened.
         prepare: returns a sample's inputs, with the shapes and types of `plan.inputs`, optionally
-            with a leading dimension of size 1.
+            with a leading axis of size 1.
         finish: returns the result of a sample from the outputs of the model.
-        name: returns the name of a sample for errors.
+        name: returns the name of a sample for error messages.
         read: returns the samples of a chunk; by default a chunk is a sequence of them.
     """
 
@@ -100,10 +100,10 @@ class Job(Generic[Item, Value]):
 
 @dataclass(frozen=True)
 class Result(Generic[Value]):
-    """The result of a sample: its value, or None and an error; times in seconds.
+    """The result of a sample: a value, or None and an error; times are in seconds.
 
-    `infer_s` is the sample's share of the time of its batch, `place` is where it ran. `begun` is
-    the start of its preparation, in seconds since the epoch.
+    `infer_s` is the sample's share of the batch's inference time, and `place` is the device.
+    `begun` is the start of the sample's preparation, in seconds since the epoch.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Result(Generic[Value]):
 
 @dataclass(frozen=True)
 class Settings:
-    """How an engine distributes work; 0 lets it choose a number.
+    """The settings of an engine; for a number, 0 means automatic.
 
     With `gpus_per_worker` below 1, several workers share a GPU.
     """
@@ -132,7 +132,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Decoding:
-    """The number of samples that a worker prepares at once, and where: one of DECODE_IN."""
+    """The number of samples that a worker prepares in parallel, and one of DECODE_IN."""
 
     threads: int
     where: str = AUTO
@@ -145,9 +145,9 @@ def chunks(items: Sequence[Item], plan: BatchPlan) -> list[Sequence[Item]]:
 
 
 def chunk_size(plan: BatchPlan) -> int:
-    """Return the number of samples per chunk: whole batches, with results of limited size.
+    """Return the number of samples per chunk: a multiple of the batch, with limited result size.
 
-    The number depends only on the model, so every engine computes the same batches.
+    The number depends only on the model, so that all engines compute the same batches.
     """
     sample = sum(each.nbytes for each in (*plan.inputs, *plan.outputs)) or 1
     batches = min(_CHUNK_BYTES // (sample * plan.batch), -(-_CHUNK_SAMPLES // plan.batch))

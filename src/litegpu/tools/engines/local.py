@@ -1,4 +1,4 @@
-"""The engine of one machine: in this process with one worker, otherwise in a process each."""
+"""The engine of one machine: one worker in this process, or several workers in processes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from litegpu.tools.engines.jobs import Decoding, Item, Job, Place, Result, Value
 from litegpu.tools.engines.worker import Done, Worker
 
 _WORKER_CHUNKS = 2
-"""Chunks that a worker has at once: it starts the next one while it finishes one."""
+"""Number of chunks assigned to a worker, which overlaps the end of one with the next one."""
 _WINDOW = 4
 """Maximum number of chunks per worker that are in progress or waiting."""
 _TRIES = 3
-"""Number of workers that end with a chunk before it counts as the cause."""
+"""Number of workers that may crash on a chunk before the run fails."""
 _LOOK_S = 0.2
 
 
 def run(
     job: Job[Item, Value], chunks: Sequence[Any], places: Sequence[Place], decoding: Decoding
 ) -> Generator[Result[Value], None, None]:
-    """Yield the results of all samples in order.
+    """Run a job on this machine; yield the results of all samples in order.
 
     Raises:
         WorkerError: several workers ended while they processed the same samples.
@@ -83,13 +83,13 @@ class _Process(Generic[Value]):
         self.chunks: list[int] = []
 
     def give(self, number: int, chunk: Any) -> None:
-        """Send a chunk; the end of a worker is noticed when its connection is read."""
+        """Send a chunk; a crash of the worker is detected when its connection is read."""
         self.chunks.append(number)
         with contextlib.suppress(OSError):
             self.connection.send((number, chunk))
 
     def end(self) -> str:
-        """End it now; return how it ended."""
+        """Terminate the process; return how it ended."""
         self._process.terminate()
         self._process.join(_LOOK_S * 10)
         if self._process.is_alive():
@@ -107,7 +107,7 @@ class _Process(Generic[Value]):
 
 
 class _Crew(Generic[Value]):
-    """Several workers, and the order of their results."""
+    """Several worker processes, whose results are put in order."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class _Crew(Generic[Value]):
             self._finished[found.chunk] = self._partial.pop(found.chunk)
 
     def _replace(self, worker: _Process[Value]) -> None:
-        """Assign the chunks of a lost worker to others, and replace it by a new one."""
+        """Assign the chunks of a crashed worker to other workers, and start a new worker."""
         how = worker.how_it_died()
         for number in worker.chunks:
             self._partial.pop(number, None)

@@ -10,9 +10,9 @@ from litegpu.tools.engines.jobs import Place, Settings
 
 
 def places(wanted: Settings, backend: str | None, device: int | str | None) -> list[Place]:
-    """Return the GPU of each worker on this machine: all GPUs of the best API, or requested ones.
+    """Return the GPU of each worker: all GPUs of the best API, or the requested ones.
 
-    Without a GPU there is one worker by default, on the delegate's own device.
+    Without a GPU, the default is one worker on the delegate's default device.
 
     Raises:
         OptionsError: a worker would need more than one GPU.
@@ -27,7 +27,7 @@ def places(wanted: Settings, backend: str | None, device: int | str | None) -> l
 
 
 def gpus_of(backend: str | None) -> list[backends.DeviceInfo]:
-    """Return the GPUs of `backend`, or of the best API that has any; no software devices."""
+    """Return the GPUs of `backend`, or of the best API with GPUs, without software devices."""
     backend = backend or config.text("LITEGPU_BACKEND")
     with contextlib.suppress(LitegpuError):  # opening the delegate reports the error
         found = backends.devices_of(backend) if backend else backends.list_devices()
@@ -37,7 +37,7 @@ def gpus_of(backend: str | None) -> list[backends.DeviceInfo]:
 
 
 def refuse_several_gpus(wanted: Settings) -> None:
-    """Raise OptionsError if a worker is to have more than one GPU."""
+    """Raise OptionsError if the settings request more than one GPU per worker."""
     if wanted.gpus_per_worker > 1:
         raise OptionsError(
             f"--gpus_per_worker={wanted.gpus_per_worker:g}: a delegate uses one GPU. Give 1, or a "

@@ -1,4 +1,4 @@
-"""Finds out how a model takes samples: whether its first dimension counts them, and how many."""
+"""Determines the batching of a model: whether the first axis is a batch, and its size."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from litegpu.tools.engines.jobs import Arrays, BatchPlan, Opened, Place, Tensor
 Open = Callable[[bytes, Place], Any]
 
 AUTOMATIC_BATCH = 16
-"""The default batch: larger ones save little, need more memory and delay the first result."""
+"""The default batch; larger batches gain little, need more memory and delay the first result."""
 _TRIED_BATCH = 2
-"""Multiple of the model's own batch."""
+"""The tested batch as a multiple of the model's original batch."""
 _TOLERANCE = 1e-3
-"""Tolerance relative to an output's magnitude: kernels of another batch may sum in another order.
-"""
+"""Tolerance relative to an output's magnitude; another batch may change the order of sums."""
 
 
 def plan(model: bytes, batch: int = 0, open_model: Open | None = None) -> BatchPlan:
-    """Find out on the CPU how a model takes samples.
+    """Determine the batching of a model by runs on the CPU.
 
-    The first dimension counts samples if it is the same for all inputs and outputs. Such a model
-    takes `batch` samples at once if it can be resized, if its outputs are resized accordingly,
-    and if no sample changes the results of another one, which is tested with random inputs.
+    The first axis is the batch if its size is the same for all inputs and outputs. The batch can be
+    changed if inputs and outputs can be resized, and if no sample changes the results of another
+    one. The function tests these conditions with random inputs.
 
     Args:
         model: the .tflite file.
-        batch: samples at once; 0 chooses a number, or keeps the model's own if that is above 1.
-        open_model: creates an interpreter if the CPU alone cannot run the model.
+        batch: the number of samples per run; 0 for the default, or for the model's batch if it is
+            above 1.
+        open_model: creates an interpreter for a model that the CPU alone cannot run.
 
     Raises:
-        ModelError: the runtime rejects the model, or it cannot take such a batch.
+        ModelError: the runtime rejects the model, or the model cannot have this batch.
     """
     own = _Trial(model, open_model)
     refusal = "" if own.batched else "the inputs and outputs differ in the first dimension"
@@ -58,7 +58,7 @@ def plan(model: bytes, batch: int = 0, open_model: Open | None = None) -> BatchP
 
 
 class _Trial:
-    """A model on the CPU, run once with its own batch."""
+    """A model on the CPU, run once with its original batch."""
 
     def __init__(self, model: bytes, open_model: Open | None) -> None:
         self._open_model = open_model
@@ -82,13 +82,13 @@ class _Trial:
         )
 
     def resized(self, form: Callable[[int], bytes], batch: int) -> tuple[bytes | None, str]:
-        """Return a model that takes this many samples at once, or None and the reason.
+        """Return a model with this batch, or None and the reason.
 
-        Each sample must get the same result as alone, from the unmodified model. Fewer samples
-        are sufficient to test that.
+        The result of each sample must be equal to the result of the unmodified model for that
+        sample alone. The test uses a smaller batch.
 
         Args:
-            form: returns the model, changed for a number of samples.
+            form: returns the model, modified for a batch.
             batch: the number of samples.
         """
         few = min(batch, _TRIED_BATCH * self.batch)
@@ -107,7 +107,7 @@ class _Trial:
         return found
 
     def _difference(self, resized: Any, batch: int) -> str:
-        """Return how samples in a batch differ from each sample alone; empty if they do not."""
+        """Return how batched results differ from those of single samples; empty if equal."""
         random = np.random.default_rng(0)
         details = resized.get_input_details()
         noise = [random_tensor(each, int(random.integers(1 << 30))) for each in details]
@@ -133,7 +133,7 @@ class _Trial:
 
 
 def _open(model: bytes, open_model: Open | None) -> Any:
-    """Return an interpreter without memory: on the CPU if that has all operations."""
+    """Return an interpreter without allocated tensors, on the CPU if the CPU has all ops."""
     threads = runtime.default_threads()
     if open_model is not None:
         try:
@@ -145,12 +145,12 @@ def _open(model: bytes, open_model: Open | None) -> Any:
 
 
 def _signature(detail: dict[str, Any]) -> list[int]:
-    """Return a shape as in the file: -1 is an open size."""
+    """Return a shape as in the file; -1 is a dynamic size."""
     return [int(size) for size in detail.get("shape_signature", detail["shape"])]
 
 
 def _core(error: ModelError) -> str:
-    """Return the runtime's message without the text around it."""
+    """Return the runtime's message without prefix and suffix."""
     text = " ".join(str(error).split())
     for remedy in (" Leave --batch out", " Use a model that can"):
         text = text.split(remedy)[0]
@@ -171,7 +171,7 @@ def _tensor(detail: dict[str, Any], shape: tuple[int, ...], skip: int) -> Tensor
 
 
 def _close(got: Any, want: Any) -> bool:
-    """Whether both are equal except for the order of sums; NaN equals NaN."""
+    """Whether two arrays are equal within the tolerance; NaN equals NaN."""
     if got.shape != want.shape:
         return False
     if got.dtype.kind not in "fc":

@@ -1,4 +1,4 @@
-"""The engine of a cluster: Ray Data sends chunks to actors, each with its own delegate.
+"""The engine of a cluster: Ray Data sends chunks to actors, each with a separate delegate.
 
 Ray replaces a lost actor or machine, and repeats its chunks.
 """
@@ -23,9 +23,9 @@ from litegpu.tools.engines.stages import Meter, Run
 from litegpu.tools.engines.worker import Worker
 
 _TASK_CHUNKS = 8
-"""Maximum number of chunks per task: between two tasks of an actor nothing overlaps."""
+"""Maximum number of chunks per task; an actor does not overlap consecutive tasks."""
 _TASKS = 4
-"""Minimum number of tasks per actor, if there are enough chunks: the last ones end together."""
+"""Minimum number of tasks per actor, if possible, so that all actors end at similar times."""
 _THREADS = 4
 """Default maximum number of decoding threads of a worker."""
 
@@ -33,11 +33,11 @@ _THREADS = 4
 def start(
     job: Job[Item, Value], pieces: Sequence[Any], wanted: Settings, backend: str | None
 ) -> Run[Value]:
-    """Return the results of a cluster in order: of RAY_ADDRESS, or of this machine alone.
+    """Return the results of the cluster at RAY_ADDRESS, or of this machine, in order.
 
     Raises:
         MissingDependencyError: Ray is not installed.
-        OptionsError: no machine of the cluster has what a worker needs.
+        OptionsError: no machine of the cluster has the resources of a worker.
     """
     try:
         import ray
@@ -82,7 +82,7 @@ def _leave(ray: Any, ours: bool) -> None:
 
 
 def _sizes(nodes: list[dict[str, float]], wanted: Settings) -> tuple[int, int, float]:
-    """Return the number of workers, the decoding threads of each, and its GPUs."""
+    """Return the number of workers, and the numbers of decoding threads and GPUs per worker."""
     has_gpus = any(node.get("GPU") for node in nodes)
     gpus = wanted.gpus_per_worker if has_gpus else 0.0
     most = int(max((node.get("CPU", 0) for node in nodes), default=0))
@@ -136,7 +136,7 @@ def _results(
 
 
 def _tasks(pieces: Sequence[Any], workers: int) -> list[dict[str, Any]]:
-    """Return runs of chunks: long ones if there are many."""
+    """Group consecutive chunks to tasks, whose length grows with the number of chunks."""
     length = min(max(len(pieces) // (workers * _TASKS), 1), _TASK_CHUNKS)
     numbered = list(enumerate(pieces))
     return [
@@ -146,7 +146,7 @@ def _tasks(pieces: Sequence[Any], workers: int) -> list[dict[str, Any]]:
 
 
 def _opened(row: dict[str, Any], expected: Iterator[int]) -> list[Result[Any]]:
-    """Return the results of a chunk, which must be the next one."""
+    """Unpickle the results of a chunk, which must be the next chunk."""
     number, found = pickle.loads(row["done"])
     if isinstance(found, LitegpuError):
         raise found
@@ -157,9 +157,9 @@ def _opened(row: dict[str, Any], expected: Iterator[int]) -> list[Result[Any]]:
 
 
 class _Actor:
-    """A worker in a process of Ray. Its errors are sent as results.
+    """A worker in a process of Ray, which returns exceptions as results.
 
-    After an exception, Ray would start the actor again, and hide the exception's type.
+    After an exception in an actor, Ray would restart the actor, and hide the type of the exception.
     """
 
     def __init__(self, job: Any, decoding: Decoding, backend: str | None, folder: str) -> None:
@@ -196,7 +196,7 @@ class _Actor:
 
 
 def _place(ray: Any, backend: str | None) -> Place:
-    """Return the GPU that Ray assigned to this actor, unless it is the only visible one."""
+    """Return the GPU that Ray assigned to this actor, unless only one GPU is visible."""
     gpus = gpus_of(backend)
     with contextlib.suppress(ValueError):  # names of GPU partitions are not numbers
         given = [int(each) for each in ray.get_gpu_ids()]

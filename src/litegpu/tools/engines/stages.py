@@ -17,7 +17,7 @@ from litegpu.wording import counted
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage: its number of workers, their total busy time, and the number of samples."""
+    """A stage of a run: number of workers, total busy time, and number of samples."""
 
     name: str
     workers: int
@@ -26,22 +26,22 @@ class Stage:
 
     @property
     def alone_s(self) -> float:
-        """Seconds that the run would take with this stage alone."""
+        """Duration of the run in seconds if it consisted of this stage only."""
         return self.busy_s / self.workers
 
     @property
     def rate(self) -> float:
-        """Samples per second that the stage could process alone; 0 if it processed none."""
+        """Samples per second that the stage could process alone; 0 without samples."""
         return self.samples / self.alone_s if self.alone_s else 0.0
 
 
 @dataclass
 class Meter:
-    """Sums the times of results, and of their processing in this process.
+    """Sums the times of results, and the time of processing them in this process.
 
     Args:
         workers: the number of parallel workers.
-        decode_threads: the number of decoding threads of each.
+        decode_threads: the number of decoding threads per worker.
     """
 
     workers: int
@@ -56,13 +56,13 @@ class Meter:
     samples: int = 0
     wall_s: float = 0.0
     places: Counter[str] = field(default_factory=Counter)
-    """Samples by where they ran."""
+    """The number of samples per device."""
     _begun: float = field(default=math.inf, repr=False)
 
     def watch(self, results: Iterable[Result[Value]]) -> Iterator[Result[Value]]:
-        """Yield the results. The time until the next result is requested counts as writing.
+        """Yield the results; the time until the next result is requested counts as writing.
 
-        The run's time starts with the first preparation: before that, workers open delegates.
+        The run starts with the first preparation, after the workers have opened their delegates.
         """
         for result in results:
             self._add(result)
@@ -110,9 +110,9 @@ class Meter:
 
     @property
     def overlap(self) -> float:
-        """The used part of the possible parallelism: 1 if the slowest stage never waits.
+        """The overlap of the stages: 1 if the slowest stage never waits.
 
-        0 means that one stage ran after the other.
+        An overlap of 0 means that the stages ran one after the other.
         """
         alone = [stage.alone_s for stage in self.stages()]
         saved, most = sum(alone) - self.wall_s, sum(alone) - max(alone)
@@ -120,11 +120,11 @@ class Meter:
 
     @property
     def alone_s(self) -> float:
-        """Seconds that the stages would take in sequence; more than `wall_s` if they overlap."""
+        """Duration in seconds if the stages ran one after the other."""
         return sum(stage.alone_s for stage in self.stages())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all figures for JSON; seconds, and samples per second."""
+        """Return all figures for JSON, in seconds and samples per second."""
         return {
             "samples": self.samples,
             "failed": self.failed,
@@ -143,7 +143,7 @@ class Meter:
         }
 
     def print(self, unit: str = "sample") -> None:
-        """Print a table of the stages, and how much they overlapped."""
+        """Print a table of the stages, and their overlap."""
         print_table(
             ("stage", ">workers", ">busy s", f">{unit}s/s by itself"),
             [
@@ -165,7 +165,7 @@ class Meter:
 
 
 class Steps:
-    """The time of each step of a tool, one after the other, from its creation."""
+    """Measures the durations of a tool's consecutive steps, starting at construction."""
 
     def __init__(self) -> None:
         """Start the first step."""
@@ -173,13 +173,13 @@ class Steps:
         self.seconds: dict[str, float] = {}
 
     def end(self, name: str, at: float = math.inf) -> None:
-        """End a step now, or at an earlier time in seconds since the epoch."""
+        """End a step, now or at an earlier time in seconds since the epoch."""
         end = max(min(at, time.time()), self._begun)
         self.seconds[name] = end - self._begun
         self._begun = end
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the total time, and that of each step, for JSON."""
+        """Return the total time, and the time of each step, for JSON."""
         return {"total_seconds": sum(self.seconds.values()), "steps": self.seconds}
 
     def print(self) -> None:
@@ -190,7 +190,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Run(Generic[Value]):
-    """A running job: the results in order, and the meter that may watch them.
+    """A running job: the results in order, and a meter for their times.
 
     `results` is a generator; closing it ends all workers.
     """

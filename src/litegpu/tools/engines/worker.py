@@ -32,12 +32,12 @@ from litegpu.tools.engines.jobs import (
 )
 
 _BATCHES_AHEAD = 2
-"""Decoded batches that wait for the GPU, in addition to those being decoded."""
+"""Maximum number of decoded batches that wait for the GPU."""
 
 
 @dataclass(frozen=True)
 class Done(Generic[Value]):
-    """Results of a batch of chunk number `chunk`; `final` marks the last batch."""
+    """Results of a batch of the chunk with index `chunk`; `final` marks the chunk's last batch."""
 
     chunk: int
     results: list[Result[Value]]
@@ -46,7 +46,7 @@ class Done(Generic[Value]):
 
 @dataclass
 class _Batch(Generic[Item]):
-    """A batch in progress: its samples, and the inputs that they are prepared into."""
+    """A batch in progress: samples, and the arrays for their inputs."""
 
     chunk: int
     items: list[Item]
@@ -56,10 +56,10 @@ class _Batch(Generic[Item]):
 
 
 class Worker(Generic[Item, Value]):
-    """Runs chunks of samples in order; for use in one thread."""
+    """Runs chunks of samples in order; only one thread may use it."""
 
     def __init__(self, job: Job[Item, Value], place: Place, decoding: Decoding) -> None:
-        """Open the job's interpreter. Raises what `job.open` does, and ModelError."""
+        """Open the job's interpreter. Raises ModelError and the exceptions of `job.open`."""
         self._job = job
         self._session = Session(job, place)
         self._depth = max(_BATCHES_AHEAD, -(-2 * decoding.threads // job.plan.batch))
@@ -68,7 +68,7 @@ class Worker(Generic[Item, Value]):
         self._preparing = Preparing(job.prepare, job.plan, shapes, decoding, most)
 
     def close(self) -> None:
-        """End threads and processes; work that has not started is dropped."""
+        """End all threads and processes; samples that have not started are dropped."""
         self._preparing.close()
 
     def run(self, chunks: Iterable[tuple[int, Any]]) -> Iterator[Done[Value]]:
@@ -78,7 +78,7 @@ class Worker(Generic[Item, Value]):
                 yield Done(batch.chunk, self._infer(batch), batch.final)
 
     def _batches(self, chunks: Iterable[tuple[int, Any]]) -> Iterator[_Batch[Item]]:
-        """Yield batches that are being decoded; no batch has samples of two chunks."""
+        """Yield batches that are being decoded; the samples of a batch belong to one chunk."""
         for number, chunk in chunks:
             items = iter(self._job.read(chunk))
             batch = list(itertools.islice(items, self._job.plan.batch))
@@ -102,7 +102,7 @@ class Worker(Generic[Item, Value]):
         ]
 
     def _outputs(self, inputs: Arrays, positions: list[int]) -> dict[int, Arrays | str]:
-        """Return the outputs of the samples at these positions of a batch, or why one has none."""
+        """Return the outputs of the samples at these positions of a batch, or the errors."""
         if not positions:
             return {}
         batched = self._job.plan.batched
@@ -147,13 +147,14 @@ class Worker(Generic[Item, Value]):
 
 
 class Session:
-    """An interpreter for a job's batches. A partial batch is padded with zeros.
+    """An interpreter for a job's batches, which pads partial batches with zeros.
 
-    Samples without inputs are also replaced by zeros: a sample's result does not depend on others.
+    Zeros also replace samples without inputs. The result of a sample does not depend on other
+    samples.
     """
 
     def __init__(self, job: Job[Any, Any], place: Place) -> None:
-        """Open the interpreter and set the batch of the job's plan."""
+        """Open the interpreter, and set the batch of the job's plan."""
         with quietly():
             opened = job.open(job.plan.model, place)
             if not isinstance(opened, Opened):
@@ -172,7 +173,7 @@ class Session:
         """Return the outputs of a batch.
 
         Raises:
-            ModelError: the model rejects its inputs.
+            ModelError: the runtime cannot run the model on these inputs.
         """
         for index, values in zip(self._inputs, inputs, strict=True):
             self._interpreter.set_tensor(index, values)

@@ -28,14 +28,14 @@ METRICS_FILE = Flag(
 
 
 FAILED = "Could not run the task evaluation!"
-"""The last line of these tools after a failure."""
+"""The last line that evaluation tools print after a failure."""
 
 
 @contextlib.contextmanager
 def failing_task(args: argparse.Namespace) -> Iterator[None]:
-    """Print the original's messages if the evaluation fails, and pass the error on.
+    """Print TensorFlow Lite's messages if the evaluation fails, and reraise the error.
 
-    First warns of repeated flags on the command line.
+    On entry, the context manager warns about repeated flags.
     """
     warn_of_unconsumed(args)
     try:
@@ -47,14 +47,14 @@ def failing_task(args: argparse.Namespace) -> Iterator[None]:
 
 
 def task_delegates(args: argparse.Namespace, model: bytes) -> Delegates:
-    """Return the tested delegates: that of --delegate, and those of the registrar's flags."""
+    """Return the tested delegates, from --delegate and from the registrar's flags."""
     if "num_threads" in args.given:
         warn("--num_threads is not used here: use --num_interpreter_threads.")
     return make_delegates(task_arguments(args), model)
 
 
 def task_arguments(args: argparse.Namespace) -> argparse.Namespace:
-    """Return the registrar's flags as --delegate and --num_interpreter_threads set them."""
+    """Return the registrar's flags, updated by --delegate and --num_interpreter_threads."""
     enabled = {f"use_{args.delegate}": True} if args.delegate else {}
     return argparse.Namespace(
         **{**vars(args), **enabled, "num_threads": args.num_interpreter_threads}
@@ -62,7 +62,7 @@ def task_arguments(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def say_what_runs_where(delegates: Delegates) -> None:
-    """Print how many nodes the GPU delegate runs, if there is a GPU delegate."""
+    """Print how many nodes the GPU delegate runs, if one is used."""
     gpu = delegates.gpu
     if gpu is None:
         return

@@ -1,4 +1,4 @@
-"""Mean average precision by TensorFlow Lite's rule for COCO detections."""
+"""Computes mean average precision by TensorFlow Lite's rule for COCO detections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 IOU_THRESHOLDS = tuple(float(np.float32(0.5 + 0.05 * step)) for step in range(10))
-"""Thresholds of the overlap: 0.5 to 0.95, as float32."""
+"""Thresholds of the overlap (IoU): 0.5 to 0.95, as float32."""
 
 _RECALL_STEPS = 100
 RECALLS = tuple(step / _RECALL_STEPS for step in range(_RECALL_STEPS + 1))
@@ -19,7 +19,7 @@ RECALLS = tuple(step / _RECALL_STEPS for step in range(_RECALL_STEPS + 1))
 
 @dataclass(frozen=True)
 class Detection:
-    """An object in a picture; the box is (top, left, bottom, right) as fractions of its sides."""
+    """An object in a picture; the box (top, left, bottom, right) is in fractions of the picture."""
 
     class_id: int
     box: tuple[float, float, float, float]
@@ -28,10 +28,13 @@ class Detection:
 
 @dataclass(frozen=True)
 class AveragePrecision:
-    """`at` has the mean over the classes for each overlap threshold, `overall` is their mean.
+    """The average precision of an evaluation.
 
-    `classes` has each class's mean over the thresholds. `precisions` has, for each threshold, the
-    classes' mean precision at RECALLS. Without any object everything is empty or 0.
+    `at` has the mean over the classes for each IoU threshold, and `overall` is the mean over the
+    thresholds.
+
+    `classes` has the mean over the thresholds for each class. `precisions` has the classes' mean
+    precision at RECALLS for each threshold. Without objects, all figures are empty or 0.
     """
 
     at: tuple[tuple[float, float], ...]
@@ -43,9 +46,10 @@ class AveragePrecision:
 def average_precision(
     pictures: Iterable[tuple[Sequence[Detection], Sequence[Detection]]],
 ) -> AveragePrecision:
-    """Return the figures of all pictures, each (true objects, detected objects).
+    """Return the average precision over pictures, each (true objects, detected objects).
 
-    A class counts if any picture has it, or if the model detects it (then with precision 0).
+    A class counts if any picture contains it. A class that is only detected counts with precision
+    0.
     """
     truth, found = _by_class(pictures)
     table = {
@@ -65,7 +69,7 @@ def average_precision(
 
 
 _Placed = tuple[int, Detection]
-"""A picture's number, and an object in it."""
+"""The index of a picture, and an object in this picture."""
 
 
 def _by_class(
@@ -101,7 +105,7 @@ def _rank(found: Detection) -> float:
 
 
 def _overlaps(found: Detection, objects: Sequence[Detection]) -> list[float]:
-    """Return intersection over union with each object; all in float32, as in the original."""
+    """Return the IoU with each object, in float32 as in TensorFlow Lite's tool."""
     if not objects:
         return []
     box = np.asarray(found.box, np.float32)
@@ -121,9 +125,10 @@ def _area(low: NDArray[np.float32], high: NDArray[np.float32]) -> NDArray[np.flo
 
 
 def _hits(overlaps: Sequence[tuple[int, list[float]]], threshold: float) -> list[bool]:
-    """Return for each detection, best score first, whether it matches a free object.
+    """Return for each detection, the highest score first, whether it matches an object.
 
-    It matches the free object of its picture with the largest overlap, if that is sufficient.
+    A detection matches the unmatched object of its picture with the largest IoU, if the IoU is
+    sufficient.
     """
     matched: dict[int, set[int]] = {}
     result = []
@@ -139,7 +144,7 @@ def _hits(overlaps: Sequence[tuple[int, list[float]]], threshold: float) -> list
 
 
 def _sampled(hits: Sequence[bool], objects: int) -> NDArray[np.float64]:
-    """Return at each recall the best precision at that recall or a higher one."""
+    """Return, for each recall, the best precision at that or a higher recall."""
     correct = np.cumsum(hits, dtype=np.int64)
     precision = correct / np.arange(1, len(hits) + 1)
     best = np.maximum.accumulate(precision[::-1])[::-1]

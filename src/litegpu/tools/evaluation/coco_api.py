@@ -1,4 +1,4 @@
-"""The figures of COCO's own evaluation, if pycocotools is installed."""
+"""Computes the metrics of COCO's evaluation with pycocotools, if installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from litegpu.tools.stats import figure
 
 @dataclass(frozen=True)
 class CocoFigures:
-    """Average precision over overlaps of 0.5 to 0.95, and at 0.5 and 0.75, of all sizes."""
+    """Average precision over IoU of 0.5 to 0.95, at 0.5 and at 0.75, for all object sizes."""
 
     mean: float
     at_50: float
@@ -31,7 +31,8 @@ def coco_figures(
 ) -> CocoFigures | None:
     """Return COCO's figures for the detections in pictures, by file name.
 
-    None if none of the pictures is in the dataset. Pictures that were not evaluated do not count.
+    The result is None if none of the pictures is in the dataset. Pictures that were not evaluated
+    do not count.
 
     Raises:
         MissingDependencyError: pycocotools is not installed.
@@ -63,7 +64,7 @@ def coco_figures(
 
 
 def _complete(dataset: dict[str, Any]) -> dict[str, Any]:
-    """Return a dataset with the fields that pycocotools needs and other tools omit."""
+    """Return a dataset with all fields that pycocotools needs."""
     annotations = [
         {"id": number, "area": each["bbox"][2] * each["bbox"][3], "iscrowd": 0, **each}
         for number, each in enumerate(dataset["annotations"], start=1)

@@ -1,4 +1,4 @@
-"""The ground truth of pictures: TensorFlow Lite's proto, COCO's JSON, or lines of text."""
+"""Reads ground truth: TensorFlow Lite's proto, COCO's JSON, or lines of text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS = ("image", "class", "top", "left", "bottom", "right")
 
 @dataclass(frozen=True)
 class TruePicture:
-    """The objects of a picture, by the name of its file."""
+    """The true objects of a picture, and the picture's file name."""
 
     name: str
     image_id: int
@@ -32,10 +32,10 @@ class TruePicture:
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """All pictures by name, and the same as COCO's JSON.
+    """The ground truth of all pictures by name, and the dataset in COCO's JSON format.
 
-    `dataset` also has objects that the evaluation's own rule omits: boxes that exceed the picture,
-    and crowds. Pictures of unknown size have size 1 x 1 in it.
+    `dataset` also has objects that TensorFlow Lite's evaluation omits: crowds, and boxes that
+    exceed the picture. In `dataset`, a picture of unknown size has size 1 x 1.
     """
 
     pictures: dict[str, TruePicture]
@@ -43,13 +43,13 @@ class GroundTruth:
 
 
 def read_ground_truth(path: str, labels: Sequence[str] = ()) -> GroundTruth:
-    """Return the contents of a file in any of the three formats.
+    """Read the ground truth from a file in any of the three formats.
 
-    A line of text is `image,class,top,left,bottom,right`: the class is a number or one of `labels`,
-    the edges are fractions of the picture's sides.
+    A line of text is `image,class,top,left,bottom,right`. The class is a number or one of `labels`,
+    and the edges are fractions of the picture's size.
 
     Raises:
-        FileError: it cannot be read, or has none of the formats.
+        FileError: the file cannot be read, or has an unknown format.
     """
     try:
         content = Path(path).read_bytes()
@@ -86,11 +86,11 @@ def _by_name(pictures: Iterable[TruePicture]) -> dict[str, TruePicture]:
 
 
 def coco_pictures(data: Any, allowed: Collection[int] | None = None) -> list[TruePicture]:
-    """Return the pictures of COCO's instances, in order, only the `allowed` ones if given.
+    """Return the pictures of COCO's instances, in order; only `allowed` ones if specified.
 
-    A box that exceeds its picture is skipped. A crowd counts as one object.
+    Boxes that exceed their picture are skipped. A crowd counts as one object.
 
-    Raises: KeyError, TypeError, ValueError: the data are not COCO's instances.
+    Raises: KeyError, TypeError, ValueError: the data are not in COCO's instances format.
     """
     images = {
         int(each["id"]): each for each in data["images"] if allowed is None or each["id"] in allowed
@@ -110,7 +110,7 @@ def coco_pictures(data: Any, allowed: Collection[int] | None = None) -> list[Tru
 def _relative_box(
     box: Sequence[float], width: float, height: float
 ) -> tuple[float, float, float, float] | None:
-    """Return top, left, bottom and right, as fractions of the sides; None if one is outside."""
+    """Return top, left, bottom and right as fractions of the picture; None if one is outside."""
     if not (width > 0 and height > 0):
         raise ValueError(f"a picture is {width} x {height} pixels large")
     left, top, across, down = box
@@ -121,7 +121,7 @@ def _relative_box(
 
 
 def _as_dataset(pictures: Sequence[TruePicture]) -> dict[str, Any]:
-    """Return pictures in COCO's format; their numbers are their positions."""
+    """Return pictures in COCO's format, with their indices as ids."""
     annotations: list[dict[str, Any]] = []
     for index, picture in enumerate(pictures):
         for each in picture.objects:
@@ -217,7 +217,7 @@ def _message(value: int | float | bytes) -> bytes:
 
 
 def as_proto(pictures: Iterable[TruePicture]) -> bytes:
-    """Return a binary ObjectDetectionGroundTruth."""
+    """Encode pictures as the message ObjectDetectionGroundTruth."""
     return message(
         *repeated(
             1,

@@ -1,4 +1,4 @@
-"""The common part of both evaluations on pictures: flags, runs, and output."""
+"""Code shared by the evaluations of classifiers and detectors: flags, runs and output."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ TASK_FLAGS = (
     JSON,
     REPORT,
 )
-"""The flags of both evaluations on pictures."""
+"""The flags shared by both evaluations."""
 
 
 class Task(Protocol[Predicted]):
-    """One of the evaluations, with its pictures and ground truth."""
+    """An evaluation of a classifier or a detector, with pictures and ground truth."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -93,15 +93,16 @@ class Task(Protocol[Predicted]):
         """Process the result of a picture, in order. Raises an error that ends the evaluation."""
 
     def result(self, values: Sequence[Predicted | None]) -> Figures:
-        """Return the figures of the results, None for each skipped picture."""
+        """Return the figures of the results; a skipped picture has the result None."""
 
 
 @dataclass(frozen=True)
 class Figures:
     """The figures of an evaluation.
 
-    The figures as lines, as the task's metrics message (None if it has none), for JSON, and for a
-    page: the most important figures, and the sections, which are created on demand.
+    `lines` are the printed figures, `metrics` is the serialized metrics message (or None), and
+    `content` is for JSON. `headline` has the most important figures of a page, and `sections`
+    creates its sections.
     """
 
     lines: list[str]
@@ -113,11 +114,11 @@ class Figures:
 
 @dataclass(frozen=True)
 class Kind(Generic[Value]):
-    """The differences between the two evaluations.
+    """The properties that differ between the two evaluations.
 
-    `tool` is its name, `word` starts the progress lines, `field` is the field number of its
-    metrics, `make` reads the files of the flags, and `finish` computes the result of a picture's
-    outputs, in any process.
+    `tool` is the name of the tool, `word` starts the progress lines, and `field` is the field
+    number of the metrics. `make` reads the files of the flags. `finish` computes the result of a
+    picture from the outputs, in any process.
     """
 
     tool: str
@@ -143,7 +144,7 @@ class _Evaluated(Generic[Value]):
         return len(self.values) - len(self.skipped)
 
     def metrics(self, field: int, own: bytes | None) -> bytes:
-        """Return an EvaluationStageMetrics; both evaluations' messages have the same fields."""
+        """Return the message EvaluationStageMetrics, whose fields both evaluations share."""
         stage = message(
             (1, self.preprocessing.message()),
             (2, self.inference.message()),
@@ -154,7 +155,7 @@ class _Evaluated(Generic[Value]):
 
 
 def run(args: argparse.Namespace, kind: Kind[Value]) -> int:
-    """Evaluate, print the figures, and write the files last."""
+    """Run the evaluation, print the figures, and write the files last."""
     lines_to = sys.stderr if prints_json(args) else sys.stdout
     with contextlib.redirect_stdout(lines_to), failing_task(args):
         check_decoder()
@@ -283,7 +284,7 @@ def _evaluate(
 
 @dataclass(frozen=True)
 class _Prepare:
-    """Prepares a picture for an engine: a list with the model's only input."""
+    """Prepares a picture for an engine; returns a list with the value of the only input."""
 
     picture: Preprocessing
 
@@ -295,7 +296,7 @@ class _Prepare:
 class _Opening:
     """Creates interpreters with the delegates of the flags, in any process.
 
-    `ready` is an interpreter that this process has already created, for the first call.
+    `ready` is an existing interpreter that the first call in this process returns.
     """
 
     args: argparse.Namespace
@@ -305,7 +306,7 @@ class _Opening:
         return {"args": self.args, "ready": None}
 
     def __call__(self, model: bytes, place: Place) -> Any:
-        """Return an interpreter without memory. Raises the errors of its delegates."""
+        """Return an interpreter without allocated tensors. Raises the errors of its delegates."""
         ready, self.ready = self.ready, None
         if ready is not None:
             return ready
@@ -316,7 +317,7 @@ class _Opening:
             return make_delegates(args, model).interpreter(model, allocate=False)
 
     def make_ready(self, model: bytes) -> Delegates:
-        """Create one now, print what runs where, and return its delegates."""
+        """Create the first interpreter, print which nodes run where, and return the delegates."""
         delegates = task_delegates(self.args, model)
         self.ready = delegates.interpreter(model, allocate=False)
         say_what_runs_where(delegates)
@@ -327,7 +328,7 @@ WAITED = ", because most of the time passed while workers started"
 
 
 def print_stages(meter: engines.Meter) -> None:
-    """Print the rate of each stage alone, and how much they overlapped."""
+    """Print the rate of each stage, and the overlap of the stages."""
     lines = [
         f"{each.name} {figure(round(each.rate, 1))}"
         for each in meter.stages()
@@ -341,7 +342,7 @@ def print_stages(meter: engines.Meter) -> None:
 
 
 def needed(args: argparse.Namespace, flag: Flag) -> str:
-    """Return the value of a flag. Raises OptionsError if it is missing."""
+    """Return the value of a required flag. Raises OptionsError if the flag is missing."""
     value = str(getattr(args, flag.name))
     if not value:
         raise OptionsError(f"--{flag.name} is needed: {flag.help}.")
@@ -352,7 +353,7 @@ def files_in(folder: str, others: Sequence[str]) -> list[str]:
     """Return the sorted paths of a folder's files, without subfolders and `others`.
 
     Raises:
-        FileError: there is no such folder.
+        FileError: the folder does not exist.
     """
     known = {os.path.realpath(each) for each in others if each}
     try:
@@ -370,7 +371,7 @@ def read_lines(path: str, what: str) -> list[str]:
     """Return the lines of a text file, without line ends.
 
     Raises:
-        FileError: it cannot be read; the message starts like the original's.
+        FileError: the file cannot be read; the message starts like TensorFlow Lite's.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")

@@ -1,4 +1,4 @@
-"""Prepares pictures like TensorFlow Lite's evaluation tasks: decode, crop, resize, scale."""
+"""Decodes, crops, resizes and scales pictures like TensorFlow Lite's evaluation tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from litegpu.pictures.images import unreadable
 from litegpu.tools.engines.jobs import Tensor
 
 CENTRAL_FRACTION = 0.875
-"""The fraction of a picture's sides that classification uses."""
+"""The fraction of a picture's sides after the central crop for classification."""
 
 _CHANNELS = 3
 _JPEG = (".jpg", ".jpeg")
@@ -30,10 +30,10 @@ _SCALING: dict[str, tuple[np.float32, np.float32]] = {
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a picture's file becomes the value of an input, such as float32[height, width, 3].
+    """Converts a picture file to the value of an input, such as float32[height, width, 3].
 
-    `fraction` is the part of the shorter side that remains, as a centered square; None is the
-    whole picture. A file of raw bytes (.rgb8) already has the size of the input.
+    `fraction` is the side of the centered square crop, relative to the shorter side; None means no
+    crop. A file of raw bytes (.rgb8) must have the size of the input.
     """
 
     height: int
@@ -42,7 +42,7 @@ class Preprocessing:
     fraction: float | None = None
 
     def __call__(self, path: str) -> NDArray[Any]:
-        """Return the value.
+        """Return the value of the input.
 
         Raises:
             FileError: the file is not a readable picture.
@@ -82,10 +82,10 @@ class Preprocessing:
 
 
 def for_input(tensor: Tensor, batched: bool, fraction: float | None = None) -> Preprocessing:
-    """Return the preprocessing for a model's input, whose shape has no batch if it is `batched`.
+    """Return the preprocessing for a model input; if `batched`, its shape excludes the batch.
 
     Raises:
-        ModelError: it is not one picture with three channels, of float32, uint8 or int8.
+        ModelError: the input is not a single picture with three channels of float32, uint8 or int8.
     """
     shape = [1, *tensor.shape] if batched else list(tensor.shape)
     fits = len(shape) == 4 and shape[0] == 1 and shape[3] == _CHANNELS and min(shape) > 0
@@ -112,9 +112,9 @@ def check_decoder() -> None:
 
 
 def decode_jpeg(path: str) -> NDArray[np.uint8]:
-    """Return the pixels of a JPEG file, [height, width, 3], as stored: never rotated.
+    """Return the pixels of a JPEG file, [height, width, 3], without rotation by EXIF.
 
-    libjpeg's slow and exact integer transform decodes them, which is Pillow's default, too.
+    The decoder uses libjpeg's accurate integer DCT, which is also Pillow's default.
 
     Raises:
         FileError: the file cannot be read, is damaged, or is not a JPEG.
@@ -133,7 +133,7 @@ def decode_jpeg(path: str) -> NDArray[np.uint8]:
 
 
 def square_crop(pixels: NDArray[Any], fraction: float) -> NDArray[Any]:
-    """Return the centered square whose side is that fraction of the shorter side."""
+    """Return the centered square crop whose side is this fraction of the shorter side."""
     height, width = pixels.shape[:2]
     side = min(_rounded(fraction * height), _rounded(fraction * width))
     top, left = _rounded((height - side) / 2), _rounded((width - side) / 2)
@@ -141,16 +141,16 @@ def square_crop(pixels: NDArray[Any], fraction: float) -> NDArray[Any]:
 
 
 def _rounded(value: float) -> int:
-    """Round to the nearest integer, halves up (Python rounds them to even)."""
+    """Round to the nearest integer, with halves rounded up."""
     return math.floor(value + 0.5)
 
 
 def resize_bilinear(pixels: NDArray[Any], height: int, width: int) -> NDArray[np.float32]:
-    """Return a picture of that size, in float32.
+    """Return a picture resized to this size by bilinear interpolation, in float32.
 
-    Corners are not aligned and pixels have no half-pixel centers: pixel i of the result is at i ×
-    (old size / new size), between its two neighbors there. Sums are in the order of TensorFlow
-    Lite's reference kernel, so that they round identically.
+    The resize neither aligns corners nor uses half-pixel centers: pixel i of the result is at
+    position i × (old size / new size). Sums have the order of TensorFlow Lite's reference kernel,
+    so that rounding is identical.
     """
     y0, y1, dy = _neighbours(pixels.shape[0], height)
     x0, x1, dx = _neighbours(pixels.shape[1], width)
@@ -179,7 +179,7 @@ def resize_bilinear(pixels: NDArray[Any], height: int, width: int) -> NDArray[np
 
 
 def _neighbours(old: int, new: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Any]:
-    """Return the neighbors of each new pixel, and its distance from the first one."""
+    """Return the two neighbors of each new pixel, and its distance from the first one."""
     position = np.arange(new, dtype=np.float32) * (np.float32(old) / np.float32(new))
     low = np.minimum(np.floor(position).astype(np.intp), old - 1)
     high = np.minimum(np.ceil(position).astype(np.intp), old - 1)

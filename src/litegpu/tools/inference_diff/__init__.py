@@ -90,12 +90,12 @@ TOLERANCES = {"fp32": 1e-3, "fp16": 2e-2}
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """The result: the comparison and, with --per_node, the wrong node and each node's error."""
+    """The comparison of two sides and, with --per_node, the first wrong node and all errors."""
 
     comparison: Comparison
     tolerance: Tolerance
     node_tolerance: float
-    """The tolerance of a node's error, relative to the largest magnitude of a node's results."""
+    """The tolerance of a node's error, relative to the largest magnitude of its results."""
     precision: str
     report: DelegationReport | None
     node: Finding | None = None
@@ -103,9 +103,9 @@ class _Evaluation:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run both sides, print the differences; 1 if an output is beyond the tolerance.
+    """Run both sides, and print the differences; return 1 if an output exceeds the tolerance.
 
-    Files are written last.
+    The tool writes the files last.
     """
     lines_to = sys.stderr if prints_json(args) else sys.stdout
     with contextlib.redirect_stdout(lines_to), failing_task(args):
@@ -138,7 +138,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _setting(found: _Evaluation) -> dict[str, Any]:
-    """Return what ran where, and how far outputs may be from the reference."""
+    """Return lines about where each side ran, and about the tolerance."""
     report = found.report
     return {
         "device": report.device if report else None,
@@ -168,7 +168,7 @@ def _page(model: FoundModel, found: _Evaluation) -> Page:
 
 
 def _verdict(found: _Evaluation) -> str:
-    """Return a sentence: whether the two sides agree."""
+    """Return a sentence about whether the two sides agree."""
     outputs = found.comparison.outputs
     bad = sum(not each.passed for each in outputs)
     limit = found.tolerance.text()
@@ -191,7 +191,7 @@ def _headline(found: _Evaluation) -> list[tuple[str, str]]:
 
 
 def _evaluate(args: argparse.Namespace, model: FoundModel) -> _Evaluation:
-    """Compare, and search for the wrong node if requested."""
+    """Compare the two sides, and search for the first wrong node if requested."""
     reference = find_model(args.reference) if args.reference else model
     delegates = task_delegates(args, model.content)
     test = delegates.interpreter(model.content)
@@ -245,7 +245,7 @@ def _kinds(details: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def comparison_lines(found: Comparison, tolerance: Tolerance) -> list[str]:
-    """Return the documented lines, and below each output's one its largest error."""
+    """Return the result lines, with the largest error below the line of each output."""
     lines = [
         f"Num evaluation runs: {found.num_runs}",
         f"Reference run latency: {found.reference.text()}",
@@ -266,7 +266,7 @@ def comparison_lines(found: Comparison, tolerance: Tolerance) -> list[str]:
 
 
 def beyond_lines(found: Comparison, tolerance: Tolerance) -> list[str]:
-    """Return lines for the outputs beyond the tolerance: the first element, and other criteria."""
+    """Return lines about outputs beyond the tolerance: first bad element, other criteria."""
     lines = []
     for index, each in enumerate(found.outputs):
         name = f"Output {index}, '{each.name}',"

@@ -1,4 +1,4 @@
-"""Compares two interpreters on the same Gaussian inputs: latencies and differences."""
+"""Compares latencies and outputs of two interpreters on the same Gaussian inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.tools.inference_diff.tolerance import Measured, Measuring, Toleranc
 from litegpu.tools.latencies import LatencyStatistics
 
 INVOKES = 3
-"""Number of timed invokes of each side per run, as in TensorFlow Lite's tool."""
+"""Number of timed invocations of each side per run, as in TensorFlow Lite's tool."""
 
 _SEED = 5489
 _MEAN, _DEVIATION = 0.5, 1 / 3
@@ -34,7 +34,7 @@ class GaussianInputs:
         _check_types("inputs", details, _INPUTS)
 
     def draw(self) -> list[NDArray[Any]]:
-        """Return the next value of each input."""
+        """Return the next random value of each input."""
         return [self._tensor(detail) for detail in self._details]
 
     def _tensor(self, detail: dict[str, Any]) -> NDArray[Any]:
@@ -48,7 +48,7 @@ class GaussianInputs:
         return (low + unit * (float(high) - low)).astype(kind)
 
     def _unit(self, count: int) -> NDArray[np.float64]:
-        """Return normally distributed numbers; those outside [0, 1) are drawn again."""
+        """Return normally distributed numbers; numbers outside [0, 1) are redrawn."""
         values = self._random.normal(_MEAN, _DEVIATION, count)
         while (outside := (values < 0) | (values >= 1)).any():
             values[outside] = self._random.normal(_MEAN, _DEVIATION, int(outside.sum()))
@@ -57,7 +57,7 @@ class GaussianInputs:
 
 @dataclass(frozen=True)
 class BadElement:
-    """An element beyond the tolerance."""
+    """An output element beyond the tolerance."""
 
     run: int
     index: tuple[int, ...]
@@ -69,8 +69,8 @@ class BadElement:
 class OutputDiff:
     """The differences of an output from the reference over all runs.
 
-    `avg_error` to `std_deviation` are of the runs' mean absolute errors, in the output's own
-    numbers: quantized ones are not dequantized.
+    The fields `avg_error` to `std_deviation` are statistics of the mean absolute error of each run.
+    Quantized outputs are compared as integers, without dequantization.
     """
 
     name: str
@@ -82,7 +82,7 @@ class OutputDiff:
     max_error_run: int
     max_error_index: tuple[int, ...]
     first_bad: BadElement | None
-    """The first element beyond the tolerance, by run and then by index."""
+    """The first element beyond the tolerance, ordered by run and then by index."""
     criteria: tuple[Measured, ...]
 
     @property
@@ -99,7 +99,7 @@ class OutputDiff:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The results of all runs together."""
+    """The combined results of all runs."""
 
     num_runs: int
     reference: LatencyStatistics
@@ -109,7 +109,7 @@ class Comparison:
 
 @dataclass
 class _OutputErrors:
-    """The errors of an output, collected run by run."""
+    """Collects the errors of an output over the runs."""
 
     name: str
     tolerance: Tolerance
@@ -123,7 +123,7 @@ class _OutputErrors:
     def add(
         self, run: int, test: NDArray[Any], reference: NDArray[Any], detail: dict[str, Any]
     ) -> None:
-        """Add the results of a run, and the runtime's `detail` of the output."""
+        """Add the results of a run; `detail` is the runtime's description of the output."""
         for each in self.measuring:
             each.add(test, reference, detail)
         found = distances(test, reference)
@@ -166,15 +166,15 @@ def compare_runs(
     tolerance: Tolerance,
     progress: Any,
 ) -> Comparison:
-    """Run both interpreters `num_runs` times on the same inputs, each timed three times a run.
+    """Run both interpreters `num_runs` times on the same inputs, with three timed calls per run.
 
     Args:
-        test: the interpreter to judge.
-        reference: the interpreter to judge it by.
-        inputs: where the inputs come from.
-        num_runs: how many inputs are drawn.
-        tolerance: how far outputs may be from the reference.
-        progress: called with the runs, yields them.
+        test: the tested interpreter.
+        reference: the reference interpreter.
+        inputs: the generator of inputs.
+        num_runs: the number of runs, each on new inputs.
+        tolerance: the allowed differences from the reference.
+        progress: a function that yields the runs and shows the progress.
 
     Raises:
         ModelError: the tool cannot compare outputs of these types, or one side cannot run on
@@ -208,7 +208,7 @@ def _timed(target: Any) -> int:
 
 
 def index_of(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the index of an element by its position in the flattened array."""
+    """Return the index of an element from its position in the flattened array."""
     return tuple(map(int, np.unravel_index(position, shape)))
 
 

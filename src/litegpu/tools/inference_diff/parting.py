@@ -1,4 +1,4 @@
-"""Finds the first nodes at which a delegate differs from the CPU, by running parts of the graph."""
+"""Runs parts of a graph to find the first nodes at which a delegate differs from the CPU."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from litegpu.tools.inference_diff.tolerance import distances, magnitude
 from litegpu.zoo.cuts import CuttableModel, Values
 
 OpenModel = Callable[[bytes], Any]
-"""Returns an interpreter of a model, ready to run."""
+"""A function that returns an interpreter of a model with allocated tensors."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Nodes that run in one place, in order, and a function that opens a model of some of them."""
+    """Nodes that run on the same processor, and a function that opens models of such nodes."""
 
     nodes: tuple[int, ...]
     place: str
@@ -28,11 +28,11 @@ class Segment:
 
 @dataclass(frozen=True)
 class Parting:
-    """The shortest run of nodes that differs from the CPU when it gets the CPU's values.
+    """The shortest sequence of nodes whose results differ from the CPU's for the CPU's inputs.
 
-    The last of `nodes` is the first at which a difference appears. `exposed`: it appears even if
-    each node's result is read, so that no node is fused with the next. `results` is what these
-    nodes computed from the CPU's values, by tensor.
+    The difference first appears at the last of `nodes`. `exposed` means that the difference also
+    appears if every node's result is a graph output, which prevents fusion. `results` has the
+    values that these nodes computed from the CPU's values, by tensor.
     """
 
     nodes: tuple[int, ...]
@@ -42,21 +42,21 @@ class Parting:
 
 
 def relative_error(test: NDArray[Any], reference: NDArray[Any]) -> float:
-    """Return the largest difference relative to the reference's largest magnitude."""
+    """Return the largest absolute difference divided by the reference's largest magnitude."""
     return float(distances(test, reference).max(initial=0.0)) / magnitude(reference)
 
 
 class Search:
-    """Extracts parts of a model, runs them on the CPU's values, and compares the results."""
+    """Extracts parts of a model, runs the parts on the CPU's values, and compares the results."""
 
     def __init__(self, model: CuttableModel, values: Values, tolerance: float) -> None:
-        """Store the CPU's values of all tensors that can be read."""
+        """Store the CPU's values of all readable tensors."""
         self.model = model
         self.values = values
         self.tolerance = tolerance
 
     def first(self, segments: Sequence[Segment]) -> Parting | None:
-        """Return the first parting within any of the segments, in order."""
+        """Return the first parting in the segments, which are searched in order."""
         for segment in segments:
             found = self._within(segment)
             if found is not None:
@@ -64,7 +64,7 @@ class Search:
         return None
 
     def node_errors(self, segment: Segment) -> dict[int, float]:
-        """Return each node's error within a segment; nodes that cannot be read are omitted."""
+        """Return the error of each node of a segment; nodes with unreadable results are omitted."""
         errors = self._errors(segment, segment.nodes, exposed=True)
         found = {}
         for node in segment.nodes:
@@ -111,7 +111,7 @@ class Search:
     def _run(
         self, segment: Segment, nodes: Sequence[int], exposed: bool
     ) -> dict[int, NDArray[Any]]:
-        """Return what nodes compute from the CPU's values; nothing if these cannot be read."""
+        """Return the results of nodes for the CPU's values; empty for unreadable values."""
         model, values = self.model, self.values
         written_by = model.written_by(nodes) if exposed else model.read_by_others(nodes)
         outputs = [tensor for tensor in written_by if tensor in values]
@@ -126,7 +126,7 @@ class Search:
 
 
 def _first(positions: Sequence[int], holds: Callable[[int], bool]) -> int:
-    """Return the first position from which on a condition holds, and the last one."""
+    """Return the first position at which a monotonic condition holds, by bisection."""
     low, high = 0, len(positions) - 1
     while low < high:
         middle = (low + high) // 2

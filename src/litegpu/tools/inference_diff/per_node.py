@@ -1,4 +1,4 @@
-"""Finds the node of a model that is wrong with a delegate, its inputs, and what would help."""
+"""Finds the first node whose results are wrong with a delegate, and possible remedies."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _ALL_NODES = {"first_delegate_node_index": 0, "last_delegate_node_index": 2**31 
 
 @dataclass(frozen=True)
 class TensorRange:
-    """The range of a tensor's values on the CPU and, if it is computed, on the other side.
+    """The range of a tensor's values on the CPU and, for a computed tensor, on the tested side.
 
     `role` is "input" (of all the nodes together), "constant", "between" or "result". `float16_step`
-    is the distance between float16 numbers near the largest magnitude; infinite beyond their range.
-    `difference` and `index` are those of the largest error; for a constant, of the largest change
-    from the reference's. None: not applicable.
+    is the distance between float16 numbers near the largest magnitude, or infinite beyond the range
+    of float16. `difference` and `index` describe the largest error or, for a constant, the largest
+    change from the reference model. None means that a field does not apply.
     """
 
     name: str
@@ -53,9 +53,9 @@ class TensorRange:
 
 @dataclass(frozen=True)
 class Trial:
-    """A change to try, and the largest relative error of the model's outputs with it.
+    """A trial of a flag, with the largest relative error of the model's outputs.
 
-    `failure` is the reason if it could not be tried.
+    `failure` is the reason if the trial was not possible.
     """
 
     flag: str
@@ -66,7 +66,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class KernelRecord:
-    """A kernel of the delegate, and its nodes."""
+    """A kernel of the delegate, and the nodes that it computes."""
 
     name: str
     template: str
@@ -77,8 +77,8 @@ class KernelRecord:
 class Finding:
     """The first node at which the two sides differ, and the preceding nodes that are involved.
 
-    `alone`: the difference exists even if every node's result is read. `error` is the node's
-    largest difference relative to its output's largest magnitude.
+    `alone` means that the difference exists even if every node's result is a graph output. `error`
+    is the largest difference of the node's results, relative to their largest magnitude.
     """
 
     node: int
@@ -94,15 +94,15 @@ class Finding:
 
 
 class PerNode:
-    """A model with its delegates and the CPU's run of it, or of a reference, on one input."""
+    """Compares the nodes of a model with delegates to the CPU's results for one input."""
 
     def __init__(
         self, model: bytes, reference: bytes, delegates: Delegates, inputs: list[Array]
     ) -> None:
-        """Run the reference once, and store all its tensors.
+        """Run the reference once on the CPU, and store the values of all its tensors.
 
         Raises:
-            ModelError: the reference has other nodes.
+            ModelError: the nodes of the reference differ from the model's.
             MissingDependencyError: a package for reading or writing models is not installed.
         """
         self._content = model
@@ -116,7 +116,7 @@ class PerNode:
             self._constants = _all_tensors(model, inputs)
 
     def _as_numbered(self, other: CuttableModel, values: dict[int, Array]) -> dict[int, Array]:
-        """Return values of another model's tensors by their indices in this one."""
+        """Convert tensor values of another model to the tensor indices of this model."""
         sides = [
             (each.ops, *([len(some) for some in side] for side in _operands(each)))
             for each in (self._model, other)
@@ -132,10 +132,11 @@ class PerNode:
         return {a: values[b] for a, b in itertools.chain(*pairs) if b in values}
 
     def find(self, tolerance: float) -> Finding | None:
-        """Return the first node that is further from the CPU than allowed; None if none is.
+        """Return the first node whose error exceeds the tolerance; None if there is no such node.
 
         Args:
-            tolerance: the part of a tensor's largest magnitude that its elements may be away.
+            tolerance: the allowed difference of elements, relative to the tensor's largest
+                magnitude.
         """
         with quietly():
             whole = self._delegates.interpreter(self._content)
@@ -144,10 +145,10 @@ class PerNode:
             return None if found is None else self._describe(found, tolerance, whole)
 
     def errors(self) -> dict[int, float]:
-        """Return each node's error relative to its largest magnitude.
+        """Return the error of each node, relative to the largest magnitude of its results.
 
-        Each part of the graph gets the CPU's values: errors accumulate only within it. Nodes whose
-        results cannot be read are omitted.
+        Each partition gets the CPU's values as inputs, so that errors accumulate only within a
+        partition. Nodes with unreadable results are omitted.
         """
         with quietly():
             delegated = self._delegates.interpreter(self._content)
@@ -159,7 +160,7 @@ class PerNode:
         return found
 
     def _segments(self) -> Iterator[Segment]:
-        """Yield the delegate's partitions and the nodes between them, by their first nodes."""
+        """Yield the delegate's partitions and the groups of nodes between them, in order."""
         gpu = self._delegates.gpu
         report = gpu.report if gpu else None
         partition_of = (
@@ -178,7 +179,7 @@ class PerNode:
                 yield Segment(part, _GPU, _changed(self._delegates, **_ALL_NODES).interpreter)
 
     def _everything(self) -> Segment:
-        """Return the whole graph as it runs, for errors that no part of it shows."""
+        """Return the whole graph as one segment, for errors that no part of the graph shows."""
         return Segment(
             tuple(range(len(self._model.ops))),
             self._delegates.describe(),
@@ -248,7 +249,7 @@ class PerNode:
     def _remedies(
         self, gpu: GpuDelegate, nodes: tuple[int, ...]
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield flags that may help, in addition to the given ones, and the options they set."""
+        """Yield additional flags that may help, and the options that these flags set."""
         given = gpu.options
         if gpu.precision == "fp16":
             yield FP32, {"precision": "fp32"}
@@ -279,7 +280,7 @@ class PerNode:
 
 
 def _changed(delegates: Delegates, **options: Any) -> Delegates:
-    """Return copies of delegates, with a separate GPU delegate that has other options."""
+    """Return copies of delegates, with a new GPU delegate that has other options."""
     gpu = delegates.gpu
     return replace(
         delegates,
@@ -295,7 +296,7 @@ def _changed(delegates: Delegates, **options: Any) -> Delegates:
 
 
 def _all_tensors(model: bytes, inputs: list[Array]) -> dict[int, Array]:
-    """Return the results of the CPU's built-in kernels for each tensor that can be read."""
+    """Return the results of the CPU's built-in kernels for each readable tensor."""
     target = interpreter(model, builtin_kernels=True, keep_tensors=True)
     set_inputs(target, inputs)
     invoke(target)
@@ -309,7 +310,7 @@ def _all_tensors(model: bytes, inputs: list[Array]) -> dict[int, Array]:
 
 
 def _operands(model: CuttableModel) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the tensors that each node reads, and those that it computes."""
+    """Return the input tensors and the output tensors of each node."""
     return model.node_inputs, model.node_outputs
 
 
@@ -336,7 +337,7 @@ def _range(name: str, role: str, values: Array, test: Array | None) -> TensorRan
 
 
 def _limits(values: Array) -> tuple[float, float] | tuple[None, None]:
-    """Return the lowest and highest number; NaN if there is one."""
+    """Return the minimum and maximum; NaN if any number is NaN."""
     if not values.size or values.dtype.kind == "c":
         return None, None
     return float(values.min()), float(values.max())

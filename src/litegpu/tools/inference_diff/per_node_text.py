@@ -1,4 +1,4 @@
-"""Prints the wrong node: a paragraph and three tables."""
+"""Prints the first wrong node as a paragraph and three tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_ROWS = 20
 
 
 def print_finding(found: Finding | None, tolerance: float) -> None:
-    """Print the first difference of the two sides, its tensors and kernels, and what would help."""
+    """Print the first wrong node, its tensors and kernels, and possible remedies."""
     print()
     if found is None:
         print_text(
@@ -50,7 +50,7 @@ def print_finding(found: Finding | None, tolerance: float) -> None:
 
 
 def verdict(found: Finding, tolerance: float) -> str:
-    """Return a text: which node is wrong, and how."""
+    """Return a text about which node is wrong, and how."""
     where = f"on the {found.place}" if found.place in ("GPU", "CPU") else f"with {found.place}"
     first = (
         f"The first node that differs from the CPU is node {found.node}, {found.op}, {where}: its "
@@ -75,7 +75,7 @@ def verdict(found: Finding, tolerance: float) -> str:
 
 
 def _lost_digits(found: Finding) -> str:
-    """Return that float32 helps, and the tensor whose rounding to half explains the error."""
+    """Return a hint to use float32, with the tensor whose float16 rounding explains the error."""
     if not any(each.flag == FP32 and each.helps for each in found.trials):
         return ""
     error = max(each.difference or 0.0 for each in found.tensors if each.role == "result")

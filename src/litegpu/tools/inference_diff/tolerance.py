@@ -1,4 +1,4 @@
-"""The criteria of `--tolerance`: how far an output may be from its reference."""
+"""The criteria of `--tolerance`: the allowed differences between an output and its reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 def distances(test: Array, reference: Array) -> NDArray[np.float64]:
-    """Return |test - reference|: 0 for equal infinities or two NaN, infinite for unequal ones."""
+    """Return |test - reference|: 0 for two NaN or equal infinities, infinite for a mismatch."""
     got, want = test.astype(np.float64), reference.astype(np.float64)
     with np.errstate(invalid="ignore"):
         found = np.abs(got - want)
@@ -28,15 +28,15 @@ def distances(test: Array, reference: Array) -> NDArray[np.float64]:
 
 
 def magnitude(reference: Array) -> float:
-    """Return the largest finite magnitude, to which errors are relative; 1 if all is 0."""
+    """Return the largest finite magnitude, the scale of relative errors; 1 if all values are 0."""
     finite = np.abs(reference[np.isfinite(reference)].astype(np.float64))
     return float(finite.max(initial=0.0)) or 1.0
 
 
 def cosine(test: Array, reference: Array) -> float:
-    """Return the cosine similarity of two outputs: 1 for equal ones, also if these are all 0.
+    """Return the cosine similarity of two outputs; equal outputs have the similarity 1.
 
-    It is 0 if only one output is all 0, or if not all numbers are finite.
+    The similarity is 0 if only one output is all 0, or if any number is not finite.
     """
     if not distances(test, reference).any():
         return 1.0
@@ -49,10 +49,10 @@ def cosine(test: Array, reference: Array) -> float:
 
 
 def rows_with_others(test: Array, reference: Array, k: int) -> int:
-    """Return in how many rows, along the last axis, the `k` largest elements differ.
+    """Return the number of rows, along the last axis, whose `k` largest elements differ.
 
-    The order of these elements does not matter, and ties may be broken in any way. In a row with
-    fewer than `k` elements all count. NaN is never a largest element of a row of numbers.
+    The order of the `k` elements does not matter, and ties may be broken in any way. In a row with
+    fewer than `k` elements, all elements count. NaN counts as smaller than all numbers.
     """
     got, want = (
         np.nan_to_num(each.astype(np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
@@ -78,14 +78,14 @@ def _relative_error(test: Array, reference: Array, _limit: float) -> float:
 
 @dataclass(frozen=True)
 class Criterion:
-    """How far two outputs are apart, and whether that is within a limit."""
+    """A measure of the difference between two outputs, with a test against a limit."""
 
     parse: Callable[[str], Any]
-    """Returns a limit; raises ArgumentTypeError for other texts."""
+    """Parses a limit; raises ArgumentTypeError for invalid texts."""
     measure: Callable[[Array, Array, Any], float]
     within: Callable[[float, Any], bool]
     beyond: str = ""
-    """Says that a value is beyond the limit, after the output's name; "" for errors of elements."""
+    """Message for a value beyond the limit, after the output's name; "" for element errors."""
 
 
 CRITERIA: Mapping[str, Criterion] = {
@@ -104,7 +104,7 @@ CRITERIA: Mapping[str, Criterion] = {
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The limits of criteria; None: not a criterion."""
+    """The limits of the criteria; None means that a criterion is unused."""
 
     relative: float | None = None
     absolute: float | None = None
@@ -113,11 +113,11 @@ class Tolerance:
 
     @property
     def limits(self) -> dict[str, float]:
-        """The limits by the names of their criteria."""
+        """The limits, by the name of the criterion."""
         return {name: limit for name, limit in asdict(self).items() if limit is not None}
 
     def allowed(self, reference: Array) -> float:
-        """Return how far an element may be from its reference."""
+        """Return the allowed absolute difference of an element from its reference."""
         limits = [np.inf]
         if self.relative is not None:
             limits.append(self.relative * magnitude(reference))
@@ -126,22 +126,22 @@ class Tolerance:
         return float(min(limits))
 
     def text(self) -> str:
-        """Return the limits as `--tolerance` takes them."""
+        """Return the limits in the syntax of `--tolerance`."""
         if self.limits.keys() == {"relative"}:
             return f"{self.relative:g}"
         return ",".join(f"{name}:{limit:g}" for name, limit in self.limits.items())
 
     def elements_text(self) -> str:
-        """Return the limits of single elements, as a part of a sentence."""
+        """Return the limits for single elements, as a part of a sentence."""
         texts = {"relative": "{:g} of its largest magnitude", "absolute": "{:g}"}
         limits = ((name, limit) for name, limit in self.limits.items() if name in texts)
         return " and of ".join(texts[name].format(limit) for name, limit in limits)
 
 
 def parse_tolerance(text: str) -> Tolerance:
-    """Return the limits in `relative:0.01,cosine:0.999`; a number alone is `relative`.
+    """Parse limits such as `relative:0.01,cosine:0.999`; a number alone means `relative`.
 
-    Raises ArgumentTypeError for another text.
+    Raises ArgumentTypeError for an invalid text.
     """
     found = Tolerance()
     for each in text.split(","):
@@ -159,7 +159,7 @@ def parse_tolerance(text: str) -> Tolerance:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a criterion has measured of an output over all runs."""
+    """The measurement of a criterion for an output over all runs."""
 
     criterion: str
     limit: float
@@ -171,7 +171,7 @@ class Measured:
 
 
 class Measuring:
-    """Measures a criterion run by run."""
+    """Measures a criterion for an output over the runs."""
 
     def __init__(self, name: str, limit: float) -> None:
         """Measure a criterion with a limit."""
@@ -179,14 +179,14 @@ class Measuring:
         self._values: list[float] = []
 
     def add(self, test: Array, reference: Array, detail: dict[str, Any]) -> None:
-        """Measure a run: errors of quantized elements in their integers, all else as numbers."""
+        """Measure a run; element errors of quantized outputs are in integer steps."""
         criterion = CRITERIA[self._name]
         if criterion.beyond:
             test, reference = (dequantised(each, detail) for each in (test, reference))
         self._values.append(criterion.measure(test, reference, self._limit))
 
     def result(self) -> Measured:
-        """Return the worst of all runs, and the first beyond the limit."""
+        """Return the worst value of all runs, and the first run beyond the limit."""
         within = CRITERIA[self._name].within
         beyond = [run for run, value in enumerate(self._values) if not within(value, self._limit)]
         worst = int(np.argmin(self._values) if within(2, 1) else np.argmax(self._values))

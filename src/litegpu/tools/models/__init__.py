@@ -1,4 +1,4 @@
-"""Finds models: a path, a zoo name, or a well-known name that is looked up or downloaded."""
+"""Finds models by path, zoo name, or a well-known name that may require a download."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TENSORFLOW = "https://storage.googleapis.com/download.tensorflow.org/"
 class KnownModel:
     """A trained model that can be downloaded.
 
-    `local_names` are other file stems with the same purpose; `stand_in` is the zoo model of the
-    same architecture with random weights.
+    `local_names` are file stems of equivalent models. `stand_in` is the zoo model of the same
+    architecture with random weights.
     """
 
     url: str
@@ -79,20 +79,20 @@ class FoundModel:
 
     @property
     def has_random_weights(self) -> bool:
-        """Whether it is a zoo model, whose results mean nothing, or a file with a zoo model."""
+        """Whether the model is a zoo model, or a file of one, with random weights."""
         return zoo.has_random_weights(self.content)
 
 
 RANDOM_WEIGHTS = (
     "The weights are random, so the times are realistic, but the results have no meaning."
 )
-"""A note next to the results of such a model."""
+"""A note that tools print for models with random weights."""
 
 
 def model_folders() -> list[Path]:
     """Return the folder in LITEGPU_MODELS, if it is set.
 
-    No other folder is searched: files near the current folder may belong to others.
+    No other folder is searched, because files near the current folder may belong to other users.
     """
     named = config.text("LITEGPU_MODELS")
     if not named:
@@ -106,19 +106,18 @@ def model_folders() -> list[Path]:
 
 
 def find_model(name: str) -> FoundModel:
-    """Return the model called `name`: a path, `zoo:NAME`, or a name with or without `.tflite`.
+    """Return the model `name`: a path, `zoo:NAME`, or a name with or without `.tflite`.
 
-    A path may lead to a bundle with one model, or to a member: `bundle.task:member.tflite`.
+    A path may be that of a bundle with one model, or of a member: `bundle.task:member.tflite`.
 
-    A name, also that of a bundle, is searched in `model_folders()`, then among earlier downloads,
-    then at its official URL; if that is not reachable, a model of its architecture with random
-    weights is used.
+    The function searches for a name in `model_folders()`, among earlier downloads, and at the
+    model's official URL. If the URL is not reachable, the function returns a model of the same
+    architecture with random weights.
 
     Raises:
-        ModelError: there is no such model; the message has the searched places. Or the path
-            is a bundle with several; the message has their names.
-        DownloadError: the model is known, but not here, and could not be downloaded or
-            replaced.
+        ModelError: the model does not exist, or the path is a bundle with several models. The
+            message lists the searched locations or the names of the models.
+        DownloadError: the model is known, but could neither be downloaded nor replaced.
     """
     if zoo.is_zoo_name(name):
         return FoundModel(name, zoo.load(name), name)
@@ -140,7 +139,7 @@ def find_model(name: str) -> FoundModel:
 
 
 def find_container(name: str) -> files.Container | None:
-    """Return the bundle with that path or in `model_folders()`, None for any other model.
+    """Return the bundle at this path or in `model_folders()`; None if it is not a bundle.
 
     Raises:
         ModelError: the bundle is damaged, or cannot be read.
@@ -183,7 +182,7 @@ def _local_file(stem: str) -> Path | None:
 
 
 def _in_folders(name: str) -> str | None:
-    """Return the path of a file in `model_folders()`, with the member that `name` has."""
+    """Return the path of a file in `model_folders()`, followed by the member in `name`."""
     found = (str(folder / name) for folder in model_folders())
     return next((each for each in found if os.path.isfile(files.located(each)[0])), None)
 

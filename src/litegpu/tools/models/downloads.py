@@ -20,7 +20,7 @@ TIMEOUT_S = 20
 
 @dataclass(frozen=True)
 class Asset:
-    """A file on the network, identified by its content."""
+    """A file to download, identified by the hash of its content."""
 
     file_name: str
     url: str
@@ -28,20 +28,20 @@ class Asset:
 
 
 def cache_folder() -> Path:
-    """Return the cache folder of downloads (it may not exist yet)."""
+    """Return the path of the cache folder for downloads, which may not exist yet."""
     return user_cache("downloads", "Downloading a model")
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """The content of an asset, and its path in the cache, or its URL if not cached."""
+    """The content of an asset, and its path in the cache, or its URL if it is not cached."""
 
     content: bytes
     source: str
 
 
 def _cached(asset: Asset, folder: Path | None = None) -> Fetched | None:
-    """Return an intact earlier download of `asset`, if there is a readable one."""
+    """Return an intact earlier download of `asset`, if available."""
     path = (folder or cache_folder()) / asset.file_name
     with contextlib.suppress(OSError):
         content = path.read_bytes()
@@ -53,12 +53,12 @@ def _cached(asset: Asset, folder: Path | None = None) -> Fetched | None:
 def fetch(asset: Asset, folder: Path | None = None) -> Fetched:
     """Return `asset` from `folder` (default: the cache), downloading it if necessary.
 
-    If the folder is not writable, or the user has none, the download is not cached, and a note says
-    so.
+    If the cache folder is missing or not writable, the function prints a note and does not cache
+    the download.
 
     Raises:
-        DownloadError: the file is not available, or is not the expected one.
-        MissingDependencyError: the package that knows the cache folder is not installed.
+        DownloadError: the file is not available, or its hash differs from the expected one.
+        MissingDependencyError: the package that determines the cache folder is not installed.
     """
     unusable = ""
     try:
@@ -96,7 +96,7 @@ def _download(asset: Asset) -> bytes:
 
 
 def _store(asset: Asset, folder: Path, content: bytes) -> Path:
-    """Write a file atomically. Raises OSError if that is impossible."""
+    """Write a file atomically. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=folder, prefix=asset.file_name)
     part = Path(name)

@@ -1,7 +1,7 @@
-"""The delegates that TensorFlow Lite's tools offer, by their flags: `--use_gpu=true` and others.
+"""The delegates of TensorFlow Lite's tools, selected by flags such as `--use_gpu=true`.
 
-Each provider is one row of a table: its flags, how its delegate is created, and the message if
-there is none.
+The table PROVIDERS has one row per kind of delegate: the flags, and the function that creates the
+delegate.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ COREML_FLAGS = (
 OPTION_FLAGS = tuple(
     each for each in DELEGATE_FLAGS if each.name not in {flag.name for flag in DEFAULT_FLAGS}
 )
-"""Options of litegpu's delegate by their own names, except those that other delegates have, too."""
+"""Flags named like options of litegpu's delegate, without those shared with other delegates."""
 _SAME_AS = {
     "gpu_backend": ("backend",),
     "gpu_quantized": ("quantized",),
@@ -146,9 +146,9 @@ _SAME_AS = {
     "delegate_serialize_dir": ("serialization_dir",),
     "delegate_serialize_token": ("model_token",),
 }
-"""The options that the original's flags set."""
+"""The options of litegpu's delegate that TensorFlow Lite's flags set."""
 _UNKNOWN_HERE = ("gpu_invoke_loop_times", "gpu_wait_type")
-"""Flags that the original has only in builds for other platforms."""
+"""Flags that TensorFlow Lite has only in builds for other platforms."""
 
 LOG_NAMES = {
     "num_threads": "#threads used for CPU inference",
@@ -185,17 +185,20 @@ LOG_NAMES = {
     "xnnpack_force_fp16": "xnnpack_force_fp16",
     **{flag.name: f"GPU option {flag.name}" for flag in OPTION_FLAGS},
 }
-"""The original's labels of flags when it prints their values; litegpu's own have the same form."""
+"""TensorFlow Lite's labels of flags for printing values; litegpu's flags have similar labels."""
 
 
 @dataclass(frozen=True)
 class Applied:
-    """A delegate by the original's name; XNNPACK has no object, the runtime applies it last."""
+    """A delegate with TensorFlow Lite's name.
+
+    XNNPACK has no delegate object, because the runtime applies it last.
+    """
 
     name: str
     delegate: Any = None
     trial_seconds: float = 0.0
-    """Seconds that another process tried its library, which do not count as its creation."""
+    """Duration of the library's trial in another process, which is not creation time."""
 
 
 def _of_library(name: str, loaded: foreign.Loaded) -> Applied:
@@ -204,10 +207,10 @@ def _of_library(name: str, loaded: foreign.Loaded) -> Applied:
 
 @dataclass(frozen=True)
 class Delegates:
-    """The delegates that the flags request and this machine has.
+    """The requested delegates that are available on this machine.
 
-    `applied` is in the order of application. `builtin_kernels`: the CPU runs without XNNPACK;
-    `threads` is its number of threads (None: the runtime decides).
+    `applied` is in the order of application. `builtin_kernels` means that the CPU runs without
+    XNNPACK. `threads` is the number of CPU threads; None for the runtime's default.
     """
 
     applied: tuple[Applied, ...]
@@ -216,13 +219,13 @@ class Delegates:
 
     @property
     def gpu(self) -> GpuDelegate | None:
-        """The delegate of litegpu, if it is among the requested ones."""
+        """The delegate of litegpu; None if not requested."""
         found = (each.delegate for each in self.applied)
         return next((each for each in found if isinstance(each, GpuDelegate)), None)
 
     @property
     def items(self) -> tuple[Any, ...]:
-        """The objects that are passed to the runtime's interpreter."""
+        """The delegate objects for the runtime's interpreter."""
         return tuple(each.delegate for each in self.applied if each.delegate is not None)
 
     def interpreter(self, model: bytes, allocate: bool = True, clustering: bool = True) -> Any:
@@ -241,18 +244,18 @@ class Delegates:
 
 
 def make_delegates(args: argparse.Namespace, model: bytes | None = None) -> Delegates:
-    """Return the delegates that the flags ask for, in the order of their enabling flags.
+    """Create the delegates that the flags request, in the order of the flags.
 
-    If this machine lacks a delegate, a warning is printed and the CPU replaces it; but if a flag
-    names the GPU's API or device, an unusable GPU is an error.
+    If a delegate is not available, the function prints a warning, and the CPU runs the nodes. If a
+    flag specifies the GPU's API or device, an unusable GPU is an error.
 
     Args:
         args: the parsed REGISTRAR_FLAGS.
-        model: the .tflite file with which other vendors' libraries are tried, see `foreign.load`.
+        model: the .tflite file for trials of other vendors' libraries, see `foreign.load`.
 
     Raises:
         OptionsError: a flag has an invalid value, or conflicts with another flag.
-        UnsupportedDeviceError, MissingDependencyError: the GPU that the flags name is not usable.
+        UnsupportedDeviceError, MissingDependencyError: the GPU in the flags is not usable.
         DelegateLibraryError: the library of an external delegate cannot be used.
     """
     ask_for_gpu(args)
@@ -273,10 +276,10 @@ def make_delegates(args: argparse.Namespace, model: bytes | None = None) -> Dele
 
 
 def ask_for_gpu(args: argparse.Namespace) -> None:
-    """Set `use_gpu` if an option of the GPU delegate is given and no other delegate is requested.
+    """Set `use_gpu` if flags set an option of the GPU delegate and request no other delegate.
 
     Raises:
-        OptionsError: an option is given but the delegate is excluded, or it is given twice.
+        OptionsError: an option is set although the delegate is excluded, or is set twice.
     """
     for name, options in _SAME_AS.items():
         for option in options:
@@ -306,12 +309,12 @@ def ask_for_gpu(args: argparse.Namespace) -> None:
 
 
 def requested_backend(args: argparse.Namespace) -> str | None:
-    """Return the GPU API in the flags, None for any."""
+    """Return the GPU API in the flags; None for any API."""
     return args.backend or args.gpu_backend or None
 
 
 def _device_line(args: argparse.Namespace, gpu: GpuDelegate) -> str:
-    """Return the delegate's device and precision, and how to change them."""
+    """Return a line about the delegate's device and precision, and the flags to change them."""
     chosen = {"precision", *_SAME_AS["gpu_precision_loss_allowed"], "gpu_precision_loss_allowed"}
     other = "" if chosen & {*args.given} else " (the default; --precision=fp16 stores half)"
     software = " (software)" if gpu.device.software else ""
@@ -319,7 +322,7 @@ def _device_line(args: argparse.Namespace, gpu: GpuDelegate) -> str:
 
 
 def _in_order(pairs: list[tuple[int, Applied]]) -> tuple[Applied, ...]:
-    """Return the delegates in the order of their flags, but XNNPACK last."""
+    """Return the delegates in the order of their flags, with XNNPACK last."""
     wanted = [each for _, each in sorted(pairs, key=lambda pair: pair[0])]
     possible = sorted(wanted, key=lambda each: each.delegate is None)
     if possible != wanted:
@@ -328,7 +331,7 @@ def _in_order(pairs: list[tuple[int, Applied]]) -> tuple[Applied, ...]:
 
 
 def parameter_lines(args: argparse.Namespace, verbose: bool = False) -> list[str]:
-    """Return `Use gpu: [1]` and so on, for each given flag, or for all of them."""
+    """Return lines such as `Use gpu: [1]`, for each flag on the command line or for all flags."""
     return [
         f"{LOG_NAMES[flag.name]}: [{shown_value(getattr(args, flag.name))}]"
         for flag in REGISTRAR_FLAGS
@@ -337,12 +340,12 @@ def parameter_lines(args: argparse.Namespace, verbose: bool = False) -> list[str
 
 
 def _position(args: argparse.Namespace, flag: str) -> int:
-    """Return the position of the flag on the command line, 0 if a tool set it."""
+    """Return the position of a flag on the command line; 0 if a tool has set the flag."""
     return args.given.index(flag) + 1 if flag in args.given else 0
 
 
 def _warn_of_unused(args: argparse.Namespace) -> None:
-    """Warn of given flags without effect."""
+    """Warn about flags without effect."""
     unknown = [f"--{name}={getattr(args, name)}" for name in args.given if name in _UNKNOWN_HERE]
     if unknown:
         warn(f"Unconsumed cmdline flags: {' '.join(unknown)}")
@@ -370,7 +373,7 @@ _Make = Callable[[argparse.Namespace, bytes | None], Applied | None]
 
 @dataclass(frozen=True)
 class Provider:
-    """One kind of delegates: `flag`, with a value such as `example`, requests it."""
+    """A kind of delegate; `flag`, with a value such as `example`, requests the delegate."""
 
     flag: str
     example: str
@@ -427,7 +430,7 @@ def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def changed_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the GPU delegate that flags set to other values than its own."""
+    """Return the options of the GPU delegate that flags set to other values than the default."""
     own = asdict(GpuDelegateOptions())
     measuring = {"cache", "quick_start"} - set(args.given)
     return {
@@ -445,7 +448,7 @@ def _xnnpack(args: argparse.Namespace, _: bytes | None) -> Applied | None:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A delegate that no Python runtime has: a library provides it, on its platforms."""
+    """A delegate that Python runtimes do not include, provided by a library on some platforms."""
 
     name: str
     library: str
@@ -458,7 +461,7 @@ class Elsewhere:
         return f"use_{self.name.lower()}"
 
     def make(self, args: argparse.Namespace, model: bytes | None) -> Applied | None:
-        """Return the delegate, or None after the original's warning; the library gets the flags."""
+        """Return the delegate, created with the flags, or None after TensorFlow Lite's warning."""
         where = f"{self.name.lower()}_lib_path"
         options = {
             each: shown_value(getattr(args, each))
@@ -477,7 +480,7 @@ class Elsewhere:
 
 
 def platform() -> str:
-    """Return `sys.platform`, but `android` where older versions of Python call that `linux`."""
+    """Return `sys.platform`, but `android` on Android, where older Python returns `linux`."""
     return "android" if hasattr(sys, "getandroidapilevel") else sys.platform
 
 
@@ -503,18 +506,18 @@ PROVIDERS = (
     Provider(NNAPI.flag, "true", NNAPI_FLAGS, NNAPI.make),
     Provider("use_xnnpack", "true", XNNPACK_FLAGS, _xnnpack),
 )
-"""All kinds of delegates, in the order of creation."""
+"""All kinds of delegates, in the order of their creation."""
 
 _OF_GPU = {
     *(flag.name for flag in (*DEFAULT_FLAGS, *GPU_FLAGS)),
 } - {"num_threads", "use_gpu", *_UNKNOWN_HERE}
-"""Flags that imply the GPU delegate if no other one is given."""
+"""Flags that imply the GPU delegate if no flag requests a delegate."""
 FLAGS_OF = {each.flag: tuple(flag.name for flag in each.flags) for each in PROVIDERS}
-"""The names of the flags of each provider, by the flag that requests it."""
+"""The names of each provider's flags, by the flag that requests the provider."""
 
 REGISTRAR_FLAGS = (
     *DEFAULT_FLAGS,
     *OPTION_FLAGS,
     *(flag for each in PROVIDERS for flag in each.flags),
 )
-"""All flags about delegates that TensorFlow Lite's tools share, and those of litegpu's options."""
+"""All delegate flags of TensorFlow Lite's tools, and the flags of litegpu's options."""

@@ -1,8 +1,8 @@
-"""Delegates in other shared libraries: tried in a separate process, then loaded here.
+"""Loads delegates from shared libraries, after a trial in a separate process.
 
-A process cannot recover from everything that a library may do. So another process loads it first,
-with the same options, and runs the model once if there is one. Only a library that succeeds there
-is loaded.
+A process cannot recover from every failure of a library. Therefore a separate process first loads
+the library with the same options, and runs the model once, if specified. This process loads only
+libraries that have passed the trial.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from litegpu.host.children import run_module
 from litegpu.runtime_abi import interpreter as runtime
 
 PATIENCE_SECS = 120.0
-"""Seconds that a library may take to start and to run the model once."""
+"""Timeout in seconds for a trial: loading a library and running the model once."""
 _REFUSED = 87
-"""Exit status of the process that tries a library, if the library reports an error."""
+"""Exit status of the trial process if the library reports an error."""
 
 
 def parse_options(flag: str, text: str) -> dict[str, str]:
-    """Return the options in `key:value;key:value`, in order.
+    """Parse options of the form `key:value;key:value`, in order.
 
     Raises:
         OptionsError: a pair does not have exactly one colon, or a key is repeated.
@@ -45,7 +45,7 @@ def parse_options(flag: str, text: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A delegate of a shared library, and the seconds that another process tried it before."""
+    """A delegate of a shared library, and the duration of its trial in seconds."""
 
     delegate: Any
     trial_seconds: float
@@ -54,17 +54,19 @@ class Loaded:
 def load(
     spelling: str, path: str, options: Mapping[str, str], model: bytes | None = None
 ) -> Loaded:
-    """Return the delegate of a shared library, for the runtime's interpreter.
+    """Load the delegate of a shared library for the runtime's interpreter.
 
     Args:
-        spelling: the flag with its value that asked for it, for errors.
-        path: the file, or a name that the system's loader finds.
-        options: keys and values that the library understands.
-        model: a .tflite file that another process runs once with this delegate, to begin with.
-            None: it only creates the delegate. Later invokes are this process's own risk.
+        spelling: the flag with its value, for error messages.
+        path: the library file, or a name that the system's loader finds.
+        options: the options of the library.
+        model: a .tflite file that the trial process runs once with this delegate. With None, the
+            trial process only creates the delegate. Later invocations in this process may still
+            crash.
 
     Raises:
-        DelegateLibraryError: the library is missing, is none, refuses, hangs, or ends its process.
+        DelegateLibraryError: the library is missing or invalid, reports an error, hangs, or
+            crashes.
     """
     known = os.path.abspath(path) if os.path.exists(path) else path
     start = time.perf_counter()
@@ -87,12 +89,12 @@ def load(
 
 
 def _tells(line: str) -> bool:
-    """Whether a line is more than the runtime's usual output."""
+    """Whether a line is not part of the runtime's usual output."""
     return bool(line.strip()) and not line.startswith("INFO:")
 
 
 def _create(path: str, options: Mapping[str, str]) -> Any:
-    """Return the delegate of a library.
+    """Create the delegate of a library.
 
     Raises:
         DelegateLibraryError: the loader or the library reports an error.
@@ -119,7 +121,7 @@ def _run(delegate: Any, model: bytes) -> None:
     """Run a model once on zeros.
 
     Raises:
-        DelegateLibraryError: the runtime rejects it with this delegate.
+        DelegateLibraryError: the runtime rejects the model with this delegate.
     """
     try:
         runtime.interpreter(model, delegate).invoke()
@@ -136,9 +138,9 @@ def _words(error: Exception) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try the library with the options of two arguments, a path and JSON; the model is on stdin.
+    """Try a library: the arguments are its path and JSON options, the model is on stdin.
 
-    The library may end this process.
+    A crash of the library ends only this trial process.
     """
     path, options = arguments
     try:

@@ -1,5 +1,5 @@
-"""HTML reports: one page per tool run, in a single file.
+"""HTML reports: each run of a tool writes one self-contained page.
 
-A page is a list of sections (`sections.py`); tools create them from their results (`delegation.py`,
-`timing.py`, `accuracy.py`), `page.py` renders them.
+A page is a list of sections (`sections.py`). Tools create sections from their results
+(`delegation.py`, `timing.py`, `accuracy.py`), and `page.py` renders the sections.
 """

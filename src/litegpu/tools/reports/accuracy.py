@@ -1,4 +1,4 @@
-"""Report sections on results: errors by output and node, metrics as curves, the worst pictures."""
+"""Report sections about accuracy: errors by output and node, metric curves, worst pictures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEAST = 1e-9
 
 
 def comparison_sections(found: Comparison) -> Iterator[Section]:
-    """Yield the differences of the outputs of two sides."""
+    """Yield sections with the differences between the outputs of two sides."""
     yield Table(
         "Outputs",
         (
@@ -55,17 +55,17 @@ def comparison_sections(found: Comparison) -> Iterator[Section]:
 
 
 def _drawable(errors: Sequence[float]) -> list[float]:
-    """Return errors for a logarithmic axis: infinite ones beyond all others."""
+    """Return errors for a logarithmic axis; infinite errors are placed beyond all others."""
     most = max((error for error in errors if math.isfinite(error)), default=0.0)
     beyond = 10 * max(most, 1.0)
     return [max(error, _LEAST) if math.isfinite(error) else beyond for error in errors]
 
 
 def node_error_section(errors: Mapping[int, float], ops: Mapping[int, str], limit: float) -> Chart:
-    """Return the error of each node's result, in the order of the nodes.
+    """Return a chart with the error of each node's result, in node order.
 
     Args:
-        errors: relative to the CPU's largest magnitude.
+        errors: the error of each node, relative to the largest magnitude on the CPU.
         ops: names of the nodes' operations.
         limit: the tolerance.
     """
@@ -86,7 +86,7 @@ def node_error_section(errors: Mapping[int, float], ops: Mapping[int, str], limi
 
 
 def finding_sections(found: Finding, tolerance: float) -> Iterator[Section]:
-    """Yield the wrong node, its tensors, its kernels, and what helps."""
+    """Yield sections about the first wrong node, its tensors, its kernels, and remedies."""
     yield Text("The wrong node", [verdict(found, tolerance)])
     yield Table(
         "Tensors there",
@@ -135,10 +135,10 @@ def curve(
     y_title: str,
     note: str = "",
 ) -> Chart:
-    """Return a metric as curves, such as top-k accuracy over k, or AP over the IoU threshold."""
+    """Return a chart of a metric, such as top-k accuracy over k, or AP over the IoU threshold."""
     return lines(title, series, x_title, y_title, note=note, points=True)
 
 
 def gallery(title: str, pictures: Sequence[Picture], note: str = "") -> Gallery:
-    """Return images in a row, such as the worst examples, each with its error."""
+    """Return a row of images, such as the worst examples, each with a caption."""
     return Gallery(title, pictures, note)

@@ -1,4 +1,4 @@
-"""Charts of a page as plotly figures: bars, histograms and lines."""
+"""Creates the charts of a page as plotly figures: bars, histograms and lines."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from litegpu.tools.reports.sections import Chart
 from litegpu.tools.reports.words import for_plotly
 
 PALETTE = ("--gpu0", "--cpu", "--gpu1", "--gpu2", "--gpu3", "--gpu5", "--gpu4")
-"""The colors of several sets of values, distinguishable with color blindness."""
+"""The colors of data series, which are distinguishable with color blindness."""
 
 _CLEAR = "rgba(0,0,0,0)"
 _ROW, _FRAME = 24, 90
-"""Heights of a bar with its gap, and of everything around the bars."""
+"""The height of a bar with its gap, and the height of the parts around the bars."""
 _NAME = 42
-"""Maximum number of characters of a bar's name."""
+"""Maximum length of a bar's name in characters."""
 
 
 def bars(
@@ -31,18 +31,18 @@ def bars(
     half: bool = False,
     log: bool = False,
 ) -> Chart:
-    """Return a chart of horizontal bars, the first on top.
+    """Return a chart of horizontal bars, with the first bar on top.
 
     Args:
-        title: its heading.
+        title: the heading of the chart.
         names: the names of the bars.
-        values: their lengths, in `unit`.
+        values: the lengths of the bars, in `unit`.
         unit: the unit of the axis.
-        floors: the lower bound of each value, drawn into its bar.
+        floors: the lower bound of each value, drawn inside the bar.
         hints: the tooltips of the bars.
-        colours: of the bars; none is the first of all.
+        colours: the colors of the bars; empty for the first color of the palette.
         note: the caption.
-        half: whether it takes half of a wide page.
+        half: whether the chart has half the width of a wide page.
         log: whether the axis is logarithmic.
     """
     # Names may be equal; the positions of bars must not.
@@ -85,7 +85,7 @@ def histogram(
     marks: Mapping[str, float] | None = None,
     note: str = "",
 ) -> Chart:
-    """Return the distribution of values of one or more sides, with `marks` as lines."""
+    """Return a histogram of the values of one or more series, with `marks` as vertical lines."""
     several = len(samples) > 1
     data = [
         {
@@ -122,7 +122,10 @@ def lines(
     points: bool = False,
     limit: float | None = None,
 ) -> Chart:
-    """Return curves, each of (x, y); `limit` is a horizontal line. A y that is None is a gap."""
+    """Return a line chart of series (x, y).
+
+    `limit` is a horizontal line. A y of None is a gap in the line.
+    """
     data = [
         {
             **{"type": "scatter", "mode": "lines+markers" if points else "lines"},

@@ -1,4 +1,4 @@
-"""Report sections on where nodes run: the graph's drawing, partitions, reasons, advice."""
+"""Report sections about where nodes run: graph drawing, partitions, reasons, advice."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def delegation_sections(
         content: the bytes of the .tflite file.
         report: the delegate's report; None if no delegate was applied.
         profile: the profile, if times were measured.
-        errors: the error of each node of the main graph compared with the CPU, relative to the
-            largest magnitude, if errors were measured.
+        errors: the error of each node of the main graph, relative to the largest magnitude on the
+            CPU, if measured.
         marked: nodes of the main graph to highlight.
 
     Raises:
@@ -54,9 +54,10 @@ def delegation_sections(
 def matched(
     graphs: Sequence[ModelGraph], report: DelegationReport | None
 ) -> list[DelegationReport | None]:
-    """Return the report on each graph of a model.
+    """Assign reports to the graphs of a model; return the report of each graph.
 
-    Reports do not name their graph, but are in the order of the graphs, and name every node.
+    Reports do not name their graph. The reports are in the order of the graphs, and contain every
+    node.
     """
     waiting = [] if report is None else [report, *report.subgraphs]
     found: list[DelegationReport | None] = []
@@ -68,7 +69,7 @@ def matched(
 
 
 def device_facts(report: DelegationReport | None) -> list[tuple[str, str]]:
-    """Return the first figures of a page: device, precision, nodes on each side, memory."""
+    """Return the first facts of a page: device, precision, nodes on GPU and CPU, memory."""
     if report is None:
         return [("runs on", "the CPU alone")]
     on_gpu = len(report.delegated_nodes)

@@ -1,4 +1,4 @@
-"""The drawing of a model's graph: where each node runs and why, its time, its error."""
+"""Draws a model's graph, with the device, reason, time and error of each node."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from litegpu.wording import counted, shown_nodes
 _WIDTH, _HEIGHT = 176, 40
 _COLUMN, _LAYER = 204, 66
 _CHIP, _CHIPS = 9, 6
-"""The size of a small box within a box, and the maximum number of them."""
+"""The size of a small box (chip) within a node's box, and the maximum number of chips."""
 _COLOURS = 6
-"""Number of colors of partitions; after that they repeat."""
+"""Number of partition colors; further partitions reuse the colors."""
 CPU = "cpu"
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """Facts about a graph's nodes, by index, in addition to those of the file.
+    """Facts about a graph's nodes, by index, in addition to the facts in the file.
 
-    `places` has a color of the legend and a text, `errors` are relative to a tensor's largest
-    magnitude. `marked` are nodes to highlight.
+    `places` has a legend color and a text for each node. `errors` are relative to a tensor's
+    largest magnitude. `marked` has the nodes to highlight.
     """
 
     places: Mapping[int, tuple[str, str]] = field(default_factory=dict)
@@ -41,20 +41,20 @@ class NodeFacts:
         return self.places.get(node, (CPU, "on the CPU"))
 
     def own(self, node: int) -> list[KernelProfile]:
-        """Return the kernels of a node itself, not those that it is fused into."""
+        """Return the kernels of a node itself, without kernels that compute it by fusion."""
         return [each for each in self.kernels.get(node, ()) if each.node == node]
 
     def seconds(self, node: int) -> float | None:
-        """Return the time of a node's own kernels; None if not measured."""
+        """Return the total time of the kernels from `own`; None if not measured."""
         own = self.own(node)
         return sum(each.seconds for each in own) if own else None
 
 
 def places_of(report: DelegationReport | None) -> dict[int, tuple[str, str]]:
-    """Return the color and a description of where each node runs, with a reason for the CPU.
+    """Return a color and a text for where each node runs, with the reason for CPU nodes.
 
     Args:
-        report: of the graph that is drawn; None where no delegate was applied.
+        report: the report of the drawn graph; None if no delegate was applied.
     """
     found: dict[int, tuple[str, str]] = {}
     if report is None:
@@ -88,8 +88,8 @@ def kernels_of(
 def draw(graph: ModelGraph, facts: NodeFacts, title: str) -> Drawing:
     """Return the drawing of a graph.
 
-    Nodes that compute constants only, such as the DEQUANTIZE of weights, are small boxes in the
-    node that reads them first.
+    A node that reads only constants, such as the DEQUANTIZE of weights, is a small box inside the
+    first node that reads its result.
 
     Raises:
         MissingDependencyError: a package for laying out graphs is not installed.
@@ -133,7 +133,7 @@ def _note(carried: Mapping[int, int]) -> str:
 
 
 def _carried(graph: ModelGraph) -> dict[int, int]:
-    """Return the nodes that read only constants, with the node in which each is drawn."""
+    """Return the nodes that read only constants, each with the node in which it is drawn."""
     producers = graph.producers()
     readers: dict[int, list[int]] = defaultdict(list)
     for node in graph.nodes:
@@ -154,7 +154,7 @@ def _carried(graph: ModelGraph) -> dict[int, int]:
 
 
 class _Ends:
-    """The inputs and outputs of a graph as nodes of the drawing, with numbers after all nodes."""
+    """The graph's inputs and outputs as nodes of the drawing, with numbers after all nodes."""
 
     def __init__(self, graph: ModelGraph) -> None:
         self._graph = graph
@@ -193,7 +193,7 @@ _SIZE = (_WIDTH, _HEIGHT)
 
 
 def _edges(graph: ModelGraph, carried: Mapping[int, int], ends: _Ends) -> dict[Edge, str]:
-    """Return the connections, and descriptions of their tensors."""
+    """Return the edges between nodes, and descriptions of their tensors."""
     producers = {**ends.inputs, **graph.producers()}
     found: dict[Edge, list[int]] = defaultdict(list)
     for node in graph.nodes:
@@ -264,7 +264,7 @@ def _box(
 
 @dataclass(frozen=True)
 class _Heated:
-    """A coloring by the values of the nodes that have one."""
+    """A coloring of nodes by a value, such as the time."""
 
     scale: Heat
     values: Mapping[int, float]
@@ -273,7 +273,7 @@ class _Heated:
         return node in self.values
 
     def share(self, node: int) -> float:
-        """Return a node's relative value, from 0 to 1."""
+        """Return the square root of a node's value relative to the maximum, from 0 to 1."""
         most = max(self.values.values())
         return round((self.values[node] / most) ** 0.5, 3) if most > 0 else 0.0
 
@@ -297,7 +297,7 @@ def _heats(graph: ModelGraph, facts: NodeFacts) -> Iterator[_Heated]:
 
 
 def _legend(graph: ModelGraph, facts: NodeFacts) -> Iterator[tuple[str, str]]:
-    """Yield the colors in use, and the number of nodes of each."""
+    """Yield each color in use, with the number of nodes of that color."""
     counts: dict[str, int] = defaultdict(int)
     for node in graph.nodes:
         counts[facts.place(node.index)[0]] += 1

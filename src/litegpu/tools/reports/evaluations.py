@@ -1,4 +1,4 @@
-"""Report sections on evaluations with pictures: curves, confusions, and the worst examples."""
+"""Report sections about evaluations with pictures: curves, confusions, worst examples."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SURE = 0.5
 
 @dataclass(frozen=True)
 class Guessed:
-    """A classified picture: the true class, and the model's class."""
+    """A classified picture: the true class, and the predicted class."""
 
     path: str
     truth: str
@@ -50,7 +50,7 @@ class Guessed:
 def classification_sections(
     accuracies: Sequence[float], guesses: Sequence[Guessed]
 ) -> Iterator[Section]:
-    """Yield the accuracy over k, the confusions, and the errors with the highest scores."""
+    """Yield sections with top-k accuracies, confusions, and the errors with the highest scores."""
     points = [(float(rank), each) for rank, each in enumerate(accuracies, 1)]
     yield curve(
         *("Accuracy", {"accuracy": points}, "k", "part of the pictures"),
@@ -79,12 +79,12 @@ def detection_sections(
     labels: Sequence[str],
     pictures: Sequence[tuple[str, Sequence[Detection], Sequence[Detection]]],
 ) -> Iterator[Section]:
-    """Yield precision over overlap and recall, that of each class, and the worst pictures.
+    """Yield sections with precision over IoU, recall and class, and the worst pictures.
 
     Args:
         precision: the figures of all pictures.
         labels: the names of the classes.
-        pictures: path, objects that are there, and objects that were found, of each.
+        pictures: the path, true objects, and detected objects of each picture.
     """
     yield curve(
         *("Average precision", {"AP": precision.at}, "minimum overlap", "AP"),
@@ -123,7 +123,7 @@ _Boxes = tuple[()] | tuple[Sequence[Detection], Sequence[Detection]]
 
 
 def _gallery(examples: Iterable[tuple[str, str, _Boxes]], note: str) -> Iterator[Section]:
-    """Yield the first examples as pictures; raw bytes are skipped: their size is unknown."""
+    """Yield the first examples as pictures; files of raw bytes are skipped."""
     shown = [
         Picture(Path(path).name, _thumbnail(path, boxes), caption, "jpeg")
         for (path, caption, boxes), _ in zip(

@@ -1,4 +1,4 @@
-"""Lays out a graph in layers, so that all edges point down."""
+"""Lays out a graph in layers, with all edges pointing down."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Edge = tuple[int, int]
 Point = tuple[float, float]
 
 _BEND = 0.35
-"""Columns that an edge needs in each layer that it crosses."""
+"""Width, in columns, that an edge needs in each layer that it crosses."""
 _MOST_PASSED = 40_000
-"""Maximum number of layers that all edges together may cross: more take too long to lay out."""
+"""Maximum total number of layers that edges cross; larger layouts take too long."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Centers of the nodes and, for each edge, its points, in columns and layers.
+    """The centers of the nodes, and the points of each edge, in columns and layers.
 
-    The left- and uppermost point is (0, 0).
+    The origin (0, 0) is the left and top of the layout.
     """
 
     nodes: Mapping[int, Point]
@@ -58,7 +58,7 @@ def layered(nodes: Iterable[int], edges: Iterable[Edge]) -> Layout:
 
 
 def _library() -> Any:
-    """Return fast_sugiyama; None for a Python that it does not support."""
+    """Return the module fast_sugiyama; None for unsupported versions of Python."""
     if sys.version_info < (3, 11):
         return None
     try:
@@ -68,7 +68,7 @@ def _library() -> Any:
 
 
 def _short_edges(edges: Sequence[Edge]) -> list[Edge]:
-    """Return the shortest edges that together cross no more layers than can be drawn."""
+    """Return the shortest edges within the limit of the total number of crossed layers."""
     layers = _layers(edges)
     spans = [abs(layers[target] - layers[source]) - 1 for source, target in edges]
     order = sorted(range(len(edges)), key=spans.__getitem__)
@@ -81,7 +81,7 @@ def _short_edges(edges: Sequence[Edge]) -> list[Edge]:
 
 
 def _layers(edges: Sequence[Edge]) -> dict[int, int]:
-    """Return the number of nodes before each one, on the longest path; cycles end it."""
+    """Return the layer of each node: the length of the longest path before it, up to cycles."""
     after: dict[int, list[int]] = {node: [] for edge in edges for node in edge}
     missing = dict.fromkeys(after, 0)
     for source, target in edges:
@@ -100,7 +100,7 @@ def _layers(edges: Sequence[Edge]) -> dict[int, int]:
 
 
 def _by(library: Any, nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
-    """Lay out the connected parts in a row; single nodes come last."""
+    """Lay out the connected components in a row; isolated nodes come last."""
     linked = sorted({node for edge in edges for node in edge})
     number = {node: index for index, node in enumerate(linked)}
     wanted = {(number[source], number[target]) for source, target in edges}
@@ -130,7 +130,7 @@ def _by(library: Any, nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
 def _paths(
     positions: Mapping[int, Point], links: Iterable[Edge], real: int
 ) -> Iterator[tuple[Edge, list[Point]]]:
-    """Yield each edge with the points of its chain of links; nodes are below `real`."""
+    """Yield each edge with its points; nodes with numbers from `real` on are bends of edges."""
     starts = [link for link in links if link[0] < real]
     after = {source: target for source, target in links if source >= real}
     for source, target in starts:
@@ -142,7 +142,7 @@ def _paths(
 
 
 def _in_one_column(nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
-    """Put all nodes into one column; edges that skip nodes bend around them."""
+    """Lay out all nodes in one column; edges that skip nodes bend around the skipped nodes."""
     positions = {node: (0.0, float(row)) for row, node in enumerate(nodes)}
     paths: dict[Edge, Sequence[Point]] = {}
     for source, target in edges:
@@ -151,7 +151,7 @@ def _in_one_column(nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
 
 
 def _bow(start: Point, end: Point) -> list[Point]:
-    """Return a path that bends around the nodes between two points, more for longer distances."""
+    """Return a path that bends around the nodes between two points."""
     (left, top), (right, bottom) = start, end
     skipped = abs(bottom - top) - 1
     bend = [(max(left, right) + 1 + skipped / 50, (top + bottom) / 2)] if skipped > 0 else []

@@ -1,4 +1,4 @@
-"""The facts about this machine on a page."""
+"""Collects the facts about this machine for a page."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _processor() -> str:
 
 
 def _memory() -> int:
-    """Return the bytes of memory; 0 if the system does not report them."""
+    """Return the size of host memory in bytes; 0 if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

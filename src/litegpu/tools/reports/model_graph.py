@@ -1,4 +1,4 @@
-"""The parts of a model's file that a drawing shows: nodes, tensors and options."""
+"""Reads the parts of a model's file that a drawing shows: nodes, tensors and options."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from litegpu.zoo import objects, schema
 
 _ABSENT = -1
 _MOST_ITEMS = 8
-"""Maximum number of list items that are shown."""
+"""Maximum number of shown items of a list."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of the file."""
+    """A tensor in a model's file."""
 
     name: str
     shape: tuple[int, ...]
@@ -29,7 +29,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Node:
-    """An operation with its tensors, by their indices in the graph, and its options."""
+    """A node with its options and the indices of its tensors."""
 
     index: int
     op: str
@@ -40,7 +40,7 @@ class Node:
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """A graph of a model; `name` is the one in Model Explorer."""
+    """A graph of a model; `name` is the graph's name in Model Explorer."""
 
     name: str
     nodes: Sequence[Node]
@@ -66,7 +66,7 @@ def read_graphs(content: bytes) -> list[ModelGraph]:
 
 
 def _name(number: int, graph: Any, signature: str) -> str:
-    """Return the graph's name, otherwise its signature's, otherwise one with its index."""
+    """Return the graph's name, else the name of its signature, else a name with its index."""
     return _text(graph.name) or signature or (f"subgraph_{number}" if number else "main")
 
 
@@ -95,7 +95,7 @@ def _node(index: int, node: Any, model: Any, ops: Mapping[int, str]) -> Node:
 
 
 def _custom_options(content: Any) -> Mapping[str, Any]:
-    """Return the options of a custom operation; if they are not a map, their size."""
+    """Return the options of a custom op, or their size if the options are not a map."""
     given = bytes(bytearray(_all(content)))
     try:
         return flexbuffers.read_map(given) if given else {}
@@ -143,7 +143,7 @@ def _all(items: Iterable[Any] | None) -> Iterable[Any]:
 
 
 def _numbers(items: Any) -> tuple[int, ...]:
-    """Return the indices of the tensors that exist."""
+    """Return the indices of existing tensors, without -1."""
     return tuple(int(each) for each in _all(items) if int(each) != _ABSENT)
 
 

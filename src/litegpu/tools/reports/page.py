@@ -1,4 +1,4 @@
-"""Renders a page as one self-contained HTML file, which loads nothing."""
+"""Renders a page as one self-contained HTML file, which loads no other files."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ REPORT = Flag(
 
 
 def prepare_report(path: str | None) -> None:
-    """Check before the work whether a report can be written.
+    """Check, before the tool starts its work, whether a report can be written.
 
     Raises:
         FileError: the file cannot be written.
-        MissingDependencyError: a package that draws, or reads models, is not installed.
+        MissingDependencyError: a package for drawing, or for reading models, is not installed.
     """
     if path is None:
         return
@@ -46,7 +46,7 @@ def prepare_report(path: str | None) -> None:
 
 
 def write_report(path: str | None, page: Page) -> None:
-    """Write a page to the file of --report. Raises FileError if that is impossible."""
+    """Write a page to the file of --report. Raises FileError."""
     if path is not None:
         write_bytes("report", path, render(page).encode())
 
@@ -54,8 +54,8 @@ def write_report(path: str | None, page: Page) -> None:
 def render(page: Page) -> str:
     """Return a page as HTML, with the facts about this machine at the end.
 
-    Names in a model are not trusted: all text is escaped, and the page's policy permits only the
-    scripts that are rendered here, and loads nothing.
+    Names in a model are untrusted, so the function escapes all text. The page's content security
+    policy permits only the scripts in the page, and no loading of files.
     """
     shown = Page(page.tool, short(page.subject, 200), page.verdict, [*page.sections, machine()])
     charts = any(section.kind == "chart" for section in shown.sections)
@@ -81,7 +81,7 @@ def _policy(scripts: list[str]) -> str:
 
 @functools.cache
 def _plotly() -> str:
-    """Return the script that draws charts."""
+    """Return the JavaScript library that draws charts."""
     try:
         offline: Any = importlib.import_module("plotly.offline")
     except ImportError as error:
@@ -111,7 +111,7 @@ def _template() -> jinja2.Template:
 
 
 def _text(name: str) -> str:
-    """Return a file that is inserted into the page unchanged."""
+    """Return the text of a file that is inserted into the page unchanged."""
     loader = _environment().loader
     assert loader is not None
     return loader.get_source(_environment(), name)[0]

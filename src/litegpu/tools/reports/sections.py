@@ -1,4 +1,4 @@
-"""The contents of a page: sections as data, which the page's template renders."""
+"""The contents of a page: sections as data, which the HTML template renders."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 Figure = Mapping[str, Any]
-"""A plotly figure: `data` and `layout`. Colors may be names of the page's, such as `--gpu`."""
+"""A plotly figure: `data` and `layout`.
+
+Colors may be CSS variables of the page, such as `--gpu`.
+"""
 
 
 class Section(Protocol):
-    """A section; the template's block with the name of its kind renders it."""
+    """A section of a page; the template block named `kind` renders the section."""
 
     @property
     def kind(self) -> str:
-        """The name of the block."""
+        """The name of the template block."""
 
     @property
     def title(self) -> str:
-        """The heading; empty for none."""
+        """The heading of the section; may be empty."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The most important figures: (name, value) each."""
+    """A section with the most important figures, each (name, value)."""
 
     title: str
     items: Sequence[tuple[str, str]]
@@ -35,7 +38,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Text:
-    """Paragraphs, numbered if there are several that are `listed`."""
+    """A section of paragraphs, which are numbered if there are several and `listed` is true."""
 
     title: str
     paragraphs: Sequence[str]
@@ -45,9 +48,9 @@ class Text:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text. A '>' before a heading aligns the column right, as on the console.
+    """A section with a table. A '>' before a heading aligns the column right, as on the console.
 
-    A `folded` table shows its rows on demand.
+    If `folded`, the table shows its rows only on demand.
     """
 
     title: str
@@ -60,7 +63,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure and its caption; two `half` figures share a row."""
+    """A section with a chart and its caption; two `half` charts share a row."""
 
     title: str
     figure: Figure
@@ -80,13 +83,13 @@ class Picture:
 
     @property
     def address(self) -> str:
-        """The picture as a data URL."""
+        """The data URL of the picture."""
         return f"data:image/{self.format};base64,{base64.b64encode(self.content).decode()}"
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """Images in a row."""
+    """A section with images in a row."""
 
     title: str
     pictures: Sequence[Picture]
@@ -96,10 +99,11 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Box:
-    """A node of a drawing: its center, its size, and its key on the page.
+    """A node of a drawing: center, size, and key on the page.
 
-    `key` is its key in the graph's `details`. `place` is where it runs; `heat` has a number from 0
-    to 1 for each further coloring that has a value for it. `chips` are small boxes in it.
+    `key` is the node's key in the drawing's `details`. `place` is the color class of the processor
+    that runs the node. `heat` has a number from 0 to 1 for each coloring with a value for the node.
+    `chips` are small boxes inside the box.
     """
 
     key: str
@@ -116,7 +120,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Line:
-    """A connection of a drawing: a path of SVG, and a description of its tensors."""
+    """An edge of a drawing: an SVG path, and a description of the tensors."""
 
     path: str
     text: str
@@ -124,7 +128,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Heat:
-    """A coloring: its key in `Box.heat`, and the ends of its scale."""
+    """A coloring of nodes: the key in `Box.heat`, and the labels at the ends of the scale."""
 
     key: str
     title: str
@@ -134,10 +138,10 @@ class Heat:
 
 @dataclass(frozen=True)
 class Drawing:
-    """An interactive graph: it can be moved and enlarged, and shows the details of a selected node.
+    """An interactive drawing of a graph, with pan, zoom, and details of the selected node.
 
-    `legend` has a color (a place) and a name each. `details` maps the keys of the boxes to their
-    contents: headings with rows of (name, value).
+    `legend` has pairs of a color (a place) and a name. `details` maps the keys of the boxes to
+    headings with rows of (name, value).
     """
 
     title: str
@@ -154,7 +158,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Page:
-    """Everything that a tool reports. `verdict` is the most important sentence."""
+    """A report page of a tool. `verdict` is the most important sentence."""
 
     tool: str
     subject: str

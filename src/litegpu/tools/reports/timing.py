@@ -1,4 +1,4 @@
-"""Report sections on time: kernels with their floors, operations, latencies, energy."""
+"""Report sections about time and energy: kernels with floors (lower bounds), ops, latencies."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from litegpu.tools.reports.words import percent, shape_text, us
 
 _MOST_BARS = 30
 _LARGE = 1e-2
-"""Seconds from which on an axis shows milliseconds, not microseconds."""
+"""Minimum time, in seconds, for which an axis is in milliseconds instead of microseconds."""
 _PERCENTILES = (50, 95)
 
 
 def profile_sections(profile: Profile) -> Iterator[Section]:
-    """Yield where the time of a profile is spent: kernels, operations, host."""
+    """Yield sections with the time of kernels, ops and host code from a profile."""
     kernels = [kernel for part in profile.partitions for kernel in part.kernels]
     total = profile.kernel_seconds
     slowest = sorted(kernels, key=lambda kernel: -kernel.seconds)[:_MOST_BARS]
@@ -64,7 +64,7 @@ def profile_sections(profile: Profile) -> Iterator[Section]:
 
 
 def _times(profile: Profile) -> dict[str, float]:
-    """Return the parts of the time in seconds; unknown times are omitted."""
+    """Return the parts of the time of a run in seconds; unknown times are omitted."""
     found = {
         "kernels, each measured alone": profile.kernel_seconds,
         "their floors": profile.floor_seconds,
@@ -82,13 +82,13 @@ def _factor(seconds: Iterable[float]) -> float:
 
 
 def _scaled(seconds: Sequence[float]) -> tuple[list[float], str]:
-    """Return times in a suitable unit, and that unit."""
+    """Return times converted to a suitable unit, and the unit."""
     factor = _factor(seconds)
     return [each * factor for each in seconds], "ms" if factor == 1e3 else "µs"
 
 
 def _scaled_floors(items: Sequence[KernelProfile | OpTotal]) -> list[float | None]:
-    """Return the floors of items with a time, in the unit of these times."""
+    """Return the floors (lower bounds) of items, in the unit of the items' times."""
     factor = _factor(each.seconds for each in items)
     floors = (each.floor_seconds for each in items)
     return [None if floor is None else floor * factor for floor in floors]
@@ -122,10 +122,10 @@ def _row(kernel: KernelProfile, total: float) -> tuple[str, ...]:
 
 
 def latency_sections(sides: Mapping[str, Sequence[float]]) -> Iterator[Section]:
-    """Yield the distribution and the sequence of the runs' times, for each side that has any.
+    """Yield charts with the distribution and the sequence of latencies for each side.
 
     Args:
-        sides: the milliseconds of the runs, in order, by side.
+        sides: the latencies of the runs in milliseconds, in order, by side.
     """
     timed = {name: list(times) for name, times in sides.items() if times}
     if not timed:
@@ -145,7 +145,7 @@ def latency_sections(sides: Mapping[str, Sequence[float]]) -> Iterator[Section]:
 
 
 def energy_section(joules: Mapping[str, float], note: str = "") -> Section:
-    """Return joules per inference, by meter."""
+    """Return a section with the joules per inference of each meter."""
     hints = [f"{name}: {each:.4g} J" for name, each in joules.items()]
     values = list(joules.values())
     return bars("Energy", list(joules), values, "J an inference", hints=hints, note=note)

@@ -103,7 +103,7 @@ NOTES = (
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the model once on each side and print everything; 0 unless nothing ran on the GPU."""
+    """Run the model on GPU and CPU, and print the results; return 1 if nothing ran on the GPU."""
     if run_many.takes(args.image):
         return run_many.main(args)
     try_to_write("json", args.json)
@@ -148,10 +148,11 @@ def compare_sides(
     shown: bool = True,
     viewer: Viewer | None = None,
 ) -> Comparison:
-    """Run and time the model with the delegate and without; prints the report in between.
+    """Run and time the model with and without the delegate, and print the delegation report.
 
-    A viewer determines the model's task, and how the picture is shown to it. The times are compared
-    with the runtime's fastest CPU kernels (XNNPACK), the outputs with its built-in ones.
+    A viewer determines the model's task, and how the picture is fitted to the input. The reference
+    for times is XNNPACK, the runtime's fastest CPU kernels. The reference for outputs is the
+    runtime's built-in kernels.
     """
     target = with_delegate(model.content, delegate, args.num_threads)
     on_gpu = of_signature(SIGNATURE.name, args.signature, target)
@@ -178,7 +179,7 @@ def compare_sides(
 
 
 def print_result(results: list[Output], labels: list[str]) -> None:
-    """Print the top classes of a classifier, a summary of any other model."""
+    """Print the top classes of a classifier, or a summary of the outputs of any other model."""
     if class_count(results):
         print_top(results[0], labels)
     else:
@@ -186,7 +187,7 @@ def print_result(results: list[Output], labels: list[str]) -> None:
 
 
 def print_finding(finding: Finding | None, results: list[Output], labels: list[str]) -> None:
-    """Print a model's result for a picture, or its outputs if its task is unknown."""
+    """Print a model's result for a picture, or a summary of the outputs if the task is unknown."""
     if finding is None:
         print_result(results, labels)
         return
@@ -195,7 +196,7 @@ def print_finding(finding: Finding | None, results: list[Output], labels: list[s
 
 
 def print_comparison(result: Comparison, threads: int) -> None:
-    """Print both latencies, and the difference of each output from the CPU's."""
+    """Print both latencies, and the difference of each output from the CPU's output."""
     rows = [_latency_row(_side(result.report), result.gpu)]
     if result.cpu:
         rows.append(_latency_row(f"CPU (XNNPACK, threads: {threads})", result.cpu))
@@ -258,9 +259,9 @@ def _with_builtin_kernels(
     args: argparse.Namespace,
     got: list[Output],
 ) -> list[Output]:
-    """Return the outputs with the built-in kernels for nodes on the CPU.
+    """Return the outputs of a run that uses the built-in kernels for CPU nodes.
 
-    XNNPACK, which ran them in the timed interpreter, has its own rounding errors.
+    In the timed interpreter, XNNPACK runs these nodes, with additional rounding errors.
     """
     if report and report.whole_graph:
         return got

@@ -1,4 +1,4 @@
-"""`litegpu run` on a folder of pictures or a video: each picture is processed and drawn."""
+"""`litegpu run` on a folder of pictures or a video: processes and draws each picture."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _AHEAD = 4
 """Maximum number of pictures that are decoded in advance."""
 _THREADS = 2
-"""Number of pictures of a folder that are decoded, and drawn, in parallel."""
+"""Number of threads that decode, and of threads that draw, the pictures of a folder."""
 _ONE_PICTURE = ("num_runs", "max_secs")
 """Flags that do not apply to many pictures."""
 
@@ -50,7 +50,7 @@ def takes(image: str | None) -> bool:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Process every picture, draw it if --output is given; 0 unless nothing ran on the GPU."""
+    """Process all pictures, and draw them with --output; return 1 if nothing ran on the GPU."""
     for name in (flag for flag in args.given if flag in _ONE_PICTURE):
         raise OptionsError(
             f"--{name}={getattr(args, name)}: only a single picture is timed. Leave the flag out, "
@@ -92,14 +92,14 @@ def main(args: argparse.Namespace) -> int:
 
 
 class Answer(NamedTuple):
-    """The result of a picture: in a few words, and for JSON."""
+    """The result of a picture, as a short text and as data for JSON."""
 
     brief: str
     found: dict[str, Any]
 
 
 class Run:
-    """A model with the delegate, which processes one picture after the other."""
+    """A model with the delegate, which processes pictures sequentially."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         named = read_labels(args.labels)
@@ -118,11 +118,11 @@ class Run:
             print_report(self.delegate)
 
     def prepared(self, picture: Image.Image) -> Shown | None:
-        """Return a picture for the inputs; None for the first ones, before the task is known."""
+        """Convert a picture to input values; return None while the model's task is unknown."""
         return self.viewer.show(picture) if self.viewer.task else None
 
     def answer(self, picture: Image.Image, shown: Shown | None) -> Finding:
-        """Return the result of a picture; the first one determines the model's task."""
+        """Return the result of a picture; the first picture determines the model's task."""
         if self.viewer.task is None:
             self.viewer.begin(self._target, picture, needed=True)
         shown = shown or self.viewer.show(picture)
@@ -134,10 +134,10 @@ class Run:
         return finding
 
     def folder(self, outputs: dict[str, str | None]) -> dict[str, Any]:
-        """Process pictures by their paths; draw each if --output is given.
+        """Process pictures by path; with --output, draw each picture.
 
         Raises:
-            FileError: none can be read, or one cannot and --strict is given.
+            FileError: no picture can be read or, with --strict, a picture cannot be read.
         """
         self.clock = Clock({"decode": _THREADS, "infer": 1, "draw": _THREADS})
         start, skipped = time.perf_counter(), []
@@ -189,12 +189,12 @@ class Run:
         }
 
     def video(self, film: Film) -> dict[str, Any]:
-        """Process the frames of a video, and draw them into another one.
+        """Process the frames of a video, and write the drawings to another video.
 
-        At Ctrl-C the frames so far are saved: KeyboardInterrupt is raised after that.
+        After Ctrl-C, the method saves the processed frames, and raises KeyboardInterrupt.
 
         Raises:
-            FileError: the video cannot be read, or the other one not written.
+            FileError: the video cannot be read, or the output cannot be written.
         """
         args = self._args
         self.clock = Clock({"decode": 1, "infer": 1, "draw": 1})
@@ -231,7 +231,7 @@ class Run:
         }
 
     def _drawn(self, film: Film, writer: FilmWriter | None) -> Iterator[Answer]:
-        """Yield the result of each frame, after it is written."""
+        """Yield the result of each frame, after the drawing has been written."""
 
         def decoded() -> Iterator[tuple[FilmFrame, Shown | None]]:
             frames = film.frames()
@@ -263,7 +263,7 @@ class Run:
             yield from spread(draw, found, 1)
 
     def _recorded(self, finding: Finding, **about: Any) -> Answer:
-        """Return the recorded part of a result, which may hold large arrays."""
+        """Return the Answer of a result, with the data (which may be large) only for --json."""
         found = {"found": finding.to_dict()} if self._args.json is not None else {}
         return Answer(finding.brief(), {**about, **found})
 
@@ -286,12 +286,12 @@ class Run:
 
 @contextmanager
 def writing(output: str | None, film: Film) -> Iterator[FilmWriter | None]:
-    """Yield a function that writes the frames of a film, or None without --output.
+    """Yield a function that writes the frames of a video; None without --output.
 
-    The file appears when everything is written; without a frame there is none.
+    The output file appears after all frames have been written. Without frames, no file is written.
 
     Raises:
-        FileError: it cannot be written.
+        FileError: the output cannot be written.
     """
     if output is None:
         yield None
@@ -310,7 +310,7 @@ def _pictures_in(folder: str) -> list[str]:
     """Return the paths of a folder's pictures, by their suffixes, in order.
 
     Raises:
-        FileError: there are none, or the folder cannot be listed.
+        FileError: there are no pictures, or the folder cannot be listed.
     """
     try:
         names = sorted(os.listdir(folder))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MOST_EXAMPLES = 12
 """Number of drawings on the page of a folder or a video."""
 _SIDE = 512
-"""Maximum size of a shown picture in pixels."""
+"""Maximum side of a shown picture in pixels."""
 
 
 def run_page(
@@ -36,7 +36,7 @@ def run_page(
     picture: Image.Image | None,
     finding: Finding | None = None,
 ) -> Page:
-    """Return the results as a page; `picture` is shown, with `finding` drawn on it.
+    """Return the results as a page, which shows `picture` with the drawn `finding`.
 
     Raises:
         MissingDependencyError: a package for reading models or laying out graphs is not

@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 @dataclass
 class Clock:
-    """The busy time of each stage, summed over its threads, and its number of pictures."""
+    """Measures each stage: the busy time, summed over threads, and the number of pictures."""
 
     workers: dict[str, int]
     busy_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -31,7 +31,7 @@ class Clock:
 
     @contextmanager
     def timing(self, stage: str) -> Iterator[None]:
-        """Count the time of the context for a stage, unless it fails."""
+        """Add the duration of the context to a stage, unless an exception occurs."""
         start = time.perf_counter()
         yield
         with self._lock:
@@ -46,7 +46,7 @@ class Clock:
         ]
 
     def print(self, unit: str, done: int) -> None:
-        """Print a table of the stages, and their joint rate."""
+        """Print a table of the stages, and the rate of the whole pipeline."""
         print_table(*stage_table(self.stages()))
         print(f"\n{counted(done, unit)} in {self.wall_s:.2f} s: {self.rate(done):.1f} a second")
 
@@ -56,7 +56,7 @@ class Clock:
 
 
 def stage_table(stages: Sequence[Stage]) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Return headings and rows: the busy time of each stage, and its rate alone."""
+    """Return headings and rows with the busy time of each stage, and its rate without others."""
     return ("stage", ">workers", ">pictures", ">busy s", ">a second by itself"), [
         (
             *(each.name, str(each.workers), str(each.samples)),
@@ -69,9 +69,9 @@ def stage_table(stages: Sequence[Stage]) -> tuple[Sequence[str], list[Sequence[s
 def spread(
     function: Callable[[Item], Value], items: Iterable[Item], workers: int
 ) -> Iterator[Value]:
-    """Yield the results of a function for each item, in order; some threads work ahead.
+    """Yield the results of a function for each item, in order; threads work in advance.
 
-    Items are iterated in the consumer's thread.
+    The consumer's thread iterates over the items.
     """
     waiting: deque[Future[Value]] = deque()
     with ThreadPoolExecutor(workers) as pool:

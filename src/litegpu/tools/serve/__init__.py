@@ -1,4 +1,4 @@
-"""`litegpu serve MODEL…`: answers requests over HTTP by the protocols of KServe and OpenAI."""
+"""`litegpu serve MODEL…`: an HTTP server with the protocols of KServe and OpenAI."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ NOTES = (
 
 
 def main(args: argparse.Namespace) -> int:
-    """Serve until a signal."""
+    """Run the server until SIGTERM or SIGINT."""
     for package in ("starlette", "uvicorn", "prometheus_client"):
         load(package, package, partial(missing_dependency, package, "serve", "`litegpu serve`"))
     if args.grpc_port is not None:
@@ -136,7 +136,7 @@ def _grpc(args: argparse.Namespace, models: Any, gate: Any) -> Any:
 
 
 def _open(entry: Entry, args: argparse.Namespace) -> Any:
-    """Return a model that answers requests. Raises as CompiledModel and Batcher do."""
+    """Open a model for serving. Raises as CompiledModel and Batcher do."""
     from litegpu.tools.serve.language import ServedLanguageModel
     from litegpu.tools.serve.served import Batching, GraphModel
 

@@ -1,4 +1,4 @@
-"""The application of `litegpu serve`, and the server that runs it."""
+"""The web application of `litegpu serve`, and the server that runs the application."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from litegpu.tools.serve.v2 import V2
 from litegpu.tools.serve.web import Answer, Endpoint, Gate, Limits, Model, json_answer
 
 _KEEP_ALIVE = 75
-"""Seconds that a connection without a request remains open; clients pool them for about 60."""
+"""Seconds until the server closes an idle connection; clients reuse connections for about 60."""
 _BACKLOG = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens, and how many connections it takes."""
+    """The address and the connection limit of a server."""
 
     host: str
     port: int
     connections: int
     drain: int
-    """Seconds that requests in flight have after SIGTERM."""
+    """Seconds that the server waits for pending requests after SIGTERM."""
 
 
 def application(models: Sequence[Model], gate: Gate) -> Starlette:
-    """Return the application that serves these models."""
+    """Return the web application that serves these models."""
 
     async def metrics(_: Request, __: ExitStack) -> Answer:
         return Answer(gate.metrics.text(), type=CONTENT_TYPE)
@@ -72,17 +72,17 @@ def application(models: Sequence[Model], gate: Gate) -> Starlette:
 
 
 class Companion(Protocol):
-    """A server of another protocol in the same event loop."""
+    """A server for another protocol that runs in the same event loop."""
 
     async def start(self) -> None:
         """Listen."""
 
     async def stop(self, seconds: float) -> None:
-        """Accept no more requests, and wait at most this many seconds for those in flight."""
+        """Reject new requests, and wait at most this many seconds for pending ones."""
 
 
 class _Server(uvicorn.Server):
-    """An HTTP server that notifies its gate when it ends, and has a companion server."""
+    """An HTTP server that notifies its gate at shutdown, and has a companion server."""
 
     def __init__(
         self, settings: uvicorn.Config, gate: Gate, companion: Companion | None, drain: int
@@ -91,13 +91,13 @@ class _Server(uvicorn.Server):
         self._gate, self._companion, self._drain = gate, companion, drain
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen. Raises OptionsError if the companion cannot."""
+        """Listen. Raises OptionsError if the companion server cannot listen."""
         if self._companion is not None:
             await self._companion.start()
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Refuse new requests, and wait for those in flight."""
+        """Reject new requests, and wait for pending requests."""
         self._gate.closing = True
         stopping = [super().shutdown(sockets)]
         if self._companion is not None:
@@ -106,7 +106,7 @@ class _Server(uvicorn.Server):
 
 
 def bound(address: Address) -> socket.socket:
-    """Return a socket that is bound to an address. Raises OptionsError if that fails."""
+    """Return a socket that is bound to an address. Raises OptionsError."""
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
@@ -125,7 +125,7 @@ def run(
     listener: socket.socket,
     companion: Companion | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT: then answer the requests in flight, and refuse others."""
+    """Serve until SIGTERM or SIGINT; then finish pending requests, and reject new ones."""
     logging.getLogger("uvicorn").setLevel(
         logging.INFO if config.debug_level() else logging.CRITICAL
     )
@@ -152,9 +152,9 @@ def run(
 
 
 def _ignore(*_: object) -> None:
-    """Handle a signal that the server has handled."""
+    """Ignore a signal that the server has already handled."""
 
 
 def new_gate(limits: Limits) -> Gate:
-    """Return the gate of a server."""
+    """Return the gate that applies the limits of a server."""
     return Gate(limits, Metrics())

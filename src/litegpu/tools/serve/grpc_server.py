@@ -1,6 +1,7 @@
 """KServe's inference protocol, version 2, over gRPC.
 
-The messages are built from a table: their wire format is that of KServe's `.proto` file.
+The module builds the message classes from a table; the wire format is that of KServe's `.proto`
+file.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _MESSAGES: Mapping[str, Sequence[str]] = {
         *("InferTensor* outputs", "bytes* raw_output_contents"),
     ),
 }
-"""The fields of each message, numbered from 1; * marks a repeated field, ? one of a oneof."""
+"""The fields of each message, numbered from 1; * marks repeated fields, ? fields of a oneof."""
 _CONTENTS: Mapping[str, str] = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
@@ -84,7 +85,7 @@ _CANCELLED = 499
 
 
 def _classes() -> dict[str, Any]:
-    """Return the class of each message; the messages have a separate descriptor pool."""
+    """Return the class of each message, created in a separate descriptor pool."""
     file = descriptor_pb2.FileDescriptorProto(
         name="litegpu/kserve.proto", package="inference", syntax="proto3"
     )
@@ -120,7 +121,7 @@ _Method = Callable[[Any, Any], Awaitable[Any]]
 
 
 class GrpcServer:
-    """A server of the protocol on a separate port."""
+    """A gRPC server of KServe's protocol on a separate port."""
 
     def __init__(self, models: Sequence[Model], gate: Gate, host: str, port: int) -> None:
         self._models, self._gate = Models(models), gate
@@ -146,7 +147,7 @@ class GrpcServer:
         note(f"serving gRPC at {shown}:{port}")
 
     async def stop(self, seconds: float) -> None:
-        """Accept no more calls, and wait at most this many seconds for those in flight."""
+        """Reject new calls, and wait at most this many seconds for pending ones."""
         if self._server is not None:
             await self._server.stop(seconds)
 
@@ -236,7 +237,7 @@ async def _within(work: Awaitable[Any], seconds: float) -> Any:
 
 
 def _answering(method: _Method) -> _Method:
-    """Return a method whose errors are statuses of gRPC."""
+    """Wrap a method so that exceptions become gRPC statuses."""
 
     async def answer(request: Any, context: Any) -> Any:
         try:
@@ -249,7 +250,7 @@ def _answering(method: _Method) -> _Method:
 
 
 def _call(request: Any) -> Call:
-    """Return the request in a message. Raises RequestError."""
+    """Convert a request message to a Call. Raises RequestError."""
     raw = [*request.raw_input_contents]
     if raw and len(raw) != len(request.inputs):
         raise RequestError(

@@ -15,7 +15,7 @@ _IGNORED = (
     *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
     *("parallel_tool_calls",),
 )
-"""Fields that do not change the answer."""
+"""Fields that the server ignores, because they do not change the answer."""
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
@@ -31,30 +31,30 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
 }
-"""Fields that are not supported, each with the values that are accepted without effect."""
+"""Unsupported fields, with the neutral values that the server accepts."""
 _MOST_STOPS = 4
 _MOST_PROMPTS = 64
 _MOST_LOGPROBS = {True: 20, False: 5}
-"""The limits of OpenAI's protocol, for chats and for completions."""
+"""The maximum number of logprobs in OpenAI's protocol, for chats and for completions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The contents of a request."""
+    """The parsed contents of a request."""
 
     model: str
     prompts: list[Any]
-    """The prompts for LanguageModel.stream; each gets one answer."""
+    """The prompts for LanguageModel.stream, each with one answer."""
     options: Mapping[str, Any]
     """The options of LanguageModel.stream."""
     chat: bool
     stream: bool
     usage: bool
-    """Whether a stream ends with the numbers of tokens."""
+    """Whether a stream ends with the token usage."""
 
 
 def job_of(found: Mapping[str, Any], chat: bool) -> Job:
-    """Return the job of a request's JSON. Raises RequestError."""
+    """Parse the JSON of a request. Raises RequestError."""
     found = {name: value for name, value in found.items() if value is not None}
     own = ("messages", "max_completion_tokens", "top_logprobs") if chat else ("prompt",)
     known = (*_COMMON, *own, *_IGNORED, *_NEUTRAL)
@@ -121,7 +121,7 @@ def _flag(found: Mapping[str, Any], name: str) -> bool:
 
 
 def _prompts(prompt: Any) -> list[Any]:
-    """Return the prompts of a completion: texts, or lists of tokens."""
+    """Return the prompts of a completion request: texts, or lists of tokens."""
     if isinstance(prompt, str) or _are(int, prompt):
         return [prompt]
     nested = _are(list, prompt) and all(_are(int, each) for each in prompt)

@@ -1,4 +1,4 @@
-"""Language models that answer several clients, with one session for each answer."""
+"""Serves language models to several clients, with a separate session for each answer."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from litegpu.tools.serve.web import Model
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an answer."""
+    """A part of a streamed answer."""
 
     text: str
     so_far: Completion | None
-    """The answer so far, if its logprobs were requested."""
+    """The answer so far, if the request includes logprobs."""
     answer: Completion | None
-    """The whole answer, at its end."""
+    """The complete answer, in the last part."""
 
 
 class ServedLanguageModel(Model):
-    """A language model; up to `answers` are generated at a time, and others wait."""
+    """A language model that generates up to `answers` answers concurrently."""
 
     def __init__(self, name: str, version: str, model: LanguageModel, answers: int) -> None:
-        """Serve a model, which `close` releases."""
+        """Serve a model; `close` releases it."""
         super().__init__(name, version)
         self.model = model
         self._slots = asyncio.Semaphore(answers)
@@ -40,7 +40,7 @@ class ServedLanguageModel(Model):
         return {"platform": "language_model", "inputs": [], "outputs": []}
 
     async def parts(self, prompt: Prompt, options: Mapping[str, Any]) -> AsyncGenerator[Part, None]:
-        """Yield the parts of an answer, the last one with the whole answer.
+        """Yield the parts of an answer; the last part contains the complete answer.
 
         Closing the generator ends the answer. Raises as LanguageModel.stream does.
         """
@@ -55,7 +55,7 @@ class ServedLanguageModel(Model):
                 await self._closed(stream)
 
     async def _opened(self, prompt: Prompt, options: Mapping[str, Any]) -> TextStream:
-        """Start an answer; close it if the request is cancelled in the meantime."""
+        """Start an answer; close its session if the request is cancelled during the start."""
         begin = partial(self.model.stream, prompt, **options)
         opening = asyncio.ensure_future(self._threads.run(begin))
         try:
@@ -67,7 +67,7 @@ class ServedLanguageModel(Model):
             raise
 
     async def _closed(self, stream: TextStream) -> None:
-        """Release the session of an answer, even if this is cancelled."""
+        """Release the session of an answer, even if this coroutine is cancelled."""
         closing = asyncio.ensure_future(self._threads.run(stream.close))
         try:
             await asyncio.shield(closing)
@@ -76,6 +76,6 @@ class ServedLanguageModel(Model):
             raise
 
     def close(self) -> None:
-        """Wait for the answers, and release the model."""
+        """Wait for running answers, and release the model."""
         self._threads.close()
         self.model.close()

@@ -1,4 +1,4 @@
-"""The metrics that `/metrics` returns, in the format of Prometheus."""
+"""The metrics of the endpoint `/metrics`, in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -49,23 +49,23 @@ class Metrics:
         )
 
     def text(self) -> bytes:
-        """Return all values."""
+        """Return all metrics in Prometheus' text format."""
         found: bytes = prometheus_client.generate_latest(self._registry)
         return found
 
     @contextmanager
     def pending(self, name: str, version: str) -> Iterator[None]:
-        """Count a request of a model while it waits or runs, and measure it."""
+        """Count a request of a model as pending inside the context, and measure its duration."""
         begin = perf_counter()
         with self._pending.labels(name, version).track_inprogress():
             yield
         self._seconds.labels(name, version).observe(perf_counter() - begin)
 
     def answered(self, name: str, version: str, status: int) -> None:
-        """Count an answer."""
+        """Count an answer by its status."""
         self._requests.labels(name, version, status).inc()
 
     def tokens(self, name: str, version: str, prompt: int, answer: int) -> None:
-        """Count the tokens of an answer of a language model, and of its prompt."""
+        """Count the tokens of a language model's answer and of the prompt."""
         self._tokens.labels(name, version, "prompt").inc(prompt)
         self._tokens.labels(name, version, "answer").inc(answer)

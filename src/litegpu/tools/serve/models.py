@@ -12,7 +12,7 @@ _Served = TypeVar("_Served", bound=Model)
 
 
 class Models(Generic[_Served]):
-    """Models by name and version."""
+    """The served models by name and version."""
 
     def __init__(self, models: Sequence[_Served]) -> None:
         self._models: dict[str, dict[str, _Served]] = {}

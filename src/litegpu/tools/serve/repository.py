@@ -1,4 +1,4 @@
-"""The models that a command line names: files, known names, and folders with versions."""
+"""Finds the models of a command line: files, known names, and folders with versions."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Entry:
     """The model's name or path, as `find_model` accepts it."""
 
     def is_language_model(self, tokenizer: bool) -> bool:
-        """Whether it is a language model; `tokenizer` is true if one is given for .tflite files.
+        """Whether the entry is a language model; `tokenizer` is whether --tokenizer is set.
 
-        Raises ModelError for a damaged bundle, OptionsError for an unknown model of the zoo.
+        Raises ModelError for a damaged bundle, and OptionsError for an unknown zoo model.
         """
         if zoo.is_zoo_name(self.path):
             return zoo.is_language_model(self.path)
@@ -44,10 +44,11 @@ class Entry:
 def entries_of(words: Sequence[str]) -> list[Entry]:
     """Return the models of a command line: MODEL, NAME=MODEL, or folders of versions.
 
-    A folder is one model, with a folder for each version (`1/model.tflite`), or has such folders.
+    A folder contains one model, with a subfolder for each version (`1/model.tflite`), or several
+    folders of this kind.
 
     Raises:
-        OptionsError: two models have one name and version, or a name is invalid.
+        OptionsError: two models have the same name and version, or a name is invalid.
         ModelError: a folder has no model.
     """
     found: dict[tuple[str, str], Entry] = {}
@@ -74,7 +75,7 @@ def _entries(word: str) -> Iterator[Entry]:
 
 
 def _name_of(path: str) -> str:
-    """Return the name of a model that is given without one: the file's name or the zoo name."""
+    """Return the default name of a model: the file's name or the zoo name."""
     if zoo.is_zoo_name(path):
         stem = path.partition(":")[2].partition("?")[0]
     else:
@@ -105,7 +106,7 @@ def _of_folder(name: str, folder: Path) -> Iterator[Entry]:
 
 
 def _versions(folder: Path) -> list[Path]:
-    """Return the folders of versions, the oldest first."""
+    """Return the version folders of a model, the oldest first."""
     found = (each for each in folder.iterdir() if each.is_dir() and _VERSION.fullmatch(each.name))
     return sorted(found, key=lambda each: int(each.name))
 

@@ -1,4 +1,4 @@
-"""Models that answer inference requests, in batches, on separate threads."""
+"""Serves models with batched inference on separate threads."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from litegpu.tools.serve.tensors import (
 from litegpu.tools.serve.web import Model
 
 _THREADS = 4
-"""Threads per model that read requests, write answers, and run requests without batching."""
+"""Number of threads per model for parsing, formatting, and inference without batching."""
 _Result = TypeVar("_Result")
 
 
 class Threads:
-    """Threads that work for an event loop."""
+    """A thread pool for an event loop."""
 
     def __init__(self, name: str, count: int) -> None:
-        """Start without threads; they are started when they are needed."""
+        """Create the pool; threads start on demand."""
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=f"litegpu-{name}")
 
     def run(self, work: Callable[..., _Result], *given: Any) -> Awaitable[_Result]:
-        """Call a function with these arguments in a thread, and return its result."""
+        """Call a function with these arguments in a thread, and return the result."""
         return asyncio.wrap_future(self._pool.submit(work, *given))
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Threads:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How requests become batches."""
+    """The settings for combining requests to batches."""
 
     max_batch: int
     """The maximum batch; 1 for no batching."""
@@ -61,7 +61,7 @@ class Batching:
 
 
 class GraphModel(Model):
-    """A .tflite model: arrays in, arrays out."""
+    """A served .tflite model, with arrays as inputs and outputs."""
 
     platform = "tflite"
 
@@ -74,7 +74,7 @@ class GraphModel(Model):
         mean: Scale,
         std: Scale,
     ) -> None:
-        """Take a compiled model, which is closed with this. Raises as Batcher for a device."""
+        """Serve a compiled model, which `close` closes. Raises as Batcher does."""
         super().__init__(name, version)
         self.model = model
         self._mean, self._std = mean, std
@@ -96,7 +96,7 @@ class GraphModel(Model):
         return self._batcher is not None
 
     def metadata(self) -> dict[str, Any]:
-        """Return the inputs and outputs; of all signatures if there are several."""
+        """Return the metadata of inputs and outputs, for all signatures if there are several."""
         first, *others = self.model.signatures
         found = {"platform": self.platform, **self._described(first)}
         if others:
@@ -116,7 +116,7 @@ class GraphModel(Model):
         return self.batched and signature.key == self.model.signature.key
 
     async def answer(self, body: memoryview, header: str | None) -> tuple[bytes, int | None]:
-        """Return the answer to the body of a request, and the length of its JSON if data follow.
+        """Answer a request's body; return the body, and the length of its JSON before binary data.
 
         Raises RequestError and the errors of the model.
         """
@@ -128,7 +128,7 @@ class GraphModel(Model):
         return await self._threads.run(answer_of, start, wanted, found)
 
     async def infer(self, call: Call) -> tuple[list[Output], Mapping[str, Array]]:
-        """Return the outputs that a request wants, and all outputs by name.
+        """Run a request; return the requested outputs, and all outputs by name.
 
         Raises RequestError and the errors of the model.
         """

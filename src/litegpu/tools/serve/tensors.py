@@ -1,4 +1,4 @@
-"""Tensors of KServe's protocol: JSON, and the extension for binary data."""
+"""Encodes and decodes tensors of KServe's protocol, as JSON or binary data."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     **{f"FP{bits}": np.dtype(f"f{bits // 8}") for bits in (16, 32, 64)},
 }
 BYTES = "BYTES"
-"""The protocol's type of texts, and of the files of pictures."""
+"""The protocol's datatype of texts and of picture files."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LENGTH = struct.Struct("<I")
 _MOST_AXES = 8
 _LONGEST = 1024
-"""Maximum characters of names."""
+"""Maximum length of a name in characters."""
 _LARGEST = 2**31 - 1
-"""The largest size that the runtime can store."""
+"""The maximum size of a dimension in the runtime."""
 _UNSUPPORTED = (
     *("classification", "priority", "sequence_id", "sequence_start", "sequence_end"),
     *("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"),
 )
-"""Parameters that would change the answer, and that the server does not support."""
+"""Unsupported parameters, which the server rejects because they would change the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An input of a request."""
+    """An input tensor of a request."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     data: Array | list[bytes]
-    """The elements in this shape; those of BYTES are a flat list."""
+    """The elements in this shape; the elements of BYTES are a flat list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output that a request asks for."""
+    """A requested output."""
 
     name: str
     binary: bool
@@ -68,7 +68,7 @@ class Call:
     outputs: list[Output] | None
     """The requested outputs; None for all."""
     binary: bool
-    """Whether outputs that the request does not name are binary."""
+    """Whether outputs that are not listed in the request are returned as binary data."""
     id: str | None
     signature: str | None
     timeout: float | None
@@ -81,9 +81,9 @@ def datatype(dtype: np.dtype[Any]) -> str:
 
 
 def parse_json(body: memoryview) -> dict[str, Any]:
-    """Return the JSON object in a body.
+    """Parse the JSON object in a body.
 
-    Raises RequestError for other values, for a key that comes twice, and for damage.
+    Raises RequestError for malformed JSON, for repeated keys, and for other values than an object.
     """
     try:
         found = json.loads(bytes(body), object_pairs_hook=_object)
@@ -108,14 +108,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _repeated(names: Iterable[str]) -> str:
-    """Return a name that comes twice, or an empty text."""
+    """Return a repeated name, or an empty text."""
     return next((name for name, count in Counter(names).items() if count > 1), "")
 
 
 def parse_call(body: memoryview, header: str | None) -> Call:
-    """Return the request of a body; `header` is Inference-Header-Content-Length, if it is given.
+    """Parse a request's body; `header` is the value of Inference-Header-Content-Length, if any.
 
-    Raises RequestError.
+    Raises RequestError for an invalid request.
     """
     end = _header_length(header, len(body))
     return call_of(parse_json(body[:end]), body[end:])
@@ -133,7 +133,7 @@ def _header_length(header: str | None, most: int) -> int:
 
 
 def call_of(found: Mapping[str, Any], binary: memoryview) -> Call:
-    """Return the request in its JSON and the binary data after it. Raises RequestError."""
+    """Parse a request from its JSON and the binary data after it. Raises RequestError."""
     parameters = _parameters(found, "The request")
     inputs: list[Given] = []
     rest = binary
@@ -197,7 +197,7 @@ def _text(found: Mapping[str, Any], name: str) -> str | None:
 
 
 def _seconds(value: Any) -> float | None:
-    """Return the parameter `timeout`, which is in microseconds."""
+    """Return the parameter `timeout`, which is in microseconds, in seconds."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 63:
@@ -226,7 +226,7 @@ def _name(found: Mapping[str, Any], what: str) -> str:
 
 
 def _input(found: Mapping[str, Any], binary: memoryview) -> tuple[Given, memoryview]:
-    """Return an input, and the binary data of the inputs after it."""
+    """Parse an input; also return the binary data of the following inputs."""
     name = _name(found, "input")
     kind, shape = found.get("datatype"), found.get("shape")
     if not isinstance(kind, str) or kind not in (*DTYPES, BYTES):
@@ -287,7 +287,7 @@ def _json_data(
 
 
 def _shaped(name: str, shape: Sequence[int], flat: Array) -> Array:
-    """Return an array in another shape with the same number of elements."""
+    """Reshape an array. Raises RequestError if the number of elements differs."""
     try:
         return flat.reshape(shape)
     except ValueError as error:  # an axis of 0, and others that are too large together
@@ -309,7 +309,7 @@ def _not_numbers(name: str, kind: str) -> RequestError:
 
 
 def _check_values(name: str, kind: str, dtype: np.dtype[Any], array: Array) -> None:
-    """Raise RequestError unless each number has the type."""
+    """Raise RequestError if a number is invalid for the datatype."""
     fitting = {"b": "b", "u": "iu", "i": "iu", "f": "iuf"}[dtype.kind]
     if array.dtype.kind not in fitting:
         raise _not_numbers(name, kind)
@@ -324,7 +324,7 @@ def _check_values(name: str, kind: str, dtype: np.dtype[Any], array: Array) -> N
 
 
 def _texts(name: str, data: list[Any], content: str | None) -> list[bytes]:
-    """Return the elements of BYTES, which are base64 if the parameter `content_type` says so."""
+    """Return the elements of BYTES; the parameter `content_type` may specify base64."""
     import base64
     import binascii
 
@@ -370,7 +370,7 @@ def _binary_data(
 
 
 def _elements(name: str, data: memoryview) -> list[bytes]:
-    """Return the elements of BYTES from binary data: each is preceded by its length (4 bytes)."""
+    """Parse the elements of BYTES from binary data, each after its length (4 bytes)."""
     found, begin = [], 0
     while begin < len(data):
         start = begin + _LENGTH.size
@@ -394,7 +394,7 @@ def _checked_count(name: str, count: int, data: _Data) -> _Data:
 
 
 def wanted_outputs(call: Call, names: Sequence[str]) -> list[Output]:
-    """Return the outputs that a request names. Raises RequestError for an unknown name."""
+    """Return the requested outputs. Raises RequestError for an unknown name."""
     for each in call.outputs or ():
         if each.name not in names:
             raise RequestError(
@@ -408,7 +408,7 @@ def answer_of(
 ) -> tuple[bytes, int | None]:
     """Return the body of an answer, and the length of its JSON if binary data follow.
 
-    Numbers that JSON does not have (NaN, infinity) are null.
+    NaN and infinity are null in the JSON.
     """
     outputs, binary = [], []
     for each in wanted:
@@ -442,6 +442,6 @@ def _listed(array: Array) -> list[Any]:
 
 
 def described(tensor: Tensor, batched: bool) -> dict[str, Any]:
-    """Return a tensor for the metadata of a model; -1 is a size that requests choose."""
+    """Return the metadata of a tensor; -1 marks a dynamic size."""
     shape = [-1, *tensor.shape[1:]] if batched else [*tensor.stated]
     return {"name": tensor.key, "datatype": datatype(tensor.dtype), "shape": shape}

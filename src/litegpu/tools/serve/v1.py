@@ -36,7 +36,7 @@ _REASONS: Mapping[str, str] = {"stop": "stop", "length": "length", "context": "l
 _CODES: Mapping[int, str] = {404: "model_not_found", 429: "rate_limit_exceeded"}
 _SERVER_FAULT = 500
 _LEAST_LOGPROB = -9999.0
-"""The protocol's value for a logarithm of minus infinity."""
+"""The protocol's value for a log probability of minus infinity."""
 
 
 def error_body(error: Exception, status: int, message: str) -> dict[str, Any]:
@@ -49,14 +49,14 @@ def error_body(error: Exception, status: int, message: str) -> dict[str, Any]:
 
 
 class V1:
-    """The handlers of the protocol."""
+    """The request handlers of OpenAI's protocol."""
 
     def __init__(self, models: Models[ServedLanguageModel], gate: Gate) -> None:
         self._models, self._gate = models, gate
         self._created = int(time.time())
 
     def routes(self) -> list[Route]:
-        """Return the routes of all handlers."""
+        """Return the routes of all request handlers."""
         found: list[tuple[str, str, Handler]] = [
             ("/v1/models", "GET", self._list),
             ("/v1/models/{model}", "GET", self._model),
@@ -80,7 +80,7 @@ class V1:
         return json_answer(self._described(name))
 
     def _find(self, name: str) -> ServedLanguageModel:
-        """Return the model of NAME or NAME:VERSION. Raises RequestError (404)."""
+        """Find the model for NAME or NAME:VERSION. Raises RequestError (404)."""
         name, _, version = name.partition(":")
         return self._models.find(name, version or None)
 
@@ -114,7 +114,7 @@ class V1:
     async def _parts(
         self, model: ServedLanguageModel, job: Job, writer: _Writer
     ) -> AsyncGenerator[_Chunk, None]:
-        """Yield the parts of all answers, one after the other."""
+        """Yield the parts of all answers; the server generates the answers sequentially."""
         for index, prompt in enumerate(job.prompts):
             known = 0
             async with aclosing(model.parts(prompt, job.options)) as parts:
@@ -142,13 +142,13 @@ class _Chunk:
     text: str
     logprobs: Sequence[TokenLogprobs]
     reason: str | None
-    """The reason why the answer ends here; None before its end."""
+    """The reason why the answer ends with this chunk; None if it continues."""
 
 
 async def _events(
     writer: _Writer, first: _Chunk, rest: AsyncGenerator[_Chunk, None]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the events of a stream; an error is the last one."""
+    """Yield the server-sent events of a stream; an error is the last event."""
     async with aclosing(rest):
         try:
             for start in writer.starts():
@@ -170,7 +170,7 @@ def _event(found: Any) -> bytes:
 
 @dataclass
 class _Writer:
-    """Writes the answers to one request."""
+    """Formats the answers to one request."""
 
     job: Job
     model: LanguageModel
@@ -185,7 +185,7 @@ class _Writer:
         self._id, self._created = f"{kind}-{uuid.uuid4().hex}", int(time.time())
 
     def count(self, answer: Completion) -> None:
-        """Add the tokens of an answer to the usage."""
+        """Add the tokens of an answer to the token usage."""
         self._prompt_tokens += answer.prompt_tokens
         self._tokens += len(answer.tokens)
 
@@ -198,7 +198,7 @@ class _Writer:
         return {**found, "choices": choices, **usage}
 
     def starts(self) -> list[dict[str, Any]]:
-        """Return the chunks with which a stream begins."""
+        """Return the first chunks of a stream."""
         if not self.job.chat:
             return []
         delta = {"role": "assistant", "content": ""}
@@ -213,11 +213,11 @@ class _Writer:
         return self._envelope([{"index": part.index, "delta": delta, **ends}])
 
     def usage_chunk(self) -> dict[str, Any]:
-        """Return the last chunk of a stream, with the numbers of tokens."""
+        """Return the last chunk of a stream, which contains the token usage."""
         return {**self._envelope([]), "usage": self._usage()}
 
     def whole(self, parts: Sequence[_Chunk]) -> dict[str, Any]:
-        """Return all parts as one answer."""
+        """Combine all parts to one answer."""
         choices = []
         for index in range(len(self.job.prompts)):
             own = [each for each in parts if each.index == index]

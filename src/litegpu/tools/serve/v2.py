@@ -27,13 +27,13 @@ EXTENSIONS = ["binary_tensor_data"]
 
 
 class V2:
-    """The handlers of the protocol."""
+    """The request handlers of KServe's protocol."""
 
     def __init__(self, models: Models[Model], gate: Gate) -> None:
         self._models, self._gate = models, gate
 
     def routes(self) -> list[Route]:
-        """Return the routes of all handlers."""
+        """Return the routes of all request handlers."""
         model, version = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
         found: list[tuple[str, str, Handler]] = [
             ("/v2", "GET", self._server),
@@ -101,7 +101,7 @@ def error_body(_: Exception, __: int, message: str) -> dict[str, str]:
 
 
 def graph_model(model: Model) -> GraphModel:
-    """Return a model that has tensors. Raises RequestError for any other."""
+    """Return the model if it is a GraphModel. Raises RequestError for a language model."""
     if not isinstance(model, GraphModel):
         raise RequestError(
             f"'{model.name}' is a language model. Use /v1/completions or /v1/chat/completions."

@@ -1,4 +1,4 @@
-"""Requests and answers: limits, timeouts, clients that leave, errors as JSON."""
+"""Processes requests and answers: limits, timeouts, disconnects, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from litegpu.tools.serve.metrics import Metrics
 _log = logging.getLogger("litegpu")
 _Result = TypeVar("_Result")
 _PART = 1 << 16
-"""Maximum bytes of an answer that are sent but not yet read by the client."""
+"""Maximum size, in bytes, of a part of an answer that is sent at once."""
 JSON_TYPE = "application/json"
 _GONE = 499
 """The status of a request in the metrics if its client has disconnected."""
@@ -44,11 +44,11 @@ _STATUSES: tuple[tuple[type[LitegpuError], int], ...] = (
     (FileError, 400),
     (BindingError, 400),
 )
-"""HTTP status by error class, for errors due to inputs or the machine; all others are 500."""
+"""HTTP status by class of exception; other exceptions have the status 500."""
 
 
 class Model(ABC):
-    """A model of any kind that is served."""
+    """The base class of served models."""
 
     def __init__(self, name: str, version: str) -> None:
         self.name, self.version = name, version
@@ -59,7 +59,7 @@ class Model(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Finish the requests that have begun, and release the model."""
+        """Finish the running requests, and release the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ class Limits:
     """The limits of a server."""
 
     queue: int
-    """Maximum requests of a model that wait or run."""
+    """Maximum number of pending requests (waiting or running) per model."""
     body: int
-    """Maximum bytes of a request."""
+    """Maximum size of a request in bytes."""
     memory: int
-    """Maximum total bytes of all requests that wait or run."""
+    """Maximum total size of all pending requests in bytes."""
     timeout: float
-    """Timeouts in seconds: for a request to arrive and be answered, for a client to read a part."""
+    """Timeout in seconds for receiving and answering a request, and for sending a part."""
 
 
 @dataclass
@@ -107,9 +107,9 @@ class Gate:
 
     @contextlib.contextmanager
     def memory(self) -> Iterator[Callable[[int], None]]:
-        """Yield a function that counts bytes of a request as stored, until the end of the context.
+        """Yield a function that counts bytes of a request in memory until the end of the context.
 
-        It raises RequestError if the requests would have too many together.
+        The function raises RequestError if the total size of requests would exceed the limit.
         """
         own = 0
 
@@ -131,13 +131,13 @@ class Gate:
 
 
 def closing() -> RequestError:
-    """Return the error for requests that arrive, or are unanswered, when the server shuts down."""
+    """Return the error for requests that the server rejects during shutdown."""
     return RequestError("The server is shutting down. Send the request to another server.", 503)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a request: its body, or its parts as they come."""
+    """The answer to a request: a complete body, or a stream of parts."""
 
     body: bytes | AsyncGenerator[bytes, None]
     status: int = 200
@@ -146,19 +146,19 @@ class Answer:
 
 
 def json_answer(found: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
-    """Return an answer of JSON."""
+    """Return an answer with a JSON body."""
     return Answer(json.dumps(found, allow_nan=False).encode(), status, headers=headers or {})
 
 
 def status_of(error: Exception) -> int:
-    """Return the status for an error."""
+    """Return the HTTP status for an exception."""
     if isinstance(error, RequestError):
         return error.status
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
 
 
 def message_of(error: Exception) -> str:
-    """Return an error's text for clients; errors that are not litegpu's are only logged."""
+    """Return the error message for clients; details of unexpected exceptions are only logged."""
     if isinstance(error, LitegpuError):
         return str(error)
     _log.error("A request failed.", exc_info=error)
@@ -166,21 +166,21 @@ def message_of(error: Exception) -> str:
 
 
 Handler = Callable[[Request, contextlib.ExitStack], Awaitable[Answer]]
-"""Answers a request; contexts that are put on the stack end after the answer is sent."""
+"""A handler answers a request; contexts on the stack end after the answer has been sent."""
 
 
 ErrorBody = Callable[[Exception, int, str], Any]
-"""Returns the JSON of an error with its status and message."""
+"""A function that returns the JSON of an error with a status and a message."""
 
 
 class Endpoint:
-    """An ASGI application of one handler, whose errors become answers."""
+    """An ASGI application for one handler, whose exceptions become error answers."""
 
     def __init__(self, handler: Handler, error_body: ErrorBody, limits: Limits) -> None:
         self._handler, self._error_body, self._limits = handler, error_body, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request. Raises nothing, except when the server shuts down."""
+        """Answer a request. Raises no exception, except during the server's shutdown."""
         request = Request(scope, receive)
         with contextlib.ExitStack() as stack:
             try:
@@ -209,7 +209,7 @@ class Endpoint:
 
 
 async def _send(request: Request, send: Send, answer: Answer, timeout: float) -> None:
-    """Send an answer in parts; each is sent when the client has read most of the earlier parts."""
+    """Send an answer in parts; a part waits until the client has read most earlier parts."""
 
     async def write(**message: Any) -> None:
         try:
@@ -238,10 +238,10 @@ async def _send(request: Request, send: Send, answer: Answer, timeout: float) ->
 async def unless_gone(
     request: Request, work: Awaitable[_Result], timeout: float | None = None
 ) -> _Result:
-    """Return the result of work, which is cancelled if the client disconnects or after `timeout`.
+    """Await `work`, and cancel it if the client disconnects or after `timeout` seconds.
 
-    The body of the request must have been read. Raises ClientDisconnect or RequestError then, and
-    what the work raises.
+    The body of the request must have been read before. Raises ClientDisconnect after a disconnect,
+    RequestError after the timeout, and the exceptions of `work`.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(request))
@@ -268,7 +268,7 @@ async def _gone(request: Request) -> None:
 async def body_of(request: Request, gate: Gate, stack: contextlib.ExitStack) -> memoryview:
     """Return the body of a request.
 
-    Raises RequestError for one that is too large, encoded or too slow, and ClientDisconnect.
+    Raises RequestError for a body that is too large, encoded or too slow, and ClientDisconnect.
     """
     limits = gate.limits
     if (encoding := request.headers.get("content-encoding", "identity")) != "identity":

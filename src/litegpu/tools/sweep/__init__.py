@@ -1,4 +1,4 @@
-"""`benchmark_model --sweep`: which backend, precision and batch are the best?"""
+"""`benchmark_model --sweep`: finds the best backend, precision and batch."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _OPTIONS = (
     *("gpu_inference_for_sustained_speed", "delegate_serialize_dir", "delegate_serialize_token"),
     *("first_delegate_node_index", "last_delegate_node_index"),
 )
-"""Flags of the original that are options of the delegate and apply to every trial."""
+"""TensorFlow Lite's flags for delegate options, which apply to every trial."""
 _PASSED_ON = (
     *_OPTIONS,
     *("num_runs", "min_secs", "max_secs", "run_delay", "warmup_runs", "warmup_min_secs"),
@@ -70,7 +70,7 @@ _SWEPT = {
     "is_precision_loss_allowed": "sweep_precisions",
     "batch": "sweep_batches",
 }
-"""Flags of one trial, and those that select the trials."""
+"""Flags that conflict with a sweep, and the flags that replace them."""
 _OF_GPU = tuple(flag.name for flag in OPTION_FLAGS if flag.name not in _SWEPT)
 """Flags that apply to every trial on a GPU."""
 _OWN = ("graph", "model", "num_threads", "json", *(flag.name for flag in SWEEP_FLAGS), "report")
@@ -78,11 +78,13 @@ _DEVICES_SECS = 120.0
 
 
 def sweep(args: argparse.Namespace) -> int:
-    """Run all trials, print the ranking and what to set; Ctrl-C prints the results so far.
+    """Run all trials, and print the ranking and the recommended settings.
+
+    After Ctrl-C, the function prints the results so far.
 
     Raises:
-        OptionsError: a flag has an invalid value, or lacks one that a sweep needs.
-        ModelError: there is no such model, or nothing runs it.
+        OptionsError: a flag has an invalid value, or a required value is missing.
+        ModelError: the model does not exist, or no setting can run the model.
     """
     backends, precisions, batches = _wanted(args)
     for flag in ("json", "csv"):
@@ -159,7 +161,7 @@ def _list(flag: str, text: str, known: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _model_file(name: str) -> Iterator[Path]:
-    """Yield the model as a file in a folder for results; zoo models are built only once."""
+    """Yield the path of the model as a file in a result folder; zoo models are built only once."""
     # Its package imports this one.
     from litegpu.tools.benchmark_model.session import find_graph
 
@@ -171,9 +173,9 @@ def _model_file(name: str) -> Iterator[Path]:
 
 
 def _present(wanted: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the backends with a device, and why others have none.
+    """Return the backends that have a device, and the reasons for other backends.
 
-    Another process queries the drivers, which may crash it.
+    A separate process queries the drivers, because drivers may crash.
     """
     ended = run_module("litegpu.tools.cli", ["devices", "--json"], _DEVICES_SECS)
     if ended.status not in (0, 1) or not ended.output.startswith("["):
@@ -185,7 +187,7 @@ def _present(wanted: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _flags(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
-    """Return those of these flags that were given, as words of a command line."""
+    """Return the flags that were set on the command line, as words for another command line."""
     passed = {name: getattr(args, name) for name in args.given if name in names}
     spelt = {n: str(v).lower() if isinstance(v, bool) else v for n, v in passed.items()}
     return [f"--{name}={value}" for name, value in spelt.items()]
@@ -195,7 +197,7 @@ def _flags(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
 
 
 def _try_all(found: Sweep, path: Path, args: argparse.Namespace) -> None:
-    """Run the remaining trials, one after the other; each batch has a separate reference."""
+    """Run the remaining trials sequentially; each batch has a separate reference."""
     total, start = len(found.left), time.monotonic()
     flags = [f"--num_threads={found.threads}", *_flags(args, _PASSED_ON)]
     of_gpu = _flags(args, _OF_GPU)

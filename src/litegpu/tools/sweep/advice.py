@@ -1,4 +1,4 @@
-"""The best of the settings that `--sweep` tried, and the reason."""
+"""Recommends the best setting that `--sweep` tried, with the reason."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any
 from litegpu.tools.sweep.runs import BUILTIN, Row
 
 _AS_GOOD = 0.05
-"""A more accurate setting is preferred if it is worse by no more than this fraction."""
+"""Maximum relative increase of the cost at which a more accurate setting is preferred."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The ranking: the lowest cost is the best; rows with None are not ranked.
+    """The criterion of the ranking; the lowest cost is the best, and None is not ranked.
 
-    `best` names the best setting, `versus` follows a factor, `figure` formats a cost.
+    `best` is an adjective for the best setting, `versus` is the text after a factor, and `figure`
+    formats a cost.
     """
 
     name: str
@@ -53,14 +54,14 @@ GOALS = {
 
 
 def ranked(rows: Sequence[Row], goal: Goal) -> list[Row]:
-    """Return the rows with figures, the best first; those without the goal's figure come last."""
+    """Return the successful rows, the best first; rows without the goal's cost come last."""
     found = [row for row in rows if not row.failed]
     return sorted(found, key=lambda row: (goal.cost(row) is None, goal.cost(row) or 0.0))
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Recommended flags of the tools, the same in Python (None for the CPU), and the reason."""
+    """The recommended flags, the equivalent Python code (None for the CPU), and the reason."""
 
     row: Row
     flags: str
@@ -68,12 +69,12 @@ class Recommendation:
     reason: str
 
     def text(self) -> str:
-        """Return a sentence or two."""
+        """Return the recommendation as a text."""
         how = f", or in Python {self.python}" if self.python is not None else ""
         return f"Set {self.flags}{how}: {self.reason}"
 
     def lines(self) -> list[str]:
-        """Return the settings, each as a line that can be pasted."""
+        """Return the settings as lines for copying."""
         python = "no delegate" if self.python is None else self.python
         return [f"flags:  {self.flags}", f"Python: {python}"]
 
@@ -86,11 +87,11 @@ def recommend(
     flags: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> Recommendation | None:
-    """Return the recommended settings; None if there is no result.
+    """Return the recommended settings; None if no row is within the tolerance.
 
-    `flags`, and `options` of GpuDelegate, are those of every trial on a GPU. The best row is the
-    one with an error within the tolerance. A row that is nearly as good and more accurate by an
-    order of magnitude replaces it.
+    Every trial on a GPU uses `flags`, or in Python `options` of GpuDelegate. The best row is the
+    first one in the ranking whose error is within the tolerance. A row with nearly the same cost
+    replaces the best row if it is more accurate by an order of magnitude.
     """
     order = [row for row in ranked(rows, goal) if goal.cost(row) is not None]
     exact = [row for row in order if _error(row) <= tolerance]
@@ -122,14 +123,14 @@ def recommend(
 
 
 def _literal(value: Any) -> str:
-    """Return a value in Python's syntax, members of enumerations as their numbers."""
+    """Return a value in Python's syntax; members of enumerations become numbers."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     return f"{value:d}" if isinstance(value, enum.IntEnum | enum.IntFlag) else repr(value)
 
 
 def _against_the_rest(chosen: Row, order: Sequence[Row], goal: Goal) -> str:
-    """Compare with the best setting of the other kind: the CPU for a GPU, and vice versa."""
+    """Return a comparison of a GPU setting to the best CPU setting, or vice versa."""
     others = [
         row
         for row in order
@@ -149,7 +150,7 @@ def _cost(row: Row, goal: Goal) -> float:
 
 
 def _error(row: Row) -> float:
-    """Return the error of a row relative to the reference, which is the built-in kernels."""
+    """Return the error of a row relative to the reference, the runtime's built-in kernels."""
     if row.relative_l2 is None:
         return 0.0 if row.way.backend == BUILTIN else float("inf")
     return float("inf") if row.relative_l2 != row.relative_l2 else row.relative_l2

@@ -1,4 +1,4 @@
-"""The report page of `--sweep`: what to set, the speed and error of each setting, and failures."""
+"""The report page of `--sweep`: recommendation, speed and error of each setting, failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _throughput(rows: Sequence[Row]) -> Section:
 
 
 def _errors(rows: Sequence[Row], tolerance: float) -> Section:
-    """Return the errors; the reference has none, and infinite ones cannot be drawn."""
+    """Return the errors for a chart, without the reference and without infinite errors."""
     found = [(row, row.relative_l2) for row in rows if row.relative_l2 is not None]
     drawn = [(row, error) for row, error in found if 0 < error < math.inf]
     return bars(

@@ -1,4 +1,4 @@
-"""The trials of `--sweep`: each setting runs benchmark_model in a separate process."""
+"""Runs the trials of `--sweep`: benchmark_model in a separate process for each setting."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from litegpu.runtime_abi.interpreter import Output, dequantised
 from litegpu.tools.measure import compare
 
 CPU, BUILTIN = "XNNPACK", "built-in kernels"
-"""Settings of the CPU."""
+"""The names of the CPU settings."""
 _LEAST_US = 0.5
-"""Times are integers in microseconds: 0 stands for less than one."""
+"""The value, in microseconds, that replaces a measured time of 0."""
 NO_BATCH = "The model cannot run with batch="
-"""The start of the reason if a model cannot have another batch."""
+"""The prefix of the error message if a model does not support another batch."""
 
 
 @dataclass(frozen=True)
 class Combination:
-    """One setting of everything; without a precision it is one of the CPU, named by `backend`.
+    """A setting of backend, precision and batch; an empty precision means a CPU setting.
 
-    `batch` 0 is the model's own.
+    With `batch` 0, the batch of the model is unchanged. For a CPU setting, `backend` is the name of
+    the setting.
     """
 
     backend: str
@@ -35,16 +36,16 @@ class Combination:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it uses the delegate."""
+        """Whether the setting uses the delegate."""
         return bool(self.precision)
 
     @property
     def title(self) -> str:
-        """Return its name without its batch."""
+        """Return the name of the setting without the batch."""
         return f"{self.backend} {self.precision}" if self.on_gpu else f"CPU, {self.backend}"
 
     def flags(self) -> list[str]:
-        """Return its flags of benchmark_model."""
+        """Return the setting as flags of benchmark_model."""
         batch = [f"--batch={self.batch}"] if self.batch else []
         if not self.on_gpu:
             return [f"--use_xnnpack={str(self.backend == CPU).lower()}", *batch]
@@ -54,10 +55,11 @@ class Combination:
 
 @dataclass(frozen=True)
 class Row:
-    """The result of a combination: figures, or the reason why there are none.
+    """The result of a setting: figures, or the reason for a failure.
 
-    Times are in microseconds. `max_error` and `relative_l2` are those of the worst output, against
-    the reference; None if nothing can be compared. `joules` are per item of the batch.
+    Times are in microseconds. `max_error` and `relative_l2` are those of the worst output, relative
+    to the reference; None if outputs cannot be compared. `joules` is the energy per item of the
+    batch.
     """
 
     way: Combination
@@ -76,19 +78,19 @@ class Row:
 
     @property
     def items_per_second(self) -> float:
-        """Items of the batch per second, by the median."""
+        """Items of the batch per second, from the median time."""
         return self.batch * 1e6 / self.median_us if self.median_us else 0.0
 
     @property
     def failed(self) -> bool:
-        """Whether there are no figures."""
+        """Whether the trial failed."""
         return bool(self.reason)
 
 
 def combinations(
     backends: Sequence[str], precisions: Sequence[str], batches: Sequence[int]
 ) -> list[Combination]:
-    """Return all combinations, batch by batch, the references first."""
+    """Return all settings, ordered by batch; the references come first."""
     found = []
     for batch in batches:
         found += [Combination(each, "", batch) for each in (BUILTIN, CPU)]
@@ -99,14 +101,14 @@ def combinations(
 def try_out(
     way: Combination, model: Path, flags: Sequence[str], timeout: float, reference: Row | None
 ) -> Row:
-    """Run benchmark_model on a file; whatever goes wrong becomes a row with the reason.
+    """Run benchmark_model on a file; a failure becomes a row with the reason.
 
     Args:
-        way: what to try.
+        way: the setting to try.
         model: the .tflite file; results are written next to it.
-        flags: further flags.
-        timeout: seconds until it counts as hanging.
-        reference: what its outputs are compared with; None: they are the reference.
+        flags: additional flags.
+        timeout: the timeout of the process in seconds.
+        reference: the row whose outputs are the reference; None if this trial is the reference.
     """
     result, raw = model.with_name("result.json"), model.with_name("outputs.raw")
     for path in (result, raw):
@@ -142,7 +144,7 @@ def try_out(
 
 
 def _own_batch(inputs: Sequence[dict[str, Any]]) -> int:
-    """Return the batch of an unmodified model: the common first dimension of all inputs."""
+    """Return the batch of an unmodified model: the first size that all inputs share."""
     first = {each["shape"][0] if each["shape"] else 1 for each in inputs}
     return int(first.pop()) if len(first) == 1 else 1
 
@@ -158,13 +160,13 @@ def _why(ended: Ended, timeout: float) -> str:
 
 
 def _warning(ended: Ended) -> str:
-    """Return the last warning that is more specific than the original's usual one."""
+    """Return the last warning that is more specific than TensorFlow Lite's general one."""
     lines = ended.output.splitlines()
     return next((x.removeprefix("WARN: ") for x in lines[::-1] if x.startswith("WARN: ")), "")
 
 
 def _outputs(details: Sequence[dict[str, Any]], content: bytes) -> tuple[Output, ...]:
-    """Return the outputs described in the JSON file; those that are not numbers are omitted."""
+    """Return the outputs described in the JSON file, without outputs that are not numeric."""
     found, position = [], 0
     for each in details:
         kind = np.dtype(each["type"])
@@ -180,7 +182,7 @@ def _outputs(details: Sequence[dict[str, Any]], content: bytes) -> tuple[Output,
 def _errors(
     outputs: Sequence[Output], reference: Sequence[Output]
 ) -> tuple[float | None, float | None]:
-    """Return the largest difference and the largest relative distance of all outputs."""
+    """Return the largest absolute difference and the largest relative L2 error of all outputs."""
     shapes = [[each.values.shape for each in side] for side in (outputs, reference)]
     if not outputs or shapes[0] != shapes[1]:
         return None, None

@@ -1,4 +1,4 @@
-"""The results of `--sweep` as text: a ranking for people, CSV and JSON for programs."""
+"""Formats the results of `--sweep` as a printed ranking, CSV or JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from litegpu.tools.sweep.runs import BUILTIN, CPU, Combination, Row
 
 @dataclass
 class Sweep:
-    """The results so far, and unavailable settings with the reason."""
+    """The results so far, and unavailable backends with the reasons."""
 
     model: str
     threads: int
@@ -25,12 +25,12 @@ class Sweep:
 
 
 def title(way: Combination) -> str:
-    """Return the name of a setting with its batch."""
+    """Return the name of a setting, including the batch."""
     return f"{way.title}, batch {way.batch}" if way.batch else way.title
 
 
 def print_sweep(found: Sweep, goal: Goal, best: Recommendation | None, tolerance: float) -> None:
-    """Print the ranking, a line for each setting without a rank, and what to set."""
+    """Print the ranking, a line for each unranked setting, and the recommendation."""
     columns, rows = ranking(found, goal)
     if rows:
         print_table(columns, rows)
@@ -47,7 +47,7 @@ def print_sweep(found: Sweep, goal: Goal, best: Recommendation | None, tolerance
 
 
 def ranking(found: Sweep, goal: Goal) -> tuple[list[str], list[list[str]]]:
-    """Return the headings and rows of settings with figures, the best first."""
+    """Return the headings and rows of successful settings, the best first."""
     rows = ranked(found.rows, goal)
     joules = any(row.joules is not None for row in rows)
     columns = [">rank", "way", ">batch", ">median ms", "?>p90 ms", "?>p99 ms", ">items/s"]
@@ -57,7 +57,7 @@ def ranking(found: Sweep, goal: Goal) -> tuple[list[str], list[list[str]]]:
 
 
 def without_rank(found: Sweep) -> list[str]:
-    """Return a line for each setting without a rank."""
+    """Return a line for each unranked setting: failed, unavailable or not tried."""
     return [
         *(f"{title(row.way)}: {row.reason}" for row in found.rows if row.failed),
         *(f"{name}: no usable device. {reason}" for name, reason in found.absent.items()),
@@ -66,7 +66,7 @@ def without_rank(found: Sweep) -> list[str]:
 
 
 def advice(found: Sweep, goal: Goal, best: Recommendation | None, tolerance: float) -> str:
-    """Return what to set, or why nothing is recommended; nothing if there are no figures."""
+    """Return the recommendation, or why there is none; empty if all settings failed."""
     if best:
         return best.text()
     if all(row.failed for row in found.rows):
@@ -78,7 +78,7 @@ def advice(found: Sweep, goal: Goal, best: Recommendation | None, tolerance: flo
 
 
 def reference(found: Sweep) -> str:
-    """Return what the figures mean."""
+    """Return an explanation of the figures."""
     return (
         f"{found.threads} CPU threads. Errors are against the CPU's {_reference_way(found)}, of "
         "the worst output, on the same random inputs; times are of invoke()."
@@ -106,7 +106,7 @@ _REPORTED = ("software", "init_us", "median_us", "p90_us", "p99_us", "max_error"
 
 
 def _reported(row: Row, rank: int | None) -> dict[str, Any]:
-    """Return a row as plain data; without figures if there are none."""
+    """Return a row as plain data; a failed row has no figures."""
     figures = {name: None if row.failed else getattr(row, name) for name in _REPORTED}
     nodes = row.nodes or (None, None)
     return {
@@ -132,7 +132,7 @@ def _table(found: Sweep, goal: Goal) -> list[dict[str, Any]]:
 
 
 def as_csv(found: Sweep, goal: Goal) -> str:
-    """Return the ranking, then the failures, with a heading."""
+    """Return the ranking as CSV, followed by the failures, with a header line."""
     target = io.StringIO()
     table = _table(found, goal)
     names = list(_reported(Row(Combination("", "", 0)), None))
@@ -143,7 +143,7 @@ def as_csv(found: Sweep, goal: Goal) -> str:
 
 
 def as_json(found: Sweep, goal: Goal, best: Recommendation | None) -> dict[str, Any]:
-    """Return everything as plain data."""
+    """Return all results as plain data for JSON."""
     return {
         "model": found.model,
         "goal": goal.name,

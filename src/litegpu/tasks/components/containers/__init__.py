@@ -1,4 +1,4 @@
-"""The classes of which results consist."""
+"""The dataclasses that task results are made of."""
 
 from litegpu.tasks.components.containers.bounding_box import BoundingBox
 from litegpu.tasks.components.containers.category import Category

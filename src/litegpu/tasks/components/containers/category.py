@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass
 class Category:
-    """A class that a model has found: its number, its score, and its name if the model has names.
+    """A predicted class: its index, its score, and its name if the model has class names.
 
-    `display_name` is the name in the language of the option `display_names_locale`.
+    `display_name` is the class name in the language of the option `display_names_locale`.
     """
 
     index: int | None = None

@@ -9,7 +9,7 @@ from litegpu.tasks.components.containers.category import Category
 
 @dataclass
 class Classifications:
-    """The classes of one output of a model, the highest score first."""
+    """The classes of one model output, sorted by descending score."""
 
     categories: list[Category]
     head_index: int
@@ -18,7 +18,10 @@ class Classifications:
 
 @dataclass
 class ClassificationResult:
-    """The classes of each output of a model. `timestamp_ms` is that of a part of a sound."""
+    """The classes of each output of a model.
+
+    `timestamp_ms` is the timestamp of an audio chunk, and has no meaning for pictures.
+    """
 
     classifications: list[Classifications]
     timestamp_ms: int | None = None

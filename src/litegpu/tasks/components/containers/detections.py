@@ -11,7 +11,7 @@ from litegpu.tasks.components.containers.keypoint import NormalizedKeypoint
 
 @dataclass
 class Detection:
-    """An object: its box, its classes, and its points if the model finds points."""
+    """A detected object: its box, its classes, and its keypoints if the model outputs keypoints."""
 
     bounding_box: BoundingBox
     categories: list[Category]
@@ -20,6 +20,6 @@ class Detection:
 
 @dataclass
 class DetectionResult:
-    """The objects on a picture."""
+    """The objects detected in a picture."""
 
     detections: list[Detection]

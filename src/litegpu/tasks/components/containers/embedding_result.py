@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass
 class Embedding:
-    """The numbers of one output of a model: float64, or quantized to bytes."""
+    """The embedding vector of one model output: float64, or quantized to bytes."""
 
     embedding: NDArray[Any]
     head_index: int | None = None
@@ -19,7 +19,10 @@ class Embedding:
 
 @dataclass
 class EmbeddingResult:
-    """The numbers of each output of a model. `timestamp_ms` is that of a part of a sound."""
+    """The embedding vector of each model output.
+
+    `timestamp_ms` is the timestamp of an audio chunk, and has no meaning for pictures.
+    """
 
     embeddings: list[Embedding]
     timestamp_ms: int | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class NormalizedKeypoint:
-    """A point of an object: x and y from 0 to 1 over the width and height of the picture."""
+    """A keypoint of an object: x and y are fractions (0 to 1) of the picture's width and height."""
 
     x: float | None = None
     y: float | None = None

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass
 class Landmark:
-    """A point in meters.
+    """A landmark with coordinates in meters.
 
-    `visibility` and `presence` are probabilities, or 0 if the model does not have them.
+    `visibility` and `presence` are probabilities, or 0 if the model does not output them.
     """
 
     x: float | None = None
@@ -21,9 +21,12 @@ class Landmark:
 
 @dataclass
 class NormalizedLandmark:
-    """A point on a picture: x and y from 0 to 1 over its width and height; z is in widths.
+    """A landmark in a picture, with normalized coordinates.
 
-    `visibility` and `presence` are probabilities, or 0 if the model does not have them.
+    The coordinates x and y are fractions (0 to 1) of the picture's width and height; z is in units
+    of the picture's width.
+
+    `visibility` and `presence` are probabilities, or 0 if the model does not output them.
     """
 
     x: float | None = None

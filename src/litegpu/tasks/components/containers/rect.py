@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Rect:
-    """A part of a picture: its sides, from 0 at the left and top to 1."""
+    """An axis-aligned part of a picture; its sides are fractions (0 to 1) of the picture's size."""
 
     left: float
     top: float
@@ -20,8 +20,8 @@ class NormalizedRect:
     """A rotated rectangle.
 
     The center and the size are relative to the width and height of the picture, and `rotation` is
-    in radians, clockwise. The size is that before the rotation, so width is measured in widths of
-    the picture whatever the rotation is.
+    in radians, clockwise. The fields `width` and `height` are the rectangle's size before the
+    rotation.
     """
 
     x_center: float

@@ -15,7 +15,7 @@ def cosine_similarity(u: Embedding, v: Embedding) -> float:
     """Return the cosine of the angle between two embeddings, from -1 to 1.
 
     Raises:
-        TaskError: they differ in length or type, are empty, or one has only zeros.
+        TaskError: the embeddings differ in length or type, are empty, or one has only zeros.
     """
     if len(u.embedding) != len(v.embedding):
         raise TaskError(
@@ -36,7 +36,7 @@ def cosine_similarity(u: Embedding, v: Embedding) -> float:
 
 
 def _floats(embedding: NDArray[Any]) -> NDArray[np.float64]:
-    """Return an embedding as floats; quantized ones are signed bytes in unsigned ones."""
+    """Return an embedding as floats; a quantized embedding is int8 data stored as uint8."""
     if embedding.dtype == np.uint8:
         return embedding.view(np.int8).astype(np.float64)
     return embedding.astype(np.float64)

@@ -1,1 +1,1 @@
-"""What the tasks on pictures share."""
+"""Code shared by the vision tasks."""

@@ -1,4 +1,4 @@
-"""The base of all tasks on pictures: options, running modes, timestamps."""
+"""The base class of all vision tasks: options, running modes, timestamps."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Result = TypeVar("Result")
 
 @dataclass
 class VisionTaskOptions(Generic[Result]):
-    """The options that all tasks have.
+    """The options shared by all vision tasks.
 
     Args:
         base_options: the model.
-        running_mode: single pictures, a video or a live stream.
-        result_callback: for a live stream: called with each result, its picture and its timestamp
-            in milliseconds, on another thread.
+        running_mode: the running mode: single pictures, a video or a live stream.
+        result_callback: the callback of a live stream, which another thread calls with each result,
+            the picture and the timestamp in milliseconds.
     """
 
     base_options: BaseOptions
@@ -53,12 +53,15 @@ class _Frame(NamedTuple):
 
 
 class BaseVisionTaskApi(ABC, Generic[Options, Result]):
-    """A task on pictures. Threads may share it: it handles one picture at a time."""
+    """The base class of vision tasks, which processes one picture at a time.
+
+    Several threads may share one task: a lock serializes their calls.
+    """
 
     options_type: ClassVar[type[VisionTaskOptions[Any]]]
     """The class of the options."""
     takes_regions: ClassVar[bool] = True
-    """Whether `region_of_interest` may be given."""
+    """Whether the task accepts `region_of_interest`."""
 
     def __init__(self, options: Options) -> None:
         """Open the models; `create_from_options` and `create_from_model_path` are shorter.
@@ -131,15 +134,16 @@ class BaseVisionTaskApi(ABC, Generic[Options, Result]):
 
     @abstractmethod
     def _run(self, image: Image, rect: NormalizedRect, timestamp_ms: int) -> Result:
-        """Return the result of a picture, which follows the last one unless the mode is IMAGE.
+        """Return the result of a picture.
 
-        One thread at a time calls it. In the mode IMAGE the timestamp is 0.
+        Only one thread at a time calls this method. Outside the mode IMAGE, the picture is the
+        frame after the previous one. In the mode IMAGE, the timestamp is 0.
         """
 
     def _compiled(
         self, content: bytes, base: BaseOptions, *scale: tuple[float, float]
     ) -> PictureModel:
-        """Return a compiled model that this task closes; `scale` as for PictureModel."""
+        """Return a compiled model that this task closes; `scale` is passed to PictureModel."""
         model = PictureModel(content, base, *scale)
         self._models.append(model)
         return model

@@ -18,22 +18,25 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class BoxCoding:
-    """How a row of a detector's output codes a box relative to its anchor.
+    """How a row of a detector's output encodes a box relative to an anchor.
 
-    A row has a center, a size and then points, each divided by `scales` (x, y, width, height) and
-    multiplied by the size of the anchor.
+    A row has a center, a size and then keypoints. Decoding divides them by `scales` (x, y, width,
+    height) and multiplies them by the size of the anchor.
     """
 
     scales: tuple[float, float, float, float]
     points: int = 0
     first_point: int = 4
     exponential: bool = False
-    """Whether the sizes are logarithms."""
+    """Whether the encoded sizes are logarithms."""
     y_first: bool = False
-    """Whether y precedes x, and the height the width."""
+    """Whether y precedes x, and height precedes width, in a row."""
 
     def decode(self, rows: Floats, anchors: Floats) -> Boxes:
-        """Return the boxes of rows `[N, values]`; anchors `[N, 4]`: x, y, width, height."""
+        """Return the boxes decoded from rows `[N, values]`.
+
+        The columns of `anchors`, `[N, 4]`, are x, y, width and height.
+        """
         order = [1, 0, 3, 2] if self.y_first else [0, 1, 2, 3]
         scales = np.array(self.scales, np.float32)
         codes = rows[:, order] / scales
@@ -48,7 +51,7 @@ class BoxCoding:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Boxes and their points, from 0 to 1 over the input.
+    """Boxes and their keypoints, in fractions (0 to 1) of the model input's size.
 
     `corners` is `[N, 4]`: left, top, right, bottom; `points` is `[N, points, 2]`.
     """
@@ -57,19 +60,19 @@ class Boxes:
     points: Floats
 
     def __getitem__(self, rows: NDArray[Any] | Sequence[int]) -> Boxes:
-        """Return some of them."""
+        """Return the boxes at these indices."""
         return Boxes(self.corners[rows], self.points[rows])
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Which ones have a size that is not negative, `[N]`."""
+        """A mask `[N]` of the boxes with nonnegative width and height."""
         found: NDArray[np.bool_] = np.all(self.corners[:, 2:] >= self.corners[:, :2], axis=1)
         return found
 
     def on_picture(self, region: Region, picture: Size) -> Boxes:
-        """Return the boxes relative to the picture, of which the input showed a region.
+        """Return the boxes relative to the picture; the model input showed a region of the picture.
 
-        Boxes on a rotated region become the boxes around them.
+        A box in a rotated region becomes its axis-aligned bounding box in the picture.
         """
         matrix = region.matrix() / np.array(picture)[:, np.newaxis]
         edges = self.corners[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
@@ -79,7 +82,7 @@ class Boxes:
         return Boxes(corners.astype(np.float32), points.astype(np.float32))
 
     def pixels(self, picture: Size) -> list[BoundingBox]:
-        """Return the boxes, which are relative to the picture, in its pixels, within its limits."""
+        """Return boxes relative to the picture as pixel coordinates, clipped to the picture."""
         width, height = picture
         limits = np.array([width, height, width, height])
         sizes = self.corners[:, 2:] - self.corners[:, :2]
@@ -89,7 +92,7 @@ class Boxes:
 
 
 def suppressed(boxes: Boxes, scores: Floats, most_overlap: float) -> list[int]:
-    """Return the rows of non-maximum suppression, the highest score first."""
+    """Return the rows that non-maximum suppression selects, the highest score first."""
     rest = np.argsort(-scores, kind="stable")
     found = []
     while rest.size:
@@ -101,9 +104,10 @@ def suppressed(boxes: Boxes, scores: Floats, most_overlap: float) -> list[int]:
 
 
 def blended(boxes: Boxes, scores: Floats, most_overlap: float) -> tuple[Boxes, Floats]:
-    """Return boxes, each the mean of those that overlap, weighted by scores, and their scores.
+    """Return the score-weighted means of overlapping boxes, and the scores.
 
-    The highest score comes first, and is that of the best box of the mean.
+    The score of a mean is the highest score of its boxes; the results are sorted by descending
+    score.
     """
     rest = np.argsort(-scores, kind="stable")
     corners, points, best = [], [], []

@@ -1,4 +1,4 @@
-"""The methods of tasks that detect."""
+"""The `detect` methods shared by detection tasks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class DetectTask(BaseVisionTaskApi[Options, Result]):
     def detect(
         self, image: Image, image_processing_options: ImageProcessingOptions | None = None
     ) -> Result:
-        """Return what is on a picture, in the running mode IMAGE.
+        """Return the detections in a picture, in the running mode IMAGE.
 
         Raises:
-            TaskError: another mode, or an invalid argument.
+            TaskError: the task has another running mode, or an argument is invalid.
             LitegpuError: the device fails.
         """
         return self._process_image(image, image_processing_options)
@@ -30,7 +30,7 @@ class DetectTask(BaseVisionTaskApi[Options, Result]):
         timestamp_ms: int,
         image_processing_options: ImageProcessingOptions | None = None,
     ) -> Result:
-        """Return what is on the next frame of a video, in the mode VIDEO. Raises as `detect`."""
+        """Return the detections in the next frame, in the mode VIDEO. Raises as `detect`."""
         return self._process_video(image, timestamp_ms, image_processing_options)
 
     def detect_async(
@@ -39,7 +39,7 @@ class DetectTask(BaseVisionTaskApi[Options, Result]):
         timestamp_ms: int,
         image_processing_options: ImageProcessingOptions | None = None,
     ) -> None:
-        """Look at a picture of a camera, in the running mode LIVE_STREAM; return at once.
+        """Submit a picture of a camera, in the running mode LIVE_STREAM; return at once.
 
         `result_callback` gets the result. While the task is busy, the newest picture waits and
         older ones are dropped. Raises as `detect`, and ExecutionError if an earlier picture failed.

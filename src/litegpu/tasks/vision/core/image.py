@@ -1,4 +1,4 @@
-"""Pictures that tasks take and return."""
+"""The picture class of the inputs and results of tasks."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _WITH_ALPHA = ("LA", "PA", "La", "RGBa")
 
 
 class Image:
-    """A picture: its format and its values, which do not change.
+    """An immutable picture: its format and its values.
 
-    `data` is `[height, width]` or `[height, width, channels]`, of the format's type. It is copied,
-    so the caller may change the array afterwards.
+    `data` is `[height, width]` or `[height, width, channels]`, of the format's type. The
+    constructor copies `data`, so the caller may change the array afterwards.
     """
 
     def __init__(self, image_format: ImageFormat, data: ArrayLike) -> None:
-        """Copy the values. Raises TaskError if they do not have the format's type and channels."""
+        """Copy the values. Raises TaskError if their type or channels do not match the format."""
         array = np.asarray(data)
         self._format = ImageFormat(image_format)
         if self._format not in _LAYOUTS:
@@ -83,7 +83,7 @@ class Image:
         size: tuple[int, int],
         compute: Callable[[], NDArray[Any]],
     ) -> Image:
-        """Return a picture of `size`, width and height, whose values are computed when read."""
+        """Return a picture of `size` (width, height); the first access computes the values."""
         image = cls.__new__(cls)
         image._format, image._data, image._compute = image_format, None, compute
         image._width, image._height = size
@@ -94,7 +94,7 @@ class Image:
         """Read a picture: SRGB, SRGBA if it has transparency, or GRAY8, in the file's orientation.
 
         Raises:
-            FileError: the file is missing, or no picture.
+            FileError: the file is missing, or is not a picture.
             MissingDependencyError: pillow is not installed.
         """
         require_pillow()
@@ -128,17 +128,20 @@ class Image:
 
     @property
     def channels(self) -> int:
-        """The number of values of a pixel."""
+        """The number of values per pixel."""
         return _LAYOUTS[self._format][1]
 
     @property
     def step(self) -> int:
-        """The number of bytes of a row."""
+        """The number of bytes per row."""
         size: int = np.dtype(_LAYOUTS[self._format][0]).itemsize
         return self._width * self.channels * size
 
     def numpy_view(self) -> NDArray[Any]:
-        """Return the values, read-only: `[height, width]`, and channels if there are several."""
+        """Return the values as a read-only array.
+
+        The shape is `[height, width]` or, for several channels, `[height, width, channels]`.
+        """
         if self._data is None:
             assert self._compute is not None
             data = self._compute()
@@ -147,19 +150,19 @@ class Image:
         return self._data
 
     def is_contiguous(self) -> bool:
-        """Return True: rows follow each other without a gap."""
+        """Return True: rows have no padding."""
         return True
 
     def is_empty(self) -> bool:
-        """Return False: a picture has pixels."""
+        """Return False: a picture has at least one pixel."""
         return False
 
     def uses_gpu(self) -> bool:
-        """Return False: the values are in the host's memory."""
+        """Return False: the values are stored in host memory."""
         return False
 
     def __getitem__(self, index: Any) -> Any:
-        """Return values as those of `numpy_view`."""
+        """Return elements of `numpy_view` by index."""
         return self.numpy_view()[index]
 
     def __repr__(self) -> str:

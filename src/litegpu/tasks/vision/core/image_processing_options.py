@@ -1,4 +1,4 @@
-"""Which part of a picture a task looks at."""
+"""The options that select the part of a picture to process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from litegpu.tasks.components.containers.rect import Rect
 
 @dataclass
 class ImageProcessingOptions:
-    """The part of a picture to look at, and its rotation in degrees, clockwise: 0, 90, 180, 270."""
+    """The part of a picture to process, and its rotation.
+
+    `rotation_degrees` is the clockwise rotation: 0, 90, 180 or 270.
+    """
 
     region_of_interest: Rect | None = None
     rotation_degrees: int = 0

@@ -1,4 +1,4 @@
-"""Tasks that find objects, look at each with a landmark model, and follow it in a video."""
+"""Tasks that detect objects, run a landmark model on each, and track the objects in a video."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Seen:
-    """What a landmark model sees in a rectangle; `points` are x, y, z, relative to the picture."""
+    """The result of a landmark model for one rectangle.
+
+    The columns of `points` are x, y and z, relative to the picture's size.
+    """
 
     points: Floats
     next_rect: NormalizedRect
-    """Where it is looked for in the next frame."""
+    """The rectangle in which the landmark model searches for the object in the next frame."""
 
 
 Found = TypeVar("Found", bound=Seen)
@@ -37,13 +40,13 @@ Found = TypeVar("Found", bound=Seen)
 class LandmarkTask(DetectTask[Options, Result], Generic[Options, Result, Found]):
     """A task with a detector and a landmark model.
 
-    In a video or a live stream the detector runs only while fewer objects are followed than wanted.
+    In a video or a live stream, the detector runs only while fewer than `most` objects are tracked.
     """
 
     most: int
-    """The largest number of objects."""
+    """The maximum number of objects."""
     followed: tuple[NormalizedRect, ...] = ()
-    """Where the objects of the last frame are looked for."""
+    """The rectangles in which the landmark model searches for the objects of the last frame."""
 
     def _run(self, image: Image, rect: NormalizedRect, timestamp_ms: int) -> Result:
         pixels = rgb(image)
@@ -60,20 +63,20 @@ class LandmarkTask(DetectTask[Options, Result], Generic[Options, Result, Found])
 
     @abstractmethod
     def _detected(self, pixels: Bytes, rect: NormalizedRect) -> list[NormalizedRect]:
-        """Return the rectangles of the objects that the detector finds, the best first."""
+        """Return the rectangles of the detected objects, the highest score first."""
 
     @abstractmethod
     def _joined(
         self, followed: list[NormalizedRect], detected: list[NormalizedRect]
     ) -> list[NormalizedRect]:
-        """Return the rectangles of all objects, each once."""
+        """Return the rectangles of tracked and detected objects without duplicates."""
 
     @abstractmethod
     def _look(self, pixels: Bytes, rect: NormalizedRect) -> Found | None:
-        """Return what is in a rectangle; None if the landmark model sees no object."""
+        """Return the object in a rectangle; None if the landmark model finds none."""
 
     def _distinct(self, found: list[Found], picture: Size) -> list[Found]:
-        """Return each object once."""
+        """Return the objects without duplicates."""
         return found
 
     @abstractmethod
@@ -82,9 +85,10 @@ class LandmarkTask(DetectTask[Options, Result], Generic[Options, Result, Found])
 
 
 def projected(points: Floats, rect: NormalizedRect, picture: Size) -> Floats:
-    """Return points `[N, 3]` of a rectangle, from 0 to 1, relative to the picture.
+    """Convert points `[N, 3]` from coordinates of a rectangle (0 to 1) to those of the picture.
 
-    z is relative to the width of the rectangle, then to that of the picture.
+    The z of the arguments is relative to the rectangle's width, the z of the result to the
+    picture's width.
     """
     matrix = Region.of(rect, picture).matrix() / np.array(picture)[:, np.newaxis]
     flat = points[:, :2] @ matrix[:, :2].T + matrix[:, 2]
@@ -93,7 +97,7 @@ def projected(points: Floats, rect: NormalizedRect, picture: Size) -> Floats:
 
 
 def turned_by(points: NDArray[Any], angle: float) -> NDArray[Any]:
-    """Return points `[N, 2]` or `[N, 3]` whose x and y are rotated about 0, clockwise."""
+    """Return points `[N, 2]` or `[N, 3]` with x and y rotated clockwise about the origin."""
     cosine, sine = math.cos(angle), math.sin(angle)
     found = points.copy()
     found[:, 0] = cosine * points[:, 0] - sine * points[:, 1]

@@ -1,4 +1,4 @@
-"""Detectors whose anchors are points: faces, palms and persons, with points on each."""
+"""Detectors whose anchors are points: for faces, palms and persons with keypoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Floats = NDArray[np.float32]
 
 
 class PointDetector:
-    """Finds objects and points on them."""
+    """Detects objects and their keypoints."""
 
     def __init__(
         self,
@@ -28,17 +28,17 @@ class PointDetector:
         least_score: float,
         most_overlap: float,
     ) -> None:
-        """Check the outputs of a model: codes `[1, N, 4 + 2 points]`, and logits `[1, N, 1]`.
+        """Check the model's outputs: encoded boxes `[1, N, 4 + 2 points]` and logits `[1, N, 1]`.
 
         Args:
             model: the model.
-            grids: of each feature map, the pixels between its cells and the anchors of a cell.
-            points: the number of points on an object.
-            least_score: the least probability of an object.
-            most_overlap: boxes that overlap more are of the same object.
+            grids: for each feature map, the stride in pixels and the number of anchors per cell.
+            points: the number of keypoints per object.
+            least_score: the minimum probability of an object.
+            most_overlap: the overlap (IoU) above which two boxes belong to the same object.
 
         Raises:
-            ModelError: the model has other outputs.
+            ModelError: the outputs have other shapes.
         """
         self._model, self._least, self._most = model, least_score, most_overlap
         self._anchors = point_anchors(model.size, grids)
@@ -66,9 +66,10 @@ class PointDetector:
 
 
 def point_anchors(size: Size, grids: Sequence[tuple[int, int]]) -> Floats:
-    """Return anchors `[N, 4]`: the centers of the cells of maps, and the size 1.
+    """Return anchors `[N, 4]`: the centers of the feature maps' cells, and the size 1.
 
-    A map is the distance of its cells in pixels and the number of anchors of each.
+    Each item of `grids` is the stride of a feature map in pixels and its number of anchors per
+    cell.
     """
     parts = []
     for stride, count in grids:

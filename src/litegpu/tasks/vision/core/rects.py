@@ -1,4 +1,4 @@
-"""Rotated rectangles around detected objects and landmarks, in which landmark models look."""
+"""Rotated rectangles around detected objects and landmarks: the inputs of landmark models."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Floats = NDArray[np.float32]
 def rotation(
     start: NDArray[np.floating], end: NDArray[np.floating], target: float, picture: Size
 ) -> float:
-    """Return the rotation, in radians, at which a line between two points has the angle `target`.
+    """Return the rotation, in radians, that gives a line between two points the angle `target`.
 
-    Points are x and y, relative to the picture; angles are counted against y.
+    The points are (x, y), relative to the picture. Angles of lines increase counterclockwise.
     """
     x, y = (end - start) * picture
     return normalized(target - math.atan2(-y, x))
 
 
 def normalized(angle: float) -> float:
-    """Return the same angle from -π to π."""
+    """Return the equivalent angle between -π and π."""
     return angle - 2 * math.pi * math.floor((angle + math.pi) / (2 * math.pi))
 
 
@@ -37,9 +37,9 @@ def rect_of_box(corners: Floats, angle: float) -> NormalizedRect:
 
 
 def expanded(rect: NormalizedRect, picture: Size, scale: float, shift_y: float) -> NormalizedRect:
-    """Return the square of `scale` times the longer side of a rectangle.
+    """Return a square whose side is `scale` times the longer side of a rectangle.
 
-    It is shifted along the rectangle's own y by `shift_y` of its heights.
+    The square is shifted along the rectangle's rotated y axis by `shift_y` times its height.
     """
     width, height = rect.width * picture[0], rect.height * picture[1]
     angle = rect.rotation or 0.0
@@ -50,7 +50,10 @@ def expanded(rect: NormalizedRect, picture: Size, scale: float, shift_y: float) 
 
 
 def is_new(rect: NormalizedRect, others: list[NormalizedRect], most_overlap: float) -> bool:
-    """Return whether no other rectangle overlaps a rectangle more; rotations do not count."""
+    """Return whether the overlap with each other rectangle is at most `most_overlap`.
+
+    Rotations of rectangles are ignored.
+    """
     if not others:
         return True
     found = overlaps(_corners(rect), np.stack([_corners(each) for each in others]))

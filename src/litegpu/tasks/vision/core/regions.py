@@ -1,4 +1,4 @@
-"""The pixels of a part of a picture, which may be rotated, at the size of a model's input."""
+"""Samples a part of a picture, which may be rotated, at the size of a model's input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Size = tuple[int, int]
 
 WHOLE = NormalizedRect(0.5, 0.5, 1.0, 1.0, 0.0)
 _STEPS = 32
-"""Positions between two pixels are rounded to so many steps."""
+"""Number of steps to which positions between two pixels are rounded."""
 _BITS = 5
 _HALF = _STEPS * _STEPS // 2
 
@@ -37,7 +37,7 @@ class Region:
 
     @staticmethod
     def of(rect: NormalizedRect, picture: Size) -> Region:
-        """Return the region of a rectangle that is relative to a picture."""
+        """Return the region, in pixels, of a rectangle that is relative to a picture."""
         width, height = picture
         return Region(
             rect.x_center * width,
@@ -55,7 +55,7 @@ class Region:
         return replace(self, width=self.height / ratio)
 
     def matrix(self) -> NDArray[np.float64]:
-        """Return the 2x3 matrix from points of the region, 0 to 1, to pixels of the picture."""
+        """Return the 2x3 matrix from points of the region (0 to 1) to pixels of the picture."""
         cosine, sine = math.cos(self.rotation), math.sin(self.rotation)
         right = np.array([cosine, sine]) * self.width
         down = np.array([-sine, cosine]) * self.height
@@ -63,10 +63,12 @@ class Region:
 
 
 def rect_of(options: ImageProcessingOptions | None, picture: Size, regions: bool) -> NormalizedRect:
-    """Return the rectangle of the picture that options ask for; `regions`: whether they may.
+    """Return the rectangle of the picture that the options select.
+
+    `regions` is whether the task accepts a region.
 
     Raises:
-        TaskError: the rotation or the region is invalid, or the task takes no region.
+        TaskError: the rotation or the region is invalid, or the task accepts no region.
     """
     if options is None:
         return WHOLE
@@ -97,7 +99,7 @@ def rgb(image: Image) -> Bytes:
     """Return the red, green and blue bytes of a picture, `[height, width, 3]`.
 
     Raises:
-        TaskError: it has another type than bytes.
+        TaskError: the picture's values are not bytes.
     """
     pixels = image.numpy_view()
     if image.image_format == ImageFormat.SRGB:
@@ -114,10 +116,10 @@ def rgb(image: Image) -> Bytes:
 
 
 def sampled(pixels: Bytes, region: Region, size: Size, *, zeros: bool = False) -> Bytes:
-    """Return a region of a picture at `size`, interpolated between the four nearest pixels.
+    """Return a region of a picture resampled to `size`, with bilinear interpolation.
 
-    Positions are rounded to a 32nd of a pixel and results to bytes, as OpenCV does. Outside of the
-    picture are the pixels of its edges, or `zeros`.
+    Positions are rounded to a 32nd of a pixel and results to bytes, as OpenCV does. Pixels outside
+    of the picture are the nearest edge pixels or, with `zeros`, 0.
     """
     height, width = pixels.shape[:2]
     right, down, start = region.matrix().T
@@ -150,7 +152,10 @@ def sampled(pixels: Bytes, region: Region, size: Size, *, zeros: bool = False) -
 def _positions(
     start: float, right: float, down: float, columns: NDArray[Any], rows: NDArray[Any]
 ) -> NDArray[np.int32]:
-    """Return x or y at each pixel in steps: `[rows, columns]`, or 1 where all are equal."""
+    """Return the x or y of each pixel in steps.
+
+    The shape is `[rows, columns]`, with size 1 along an axis without change.
+    """
     found = np.full((1, 1), start * _STEPS)
     if right:
         found = found + columns * right

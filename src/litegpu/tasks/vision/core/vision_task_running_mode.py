@@ -1,4 +1,4 @@
-"""How a task receives its pictures."""
+"""The running modes of tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class VisionTaskRunningMode(enum.Enum):
-    """Single pictures, the frames of a video, or those of a camera as they come."""
+    """The input of a task: single pictures, the frames of a video, or a live camera stream."""
 
     IMAGE = "IMAGE"
     VIDEO = "VIDEO"
