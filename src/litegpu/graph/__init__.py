@@ -1,4 +1,4 @@
-"""The model as plain data, and how it is divided into partitions."""
+"""Data classes for the model's graph, and functions that divide a graph into partitions."""
 
 from litegpu.graph.ir import (
     ABSENT,

@@ -1,6 +1,6 @@
-"""The model as plain data: values (tensors), nodes (operations) and the graph that holds them.
+"""Data classes of the model: values (tensors), nodes (operations) and the graph.
 
-All objects are immutable; a pass builds new ones with `dataclasses.replace`.
+All objects of a graph are immutable. A pass creates modified copies with `dataclasses.replace`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 ABSENT = -1
-"""The index of an optional input that a node does not have."""
+"""The placeholder id of an optional input that a node does not have."""
 
 SELF = -2
-"""The id that stands for the running result among the operands of an epilogue op."""
+"""The placeholder id of the running result among the operands of an epilogue op."""
 
 
 class DType(enum.Enum):
-    """Element type of a value; the members' names are the runtime's printed type names."""
+    """The element type of a value; member names are the type names that the runtime prints."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -45,12 +45,12 @@ class DType(enum.Enum):
 
     @property
     def size(self) -> int:
-        """Bytes of one element; 0 for types that litegpu never reads, and for packed types."""
+        """The size of an element in bytes; 0 for packed types and for types that are never read."""
         return _SIZES[self]
 
     @property
     def packed_bits(self) -> int:
-        """Bits of an element if several share a byte, else 0."""
+        """The number of bits of an element of a packed type; 0 if the type is not packed."""
         return _PACKED_BITS.get(self, 0)
 
     __hash__ = object.__hash__  # each member is one object; hashing its name would be slow
@@ -58,7 +58,7 @@ class DType(enum.Enum):
 
 _PACKED_BITS = {DType.INT2: 2, DType.INT4: 4}
 PACKED_TYPES = frozenset(_PACKED_BITS)
-"""Types of constants whose elements share bytes in a file; `Value.data` has one byte for each."""
+"""Packed types of constants: several elements share a byte in the file, but not in `Value.data`."""
 _SIZES = {
     dtype: 0 if dtype in (DType.OTHER, *PACKED_TYPES) else np.dtype(dtype.value).itemsize
     for dtype in DType
@@ -78,8 +78,8 @@ class Quantization:
 class Blockwise:
     """Blockwise quantization of a matrix [O, I]: one scale for each block of a row.
 
-    `scales` are [O, I / size]: one for each block of `size` neighboring elements. There are no zero
-    points.
+    The array `scales` has the shape [O, I / size]: one scale for each block of `size` adjacent
+    elements. Blockwise quantization has no zero points.
     """
 
     scales: npt.NDArray[np.float16]
@@ -88,13 +88,14 @@ class Blockwise:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """One tensor. `data` is set for constants only; `shape` has the tensor's own rank.
+    """One tensor. Only constants have `data`. `shape` is not padded to 4 dimensions.
 
-    A `precise` value is never stored as float16. A constant that `is_sparse` is packed in the file,
-    but `data` is dense. `siblings` is the number of values that a pass has concatenated into this
-    one: rounding is decided by the size of a single one, so that none is less exact than it would
-    be alone. `signature` is the shape with -1 for each size that the model's file leaves open; ()
-    if none is open. A constant with `blockwise` quantization has no `quantization`.
+    A `precise` value is never stored as float16. A constant that `is_sparse` is stored in a sparse
+    format in the file, but `data` is dense. `siblings` is the number of values that a pass has
+    concatenated into this value. The precision of a concatenated value depends on the size of a
+    single sibling, so the concatenation does not reduce precision. `signature` is the shape in the
+    model file with -1 for each dynamic size, or () if all sizes are static. A constant with
+    `blockwise` quantization has no `quantization`.
     """
 
     id: int
@@ -122,8 +123,8 @@ class Value:
     def shape4(self) -> tuple[int, int, int, int]:
         """The shape as [N, H, W, C].
 
-        Leading dimensions of size 1 are added, as by NumPy's broadcasting; N is the product of all
-        dimensions before the last three.
+        Shapes with fewer than 4 dimensions get leading dimensions of size 1, as in NumPy's
+        broadcasting. N is the product of all dimensions before the last three.
         """
         outer = len(self.shape) - 3
         if outer < 1:
@@ -135,10 +136,10 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class EpilogueOp:
-    """One element-wise op applied to a node's result before it is stored.
+    """One elementwise op that is applied to a node's result before the kernel stores this result.
 
-    `operands` are the other inputs; the running result is the input at `position`.
-    `extend` marks an operand whose missing trailing channels are read as zero.
+    The running result is the op's input at `position`; `operands` are the other inputs. The kernel
+    reads zeros for missing trailing channels of an operand that `extend` marks.
     """
 
     function: str
@@ -152,11 +153,12 @@ class EpilogueOp:
 class Node:
     """One operation.
 
-    `index` is its number in the runtime's graph; `params` are the fields of its C parameter struct;
-    `attributes` is what its op derives from them, such as explicit padding. `epilogue` has the
-    element-wise ops that were fused into the node, `merged` the indices of their nodes. `graphs`
-    are the graphs that the node runs, for WHILE its condition and its body; each has separate value
-    ids.
+    `index` is the node's number in the runtime's graph. `params` are the fields of the C parameter
+    struct. `attributes` contains data that the op derives from `params`, such as explicit padding.
+    `epilogue` lists the elementwise ops that were fused into the node, and `merged` lists the
+    indices of their original nodes. `graphs` are the subgraphs that the node runs, such as the
+    condition and the body of a WHILE. The value ids of a subgraph are separate from those of the
+    main graph.
     """
 
     index: int
@@ -173,12 +175,12 @@ class Node:
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """All values that the node reads: its own inputs, then those of its epilogue."""
+        """All values that the node reads: the node's inputs, then the inputs of its epilogue."""
         extra = tuple(v for epilogue_op in self.epilogue for v in epilogue_op.operands if v != SELF)
         return tuple(v for v in self.inputs if v != ABSENT) + extra
 
     def reading(self, names: Mapping[int, int]) -> Node:
-        """Return the node with the values in `names` replaced by others where it reads them."""
+        """Return the node with its input values replaced as the mapping `names` specifies."""
         if not any(v in names for v in self.operands):
             return self
         epilogue = tuple(
@@ -189,7 +191,7 @@ class Node:
 
 
 class ValueIds(tuple[int, ...]):
-    """Value ids in order; a graph may have thousands, so membership is looked up in a set."""
+    """A sequence of value ids with a set for fast membership tests."""
 
     @cached_property
     def _members(self) -> frozenset[int]:
@@ -201,7 +203,7 @@ class ValueIds(tuple[int, ...]):
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes in execution order over a table of values; `inputs` and `outputs` are value ids."""
+    """A table of values, and nodes in execution order; `inputs` and `outputs` are value ids."""
 
     values: Mapping[int, Value]
     nodes: tuple[Node, ...]

@@ -13,7 +13,7 @@ from litegpu.graph.ir import ABSENT, Graph, Node
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """Nodes that the runtime would replace by one, and the tensors that enter and leave them."""
+    """Nodes of a partition that the runtime would create, with its input and output tensors."""
 
     nodes: tuple[int, ...]
     inputs: tuple[int, ...]
@@ -21,7 +21,8 @@ class Subset:
 
 
 Preview = Callable[[Sequence[int]], list[Subset]]
-"""Asks the runtime into which partitions it would divide these nodes if they were delegated."""
+"""A function that returns the partitions that the runtime would create if it delegated these nodes.
+"""
 
 
 NO_LIMIT = sys.maxsize
@@ -29,28 +30,29 @@ NO_LIMIT = sys.maxsize
 
 
 class PartitionPolicy(Protocol):
-    """Decides which partitions to delegate if a graph is shared between CPU and GPU."""
+    """Selects the partitions to delegate if the CPU and the GPU each run a part of a graph."""
 
     @property
     def limit(self) -> int:
-        """Maximum number of partitions to delegate, unless a user sets it."""
+        """The default for the maximum number of partitions to delegate."""
 
     def benefit(self, subset: Subset) -> float:
         """Return a number that is larger for the better of two partitions.
 
-        It is infinite for a partition that the CPU cannot run: that is delegated beyond any limit.
+        The number is infinite for a partition that the CPU cannot run: such a partition is always
+        delegated, even beyond the limit.
         """
 
     def reason_against(self, subset: Subset) -> str:
         """Return why a partition should stay on the CPU, or an empty text."""
 
     def takes_whole(self, subsets: Sequence[Subset]) -> bool:
-        """Return whether to delegate a graph, all of which the GPU can run, in these partitions."""
+        """Return whether to delegate all partitions of a graph that the GPU can run completely."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionChoice:
-    """The subsets to delegate, the best first, and the subsets left to the CPU, with reasons."""
+    """The subsets to delegate, best first, and the subsets that stay on the CPU, with reasons."""
 
     delegated: tuple[Subset, ...] = ()
     left: tuple[tuple[Subset, str], ...] = ()
@@ -61,9 +63,9 @@ class Candidates:
     """The nodes among which partitions are chosen.
 
     `folded` are the supported nodes that need no kernel, because their results are constants.
-    `states` are the inputs that each node changes in place; `same` maps a value to another one that
-    represents the same state. If `called`, other graphs call this graph: then delegating all of it
-    must also save time.
+    `states` maps each node to the inputs that the node updates in place. `same` maps a value to
+    another value that represents the same state. `called` states that other graphs call this graph.
+    A called graph is delegated as a whole only if that saves time.
     """
 
     graph: Graph
@@ -77,11 +79,11 @@ class Candidates:
 def choose(
     candidates: Candidates, preview: Preview, policy: PartitionPolicy, max_partitions: int
 ) -> PartitionChoice:
-    """Choose partitions to delegate: the whole graph if possible, else the best ones.
+    """Select the partitions to delegate: the whole graph if possible, else the best partitions.
 
-    Folded nodes are added to partitions, so that they do not separate them, but never form a
-    partition alone. If the policy accepts the whole graph, it is delegated however many partitions
-    the runtime makes of it, unless other graphs call it.
+    Folded nodes join partitions, so that no folded node separates two partitions. A folded node
+    never forms a partition alone. If the policy accepts the whole graph, the number of partitions
+    is not limited, unless other graphs call the graph.
     """
     graph, folded = candidates.graph, candidates.folded
     plan = [node.index for node in graph.nodes]
@@ -105,7 +107,7 @@ def _best(
     policy: PartitionPolicy,
     limit: int,
 ) -> PartitionChoice:
-    """Give up nodes until the runtime makes few enough partitions of the rest, all accepted."""
+    """Remove nodes until the policy accepts all partitions and their number is within the limit."""
     left: list[tuple[Subset, str]] = []
     remaining = set(real)
     while remaining:
@@ -125,7 +127,7 @@ def _best(
 
 
 def _fewest(candidates: Candidates, real: Set[int], preview: Preview) -> list[Subset]:
-    """Return the fewest partitions of some nodes that are possible by adding folded nodes."""
+    """Return the fewest partitions into which some nodes and added folded nodes can be divided."""
     plan = [node.index for node in candidates.graph.nodes]
     found = [
         _cut(plan, real, folded, preview) for folded in dict.fromkeys(_joining(candidates, real))
@@ -134,7 +136,7 @@ def _fewest(candidates: Candidates, real: Set[int], preview: Preview) -> list[Su
 
 
 def _cut(plan: Sequence[int], real: Set[int], folded: Set[int], preview: Preview) -> list[Subset]:
-    """Return partitions of the nodes `real` and `folded`, but none with folded nodes only."""
+    """Return partitions of the nodes `real` and `folded` that do not have only folded nodes."""
     while True:
         found = preview([index for index in plan if index in real or index in folded])
         alone = {index for s in found if real.isdisjoint(s.nodes) for index in s.nodes}
@@ -148,7 +150,7 @@ def _without(
 ) -> tuple[tuple[Subset, str], ...]:
     """Return the subsets left to the CPU, without folded nodes that a delegated partition includes.
 
-    Each node is in one of the subsets only.
+    A node belongs to exactly one of the subsets.
     """
     seen = {index for subset in delegated for index in subset.nodes}
     remaining = []
@@ -170,10 +172,10 @@ def _beyond(limit: int) -> str:
 
 
 def _in_order(candidates: Candidates, choice: PartitionChoice) -> PartitionChoice:
-    """Delegate nothing if the runtime, which knows no states, might run nodes in the wrong order.
+    """Delegate nothing if the runtime might run nodes that share a state in the wrong order.
 
-    The runtime collects nodes that are ready into as few partitions as it can. Two nodes keep their
-    order if one needs the other's results, or if one partition has both.
+    The runtime ignores states when it groups nodes into as few partitions as possible. Two nodes
+    run in the correct order if one reads the other's results, or if both are in one partition.
     """
     graph, inside = candidates.graph, dict[int, int]()
     for number, subset in enumerate(choice.delegated):
@@ -206,7 +208,7 @@ def _in_order(candidates: Candidates, choice: PartitionChoice) -> PartitionChoic
 
 
 def _ordered(nodes: Iterable[Node], changes: Collection[int]) -> Iterator[tuple[Node, Node]]:
-    """Yield the pairs of nodes that share a state and so must keep their order."""
+    """Yield the pairs of nodes whose order is fixed because both use the same state."""
     last, readers = list[Node](), list[Node]()
     for node in nodes:
         if node.index in changes:
@@ -222,7 +224,7 @@ _FURTHEST = 1024
 
 
 def _needs(graph: Graph, node: Node, other: Node, places: Mapping[int, int]) -> bool:
-    """Whether a node depends on the results of an earlier one; False if the search is too long."""
+    """Whether a node depends on an earlier node's results; False if the search is too long."""
     written, start = set(other.outputs), places[other.index] + 1
     for between in graph.nodes[start : min(places[node.index] + 1, start + _FURTHEST)]:
         if written.intersection(between.inputs):
@@ -233,11 +235,13 @@ def _needs(graph: Graph, node: Node, other: Node, places: Mapping[int, int]) -> 
 
 
 def _joining(candidates: Candidates, real: Set[int]) -> Iterator[frozenset[int]]:
-    """Yield the sets of folded nodes that may be added to some nodes, the preferred one first.
+    """Yield sets of folded nodes that may be added to the nodes `real`, the preferred set first.
 
-    A partition copies out, at each invoke, the results that the CPU reads, so nodes with small
-    results come first. A folded node is ready before all others, and may make a partition begin too
-    early: next come only those that follow from the other nodes, and last none.
+    At each invoke, a partition downloads the results that the CPU reads. The first set therefore
+    leaves out folded nodes whose large results the CPU reads. The second set has all folded nodes.
+    Folded nodes have no computed inputs, so the runtime might start a partition too early because
+    of them. The third set therefore has only folded nodes of the first set that depend on nodes in
+    `real`. The last set is empty.
     """
     graph, folded = candidates.graph, candidates.folded
     small, outside = set[int](), set[int]()
@@ -260,7 +264,7 @@ def _joining(candidates: Candidates, real: Set[int]) -> Iterator[frozenset[int]]
 
 
 _SMALL_BYTES = 1 << 16
-"""Copying this many bytes takes about as long as running one more node in the runtime."""
+"""Number of bytes whose copy takes about as long as one additional node in the runtime."""
 
 
 def _is_small(graph: Graph, value: int) -> bool:
@@ -270,8 +274,8 @@ def _is_small(graph: Graph, value: int) -> bool:
 def extract(graph: Graph, subset: Subset) -> Graph:
     """Extract a subset from the graph; constants are not inputs of the result.
 
-    Nodes outside of the subset that compute such constants are included, because other shapes may
-    change them.
+    The result includes nodes outside of the subset that compute these constants, because the
+    constants may change with the shapes.
     """
     wanted, used, nodes = set(subset.nodes), set[int](), []
     for node in reversed(graph.nodes):
@@ -289,7 +293,7 @@ def extract(graph: Graph, subset: Subset) -> Graph:
 def exclusive_io(graph: Graph, subset: Subset) -> frozenset[int]:
     """Return the inputs and outputs of a subset that no other node reads or writes.
 
-    They are inputs and outputs of the model.
+    The returned values are inputs and outputs of the model.
     """
     own, inside, outside = set(subset.nodes), set[int](), set[int]()
     for node in graph.nodes:
@@ -301,7 +305,7 @@ def exclusive_io(graph: Graph, subset: Subset) -> frozenset[int]:
 
 
 def sources(graph: Graph) -> tuple[int, ...]:
-    """Return the values that come from outside, including those of which only the shape is read."""
+    """Return the values that no node computes, including values of which only the shape is read."""
     written = {v for node in graph.nodes for v in node.outputs}
     read = dict.fromkeys(v for node in graph.nodes for v in node.inputs if v != ABSENT)
     return tuple(v for v in read if v not in written and not graph.values[v].is_constant)

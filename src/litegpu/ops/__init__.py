@@ -1,1 +1,1 @@
-"""Operations: one module per op or family, imported when an op is first looked up."""
+"""The package has one module per op or family of ops, imported when an op is first looked up."""

@@ -1,4 +1,4 @@
-"""ADD_N: the sum of any number of values of one shape."""
+"""ADD_N: adds any number of values of equal shape."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from litegpu.ops.common.functions import of_integers
 from litegpu.ops.common.types import INTEGER_TYPES, SHORT_NUMBERS
 
 _MOST = 7
-"""Number of values that one kernel adds: devices limit how many buffers it may read."""
+"""Number of values that one kernel adds, since devices limit the number of buffers of a kernel."""
 
 
 @register
 class AddN(Op):
-    """The sum of values of equal shape, in their order."""
+    """Adds values of equal shape, in the order of the inputs."""
 
     name = "ADD_N"
     max_version = 1

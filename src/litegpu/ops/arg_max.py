@@ -1,4 +1,4 @@
-"""ARG_MAX and ARG_MIN: the index of the largest or smallest element along an axis."""
+"""ARG_MAX and ARG_MIN: find the index of the largest or smallest element along an axis."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from litegpu.ops.resize_bilinear import ResizeAttributes, resize_words
 
 @dataclass(frozen=True, slots=True)
 class ArgAttributes:
-    """The axis, counted in [N, H, W, C], and the resize of the input on the fly, if any."""
+    """The axis of [N, H, W, C], and the optional resize that the kernel applies to its input."""
 
     axis: int
     resize: ResizeAttributes | None = None
     dtype: DType = DType.INT32
-    """The types of indices."""
+    """The supported types of indices."""
 
 
 def _check_output_type(graph: Graph, node: Node) -> str:
-    """Require that output_type is the output's type: the CPU would change the output to it."""
+    """Require that `output_type` is the output's type: the CPU would change the output's type."""
     code = node.params["output_type"]
     dtypes = {graph.values[v].dtype for v in node.outputs}
     if TYPE_CODES.get(code) in dtypes:
@@ -37,7 +37,7 @@ def _check_output_type(graph: Graph, node: Node) -> str:
 
 
 class Arg(Op):
-    """The index of the largest or smallest element along an axis; the first of equal ones."""
+    """Returns the index of the first largest or smallest element along an axis."""
 
     max_version = 3
     cpu_bytes_per_second = 15e9

@@ -1,6 +1,6 @@
-"""ATTENTION: products of queries and keys, softmax, products with the values, in one kernel.
+"""ATTENTION: one kernel for the product of queries and keys, softmax, and the product with values.
 
-Models express it as BATCH_MATMUL and SOFTMAX; `passes/fuse_attention.py` finds them.
+Models express attention as BATCH_MATMUL and SOFTMAX; `passes/fuse_attention.py` fuses these nodes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ ATTENTION = "ATTENTION"
 
 @dataclass(frozen=True, slots=True)
 class AttentionAttributes:
-    """The epilogue of the scores of a product [products, rows, keys], and the layout of the values.
+    """The epilogue of the attention scores, and the layouts of queries, keys, values and result.
 
-    `scores` is the shape of the scores `middle`, which are never stored, as [N, H, W, C]. The
-    operands of `epilogue`, which is applied before the factor `beta`, are indices of the node's
-    inputs. `across` has a flag for queries, keys, values and the result: whether heads are in the
-    channels of tokens, as [batch, tokens, heads, depth], instead of before the tokens.
+    `scores` is the shape [N, H, W, C] of the scores, which are never stored; `middle` is their
+    value id. The kernel applies `epilogue` before it multiplies the scores by `beta`. The operands
+    of `epilogue` are indices of the node's inputs. `across` has one flag each for queries, keys,
+    values and the result. A flag is true for the layout [batch, tokens, heads, depth], and false if
+    the heads precede the tokens.
     """
 
     scores: Shape4
@@ -39,14 +40,14 @@ class AttentionAttributes:
 class AttentionSpec:
     """softmax(beta * epilogue(query * key^T)) * value, for each head of each batch entry.
 
-    The values and `across` are those of queries, keys, values and the result.
+    `values` and `across` have one entry each for queries, keys, values and the result.
     """
 
     values: tuple[Storage, Storage, Storage, Storage]
     across: tuple[bool, bool, bool, bool]
     scores: Shape4
     epilogue: tuple[EpilogueOp, ...]
-    """As `KernelRequest.inner_epilogue`."""
+    """Epilogue ops of the scores: see `KernelRequest.inner_epilogue`."""
     buffers: int
     """Maximum number of buffers that the epilogue reads."""
     beta: float
@@ -61,7 +62,7 @@ class AttentionSpec:
 
     @property
     def rows(self) -> int:
-        """Number of queries per product."""
+        """Number of queries per matrix product."""
         return self.scores[2]
 
     @property
@@ -70,7 +71,7 @@ class AttentionSpec:
 
     @property
     def depths(self) -> tuple[int, int]:
-        """Channels per query or key, and per value."""
+        """Number of channels per query or key, and per value."""
         return self.values[0].channels, self.values[2].channels
 
     def words(self, tiles: int) -> dict[str, Any]:
@@ -91,7 +92,7 @@ class AttentionSpec:
 
 @register
 class Attention(InternalOp):
-    """Means of values weighted by a softmax of scores, which are never stored."""
+    """Computes means of values, weighted by a softmax of scores that are never stored."""
 
     name = ATTENTION
     traits = Trait.SUMS_PRODUCTS

@@ -1,4 +1,4 @@
-"""The interface of operations: whether they can run, their output shapes, and their kernels."""
+"""The interface of ops: support checks, output shapes, and kernel launches."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Slices of a value: for each output a range per axis; outputs may lack axes of size 1."""
+    """Slices of a value: each output has one range per axis; outputs may omit axes of size 1."""
 
     source: int
     ranges: tuple[Sequence[range], ...]
 
 
 class NewValue(Protocol):
-    """Creates an intermediate value, or a constant if there is `data`, and returns its id.
+    """A function that creates an intermediate value, or a constant if `data` is passed.
 
-    Without a `dtype`, the value has the type of the node's first result, or of the data. A
-    `precise` value is never stored as half.
+    The function returns the id of the new value. Without `dtype`, the value has the type of the
+    data or of the node's first result. A `precise` value is never stored as float16.
     """
 
     def __call__(
@@ -63,10 +63,11 @@ COPY = "COPY"
 class KernelRequest:
     """A kernel launch that an op requests.
 
-    `grid` is in work items; the engine rounds it up to `local`, which it also selects if there is
-    none. `reads` and `output` map the template's names to value ids; `parts` is a list of inputs
-    that the template loops over. `constants` are packed arrays, read 4 elements at a time. `work`
-    is the minimum number of operations.
+    `grid` is the number of work items along each axis. The engine rounds `grid` up to a multiple of
+    the work-group size `local`. The engine also selects `local` if the op does not set it. `reads`
+    and `output` map names in the template to value ids. `parts` is a list of inputs that the
+    template loops over. `constants` are packed arrays; the kernel reads them as vectors of 4
+    elements. `work` is the minimum number of operations.
     """
 
     template: str
@@ -75,41 +76,45 @@ class KernelRequest:
     local: tuple[int, int, int] | None = None
     reads: Mapping[str, int] = field(default_factory=dict)
     writes: Mapping[str, int] = field(default_factory=dict)
-    """Further outputs of the kernel: value ids by the template's names."""
+    """Value ids of further outputs of the kernel, by their names in the template."""
     parts: tuple[int, ...] = ()
     constants: Mapping[str, npt.NDArray[Any] | LazyArray] = field(default_factory=dict)
     variables: Mapping[str, Any] = field(default_factory=dict)
     shared: tuple[tuple[str, str, int], ...] = ()
     attributes: LaunchAttributes = PLAIN_LAUNCH
     destination: Storage | None = None
-    """The storage of the output, if it is only a part of `output` (of a concatenation)."""
+    """The storage of the kernel's output if the kernel writes only a part of the value `output`."""
     inner_epilogue: tuple[EpilogueOp, ...] = ()
-    """Epilogue ops that the template applies to an operand it computes itself, by calling `inner`.
+    """Epilogue ops of an operand that the template computes on the fly, applied by calling `inner`.
     """
     innermost_epilogue: tuple[EpilogueOp, ...] = ()
-    """The same for the value from which that operand is computed, by calling `innermost`."""
+    """Epilogue ops of the value from which that operand is computed, applied by calling
+    `innermost`.
+    """
     work: Operations = field(default_factory=dict)
     needed: Mapping[str, int] = field(default_factory=dict)
-    """Number of elements that are read of a value in `reads`, if not all."""
+    """Number of elements that the kernel reads of each value in `reads`, if not all."""
     written: int | None = None
-    """Number of elements that are written of the output, if not all."""
+    """Number of elements of the output that the kernel writes, if not all."""
     products: int = 1
-    """Number of matrix-unit products per product of values; above 1 if values are split."""
+    """Number of matrix-unit products per product of two values; above 1 if values are split into
+    parts.
+    """
     accumulator: Register = FLOAT
     """The register type of the template's result."""
 
 
 class Target(Protocol):
-    """The properties of a device and the numeric policy on which kernel selection may depend."""
+    """Device properties and the numeric policy that determine the selection of kernels."""
 
     @property
     def policy(self) -> NumericPolicy:
-        """The numeric policy: what may be rounded, and from which size on."""
+        """The numeric policy: which values may be rounded to float16, by their size."""
         ...
 
     @property
     def backend(self) -> str:
-        """The name of the device's API, such as "cuda"."""
+        """The name of the device's compute API, such as "cuda"."""
         ...
 
     @property
@@ -119,7 +124,7 @@ class Target(Protocol):
 
     @property
     def local_memory_bytes(self) -> int:
-        """Memory that the items of a work group can share; 0 if it cannot be used."""
+        """The size of a work group's shared memory; 0 if kernels cannot use shared memory."""
         ...
 
     @property
@@ -137,12 +142,12 @@ class Target(Protocol):
 
     @property
     def fast_local_memory(self) -> bool:
-        """Whether the memory of a work group is faster than the cache."""
+        """Whether the shared memory of a work group is faster than the cache."""
         ...
 
     @property
     def model(self) -> DeviceModel:
-        """The architecture: the resources of a multiprocessor, and optional features."""
+        """The architecture of the device: multiprocessor resources and optional features."""
         ...
 
     def failure(self, implementation: str, spec: Any, *, general: bool) -> str:
@@ -175,27 +180,29 @@ class LowerContext(SpecContext, Protocol):
         ...
 
     def choose(self, problem: Hashable, candidates: Sequence[_T]) -> _T:
-        """Return one of several candidates: the first, or the fastest one by measurement.
+        """Return the first of several candidates, or the candidate that is fastest in measurements.
 
-        `candidates`, at least one, are sorted: the best by the op's own estimate comes first.
-        `problem` is plain data that determines them and their times; its text is stored.
+        The nonempty list `candidates` is sorted by the op's estimate, the best candidate first.
+        `problem` is plain data that determines the candidates and their times; the cache stores its
+        text.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The supported values of an attribute; with others, a node stays on the CPU.
+    """The supported values of an attribute; a node with other values stays on the CPU.
 
-    `allowed` lists them; with `least`, all numbers from there on are supported. `about` describes
-    restrictions that depend on the node's operands. Without any of these, all values are supported.
+    `allowed` lists the supported values; `least` is the smallest supported number. `about`
+    describes restrictions that depend on the node's operands. If none of these fields is set, all
+    values are supported.
     """
 
     allowed: tuple[Any, ...] = ()
     least: int | None = None
     about: str = ""
     wrong: tuple[Any, ...] = field(default=())
-    """Some unsupported values, for tests."""
+    """Examples of unsupported values, which tests use."""
 
     def __str__(self) -> str:
         if self.allowed:
@@ -206,7 +213,7 @@ class Values:
 
 
 def one_of(*allowed: Any, wrong: tuple[Any, ...] = ()) -> Values:
-    """Return the rule for an attribute with a few values."""
+    """Return a rule that permits only the listed values of an attribute."""
     return Values(allowed=allowed, wrong=wrong)
 
 
@@ -219,7 +226,7 @@ class Exact(ABC):
 
     @abstractmethod
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        """Return the nodes that compute it in integers; their results are stored integers."""
+        """Return the nodes that compute the quantized node on stored integers."""
 
 
 class Op(OpFacts, ABC):
@@ -227,16 +234,20 @@ class Op(OpFacts, ABC):
 
     max_version: ClassVar[int]
     internal: ClassVar[bool] = False
-    """Whether only litegpu creates such nodes, so that no model file contains one."""
+    """Whether only litegpu creates nodes of this op, so that no model file contains such a node."""
 
     takes: ClassVar[tuple[Types, ...]] = (FLOATS,)
-    """The supported types of each computed input; the last entry is that of all further inputs."""
+    """The supported types of each computed input; the last entry applies to all further inputs."""
     gives: ClassVar[Types | None] = FLOATS
-    """The types of the outputs; None: the type of the inputs that are `STORABLE`."""
+    """The types of the outputs; None if outputs have the type of the inputs with the rule
+    `STORABLE`.
+    """
     exact: ClassVar[Exact | None] = None
-    """How nodes of quantized tensors are computed; None: they stay on the CPU."""
+    """The implementation for quantized tensors; None if nodes with quantized tensors stay on the
+    CPU.
+    """
     accepts: ClassVar[Mapping[str, Values]] = {}
-    """The supported values of attributes, if they are not the usual ones."""
+    """The supported values of attributes that differ from the default values."""
 
     @abstractmethod
     def check(self, graph: Graph, node: Node) -> str:
@@ -244,21 +255,21 @@ class Op(OpFacts, ABC):
 
     @abstractmethod
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        """Return the output shapes of a checked node, which follow from its input shapes."""
+        """Return the output shapes of a checked node, computed from its input shapes."""
 
     def cuts(self, graph: Graph, node: Node) -> Cuts | None:
-        """Return the slices that the outputs of a checked node are; None for other operations."""
+        """Return the input slices that the outputs of a checked node equal; None for other ops."""
         return None
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        """Return the node with its attributes resolved, or the nodes that replace it."""
+        """Return the node with resolved attributes, or the nodes that replace the node."""
         return (node,)
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[Any]:
         """Return the specs of a normalized node, if there are several ways to compute it.
 
-        Implementations are registered by the type of spec. If there are no specs, `lower` is the
-        only way.
+        Implementations are registered by the type of the spec. Nodes of an op without specs are
+        lowered by `lower` only.
         """
         return ()
 
@@ -267,14 +278,14 @@ class Op(OpFacts, ABC):
     ) -> Sequence[Storage] | None:
         """Return the storages of inputs within the result for which the node needs no kernel.
 
-        None if the node needs a kernel anyway: see Trait.HOLDS_INPUTS.
+        The result is None if the node needs a kernel: see Trait.HOLDS_INPUTS.
         """
         return None
 
     def result_storage(self, node: Node, source: Storage, shape: Shape4) -> Storage | None:
         """Return the storage of a result within the first input, so that no kernel is needed.
 
-        None if that is impossible: see Trait.LIES_IN_INPUT.
+        The result is None if the node needs a kernel: see Trait.LIES_IN_INPUT.
         """
         return None
 
@@ -313,12 +324,12 @@ def register(op: type[_AnyOp]) -> type[_AnyOp]:
 
 
 def add(op: OpFacts) -> None:
-    """Register one op object (for ops that come from a table)."""
+    """Register an op object, for ops that are generated from a table."""
     _REGISTRY[op.name] = op
 
 
 _FAMILIES = ("elementwise", "pool_2d", "reduce", "pad", "depth_to_space")
-"""Modules with several common operations; other modules have the name of their operation."""
+"""Modules that register several ops; each other module has the name of its op."""
 
 
 _PACKAGE = __name__.rpartition(".")[0]
@@ -349,7 +360,7 @@ def _import_op(name: str) -> None:
 
 
 def facts_of(name: str) -> OpFacts:
-    """Return the facts of an operation, whether it has kernels or not."""
+    """Return the facts of an op, with or without kernels."""
     found = registered(name)
     if found is None:
         import_plug_ins()
@@ -357,14 +368,14 @@ def facts_of(name: str) -> OpFacts:
 
 
 def registered(name: str) -> OpFacts | None:
-    """Return the facts registered under a name, without importing plug-ins."""
+    """Return the facts registered for an op name, without importing plug-ins."""
     if name not in _REGISTRY:
         _import_op(name)
     return _REGISTRY.get(name)
 
 
 def has(node: Node, traits: Trait) -> bool:
-    """Return whether the operation of a node has all the given traits."""
+    """Return whether the op of a node has all of the traits `traits`."""
     return traits in facts_of(node.op).traits
 
 
@@ -375,7 +386,7 @@ def find(name: str) -> Op | None:
 
 
 def get(name: str) -> Op:
-    """Return the op of an accepted node; raises KeyError for others."""
+    """Return the op of an accepted node, or raise KeyError for other nodes."""
     op = find(name)
     if op is None:
         raise KeyError(name)
@@ -400,7 +411,7 @@ def constant_list(graph: Graph, value_id: int) -> list[Any]:
 
 
 def as_float32(value: Value) -> npt.NDArray[np.float32]:
-    """Return a constant's elements as float32, in its own shape."""
+    """Return a constant's elements as a float32 array of the constant's shape."""
     if value.data is None:
         raise ValueError(f"value {value.id} ({value.name}) is not a constant")
     return np.asarray(value.data, dtype=np.float32).reshape(value.shape)

@@ -1,4 +1,4 @@
-"""BATCH_MATMUL: matrix products, one for each index of the leading dimensions."""
+"""BATCH_MATMUL: computes one matrix product for each index of the leading dimensions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BATCH_DIMS = 3
 
 @register
 class BatchMatmul(Op):
-    """Product of matrices, transposed or not, of 2 to 5 dimensions; batches are broadcast."""
+    """Multiplies matrices of 2 to 5 dimensions, with broadcast batches and optional transposes."""
 
     name = "BATCH_MATMUL"
     max_version = 4
@@ -95,7 +95,7 @@ def _is_of_integers(graph: Graph, node: Node) -> bool:
 
 
 def _check_result(graph: Graph, node: Node) -> str:
-    """Require a float result of float operands: the CPU writes floats in any case."""
+    """Require a float result for float operands, since the CPU always writes floats."""
     result = graph.values[node.outputs[0]]
     if result.dtype is DType.FLOAT32:
         return ""
@@ -112,7 +112,7 @@ def _attributes(graph: Graph, node: Node) -> MatmulAttributes:
 
 
 def _dense(right: Value, transposed: bool) -> Weights:
-    """Return the single right matrix of all rows as weights [O, 1, 1, I]."""
+    """Return the constant right matrix of an unbatched product as weights [O, 1, 1, I]."""
     matrix = as_float32(right).reshape(right.shape[-2:])
     array = matrix if transposed else np.ascontiguousarray(matrix.T)
     outputs, inputs = array.shape
@@ -144,7 +144,7 @@ def _batches(graph: Graph, node: Node) -> tuple[Shape, Shape]:
 
 
 def _sizes(graph: Graph, node: Node) -> tuple[int, int, int]:
-    """Return rows, inner size (-1 if the operands differ) and columns of the product."""
+    """Return the product's rows, inner dimension (-1 if the operands differ in it) and columns."""
     (rows, depth), (other, columns) = (
         graph.values[v].shape[-2:][:: -1 if adjoint else 1]
         for v, adjoint in zip(node.inputs, _transposed(node), strict=True)

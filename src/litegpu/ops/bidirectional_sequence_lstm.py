@@ -1,4 +1,4 @@
-"""BIDIRECTIONAL_SEQUENCE_LSTM: two LSTMs over a sequence, forward and backward."""
+"""BIDIRECTIONAL_SEQUENCE_LSTM: a forward and a backward LSTM over a sequence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DIRECTIONS = (
 
 
 class BidirectionalLstm(Bidirectional):
-    """LSTMs over a sequence in both directions, with float weights: CIFG, peepholes, projection."""
+    """Forward and backward LSTMs over a sequence, with optional CIFG, peepholes, projection."""
 
     def check(self, graph: Graph, node: Node) -> str:
         reason = super().check(graph, node)

@@ -1,4 +1,4 @@
-"""BIDIRECTIONAL_SEQUENCE_RNN: two RNNs over a sequence, forward and backward."""
+"""BIDIRECTIONAL_SEQUENCE_RNN: a forward and a backward RNN over a sequence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DIRECTIONS = (
 
 
 class BidirectionalRnn(Bidirectional):
-    """RNNs over a sequence in both directions, with float weights."""
+    """Forward and backward RNNs over a sequence, with float weights."""
 
     def check(self, graph: Graph, node: Node) -> str:
         reason = super().check(graph, node)
@@ -31,7 +31,7 @@ class BidirectionalRnn(Bidirectional):
 
 
 def _backward_data(node: Node) -> int:
-    """Return the input of the backward RNN: on the CPU, the auxiliary one if time comes first."""
+    """Return the input of the backward RNN: the auxiliary input if the layout is time-major."""
     return _AUXILIARY if node.params["time_major"] else 0
 
 

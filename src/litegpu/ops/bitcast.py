@@ -1,4 +1,4 @@
-"""BITCAST: the bytes of a tensor as elements of another type."""
+"""BITCAST: reinterprets the bytes of a tensor as elements of another dtype."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OF_BITS = {DType.FLOAT32: "BITS_FLOAT(%s)", DType.FLOAT16: "BITS_HALF(%s)"}
 
 @register
 class Bitcast(Op):
-    """Reinterprets bytes as another type; a larger one removes an axis, a smaller one adds one."""
+    """Reinterprets bytes as another dtype; wider dtypes remove an axis, narrower add an axis."""
 
     name = "BITCAST"
     max_version = 1
@@ -89,7 +89,7 @@ def _check_sizes(graph: Graph, node: Node) -> str:
 
 @register
 class Bits(InternalOp):
-    """Elements with the bits of other elements; created only by BITCAST."""
+    """Reinterprets the bits of elements inside a partition; only BITCAST creates this op."""
 
     name = _BITS
     traits = Trait.READS_BITS

@@ -1,4 +1,4 @@
-"""BLOCKWISE_PRODUCT: rows of int8 times 4-bit weights with a scale for each block."""
+"""BLOCKWISE_PRODUCT: multiplies int8 rows by 4-bit weights with one scale per block."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from litegpu.ops.common.units import Unit
 
 BLOCKWISE_PRODUCT = "BLOCKWISE_PRODUCT"
 INPUTS = 8
-"""Number of weights per 32-bit word; blocks consist of whole words."""
+"""Number of 4-bit weights per 32-bit word; a block consists of whole words."""
 _HIGH_BITS = 0xF0F0F0F0 - (1 << 32)
-"""The high 4 bits of each byte of a word."""
+"""A mask for the high 4 bits of each byte of a word."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockwiseProductAttributes:
-    """Constant weights [O, I] with blockwise quantization (a value id)."""
+    """The value id of constant weights [O, I] with blockwise quantization."""
 
     weights: int
 
@@ -34,7 +34,7 @@ class BlockwiseProductAttributes:
 
 @register
 class BlockwiseProduct(InternalOp):
-    """A product of rows and blockwise weights: integer sums per block, scaled to float and added.
+    """Multiplies rows by blockwise weights: scales integer sums of blocks to float and adds them.
 
     The inputs are int8 rows [..., I], and the scales and zero points of the rows [..., 1].
     """
@@ -70,7 +70,7 @@ class BlockwiseProduct(InternalOp):
 
 
 def _packed(weights: Value) -> npt.NDArray[np.int32]:
-    """Arrange [O, I] as words [I / 8, O]: 4 inputs in the low nibbles of bytes, 4 in the high."""
+    """Pack weights [O, I] into words [I / 8, O]: low nibbles have 4 inputs, high nibbles 4 more."""
     outputs, depth = weights.shape
     padded = np.zeros((round_up(outputs, 4), depth // INPUTS, 2, INPUTS // 2), np.uint8)
     padded[:outputs] = np.asarray(weights.data).astype(np.uint8).reshape(outputs, *padded.shape[1:])

@@ -1,4 +1,4 @@
-"""BROADCAST_TO: dimensions of size 1 repeated."""
+"""BROADCAST_TO: repeats dimensions of size 1."""
 
 from __future__ import annotations
 

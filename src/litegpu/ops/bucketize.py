@@ -1,4 +1,4 @@
-"""BUCKETIZE: the index of each number's bucket, the number of boundaries that do not exceed it."""
+"""BUCKETIZE: counts for each number the boundaries that do not exceed the number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_BOUNDARIES = 1 << 12
 
 @register
 class Bucketize(Op):
-    """The index of the bucket, between ascending boundaries, that contains each number."""
+    """Returns the index of the bucket, between ascending boundaries, that contains each number."""
 
     name = "BUCKETIZE"
     max_version = 1

@@ -1,4 +1,4 @@
-"""CAST between floats, integers and truth values."""
+"""CAST: converts between floats, integers and bools."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _WIDENING = {
     (DType.UINT8, DType.UINT16),
     *((source, DType.INT32) for source in (DType.INT8, DType.UINT8, DType.INT16, DType.UINT16)),
 }
-"""Casts that change no number, between types with the same device representation."""
+"""Casts between types with the same device representation, which change no number."""
 
 
 @register
 class Cast(Op):
-    """Floats are clamped to the range of integers, NaN to the upper bound; integers wrap around."""
+    """Clamps floats to the integer range, with NaN to the upper bound; wraps integers around."""
 
     name = "CAST"
     max_version = 9

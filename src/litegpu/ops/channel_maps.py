@@ -1,6 +1,6 @@
-"""CHANNEL_MAPS: gathers channels from one value, each by its own index map, and mixes them.
+"""CHANNEL_MAPS: gathers channels of one value by a separate index map each, and mixes them.
 
-An internal op for images with separate color planes, such as Y with smaller U and V.
+CHANNEL_MAPS is an internal op for images with separate color planes, such as YUV 4:2:0.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _COORDINATES = ("n", "y", "x")
 
 @dataclass(frozen=True, slots=True)
 class ChannelMap:
-    """A channel of the result: a channel of the input, and the positions of its pixels there.
+    """The source of a gathered channel: an input channel, and the input position of each pixel.
 
-    `image` has the lookups of the input's N, H and W, as functions of the result's axes.
+    `image` has the lookups along the input's axes N, H and W, as functions of the result's axes.
     """
 
     image: tuple[Lookup, Lookup, Lookup]
@@ -44,8 +44,8 @@ class ChannelMap:
 class ChannelMapsAttributes:
     """One map for each gathered channel, and optionally a matrix that mixes them.
 
-    With `matrix`, the result has a channel for each row: factors of the gathered channels (as
-    floats), then an offset.
+    If `matrix` is not empty, the result has one channel per row of the matrix. A row contains the
+    factors of the gathered channels (as floats), then an offset.
     """
 
     maps: tuple[ChannelMap, ...]
@@ -54,7 +54,7 @@ class ChannelMapsAttributes:
 
 @register
 class ChannelMaps(InternalOp):
-    """Gathers up to four channels element by element; created by passes, never by models."""
+    """Gathers up to four channels element by element; only passes create this op."""
 
     name = CHANNEL_MAPS
 

@@ -1,4 +1,4 @@
-"""CONCATENATION: free if the producers can write in place, otherwise copies."""
+"""CONCATENATION: needs no kernel if the producers can write in place; otherwise kernels copy."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from litegpu.ops.reshape import around_axis, reshape_node, reshaped
 
 @dataclass(frozen=True, slots=True)
 class ConcatAttributes:
-    """The axis, counted in [N, H, W, C]."""
+    """The concatenation axis of [N, H, W, C]."""
 
     axis: int
 
 
 @register
 class Concatenation(Op):
-    """Joins values of equal shape along one axis."""
+    """Concatenates values along one axis; the other axes have equal sizes."""
 
     name = "CONCATENATION"
     max_version = 7
@@ -128,7 +128,7 @@ def joined_nodes(
 
 
 def regions(dst: Storage, shapes: Sequence[Shape4], axis: int) -> list[Storage] | None:
-    """Return each part's storage in the whole; None if one starts inside a channel block."""
+    """Return each part's storage in the result; None if a part starts inside a channel block."""
     sizes = [shape[axis] for shape in shapes]
     starts = [0, *accumulate(sizes)]
     if axis == 3 and dst.vector and any(start % 4 for start in starts[:-1]):
@@ -144,10 +144,10 @@ def regions(dst: Storage, shapes: Sequence[Shape4], axis: int) -> list[Storage] 
 
 
 def _gather(node: Node, ctx: LowerContext, dst: Storage) -> tuple[KernelRequest, ...]:
-    """Return kernels that join parts channel by channel, each with as many parts as buffers permit.
+    """Return kernels that concatenate parts along channels, within the limit on buffers.
 
-    Each kernel writes the channel blocks of its parts. If the first of these blocks has channels of
-    an earlier kernel, the kernel preserves them.
+    A kernel writes the channel blocks of its parts. If the first channel block also has channels of
+    an earlier kernel, the kernel preserves those channels.
     """
     channels = [ctx.storage(v).channels for v in node.inputs]
     starts = [0, *accumulate(channels)]
@@ -178,7 +178,7 @@ def _gather(node: Node, ctx: LowerContext, dst: Storage) -> tuple[KernelRequest,
 
 
 def _end_of_parts(starts: Sequence[int], first: int, most: int) -> int:
-    """Return the end of at most `most` parts: near it, one at which a channel block ends, too."""
+    """Return the end of at most `most` parts, preferably where a channel block ends."""
     end = min(first + most, len(starts) - 1)
     if end == len(starts) - 1:
         return end
@@ -187,7 +187,7 @@ def _end_of_parts(starts: Sequence[int], first: int, most: int) -> int:
 
 
 def _parts_of_lane(starts: Sequence[int], lane: int) -> list[tuple[int, int, int]]:
-    """Return index, start and end of the parts with a channel c for which c % 4 is `lane`."""
+    """Return index, start and end of each part that has a channel c with c % 4 == lane."""
     return [
         (index, start, end)
         for index, (start, end) in enumerate(pairwise(starts))

@@ -20,9 +20,9 @@ from litegpu.ops.exact.hybrid import HybridConv2D, OrHybrid
 
 @dataclass(frozen=True, slots=True)
 class ExpandOperand:
-    """A convolution that is computed on the fly: its epilogue and its output's shape [N, H, W, O].
+    """A convolution computed on the fly, with its epilogue and output shape [N, H, W, O].
 
-    `middle` is the value id of its output before the fusion.
+    `middle` is the value id of the convolution's output before the fusion.
     """
 
     attributes: ConvAttributes
@@ -37,10 +37,10 @@ class ExpandOperand:
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseOperand:
-    """A depthwise convolution computed on the fly: its epilogue and output shape [N, H, W, C].
+    """A depthwise convolution computed on the fly, with its epilogue and output shape [N, H, W, C].
 
-    Without weights it is a mean over its window. `middle` is the value id of its output before the
-    fusion. `expand` is a convolution that is computed on the fly as its input.
+    Without weights, the op computes the mean over its window. `middle` is the value id of the op's
+    output before the fusion. `expand` is a convolution that computes the op's input on the fly.
     """
 
     attributes: DepthwiseAttributes
@@ -62,10 +62,10 @@ def _operands(epilogue: tuple[EpilogueOp, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ConvAttributes:
-    """Window, and weights of `shape` [O, H, W, I / groups] with the bias [O] (value ids).
+    """The window, and value ids of weights of `shape` [O, H, W, I / groups] and of the bias [O].
 
-    Computed weights are packed already. `bias` is ABSENT if there is none or if it is computed.
-    `depthwise` is computed on the fly as the input of a pointwise convolution.
+    The value id of computed weights refers to packed weights. `bias` is ABSENT if the node has no
+    bias or a computed bias. `depthwise` computes the input of a pointwise convolution on the fly.
     """
 
     window: window.Window
@@ -82,7 +82,7 @@ class ConvAttributes:
 
 @register
 class Conv2D(Op):
-    """2-D convolution: stride, dilation, groups, bias, activation; weights may be computed."""
+    """2-D convolution with stride, dilation, groups, bias, activation, and any weights."""
 
     name = "CONV_2D"
     max_version = 8
@@ -173,10 +173,10 @@ def merged_values(node: Node) -> tuple[int, ...]:
 
 
 def conv_spec(node: Node, ctx: SpecContext, image: bool) -> ConvSpec:
-    """Return the spec of a node with ConvAttributes; for `image`, see ConvSpec.
+    """Return the spec of a node with ConvAttributes; ConvSpec describes `image`.
 
-    The first input and the output may have any shape whose rows of channels match the window: a
-    fully connected layer is a 1x1 convolution over its rows.
+    The first input and the output may have any shape whose rows of channels match the window. For
+    example, a fully connected layer is a 1x1 convolution over the rows of its input.
     """
     attributes: ConvAttributes = node.attributes
     siblings = ctx.value(node.outputs[0]).siblings

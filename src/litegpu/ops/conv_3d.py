@@ -1,6 +1,6 @@
 """CONV_3D and CONV_3D_TRANSPOSE, as 2-D convolutions over images whose channels include depth.
 
-All slices that a window covers become channels of one image, [N, H, W, slices * channels].
+All depth slices that a window covers become channels of one image [N, H, W, slices * channels].
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from litegpu.ops.reshape import reshape_node
 
 _SHAPE, _IMAGE, _BIAS = 0, 2, 3
 _MOST_WEIGHTS = 1 << 22
-"""Maximum number of weights after zeros are added for taps that an output does not have."""
+"""Maximum number of weights, including the zeros that are added for missing taps of an output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class _Depth:
 
 @register
 class Conv3D(Op):
-    """3-D convolution: stride, dilation, padding, bias, activation; weights may be computed."""
+    """3-D convolution with stride, dilation, padding, bias, activation; weights may be computed."""
 
     name = "CONV_3D"
     max_version = 1
@@ -106,7 +106,7 @@ class Conv3D(Op):
 
 @register
 class Conv3DTranspose(Op):
-    """3-D transposed convolution: stride, dilation, padding, bias, activation."""
+    """3-D transposed convolution with stride, dilation, padding, bias, activation."""
 
     name = "CONV_3D_TRANSPOSE"
     max_version = 1
@@ -126,7 +126,7 @@ class Conv3DTranspose(Op):
         return (tuple(constant_list(graph, node.inputs[_SHAPE])),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        """Compute `phases` slices of the result at once, as groups of output channels."""
+        """Compute `phases` depth slices of the result at once, as groups of output channels."""
         image, filters = (graph.values[v] for v in (node.inputs[_IMAGE], node.inputs[1]))
         n, _, height, width, channels = image.shape
         result = graph.values[node.outputs[0]].shape
@@ -175,9 +175,9 @@ class Conv3DTranspose(Op):
 
 @dataclass(frozen=True, slots=True)
 class _Phases:
-    """The correspondence of taps and input slices of a transposed window along the depth.
+    """The mapping from taps to input slices for a transposed window along the depth axis.
 
-    Result slice `step * phases + phase` is computed from input slices from `step + first` on.
+    The input slices from `step + first` on determine result slice `step * phases + phase`.
     """
 
     depth: _Depth
@@ -204,7 +204,7 @@ class _Phases:
         return [(phase, tap, place) for phase, tap, (place, rest) in found if rest == 0]
 
     def weights(self, filters: weights.Floats, dilations: Pair) -> weights.Floats:
-        """Arrange [D, H, W, O, I] as [phase and O, H, W, slice and I], with zeros between taps."""
+        """Arrange weights as [phase and O, H, W, slice and I], with zeros between taps."""
         _, kh, kw, outputs, channels = filters.shape
         extents = [(k - 1) * d + 1 for k, d in zip((kh, kw), dilations, strict=True)]
         shape = (self.phases, outputs, *extents, self.slices, channels)
@@ -215,7 +215,7 @@ class _Phases:
         return found.reshape(self.phases * outputs, *extents, self.slices * channels)
 
     def elements(self, filters: Shape, dilations: Pair) -> int:
-        """Return the number of these weights."""
+        """Return the number of weights, including zeros."""
         _, kh, kw, outputs, channels = filters
         extents = [(k - 1) * d + 1 for k, d in zip((kh, kw), dilations, strict=True)]
         return self.phases * self.slices * math.prod(extents) * outputs * channels
@@ -229,7 +229,7 @@ def _gathered(
     sources: tuple[Source, ...],
     new_value: NewValue,
 ) -> tuple[int, tuple[Node, ...]]:
-    """Return an image of all slices in a window (a value id), and the node that gathers it."""
+    """Return the value id of an image with all slices of a window, and the node that gathers it."""
     v = new_value(shape)
     attributes = IndexMapAttributes(digits, sources)
     return v, (Node(node.index, INDEX_MAP, 1, (image,), (v,), attributes=attributes),)
@@ -249,7 +249,7 @@ def _result_shape(node: Node, image: Shape, taps: Shape, channels: int) -> Shape
 
 
 def _check_window(node: Node, taps: Shape, image: Shape) -> str:
-    """Require that the window fits the image; both are [D, H, W]."""
+    """Require that the window [D, H, W] fits the image [D, H, W]."""
     params = node.params
     depth = {
         **params,

@@ -1,4 +1,4 @@
-"""MediaPipe's Convolution2DTransposeBias."""
+"""The custom op Convolution2DTransposeBias of MediaPipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from litegpu.ops.transpose_conv import TransposeConv
 
 @register
 class Convolution2DTransposeBias(TransposeConv):
-    """MediaPipe's transposed convolution: the output's size follows from the input's."""
+    """MediaPipe's transposed convolution, whose output size follows from the input size."""
 
     name = "Convolution2DTransposeBias"
     max_version = 2

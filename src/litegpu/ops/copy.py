@@ -1,4 +1,4 @@
-"""COPY: a node for an epilogue; the identity, a broadcast, or a strided slice."""
+"""COPY: the identity, a broadcast or a strided slice, with an optional epilogue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Four = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class CopyAttributes:
-    """A slice: output index d along an axis is input index d * step + begin, or `fill`."""
+    """A strided slice: output index d reads input index d * step + begin, or is `fill` outside."""
 
     begin: _Four = (0, 0, 0, 0)
     step: _Four = (1, 1, 1, 1)
@@ -28,7 +28,7 @@ class CopyAttributes:
 
 @register
 class Copy(InternalOp):
-    """The identity, broadcast to the output's shape; created by passes, never by models."""
+    """Copies the input, broadcast to the output's shape; only passes create this op."""
 
     name = COPY
     traits = Trait.CONVEX
@@ -38,7 +38,7 @@ class Copy(InternalOp):
 
 
 def copy_kernel(node: Node, ctx: LowerContext, destination: Storage | None = None) -> KernelRequest:
-    """Return the kernel that copies the node's input, to a part of the output if given."""
+    """Return the kernel that copies the node's input to the output, or to a part of the output."""
     dst = destination or ctx.storage(node.outputs[0])
     src = ctx.storage(node.inputs[0])
     explicit = isinstance(node.attributes, CopyAttributes)
@@ -78,11 +78,11 @@ def _limits(attributes: CopyAttributes, src: Storage, dst: Storage) -> list[str]
 
 
 def merge_ranges(shape: Sequence[int], ranges: Sequence[range]) -> list[tuple[int, range]] | None:
-    """Return at most 4 axes, and the ranges along them that select the same elements.
+    """Return a shape with at most 4 axes, and the ranges that select the same elements.
 
-    Ranges may start before an axis and end after it. A complete axis is merged into the previous
-    one if no elements are omitted between them; the last one remains separate. None if more than 4
-    axes remain.
+    A range may start before the first element of an axis and end after the last element. The
+    function merges a completely selected axis into the previous axis if no elements between them
+    are omitted. The last axis remains separate. The result is None if more than 4 axes remain.
     """
     merged: list[tuple[int, range]] = []
     for size, part in zip(shape[:-1], ranges[:-1], strict=True):
@@ -97,6 +97,6 @@ def merge_ranges(shape: Sequence[int], ranges: Sequence[range]) -> list[tuple[in
 
 
 def four(entries: Sequence[int]) -> _Four:
-    """Return four entries as a tuple of that length."""
+    """Return four numbers as a tuple of length 4."""
     a, b, c, d = entries
     return a, b, c, d

@@ -1,7 +1,7 @@
-"""Operations without a kernel: their folding, shapes and cost estimates.
+"""Constant folding, shapes and cost estimates of ops without a kernel.
 
-SHAPE, RANK, ZEROS_LIKE, BROADCAST_ARGS, UNIQUE and WHERE are folded if their operands are
-known; the others stay on the CPU.
+SHAPE, RANK, ZEROS_LIKE, BROADCAST_ARGS, UNIQUE and WHERE are folded if their operands are known.
+The remaining ops without a kernel always stay on the CPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _reason(why: str) -> str:
 
 @register
 class Rank(OpFacts):
-    """The number of dimensions."""
+    """Returns the number of dimensions of a tensor."""
 
     name = "RANK"
     traits = Trait.READS_SHAPES
@@ -37,7 +37,7 @@ class Rank(OpFacts):
 
 @register
 class Shape(OpFacts):
-    """The sizes of the dimensions, as int32 or int64."""
+    """Returns the sizes of a tensor's dimensions, as int32 or int64."""
 
     name = "SHAPE"
     traits = Trait.READS_SHAPES
@@ -58,7 +58,7 @@ def _of_shape(
 
 @register
 class ZerosLike(OpFacts):
-    """Zeros in the shape of a tensor."""
+    """Returns a tensor of zeros with the shape of the input."""
 
     name = "ZEROS_LIKE"
     traits = Trait.READS_SHAPES
@@ -70,7 +70,7 @@ class ZerosLike(OpFacts):
 
 @register
 class BroadcastArgs(OpFacts):
-    """The shape that two shapes are broadcast to."""
+    """Returns the shape to which two shapes are broadcast."""
 
     name = "BROADCAST_ARGS"
     no_kernel = KNOWN_LATE
@@ -83,7 +83,7 @@ class BroadcastArgs(OpFacts):
 
 @register
 class Unique(OpFacts):
-    """The distinct elements by first occurrence, and the index of each element among them."""
+    """Returns the distinct elements by first occurrence, and each element's index among them."""
 
     name = "UNIQUE"
     no_kernel = _reason(_BY_VALUES)
@@ -128,7 +128,7 @@ STAYS_ON_CPU: Mapping[str, tuple[str, ...]] = {
     ),
     _BY_VALUES: ("UNIQUE", "WHERE"),
 }
-"""Why operations have no kernel."""
+"""The reason why each op has no kernel."""
 
 _STATED: Mapping[str, Mapping[str, Any]] = {
     "MULTINOMIAL": {"shape_operands": (1,)},

@@ -1,4 +1,4 @@
-"""CUMSUM: cumulative sums along an axis."""
+"""CUMSUM: computes cumulative sums along an axis."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from litegpu.ops.reshape import four_dimensions, reshape_node
 
 @dataclass(frozen=True, slots=True)
 class CumSumAttributes:
-    """The axis, counted in [N, H, W, C]."""
+    """The axis of [N, H, W, C] along which the kernel accumulates."""
 
     axis: int
 
 
 @register
 class CumSum(Op):
-    """Cumulative sums along an axis, inclusive or exclusive, forward or reverse."""
+    """Computes inclusive or exclusive cumulative sums along an axis, forward or reverse."""
 
     name = "CUMSUM"
     max_version = 1

@@ -13,7 +13,7 @@ from litegpu.ops.common.traits import Trait
 
 @register
 class Densify(Op):
-    """Expands a sparse constant; it is folded before any kernel is selected."""
+    """Expands a sparse constant to a dense constant, by constant folding."""
 
     name = "DENSIFY"
     max_version = 1

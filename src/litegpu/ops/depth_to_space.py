@@ -1,4 +1,4 @@
-"""DEPTH_TO_SPACE and SPACE_TO_DEPTH: channels become blocks of pixels, and back."""
+"""DEPTH_TO_SPACE and SPACE_TO_DEPTH: move channels to blocks of pixels, and back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Depth(Op):
 
 @register
 class DepthToSpace(_Depth):
-    """Channels become blocks of pixels."""
+    """Rearranges channels into blocks of pixels."""
 
     name = "DEPTH_TO_SPACE"
 
@@ -71,7 +71,7 @@ class DepthToSpace(_Depth):
 
 @register
 class SpaceToDepth(_Depth):
-    """Blocks of pixels become channels."""
+    """Rearranges blocks of pixels into channels."""
 
     name = "SPACE_TO_DEPTH"
 

@@ -1,4 +1,4 @@
-"""DEPTHWISE_CONV_2D: each input channel has its own `multiplier` output channels."""
+"""DEPTHWISE_CONV_2D: computes `multiplier` output channels from each input channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DEQUANTIZE of float16 constants (weights stored by converters) and of quantized tensors."""
+"""DEQUANTIZE: converts float16 constants (weights stored by converters) and quantized tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from litegpu.ops.exact.quantize import ExactDequantize, check_dequantized, dequa
 
 @register
 class Dequantize(Op):
-    """Constants are folded before any kernel is selected."""
+    """Converts quantized or float16 tensors to float32; constants are folded."""
 
     name = "DEQUANTIZE"
     max_version = 9

@@ -14,7 +14,7 @@ from litegpu.ops.index_map import MixedRadix, Source, index_map_node
 
 @register
 class Dilate(Op):
-    """Moves elements apart along each axis, with a constant between them."""
+    """Inserts copies of a constant between adjacent elements along each axis."""
 
     name = "DILATE"
     max_version = 1
@@ -69,7 +69,7 @@ class StablehloPad(Op):
 
 
 class Spacing(NamedTuple):
-    """The spacing along an axis: distance of the elements, and padding before and after them."""
+    """The spacing along an axis: the distance of elements, and the padding before and after."""
 
     step: int
     before: int = 0
@@ -90,8 +90,8 @@ def spread_shape(shape: Shape, spacing: Sequence[Spacing]) -> Shape:
 def spread_node(graph: Graph, node: Node, spacing: Sequence[Spacing], fill: int) -> Node:
     """Return the node that inserts the constant `fill` between and around elements.
 
-    The index is split into two digits: an element, and the distance after it, which is 0 for the
-    element itself.
+    The node splits an output index into two digits: an input element, and the offset from that
+    element. The output element is the input element if the offset is 0, else `fill`.
     """
     shape = graph.values[node.inputs[0]].shape
     whole = spread_shape(shape, spacing)

@@ -1,4 +1,4 @@
-"""DYNAMIC_UPDATE_SLICE: replaces a part of a value, at a computed position."""
+"""DYNAMIC_UPDATE_SLICE: replaces a part of a value at a computed position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from litegpu.ops.index_map import axis_texts, mixed_radix_texts, strides
 
 @register
 class DynamicUpdateSlice(Op):
-    """Replaces a part of a value by the second input, at the third input's position (clamped)."""
+    """Replaces a part of the first input by the second, at the third input's clamped position."""
 
     name = "DYNAMIC_UPDATE_SLICE"
     max_version = 6

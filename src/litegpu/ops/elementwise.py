@@ -1,4 +1,4 @@
-"""Element-wise ops: each becomes an epilogue op of the kernel before it."""
+"""Elementwise ops, which become epilogue ops of the kernel that computes their input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from litegpu.ops.exact.unary import EXACT_UNARY
 
 
 class _Elementwise(Op):
-    """Base of ops that become an epilogue op of the kernel before them."""
+    """Base of ops that become an epilogue op of the kernel that computes their input."""
 
     launches = 0
     arity: ClassVar[int]
@@ -64,7 +64,7 @@ class _Elementwise(Op):
 
 
 class Unary(_Elementwise):
-    """An element-wise op of one input; the result has its shape."""
+    """An elementwise op of one input; the result has the input's shape."""
 
     arity = 1
 
@@ -90,7 +90,7 @@ class Unary(_Elementwise):
 
 
 class Binary(_Elementwise):
-    """An element-wise op of two inputs, broadcast as in NumPy; either may be constant."""
+    """An elementwise op of two inputs, broadcast as in NumPy; either input may be constant."""
 
     arity = 2
 
@@ -141,7 +141,7 @@ def _check_integers(graph: Graph, node: Node) -> str:
 
 
 class Gelu(Unary):
-    """x times the normal distribution function; `approximate` computes that by tanh."""
+    """Multiplies x by the normal distribution function, which `approximate` computes by tanh."""
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         name = "GELU_TANH" if node.params["approximate"] else "GELU"
@@ -157,7 +157,7 @@ class Prelu(Binary):
 
 
 class Stablehlo(Binary):
-    """Two inputs of one shape; integers wrap around within their type."""
+    """An elementwise op of two inputs of equal shape; integers wrap around within their type."""
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

@@ -23,7 +23,7 @@ _GATHER = Gather()
 
 @register
 class EmbeddingLookup(Op):
-    """Gathers rows of a table by index; quantized rows are dequantized."""
+    """Gathers rows of a table by index, and dequantizes quantized rows."""
 
     name = "EMBEDDING_LOOKUP"
     max_version = 5
@@ -90,7 +90,7 @@ class EmbeddingLookup(Op):
 
 
 def _gather(node: Node) -> Node:
-    """Return the same lookup as a GATHER along the first axis."""
+    """Return a GATHER along the first axis that performs the node's lookup."""
     return replace(node, inputs=node.inputs[::-1], params={"axis": 0})
 
 
@@ -100,7 +100,7 @@ def _is_scaled(graph: Graph, node: Node) -> bool:
 
 
 def _scales(table: Value) -> Array:
-    """Return the scales as [rows, ..., 1], or [1, ..., 1] if all rows have the same scale."""
+    """Return the scales as [rows, ..., 1], or as [1, ..., 1] if all rows have the same scale."""
     if table.blockwise is not None:
         return table.blockwise.scales.astype(np.float32)[..., None]
     assert table.quantization is not None

@@ -1,4 +1,4 @@
-"""EMBEDDING_LOOKUP_SPARSE: sums of weighted rows of a table, one sum for each bucket."""
+"""EMBEDDING_LOOKUP_SPARSE: adds weighted rows of a table, with one sum for each bucket."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _INT32 = Types(frozenset({DType.INT32}))
 
 @dataclass(frozen=True, slots=True)
 class BucketAttributes:
-    """The sizes of the indexed axes, and the divisor of sums: none, the weights or their norm."""
+    """The sizes of the indexed axes, and the divisor: none, the weights' sum, or their norm."""
 
     sizes: Shape
     combiner: int
@@ -42,7 +42,7 @@ class BucketAttributes:
 
 @register
 class EmbeddingLookupSparse(Op):
-    """Sums of weighted rows per bucket, optionally divided by the weights' sum or norm."""
+    """Adds weighted rows per bucket, and optionally divides by the weights' sum or norm."""
 
     name = "EMBEDDING_LOOKUP_SPARSE"
     max_version = 1
@@ -108,7 +108,7 @@ def _check_shapes(graph: Graph, node: Node) -> str:
 
 @register
 class EmbeddingBuckets(InternalOp):
-    """The sums of weighted rows per bucket; created only by EMBEDDING_LOOKUP_SPARSE."""
+    """Adds weighted rows per bucket; only EMBEDDING_LOOKUP_SPARSE creates this op."""
 
     name = _BUCKETS
 

@@ -1,4 +1,4 @@
-"""FAKE_QUANT: rounds floats to the nearest number that an integer of some bits can represent."""
+"""FAKE_QUANT: rounds floats to the nearest number that an n-bit quantized integer represents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_BITS = 16
 
 
 class FakeQuant(Unary):
-    """Rounds to the numbers that integers of `num_bits` represent; 0 is one of them."""
+    """Rounds floats to numbers that integers of `num_bits` bits represent, including 0."""
 
     accepts: ClassVar[Mapping[str, Values]] = {
         "narrow_range": one_of(False, wrong=(True,)),
@@ -45,7 +45,7 @@ def _check_range(params: Mapping[str, Any]) -> str:
 
 
 def _grid(params: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    """Return the range and step in float32 as on the CPU, shifted so that 0 is on the grid."""
+    """Return the range and step in float32 as on the CPU, shifted so that 0 is representable."""
     low, high = np.float32(params["min"]), np.float32(params["max"])
     most = np.float32((1 << params["num_bits"]) - 1)
     step = (high - low) / most

@@ -1,4 +1,4 @@
-"""FILL: one number at all positions of a shape."""
+"""FILL: sets all elements of a tensor to one number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from litegpu.ops.common.types import INTEGERS, MOVED
 
 @register
 class Fill(Op):
-    """One computed number, at all positions of a constant shape."""
+    """Sets all elements of a tensor of constant shape to one computed number."""
 
     name = "FILL"
     max_version = 5

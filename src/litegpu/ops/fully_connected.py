@@ -1,4 +1,4 @@
-"""FULLY_CONNECTED: a 1x1 convolution over the rows of its input."""
+"""FULLY_CONNECTED: computed as a 1x1 convolution over the rows of the input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from litegpu.ops.exact.hybrid import HybridFullyConnected, OrHybrid
 
 @register
 class FullyConnected(Op):
-    """Matrix product with weights [outputs, inputs], constant or computed; any rank of input."""
+    """Multiplies inputs of any rank by constant or computed weights [outputs, inputs]."""
 
     name = "FULLY_CONNECTED"
     max_version = 14

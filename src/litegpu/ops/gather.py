@@ -1,4 +1,4 @@
-"""GATHER: slices of a value, selected by indices along an axis."""
+"""GATHER: selects slices of a value by indices along an axis."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from litegpu.ops.strided_slice import part_nodes
 _VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
 
 _MOST_DIGITS = 3
-"""Maximum number of digits of an index: each costs a division."""
+"""Maximum number of digits of an index, since each digit costs a division."""
 
 
 @register
 class Gather(Op):
-    """Slices along `axis`, selected by constant or computed indices; `batch_dims` pairs batches."""
+    """Selects slices along `axis` by constant or computed indices; `batch_dims` pairs batches."""
 
     name = "GATHER"
     max_version = 8
@@ -95,8 +95,8 @@ class Gather(Op):
 def _steps(table: Sequence[int]) -> list[tuple[int, int]]:
     """Return digits (size, step), outermost first, whose sums are the table minus its first entry.
 
-    Repeated indices have step 0. The list is empty if there would be too many digits: then a table
-    lookup is cheaper.
+    Repeated indices have step 0. The list is empty if it would have too many digits, in which case
+    a table lookup is cheaper.
     """
     steps: list[tuple[int, int]] = []
     rest = np.array(table, np.int64)

@@ -1,4 +1,4 @@
-"""GATHER_ND: slices of a value, each selected by a row of indices into its leading axes."""
+"""GATHER_ND: selects each slice of a value by a row of indices into the leading axes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.ops.index_map import Source, index_map_node, plain, strides
 
 @register
 class GatherNd(Op):
-    """Slices of a value, selected by rows of constant or computed indices into its leading axes."""
+    """Selects slices of a value by rows of constant or computed indices into the leading axes."""
 
     name = "GATHER_ND"
     max_version = 6

@@ -1,4 +1,4 @@
-"""HASHTABLE_LOOKUP: rows of a table, found by their keys."""
+"""HASHTABLE_LOOKUP: finds rows of a table by their keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KEYS = Types(frozenset({DType.INT32}))
 
 @register
 class HashtableLookup(Op):
-    """Table rows by key (zeros if missing), and whether each key was found; keys are sorted."""
+    """Finds rows in a table with sorted keys (zeros for missing keys), and reports found keys."""
 
     name = "HASHTABLE_LOOKUP"
     max_version = 1
@@ -78,7 +78,7 @@ def _check_table(graph: Graph, node: Node) -> str:
 
 @register
 class FindKeys(InternalOp):
-    """Returns the found rows of the third input, or without it, which keys were found."""
+    """Returns the found rows of the third input, or without a third input, which keys exist."""
 
     name = _FIND
 

@@ -1,6 +1,6 @@
 """HYBRID_TRANSPOSE_CONV: TRANSPOSE_CONV of floats with int8 weights.
 
-The CPU scales each product and sums floats, so that the order of the sum affects the result.
+The CPU scales each product and adds floats, so the order of the additions affects the result.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ HYBRID_TRANSPOSE_CONV = "HYBRID_TRANSPOSE_CONV"
 
 @dataclass(frozen=True, slots=True)
 class HybridTransposeAttributes:
-    """The window from the result to the input, and constant weights [O, H, W, I] (a value id)."""
+    """The window from result to input, and the value id of constant weights [O, H, W, I]."""
 
     window: Window
     weights: int
     scales: tuple[float, ...]
-    """Scales of the weights: one, or one per output channel."""
+    """Scales of the weights: one scale, or one scale per output channel."""
 
     @property
     def constants(self) -> tuple[int, ...]:
@@ -37,7 +37,7 @@ class HybridTransposeAttributes:
 
 @register
 class HybridTransposeConv(InternalOp):
-    """Multiplies int8 inputs and weights, scaled by image and channel; created by exact ops."""
+    """Multiplies int8 inputs and weights, with scales per image and channel."""
 
     name = HYBRID_TRANSPOSE_CONV
     traits = Trait.SUMS_PRODUCTS

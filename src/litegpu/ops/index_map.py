@@ -1,7 +1,7 @@
 """INDEX_MAP: each output element is an input element at a computed index, or a constant.
 
-An internal op for TRANSPOSE, TILE, GATHER and similar operations: these differ only in a table of
-affine index expressions, and share a kernel.
+INDEX_MAP is an internal op for TRANSPOSE, TILE, GATHER and similar ops. TRANSPOSE, TILE and GATHER
+share one kernel, and differ only in a table of affine index expressions.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class MixedRadix:
 class Source:
     """The index along one axis of the input: `offset` plus digit * factor for each of `terms`.
 
-    Digits are numbered over all axes of the output. `mirror` reflects the index at both ends: 0
-    does not repeat the edge, -1 does. With `bounded`, the result is `fill` if the index is out of
-    range. With `table` the index selects an entry of this table, with `operand` an element of the
-    second input; that entry is the final index.
+    Digits are numbered over all axes of the output. `mirror` reflects the index at both ends; the
+    edge is repeated for -1, and not repeated for 0. If `bounded`, the result is `fill` for an index
+    out of range. If `table` is set, the index selects an entry of the table as the final index. If
+    `operand`, the index selects an element of the second input as the final index.
     """
 
     terms: tuple[tuple[int, int], ...] = ()
@@ -67,7 +67,7 @@ class IndexMapAttributes:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The number of values of each digit."""
+        """The size of each digit: the number of values that the digit can have."""
         return tuple(size for axis in self.digits for size in axis.sizes)
 
     @property
@@ -89,7 +89,7 @@ class IndexMapAttributes:
 
     @property
     def whole_block_start(self) -> int | None:
-        """The first output channel after which blocks are input blocks in order, or None."""
+        """The first output channel after which blocks are consecutive input blocks, or None."""
         lane = len(self.sizes) - 1
         ordered = self.whole_blocks and self.only_digit
         return (
@@ -110,9 +110,9 @@ def index_map_node(
     fill: float = 0.0,
     cut: bool = False,
 ) -> Node:
-    """Return the node that gathers elements of the first input; a RESHAPE if they keep order.
+    """Return an INDEX_MAP node for the first input, or a RESHAPE if the element order is the same.
 
-    `cut`: the output is smaller than its digits.
+    `cut` states that the output is smaller than the product of its digit sizes.
     """
     attributes = IndexMapAttributes(tuple(digits), tuple(sources), fill)
     if not cut and _keeps_order(attributes, graph.values[node.inputs[0]].shape):
@@ -133,7 +133,7 @@ def _keeps_order(attributes: IndexMapAttributes, shape: Shape) -> bool:
 def index_strides(attributes: IndexMapAttributes, shape: Shape) -> list[int] | None:
     """Return the distance in input elements of one step of each digit.
 
-    None if the input's index is not a sum of such steps.
+    The result is None if the input index is not a sum of steps per digit.
     """
     begins = any(axis.begin for axis in attributes.digits)
     if begins or not all(s.affine and s.offset == 0 for s in attributes.sources):
@@ -152,7 +152,7 @@ def strides(shape: Sequence[int]) -> list[int]:
 
 @register
 class IndexMap(InternalOp):
-    """Gathers elements by a table of index expressions; created by ops, never by models."""
+    """Gathers elements by a table of index expressions; only other ops create this op."""
 
     name = INDEX_MAP
     traits = Trait.CONVEX
@@ -195,7 +195,7 @@ def _as_index(node: Node, ctx: LowerContext) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """The text of an input index; with `table` or `operand`, of a position in these indices."""
+    """The text of an input index or, with `table` or `operand`, of a position in the index list."""
 
     name: str
     text: str
@@ -232,7 +232,7 @@ def _indices(attributes: IndexMapAttributes, shape: Shape, out: Shape) -> list[_
 
 
 def _conditions(name: str, source: Source, sizes: Shape, size: int) -> tuple[str, ...]:
-    """Return the conditions under which an index is inside the input; none if it always is."""
+    """Return the conditions under which an index is inside the input."""
     if not source.bounded:
         return ()
     reached = [(sizes[d] - 1) * factor for d, factor in source.terms]
@@ -269,7 +269,7 @@ def mixed_radix_texts(index: str, sizes: Sequence[int]) -> list[str]:
 
 
 def _coordinates(shape: Shape) -> tuple[str, str, str, str]:
-    """Return the texts of n, y, x and c of the input from its indices i0, i1 and so on."""
+    """Return the texts of the input's coordinates n, y, x, c from the indices i0, i1, ..."""
     names = [f"i{axis}" for axis in range(len(shape))]
     outer = max(len(shape) - 3, 0)
     steps = strides(shape[:outer])

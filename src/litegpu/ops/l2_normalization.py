@@ -1,4 +1,4 @@
-"""L2_NORMALIZATION over the last axis, in float32 at any precision."""
+"""L2_NORMALIZATION over the last axis, computed in float32 at both precisions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from litegpu.ops.softmax import Softmax
 
 @register
 class L2Normalization(Softmax):
-    """The channels divided by the square root of the sum of their squares, at least 1e-6."""
+    """Divides channels by the square root of the sum of their squares, which is at least 1e-6."""
 
     name = "L2_NORMALIZATION"
     max_version = 2

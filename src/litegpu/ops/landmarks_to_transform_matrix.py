@@ -1,4 +1,4 @@
-"""MediaPipe's Landmarks2TransformMatrix and Landmarks2TransformMatrixV2."""
+"""The custom ops Landmarks2TransformMatrix and Landmarks2TransformMatrixV2 of MediaPipe."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from litegpu.ops.common import checks, flexbuffers
 class MatrixAttributes:
     """The landmarks that span the box, and the constants in which both versions of the op differ.
 
-    For a box rotated by an angle of cosine C and sine S, with size (w, h) and center (x, y), the
-    matrix is [[C w f0, S h f1], [-S w f2, C h f3]] for `factors` f, and maps the point `half` to
-    (x, y) * `centre`.
+    A rotated box has the size (w, h), the center (x, y), and an angle with the cosine C and the
+    sine S. The matrix of the box is [[C w f0, S h f1], [-S w f2, C h f3]], where f are the
+    `factors`. The matrix maps the point `half` to (x, y) * `centre`.
     """
 
     left: int
     right: int
     subset: tuple[int, ...]
     target: float | None
-    """The target angle of the line from left to right; None: the nearest to 0 up to a half turn."""
+    """The target angle of the line from left to right; None for the angle nearest to 0 modulo a
+    half turn.
+    """
     factors: tuple[float, float, float, float]
     centre: tuple[float, float]
     half: tuple[float, float]
 
 
 class _ToMatrix(Op):
-    """The 4x4 matrix from pixels of an upright image to the region with the landmarks (x, y, z)."""
+    """Computes the 4x4 matrix that maps pixels of an upright image to the landmarks' region."""
 
     max_version = 2
 
@@ -53,7 +55,7 @@ class _ToMatrix(Op):
     def attributes(self, node: Node) -> MatrixAttributes:
         """Return the attributes; the names of the options identify the op's version.
 
-        The version number does not: the runtime reports 1 for all ops without a kernel.
+        The version number is useless, since the runtime reports 1 for all ops without a kernel.
         """
         old = "subset" in flexbuffers.read_map(node.custom)
         return _matrix_v1(node) if old else _matrix_v2(node)
@@ -98,14 +100,14 @@ class _ToMatrix(Op):
 
 @register
 class LandmarksToMatrix(_ToMatrix):
-    """The 4x4 matrix from pixels of an upright image to the region with the landmarks (x, y, z)."""
+    """Computes the 4x4 matrix that maps pixels of an upright image to the landmarks' region."""
 
     name = "Landmarks2TransformMatrix"
 
 
 @register
 class LandmarksToMatrixV2(_ToMatrix):
-    """Version 2 of Landmarks2TransformMatrix under its own name."""
+    """Version 2 of Landmarks2TransformMatrix, registered under a separate name."""
 
     name = "Landmarks2TransformMatrixV2"
 

@@ -12,12 +12,12 @@ from litegpu.ops.common import checks
 from litegpu.ops.common.units import Unit
 
 _MOST_CHANNELS = 1 << 15
-"""Maximum radius: Mesa's software devices abort longer loops."""
+"""Maximum radius, since Mesa's software devices abort long loops."""
 
 
 @register
 class LocalResponseNormalization(Op):
-    """x / (bias + alpha * sum of squares of up to `radius` channels on either side) ^ beta."""
+    """Computes x / (bias + alpha * sum of squares over `radius` channels on either side) ^ beta."""
 
     name = "LOCAL_RESPONSE_NORMALIZATION"
     max_version = 1

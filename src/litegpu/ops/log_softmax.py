@@ -1,4 +1,4 @@
-"""LOG_SOFTMAX over the last axis, in float32 at any precision."""
+"""LOG_SOFTMAX over the last axis, computed in float32 at both precisions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from litegpu.ops.softmax import Softmax
 
 @register
 class LogSoftmax(Softmax):
-    """The logarithm of softmax, over the channels."""
+    """Computes the logarithm of softmax over the channels."""
 
     name = "LOG_SOFTMAX"
     max_version = 2

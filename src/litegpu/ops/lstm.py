@@ -1,4 +1,4 @@
-"""LSTM: one step of a sequence, by the full kernel or the basic one (one matrix for all gates)."""
+"""LSTM: one step of a sequence, by the full or the basic kernel (one matrix for all gates)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from litegpu.ops.base import NewValue, Shape, Values, add, one_of
 from litegpu.ops.unidirectional_sequence_lstm import SequenceLstm
 
 _BASIC = 1
-"""The kernel type of the full LSTM, the older one."""
+"""The kernel type of the full LSTM, the older kernel."""
 
 
 class Lstm(SequenceLstm):
-    """One step of a float LSTM: the basic kernel, or the full one as in sequences."""
+    """Computes one step of a float LSTM, by the basic kernel or the kernel for sequences."""
 
     name = "LSTM"
     max_version = 4

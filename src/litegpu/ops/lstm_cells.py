@@ -1,4 +1,4 @@
-"""The two kernels of an LSTM: the product of its input and all gates, then the time steps."""
+"""The two kernels of an LSTM: the product of input and input weights, and the time steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from litegpu.ops.common.window import POINT
 
 PROJECT_INPUT, CELLS = "LSTM_INPUT", "LSTM_CELLS"
 GROUP_MEMORY = 16384
-"""Bytes of work-group memory that every device provides."""
+"""Size of the work-group memory in bytes that every device provides."""
 _MAX_ITEMS = 128
 _MAX_OWNED = 16
 """Maximum channel blocks per work item, since the kernel text is unrolled over them."""
@@ -38,7 +38,7 @@ _SPARE_SLOTS = 16
 
 @dataclass(frozen=True, slots=True)
 class InputAttributes:
-    """Input weights [cells, inputs] of each gate, and biases unless added later (value ids)."""
+    """Value ids of each gate's input weights [cells, inputs], and of biases unless added later."""
 
     weights: tuple[int, ...]
     biases: tuple[int, ...]
@@ -48,13 +48,13 @@ class InputAttributes:
         return (*self.weights, *self.biases)
 
     def channels(self, cells: int) -> int:
-        """Return the width of the result: each gate is padded to whole channel blocks."""
+        """Return the number of result channels, with each gate padded to whole channel blocks."""
         return len(self.weights) * round_up(cells, 4)
 
 
 @dataclass(frozen=True, slots=True)
 class GateOperands:
-    """Constants of one gate (value ids, or ABSENT): see the operands of the LSTM."""
+    """Value ids (or ABSENT) of the constants of one LSTM gate."""
 
     recurrent: int
     peephole: int
@@ -64,7 +64,7 @@ class GateOperands:
 
 @dataclass(frozen=True, slots=True)
 class CellAttributes:
-    """An LSTM without its input weights; 3 `gates` if input and forget gates are coupled."""
+    """An LSTM without its input weights, with 3 `gates` if input and forget gates are coupled."""
 
     cells: int
     gates: tuple[GateOperands, ...]
@@ -85,7 +85,7 @@ class CellAttributes:
 
 @register
 class LstmInput(InternalOp):
-    """The product of a sequence with the input weights of all gates."""
+    """Multiplies a sequence by the input weights of all gates."""
 
     name = PROJECT_INPUT
 
@@ -102,7 +102,7 @@ class LstmInput(InternalOp):
 
 @register
 class LstmCells(InternalOp):
-    """The time steps: output, output state and cell state from the projected input."""
+    """Computes the time steps: output, output state and cell state from the projected input."""
 
     name = CELLS
 
@@ -163,9 +163,9 @@ class LstmCells(InternalOp):
 
 @dataclass
 class _Packed:
-    """Constants in one array for each type, and the offset (in float4) of each named vector.
+    """Constants in one array per dtype, and the offset (in float4) of each named vector.
 
-    Weights are stored as [gate][input][block of outputs] of 4, followed by those of the projection.
+    Weights are stored as [gate][input][block of 4 outputs], followed by the projection weights.
     """
 
     weights: Floats
@@ -179,13 +179,13 @@ class _Packed:
 
 
 def group_memory(cells: int, outputs: int, normalized: bool) -> int:
-    """Return the maximum bytes of work-group memory that the steps need."""
+    """Return the maximum size in bytes of the work-group memory that the time steps need."""
     slots = -(-max(cells, outputs) // 4) + _SPARE_SLOTS
     return 16 * slots * (2 + normalized)
 
 
 def shares(blocks: int, what: str, ctx: LowerContext) -> tuple[int, int]:
-    """Return the number of channel blocks per work item, and of work items per group.
+    """Return the numbers of channel blocks per work item and of work items per work group.
 
     Raises CompilationError if a work group on this device is too small for so many blocks.
     """

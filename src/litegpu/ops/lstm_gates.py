@@ -1,4 +1,4 @@
-"""The basic LSTM kernel: one matrix for all gates, and temporaries that are outputs, too."""
+"""The basic LSTM kernel, with one matrix for all gates; its temporaries are outputs, too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DATA, _ACTIVATION, _WEIGHTS, _BIAS, _STATE = range(5)
 
 
 def check(graph: Graph, node: Node) -> str:
-    """Return why a basic LSTM cannot run; an empty text if it can."""
+    """Return why a basic LSTM cannot run, or an empty text if it can."""
     return checks.first_of(
         checks.input_count(node, 5, 5),
         checks.operands(graph, node, (3,), outputs=4),
@@ -43,7 +43,7 @@ def infer(graph: Graph, node: Node) -> tuple[Shape, ...]:
 
 
 def normalize(graph: Graph, node: Node) -> Sequence[Node]:
-    """Return the nodes: a concatenation, a matrix product, and the gates of its result."""
+    """Return the nodes: a concatenation, a matrix product, and the LSTM gates."""
     data, before, weights, bias, state = node.inputs
     activation, new_state, joined, gates, *copies = node.outputs
     outputs, inputs = graph.values[weights].shape
@@ -60,7 +60,7 @@ _LAST = ConcatAttributes(3)
 
 @register
 class LstmGates(InternalOp):
-    """Activation and state from the gates [N, 4 * cells] (input, cell, forget, output)."""
+    """Computes activation and state from gates [N, 4 * cells] (input, cell, forget, output)."""
 
     name = _GATES
 

@@ -1,4 +1,4 @@
-"""MATRIX_DIAG and MATRIX_SET_DIAG: matrices with given diagonals."""
+"""MATRIX_DIAG and MATRIX_SET_DIAG: create diagonal matrices, or replace diagonals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_ELEMENTS = 1 << 24
 
 @register
 class MatrixDiag(Op):
-    """Square matrices with given diagonals, and zeros elsewhere."""
+    """Creates square matrices with the input as diagonals and zeros elsewhere."""
 
     name = "MATRIX_DIAG"
     max_version = 1
@@ -54,7 +54,7 @@ class MatrixDiag(Op):
 
 @register
 class MatrixSetDiag(Op):
-    """Matrices in which the diagonal is replaced by the second input."""
+    """Replaces the diagonals of matrices by the second input."""
 
     name = "MATRIX_SET_DIAG"
     max_version = 1

@@ -1,4 +1,4 @@
-"""MediaPipe's MaxPoolingWithArgmax2D: a maximum, and its index in the window."""
+"""MediaPipe's MaxPoolingWithArgmax2D: returns each window's maximum and its index in the window."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.ops.common.window import PoolAttributes
 
 @register
 class MaxPoolingWithArgmax2D(Op):
-    """Maximum over a window, and its index in the window (y * width + x, as a float)."""
+    """Returns each window's maximum, and its index in the window (y * width + x, as a float)."""
 
     name = "MaxPoolingWithArgmax2D"
     max_version = 2

@@ -15,7 +15,7 @@ from litegpu.ops.max_pooling_with_argmax_2d import check_image, kernel_of, param
 
 @register
 class MaxUnpooling2D(Op):
-    """Places each element at its index in a window of the result; other elements are zero."""
+    """Places each element at the indexed position of a window; all other elements are zero."""
 
     name = "MaxUnpooling2D"
     max_version = 2

@@ -12,12 +12,12 @@ from litegpu.ops.index_map import Source, index_map_node, plain
 from litegpu.ops.pad import check_paddings, padded_shape, paddings
 
 _EDGES = {"reflect": 0, "symmetric": -1}
-"""Value of `mirror` by mode: see litegpu.ops.index_map.Source."""
+"""The value of `mirror` for each mode: see litegpu.ops.index_map.Source."""
 
 
 @register
 class MirrorPad(Op):
-    """Pads with the reflection, without (reflect) or with (symmetric) the edge element."""
+    """Pads with the input's reflection, which repeats the edge element in symmetric mode."""
 
     name = "MIRROR_PAD"
     max_version = 3

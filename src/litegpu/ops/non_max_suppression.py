@@ -1,4 +1,4 @@
-"""NON_MAX_SUPPRESSION_V4 and V5: boxes by descending score, without overlapping ones."""
+"""NON_MAX_SUPPRESSION_V4 and V5: select boxes by descending score, and drop overlapping boxes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LIMITS = ("The IoU threshold", "The score threshold", "The sigma")
 
 
 class NonMaxSuppression(Op):
-    """The indices of boxes by descending score, except those that overlap better ones too much.
+    """Selects boxes by descending score, without boxes that overlap a better box too much.
 
-    Among equal scores the first comes first. Entries beyond the number of boxes are 0.
+    Boxes with equal scores stay in input order. Entries beyond the number of boxes are 0.
     """
 
     max_version = 1

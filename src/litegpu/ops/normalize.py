@@ -1,6 +1,6 @@
-"""NORMALIZE: a value minus its mean, divided by its deviation, over any axes of [N, H, W, C].
+"""NORMALIZE: subtracts the mean and divides by the standard deviation over axes of [N, H, W, C].
 
-Models express it in a dozen operations; `passes/find_normalization.py` finds them.
+Models express a normalization as a dozen ops, which `passes/find_normalization.py` fuses.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ NORMALIZE = "NORMALIZE"
 STATISTICS = "STATISTICS"
 
 _AT_ONCE = 2048
-"""Number of blocks up to which one work group is as fast as several plus another kernel."""
+"""Number of blocks up to which one work group is as fast as several groups plus a second kernel."""
 _MANY_GROUPS = 128
 """Number of work groups that is sufficient to keep a large GPU busy."""
 _MOST_PARTS = 64
-"""Maximum number of parts, since each group of the second kernel reads the sums of all parts."""
+"""Maximum number of parts, since each work group of the second kernel reads the sums of all parts.
+"""
 _MOST_STEPS = 1 << 13
 """Maximum number of channel blocks per work item, on devices whose work items cannot share memory.
 """
@@ -39,8 +40,8 @@ _EACH = 4
 class NormalizeAttributes:
     """(x - mean) / sqrt(mean of squared differences + epsilon) over axes of [N, H, W, C].
 
-    If not `centred`, the mean counts as 0. If `parts` is above 1, STATISTICS has computed the sums
-    in that many parts, which are the second input.
+    Without `centred`, the mean counts as 0. If `parts` is above 1, the second input has the partial
+    sums of that many parts, which STATISTICS computed.
     """
 
     axes: tuple[int, ...]
@@ -50,7 +51,7 @@ class NormalizeAttributes:
 
 
 def parts_of(shape: Shape4, axes: tuple[int, ...]) -> int:
-    """Return the number of parts in which a value's pixels are summed; 1: all in one kernel."""
+    """Return the number of parts in which a value's pixels are summed; 1 needs no second kernel."""
     space = _Space(shape, axes)
     groups = space.reductions * -(-space.columns // 2)
     work = space.taps * (space.channel_blocks if space.over_channels else min(space.columns, 2))
@@ -70,7 +71,7 @@ def sums_shape(shape: Shape4, axes: tuple[int, ...], parts: int) -> Shape:
 
 @dataclass(frozen=True)
 class _Space:
-    """The reductions over a value: how many there are, and the elements (taps) of each."""
+    """The number of reductions over a value, and the elements (taps) of each reduction."""
 
     shape: Shape4
     axes: tuple[int, ...]
@@ -106,7 +107,7 @@ class _Space:
 
     @property
     def coordinates(self) -> tuple[str, str, str]:
-        """Return the texts of n, y and x for reduction `k` and its pixel `j`."""
+        """Return the texts of n, y and x for pixel `j` of reduction `k`."""
         texts = ["", "", ""]
         for name, reduced in (("j", True), ("k", False)):
             rows = [axis for axis in range(3) if (axis in self.axes) is reduced]
@@ -118,7 +119,7 @@ class _Space:
 
 @register
 class Statistics(InternalOp):
-    """The mean, and the sum of squared differences from it, for each part."""
+    """Computes the mean of each part, and the sum of squared differences from this mean."""
 
     name = STATISTICS
 
@@ -133,7 +134,7 @@ class Statistics(InternalOp):
 
 @register
 class Normalize(InternalOp):
-    """A value minus its mean, divided by its deviation; created only by a pass."""
+    """Subtracts the mean and divides by the standard deviation; only a pass creates this op."""
 
     name = NORMALIZE
 
@@ -151,10 +152,10 @@ class Normalize(InternalOp):
 
 
 def _items_and_rows(blocks: int, target: Target) -> tuple[int, int]:
-    """Return the work items per reduction, and the reductions per group if there are many.
+    """Return the work items per reduction, and the reductions per work group.
 
-    Adjacent items then read adjacent elements instead of distant ones. Software devices are an
-    exception: their cores are fastest with consecutive memory.
+    Adjacent work items read adjacent elements if a work group has several reductions. Software
+    devices compute one reduction per group, since a CPU core is fastest with consecutive memory.
     """
     # Select the numbers with the fewest idle items in the last round, and the largest of these.
     items = min((32, 16, 8), key=lambda each: -(-blocks // each) * each)
@@ -175,7 +176,7 @@ def _request(
 ) -> KernelRequest:
     """Return a kernel whose work groups process the pixels in `chunks` parts.
 
-    Each group processes `channel_blocks` channel blocks.
+    A work group processes `channel_blocks` channel blocks.
     """
     attributes: NormalizeAttributes = node.attributes
     src = ctx.storage(node.inputs[0])

@@ -1,4 +1,4 @@
-"""ONE_HOT: adds an axis along which only the element at a given index is `on`."""
+"""ONE_HOT: adds an axis along which only the indexed element is `on`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.ops.reshape import reshape_node
 
 @register
 class OneHot(Op):
-    """Adds an axis of size `depth`, with `on` at the index and `off` elsewhere."""
+    """Adds an axis of size `depth`, with the value `on` at the index and `off` elsewhere."""
 
     name = "ONE_HOT"
     shape_operands = (1,)

@@ -12,7 +12,7 @@ from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, Shape, reg
 
 PACK_WEIGHTS = "PACK_WEIGHTS"
 BLOCK = 16
-"""Elements of a block of 4 inputs x 4 outputs; packed rows need no padding in any precision."""
+"""Number of elements of a block of 4 inputs x 4 outputs; packed rows need no padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,13 @@ def packed_shape(attributes: PackAttributes) -> Shape:
 def packed_blocks(outputs: int) -> int:
     """Return the number of output channel blocks that the largest tile may read.
 
-    A result in a concatenation of halves may have an additional channel block of padding.
+    A result inside a concatenation of float16 values may have an additional padding channel block.
     """
     return round_up(-(-outputs // 4) + 1, 2)
 
 
 def dense_shape(attributes: PackAttributes) -> Shape4:
-    """Return the shape of the weights, expanded with zeros if groups are not whole blocks."""
+    """Return the weights' shape, expanded with zeros if groups are not whole blocks."""
     outputs, height, width, depth = attributes.shape
     whole = whole_groups(attributes.shape, attributes.groups)
     return outputs, height, width, (depth if whole else depth * attributes.groups)
@@ -77,6 +77,7 @@ def dense_shape(attributes: PackAttributes) -> Shape4:
 def whole_groups(shape: Shape4, groups: int) -> bool:
     """Whether every group of weights [O, H, W, I / groups] starts at a whole channel block.
 
-    Others would need channel-wise gathers; zeros between groups cost less.
+    Groups that start inside a channel block would need channel-wise gathers, which cost more than
+    dense weights with zeros.
     """
     return groups == 1 or (shape[3] % 4 == 0 and (shape[0] // groups) % 4 == 0)

@@ -1,4 +1,4 @@
-"""PAD and PADV2: surround a value with zeros, or with a constant."""
+"""PAD and PADV2: surround a value with zeros or with a constant."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PADDING_TYPES = (DType.INT8, DType.INT16, DType.INT32, DType.INT64)
 
 @register
 class Pad(Op):
-    """PAD: surrounds the input with zeros; in quantized tensors, with the output's zero point."""
+    """PAD: surrounds the input with zeros, or a quantized input with the output's zero point."""
 
     name = "PAD"
     max_version = 6
@@ -79,7 +79,7 @@ class PadV2(Pad):
 
 
 def pad_nodes(graph: Graph, node: Node, fill: float, new_value: NewValue) -> Sequence[Node]:
-    """Return a padding node with its attributes resolved, and views before and after it."""
+    """Return a padding node with resolved attributes, and the RESHAPE nodes before and after it."""
     shape, whole = graph.values[node.inputs[0]].shape, padded_shape(graph, node)
     part = [range(-b, n + a) for n, (b, a) in zip(shape, paddings(graph, node), strict=True)]
     axes = list(zip(shape, part, strict=True))

@@ -1,4 +1,4 @@
-"""AVERAGE_POOL_2D, MAX_POOL_2D and L2_POOL_2D."""
+"""The ops AVERAGE_POOL_2D, MAX_POOL_2D and L2_POOL_2D."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEIGHBOURS = (4, 2, 1)
 
 
 class Pool2D(Op):
-    """A pool over H and W."""
+    """An average or maximum pool over H and W."""
 
     max_version = 3
     traits = Trait.CONVEX | Trait.WINDOWED
@@ -60,7 +60,7 @@ class Pool2D(Op):
 
 
 class L2Pool(Pool2D):
-    """The square root of the mean of squares in a window over H and W."""
+    """Computes the square root of the mean of squares in each window over H and W."""
 
     max_version = 1
 
@@ -87,9 +87,9 @@ def _with(graph: Graph, v: int, like: int) -> Graph:
 def pool_kernel(
     node: Node, ctx: LowerContext, attributes: PoolAttributes, maximum: bool
 ) -> KernelRequest:
-    """Return the kernel of a pool; a work group divides large windows.
+    """Return the kernel of a pool; the work items of a group share large windows.
 
-    Adjacent small windows share loads, unless the order of float sums would change.
+    Outputs with adjacent small windows share loads, unless the order of float sums would change.
     """
     view = attributes.window
     src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
@@ -123,7 +123,7 @@ def pool_kernel(
 def _of_neighbours(
     kernel: KernelRequest, view: Window, src: Storage, dst: Storage, ctx: LowerContext
 ) -> KernelRequest:
-    """Return the kernel whose work items each compute several adjacent outputs of a row."""
+    """Return a kernel in which a work item computes several adjacent outputs of a row."""
 
     def items(columns: int) -> int:
         return dst.channel_blocks * parts(columns)

@@ -1,6 +1,6 @@
-"""POOLED_CONV: a convolution and the maxima over windows of its result, in one kernel.
+"""POOLED_CONV: computes a convolution and a max pool of its result in one kernel.
 
-Models have a CONV_2D and a MAX_POOL_2D; `passes/pool_into_convolution.py` merges them.
+`passes/pool_into_convolution.py` fuses a CONV_2D and a MAX_POOL_2D into this op.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POOLED_CONV = "POOLED_CONV"
 class PooledConvAttributes:
     """A convolution, its epilogue, the shape [N, H, W, C] of its output, and the pool after it.
 
-    `middle` is the value id of that output before the fusion.
+    `middle` is the value id of the convolution's output before the fusion.
     """
 
     conv: ConvAttributes
@@ -43,7 +43,7 @@ class PooledConvAttributes:
 class PooledConvSpec:
     """Maxima over windows of a convolution's result after its `epilogue`.
 
-    `dst` of the convolution is the storage that its output would have.
+    The convolution's `dst` is the storage that its output would have without the fusion.
     """
 
     conv: ConvSpec
@@ -54,7 +54,7 @@ class PooledConvSpec:
 
 @register
 class PooledConv(InternalOp):
-    """Maxima over windows of a convolution's result, which is never stored."""
+    """Computes maxima over windows of a convolution's result, which is never stored."""
 
     name = POOLED_CONV
 

@@ -1,4 +1,4 @@
-"""QUANTIZE: real numbers to stored integers, or stored integers to another scale."""
+"""QUANTIZE: converts real numbers to stored integers, or stored integers to another scale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from litegpu.ops.exact.quantize import ExactQuantize
 
 @register
 class Quantize(Op):
-    """Becomes epilogue ops of the kernel before it; all its nodes have quantized tensors."""
+    """Becomes epilogue ops of the kernel that computes the input; results are quantized."""
 
     name = "QUANTIZE"
     max_version = 6

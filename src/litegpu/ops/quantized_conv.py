@@ -1,4 +1,4 @@
-"""QUANTIZED_CONV: int32 sums of products of bytes, for CONV_2D and FULLY_CONNECTED."""
+"""QUANTIZED_CONV: convolutions of 8-bit tensors with int32 sums."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Sums = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class QuantizedConvAttributes:
-    """Window, constant weights of `shape` [O, H, W, I / groups] and bias [O] (value ids).
+    """The window, and value ids of constant weights of `shape` [O, H, W, I / groups] and bias [O].
 
-    The zero points are stored integers of the input and the weights.
+    The zero points of the input and the weights are stored integers.
     """
 
     window: Window
@@ -50,18 +50,18 @@ class QuantizedConvAttributes:
 class QuantizedConvSpec:
     """Sums of (x - input_zero) * (w - weight_zero) in int32 (wrapping around), plus the bias.
 
-    All bytes are described as signed. With `flips` the input is unsigned: kernels flip the highest
-    bit of its bytes before multiplying, and weights and both zero points are converted already.
-    Pixels outside the image count as `input_zero`.
+    The spec describes all bytes as signed. `flips` marks an unsigned input: kernels flip the
+    highest bit of each input byte before they multiply. Weights and both zero points in the spec
+    are converted to signed bytes. Pixels outside the image count as `input_zero`.
     """
 
     src: Storage
     dst: Storage
     window: Window
     weights: Bytes
-    """[O, H, W, I / groups]."""
+    """Weights [O, H, W, I / groups]."""
     bias: Sums
-    """[O]."""
+    """Bias [O]."""
     groups: int
     input_zero: int
     weight_zero: int
@@ -78,18 +78,18 @@ class QuantizedConvSpec:
 
     @property
     def as_stored(self) -> QuantizedConvSpec:
-        """The same spec for the input's original bytes: for kernels of unsigned bytes."""
+        """The spec for the input's original bytes, for kernels that multiply unsigned bytes."""
         return (
             replace(self, input_zero=self.input_zero + _FLIP, flips=False) if self.flips else self
         )
 
     @property
     def folded_bias(self) -> Sums:
-        """The bias plus all terms that do not depend on the input, for sums of x * w."""
+        """The bias plus all input-independent terms, for kernels that sum x * w."""
         return self.folded(self.weights)
 
     def folded(self, weights: Bytes) -> Sums:
-        """Return the bias plus the terms that do not depend on the input, for the taps [O, ...]."""
+        """Return the bias plus the input-independent terms, for the taps [O, ...]."""
         sums = weights.astype(np.int64).sum(axis=(1, 2, 3))
         terms = math.prod(weights.shape[1:])
         known = self.bias - self.input_zero * sums + terms * self.input_zero * self.weight_zero
@@ -99,12 +99,12 @@ class QuantizedConvSpec:
 
 @register
 class QuantizedConv(InternalOp):
-    """A dense sum over channels of quantized values; created only by exact convolutions."""
+    """A convolution of quantized values; only exact convolutions create this op."""
 
     name = QUANTIZED_CONV
     traits = Trait.SUMS_PRODUCTS | Trait.WINDOWED
     spec: ClassVar[type[QuantizedConvSpec]] = QuantizedConvSpec
-    """The class of attributes of its nodes."""
+    """The class of the nodes' attributes."""
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[QuantizedConvSpec]:
         attributes: QuantizedConvAttributes = node.attributes

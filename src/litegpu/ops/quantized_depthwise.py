@@ -1,4 +1,4 @@
-"""QUANTIZED_DEPTHWISE: depthwise convolutions of bytes, with sums in int32."""
+"""QUANTIZED_DEPTHWISE: depthwise convolutions of 8-bit tensors with int32 sums."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ QUANTIZED_DEPTHWISE = "QUANTIZED_DEPTHWISE"
 
 @dataclass(frozen=True, slots=True)
 class QuantizedDepthwiseAttributes:
-    """Window, constant weights [1, H, W, O] and bias [O] (value ids; bias may be ABSENT).
+    """The window, and value ids of constant weights [1, H, W, O] and bias [O] (or ABSENT).
 
-    The zero points are stored integers of the input and the weights.
+    The zero points of the input and the weights are stored integers.
     """
 
     window: Window
@@ -36,7 +36,7 @@ class QuantizedDepthwiseAttributes:
 
 @register
 class QuantizedDepthwise(InternalOp):
-    """A depthwise convolution of quantized values; created only by exact ops."""
+    """A depthwise convolution of quantized values; only exact ops create this op."""
 
     name = QUANTIZED_DEPTHWISE
     traits = Trait.SUMS_PRODUCTS | Trait.WINDOWED
@@ -60,6 +60,6 @@ class QuantizedDepthwise(InternalOp):
 
 
 def _smallest(weights: Integers) -> Integers:
-    """Return weights as bytes if they fit: without their zero point they may have 9 bits."""
+    """Return weights as bytes if possible: minus their zero point, weights may need 9 bits."""
     as_bytes = weights.astype(np.int8)
     return as_bytes if (as_bytes == weights).all() else weights

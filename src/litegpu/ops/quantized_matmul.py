@@ -1,4 +1,4 @@
-"""QUANTIZED_MATMUL: BATCH_MATMUL of bytes, with sums in int32."""
+"""QUANTIZED_MATMUL: matrix products of 8-bit tensors with int32 sums."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class QuantizedMatmulSpec(MatmulSpec):
 
 @register
 class QuantizedMatmul(InternalOp):
-    """Matrix products of quantized values; created only by exact ops."""
+    """Multiplies matrices of quantized values; only exact ops create this op."""
 
     name = QUANTIZED_MATMUL
     traits = Trait.SUMS_PRODUCTS

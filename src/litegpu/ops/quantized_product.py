@@ -1,4 +1,4 @@
-"""QUANTIZED_PRODUCT: products of stored integers along an axis, rescaled after each factor."""
+"""QUANTIZED_PRODUCT: multiplies stored integers along an axis, and rescales after each factor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AXIS = 1
 
 @dataclass(frozen=True, slots=True)
 class ProductAttributes:
-    """The zero point of the factors; products are multiplied by `number` / 2^`right`."""
+    """The zero point of the factors, and the multiplier `number` / 2^`right` of products."""
 
     zero: int
     number: int
@@ -26,7 +26,7 @@ class ProductAttributes:
 
 @register
 class QuantizedProduct(InternalOp):
-    """Products along H, in order, each rescaled; created only by exact REDUCE_PROD."""
+    """Multiplies elements along H in order, and rescales each product; for exact REDUCE_PROD."""
 
     name = QUANTIZED_PRODUCT
 

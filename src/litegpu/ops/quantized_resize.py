@@ -15,15 +15,15 @@ from litegpu.ops.common.units import Unit
 
 QUANTIZED_RESIZE = "QUANTIZED_RESIZE"
 ONE = 1 << 10
-"""The sum of the weights of two pixels, if weights are integers."""
+"""The sum of the integer weights of two source pixels."""
 
 Between = tuple[int, int, float, float]
-"""The indices of two source rows or columns, and the weight of each."""
+"""The indices of two source rows or columns, and their weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedResizeAttributes:
-    """For each row and each column of the result, the two source positions and their weights."""
+    """The two source positions and their weights, for each row and each column of the result."""
 
     rows: tuple[Between, ...]
     columns: tuple[Between, ...]
@@ -31,7 +31,7 @@ class QuantizedResizeAttributes:
 
 @register
 class QuantizedResize(InternalOp):
-    """Weighted means of four pixels; created only by exact resizes."""
+    """Computes weighted means of four pixels; only exact resizes create this op."""
 
     name = QUANTIZED_RESIZE
 
@@ -63,7 +63,7 @@ def _tables(
 ) -> dict[str, npt.NDArray[np.generic]]:
     """Return indices followed by two zeros, and float32 weights.
 
-    Integer weights take the place of the zeros.
+    The function stores integer weights instead of the two zeros.
     """
     found = np.array(between, np.float64)
     if integer:

@@ -22,12 +22,12 @@ QUANTIZED_SOFTMAX = "QUANTIZED_SOFTMAX"
 class QuantizedSoftmaxAttributes:
     """The function of each row, before the zero point of the result is added.
 
-    `exponentials` (for softmax and log softmax) are e^x for stored differences of 0 to 255 from the
-    maximum. `scale` is the result's scale for softmax and the input's scale for log softmax, whose
-    result has the scale 1/16. `zero` is the input's zero point; `signed` tells whether its bytes
-    are signed. 16-bit softmax ("softmax_16") has `exponentials` as integers, for differences of 0
-    to 65,535, and `reciprocals` 1 / (1 + x) at 513 points of x from 0 to 1; both are multiplied by
-    2^15.
+    For softmax and log softmax, `exponentials` lists e^x for stored differences of 0 to 255 from
+    the maximum. `scale` is the result's scale for softmax and the input's scale for log softmax,
+    whose result has the scale 1/16. `zero` is the input's zero point; `signed` states whether the
+    input's bytes are signed. For 16-bit softmax ("softmax_16"), `exponentials` are integers for
+    differences of 0 to 65,535. For 16-bit softmax, `reciprocals` lists 1 / (1 + x) at 513 points of
+    x from 0 to 1. The integers of 16-bit softmax are multiplied by 2^15.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class QuantizedSoftmaxAttributes:
 
 @register
 class QuantizedSoftmax(InternalOp):
-    """Softmax, log softmax or L2 normalization of rows; created only by exact ops."""
+    """Softmax, log softmax or L2 normalization of rows; only exact ops create this op."""
 
     name = QUANTIZED_SOFTMAX
 

@@ -1,4 +1,4 @@
-"""QUANTIZED_TRANSPOSE_CONV: transposed convolutions of bytes, with sums in int32."""
+"""QUANTIZED_TRANSPOSE_CONV: transposed convolutions of 8-bit tensors with int32 sums."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class QuantizedTransposeSpec(QuantizedConvSpec):
 
 @register
 class QuantizedTransposeConv(QuantizedConv):
-    """A transposed convolution of quantized values with one group; created only by exact ops.
+    """A transposed convolution of quantized values with one group, created by exact ops.
 
-    `window` of its attributes is the window of its spec.
+    The attribute `window` is the window of the spec.
     """
 
     name = QUANTIZED_TRANSPOSE_CONV

@@ -1,4 +1,4 @@
-"""RANGE: integers from a computed start, if the distance to the limit is known."""
+"""RANGE: returns integers from a computed start, if the distance to the limit is known."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from litegpu.ops.common.types import INTEGERS
 
 _START, _LIMIT, _DELTA = range(3)
 _MOVES = ("EXPAND_DIMS", "RESHAPE", "SQUEEZE")
-"""Operations after which a single number is the same."""
+"""Ops that do not change a single number."""
 
 
 @register
 class Range(Op):
-    """Integers from a computed start to a limit at a known distance, in constant steps."""
+    """Returns integers from a computed start to a limit at a known distance, in constant steps."""
 
     name = "RANGE"
     max_version = 2
@@ -62,7 +62,7 @@ def _count(distance: int, delta: int) -> int:
 
 
 def _known(graph: Graph, node: Node) -> int:
-    """Return the number of elements; 0 if it is not known, or if there are none."""
+    """Return the number of elements; 0 if the range is empty or the number is unknown."""
     delta = _number(graph, node.inputs[_DELTA])
     (first, begin), (last, end) = (_sum(graph, node.inputs[i]) for i in (_START, _LIMIT))
     one = all(graph.values[v].elements == 1 for v in node.inputs)
@@ -70,13 +70,13 @@ def _known(graph: Graph, node: Node) -> int:
 
 
 def _number(graph: Graph, v: int) -> int | None:
-    """Return a constant's only element; None for other values."""
+    """Return the only element of a constant; None for values of any other kind."""
     data = graph.values[v].data
     return None if data is None or data.size != 1 else int(np.ravel(data)[0])
 
 
 def _sum(graph: Graph, v: int) -> tuple[int, int]:
-    """Return a value that is not computed as a sum, and the number that is added to it for `v`."""
+    """Split value `v` into a value that is not computed as a sum, and a constant offset."""
     added = 0
     while (node := graph.producers().get(v)) is not None:
         first, *others = node.inputs

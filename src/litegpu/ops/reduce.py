@@ -1,4 +1,4 @@
-"""Reductions over any axes: MEAN, SUM and the REDUCE ops."""
+"""MEAN, SUM and the REDUCE ops, which reduce any axes."""
 
 from __future__ import annotations
 
@@ -43,29 +43,31 @@ from litegpu.ops.index_map import mixed_radix_texts
 from litegpu.ops.reshape import merge_axes, merged_shape, reshape_node
 
 _MOST_TERMS = 1 << 15
-"""Larger reductions are done axis by axis: a single kernel would leave most of a GPU idle, and
-Mesa's software devices abort loops after 65535 steps."""
+"""Maximum number of elements that one kernel reduces. A larger reduction in a single kernel would
+leave most of a GPU idle, and Mesa's software devices abort loops after 65535 steps.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a reduction combines two float4 {a} and {b}, and its initial value."""
+    """The expression by which a reduction combines two float4 {a} and {b}; its initial value."""
 
     combine: str
     start: float
     average: bool = False
     in_order: bool = False
-    """Whether one work item combines all elements, in the CPU's order: a product of large, tiny and
-    zero numbers overflows in one order but not in another."""
+    """Whether one work item combines all elements in the CPU's order. The order matters because a
+    product of large, tiny and zero numbers overflows in one order but not in another.
+    """
     max_version: int = 3
     types: Types = FLOATS
     traits: Trait = Trait.NONE
     exact: Callable[..., Any] | None = None
     """The equivalent NumPy function, for integers and bools."""
     integer: str = ""
-    """The expression that combines two integer registers, whose words end in {k}."""
+    """The expression that combines two integer registers, in which macro names end in {k}."""
     partial: Mapping[DType, DType] = field(default_factory=dict)
-    """The type in which integers are combined, if it is not the result's type."""
+    """The accumulator type for integers, if this differs from the result's type."""
 
 
 def _mean(data: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
@@ -130,8 +132,8 @@ KINDS: Mapping[str, Kind] = {
 class ReduceAttributes:
     """The axes of [N, H, W, C] that are reduced to 1.
 
-    With `steps` (2^n - 1 ascending integers), the result is the number of steps that do not exceed
-    the reduced number.
+    If `steps` is set (2^n - 1 ascending integers), the result is the number of steps that do not
+    exceed the reduced number.
     """
 
     axes: tuple[int, ...]
@@ -139,7 +141,7 @@ class ReduceAttributes:
 
 
 class Reduction(Op):
-    """Reduces elements along the given axes to one, with or without keeping the axes."""
+    """Reduces the elements along axes to one element; `keep_dims` keeps axes of size 1."""
 
     shape_operands = (1,)
     may_be_empty = (1,)  # no axes: each element is its own sum
@@ -253,14 +255,14 @@ class Reduction(Op):
 
 
 def _start(number: float, register: Register) -> str:
-    """Return the text of the initial value; for integers, infinities become the type's limits."""
+    """Return the text of the initial value; integer types have limits instead of infinities."""
     bits = 31 if register is INT else 63
     ends = {-math.inf: -(2**bits), math.inf: 2**bits - 1}
     return register.literal(number if register is FLOAT else ends.get(number, number))
 
 
 def reduced(graph: Graph, node: Node, new_value: NewValue, partial: DType) -> Sequence[Node]:
-    """Return the reductions of a node; all results before the last one have the type `partial`."""
+    """Return the reduction nodes of a node; results before the last have the type `partial`."""
     shape, axes = graph.values[node.inputs[0]].shape, _axes(graph, node)
     nodes: list[Node] = []
     source, present = node.inputs[0], shape
@@ -288,10 +290,10 @@ def _axes(graph: Graph, node: Node) -> set[int]:
 
 
 def _steps(shape: Shape, axes: set[int]) -> list[tuple[Shape, Shape, tuple[int, ...]]]:
-    """Return the reductions: shapes before and after, and axes of [N, H, W, C].
+    """Return for each reduction the shapes before and after, and the axes of [N, H, W, C].
 
-    If there are more than 4 axes, adjacent ones are merged; if more than 4 remain, each run of
-    reduced axes is a separate reduction.
+    The function merges adjacent axes if the shape has more than 4 axes. If more than 4 axes remain,
+    each run of reduced axes is a separate reduction.
     """
     if len(shape) <= 4:
         return direct_steps(shape, axes)
@@ -315,7 +317,7 @@ def _steps(shape: Shape, axes: set[int]) -> list[tuple[Shape, Shape, tuple[int, 
 
 
 def direct_steps(shape: Shape, axes: set[int]) -> list[tuple[Shape, Shape, tuple[int, ...]]]:
-    """Return one reduction, or one per axis if there are many elements; see _steps."""
+    """Return one reduction as in `_steps`, or one per axis if many elements are reduced."""
     large = math.prod(shape[axis] for axis in axes) > _MOST_TERMS
     groups = [{axis} for axis in sorted(axes, reverse=True)] if large else [axes]
     steps, before = [], shape

@@ -1,6 +1,6 @@
-"""REDUCE_WINDOW: the sum, product, minimum or maximum of each window of a value.
+"""REDUCE_WINDOW: computes the sum, product, minimum or maximum of each window of a value.
 
-STABLEHLO_REDUCE_WINDOW also pads the value, and has the function as a graph with one node.
+STABLEHLO_REDUCE_WINDOW also pads the value, and defines the function by a graph with one node.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ _FUNCTIONS = {
     3: ("REDUCE_MIN", "MINIMUM"),
     4: ("REDUCE_MAX", "MAXIMUM"),
 }
-"""By number in the file format: the reduction, and the function that adds the initial value."""
+"""The reduction, and the function that adds the initial value, by number in the file format."""
 _ALL, _ANY = ("REDUCE_ALL", "LOGICAL_AND"), ("REDUCE_ANY", "LOGICAL_OR")
 _OF_TRUTHS = {1: _ANY, 2: _ALL, 3: _ALL, 4: _ANY, 5: _ALL, 6: _ANY}
-"""The same for bools, for which there are no sums or products."""
+"""The reduction and the function for bools, by number in the file format."""
 _OF_BODIES = {
     **{"ADD": 1, "MUL": 2, "MULTIPLY": 2, "MINIMUM": 3, "MAXIMUM": 4},
     **{"AND": 5, "LOGICAL_AND": 5, "OR": 6, "LOGICAL_OR": 6},
 }
-"""The same numbers by the only node of the graph, without the prefix STABLEHLO_."""
+"""The number of each reduction by the op of the graph's only node, without the prefix STABLEHLO_.
+"""
 _ELEMENTS = Types(NUMBERS.dtypes | QUANTIZED_TYPES | {DType.UINT16, DType.BOOL}, common=True)
 _MOST_RANK = 6
 _MOST_TERMS = 1 << 12

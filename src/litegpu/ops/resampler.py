@@ -12,7 +12,7 @@ from litegpu.ops.common.units import Unit
 
 @register
 class Resampler(Op):
-    """Samples the image at positions (x, y) in pixels (bilinear); pixels outside count as zero."""
+    """Samples an image at positions (x, y) in pixels, bilinearly; pixels outside are zero."""
 
     name = "Resampler"
     max_version = 2

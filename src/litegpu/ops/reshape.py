@@ -1,4 +1,4 @@
-"""RESHAPE: a view if rows permit it, otherwise a channel-wise copy."""
+"""RESHAPE: a view if the layout of rows permits it, otherwise a channel-wise copy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def reshape_node(node: Node, source: int, target: int) -> Node:
 def reshaped(
     graph: Graph, node: Node, sources: Sequence[int], shapes: Sequence[Shape], new_value: NewValue
 ) -> tuple[list[int], list[Node]]:
-    """Return the sources in other shapes (value ids), and the nodes that reshape them."""
+    """Return value ids of the reshaped sources, and the nodes that reshape them."""
     found, nodes = [], []
     for v, shape in zip(sources, shapes, strict=True):
         source = graph.values[v]
@@ -43,7 +43,7 @@ def reshaped(
 
 
 def around_axis(shape: Shape, axis: int) -> Shape:
-    """Return a 4-D shape in which the axis stays separate: as axis 1, or the last one."""
+    """Return a 4-D shape in which the axis stays separate, as axis 1 or as the last axis."""
     if axis == len(shape) - 1:
         return (1, 1, math.prod(shape[:axis]), shape[axis])
     return (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 : -1]), shape[-1])
@@ -52,8 +52,8 @@ def around_axis(shape: Shape, axis: int) -> Shape:
 def merge_axes(shape: Shape, kinds: Sequence[Hashable]) -> list[range] | None:
     """Return runs of adjacent axes that kernels can index as one; the last axis stays separate.
 
-    Adjacent axes are merged if they are of one kind; axes of size 1 merge with any. None if more
-    than 4 runs remain.
+    The function merges adjacent axes of the same kind; axes of size 1 merge with any axis. The
+    result is None if more than 4 runs remain.
     """
     runs: list[range] = []
     found: list[Hashable] = []
@@ -76,9 +76,9 @@ def merged_shape(shape: Shape, runs: Sequence[range]) -> Shape:
 def four_dimensions(
     graph: Graph, node: Node, shape: Shape, axis: int, new_value: NewValue
 ) -> tuple[int, Shape, int, list[Node]]:
-    """Return the first input with at most 4 axes: its value id, shape, axis, and the nodes for it.
+    """Reshape the first input to at most 4 axes: return value id, shape, axis and nodes.
 
-    `axis` is the position of the given axis in that shape.
+    The returned axis is the position of the parameter `axis` in the returned shape.
     """
     if len(shape) <= 4:
         return node.inputs[0], shape, axis, []
@@ -89,7 +89,7 @@ def four_dimensions(
 
 @register
 class Reshape(Op):
-    """The same elements in another shape."""
+    """Returns the same elements in another shape."""
 
     name = RESHAPE
     max_version = 1
@@ -155,7 +155,7 @@ class Reshape(Op):
         return (request,)
 
     def _wanted(self, graph: Graph, node: Node) -> Shape | None:
-        """Return the requested shape (-1: the remaining elements), or None if it is not known."""
+        """Return the requested shape (with -1 resolved), or None if the shape is not known."""
         if len(node.inputs) > 1 and node.inputs[1] != ABSENT:
             shape = graph.values[node.inputs[1]]
             # The CPU only accepts 1-D int32 tensors as shapes.

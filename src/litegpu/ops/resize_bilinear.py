@@ -1,4 +1,4 @@
-"""RESIZE_BILINEAR with align_corners and half_pixel_centers."""
+"""RESIZE_BILINEAR, including align_corners and half_pixel_centers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ RESIZE_BILINEAR = "RESIZE_BILINEAR"
 
 @dataclass(frozen=True, slots=True)
 class ResizeAttributes:
-    """How output coordinates map to input coordinates.
+    """The mapping from output coordinates to input coordinates.
 
-    `lanes` lists the input channels of the output's channels, if they differ; there are at most
-    four then.
+    `lanes` lists the input channel of each output channel if the channels differ; `lanes` has at
+    most four entries.
     """
 
     align_corners: bool
@@ -42,7 +42,7 @@ class ResizeAttributes:
 
 @register
 class ResizeBilinear(Op):
-    """Bilinear resize of H and W."""
+    """Resizes H and W by bilinear interpolation."""
 
     name = RESIZE_BILINEAR
     max_version = 4

@@ -59,7 +59,7 @@ class ResizeNearestNeighbor(Op):
 
 
 def _check_tables(graph: Graph, node: Node) -> str:
-    """Require tables of limited size: they list the source of each row and column."""
+    """Require that the tables with the source of each row and column have a limited size."""
     longest = max(resized_shape(graph, node)[1:3])
     return f"{longest} rows or columns are too many." if longest > _MOST else ""
 

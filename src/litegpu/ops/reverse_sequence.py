@@ -1,4 +1,4 @@
-"""REVERSE_SEQUENCE: reverses the first elements along an axis, by the length of each batch."""
+"""REVERSE_SEQUENCE: reverses the first elements along an axis; each batch has a length."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from litegpu.ops.reshape import reshape_node
 
 @register
 class ReverseSequence(Op):
-    """Reverses the first elements along `seq_dim`; each index of `batch_dim` has its own length."""
+    """Reverses the first elements along `seq_dim`; their number may differ per batch."""
 
     name = "REVERSE_SEQUENCE"
     max_version = 1

@@ -1,4 +1,4 @@
-"""REVERSE_V2: the elements in reverse order along some axes."""
+"""REVERSE_V2: reverses the order of elements along some axes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from litegpu.ops.strided_slice import part_nodes
 
 @register
 class ReverseV2(Op):
-    """The elements in reverse order along some axes."""
+    """Reverses the order of elements along some axes."""
 
     name = "REVERSE_V2"
     max_version = 4

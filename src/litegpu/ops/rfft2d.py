@@ -1,6 +1,6 @@
-"""RFFT2D, and the operations on its complex result: REAL, IMAG and COMPLEX_ABS.
+"""RFFT2D, and the ops on its complex result: REAL, IMAG and COMPLEX_ABS.
 
-Complex values are floats whose real and imaginary parts alternate (`common/bit_view.py`).
+A complex value is stored as alternating real and imaginary parts (`common/bit_view.py`).
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _COMPLEX = Types(frozenset({DType.COMPLEX64}))
 _DFT = "DFT"
 _MOST_LENGTH = 1 << 14
 _MOST_BITS = 4
-"""Logarithm of the maximum radix: a step combines that many elements, for few cheap steps."""
+"""The base-2 logarithm of the maximum radix, the number of elements that one step combines."""
 
 
 @dataclass(frozen=True, slots=True)
 class DftAttributes:
     """A step of a Fourier transform of `length`, along H (`along_rows`) or along the channels.
 
-    Before this step, transforms of `before` elements are complete; after it, of `before * radix`.
-    Only the first `present` input elements exist, the others are zero; they are real numbers if
-    `of_reals`.
+    The step combines transforms of `before` elements to transforms of `before * radix` elements.
+    Only the first `present` input elements are stored; all others are zero. `of_reals` states that
+    the input elements are real numbers.
     """
 
     length: int
@@ -56,9 +56,9 @@ class DftAttributes:
 
 @register
 class RealFourier2D(Op):
-    """The Fourier transform of real numbers over the last two axes; the first half of the columns.
+    """Computes the first half of the columns of a real 2-D Fourier transform over the last axes.
 
-    The input is cropped or zero-padded to the lengths of the transform.
+    The op crops or zero-pads the input to the lengths of the transform.
     """
 
     name = "RFFT2D"
@@ -106,7 +106,7 @@ class RealFourier2D(Op):
 
 
 def _steps(length: int, present: int, *, along_rows: bool) -> list[DftAttributes]:
-    """Return the steps of a transform: as few as possible, with similar radices."""
+    """Return the steps of a transform, with a minimum number of steps and similar radices."""
     bits = length.bit_length() - 1
     count = -(-bits // _MOST_BITS)
     found, before = [], 1
@@ -134,7 +134,7 @@ def _check_lengths(graph: Graph, node: Node) -> str:
 
 @register
 class FourierStep(InternalOp):
-    """A step of a Fourier transform; created only by RFFT2D."""
+    """A step of a Fourier transform; only RFFT2D creates this op."""
 
     name = _DFT
     traits = Trait.SUMS_PRODUCTS
@@ -172,7 +172,7 @@ def _roots(length: int) -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class ComplexPart(Op):
-    """A real number from each complex one: real part, imaginary part or magnitude."""
+    """Computes the real part, imaginary part or magnitude of each complex number."""
 
     name: str  # type: ignore[misc]
     part: str

@@ -1,4 +1,4 @@
-"""RNN: one step of a sequence."""
+"""RNN: computes one step of a sequence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from litegpu.ops.unidirectional_sequence_rnn import SequenceRnn
 
 
 class Rnn(SequenceRnn):
-    """One step of an RNN with float weights."""
+    """Computes one step of an RNN with float weights."""
 
     name = "RNN"
     rank = 2

@@ -1,4 +1,4 @@
-"""The time steps of an RNN; the product of its input is a separate dense layer."""
+"""The time steps of an RNN; a separate dense layer computes the product with the input weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CELLS = "RNN_CELLS"
 
 @dataclass(frozen=True, slots=True)
 class RnnAttributes:
-    """Recurrent weights [units, units] (a value id), and the direction of the steps."""
+    """The value id of recurrent weights [units, units], and the direction of the steps."""
 
     recurrent: int
     activation: str
@@ -54,7 +54,7 @@ def rnn_nodes(graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
 
 @register
 class RnnCells(InternalOp):
-    """Output and new state from the projected input and the previous state."""
+    """Computes output and new state from the projected input and the previous state."""
 
     name = _CELLS
 

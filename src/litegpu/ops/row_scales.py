@@ -1,4 +1,4 @@
-"""ROW_SCALES: scales and zero points for the quantization of float rows to int8."""
+"""ROW_SCALES: computes scales and zero points that quantize float rows to int8."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ ROW_SCALES = "ROW_SCALES"
 
 @dataclass(frozen=True, slots=True)
 class RowScalesAttributes:
-    """Whether rows are symmetric (largest magnitude: 127), or their range becomes -128 to 127."""
+    """Whether rows are quantized symmetrically; otherwise their range is mapped to -128 to 127."""
 
     symmetric: bool
 
 
 @register
 class RowScales(InternalOp):
-    """Scales from the minimum and maximum of each row; created only by dynamic quantization.
+    """Computes scales from each row's minimum and maximum, for dynamic quantization.
 
-    Returns scales, their inverses and, if not symmetric, zero points: [..., 1] each.
+    The results are scales, inverse scales and, for asymmetric rows, zero points, [..., 1] each.
     """
 
     name = ROW_SCALES

@@ -1,4 +1,4 @@
-"""Combines rows by index: SCATTER_ND, SEGMENT_SUM, UNSORTED_SEGMENT ops, SPARSE_TO_DENSE."""
+"""SCATTER_ND, SEGMENT_SUM, UNSORTED_SEGMENT ops, SPARSE_TO_DENSE: combine rows by index."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from litegpu.ops.index_map import Source, index_map_node, plain, strides
 from litegpu.ops.reshape import reshape_node, reshaped
 
 MOST_ROWS = 1 << 16
-"""Maximum number of rows: each result visits all, and Mesa's devices abort longer loops."""
+"""Maximum number of rows: each result loops over all rows, and Mesa's devices abort long loops."""
 _PLACES = (DType.INT32,)
 _VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
 _SCATTERED = Types(STORABLE.dtypes | BYTES, common=True)
@@ -45,11 +45,11 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True)
 class SegmentAttributes:
-    """How rows are scattered; strides are the elements per step along each indexed axis.
+    """How rows are scattered; `steps` are strides in elements along each indexed axis.
 
-    With the `sizes` of these axes, rows with indices out of range are skipped. The function
-    `combine` combines a row with the current result; if it is empty, the row replaces it. Results
-    start as `start`, or without it, as the third input.
+    If `sizes` has the sizes of the indexed axes, the kernel skips rows with indices out of range.
+    The function `combine` combines a row with the current result; if `combine` is empty, the row
+    replaces the result. The initial result is `start` or, if `start` is None, the third input.
     """
 
     steps: tuple[int, ...]
@@ -60,14 +60,14 @@ class SegmentAttributes:
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """The operands of a node: positions of rows and indices, numbers of axes and segments."""
+    """The operands of a node: the positions of rows and indices, and the result's shape."""
 
     rows: int
     indices: int
     axes: tuple[int, ...]
     """The sizes of the result's indexed axes."""
     joined: int
-    """Number of leading axes of the rows that are combined."""
+    """Number of leading axes of the input that enumerate the combined rows."""
     result: Shape
 
 
@@ -144,7 +144,7 @@ class Segments(Op):
 
 @register
 class SparseToDense(Op):
-    """A constant with some elements replaced by position; later elements replace earlier ones."""
+    """Replaces elements of a constant tensor by position; the last of several elements applies."""
 
     name = "SPARSE_TO_DENSE"
     max_version = 3

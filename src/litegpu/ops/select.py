@@ -1,4 +1,4 @@
-"""SELECT and SELECT_V2: elements of one of two values, selected by a condition."""
+"""SELECT and SELECT_V2: select elements of one of two values by a condition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litegpu.ops.reshape import reshaped
 
 @register
 class SelectV2(Op):
-    """The second input where the condition is true, else the third; all are broadcast."""
+    """Selects the second input where the condition is true, else the third, with broadcasting."""
 
     name = "SELECT_V2"
     max_version = 2
@@ -61,7 +61,7 @@ class Select(SelectV2):
     max_version = 4
 
     def check_shapes(self, graph: Graph, node: Node) -> str:
-        """Require equal shapes, or a condition with one element or one per row."""
+        """Require equal shapes, or a condition with one element in all or one element per row."""
         condition, first, second = (graph.values[v].shape for v in node.inputs)
         rows = condition in ((), (1,)) or condition == first[:1]
         if first == second and (condition == first or rows):

@@ -1,4 +1,4 @@
-"""SLICE: a part of a value, given by begin and size."""
+"""SLICE: returns the part of a value with a begin and a size along each axis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from litegpu.ops.strided_slice import folded_slice, part_nodes
 
 @register
 class Slice(Op):
-    """The part of `size` elements from `begin` along each axis; size -1 means all that follow."""
+    """Returns `size` elements from `begin` on along each axis; -1 selects all further elements."""
 
     name = "SLICE"
     max_version = 8

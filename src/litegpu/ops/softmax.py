@@ -1,4 +1,4 @@
-"""SOFTMAX over the last axis, in float32 at any precision."""
+"""SOFTMAX over the last axis, computed in float32 at both precisions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from litegpu.ops.exact.rows import ExactRows, ExactSoftmax
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxAttributes:
-    """The factor in the exponent."""
+    """The factor `beta` of the exponents."""
 
     beta: float
 
 
 @register
 class Softmax(Op):
-    """exp(beta * (x - max)) / sum, over the channels."""
+    """Computes exp(beta * (x - max)) / sum over the channels."""
 
     name = "SOFTMAX"
     max_version = 4
@@ -87,4 +87,5 @@ def _check_beta(node: Node) -> str:
 
 
 _LARGEST_BETA = 1e38
-"""Maximum magnitude of beta: shader compilers may merge it with the factor of exp2(x * log2(e))."""
+"""Maximum magnitude of beta, which shader compilers may merge with the factor of exp2(x * log2(e)).
+"""

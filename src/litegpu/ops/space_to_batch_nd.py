@@ -1,4 +1,4 @@
-"""SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND: blocks of pixels become batches, and back."""
+"""SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND: move blocks of pixels to batches, and back."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _Batch(Op):
 class SpaceToBatch(_Batch):
     """Moves the pixels of each block to separate batches, after zero padding.
 
-    The padding of quantized pixels is the zero point of the output.
+    Quantized images are padded with the zero point of the output.
     """
 
     name = "SPACE_TO_BATCH_ND"
@@ -86,7 +86,7 @@ class SpaceToBatch(_Batch):
 
 @register
 class BatchToSpace(_Batch):
-    """Pixels from several batches form blocks, which are then cropped."""
+    """Moves pixels from several batches into blocks, then crops the result."""
 
     name = "BATCH_TO_SPACE_ND"
 

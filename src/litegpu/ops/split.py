@@ -1,4 +1,4 @@
-"""SPLIT: divides a value into parts of equal size; and code shared by similar ops."""
+"""SPLIT: divides a value into parts of equal size; also code shared by similar ops."""
 
 from __future__ import annotations
 
@@ -92,5 +92,5 @@ class Split(Parts):
 
 
 def _along(shape: Shape, axis: int, chosen: range) -> list[range]:
-    """Return ranges that select `chosen` along one axis, and all elements along the others."""
+    """Return ranges that select `chosen` along one axis, and all elements along all other axes."""
     return [chosen if i == axis else range(size) for i, size in enumerate(shape)]

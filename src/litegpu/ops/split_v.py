@@ -1,4 +1,4 @@
-"""SPLIT_V: divides a value into parts of given sizes."""
+"""SPLIT_V: divides a value into parts of separate sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from litegpu.ops.split import Parts
 
 @register
 class SplitV(Parts):
-    """Divides a value into parts of given sizes along an axis; one size may be -1."""
+    """Divides a value into parts of the listed sizes along an axis; one size may be -1."""
 
     name = "SPLIT_V"
     max_version = 3

@@ -1,7 +1,8 @@
-"""STABLEHLO_GATHER and STABLEHLO_SCATTER: slices of a value at computed positions.
+"""STABLEHLO_GATHER and STABLEHLO_SCATTER: read or update slices at computed positions.
 
-The indices contain a position for each slice; the attributes state to which axes its numbers refer.
-Slices with several elements along these axes become several rows, each with its own indices.
+The indices contain a position for each slice; the attributes list the axes to which the numbers of
+a position refer. A slice with several elements along an indexed axis is split into several rows
+with separate indices.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ _VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
 class _Part:
     """The geometry of slices: `sizes` elements of a value of `shape`.
 
-    A position has a number for each axis in `mapped`; the numbers are along axis `vector` of the
-    indices.
+    A position has one number for each axis in `mapped`. Axis `vector` of the indices enumerates the
+    numbers of a position.
     """
 
     shape: Shape
@@ -77,7 +78,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The indices of single rows; `axes` are axes of the indices, or (-1 - axis) of the slice.
+    """The indices of single rows; `axes` lists axes of the indices, or -1 - axis for slice axes.
 
     `columns` are the axes of the value that a row's indices refer to.
     """
@@ -88,7 +89,7 @@ class _Rows:
 
     @property
     def sizes(self) -> Shape:
-        """The number of rows along each axis."""
+        """Number of rows along each entry of `axes`."""
         part = self.part
         return tuple(part.positions[a] if a >= 0 else part.sizes[-1 - a] for a in self.axes)
 
@@ -110,9 +111,9 @@ class _Rows:
     def nodes(
         self, graph: Graph, node: Node, clipped: bool, new_value: NewValue
     ) -> tuple[int, list[Node]]:
-        """Return the indices of the rows (a value id), and the nodes that compute them.
+        """Return the value id of the rows' indices, and the nodes that compute these indices.
 
-        If `clipped`, positions are clamped so that slices are inside the value.
+        If `clipped`, the nodes clamp positions so that slices are inside the value.
         """
         part, value = self.part, graph.values[node.inputs[1]]
         columns = [part.mapped.index(a) if a in part.mapped else -1 for a in self.columns]
@@ -164,7 +165,7 @@ _ABOUT = {
 
 @register
 class StablehloGather(Op):
-    """Slices of a value at computed positions, which are clamped so that slices are inside it."""
+    """Gathers slices at computed positions, clamped so that slices are inside the value."""
 
     name = "STABLEHLO_GATHER"
     max_version = 1
@@ -223,7 +224,7 @@ def _gathered(graph: Graph, node: Node) -> _Part:
 
 
 def _result_axes(graph: Graph, node: Node) -> tuple[list[int], dict[int, int]]:
-    """Return the result's axes of positions, and the value's axis of each other result axis."""
+    """Return the result axes that enumerate positions, and a map from the others to value axes."""
     part, collapsed = _gathered(graph, node), node.params["collapsed_slice_dims"]
     offsets = sorted(node.params["offset_dims"])
     rest = [axis for axis in range(len(part.shape)) if axis not in collapsed]
@@ -254,7 +255,7 @@ def _do_not_fit(part: _Part) -> str:
 
 @register
 class StablehloScatter(Op):
-    """Replaces slices of a value at computed positions, or combines them with updates, in order."""
+    """Replaces slices of a value at computed positions, or combines slices with updates."""
 
     name = "STABLEHLO_SCATTER"
     max_version = 1
@@ -286,7 +287,7 @@ class StablehloScatter(Op):
         return (graph.values[node.inputs[0]].shape,)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        """Scatter rows of the update into rows of the value: the axes without indices."""
+        """Scatter rows of the update into rows of the value; rows span the unindexed axes."""
         part, of_update = _scattered(graph, node)
         dtype, update = (
             computed_as(graph.values[node.inputs[0]]),
@@ -308,7 +309,7 @@ class StablehloScatter(Op):
         found, nodes = rows.nodes(graph, node, clipped=False, new_value=new_value)
 
         def flat(v: int, outer: Sequence[int], last: Sequence[int]) -> int:
-            """Return the value with the axes `outer` first, as rows, then the axes `last`."""
+            """Return the value transposed to rows: first the axes `outer`, then the axes `last`."""
             shape = graph.values[v].shape
             parts = ([shape[a] for a in outer], [shape[a] for a in last])
             target = new_value((math.prod(parts[0]), math.prod(parts[1])), dtype=dtype)
@@ -344,7 +345,7 @@ class StablehloScatter(Op):
 
 
 def _scattered(graph: Graph, node: Node) -> tuple[_Part, dict[int, int]]:
-    """Return the slices, and the value's axis of each update axis that is one."""
+    """Return the slices, and the value's axis of each update axis that is a slice axis."""
     shape, positions, update = (graph.values[v].shape for v in node.inputs)
     params = node.params
     inserted = params["inserted_window_dims"]
@@ -357,7 +358,7 @@ def _scattered(graph: Graph, node: Node) -> tuple[_Part, dict[int, int]]:
 
 
 def _combination(node: Node) -> str:
-    """Return the function that combines elements; "" if new elements replace old ones."""
+    """Return the function that combines elements; "" if new elements replace old elements."""
     ops = [each.op for body in node.graphs for each in body.nodes]
     return ops[0] if ops else ""
 

@@ -1,4 +1,4 @@
-"""STRIDED_SLICE: a strided part of a value, as a view if kernels can read it in place."""
+"""STRIDED_SLICE: returns a strided part of a value, as a view if kernels can read it in place."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def part_nodes(
 ) -> tuple[Node, ...]:
     """Return the nodes that copy the elements of `source` in the ranges to value `target`.
 
-    There is one range per axis of `source`; the shape of `target` may lack axes of size 1.
+    The list has one range per axis of `source`; the shape of `target` may lack axes of size 1.
     """
     shape = graph.values[source].shape
     merged = merge_ranges(shape, ranges) if len(shape) > 4 else None
@@ -63,7 +63,7 @@ def part_nodes(
 
 @register
 class StridedSlice(Op):
-    """STRIDED_SLICE with all masks; strides may be negative."""
+    """Returns a strided slice, with support for all masks and negative strides."""
 
     name = STRIDED_SLICE
     max_version = 8
@@ -152,7 +152,7 @@ def _bit(node: Node, mask: str, entry: int) -> bool:
 def _entries(graph: Graph, node: Node) -> list[int | None]:
     """Return the entry number of begin, end and strides for each axis.
 
-    There is one item for each input axis and each new axis; None selects an axis completely.
+    The returned list has one item per input axis and per new axis; None selects an axis completely.
     """
     rank = len(graph.values[node.inputs[0]].shape)
     count = graph.values[node.inputs[1]].elements
@@ -206,12 +206,12 @@ def _leaves(graph: Graph, node: Node) -> bool:
 
 
 def _axis_entries(graph: Graph, node: Node) -> list[int | None]:
-    """Return the entry number of each input axis (None if it has none)."""
+    """Return the entry number of each input axis, or None for axes without an entry."""
     return [e for e in _entries(graph, node) if e is None or not _bit(node, "new_axis", e)]
 
 
 def _first(node: Node, entry: int, size: int, begin: int, stride: int) -> int:
-    """Return the begin, or its default if it is masked."""
+    """Return the begin of a range, or the default if the begin is masked."""
     if not _bit(node, "begin", entry):
         return begin
     return 0 if stride > 0 else size - 1

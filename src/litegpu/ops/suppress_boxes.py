@@ -13,14 +13,14 @@ from litegpu.ops.common.units import Unit
 DECODE, SUPPRESS = "DECODE_BOXES", "SUPPRESS_BOXES"
 MERGE, LIST = "MERGE_CLASSES", "LIST_DETECTIONS"
 MOST_CHOSEN = 1 << 10
-"""Maximum number of boxes per class, limited by work-group memory."""
+"""Maximum number of boxes per class, a limit due to the size of work-group memory."""
 _ITEMS = 256
 _IOU_OPERATIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeAttributes:
-    """The divisors of box codes (y, x, height, width), and the first class of the scores."""
+    """The divisors of box codes (y, x, height, width), and the index of the first class."""
 
     scales: tuple[float, float, float, float]
     first_class: int
@@ -30,11 +30,13 @@ class DecodeAttributes:
 class SuppressAttributes:
     """The parameters of non-maximum suppression.
 
-    If `by_class`, scores are [boxes, classes], and each class from `first_class` on is processed by
-    itself; otherwise scores are one row. `limits` are the maximum overlap, the minimum score and
-    the sigma of soft suppression; None stands for the next additional input of the node.
-    TensorFlow's operations (`strict`) select scores above the minimum and overlaps below the
-    maximum; detection post-processing also accepts equal ones. Entries without a box are `nothing`.
+    If `by_class`, scores are [boxes, classes], and the kernel processes each class from
+    `first_class` on separately. If not `by_class`, scores are one row. `limits` are the maximum
+    overlap, the minimum score and the sigma of soft suppression. If a limit is None, the kernel
+    reads the limit from the next additional input of the node. TensorFlow's ops are `strict`:
+    scores must be above the minimum and overlaps below the maximum. Detection post-processing is
+    not `strict`, and accepts scores and overlaps equal to the limits. Unused result entries have
+    the value `nothing`.
     """
 
     limits: tuple[float | None, float | None, float | None]
@@ -46,7 +48,7 @@ class SuppressAttributes:
 
 @dataclass(frozen=True, slots=True)
 class ListAttributes:
-    """How detections are listed: `labels` classes per box, or the class from an input (0)."""
+    """The layout of detection lists: `labels` classes per box, or 0 for classes as an input."""
 
     first_class: int
     classes: int
@@ -57,7 +59,7 @@ class ListAttributes:
 
 @register
 class DecodeBoxes(InternalOp):
-    """The corners of boxes [N, 4] from codes and anchors, and each box's best score, [1, N]."""
+    """Computes box corners [N, 4] from codes and anchors, and each box's best score, [1, N]."""
 
     name = DECODE
 
@@ -82,10 +84,10 @@ class DecodeBoxes(InternalOp):
 
 @register
 class SuppressBoxes(InternalOp):
-    """The selected boxes of each class, [classes, count], by descending score.
+    """Selects boxes of each class, [classes, count], by descending score.
 
-    Further outputs are a buffer of scores that work items modify and, if there are four outputs,
-    the scores and the number of selected boxes.
+    The second output is a buffer of scores that work items modify. A node with four outputs also
+    returns the scores and the number of selected boxes.
     """
 
     name = SUPPRESS
@@ -133,7 +135,7 @@ class SuppressBoxes(InternalOp):
 
 @register
 class MergeClasses(InternalOp):
-    """The best boxes over all classes: their indices and classes, [1, count] each."""
+    """Selects the best boxes over all classes; returns indices and classes, [1, count] each."""
 
     name = MERGE
 
@@ -200,5 +202,5 @@ def shared_items(ctx: LowerContext) -> int:
 
 
 def list_size(ctx: LowerContext, lists: Sequence[int]) -> int:
-    """Return the work-group memory, in elements, for the rows of some lists with padding."""
+    """Return the number of elements of work-group memory for padded rows of `lists`."""
     return 4 * max(ctx.storage(v).channel_blocks for v in lists)

@@ -1,4 +1,4 @@
-"""SVDF: a dense layer of low rank in time; its state holds the features of previous steps."""
+"""SVDF: a dense layer of low rank in time, whose state contains the features of previous steps."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 _STEP = "SVDF_STEP"
 _DATA, _FEATURES, _TIME, _BIAS, _STATE = range(5)
 _DENSE = HybridFullyConnected(lambda graph, node: "")
-"""How features are computed from floats and int8 weights; `_check_shapes` checks their shapes."""
+"""The op that computes features from floats and int8 weights; `_check_shapes` checks the shapes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SvdfAttributes:
-    """Weights in time [filters, memory] (a value id); each unit has `rank` filters."""
+    """The value id of time weights [filters, memory], and the filters per unit (`rank`)."""
 
     weights: int
     rank: int
@@ -52,7 +52,7 @@ class SvdfAttributes:
 
 
 class ExactSvdf(Exact):
-    """SVDF of int8 with an int16 state; halves are rounded away from zero."""
+    """SVDF of int8 with an int16 state; rescaled sums round half away from zero."""
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -92,7 +92,7 @@ class ExactSvdf(Exact):
 
 
 class HybridSvdf(Exact):
-    """SVDF of floats with int8 weights; the features are a FULLY_CONNECTED of these types."""
+    """SVDF of floats with int8 weights; a FULLY_CONNECTED of these types computes the features."""
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -121,7 +121,7 @@ class HybridSvdf(Exact):
 
 @register
 class Svdf(Op):
-    """A dense layer whose weights have two factors: over inputs, and over recent time steps."""
+    """A dense layer with two weight factors: one over inputs, and one over recent time steps."""
 
     name = "SVDF"
     max_version = 4
@@ -161,7 +161,7 @@ class Svdf(Op):
 
 @register
 class SvdfStep(InternalOp):
-    """Output and new state from the features of a step and the previous state."""
+    """Computes output and new state from the features of a step and the previous state."""
 
     name = _STEP
 
@@ -229,7 +229,7 @@ def _ended(graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, .
 
 
 def _multipliers(graph: Graph, node: Node) -> tuple[Multiplier, Multiplier]:
-    """Return the multipliers from sums of products to the state, and from there to the output."""
+    """Return the multipliers from sums of products to the state, and from state to output."""
     ends = (*node.inputs, node.outputs[0])
     data, features, time, state, result = (
         numbers.scale(graph.values[ends[p]]) for p in (_DATA, _FEATURES, _TIME, _STATE, -1)
@@ -243,7 +243,7 @@ def _multipliers(graph: Graph, node: Node) -> tuple[Multiplier, Multiplier]:
 def _check_operands(
     graph: Graph, node: Node, weights: DType, time: DType, bias: DType, state: DType
 ) -> str:
-    """Require constants and a state of these types; float32 constants may be stored as float16."""
+    """Require constants and a state of the listed types; float16 may replace float32 constants."""
     constants = [(_FEATURES, "The weights", weights), (_TIME, "The weights in time", time)]
     if node.inputs[_BIAS] != ABSENT:
         constants.append((_BIAS, "The bias", bias))

@@ -1,4 +1,4 @@
-"""TFLite_Detection_PostProcess: decodes a detector's boxes and removes overlapping ones."""
+"""TFLite_Detection_PostProcess: decodes a detector's boxes and removes overlapping boxes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """The options in the FlexBuffer; missing ones are 0, as on the CPU."""
+    """The options in the FlexBuffer; missing options are 0, as on the CPU."""
 
     max_detections: int
     max_classes: int
@@ -64,7 +64,7 @@ class _Options:
 
 
 class _ExactDetections(Exact):
-    """Detection with uint8 box codes, scores or anchors, which are dequantized first."""
+    """Detection post-processing that first dequantizes uint8 box codes, scores or anchors."""
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -96,9 +96,9 @@ class _ExactDetections(Exact):
 
 @register
 class DetectionPostProcess(Op):
-    """Non-maximum suppression of a detector's boxes: over the best classes, or for each class.
+    """Non-maximum suppression of a detector's boxes, over the best classes or for each class.
 
-    Among equal scores the first comes first. Boxes, classes and scores beyond the number of
+    Boxes with equal scores stay in input order. Boxes, classes and scores beyond the number of
     detections are 0.
     """
 

@@ -1,4 +1,4 @@
-"""TOPK_V2: the largest elements of each row in descending order, and their indices."""
+"""TOPK_V2: finds the largest elements of each row in descending order, and their indices."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from litegpu.ops.reshape import reshape_node, reshaped
 _SORTED = Types(MOVED.dtypes - {DType.BOOL}, common=True)
 _RANK, _FIND = "TOP_K_RANK", "TOP_K_FIND"
 _MOST_ELEMENTS = 1 << 17
-"""Maximum length of a row, since each element is compared with all others."""
+"""Maximum length of a row, since the kernel compares each element with all others."""
 
 
 @register
 class TopK(Op):
-    """The `k` largest elements along the last axis in descending order, and their indices."""
+    """Returns the `k` largest elements along the last axis, descending, and their indices."""
 
     name = "TOPK_V2"
     max_version = 3
@@ -95,7 +95,7 @@ def _check_count(graph: Graph, node: Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Step(InternalOp):
-    """A step that computes integers for each row; created only by TOPK_V2."""
+    """A step that computes integers for each row; only TOPK_V2 creates this op."""
 
     name: str  # type: ignore[misc]
     template: str

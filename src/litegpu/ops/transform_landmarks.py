@@ -1,4 +1,4 @@
-"""MediaPipe's TransformLandmarks: points transformed by a matrix."""
+"""MediaPipe's TransformLandmarks: transforms points by a matrix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from litegpu.ops.common.units import Unit
 
 @dataclass(frozen=True, slots=True)
 class PointsAttributes:
-    """The numbers per point, and the factor of the matrix's translation."""
+    """The count of numbers per point, and the factor of the matrix's translation."""
 
     dimensions: int
     scale: float
@@ -22,7 +22,7 @@ class PointsAttributes:
 
 @register
 class TransformLandmarks(Op):
-    """Points (x, y, ...) with x and y transformed by a 4x4 matrix."""
+    """Transforms x and y of points (x, y, ...) by a 4x4 matrix."""
 
     name = "TransformLandmarks"
     max_version = 2

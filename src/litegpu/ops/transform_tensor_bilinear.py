@@ -1,4 +1,4 @@
-"""MediaPipe's TransformTensorBilinear, and TransformTensor, its former name."""
+"""MediaPipe's custom op TransformTensorBilinear, formerly named TransformTensor."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from litegpu.ops.common.units import Unit
 
 @dataclass(frozen=True, slots=True)
 class TransformAttributes:
-    """The output's (H, W), and whether its corners are aligned with the image's corners."""
+    """The output's (H, W), and whether output and image corners are aligned."""
 
     size: tuple[int, int]
     corners: bool
 
 
 class TransformTensor(Op):
-    """An image transformed by a 4x4 matrix, bilinear; zero outside."""
+    """Transforms an image by a 4x4 matrix with bilinear interpolation; pixels outside are zero."""
 
     def __init__(self, name: str, max_version: int) -> None:
         self.name = name  # type: ignore[misc]

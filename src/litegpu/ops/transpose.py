@@ -1,4 +1,4 @@
-"""TRANSPOSE: any permutation of axes; it is free if only axes of size 1 move."""
+"""TRANSPOSE: permutes axes; no kernel is needed if only axes of size 1 move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TRANSPOSE_CONV: the transpose of a convolution."""
+"""TRANSPOSE_CONV: computes a transposed convolution."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SHAPE, _IMAGE, _BIAS = 0, 2, 3
 
 @register
 class TransposeConv(Op):
-    """Transposed convolution: stride, padding, bias, activation; weights may be computed."""
+    """Transposed convolution with stride, padding, bias, activation; weights may be computed."""
 
     name = "TRANSPOSE_CONV"
     max_version = 5
@@ -66,7 +66,7 @@ class TransposeConv(Op):
         return conv_nodes(node, node.inputs[_IMAGE], view, operand)
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[ConvSpec]:
-        """Return a spec for each phase if tensor cores can compute all of them, else none."""
+        """Return a spec for each phase if tensor cores can compute all phases, else no specs."""
         operand = weights.read(ctx, node.attributes)
         if not ctx.target.model.tensor_cores or operand.array is None or _varies(node, ctx):
             return ()
@@ -87,10 +87,10 @@ class TransposeConv(Op):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Output pixels one stride apart, which are a convolution with stride 1."""
+    """Output pixels one stride apart, which a convolution with stride 1 computes."""
 
     weights: weights.Floats
-    """[O, H, W, I]"""
+    """Weights [O, H, W, I] of the phase."""
     window: window.Window
     dst: Storage
 
@@ -115,11 +115,11 @@ def phases(array: weights.Floats, view: window.Window, dst: Storage) -> Iterator
 
 
 def _taps(view: window.Window, axis: int, start: int) -> tuple[list[int], int]:
-    """Return the taps that reach output `start` along an axis, and the padding of their window.
+    """Return the taps that contribute to output `start` along an axis, and their window's padding.
 
-    Input i, tap k and output o correspond if i * stride + k = o + pad. So the taps are one stride
-    apart, and larger taps belong to earlier inputs. The padding is negative if the first output
-    does not read the first inputs.
+    Tap k contributes the product with input i to output o if i * stride + k = o + pad. Taps of one
+    output are therefore one stride apart, and larger taps belong to earlier inputs. The padding is
+    negative if the first output does not read the first inputs.
     """
     last, first = divmod(start + view.pads[axis], view.stride[axis])
     taps = range(first, view.kernel[axis], view.stride[axis])
@@ -132,7 +132,7 @@ def _only(array: weights.Floats, bias: weights.Floats | None) -> weights.Weights
 
 
 def _varies(node: Node, ctx: SpecContext) -> bool:
-    """Whether the epilogue reads operands that differ by pixel, which a phase cannot index."""
+    """Whether the epilogue has operands that differ by pixel, which a phase cannot index."""
     reads = (v for epilogue_op in node.epilogue for v in epilogue_op.operands if v != SELF)
     return any(ctx.storage(v).shape[1:3] != (1, 1) for v in reads)
 
@@ -142,8 +142,9 @@ def transpose_kernel(
 ) -> KernelRequest:
     """Return the kernel of a transposed convolution.
 
-    `view` is the window from the node's output to its input. Each output pixel gathers the taps
-    that reach it; a work item computes pixels one stride apart, which use the same weights.
+    `view` is the window from the node's output to its input. The kernel gathers all taps that
+    contribute to an output pixel. A work item computes output pixels one stride apart, which use
+    the same weights.
     """
     dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
     n, height, width, _ = dst.shape

@@ -1,4 +1,4 @@
-"""UNIDIRECTIONAL_SEQUENCE_LSTM: its operands, their checks, and its normalization."""
+"""UNIDIRECTIONAL_SEQUENCE_LSTM: operands, checks, and normalization to internal ops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DATA, _OUTPUT_STATE, _CELL_STATE = 0, 18, 19
 
 
 class _Role(NamedTuple):
-    """The description of an operand, and its shape as names of fields of `_Sizes`."""
+    """The description of an operand, and the operand's shape as names of fields of `_Sizes`."""
 
     what: str
     shape: tuple[str, ...]
@@ -55,7 +55,7 @@ _OF_INPUT_GATE = (1, 5, 9, 12, 20)
 
 
 class SequenceLstm(Op):
-    """LSTM over a sequence, with float weights: CIFG, peepholes, projection, normalization."""
+    """Float LSTM over a sequence with optional CIFG, peepholes, projection, normalization."""
 
     name = "UNIDIRECTIONAL_SEQUENCE_LSTM"
     max_version = 4

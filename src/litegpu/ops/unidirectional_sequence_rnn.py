@@ -1,4 +1,4 @@
-"""UNIDIRECTIONAL_SEQUENCE_RNN: a dense layer with feedback of its previous result."""
+"""UNIDIRECTIONAL_SEQUENCE_RNN: a dense layer whose previous result is an additional input."""
 
 from __future__ import annotations
 

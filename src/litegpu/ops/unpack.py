@@ -10,7 +10,7 @@ from litegpu.ops.split import Parts
 
 @register
 class Unpack(Parts):
-    """Divides a value into parts of size 1 along an axis, which is then removed."""
+    """Divides a value into parts of size 1 along an axis, and removes this axis."""
 
     name = "UNPACK"
     max_version = 6

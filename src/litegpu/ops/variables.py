@@ -1,10 +1,10 @@
-"""Variables: named values that a model keeps between invokes and shares among its graphs.
+"""Variables: named values that a model preserves between invokes and shares among its graphs.
 
-VAR_HANDLE names a variable, READ_VARIABLE and ASSIGN_VARIABLE copy it, CALL_ONCE runs a graph that
-assigns its initial value. Variables are on a GPU if no node of the model needs them on the CPU
-(`delegation/called_shapes.py`). The handle's value id then stands for the variable: its value
-before a run is an input of the partition, and the last assigned value is an output that replaces
-it.
+VAR_HANDLE names a variable. READ_VARIABLE and ASSIGN_VARIABLE copy the value of a variable.
+CALL_ONCE runs a graph that assigns initial values. Variables are stored on a GPU if no node of the
+model needs them on the CPU (`delegation/called_shapes.py`). In that case, the handle's value id
+represents the variable. The variable's value before a run is an input of the partition, and the
+last assigned value is an output that replaces this input.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ READ_VARIABLE = "READ_VARIABLE"
 ASSIGN_VARIABLE = "ASSIGN_VARIABLE"
 CALL_ONCE = "CALL_ONCE"
 VARIABLES = frozenset({VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE, CALL_ONCE})
-"""Operations of variables."""
+"""The ops that read or assign variables."""
 
 Name = tuple[str, str]
-"""The container of a variable, and its name in there."""
+"""The container of a variable, and the variable's name in this container."""
 
 _HANDLE = Types(MOVED.dtypes | {DType.OTHER})
 _MOVED = Types(MOVED.dtypes)
@@ -35,7 +35,7 @@ _MOVED = Types(MOVED.dtypes)
 
 @register
 class VarHandle(Op):
-    """The handle of a variable, which READ_VARIABLE and ASSIGN_VARIABLE take as an input."""
+    """Returns the handle of a variable, the first input of READ_VARIABLE and ASSIGN_VARIABLE."""
 
     name = VAR_HANDLE
     max_version = 1
@@ -96,7 +96,7 @@ class AssignVariable(Op):
 
 @register
 class CallOnce(Op):
-    """Runs a graph that assigns the initial values of variables, at the first invoke."""
+    """Runs, at the first invoke, a graph that assigns the initial values of variables."""
 
     name = CALL_ONCE
     max_version = 1
@@ -131,7 +131,7 @@ def _text(node: Node, name: str) -> str:
 
 
 def first_values(graph: Graph) -> dict[Name, Array] | None:
-    """Return the values that the graph of a CALL_ONCE assigns; None if it does anything else."""
+    """Return the values that the graph of a CALL_ONCE assigns; None if it has other nodes."""
     names, found = names_of(graph), dict[Name, Array]()
     for node in graph.nodes:
         if node.op == ASSIGN_VARIABLE and len(node.inputs) == 2:
@@ -147,7 +147,8 @@ def first_values(graph: Graph) -> dict[Name, Array] | None:
 def shared_values(graphs: Iterable[Graph]) -> dict[Name, Value] | None:
     """Return one Value for each variable, with its type and shape.
 
-    None if graphs disagree, or if a handle has any other use.
+    The result is None if graphs state different types or shapes for a variable, or if a handle has
+    any other use.
     """
     found = dict[Name, Value]()
     for graph in graphs:
@@ -171,7 +172,8 @@ def shared_values(graphs: Iterable[Graph]) -> dict[Name, Value] | None:
 def with_variables(graph: Graph, variables: Mapping[Name, Value]) -> tuple[Graph, dict[int, Name]]:
     """Return a partition with its variables as inputs, and the variables' names by value id.
 
-    All handles of a variable become one. Raises ModelError for a handle that is an output.
+    The function merges all handles of a variable into one handle. The function raises ModelError
+    for a handle that is an output.
     """
     names = {v: name for v, name in names_of(graph).items() if name in variables}
     if found := [name for v, name in names.items() if v in graph.outputs]:
@@ -191,9 +193,10 @@ def with_variables(graph: Graph, variables: Mapping[Name, Value]) -> tuple[Graph
 
 
 def resolve_variables(graph: Graph) -> tuple[Graph, Mapping[int, int]]:
-    """Return a graph in which variables are inputs and outputs; map outputs to replaced inputs.
+    """Return a graph with variables as inputs and outputs, and map outputs to replaced inputs.
 
-    Reads return the last value assigned before them; the last assigned value is an output.
+    A READ_VARIABLE returns the last value that an earlier node assigned. The last assigned value is
+    an output.
     """
     if not any(node.op in VARIABLES for node in graph.nodes):
         return graph, {}
@@ -216,7 +219,7 @@ def resolve_variables(graph: Graph) -> tuple[Graph, Mapping[int, int]]:
 
 
 def _is_resolved(graph: Graph, variable: int) -> bool:
-    """Whether a handle already stands for its variable."""
+    """Whether a handle is resolved, so that its value id represents the variable."""
     return variable in graph.inputs
 
 

@@ -1,11 +1,11 @@
 """Operations that run other graphs of the model: loops, branches and composites.
 
-WHILE is a loop; its body may contain further loops and composites.
+WHILE is a loop whose body may contain further loops and composites.
 
-If the condition depends only on constants (such as a counter), the loop is unrolled: its body's
-nodes become nodes of the graph, once for each pass. The counter is then a constant in each pass,
-and slices that it selects have known bounds. If the condition depends on data, a batch of passes is
-unrolled and runs repeatedly until the condition is false.
+A loop is unrolled if its condition depends only on constants, such as a counter. Unrolling copies
+the nodes of the loop's body into the graph once per iteration. In an unrolled iteration, the
+counter is a constant, and slices that it selects have known bounds. If the condition depends on
+data, a batch of iterations is unrolled and runs repeatedly until the condition is false.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ from litegpu.ops.variables import VARIABLES
 WHILE = "WHILE"
 COMPOSITE = "STABLEHLO_COMPOSITE"
 _BRANCHES = ("IF", "STABLEHLO_CASE")
-"""Operations that run one of several graphs, which their first input selects."""
+"""Ops that run one of several graphs; the first input selects the graph."""
 _INLINED = (WHILE, COMPOSITE, *_BRANCHES)
 _CARRIED = Types(STORABLE.dtypes)
 _MOST_PASSES = 256
 _MOST_NODES = 1 << 13
-"""Maximum number of unrolled nodes: more would take too long to compile."""
+"""Maximum number of unrolled nodes, which limits the compile time."""
 _MOST_STEPS = 1 << 17
-"""Maximum number of nodes to visit, including those without kernels: more would take too long."""
+"""Maximum number of visited nodes, including nodes without kernels, which limits the time to
+unroll.
+"""
 _MOST_WORK = 1 << 26
-"""Maximum operations of branches that are all computed although only one is selected."""
+"""Maximum number of operations of branches that are all computed although only one is selected."""
 
 
 @register
 class While(Op):
-    """A loop: its body is unrolled once for each pass, or in batches of passes."""
+    """A loop, whose body is unrolled once per iteration or in batches of iterations."""
 
     name = WHILE
     max_version = 1
@@ -94,7 +96,7 @@ class While(Op):
 
 @register
 class StablehloComposite(While):
-    """An operation that the model describes by a graph, whose nodes replace it."""
+    """An op that the model defines by a graph; the nodes of this graph replace the op."""
 
     name = COMPOSITE
     takes = (Types(MOVED.dtypes),)
@@ -103,7 +105,7 @@ class StablehloComposite(While):
 
 @register
 class If(While):
-    """Selects one of two graphs; for a computed condition, both run and results are selected."""
+    """Selects one of two graphs; for a computed condition, both graphs run before the selection."""
 
     name = "IF"
     takes = (Types(MOVED.dtypes),)
@@ -112,7 +114,7 @@ class If(While):
 
 @register
 class StablehloCase(If):
-    """Selects one of several graphs; if the index is computed, all run and results are selected."""
+    """Selects one of several graphs; for a computed index, all graphs run before the selection."""
 
     name = "STABLEHLO_CASE"
 
@@ -122,7 +124,7 @@ class NotInlinedError(Exception):
 
 
 class PassesUnknownError(NotInlinedError):
-    """The number of passes of a loop depends on data."""
+    """Raised if the number of iterations of a loop depends on data."""
 
 
 _NO_SENSE = (
@@ -139,7 +141,8 @@ _NO_SENSE = (
 def inline_graphs(graph: Graph) -> Graph:
     """Return a graph in which loops, branches and composites are replaced by their nodes.
 
-    Nodes without readers are omitted. A constant result becomes a constant of the graph.
+    The function omits nodes whose results no node reads. A constant result becomes a constant of
+    the graph.
     """
     if not any(node.op in _INLINED for node in graph.nodes):
         return graph
@@ -172,7 +175,7 @@ def inline_graphs(graph: Graph) -> Graph:
 
 
 def _check_graphs(graph: Graph, node: Node) -> str:
-    """Return why the graphs of a loop can never be unrolled; an empty text if they may be."""
+    """Return why a node's graphs can never be unrolled, or an empty text if they may be."""
     if not node.graphs:
         return "The body is read from the model file: pass GpuDelegate(model=...)."
     conditions = node.graphs[:-1] if node.op == WHILE else ()
@@ -215,10 +218,11 @@ def _check_graphs(graph: Graph, node: Node) -> str:
 
 
 def _handed_on(body: Graph) -> tuple[int, int] | None:
-    """Return an input and a later output of a loop's body that are the same value, if any.
+    """Return the positions of an input and a later output of a loop's body that share a value.
 
-    The CPU copies outputs to inputs one by one, in place unless a shape in the body is dynamic. A
-    later copy then reads the value of the next pass.
+    The result is None if no input and later output share a value. Unless a shape in the body is
+    dynamic, the CPU copies the body's outputs to its inputs one by one, in place. If an input and a
+    later output share a value, the later copy reads the value of the next iteration.
     """
     changed: dict[int, int] = {}
     for place, (source, result) in enumerate(zip(body.inputs, body.outputs, strict=True)):
@@ -235,12 +239,12 @@ def _passed(node: Node) -> tuple[int, ...]:
 
 
 Pieces = tuple[tuple[int, int, int], ...]
-"""Consecutive rows along the first axis: (value, first row, number of rows) each."""
+"""A list of row ranges along the first axis: (value, first row, number of rows)."""
 
 
 @dataclass
 class Inlined:
-    """The unrolled nodes of a loop or composite so far."""
+    """The state of unrolling a loop or composite: the graph and the nodes so far."""
 
     graph: Graph
     node: Node
@@ -248,15 +252,16 @@ class Inlined:
     values: dict[int, Value]
     nodes: list[Node] = field(default_factory=list)
     stepped: int = 0
-    """Number of nodes and passes that the CPU would have run so far."""
+    """Number of nodes and iterations that the CPU would have run so far."""
     last: tuple[int, ...] = ()
-    """The values that the loop carries, after the passes so far."""
+    """The loop-carried values after the iterations so far."""
     budget: fold.Budget = field(default_factory=partial(fold.Budget, runs=0))
     pieces: dict[int, Pieces] = field(default_factory=dict)
-    """Values that are not materialized yet, such as a sequence that grows by a row in each pass."""
+    """Values that are not materialized yet, such as a sequence that grows by one row per iteration.
+    """
 
     def run(self, graph: Graph, constants: Mapping[int, int]) -> tuple[int, ...]:
-        """Add the nodes of one of the loop's graphs, and return its outputs (value ids)."""
+        """Add the nodes of a graph of the loop, and return the graph's outputs (value ids)."""
         names = {**constants, **dict(zip(graph.inputs, self.last, strict=True)), ABSENT: ABSENT}
         for node in graph.nodes:
             for v in node.outputs:
@@ -292,7 +297,7 @@ class Inlined:
         return self.value(Value(0, "litegpu_constant", data.shape, dtype, data))
 
     def add(self, node: Node, what: str) -> None:
-        """Add a node, or only record what is known of its results. Raises NotInlinedError."""
+        """Add a node, or record its results if they are known. May raise NotInlinedError."""
         known = fold.evaluate(self.graph, node, self.budget) or _of_zeros(self.graph, node)
         if known is not None:
             for v, array in zip(node.outputs, known, strict=True):
@@ -317,7 +322,7 @@ class Inlined:
         self.append(node)
 
     def inline(self, node: Node, what: str) -> None:
-        """Add the nodes of a loop or composite inside one of the graphs. Raises NotInlinedError."""
+        """Add the nodes of a nested loop or composite, or raise NotInlinedError."""
         if reason := _check_graphs(self.graph, node):
             raise NotInlinedError(f"{what}: {reason}")
         inner = replace(self, node=node, last=_passed(node))
@@ -335,19 +340,19 @@ class Inlined:
                 self.append(Node(self.node.index, COPY, 1, (last,), (v,)))
 
     def step(self, count: int) -> None:
-        """Count nodes that the CPU would run. Raises NotInlinedError if there are too many."""
+        """Count nodes that the CPU would run, or raise NotInlinedError if there are too many."""
         self.stepped += count
         if self.stepped > _MOST_STEPS:
             raise NotInlinedError(f"The iterations run more than {_MOST_STEPS} nodes.")
 
     def append(self, node: Node) -> None:
-        """Add a checked node. Raises NotInlinedError if there are too many."""
+        """Add a checked node, or raise NotInlinedError if there are too many nodes."""
         self.nodes.append(node)
         if len(self.nodes) > _MOST_NODES:
             raise NotInlinedError(f"The iterations have more than {_MOST_NODES} nodes.")
 
     def joined(self, node: Node) -> Pieces | None:
-        """Return the rows of other values that a node joins; None if it does anything else."""
+        """Return the rows of other values that a node concatenates; None for other nodes."""
         inputs = [self.values[v] for v in node.inputs if v != ABSENT]
         if len(node.outputs) != 1 or not inputs or not inputs[0].shape:
             return None
@@ -388,11 +393,11 @@ class Inlined:
         return None
 
     def rows(self, v: int) -> Pieces:
-        """Return the rows that a value consists of."""
+        """Return the pieces of rows of which a value consists."""
         return self.pieces.get(v, ((v, 0, self.values[v].shape[0]),))
 
     def materialized(self, v: int) -> int:
-        """Return a materialized value with the contents of a joined one."""
+        """Return a materialized value with the contents of a value that consists of pieces."""
         if v not in self.pieces:
             return v
         if reason := checks.size(v, self.values[v].shape):
@@ -407,7 +412,7 @@ class Inlined:
         return v
 
     def part(self, v: int, first: int, count: int) -> int:
-        """Return a value with `count` rows of another one, from row `first` on."""
+        """Return a value with `count` rows of another value, from row `first` on."""
         whole = self.values[v]
         if count == whole.shape[0]:
             return v
@@ -422,7 +427,7 @@ class Inlined:
 
 
 def _unroll(graph: Graph, node: Node, fresh: Iterator[int]) -> Inlined:
-    """Return the unrolled nodes of a node with checked graphs. Raises NotInlinedError."""
+    """Return the unrolled nodes of a node with checked graphs, or raise NotInlinedError."""
     values = dict(graph.values)
     found = Inlined(replace(graph, values=values), node, fresh, values, last=_passed(node))
     if node.op != WHILE:
@@ -432,7 +437,7 @@ def _unroll(graph: Graph, node: Node, fresh: Iterator[int]) -> Inlined:
 
 
 def _run_graphs(found: Inlined) -> None:
-    """Add the nodes of a node's graphs, and their outputs. Raises NotInlinedError."""
+    """Add the nodes and outputs of a node's graphs, or raise NotInlinedError."""
     node, values = found.node, found.values
     constants = [
         {v: found.value(value) for v, value in each.values.items() if value.is_constant}
@@ -527,21 +532,22 @@ def _chosen(found: Inlined, condition: int, first: int, second: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LoopBatch:
-    """Some passes of a loop as a plain graph; the next passes start from its outputs.
+    """Several iterations of a loop as a plain graph; the next batch starts from its outputs.
 
-    The graph's outputs are the carried values after the passes and, last, a bool: whether the
-    condition is still true. Passes after the condition became false change nothing.
+    The graph's outputs are the loop-carried values after the iterations. The last output is a bool:
+    whether the condition is still true. Iterations after the condition became false change no
+    value.
     """
 
     graph: Graph
     carried: tuple[int, ...]
-    """The positions of the loop's inputs and outputs that change from pass to pass."""
+    """The positions of the loop's inputs and outputs that change between iterations."""
     inputs: tuple[int, ...]
-    """The value of each carried position before the passes."""
+    """The value id of each carried position before the iterations."""
 
 
 def runs_in_batches(graph: Graph, node: Node) -> bool:
-    """Whether a node is a loop whose number of passes is known only at run time."""
+    """Whether a node is a loop whose number of iterations is known only at run time."""
     if node.op != WHILE or _check_graphs(graph, node):
         return False
     try:
@@ -558,7 +564,7 @@ def runs_in_batches(graph: Graph, node: Node) -> bool:
 
 
 def batch_of(graph: Graph, node: Node, passes: int) -> LoopBatch:
-    """Return a batch of passes of a loop with checked graphs. Raises NotInlinedError."""
+    """Return a batch of iterations of a loop with checked graphs, or raise NotInlinedError."""
     condition, body = node.graphs
     places = range(len(node.inputs))
     carried = tuple(i for i in places if body.outputs[i] != body.inputs[i])
@@ -605,7 +611,7 @@ def batch_of(graph: Graph, node: Node, passes: int) -> LoopBatch:
 
 
 def _unrolled(graph: Graph, node: Node) -> Inlined | None:
-    """Return the unrolled nodes of a node, for estimates; None if it stays on the CPU."""
+    """Return the unrolled nodes of a node, for estimates; None if the node stays on the CPU."""
     try:
         if not _check_graphs(graph, node):
             return _unroll(graph, node, iter(graph.fresh_ids()))
@@ -615,7 +621,7 @@ def _unrolled(graph: Graph, node: Node) -> Inlined | None:
 
 
 def _of_zeros(graph: Graph, node: Node) -> list[Array] | None:
-    """Return matrix products with an all-zero operand: the bias (first step of an LSTM)."""
+    """Fold products of an all-zero operand, as in an LSTM's first step, to the bias."""
     if node.op not in ("FULLY_CONNECTED", "BATCH_MATMUL"):
         return None
     operands = [graph.values[v].data for v in node.inputs if v != ABSENT]
@@ -638,7 +644,7 @@ def _of_zeros(graph: Graph, node: Node) -> list[Array] | None:
 def _merged(pieces: Pieces) -> Pieces:
     """Return pieces in which consecutive rows of one value are merged.
 
-    Empty pieces are dropped, unless there are no rows at all.
+    The function drops empty pieces, unless all pieces are empty.
     """
     found: list[tuple[int, int, int]] = []
     for v, first, count in pieces:
@@ -650,7 +656,7 @@ def _merged(pieces: Pieces) -> Pieces:
 
 
 def _cut(pieces: Pieces, first: int, count: int) -> Pieces:
-    """Return the pieces of `count` rows from row `first` on; an empty piece if there are none."""
+    """Return the pieces of `count` rows from row `first` on; an empty piece for 0 rows."""
     found, start, end = list[tuple[int, int, int]](), 0, first + count
     for v, begin, rows in pieces:
         low, high = max(first, start), min(end, start + rows)

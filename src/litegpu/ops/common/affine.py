@@ -1,4 +1,4 @@
-"""Affine epilogue ops (scale and shift per channel), and weights with them folded in."""
+"""Affine epilogue ops (scale and shift per channel), and functions that fold them into weights."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from litegpu.ops.common.window import DepthwiseAttributes, Window
 Doubles = npt.NDArray[np.float64]
 
 _SMALLEST = 2.0**-14
-"""The smallest normal half: smaller numbers lose precision."""
+"""The smallest normal float16; smaller numbers have reduced precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """x * factor + shift, with a factor and a shift for each channel."""
+    """The function x * factor + shift, with a factor and a shift for each channel."""
 
     factor: Doubles
     shift: Doubles
@@ -30,7 +30,7 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """Weights in their original shape, and a bias [O]."""
+    """Weights in the original shape of the convolution, and a bias [O]."""
 
     weights: Doubles
     bias: Doubles
@@ -114,7 +114,7 @@ def before(node: Node, operands: Operands, affine: Affine) -> Operands:
 
 
 def obstacle(node: Node, old: Operands, new: Operands) -> str:
-    """Return why new operands cannot replace the old ones; an empty text if they can."""
+    """Return why new operands cannot replace the old operands, or an empty text if they can."""
     if not all(
         np.all(np.abs(each) <= np.finfo(np.float32).max) for each in (new.weights, new.bias)
     ):

@@ -1,4 +1,4 @@
-"""The supported values of attributes, for ops that do not declare their own."""
+"""Default sets of supported attribute values, for ops that do not declare any."""
 
 from __future__ import annotations
 

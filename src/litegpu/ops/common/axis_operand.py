@@ -1,4 +1,4 @@
-"""The axis given by an op's second operand, as in ARG_MAX and CUMSUM."""
+"""Reads the axis from an op's second operand, as in ARG_MAX and CUMSUM."""
 
 from __future__ import annotations
 

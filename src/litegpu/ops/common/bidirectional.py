@@ -19,10 +19,10 @@ REVERSE = "reverse"
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """The positions of a direction's operands.
+    """The positions of the operands for one direction of a bidirectional layer.
 
-    `operands` begins with the input weights; `auxiliary` has the weights of the auxiliary input,
-    one for each of these.
+    `operands` begins with the input weights. `auxiliary` has the weights of the auxiliary input,
+    one operand for each operand with input weights.
     """
 
     title: str
@@ -129,7 +129,7 @@ class Bidirectional(Op):
         )
 
     def _is_linked(self, node: Node) -> bool:
-        """Whether both directions read the auxiliary input with weights for it."""
+        """Whether both directions multiply the auxiliary input by auxiliary weights."""
         return any(_operand(node, p) != ABSENT for p in self._weights_of_auxiliary())
 
     def _weights_of_auxiliary(self) -> Sequence[int]:
@@ -138,9 +138,9 @@ class Bidirectional(Op):
     def _joined(
         self, graph: Graph, node: Node, new_value: NewValue
     ) -> tuple[Graph, Node, list[Node]]:
-        """Return a node whose auxiliary input, if it has weights, is concatenated to its input.
+        """Return a node whose input is concatenated with the auxiliary input, if that has weights.
 
-        The returned graph contains the new values; the returned nodes compute them.
+        The returned graph contains the new values; the returned nodes compute the new values.
         """
         if not self._is_linked(node):
             return graph, node, []
@@ -172,9 +172,9 @@ class Bidirectional(Op):
         return f"{direction.title}, as {self._one_way.name}: {reason}" if reason else ""
 
     def _check_auxiliary(self, graph: Graph, node: Node) -> str:
-        """Require an auxiliary input of the input's shape; with weights, its channel count is free.
+        """Require an auxiliary input of the input's shape, except the channels if it has weights.
 
-        Auxiliary weights must exist for all input weights, or for none.
+        The node must have auxiliary weights for all input weights, or for none.
         """
         if not self._is_linked(node) and node.inputs[self._auxiliary] == ABSENT:
             return ""

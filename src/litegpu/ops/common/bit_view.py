@@ -1,8 +1,8 @@
-"""Represents types without kernels as other types with the same bits.
+"""Replaces element types that have no kernels with other types of the same size.
 
 A complex tensor becomes a float tensor whose last axis alternates real and imaginary parts. Types
-that are only moved become integers of the same size. The bytes of a partition's inputs and
-outputs do not change. Floats whose bits are read are never stored as half.
+that kernels only move become integers of the same size. The bytes of a partition's inputs and
+outputs do not change. A float tensor whose bits are read is never stored as float16.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from litegpu.ops.common.types import VIEWED_AS
 
 
 def bit_view(graph: Graph) -> Graph:
-    """Return a partition in which complex and move-only types are replaced by floats and integers.
+    """Return a partition with floats and integers in place of complex and move-only types.
 
-    Floats of complex tensors, and floats whose bits are read, are marked as never stored as half.
+    The function marks floats of complex tensors, and floats whose bits are read, as never stored as
+    float16.
     """
     views = {v: _view(value) for v, value in graph.values.items()}
     for node in graph.nodes:

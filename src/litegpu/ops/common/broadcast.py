@@ -1,4 +1,4 @@
-"""Operations on two inputs with NumPy broadcasting."""
+"""Code for ops that broadcast two inputs as in NumPy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_broadcast(graph: Graph, node: Node) -> str:
 
 
 def check_slopes(graph: Graph, node: Node) -> str:
-    """Require a second input that can be broadcast to the first one."""
+    """Require a second input that can be broadcast to the first input."""
     shape, slopes = (graph.values[v].shape for v in node.inputs)
     if np.broadcast_shapes(shape, slopes) == shape:
         return ""
@@ -35,7 +35,7 @@ def check_slopes(graph: Graph, node: Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Inputs in shapes that kernels can broadcast, and the nodes before and after the operation."""
+    """Reshaped inputs that kernels can broadcast, and the nodes before and after the op."""
 
     inputs: Sequence[int]
     output: int
@@ -50,9 +50,10 @@ class Fitted:
 def fitted(graph: Graph, node: Node, new_value: NewValue) -> Fitted:
     """Return inputs that kernels can broadcast to the output.
 
-    Kernels treat all axes but the last three as a single axis, in which an input is either complete
-    or broadcast as a whole. If an input has only some of these axes, adjacent axes with the same
-    broadcasting are merged; if too many remain, the input is materialized by repetition.
+    Kernels merge all axes before the last three into one axis. An input is either complete along
+    the merged axis or broadcast along all of it. If an input is broadcast along only some of the
+    merged axes, the function merges adjacent axes with the same broadcasting. If more than 4 axes
+    remain, a node stores the broadcast input.
     """
     wanted = graph.values[node.outputs[0]].shape
     outer = max(len(wanted) - 3, 0)
@@ -81,9 +82,9 @@ def fitted(graph: Graph, node: Node, new_value: NewValue) -> Fitted:
 
 
 def running_input(graph: Graph, node: Node, first: int = 0) -> int:
-    """Return the position of the running input: a computed one, preferably of the output's shape.
+    """Return the position of the running input: a computed input, preferably of the output's shape.
 
-    Inputs before position `first` are chosen only if no other input is suitable.
+    The function returns a position before `first` only if no other input is suitable.
     """
     shape = graph.values[node.outputs[0]].shape
     order: list[int] = [*range(first, len(node.inputs)), *range(first)]
@@ -93,5 +94,5 @@ def running_input(graph: Graph, node: Node, first: int = 0) -> int:
 
 
 def listed(shape: Shape) -> str:
-    """Return a shape in the format used in reasons."""
+    """Return a shape as text for messages."""
     return f"[{','.join(map(str, shape))}]"

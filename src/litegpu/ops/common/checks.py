@@ -1,4 +1,4 @@
-"""Checks shared by several ops; each returns a reason, or an empty text if the node passes."""
+"""Checks shared by several ops. A check returns a reason, or an empty text if the node passes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from litegpu.ops.common.types import FLOATS, Types, joined
 
 MAX_RANK = 8
 MAX_ELEMENTS = 2**31 - 1
-"""Maximum number of elements: kernels use 32-bit indices, and rows may be padded to 8 channels."""
+"""Maximum number of elements of a tensor: kernels use 32-bit indices, and may pad rows to 8
+channels.
+"""
 
 FUSED_ACTIVATIONS = ("none", "relu", "relu_n1_to_1", "relu6", "tanh", "sigmoid")
 READABLE_CONSTANTS = (DType.FLOAT32, DType.FLOAT16)
@@ -28,7 +30,7 @@ def version(node: Node, highest: int) -> str:
 
 
 def operands(graph: Graph, node: Node, runtime: tuple[int, ...], outputs: int = 1) -> str:
-    """Require one of the given counts of runtime inputs, and the given number of outputs."""
+    """Require a valid number of runtime inputs, and a valid number of outputs."""
     count = sum(not graph.values[v].is_constant for v in node.inputs if v != ABSENT)
     if count not in runtime:
         wanted = " or ".join(map(str, runtime))
@@ -62,9 +64,9 @@ def activation(node: Node) -> str:
 
 
 def shapes(graph: Graph, node: Node, may_be_empty: Collection[int] = ()) -> str:
-    """Require tensors of at most `MAX_RANK` axes, with at least one element and not too many.
+    """Require tensors of at most `MAX_RANK` axes and of a supported number of elements.
 
-    `may_be_empty` has the positions of inputs that may be constants without elements.
+    `may_be_empty` contains the positions of inputs that may be constants without elements.
     """
     for position, v in enumerate((*node.inputs, *node.outputs)):
         if v == ABSENT or (
@@ -79,7 +81,7 @@ def shapes(graph: Graph, node: Node, may_be_empty: Collection[int] = ()) -> str:
 
 
 def size(tensor: int, shape: Shape) -> str:
-    """Require a tensor of at most `MAX_RANK` axes, with at least one element and not too many."""
+    """Require a tensor of at most `MAX_RANK` axes and of a supported number of elements."""
     if len(shape) > MAX_RANK:
         return (
             f"OP is supported, but tensor type/shape isn't compatible: tensor {tensor} has "
@@ -118,7 +120,7 @@ def computed(graph: Graph, node: Node, position: int, what: str) -> str:
 
 
 def constant(graph: Graph, node: Node, position: int, what: str, rule: Types = FLOATS) -> str:
-    """Require that input `position` is a float constant; `rule` may allow other types."""
+    """Require that input `position` is a constant of floats or of the types of `rule`."""
     reason = operand(graph, node, position, what, (*READABLE_CONSTANTS, *rule.dtypes))
     if not reason and not graph.values[node.inputs[position]].is_constant:
         reason = f"{what} (input {position}) must be constant, but it is computed at run time."
@@ -126,10 +128,7 @@ def constant(graph: Graph, node: Node, position: int, what: str, rule: Types = F
 
 
 def constants(graph: Graph, node: Node, what: str, rule: Types = FLOATS) -> str:
-    """Require that every input is computed, or a float constant.
-
-    `rule` may allow other types.
-    """
+    """Require that every input is computed, or a constant of floats or of the types of `rule`."""
     dtypes = (*READABLE_CONSTANTS, *rule.dtypes)
     reasons = (operand(graph, node, number, what, dtypes) for number in range(len(node.inputs)))
     return next(filter(None, reasons), "")
@@ -145,7 +144,8 @@ def integers(
 ) -> str:
     """Require that input `position` has integers and, by default, is a constant.
 
-    `kinds` are the accepted types; other types are for ops whose CPU kernels read them as int32.
+    `kinds` lists the accepted types. An op may accept other integer types if the CPU's kernel reads
+    them as int32.
     """
     if len(node.inputs) <= position or node.inputs[position] == ABSENT:
         return f"{what} (input {position}) is missing."
@@ -169,7 +169,7 @@ def axis(graph: Graph, value: int, number: int, added: int = 0) -> str:
 
 
 def constant_axis(graph: Graph, node: Node, position: int, of: int = 0, added: int = 0) -> str:
-    """Require that constant input `position` holds one axis of input `of`."""
+    """Require that constant input `position` contains the number of an axis of input `of`."""
     numbers = np.ravel(np.asarray(graph.values[node.inputs[position]].data))
     if numbers.size != 1:
         return f"The axis (input {position}) has {numbers.size} elements instead of one."
@@ -191,8 +191,8 @@ def weighted(
 ) -> str:
     """Require a computed image (input `image`), weights (input 1) and a supported activation.
 
-    A third input is an optional bias. `check_shapes` checks the shapes and the bias; it is called
-    last.
+    An optional third input is the bias. The callback `check_shapes` checks the shapes and the bias;
+    the function calls it last.
     """
     least = max(image, 1) + 1
     return first_of(
@@ -206,7 +206,7 @@ def weighted(
 
 
 def states(graph: Graph, node: Node, positions: tuple[int, ...], shape: Shape) -> str:
-    """Require states of a shape: computed inputs that the node updates and that only it reads."""
+    """Require states of a shape: computed inputs that the node updates and no other node reads."""
     for position in positions:
         reason = computed(graph, node, position, "The state")
         if reason:
@@ -229,7 +229,8 @@ def states(graph: Graph, node: Node, positions: tuple[int, ...], shape: Shape) -
 def first_of(*reasons: str | Callable[[], str]) -> str:
     """Return the first reason that is not empty.
 
-    A check that depends on earlier ones is passed as a function, and called only if these passed.
+    A check that depends on earlier checks is passed as a function. The function is called only if
+    all earlier checks passed.
     """
     for given in reasons:
         reason = given if isinstance(given, str) else given()

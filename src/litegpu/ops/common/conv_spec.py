@@ -13,53 +13,53 @@ from litegpu.ops.common.weights import Floats, Weights
 from litegpu.ops.common.window import Window
 
 FEWEST = 8
-"""Number of channels that fill half an instruction: an idle half costs less than another launch."""
+"""Number of channels that fill half of a tensor-core instruction, the minimum for tensor cores."""
 MANY_ROWS = 4096
-"""Number of pixels from which other kernels are slower even if most columns of a tile are empty.
-"""
+"""Number of pixels from which tensor cores are faster even if most columns of a tile are empty."""
 SHORTEST_SUM = 16
 """Number of input channels that one instruction sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """A convolution that is computed on the fly, as the image of a depthwise convolution."""
+    """A convolution that computes the input of a depthwise convolution on the fly."""
 
     window: Window
     weights: Floats
-    """[O, H, W, I]"""
+    """Weights [O, H, W, I] of the convolution."""
     bias: Floats | None
     epilogue: tuple[EpilogueOp, ...]
     shape: tuple[int, int, int, int]
-    """Its output [N, H, W, O]."""
+    """Shape [N, H, W, O] of the convolution's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Depthwise:
-    """A depthwise convolution that is computed on the fly, as the input of a pointwise one."""
+    """A depthwise convolution that computes the input of a pointwise convolution on the fly."""
 
     window: Window
     taps: Floats | None
-    """Weights [kh, kw, channels]; None for a mean over the window."""
+    """Weights [kh, kw, channels]; None if the op computes the mean over the window."""
     bias: Floats | None
     epilogue: tuple[EpilogueOp, ...]
     shape: tuple[int, int, int, int]
-    """Its output [N, H, W, C]."""
+    """Shape [N, H, W, C] of the depthwise convolution's output."""
     expand: Expand | None = None
-    """The convolution that computes its image on the fly; None if the image is in memory."""
+    """The convolution that computes the input image on the fly; None if the image is in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConvSpec:
-    """A convolution, or a product with one matrix: a 1x1 window over the rows.
+    """A convolution, or a matrix product, which is a convolution with a 1x1 window over rows.
 
-    `image`: whether there are axes H and W for the window; matrix rows have neither. If there is a
-    `depthwise` convolution, it computes the input of this pointwise convolution from `src`.
+    `image` states whether the input has axes H and W for the window; matrix rows have no such axes.
+    The optional `depthwise` convolution computes the input of this pointwise convolution from
+    `src`.
     """
 
     src: Storage
     dst: Storage
-    """The storage of the output, or of the pixels to compute."""
+    """The storage of the output, or of the output pixels that the kernel computes."""
     weights: Weights
     window: Window
     image: bool
@@ -67,7 +67,7 @@ class ConvSpec:
 
     @property
     def array(self) -> Floats:
-        """The weights [O, H, W, I] if they are constant."""
+        """The constant weights [O, H, W, I]."""
         assert self.weights.array is not None
         return self.weights.array
 
@@ -75,19 +75,19 @@ class ConvSpec:
     def keeps_rows(self) -> bool:
         """Whether output pixel p reads only pixel p of `src`.
 
-        The sizes differ if only a part of an output is computed, or if zero padding at the edges is
-        not stored.
+        Input and output sizes differ if only a part of the output is computed, or if zero padding
+        at the edges is not stored.
         """
         same = not self.image or self.dst.shape[:3] == self.src.shape[:3]
         return self.window.pointwise and same
 
     @property
     def is_large(self) -> bool:
-        """Whether it has enough pixels and weights for large tiles to be faster."""
+        """Whether the convolution has enough pixels and weights for large tiles to be faster."""
         return rounding_pays(self.flops)
 
     def may_round(self, target: Target) -> bool:
-        """Whether the policy allows rounding float32 values to half."""
+        """Whether the policy permits rounding float32 values to float16."""
         return target.policy.may_round(self.flops // self.weights.siblings)
 
     @property
@@ -95,7 +95,7 @@ class ConvSpec:
         return 2 * self.dst.rows * self.weights.elements
 
     def obstacle(self, target: Target) -> str:
-        """Return why tensor cores cannot be used; an empty text if they can."""
+        """Return why tensor cores cannot compute the convolution, or an empty text if they can."""
         if not target.model.tensor_cores:
             return "the device has no tensor cores"
         if self.weights.array is None:

@@ -1,4 +1,4 @@
-"""Registration of users' operations: which names are available, and their code for the cache."""
+"""Registration of users' ops: checks of their names, and their code for cache keys."""
 
 from __future__ import annotations
 

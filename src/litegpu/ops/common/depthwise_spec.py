@@ -21,10 +21,11 @@ Integers = npt.NDArray[np.signedinteger[Any]]
 class DepthwiseSpec:
     """A depthwise convolution: each input channel has `multiplier` output channels.
 
-    For quantized tensors, `input_zero` and the weights' zero point are subtracted; for constant
-    weights in advance. Pixels outside the image then count as 0, as for floats. Constant weights
-    [kh, kw, O] are `taps`; computed weights [1, kh, kw, O] are the value id `computed`. `bias` [O]
-    is None if there is none, or if it is computed and therefore a separate epilogue op.
+    For quantized tensors, the kernel subtracts `input_zero` and the weights' zero point. The zero
+    point of constant weights is subtracted in advance. After the subtraction, pixels outside the
+    image count as 0, as for floats. `taps` has constant weights [kh, kw, O]; `computed` is the
+    value id of computed weights [1, kh, kw, O]. `bias` [O] is None if the node has no bias, or if
+    an epilogue op adds a computed bias.
     """
 
     src: Storage
@@ -41,12 +42,12 @@ class DepthwiseSpec:
 
     @property
     def of_integers(self) -> bool:
-        """Whether it multiplies stored integers; sums are int32 and wrap around."""
+        """Whether the convolution multiplies stored integers; int32 sums wrap around."""
         return register_of(self.src.dtype) is not FLOAT
 
     @property
     def of_bytes(self) -> bool:
-        """Whether the input's integers have 8 bits; subtracting a zero point makes them wider."""
+        """Whether the input has 8-bit integers; the difference to a zero point needs more bits."""
         return self.src.dtype in BYTES
 
     @property

@@ -16,7 +16,7 @@ UNKNOWN = (-1,)
 def follows_from_shapes(node: Node, values: Mapping[int, Value], known: Collection[int]) -> bool:
     """Whether the results of a node depend only on shapes, not on computed data.
 
-    `known` are the earlier values with this property, in addition to constants.
+    `known` lists the earlier values that depend only on shapes; constants are not listed.
     """
     if Trait.READS_SHAPES in facts_of(node.op).traits:
         return all(v != ABSENT and values[v].shape != UNKNOWN for v in node.inputs)
@@ -28,7 +28,7 @@ def follows_from_shapes(node: Node, values: Mapping[int, Value], known: Collecti
 def has_unknown_result(node: Node, values: Mapping[int, Value], known: Collection[int]) -> bool:
     """Whether the result shapes of a node are known only at run time.
 
-    `known` are the values that depend only on shapes.
+    `known` lists the values that depend only on shapes.
     """
     op = facts_of(node.op)
     if op.shape_stated:

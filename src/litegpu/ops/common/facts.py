@@ -16,39 +16,42 @@ from litegpu.ops.common.traits import Trait
 Array = npt.NDArray[Any]
 
 KNOWN_LATE = "The operands of this operation are known only when the model runs."
-"""Why operations stay on the CPU whose results have shapes that depend on values."""
+"""The reason why ops with data-dependent result shapes stay on the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """Folded results: `make` computes them, and the number of elements is known before it runs."""
+    """Folded results: `make` computes the results; their number of elements is known in advance."""
 
     elements: int
     make: Callable[[], Sequence[Array]]
 
 
 class OpFacts:
-    """An operation of the model format. Instances of this class itself have no special properties.
+    """Facts about an op of the model format. This base class defines the default of each fact.
 
-    Nodes that stay on the CPU may lack operands: `flops` and `states` are called for them, too.
+    `flops` and `states` are also called for nodes that stay on the CPU, which may lack operands.
     """
 
     name: ClassVar[str]
     code: ClassVar[str] = ""
-    """For a user's operation: a version that changes with its code. Empty for litegpu's own ops."""
+    """The version of a user's op, which changes with the op's code; empty for built-in ops of
+    litegpu.
+    """
     no_kernel: ClassVar[str] = "Operation is not supported."
-    """Why a node stays on the CPU if the operation has no kernel."""
+    """The reason why nodes of an op without a kernel stay on the CPU."""
     traits: ClassVar[Trait] = Trait.NONE
     launches: ClassVar[int] = 1
-    """Typical number of kernels of a node; 0 if it usually becomes part of an epilogue."""
+    """Typical number of kernels per node; 0 if nodes of the op are usually fused as epilogue ops.
+    """
     cpu_bytes_per_second: ClassVar[float] = 40e9
-    """Bytes of operands and results that one thread of the runtime's kernel processes per second
+    """Throughput of the runtime's CPU kernel in bytes of operands and results per second and thread
     (decision 13).
     """
     shape_operands: ClassVar[tuple[int, ...]] = ()
-    """The inputs whose data determine the shape of the result, by position."""
+    """Positions of the inputs whose data determine the shape of the result."""
     may_be_empty: ClassVar[tuple[int, ...]] = ()
-    """The inputs that may be constants without elements, by position."""
+    """Positions of the inputs that may be constants without elements."""
     shape_unknown: ClassVar[bool] = False
     """Whether the shape of the result depends on the data of any input, or on a subgraph."""
     shape_stated: ClassVar[bool] = False
@@ -57,36 +60,37 @@ class OpFacts:
     def flops(self, graph: Graph, node: Node) -> int:
         """Return the operations of a node (a multiply-add is two), estimated from shapes.
 
-        By default, this is one for each element of the results.
+        The default estimate is one operation per element of the results.
         """
         return sum(elements(graph, v) for v in node.outputs)
 
     def work(self, graph: Graph, node: Node) -> tuple[int, int, int]:
-        """Return a node's operations, its kernels, and the number of nodes it runs in other graphs.
+        """Return a node's number of operations, of kernels, and of executed nodes in subgraphs.
 
-        The last number counts executions on the CPU: a loop's nodes count once for each pass.
+        The last number counts node executions on the CPU: nodes of a loop count once per iteration.
         """
         return self.flops(graph, node), self.launches, 0
 
     def states(self, node: Node) -> tuple[int, ...]:
         """Return the inputs that the node updates (value ids).
 
-        Before it is normalized, the node gets an additional output for each of them.
+        Before normalization, the node gets an additional output for each updated input.
         """
         return ()
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
-        """Return the results of a node whose inputs are constants; None leaves it to a kernel.
+        """Return the results of a node with constant inputs, or None if a kernel must compute them.
 
-        `operands` are their data, empty for an op that reads only shapes. Results must be exact:
-        moved elements, or integers and bools. Invalid operands may raise ArithmeticError,
-        LookupError, RuntimeError, TypeError or ValueError.
+        `operands` are the data of the constant inputs; the list is empty for an op that reads only
+        shapes. Folded results must be exact, so only moved elements, integers and bools are folded.
+        Invalid operands may raise ArithmeticError, LookupError, RuntimeError, TypeError or
+        ValueError.
         """
         return None
 
 
 def operand(values: Sequence[int], position: int) -> int:
-    """Return one of a node's inputs or outputs, ABSENT if it is missing."""
+    """Return an input or output of a node by position, or ABSENT if it is missing."""
     return values[position] if position < len(values) else ABSENT
 
 
@@ -134,7 +138,7 @@ def integers(
 ) -> Folded | None:
     """Fold with an element-wise function of integers and bools; return None for floats.
 
-    The operands are broadcast; the result has the type in the file.
+    The function broadcasts the operands. The result has the dtype that the file states.
     """
     if any(each.dtype.kind not in "ib" for each in operands):
         return None

@@ -20,8 +20,9 @@ _WIDTHS = (1, 2, 4, 8)
 def read_map(data: bytes) -> Mapping[str, Any]:
     """Return the map at the root of a FlexBuffer.
 
-    Raises ValueError if there is none, if bytes are missing, or if the same bytes are read too
-    often: values are offsets, so a few bytes can represent any number of values.
+    The function raises ValueError if the root is no map, if bytes are missing, or if the same bytes
+    are read too often. Several values may refer to the same bytes, so a small buffer could
+    represent any number of values.
     """
     found = _read(data)
     if isinstance(found, str):
@@ -49,9 +50,13 @@ def _read(data: bytes) -> dict[str, Any] | str:
 class _Reader:
     data: bytes
     values: int
-    """Remaining number of values. A valid buffer has a byte for each, unless values are shared."""
+    """Remaining number of values that may be read. A valid buffer has at least one byte per
+    unshared value.
+    """
     nbytes: int
-    """Remaining number of bytes to read: more than the size, since keys and texts may be shared."""
+    """Remaining number of bytes that may be read. The limit exceeds the buffer's size, since values
+    may share keys and texts.
+    """
 
     def value(self, at: int, width: int, packed: int, depth: int) -> Any:
         """Return the value at offset `at`, of a `packed` type and a byte width."""

@@ -1,9 +1,9 @@
 """The "float" mode: runs quantized models in float32.
 
 A partition's quantized inputs are dequantized to scale * (stored - zero point), and its outputs are
-quantized again. In between, an additional epilogue op clamps and rounds each result to its
-quantization range and grid. So operations that consist only of that range, such as a quantized
-RELU6, keep their effect.
+quantized again. An additional epilogue op clamps a quantized result to the quantization range and
+rounds it to a multiple of the scale. An additional clamp preserves the effect of ops that are
+expressed only by a quantization range, such as a quantized RELU6.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from litegpu.ops.common.types import BYTES
 from litegpu.ops.exact.functions import lookup_name
 
 CONVERSIONS = ("QUANTIZE", "DEQUANTIZE")
-"""Operations that are completely expressed by the epilogues of their results."""
+"""Ops whose whole effect is an epilogue op of their result."""
 _LARGE = 4096
-"""Constants with more elements than this cannot be shapes, axes or ranges."""
+"""Maximum number of elements of constants that may be shapes, axes or ranges."""
 _ZERO = np.float32(0)
 
 
 def as_floats(graph: Graph, large: bool = True) -> Graph:
-    """Return a graph with float32 instead of quantized tensors, for checks; constants are real.
+    """Return a graph for checks in which float32 tensors replace the quantized tensors.
 
-    Computed tensors with per-channel scales stay unchanged. Without `large`, large constants are
-    replaced by zeros, since no check reads them.
+    Constants are dequantized. Computed tensors with per-channel scales stay unchanged. If `large`
+    is false, zeros replace large constants, since no check reads them.
     """
     biases = {node.inputs[-1] for node in graph.nodes if has(node, Trait.SUMS_PRODUCTS)}
     most = _LARGE if not large else None
@@ -63,9 +63,10 @@ class _HasValues(Protocol):
 
 
 def is_conversion(view: _HasValues, node: Node) -> bool:
-    """Whether a node is a type conversion that is float32 to float32 in the view.
+    """Whether a node is a type conversion whose input and output are both float32 in float mode.
 
-    A conversion of a tensor without a scale does not count: that tensor is not dequantized.
+    The result is False for a conversion of a tensor without a scale, which float mode does not
+    dequantize.
     """
     if node.op not in CONVERSIONS or (len(node.inputs), len(node.outputs)) != (1, 1):
         return False
@@ -92,7 +93,7 @@ def _as_float(value: Value, is_bias: bool, most: int | None) -> Value:
 
 
 def _real(stored: npt.NDArray[Any], quantization: Quantization) -> npt.NDArray[np.float32]:
-    """Return the real numbers of stored integers; bytes (often large) are computed in float32."""
+    """Return the real numbers of stored integers; 8-bit tensors are dequantized in float32."""
     axes = [1] * stored.ndim
     if len(quantization.scale) > 1:
         axes[quantization.dimension] = -1
@@ -110,7 +111,7 @@ def _real(stored: npt.NDArray[Any], quantization: Quantization) -> npt.NDArray[n
 
 @dataclass
 class _View:
-    """A graph that is being rewritten to float32."""
+    """The state of a pass that rewrites a graph to float32."""
 
     graph: Graph
     values: dict[int, Value]
@@ -145,7 +146,7 @@ class _View:
             yield from self._ended(v, real)
 
     def _ended(self, v: int, real: int) -> Iterator[Node]:
-        """Yield the nodes that follow the producer of `real`, the float32 version of tensor `v`."""
+        """Yield the nodes after the producer of `real`, the float32 version of tensor `v`."""
         value = self.graph.values[v]
         if v in self.graph.outputs:
             self.values[v] = value

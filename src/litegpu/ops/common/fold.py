@@ -1,8 +1,8 @@
-"""Constant folding: results that are known before the model runs, and its memory limits.
+"""Constant folding: computes results before the model runs, within limits on memory and work.
 
-No kernel runs for folded nodes. Ops that move elements, or compute with integers and bools, have
-their own rule (`OpFacts.fold`). Other nodes run once in the CPU's own kernel. A budget limits the
-size and the work of all results.
+No kernel runs for folded nodes. Ops that move elements, or compute with integers and bools, define
+a folding rule (`OpFacts.fold`). Nodes of other ops run once in the runtime's CPU kernel. A budget
+limits the size and the work of all results.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ from litegpu.runtime_abi import kernels
 
 _FREE_BYTES = 1 << 24
 _FACTOR = 4
-"""The greatest ratio of dequantized to original constants in legitimate models."""
+"""Maximum ratio of the sizes of dequantized and original constants in legitimate models."""
 _MOST_RUNS = 256
 _MOST_OPERATIONS = 1 << 30
 _TYPES = {np.dtype(dtype.value): dtype for dtype in DType if dtype.size}
-"""Types by NumPy type: a lookup by `dtype.name` would be slow."""
+"""Element types by NumPy dtype, for fast lookups."""
 
 
 @dataclass
 class Budget:
     """Limits the memory and the work of all folded results of a graph.
 
-    A small file can require much memory: each operation may create a large constant from small
-    ones, and costs only a few bytes in the file. Nodes beyond the budget are left to kernels or to
-    the CPU.
+    A small file can require much memory, since an op with a few bytes in the file may create a
+    large constant from small constants. Nodes beyond the budget are left to kernels or to the CPU.
     """
 
     left: int = _FREE_BYTES
-    """Bytes of results."""
+    """Remaining size of results in bytes."""
     runs: int = _MOST_RUNS
-    """Remaining number of nodes that the CPU's own kernels may compute."""
+    """Remaining number of nodes that the runtime's CPU kernels may compute."""
     operations: int = _MOST_OPERATIONS
-    """Remaining operations of these nodes, counted as in `OpFacts.flops`."""
+    """Remaining number of operations that the runtime's CPU kernels may compute: see
+    `OpFacts.flops`.
+    """
 
     @classmethod
     def of(cls, graph: Graph) -> Budget:
@@ -55,16 +56,16 @@ class Budget:
         return cls(_FREE_BYTES + _FACTOR * sum(nbytes for _, nbytes in sizes))
 
     def take(self, nbytes: int) -> None:
-        """Reserve bytes. Raises ValueError if the budget is exceeded."""
+        """Reserve bytes, or raise ValueError if the budget is exceeded."""
         if nbytes > self.left:
             raise ValueError("the results of folding would take too much memory")
         self.left -= nbytes
 
 
 def evaluate(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None:
-    """Return the results of a node if they can be computed now, else None.
+    """Return the results of a node if constant folding can compute them, else None.
 
-    Their size is taken from the budget before they are computed.
+    The function subtracts the size of the results from the budget before it computes them.
     """
     inputs = [graph.values.get(v) for v in node.inputs if v != ABSENT]
     outputs = [graph.values.get(v) for v in node.outputs]
@@ -94,7 +95,7 @@ def is_folded(node: Node, values: Mapping[int, Value]) -> bool:
 
 
 def _fits(found: Sequence[Array], outputs: Sequence[Value | None]) -> bool:
-    """Whether results have the types that the file states; float16 weights may stay float16."""
+    """Whether results have the dtypes that the file states; float16 weights may stay float16."""
     types = [value.dtype for value in outputs if value is not None]
     computed = [_TYPES.get(array.dtype) for array in found]
     return len(computed) == len(types) and all(
@@ -125,7 +126,7 @@ def _results(graph: Graph, node: Node, found: Folded, budget: Budget) -> Sequenc
 
 
 def _run(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None:
-    """Return the results of the CPU's own kernel on constants; None if it cannot run."""
+    """Return the results of the runtime's CPU kernel for constants; None if it cannot run."""
     node = _without_absent_operands(node)
     ends = (*node.inputs, *node.outputs)
     if ABSENT in ends or DType.OTHER in [graph.values[v].dtype for v in ends]:
@@ -164,7 +165,7 @@ def _without_absent_operands(node: Node) -> Node:
 def _makes_sense(graph: Graph, node: Node) -> bool:
     """Whether a node would pass litegpu's checks if one of its inputs were not a constant.
 
-    This protects the process: some CPU kernels crash on invalid operands.
+    The check protects the process from CPU kernels that crash on invalid operands.
     """
     op = find(node.op)
     if op is None:

@@ -1,7 +1,7 @@
-"""The functions of element-wise ops: one table of expressions.
+"""The functions of elementwise ops, as one table of expressions.
 
-In an expression, {a} is the first input and {b} the second; other names are attributes. All are
-float4 or integer registers; the expressions use the words of the portable dialect.
+In an expression, {a} is the first input and {b} the second; other names are attributes. All inputs
+are float4 or integer registers. The expressions use macros of the portable dialect.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ STABLEHLO: Mapping[str, Function] = {
         grows=True,
     ),
 }
-"""Functions of two values of one shape; integer results wrap around within their type."""
+"""Functions of two values of equal shape; integer results wrap around within their type."""
 
 
 _BOUNDS = {
@@ -325,7 +325,7 @@ def wraps(dtype: DType) -> tuple[EpilogueOp, ...]:
 
 
 def _casts(source: Register) -> Mapping[str, Function]:
-    """Return the casts as the CPU performs them: floats saturate, integers wrap around."""
+    """Return functions of casts; floats saturate and integers wrap around, as on the CPU."""
     from_float, kind, ending = source is FLOAT, source.kind, source.ending
     as_int = "{a}" if source is INT else f"CAST4_{kind}_I32({{a}})"
     as_float = "{a}" if from_float else f"CAST4_{kind}_F32({{a}})"
@@ -372,7 +372,7 @@ EPILOGUE_ONLY: Mapping[str, Function] = {
     ),
     "SWISH": Function(f"{{a}} * RECIPROCAL4({_ONE} + EXP4(SPLAT4({{scale}}) * -{{a}}))"),
 }
-"""Functions that are not operations by themselves."""
+"""Functions that do not correspond to an op of the model format."""
 
 BOUNDED_INTEGERS = {
     "RELU": "MAX4{k}({a}, {n[0]})",
@@ -441,7 +441,7 @@ def activation_epilogue(params: Mapping[str, Any], integer: bool = False) -> tup
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """Formats integer literals for expressions: `{n[6]}` becomes 6 in the register's type."""
+    """Formats integer literals in expressions: `{n[6]}` becomes 6 in the register type."""
 
     register: Register
 
@@ -452,9 +452,9 @@ class _Numbers:
 def registers(
     epilogue_op: EpilogueOp, running: Register, operands: Sequence[Register]
 ) -> tuple[Register, Register]:
-    """Return the register type of an epilogue op's expression, and that of its result.
+    """Return the register types of an epilogue op's expression and of its result.
 
-    `running` is the type of the running result, `operands` has those of the operands.
+    `running` is the register type of the running result; `operands` has the operands' types.
     """
     function = FUNCTIONS[epilogue_op.function]
     read = [*operands]
@@ -466,8 +466,9 @@ def registers(
 def expression(epilogue_op: EpilogueOp, of_sum: bool = False, register: Register = FLOAT) -> str:
     """Return an epilogue op's text with {x} for the running result and {0}, {1} for its operands.
 
-    A lower bound of 0 keeps -0, except after a sum (`of_sum`), where the sign of zero depends on
-    the order of the terms. `register` is the type of the expression.
+    A clamp with the lower bound 0 preserves -0. After a sum (`of_sum`), the sign of zero does not
+    matter, since it depends on the order of the terms. `register` is the register type of the
+    expression.
     """
     function = FUNCTIONS[epilogue_op.function]
     words: dict[str, Any] = {name: _text(number) for name, number in epilogue_op.attributes}
@@ -480,7 +481,7 @@ def expression(epilogue_op: EpilogueOp, of_sum: bool = False, register: Register
 
 
 def _text(number: float) -> str:
-    """Return the text of an attribute: a float, or four times the same integer."""
+    """Return the kernel text of an attribute: a float, or a vector of four equal integers."""
     return INT.splat(INT.literal(number)) if isinstance(number, int) else literal(number)
 
 
@@ -493,12 +494,12 @@ def keeps_sum(epilogue_op: EpilogueOp) -> bool:
 
 
 def depends_on_position(epilogue: Iterable[EpilogueOp]) -> bool:
-    """Whether results depend on element positions: such an epilogue must not move elsewhere."""
+    """Whether results depend on element positions, so that passes must not move the epilogue."""
     return any(FUNCTIONS[epilogue_op.function].positional for epilogue_op in epilogue)
 
 
 def element_operands(epilogue_op: EpilogueOp) -> tuple[int, ...]:
-    """Return the operands that are read element-wise: all but lookup tables."""
+    """Return the elementwise operands of epilogue ops, without lookup tables."""
     return epilogue_op.operands[
         : len(epilogue_op.operands) - FUNCTIONS[epilogue_op.function].tables
     ]
@@ -513,5 +514,5 @@ def limits_of(epilogue_op: EpilogueOp) -> tuple[int, int] | None:
 
 
 def is_bounded(epilogue_op: EpilogueOp) -> bool:
-    """Whether all results of an epilogue op are finite and within the range of half."""
+    """Whether all results of an epilogue op are finite and within the range of float16."""
     return FUNCTIONS[epilogue_op.function].bounded

@@ -1,8 +1,8 @@
-"""Grouped convolutions whose groups do not consist of whole channel blocks.
+"""Normalizes grouped convolutions whose groups do not consist of whole channel blocks.
 
 Kernels read and write blocks of 4 channels. Groups with one input channel are depthwise
-convolutions. Other groups are padded to whole blocks, or expanded to dense weights if that costs
-little more.
+convolutions. Groups with several channels are padded to whole blocks, or expanded to dense weights
+if that costs little more.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from litegpu.ops.pack_weights import whole_groups
 
 _BLOCK = 4
 _MOST_DENSE = 4
-"""Maximum ratio of products of dense weights, which need no copies, to those of padded groups."""
+"""Maximum number of products with dense weights, relative to the products with padded groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of a convolution with weights of `shape` [O, H, W, I / groups]."""
+    """The groups of a convolution with weights of `shape` [O, H, W, I / groups]."""
 
     shape: Shape4
     count: int
@@ -47,7 +47,7 @@ class Groups:
 
     @property
     def outputs(self) -> int:
-        """The output channels of each group."""
+        """Number of output channels of each group."""
         return self.shape[0] // self.count
 
     @property
@@ -60,7 +60,7 @@ class Groups:
     def pad_image(self, node: Node, image: Value, new_value: NewValue) -> tuple[int, list[Node]]:
         """Return an image [N, H, W, I] (value id) with padded groups, and the nodes for it.
 
-        Padding channels repeat the last channel of their group; their weights are zero.
+        A padding channel repeats the last channel of its group, and its weights are zero.
         """
         depth, padded = self.shape[3], self.padded_shape[3]
         if depth == padded:
@@ -79,7 +79,7 @@ class Groups:
     ) -> tuple[int, list[Node]]:
         """Return padded weights (value id), with `zero` in the padding, and the nodes for it.
 
-        Constant weights are padded here and need no node.
+        The function pads constant weights itself, without a node.
         """
         shape, added = self.padded_shape, self.padded_shape[3] - self.shape[3]
         if weights.data is not None:
@@ -113,7 +113,7 @@ class Groups:
     def unpad_result(self, node: Node, result: Value, new_value: NewValue) -> list[Node]:
         """Return the convolution of padded groups and the node that removes the padding channels.
 
-        `result` has the type of the sums. The last node has the epilogue.
+        The value `result` has the dtype of the sums. The last returned node has the epilogue.
         """
         if self.padded_shape[0] == self.shape[0]:
             return [node]
@@ -143,7 +143,7 @@ class Groups:
 def depthwise_taps(node: Node, weights: Value, new_value: NewValue) -> tuple[int, list[Node]]:
     """Return weights [O, H, W, 1] in depthwise layout [1, H, W, O], and the nodes for it.
 
-    Constant weights are transposed here and need no node.
+    The function transposes constant weights itself, without a node.
     """
     outputs, height, width, _ = weights.shape
     shape = (1, height, width, outputs)

@@ -1,4 +1,4 @@
-"""Checks which arrays half can represent, and rounds arrays to half."""
+"""Checks which arrays float16 can represent, and rounds arrays to float16."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FLOATS = npt.NDArray[np.float32]
 
 
 def fits_half(array: _FLOATS) -> bool:
-    """Whether the largest magnitude of an array is a normal half, or 0."""
+    """Whether the largest magnitude of an array is a normal float16, or 0."""
     return bool(holds(largest_of(array, None)))
 
 
@@ -27,10 +27,10 @@ def largest_of(array: _FLOATS, axes: tuple[int, ...] | None) -> _FLOATS:
 
 
 def holds(largest: _FLOATS) -> npt.NDArray[np.bool_]:
-    """Whether these largest magnitudes are normal halves, or 0."""
+    """Whether all largest magnitudes are normal float16 numbers, or 0."""
     return np.asarray((largest == 0) | ((largest >= HALF_TINY) & (largest <= HALF_MAX)))
 
 
 def as_halves(weights: _FLOATS) -> npt.NDArray[np.float16]:
-    """Round to half; values beyond its range become its largest value."""
+    """Round an array to float16; values beyond the range become the largest float16."""
     return np.clip(weights, -HALF_MAX, HALF_MAX).astype(np.float16)

@@ -1,4 +1,4 @@
-"""Arrays that are computed directly in their final memory, after all kernels are rendered."""
+"""Constant arrays that are computed in their final memory, after kernels are rendered."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LazyArray:
-    """An array of `size` elements on one axis; kernels need to know only its type.
+    """A one-dimensional array of `size` elements; rendering a kernel needs only the dtype.
 
-    `fill` writes the elements into a zero-filled contiguous array of that size and type. It runs
-    while compilers are running, and writes the weights only once.
+    `fill` writes the elements into a zero-filled contiguous array of that size and type. The engine
+    calls `fill` while compilers run, so that the weights are written only once.
 
     >>> LazyArray(np.dtype(np.int32), 2, lambda out: out.__setitem__(1, 7)).make()
     array([0, 7], dtype=int32)

@@ -1,4 +1,4 @@
-"""Data movement that treats each axis separately, as index lists: slices, repetitions, gathers."""
+"""Represents slices, repetitions and gathers along separate axes as index lists."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MOST = 1 << 14
 class Lookup:
     """The input indices along one axis of the input, as a function of one output axis.
 
-    `indices` has an entry for each position along `axis` of the output; if there is no axis, it has
-    a single entry.
+    `indices` has an entry for each position along `axis` of the output, or a single entry if `axis`
+    is None.
     """
 
     axis: int | None
     indices: tuple[int, ...]
 
     def keeps(self, axis: int, size: int) -> bool:
-        """Whether this leaves an axis of that size unchanged."""
+        """Whether the lookup is the identity for axis `axis` of size `size`."""
         return self.axis == axis and self.indices == tuple(range(size))
 
     def text(self, coordinate: str) -> str | None:
@@ -45,7 +45,8 @@ class Lookup:
 def lookups(graph: Graph, node: Node) -> list[Lookup] | None:
     """Return the lookup of each input axis, if the node only moves data before its epilogue.
 
-    None also if an axis has more than 16384 positions, since every position is listed.
+    The result is also None if an axis has more than 16384 positions, since a lookup lists every
+    position.
     """
     shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
     if max(out, default=0) > _MOST:
@@ -85,6 +86,6 @@ def _lookup(source: Source, size: int, out: Shape) -> Lookup | None:
 
 
 def _mirrored(index: int, edge: int, size: int) -> int:
-    """Return an index reflected at both ends, as in kernels."""
+    """Return an index reflected at both ends, as kernels compute it."""
     inner = max(index, edge - index)
     return min(inner, 2 * size - 2 - edge - inner)

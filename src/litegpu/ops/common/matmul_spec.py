@@ -10,12 +10,12 @@ from typing import Any
 from litegpu.codegen import Storage
 
 Batch = tuple[int, int, int]
-"""The batch axes, outermost first."""
+"""The batch axes of an operand, outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatmulAttributes:
-    """Which operands are transposed, the batch shape [a, b, c] of each, and that of the result."""
+    """Which operands are transposed, and the batch shapes [a, b, c] of operands and result."""
 
     transposed: tuple[bool, bool]
     batches: tuple[Batch, Batch]
@@ -26,8 +26,8 @@ class MatmulAttributes:
 class MatmulSpec:
     """Products of matrices [rows, depth] and [depth, columns], one for each entry of `batch`.
 
-    `transposed` tells which operands are stored transposed. Each operand has its own batch shape,
-    with 1 along broadcast axes.
+    `transposed` states which operands are stored transposed. The batch shape of an operand has size
+    1 along broadcast axes.
     """
 
     left: Storage
@@ -39,12 +39,12 @@ class MatmulSpec:
 
     @property
     def rows(self) -> int:
-        """The number of rows of one product."""
+        """Number of rows of a product matrix."""
         return self.dst.shape[2]
 
     @property
     def depth(self) -> int:
-        """The inner dimension."""
+        """The inner dimension of the product."""
         return self.left.shape[2] if self.transposed[0] else self.left.channels
 
     @property
@@ -70,8 +70,8 @@ class MatmulSpec:
 def digits(number: str, dimensions: Sequence[int]) -> list[str]:
     """Return kernel text of an element's index along each dimension, outermost first.
 
-    It omits trivial divisions: NVIDIA's OpenCL compiler crashes on some remainders that are equal
-    to the number itself.
+    The text has no trivial divisions, because NVIDIA's OpenCL compiler crashes on some remainders
+    that equal the dividend.
 
     >>> digits("b", (2, 3)), digits("b", (1, 6)), digits("b", (4, 1, 5))
     (['(b / 3)', '(b % 3)'], ['0', 'b'], ['(b / 5)', '0', '(b % 5)'])

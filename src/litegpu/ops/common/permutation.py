@@ -1,8 +1,8 @@
-"""Permutations: one representation of TRANSPOSE, RESHAPE, DEPTH_TO_SPACE and similar ops.
+"""A common representation of TRANSPOSE, RESHAPE, DEPTH_TO_SPACE and similar ops.
 
 A permutation lists the digits of the output's row-major index, outermost first, as (size, step):
-incrementing a digit advances the input's index by `step`. Each element moves to exactly one
-position.
+incrementing a digit advances the input's index by `step`. A permutation moves an input element to
+exactly one output position.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Permutation = tuple[tuple[int, int], ...]
 
 
 def permutation_of(graph: Graph, node: Node) -> Permutation | None:
-    """Return the permutation that a normalized node performs; None if it does anything else."""
+    """Return the permutation that a normalized node performs; None for nodes of any other kind."""
     if node.epilogue:
         return None
     shape = graph.values[node.inputs[0]].shape
@@ -50,7 +50,7 @@ def permutation_of(graph: Graph, node: Node) -> Permutation | None:
 def repetition_of(graph: Graph, node: Node) -> Permutation | None:
     """Return the digits of a normalized node that permutes or repeats elements (with step 0).
 
-    For a node that selects elements, the sizes do not multiply to the size of the input.
+    If the node selects elements, the product of the digit sizes differs from the size of the input.
     """
     if node.epilogue:
         return None
@@ -70,7 +70,7 @@ def repetition_of(graph: Graph, node: Node) -> Permutation | None:
 
 
 def then(first: Permutation, second: Permutation) -> Permutation | None:
-    """Return the composition; None if digits of one cannot be aligned with those of the other."""
+    """Return the composition of two permutations; None if their digits cannot be aligned."""
     units = strides([size for size, _ in first])
     found: list[tuple[int, int]] = []
     for size, step in second:
@@ -91,14 +91,14 @@ def then(first: Permutation, second: Permutation) -> Permutation | None:
 
 
 def keeps_order(permutation: Permutation) -> bool:
-    """Whether all elements keep their row-major order."""
+    """Whether the permutation preserves the row-major order of all elements."""
     return len(permutation) == 0 or (len(permutation) == 1 and permutation[0][1] == 1)
 
 
 def permuted(graph: Graph, node: Node, permutation: Permutation) -> Node | None:
     """Return a node that permutes the first input of `node` into its output.
 
-    None if the digits cannot be assigned to single axes of input and output.
+    The result is None if a digit does not belong to a single axis of input and output.
     """
     shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
     pieces = _on_axes(permutation, shape, out)
@@ -122,7 +122,7 @@ def permuted(graph: Graph, node: Node, permutation: Permutation) -> Node | None:
 def _on_axes(
     permutation: Permutation, shape: Shape, out: Shape
 ) -> list[tuple[int, int, int]] | None:
-    """Return digits that belong to one axis on both sides each, with the output's step added."""
+    """Return digits that each belong to one input and one output axis, with the output's step."""
     found = []
     for (size, step), unit in zip(permutation, strides([s for s, _ in permutation]), strict=True):
         outer = _split(size, unit, strides(out))
@@ -137,7 +137,7 @@ def _on_axes(
 
 
 def _split(size: int, step: int, cuts: Iterable[int]) -> list[tuple[int, int]] | None:
-    """Return a digit split where its steps reach these strides, outermost part first."""
+    """Return a digit split at the strides in `cuts`, outermost part first."""
     end = size * step
     bounds = sorted({step, end, *(cut for cut in cuts if step < cut < end)})
     pairs = list(pairwise(bounds))

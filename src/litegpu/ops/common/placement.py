@@ -1,6 +1,6 @@
-"""The default storage of values: unpadded at the boundary of a partition, padded inside.
+"""The default storage of values: unpadded at a partition's boundary, padded inside it.
 
-Inside a partition, integers have 8, 32 or 64 bits; everything else is stored as floats
+Inside a partition, integers have 8, 32 or 64 bits; all other values are stored as floats
 (docs/decisions/0004-element-types.md).
 """
 
@@ -32,7 +32,7 @@ def unpadded_storage(value: Value) -> Storage:
 
 
 def whole_words(value: Value) -> Storage:
-    """Return the storage of an output of a small type that is written in whole 32-bit words."""
+    """Return the storage of an output of a small type that kernels write as whole 32-bit words."""
     return Storage.create(value.id, value.dtype, (1, 1, 1, value.elements), 4)
 
 
@@ -42,7 +42,7 @@ def is_small(value: Value) -> bool:
 
 
 def padded_storage(value: Value, policy: NumericPolicy, rounded: bool = False) -> Storage:
-    """Return a storage with padded channels, as half if the value is large or `rounded`."""
+    """Return a storage with padded channels, as float16 if the value is large or `rounded`."""
     if value.dtype in _INTEGERS:
         return Storage.create(value.id, _INTEGERS[value.dtype], value.shape4, 4)
     half = rounded or policy.stores_half(4 * value.elements // value.siblings)
@@ -55,9 +55,9 @@ def padded_storage(value: Value, policy: NumericPolicy, rounded: bool = False) -
 def reshaped_views(
     graph: Graph, consumers: Mapping[int, list[Node]], value: int, storage: Storage
 ) -> dict[int, Storage] | None:
-    """Return the storages of a value in `storage` and its reshaped views, if all readers permit.
+    """Return the storages of a value and its reshaped views, if all nodes that read them permit.
 
-    None if a reader requires its input in another storage.
+    The result is None if a node requires its input in another storage.
     """
     found, waiting = {value: storage}, [value]
     while waiting:

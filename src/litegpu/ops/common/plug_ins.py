@@ -1,4 +1,4 @@
-"""Imports installed packages that register operations, by their entry points."""
+"""Imports the entry points of installed packages that register users' ops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 
 _log = logging.getLogger("litegpu")
 PLUG_INS = "litegpu.ops"
-"""The group of entry points that name modules with users' operations."""
+"""The entry-point group that lists modules with users' ops."""
 
 
 @cache

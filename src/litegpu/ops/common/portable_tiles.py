@@ -1,4 +1,4 @@
-"""Tiles of pixels and channel blocks that a work item of a portable kernel computes."""
+"""Selects the tile of pixels and channel blocks that a work item of a portable kernel computes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TileProblem:
     terms: tuple[int, ...]
     """The number of terms per sum: window size times the input's channel blocks or channels."""
     stored: str
-    """Type of the input's elements."""
+    """Element type of the kernel's input."""
     whole_groups: bool = True
     """Whether two adjacent channel blocks always belong to the same group of channels."""
     group_blocks: int = 0
@@ -52,7 +52,7 @@ _TILES: Sequence[tuple[int, int]] = ((4, 2), (4, 1), (2, 2), (2, 1), (1, 2))
 def choose_tile(problem: TileProblem, ctx: LowerContext) -> tuple[int, int]:
     """Return the largest tile (pixels, blocks) that leaves the device enough work items.
 
-    Measurements may select another tile.
+    The autotuner may select a faster tile.
     """
 
     def items(tile: tuple[int, int]) -> int:

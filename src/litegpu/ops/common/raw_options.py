@@ -1,4 +1,4 @@
-"""Options of MediaPipe's older custom ops: the bytes of a C struct of the runtime."""
+"""Reads the options of MediaPipe's older custom ops, which are the bytes of a C struct."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _PADDINGS = ("valid", "same", "valid")
-"""Paddings by number; MediaPipe treats an unknown padding (0) as none."""
+"""Padding schemes by number; MediaPipe treats an unknown scheme (0) as no padding."""
 _ACTIVATIONS = ("none", "relu", "relu_n1_to_1", "relu6", "tanh", "sign_bit", "sigmoid")
 
 TRANSPOSE_CONV = ("padding", "stride_width", "stride_height")
@@ -17,7 +17,7 @@ POOL = (*TRANSPOSE_CONV, "filter_width", "filter_height", "activation")
 def read(custom: bytes, names: Sequence[str]) -> Mapping[str, Any]:
     """Return the leading int32 fields as an operation's parameters; additional bytes are ignored.
 
-    Raises ValueError if bytes are missing or a number is invalid.
+    The function raises ValueError if bytes are missing or a number is invalid.
     """
     if len(custom) < 4 * len(names):
         raise ValueError(f"{len(custom)} bytes of options where {4 * len(names)} are needed")

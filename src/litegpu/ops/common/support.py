@@ -13,9 +13,10 @@ from litegpu.ops.common import checks, dynamic, float_view, fold, types
 from litegpu.ops.common.traits import Trait
 
 CpuShapes = Callable[[Node, Mapping[int, Value]], Sequence[Shape | None] | None]
-"""Infers the result shapes of a CPU node through the runtime; None if known only at run time.
+"""A function that infers the result shapes of a CPU node through the runtime.
 
-Returns None instead of a list if the runtime cannot infer anything.
+A shape is None if it is known only at run time. The function returns None instead of a list if the
+runtime cannot infer any shape.
 """
 
 
@@ -23,9 +24,9 @@ Returns None instead of a list if the runtime cannot infer anything.
 class SupportCheck:
     """The graph with inferred shapes, and the reason for each unsupported node (by node index).
 
-    If a graph is not `divisible`, the runtime itself cannot partition it, and no node is supported.
-    Where the interpreter has resized inputs whose sizes the file leaves open, `stated` is the check
-    for the sizes in the file.
+    If a graph is not `divisible`, the runtime cannot partition the graph, and no node is supported.
+    If the interpreter has resized inputs with dynamic sizes, `stated` is the check for the shapes
+    in the file.
     """
 
     graph: Graph
@@ -34,7 +35,7 @@ class SupportCheck:
     stated: SupportCheck | None = None
 
     def graph_for(self, nodes: Collection[int]) -> Graph:
-        """Return the graph with shapes for which these nodes can run, preferably the file's."""
+        """Return the graph with shapes for which the nodes can run, preferably the file's."""
         if self.stated is None or not self.stated.reasons.keys().isdisjoint(nodes):
             return self.graph
         return self.stated.graph
@@ -49,12 +50,13 @@ def check_support(
     """Check every node in order, with shapes inferred from the nodes before it.
 
     `quantized` selects how quantized tensors are computed: exactly in integers, or as floats. If
-    None, nodes with 8-bit tensors (including weights) stay on the CPU. The nodes in `on_cpu` stay
-    there for the given reasons. `cpu_shapes` infers the result shapes of CPU nodes.
+    `quantized` is None, nodes with 8-bit tensors (including weights) stay on the CPU. `on_cpu` maps
+    nodes that must stay on the CPU to the reasons. `cpu_shapes` infers the result shapes of CPU
+    nodes.
 
-    The runtime may call a delegate before it has computed any shape, so stated shapes are replaced
-    by inferred ones. Nodes that depend on a shape known only at run time stay on the CPU, since
-    there might be no kernel for it.
+    The runtime may call a delegate before it has computed any shape, so inferred shapes replace the
+    shapes in the file. Nodes that depend on a shape known only at run time stay on the CPU, since
+    kernels might not support that shape.
     """
     if quantized == "float":
         view = float_view.as_floats(graph, large=False)
@@ -64,9 +66,9 @@ def check_support(
 
 
 def _with_shapes_of(graph: Graph, view: Graph) -> Graph:
-    """Return a graph with the shapes and constants found in its float view.
+    """Return a graph with the shapes and constants of its float view.
 
-    A float32 tensor may become a float16 constant there, if its DEQUANTIZE needs no kernel.
+    In the float view, a float32 tensor may be a float16 constant if its DEQUANTIZE needs no kernel.
     """
     values = {
         v: view.values[v]
@@ -124,7 +126,7 @@ def _check(
 class _ListBudget:
     """Limits the integers (indices, sizes, paddings) that nodes read from shared constants.
 
-    Each node expands them into its own list, but costs only a few bytes in the file.
+    A node needs only a few bytes in the file, but expands the shared constant into a separate list.
     """
 
     left: int = 1 << 20
@@ -147,7 +149,7 @@ class _ListBudget:
 
 
 def _written_twice(graph: Graph) -> str:
-    """Return why no node can be delegated: the runtime cannot partition such a graph."""
+    """Return why no node of a graph that the runtime cannot partition can be delegated."""
     seen: set[int] = set()
     for node in graph.nodes:
         seen.update(node.inputs)
@@ -171,7 +173,7 @@ def computes_with_bytes(graph: Graph, node: Node) -> bool:
 
 
 def _is_of_bytes(graph: Graph, node: Node, reason: str) -> bool:
-    """Whether a node computes with bytes; if it has a `reason`, byte constants do not count."""
+    """Whether a node has 8-bit tensors; if it has a `reason`, 8-bit constants do not count."""
     weights = not reason and has_byte_constants(graph, node)
     return weights or computes_with_bytes(graph, node)
 
@@ -233,7 +235,7 @@ def _reason(graph: Graph, node: Node, op: Op) -> str:
 def _computes_shapes(graph: Graph, node: Node, from_shapes: Set[int]) -> bool:
     """Whether a node continues a shape computation on the CPU, for example of a RESHAPE's size.
 
-    On a device its result would be too late: shapes that depend on it would be unknown until then.
+    If a shape computation ran on the GPU, shapes that depend on the result would be known too late.
     """
     return (
         not from_shapes.isdisjoint(node.inputs)
@@ -272,7 +274,7 @@ def _follow_cpu(
     from_shapes: set[int],
     cpu_shapes: CpuShapes | None,
 ) -> None:
-    """Record what is known about the results of a node that stays on the CPU."""
+    """Record inferred shapes and constants of the results of a node that stays on the CPU."""
     if _missing(node, values):
         return
     if dynamic.follows_from_shapes(node, values, from_shapes):

@@ -1,4 +1,4 @@
-"""Properties of operations for passes and the layout, as flags that each op declares."""
+"""Flags that ops declare for graph passes and the layout."""
 
 from __future__ import annotations
 
@@ -6,38 +6,47 @@ import enum
 
 
 class Trait(enum.Flag):
-    """Flags of operations; attributes are those of normalized nodes."""
+    """Flags of ops; the attributes that they mention are attributes of normalized nodes."""
 
     NONE = 0
     READS_SHAPES = enum.auto()
-    """Its results depend only on the shapes of its inputs, not on their data."""
+    """The op's results depend only on the shapes of its inputs, not on their data."""
     SAME_DATA = enum.auto()
-    """For constant inputs it returns the input's own data, so folding allocates nothing."""
+    """Folding the op returns the constant input's data without a copy, so folding allocates
+    nothing.
+    """
     SUMS_PRODUCTS = enum.auto()
-    """It computes sums of products: the sign of a zero result does not matter."""
+    """The op computes sums of products, so the sign of a zero result does not matter."""
     CONVEX = enum.auto()
-    """Each element of its result is a constant or a convex combination of input elements (one of
-    them, or a weighted mean): small inputs give small results.
+    """Result elements are constants, input elements, or weighted means of input elements, so small
+    inputs give small results.
     """
     RESIZES = enum.auto()
-    """With a single input of the result's shape it is the identity, except for the shifts and
+    """The op is the identity for a single input of the result's shape, except for shifts and
     strides in its `CopyAttributes`.
     """
     HOLDS_INPUTS = enum.auto()
-    """It needs no kernel if its inputs can be stored in its result, unless it has an epilogue."""
+    """The op needs no kernel if its inputs can be stored within its result, unless it has an
+    epilogue.
+    """
     LIES_IN_INPUT = enum.auto()
-    """It needs no kernel if its result can be a view of its input."""
+    """The op needs no kernel if its result can be a view of its input."""
     UPDATES_INPUT = enum.auto()
-    """Its result is its first input with a part replaced: if both share memory, only this part is
-    written.
+    """The op replaces a part of its first input: if input and result share memory, the kernel
+    writes only this part.
     """
     WINDOWED = enum.auto()
-    """It reads an image, its first input, through `attributes.window`, which passes may enlarge."""
+    """The op reads its first input, an image, through `attributes.window`, which passes may
+    enlarge.
+    """
     WEIGHTED = enum.auto()
-    """It has `attributes.weights` and `attributes.bias`, and is linear in its input."""
+    """The op has `attributes.weights` and `attributes.bias`, and is linear in its input."""
     TRANSPOSED = enum.auto()
-    """Its window moves over the result (transposed convolution); outside the input are zeros."""
+    """The op is a transposed convolution, whose window moves over the result; outside the input are
+    zeros.
+    """
     CONTRACTION = enum.auto()
-    """It has `ConvAttributes`: it sums over all channels of a group, with weights [O, H, W, I]."""
+    """The op has `ConvAttributes`: it sums over all channels of a group, with weights [O, H, W, I].
+    """
     READS_BITS = enum.auto()
-    """It reads or writes the bits of floats, so none of its floats may be rounded."""
+    """The op reads or writes the bits of floats, so none of its float tensors may be rounded."""

@@ -1,4 +1,4 @@
-"""The element types that an operation takes and returns: docs/decisions/0004-element-types.md."""
+"""The element types of an op's inputs and outputs: docs/decisions/0004-element-types.md."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ INTEGER_TYPES = frozenset({DType.INT32, DType.INT64})
 SMALL_TYPES = frozenset(
     {DType.BOOL, DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, DType.FLOAT16}
 )
-"""Types of fewer than 32 bits: stored in this size only at the boundary of a partition."""
+"""Types of fewer than 32 bits, which are stored in this size only at a partition's boundary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Types:
     """The element types that a tensor may have.
 
-    All inputs with a `common` rule have the same type; so have outputs without a rule.
+    All inputs with a `common` rule have the same type. Outputs without a rule have the common type
+    of the inputs.
     """
 
     dtypes: frozenset[DType]
@@ -31,7 +32,7 @@ FLOATS = Types(frozenset({DType.FLOAT32}))
 BOOLS = Types(frozenset({DType.BOOL}))
 INTEGERS = Types(INTEGER_TYPES)
 INDICES = Types(INTEGER_TYPES | {DType.INT16})
-"""Types of indices, including int16, that the CPU accepts."""
+"""The index types that the CPU accepts, including int16."""
 STORABLE = Types(frozenset({DType.FLOAT32, DType.BOOL, *INTEGER_TYPES}), common=True)
 """Types of operands of comparisons and selections."""
 VIEWED_AS = {
@@ -39,24 +40,24 @@ VIEWED_AS = {
     DType.UINT64: DType.INT64,
     DType.FLOAT64: DType.INT64,
 }
-"""Types that are only moved, and the integer types of the same size that represent them."""
+"""Types that kernels only move, and the integer types of the same size that represent them."""
 MOVED = Types(
     STORABLE.dtypes
     | {DType.FLOAT16, DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, *VIEWED_AS},
     common=True,
 )
-"""Types that can be moved; quantized values move as stored integers."""
+"""Types that kernels can move; quantized values move as stored integers."""
 NUMBERS = Types(frozenset({DType.FLOAT32, *INTEGER_TYPES}), common=True)
 SHORT_NUMBERS = Types(frozenset({DType.FLOAT32, DType.INT32}), common=True)
 CASTABLE = Types(STORABLE.dtypes | SMALL_TYPES)
 SCALED = Types(frozenset({DType.FLOAT32, DType.INT8, DType.UINT8, DType.INT16}), common=True)
-"""Floats, and the integer types that may represent them."""
+"""Float types, and the integer types that may represent floats."""
 
 BYTES = frozenset({DType.INT8, DType.UINT8})
 QUANTIZED_TYPES = BYTES | {DType.INT16}
 """Integer types that may represent real numbers with a scale and a zero point."""
 WEIGHT_TYPES = QUANTIZED_TYPES | PACKED_TYPES
-"""These types plus the packed types of constants, with fewer than 8 bits."""
+"""Types of quantized weights, including the packed types with fewer than 8 bits."""
 
 
 def is_quantized(graph: Graph, node: Node) -> bool:
@@ -86,9 +87,9 @@ def check(
 ) -> str:
     """Return why a node cannot run on tensors of these types, or an empty text.
 
-    `takes` has a rule for each input; the last rule applies to all further inputs. Without `gives`,
-    the outputs have the common type of the inputs. Only the inputs in `states` may be variable
-    tensors.
+    `takes` has a type rule for each input; the last rule applies to all further inputs. Without
+    `gives`, the outputs have the common type of the inputs. Only the inputs in `states` may be
+    variable tensors.
     """
     common: list[Value] = []
     for position, v in enumerate(node.inputs):
@@ -123,7 +124,7 @@ def _check_value(value: Value, rule: Types, state: bool) -> str:
 
 
 def check_variable(value: Value) -> str:
-    """Require a tensor that is not a variable."""
+    """Require a tensor that is not a variable tensor."""
     if value.is_variable:
         return f"tensor {value.id} is a variable tensor, whose state is on the CPU."
     return ""

@@ -1,4 +1,4 @@
-"""The arithmetic units of a device; operations are counted for each of them."""
+"""The arithmetic units of a device, for which operations are counted separately."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from enum import Enum
 
 
 class Unit(Enum):
-    """A kind of scalar or matrix unit, by the type that it multiplies."""
+    """A kind of scalar or matrix unit, named by the type of its operands."""
 
     FP32 = "fp32"
     INT32 = "int32"
     INT8_DOT = "int8_dot"
-    """Dot products of four bytes, summed in int32."""
+    """The unit for dot products of four bytes with int32 sums."""
     FP16_MATRIX = "fp16_matrix"
     TF32_MATRIX = "tf32_matrix"
     INT8_MATRIX = "int8_matrix"
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it is a matrix unit; for more precision, values may be split into parts."""
+        """Whether the unit multiplies matrices; values may be split to increase precision."""
         return self in (Unit.FP16_MATRIX, Unit.TF32_MATRIX, Unit.INT8_MATRIX)
 
 

@@ -1,4 +1,4 @@
-"""Weights of dense convolutions: constants are packed here, computed weights by a kernel."""
+"""Packs constant weights of dense convolutions on the host, and computed weights by a kernel."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ class ConvOperands(Protocol):
 class Weights:
     """Weights of `shape` [O, H, W, I / groups].
 
-    Constant weights are in `array`; computed weights are in the value `packed`. `bias` [O] is None
-    if there is none, or if it is computed and therefore an epilogue op. For `siblings`, see Value.
+    `array` has constant weights; `packed` is the value of computed weights. `bias` [O] is None if
+    the node has no bias, or if an epilogue op adds a computed bias. `siblings` is described at
+    Value.
     """
 
     shape: Shape4
@@ -76,7 +77,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Normalized:
-    """The operands of a normalized convolution, except its image."""
+    """The operands of a normalized convolution, without its image."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[int, ...]
@@ -107,7 +108,7 @@ def normalize(
 def pack_node(
     node: Node, weights: int, shape: Shape4, groups: int, new_value: NewValue
 ) -> tuple[int, Node]:
-    """Return packed computed weights (value id), and the node that packs them."""
+    """Return the value id of packed computed weights, and the node that packs them."""
     attributes = PackAttributes(shape, groups)
     packed = new_value(packed_shape(attributes))
     return packed, Node(node.index, PACK_WEIGHTS, 1, (weights,), (packed,), attributes=attributes)
@@ -135,7 +136,7 @@ def read(ctx: SpecContext, operands: ConvOperands) -> Weights:
 
 
 def read_bias(ctx: SpecContext, bias: int) -> Floats | None:
-    """Return a constant bias [O], or None if there is none."""
+    """Return a constant bias [O], or None if the node has no bias."""
     return None if bias == ABSENT else as_float32(ctx.value(bias)).ravel()
 
 
@@ -196,7 +197,7 @@ def check_bias(graph: Graph, node: Node, outputs: int, position: int = 2) -> str
 
 
 def in_precision(array: npt.NDArray[Any], ctx: LowerContext, siblings: int = 1) -> npt.NDArray[Any]:
-    """Return weights in the partition's precision: half, if that pays and their range permits."""
+    """Return weights as float16 if that is faster and their range permits, else as float32."""
     nbytes = array.nbytes // siblings
     if ctx.target.policy.keeps_fp32_weights(nbytes) or not fits_half(array):
         return array
@@ -214,7 +215,7 @@ def pack_weights(weights: Floats, channel_blocks: int) -> Floats:
 
 
 def pad_channels(vector: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
-    """Return a vector extended with zeros."""
+    """Return a vector of channels padded with zeros."""
     padded = np.zeros(length, vector.dtype)
     padded[: vector.size] = vector
     return padded

@@ -1,4 +1,4 @@
-"""Sliding windows of convolutions and pools: padding, output size, attributes."""
+"""The sliding windows of convolutions and pools, with their padding and output size."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from litegpu.codegen.storage import Shape4 as Shape4  # for passes, too
 Pair = tuple[int, int]
 
 LOADS_AT_ONCE = 24
-"""Maximum loads of a depthwise convolution for which a CUDA thread has enough registers."""
+"""Maximum number of loads of a depthwise convolution for which a CUDA thread has enough registers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """A window over H and W; `pads` are the rows above the image and the columns left of it.
 
-    The image may be upsampled `zoom` times by repetition (nearest neighbor). Outside it are zeros,
-    or with `mirror` its reflection: `mirror` 0 does not repeat the edge pixel, -1 does.
+    The image may be upsampled `zoom` times by repetition (nearest neighbor). Pixels outside the
+    image are zeros or, with `mirror`, the image's reflection. The edge pixel is repeated if
+    `mirror` is -1, and not repeated if `mirror` is 0.
     """
 
     kernel: Pair
@@ -115,7 +117,7 @@ POINT = Window((1, 1), (1, 1))
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseAttributes:
-    """Window, and weights [1, H, W, O] with the bias [O] (value ids; bias may be ABSENT)."""
+    """The window, and value ids of weights [1, H, W, O] and of the bias [O] (or ABSENT)."""
 
     window: Window
     weights: int
@@ -128,7 +130,7 @@ class DepthwiseAttributes:
 
 @dataclass(frozen=True, slots=True)
 class PoolAttributes:
-    """The window of a pool. Taps outside the image are skipped, or count as `outside`.
+    """The window of a pool. The kernel skips taps outside the image, or reads them as `outside`.
 
     For quantized tensors, `outside` is a stored integer.
     """
@@ -138,13 +140,13 @@ class PoolAttributes:
 
 
 def output_size(size: int, kernel: int, stride: int, dilation: int, padding: str) -> int:
-    """Return the number of window positions along an axis; below 1 if the window does not fit."""
+    """Return the number of window positions along an axis, below 1 if the window does not fit."""
     extent = (kernel - 1) * dilation + 1
     return -(-size // stride) if padding == "same" else (size + stride - extent) // stride
 
 
 def leading_pad(size: int, out: int, kernel: int, stride: int, dilation: int) -> int:
-    """Return the padding before the image along one axis for SAME padding."""
+    """Return the padding before the first pixel along an axis for SAME padding."""
     extent = (kernel - 1) * dilation + 1
     return max((out - 1) * stride + extent - size, 0) // 2
 

@@ -15,7 +15,7 @@ from litegpu.ops.common.facts import elements
 class Work:
     """Floating-point operations (a multiply-add is two), bytes to move, and number of kernels.
 
-    `inner_nodes` is the number of node executions in other graphs, on the CPU, per run.
+    `inner_nodes` is the number of nodes of other graphs that the CPU executes per invoke.
     """
 
     flops: int
@@ -25,7 +25,7 @@ class Work:
 
 
 def work_of(graph: Graph, node: Node) -> Work:
-    """Estimate a node of a checked graph; sizes unknown before the model runs count as 0."""
+    """Estimate the work of a node of a checked graph; unknown sizes count as 0."""
     op = facts_of(node.op)
     touched = dict.fromkeys((*node.inputs, *node.outputs))
     flops, launches, inner_nodes = op.work(graph, node)

@@ -1,4 +1,4 @@
-"""Selects how many work items share a reduction, and tiles by the device's load."""
+"""Selects the number of work items per reduction, and tiles by the device's load."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _WARP = 32
 def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
     """Return the number of work items (a power of 2) that share a reduction of `terms` terms.
 
-    `groups` reductions run in parallel: if they fill the device, each gets a single item.
+    The kernel runs `groups` reductions in parallel. If `groups` work items fill the device, a
+    single work item computes a reduction.
     """
     items, target = 1, ctx.target
     # Twice as many must fit, since compute units need several groups at a time.
@@ -39,19 +40,20 @@ def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
 
 
 def lanes_of(items: int, target: Target, rows: int = 1) -> int:
-    """Return how many items of a reduction can add without shared memory; 1 if none can.
+    """Return how many work items of a reduction can add values without shared memory.
 
-    In CUDA the threads of a warp can (shuffles), if groups of `rows` reductions are whole warps. In
-    the other languages that would need an extension.
+    In CUDA, the threads of a warp add values by shuffles, if groups of `rows` reductions are whole
+    warps. OpenCL, WebGPU and OpenGL would need an extension for shuffles.
     """
     whole = items * rows % _WARP == 0
     return min(items, _WARP) if target.backend == "cuda" and whole else 1
 
 
 def by_load(tiles: Sequence[_T], items: Callable[[_T], int], target: Target) -> tuple[_T, ...]:
-    """Sort tiles, given largest first, by their suitability for the device.
+    """Sort tiles by their suitability for the device; `tiles` lists the largest tile first.
 
-    Tiles that leave the device enough work items come first, then the others, smallest first.
+    Tiles that give the device enough work items come first. Tiles that give the device too few work
+    items follow, smallest first.
     """
     busy = [tile for tile in tiles if items(tile) >= target.parallel_items]
     return (*busy, *(tile for tile in reversed(tiles) if tile not in busy))

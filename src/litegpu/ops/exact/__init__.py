@@ -1,5 +1,5 @@
-"""Exact quantized operations: the CPU kernels' integer arithmetic, including their rounding.
+"""Exact quantized ops, which reproduce the integer arithmetic and rounding of the CPU kernels.
 
-A real number is scale * (stored integer - zero point). Factors made of scales are converted to
-integer multipliers on the host, when a node is normalized; kernels only multiply and shift.
+A real number is scale * (stored integer - zero point). Normalization converts products and
+quotients of scales to integer multipliers on the host. Kernels only multiply and shift.
 """

@@ -1,4 +1,4 @@
-"""BATCH_MATMUL of quantized tensors: sums of integers, requantized by one multiplier."""
+"""BATCH_MATMUL of quantized tensors, with integer sums that one multiplier requantizes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from litegpu.ops.quantized_matmul import QUANTIZED_MATMUL, QuantizedMatmulAttrib
 
 
 class OfMatrices(Exact):
-    """BATCH_MATMUL of two tensors that the graph computes (no constant weights).
+    """BATCH_MATMUL of two computed tensors, without constant weights.
 
-    `geometry` checks the shapes, `attributes` derives the attributes of the product.
+    The callback `geometry` checks the shapes. The callback `attributes` derives the attributes of
+    the matrix product.
     """
 
     def __init__(
@@ -35,9 +36,9 @@ class OfMatrices(Exact):
 
 
 class ExactBatchMatmul(OfMatrices):
-    """BATCH_MATMUL of integers: int8 rounds halves away from zero, int16 (64-bit sums) up.
+    """Quantized BATCH_MATMUL: int8 rounds half away from zero, int16 (64-bit sums) half up.
 
-    An int8 product stored as int32 is not rescaled: it is the plain sum of products.
+    If an int8 product has an int32 result, the result is the sum of products without rescaling.
     """
 
     def check(self, graph: Graph, node: Node) -> str:
@@ -103,7 +104,7 @@ def _is_plain(graph: Graph, node: Node) -> bool:
 
 
 def _check_types(graph: Graph, node: Node) -> str:
-    """Require two matrices of one type, or INT16 on the left and INT8 on the right."""
+    """Require two matrices of equal type, or INT16 on the left and INT8 on the right."""
     left, right, result = (graph.values[v].dtype for v in (*node.inputs, *node.outputs))
     if left is result and (left is right or left is DType.INT16):
         return ""
@@ -111,7 +112,7 @@ def _check_types(graph: Graph, node: Node) -> str:
 
 
 def _sums_of_pairs(graph: Graph, product: Node, new_value: NewValue) -> Sequence[Node]:
-    """Return the nodes that multiply the high and low bytes; the last one adds all partial sums."""
+    """Return the nodes that multiply high and low bytes; the last node adds all partial sums."""
     left, right = (graph.values[v] for v in product.inputs)
     shape = graph.values[product.outputs[0]].shape
     nodes: list[Node] = []

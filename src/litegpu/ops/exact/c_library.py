@@ -1,4 +1,4 @@
-"""float32 functions of the C library, as the CPU kernels call them; NumPy's round differently."""
+"""The C library's float32 functions, which the CPU kernels call; NumPy's round differently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 
 _LIBRARIES = ("ucrtbase",) if sys.platform == "win32" else (None, "libm.so.6")
-"""Libraries to search, in this order; None is the running Python process itself."""
+"""Libraries to search, in search order; None is the running Python process."""
 
 
 def erfcf(numbers: Floats) -> Floats:
@@ -27,7 +27,7 @@ def expf(numbers: Floats) -> Floats:
 
 
 def expm1f(numbers: Floats) -> Floats:
-    """Return e to the power of each number, less 1."""
+    """Return e to the power of each number, minus 1."""
     return _each("expm1f", numbers)
 
 
@@ -57,7 +57,7 @@ def _each(name: str, numbers: Floats) -> Floats:
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """Return a C library that has all of these functions, or None."""
+    """Return a C library that has all required functions, or None."""
     for name in _LIBRARIES:
         try:
             library = ctypes.CDLL(name)

@@ -1,4 +1,4 @@
-"""Quantized CONV_2D and FULLY_CONNECTED: integer sums, requantized per output channel."""
+"""Quantized CONV_2D and FULLY_CONNECTED, with integer sums requantized per output channel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
 
 _WITH_PACKED = frozenset({DType.INT8, DType.INT16})
-"""The types of activations that the CPU multiplies by weights of less than 8 bits."""
+"""The activation types that the CPU multiplies by weights of fewer than 8 bits."""
 
 
 class Products(Protocol):
@@ -41,9 +41,9 @@ class ExactProducts(Exact):
     """Base of convolutions with constant quantized weights; `geometry` checks the shapes."""
 
     axis: ClassVar[int] = 0
-    """The axis of the weights that holds the output channels."""
+    """The weights' axis of output channels."""
     packed: ClassVar[frozenset[DType]] = frozenset({DType.INT4})
-    """The types of less than 8 bits that the CPU accepts for weights and unpacks to int8."""
+    """The weight types of fewer than 8 bits that the CPU accepts and unpacks to int8."""
 
     def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
         self._geometry = geometry
@@ -58,7 +58,7 @@ class ExactProducts(Exact):
 
 
 class ExactConv2D(ExactProducts):
-    """CONV_2D: rounds halves up; grouped convolutions round them away from zero."""
+    """Quantized CONV_2D: rounds half up, or half away from zero for grouped convolutions."""
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         image, weights = (graph.values[v] for v in node.inputs[:2])
@@ -119,7 +119,7 @@ def products_of_groups(
 
 
 class ExactFullyConnected(ExactProducts):
-    """FULLY_CONNECTED as a 1x1 convolution: each input row is a pixel; halves are rounded up."""
+    """FULLY_CONNECTED as a 1x1 convolution over input rows; rescaling rounds half up."""
 
     packed = PACKED_TYPES
 
@@ -160,8 +160,8 @@ def check_products(
 ) -> str:
     """Require a quantized input and output, constant weights, and a constant bias of int32.
 
-    The weights have one scale, or one for each channel along `axis`. Their type is int8 or one of
-    the `packed` types, which the CPU unpacks to int8.
+    The weights must have one scale, or one scale for each channel along `axis`. The weight type
+    must be int8 or one of the `packed` types, which the CPU unpacks to int8.
     """
     weights, ends = graph.values[node.inputs[1]], (node.inputs[0], node.outputs[0])
     is_short, is_wide = weights.dtype in PACKED_TYPES, is_of_16_bits(graph, node)
@@ -194,7 +194,7 @@ def check_bits(weights: Value, packed: frozenset[DType]) -> str:
 
 
 def check_weights(weights: Value, axis: int) -> str:
-    """Require constant 8-bit weights with one scale, or with one for each channel along `axis`."""
+    """Require constant 8-bit weights with one scale, or with a scale per channel along `axis`."""
     if not weights.is_constant:
         return f"The quantized weights, tensor {weights.id}, are computed."
     if weights.is_sparse:
@@ -224,7 +224,7 @@ def check_weights(weights: Value, axis: int) -> str:
 
 
 def check_bias(graph: Graph, node: Node, axis: int, dtype: DType = DType.INT32) -> str:
-    """Require that the bias is absent, or a constant of the given type."""
+    """Require that the bias is absent, or a constant of dtype `dtype`."""
     v = bias_of(node)
     if v == ABSENT:
         return ""
@@ -235,7 +235,7 @@ def check_bias(graph: Graph, node: Node, axis: int, dtype: DType = DType.INT32) 
 
 
 def _check_wide(graph: Graph, node: Node) -> str:
-    """Require zero points of 0, a bias type that the CPU supports, and not too many products."""
+    """Require zero points of 0, a supported bias type, and a limited number of products."""
     weights, bias = graph.values[node.inputs[1]], bias_of(node)
     by_channel = node.op == "DEPTHWISE_CONV_2D"
     axis = 3 if by_channel else 0
@@ -262,7 +262,7 @@ def _check_wide(graph: Graph, node: Node) -> str:
 
 
 def _type_of_sums(graph: Graph, node: Node) -> DType:
-    """Return the CPU's accumulator type for INT16 products, which is also the type of the bias."""
+    """Return the CPU's accumulator type for INT16 products, which is also the bias type."""
     stated = TYPE_CODES.get(node.params.get("quantized_bias_type", 0))
     if stated is not None:
         return stated
@@ -286,7 +286,7 @@ def sums_of_products(
     attributes: QuantizedConvAttributes | QuantizedDepthwiseAttributes,
     away: Sequence[bool],
 ) -> tuple[Node, ...]:
-    """Return the nodes of a checked convolution; for `away`, see `numbers.requantize`."""
+    """Return the nodes of a checked convolution; `numbers.requantize` describes `away`."""
     image, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
     epilogue = _requantized(graph, node, new_value, away)
     if not is_of_16_bits(graph, node):
@@ -327,7 +327,7 @@ def _requantized(
 
 
 def _multiplier_check(graph: Graph, node: Node) -> Callable[[float], str]:
-    """Return the check of a node's rescale factors, in the form in which the CPU stores them."""
+    """Return a check of a node's rescale factors in the CPU's fixed-point format."""
     if not _adds_longs(graph, node):
         return lambda factor: numbers.check_multiplier(Multiplier.of(factor))
     if node.op == "FULLY_CONNECTED":
@@ -336,10 +336,11 @@ def _multiplier_check(graph: Graph, node: Node) -> Callable[[float], str]:
 
 
 def _factors(graph: Graph, node: Node) -> list[float]:
-    """Return the factors from sums to the result's scale: one, or one for each channel.
+    """Return the factors from sums to the result's scale: one factor, or one per channel.
 
-    The precision of the product of scales decides the last bit of a multiplier: float64 for int8;
-    float32 for uint8, and for FULLY_CONNECTED with one scale, unless the sums have 64 bits.
+    The precision of the product of scales affects the last bit of a multiplier. The CPU multiplies
+    scales in float32 for uint8 and for FULLY_CONNECTED with one scale, unless sums have 64 bits.
+    For other types and ops, the CPU multiplies scales in float64.
     """
     source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
     scales = _quantization(graph.values[node.inputs[1]]).scale
@@ -362,7 +363,7 @@ def weight_zero(weights: Value) -> int:
 
 
 def node_of(op: str) -> Products:
-    """Return a `Products` that creates a single node of the given operation."""
+    """Return a `Products` that creates a single node of the op `op`."""
 
     def products(
         graph: Graph,

@@ -1,4 +1,4 @@
-"""Quantized DEPTHWISE_CONV_2D: sums in int32, requantized per output channel."""
+"""Quantized DEPTHWISE_CONV_2D, with int32 sums requantized per output channel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK = 8
 
 
 class ExactDepthwise(ExactProducts):
-    """DEPTHWISE_CONV_2D: halves round away from zero, but up in full vectors of int8 channels."""
+    """DEPTHWISE_CONV_2D: rounds half away from zero, but half up in full int8 vectors."""
 
     axis = 3
 
@@ -38,6 +38,6 @@ class ExactDepthwise(ExactProducts):
 
 
 def away_by_channel(dtype: DType, outputs: int) -> list[bool]:
-    """Return for each output channel whether halves are rounded away from zero (False: up)."""
+    """Return for each output channel whether to round half away from zero (True) or up."""
     whole = 0 if dtype is DType.UINT8 else outputs // _BLOCK * _BLOCK
     return [channel >= whole for channel in range(outputs)]

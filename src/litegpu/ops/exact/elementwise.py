@@ -1,4 +1,4 @@
-"""Quantized element-wise operations of two inputs, with broadcasting; one may be a constant."""
+"""Quantized elementwise ops of two inputs with broadcasting; one input may be a constant."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INT16_MAX = 2**15 - 1
 
 
 class _Pairs(Exact):
-    """An operation on two inputs of one type; the result has that type, or is BOOL if `truth`."""
+    """An op on two inputs of equal type; the result has the same type, or BOOL if `truth`."""
 
     def __init__(self, dtypes: frozenset[DType] = BYTES, truth: bool = False) -> None:
         self._dtypes, self._truth = dtypes, truth
@@ -50,7 +50,7 @@ class _Pairs(Exact):
         )
 
     def check_scales(self, graph: Graph, node: Node) -> str:
-        """Return why the CPU cannot handle the scales; an empty text if it can."""
+        """Return why the CPU rejects the scales, or an empty text if it accepts them."""
         return ""
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
@@ -64,7 +64,7 @@ class _Pairs(Exact):
     def epilogue(
         self, graph: Graph, node: Node, unnamed: EpilogueOp, new_value: NewValue
     ) -> tuple[EpilogueOp, ...]:
-        """Return the epilogue ops; `unnamed` is the first one, still without its function."""
+        """Return the epilogue ops; `unnamed` is the first epilogue op without its function."""
 
 
 def _values(graph: Graph, node: Node) -> list[Value]:
@@ -97,7 +97,7 @@ def _on_one_scale(
 
 
 def _half_of_larger(values: Sequence[Value]) -> tuple[float, list[Multiplier]]:
-    """Return twice the larger input scale, and the multipliers from both inputs to that scale."""
+    """Return twice the larger input scale, and the multipliers of both inputs to that scale."""
     scales = [numbers.scale(value) for value in values[:2]]
     twice = float32(2 * max(scales))
     return twice, [Multiplier.of(scale / twice) for scale in scales]
@@ -123,8 +123,9 @@ def _finished(
 ) -> tuple[EpilogueOp, ...]:
     """Return the epilogue ops that requantize a sum or a product.
 
-    The CPU's vector code stores intermediates as int16. `cut` names the function that imitates this
-    where results (`largest`: the greatest magnitude, in steps of the result's scale) can overflow.
+    The CPU's vector code stores intermediate results as int16. The function named by `cut`
+    reproduces the overflow of intermediate int16 results. `largest` is the greatest magnitude of
+    results, in steps of the result's scale.
     """
     limits = numbers.bounds(node.params.get("activation", "none"), result)
     zero = numbers.zero_point(result)
@@ -140,7 +141,7 @@ _LEFT = {DType.INT8: 20, DType.UINT8: 20, DType.INT16: 15}
 
 
 def _sum_of(node: Node, values: Sequence[Value], functions: tuple[str, ...]) -> float_sums.Sum:
-    """Return how the CPU computes ADD or SUB of two stored integers, for the given functions."""
+    """Return the CPU's computation of ADD or SUB of two stored integers by `functions`."""
     *inputs, result = values
     first, second = (
         float_sums.Side(
@@ -163,7 +164,7 @@ def _sum_of(node: Node, values: Sequence[Value], functions: tuple[str, ...]) -> 
 
 
 class _Sum(_Pairs):
-    """ADD and SUB: both inputs are rescaled to a common scale, then added."""
+    """ADD and SUB: rescale both inputs to a common scale, then add or subtract."""
 
     def check_scales(self, graph: Graph, node: Node) -> str:
         values = _values(graph, node)
@@ -206,7 +207,7 @@ class _Sum(_Pairs):
 
 
 class _Add(_Sum):
-    """ADD: the CPU's vector code truncates when it rescales, or shifts before it multiplies."""
+    """Quantized ADD, for which the CPU's vector code truncates, or shifts before it multiplies."""
 
     _VECTORS: ClassVar[Mapping[tuple[DType, Loop], tuple[str, int]]] = {
         (DType.INT8, Loop.BOTH): ("RESCALED_ADD_WHOLE", 16),
@@ -225,7 +226,7 @@ class _Add(_Sum):
 
 
 class _Mul(_Pairs):
-    """MUL: the product of both inputs after their zero points are subtracted."""
+    """Quantized MUL: subtracts the zero points, then multiplies both inputs."""
 
     def check_scales(self, graph: Graph, node: Node) -> str:
         return numbers.check_multiplier(Multiplier.of(_product_factor(_values(graph, node))))
@@ -249,15 +250,15 @@ class _Mul(_Pairs):
 
 
 def _product_factor(values: Sequence[Value]) -> float:
-    """Return the factor from products of both inputs to the scale of the result."""
+    """Return the factor that converts products of both inputs to the scale of the result."""
     first, second, result = map(numbers.scale, values)
     return float32(float32(first * second) / result)
 
 
 class _Div(_Pairs):
-    """DIV: a table of all pairs of bytes, which the CPU's own kernel computes.
+    """Quantized DIV: a lookup table of all pairs of bytes, computed by the runtime's kernel.
 
-    The CPU multiplies by an approximate inverse and shifts by numbers that may exceed 31.
+    The CPU multiplies by an approximate inverse, and its shift amounts may exceed 31.
     """
 
     def check_scales(self, graph: Graph, node: Node) -> str:
@@ -281,7 +282,7 @@ class _Div(_Pairs):
 
 
 class _SquaredDifference(_Pairs):
-    """SQUARED_DIFFERENCE: the inputs are rescaled to a common scale, subtracted and squared."""
+    """SQUARED_DIFFERENCE: rescales both inputs to a common scale, subtracts and squares."""
 
     _LEFT = 7
 
@@ -308,9 +309,9 @@ class _SquaredDifference(_Pairs):
 
 
 class _Comparison(_Pairs):
-    """A comparison: both inputs are rescaled, each with 8 additional bits.
+    """A quantized comparison, which rescales both inputs with 8 additional bits.
 
-    For INT16, the CPU compares stored integers for order and ignores the scales.
+    For INT16, the CPU ignores the scales in order comparisons and compares stored integers.
     """
 
     def check_scales(self, graph: Graph, node: Node) -> str:
@@ -337,7 +338,7 @@ class _Comparison(_Pairs):
 
 
 class _Larger(_Pairs):
-    """MAXIMUM and MINIMUM of stored integers; the scales are ignored."""
+    """MAXIMUM and MINIMUM, which compare stored integers and ignore the scales."""
 
     def epilogue(
         self, graph: Graph, node: Node, unnamed: EpilogueOp, new_value: NewValue
@@ -346,7 +347,7 @@ class _Larger(_Pairs):
 
 
 class _Prelu(_Pairs):
-    """PRELU: negative elements are multiplied by slopes; both signs have their own multiplier.
+    """Quantized PRELU: multiplies negative elements by slopes; each sign has a multiplier.
 
     The slopes of an INT16 input are INT8.
     """
@@ -404,4 +405,4 @@ EXACT_BINARY: Mapping[str, Exact] = {
         for name in ("EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "NOT_EQUAL")
     },
 }
-"""The exact implementation of each element-wise operation with two inputs, by op name."""
+"""The exact implementation of each elementwise op with two inputs, by op name."""

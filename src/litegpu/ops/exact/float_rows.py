@@ -1,4 +1,4 @@
-"""Dynamic quantization of float rows to int8, with a scale and zero point computed for each row."""
+"""Dynamic quantization of float rows to int8, with one scale and one zero point per row."""
 
 from __future__ import annotations
 
@@ -21,26 +21,29 @@ from litegpu.ops.row_scales import ROW_SCALES, RowScalesAttributes
 class FloatRows:
     """Creates the nodes that quantize `source` to int8; a row spans the last `axes` axes.
 
-    `symmetric` rows map their greatest magnitude to 127 and 0 to 0. Others map the range from the
-    least to the greatest element, extended to include 0, to -128 to 127.
+    If `symmetric`, the greatest magnitude of a row is mapped to 127, and 0 is mapped to 0.
+    Otherwise, the range from the least to the greatest element of a row, extended to include 0, is
+    mapped to -128 to 127.
     """
 
     index: int
-    """Index of the node that these nodes belong to."""
+    """Index of the model's node to which the created nodes belong."""
     source: Value
     axes: int
     symmetric: bool
     new_value: NewValue
     vector: int = 8
-    """Number of elements that the CPU rounds as one vector; scalar code rounds the rest."""
+    """Number of elements that the CPU rounds as one vector; scalar code rounds the remaining
+    elements.
+    """
     nodes: list[Node] = field(default_factory=list)
     scale: int = ABSENT
     zero: int = ABSENT
-    """Value ids of the scales and the zero points of the rows; ABSENT if zero points are 0."""
+    """Value ids of the rows' scales and zero points; ABSENT if zero points are 0."""
     inverse: int = ABSENT
 
     def __post_init__(self) -> None:
-        """Create the nodes that compute the minimum and maximum of each row, then its scale."""
+        """Create the nodes that compute the minimum, the maximum and the scale of each row."""
         low, high = (self._reduced(op) for op in ("REDUCE_MIN", "REDUCE_MAX"))
         shape = self._shape_of_scales
         self.scale = self.new_value(shape, dtype=DType.FLOAT32, precise=True)
@@ -62,7 +65,7 @@ class FloatRows:
         return self._rounded(self.source.id, DType.INT32, subtraction)
 
     def image(self, window: Window, result: Shape) -> tuple[Value, Window]:
-        """Return the quantized image and its window; padding is filled with the zero points.
+        """Return the quantized image and its window, with zero points as padding.
 
         `result` is the shape of the window's output, [N, H, W, C].
         """

@@ -1,4 +1,4 @@
-"""Quantized ADD and SUB of bytes in float32, where that equals the CPU's integer results."""
+"""Computes quantized ADD and SUB of bytes in float32 where results equal the CPU's integers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RESCALED: Mapping[str, tuple[Callable[[Ints, Multiplier], Ints], int]] = {
     "RESCALED_ADD_WHOLE": (_whole, 1),
     "RESCALED_SUB": (_rounded, -1),
 }
-"""For each function: how it rescales an input, and the sign of the second input."""
+"""For each function, the rescaling of an input and the sign of the second input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Side:
 class Sum:
     """The CPU's integer computation of the sum of two bytes, by one or several `functions`.
 
-    If there are several functions, each computes some of the elements (vector body, scalar tail).
-    `limits` are the least and the greatest result.
+    Several functions compute different elements: the vector body and the scalar tail. `limits` are
+    the least and the greatest result.
     """
 
     functions: tuple[str, ...]
@@ -87,14 +87,14 @@ class FloatSum:
     rest: float
 
     def epilogue_op(self, plain: EpilogueOp) -> EpilogueOp:
-        """Return an epilogue op for this formula, with the inputs of `plain`."""
+        """Return an epilogue op for the float32 formula, with the inputs of `plain`."""
         numbers = (("first", self.first), ("second", self.second), ("rest", self.rest))
         return replace(plain, function="SUM_BY_FLOATS", attributes=numbers)
 
     def results(self, wanted: Sum, rows: Sequence[int] | None = None) -> Iterator[Ints]:
-        """Yield the results of all pairs, for each way in which a compiler may form FMAs.
+        """Yield the results of all pairs, for each choice of FMAs that a compiler may make.
 
-        `rows` restricts the pairs to these indices of the first input.
+        `rows` restricts the pairs to some indices of the first input.
         """
         a, b = (side.stored.astype(np.float32) for side in wanted.sides)
         a = a if rows is None else a[rows]
@@ -111,15 +111,15 @@ class FloatSum:
 
 
 _STRETCHES = (0.0, 2.0**-20, 2.0**-18, 2.0**-16, 2.0**-14, 2.0**-12)
-"""Relative increases of both factors to try: they move halves away from zero."""
+"""Relative increases of both factors to try, which make half-integers round away from zero."""
 _SHIFTS = (0.0, 2.0**-18, -(2.0**-18), 2.0**-16, -(2.0**-16), 2.0**-14, -(2.0**-14))
-"""Offsets of the result to try, in steps of its scale."""
+"""Offsets to try, in steps of the result's scale."""
 _BENDS = (0.0, 2.0**-22, -(2.0**-22), 2.0**-20, -(2.0**-20))
 """Relative changes to try for each factor independently."""
 
 
 def _changes() -> Iterator[tuple[float, float, float]]:
-    """Yield the changes to try: (of the first factor, of the second factor, offset)."""
+    """Yield the changes to try: (first factor's change, second factor's change, offset)."""
     yield from ((stretch, stretch, shift) for stretch in _STRETCHES for shift in _SHIFTS)
     for first, second in itertools.product(_BENDS, _BENDS):
         yield from ((first, second, shift) for shift in _SHIFTS)
@@ -127,14 +127,14 @@ def _changes() -> Iterator[tuple[float, float, float]]:
 
 @lru_cache(maxsize=256)
 def find(wanted: Sum) -> FloatSum | None:
-    """Return float factors that reproduce all results of a sum, or None if none are found."""
+    """Return float factors that reproduce all results of a sum, or None if the search fails."""
     results, *others = wanted.results()
     if not all(np.array_equal(results, other) for other in others):
         return None
     first, second = wanted.sides
     sign = _RESCALED[wanted.functions[0]][1]
     telling: list[int] = []
-    """Rows where earlier candidates failed: they are checked first, and reject most others."""
+    """Rows where earlier candidates failed; checking them first rejects most candidates quickly."""
     for *changes, shift in _changes():
         a, b = (
             float(np.float32(side.scale * (1 + change)))

@@ -1,8 +1,9 @@
-"""Epilogue functions of quantized operations, in addition to the plain integer functions.
+"""Epilogue functions of quantized ops, in addition to the plain integer functions.
 
-{a} and {b} are stored integers; other names in braces are attributes. The CPU computes the first
-elements of a loop as vectors (the body) and the remaining ones by scalar code (the tail), which
-often rounds differently. Of each {run} consecutive elements the first {end} are the body.
+In expressions, {a} and {b} are stored integers; other names in braces are attributes. The CPU
+computes the first elements of a loop by vector code (the body). Scalar code computes the remaining
+elements (the tail), and often rounds differently. The body consists of the first {end} elements of
+each {run} consecutive elements.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ def _raised(x: str) -> str:
 
 
 def _rounded(x: str) -> str:
-    """Return the text of an input on the common scale: multiplied, then shifted with rounding."""
+    """Return the text that rescales an input by a multiplication and a rounding shift."""
     product = f"MULTIPLY_HIGH4_I32({_raised(x)}, {{number_{x}}})"
     return f"ROUND_SHIFT4_I32({product}, {{right_{x}}}, SPLAT4_I32(1))"
 
 
 def _floored(x: str) -> str:
-    """Return the same text with a shift that truncates."""
+    """Return the text that rescales an input with a truncating shift."""
     product = f"MULTIPLY_HIGH4_I32({_raised(x)}, {{number_{x}}})"
     return f"SHIFT_RIGHT4_I32({product}, {{right_{x}}})"
 
 
 def _whole(x: str) -> str:
-    """Return the same text with the shift before the multiplication."""
+    """Return the text that rescales an input with the shift before the multiplication."""
     shifted = f"SHIFT_RIGHT4_I32({_raised(x)}, {{right_{x}}})"
     return f"MULTIPLY_HIGH4_I32({shifted}, {{number_{x}}})"
 
@@ -102,7 +103,7 @@ def _looked_up(dtype: DType, table: str) -> str:
 
 
 def _chosen(dtype: DType) -> str:
-    """Return the text of a lookup in one of two tables: {b} in the body, {c} in the tail."""
+    """Return the text of a lookup in table {b} for the body, or in table {c} for the tail."""
     ending = register_of(dtype).ending
     found = (_looked_up(dtype, table) for table in ("{b}", "{c}"))
     return f"WHERE4{ending}({_BODY}, {', '.join(found)})"
@@ -112,7 +113,7 @@ _LEAST = INT.splat(INT.literal(-(2**31)))
 
 
 def _nearest(x: str) -> str:
-    """Return the text of floats times an inverse scale, rounded to nearest, halves to even.
+    """Return the text of floats times an inverse scale, rounded half to even.
 
     Results beyond int32 become -2^31, as on the CPU.
     """
@@ -125,9 +126,9 @@ def _one_if(condition: str) -> str:
 
 
 def _unfused(text: str, scale: str = "b") -> str:
-    """Return the text of a float expression that compilers must not contract with its users.
+    """Return the text of a float expression that compilers must not fuse into an FMA.
 
-    It uses that no scale is negative, which compilers do not know.
+    The text relies on nonnegative scales, which compilers cannot deduce.
     """
     return f"APART4({text}, TO_INT(min(({{{scale}}}).x, 0.0f)))"
 

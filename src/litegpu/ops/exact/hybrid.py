@@ -1,6 +1,6 @@
 """Dynamic-range quantization: products of float activations and quantized constant weights.
 
-The activations are quantized at run time; integer sums are scaled back to float.
+Kernels quantize the activations at run time, and scale integer sums back to float.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
 
 _IMAGE = 3
-"""Number of axes of an image ([H, W, C]), which is quantized as one row."""
+"""Number of axes of an image [H, W, C], which dynamic quantization treats as one row."""
 _MOST_IN_BLOCK = 8192
-"""Maximum block size: float32 holds the sum of so many products exactly."""
+"""Maximum block size, for which float32 represents the sum of products exactly."""
 
 
 class OrHybrid(Exact):
     """Selects between the fully quantized and the dynamic-range implementation of an op."""
 
     def __init__(self, of_bytes: Exact, of_floats: Exact, position: int = 0) -> None:
-        """Store both implementations; the input at `position` selects by its type."""
+        """Store both implementations; the type of the input at `position` selects one of them."""
         self._of_bytes, self._of_floats, self._position = of_bytes, of_floats, position
 
     def check(self, graph: Graph, node: Node) -> str:
@@ -87,12 +87,12 @@ class _Hybrid(ExactProducts):
         )
 
     def _check_numbers(self, graph: Graph, node: Node) -> str:
-        """Return a reason where the CPU rejects the node or computes wrong results."""
+        """Return a reason if the CPU rejects the node or computes wrong results."""
         return ""
 
 
 class HybridConv2D(_Hybrid):
-    """CONV_2D: each image is quantized as one row, symmetrically if all weights have one scale."""
+    """CONV_2D: quantizes each image as one row, symmetrically if all weights have one scale."""
 
     packed = frozenset({DType.INT4})
 
@@ -121,7 +121,7 @@ class HybridConv2D(_Hybrid):
 
 
 class HybridDepthwise(_Hybrid):
-    """DEPTHWISE_CONV_2D: each image is quantized as one row; zero points are subtracted first."""
+    """DEPTHWISE_CONV_2D: quantizes each image as one row, and subtracts zero points first."""
 
     axis = 3
 
@@ -148,7 +148,7 @@ class HybridDepthwise(_Hybrid):
 
 
 class HybridTransposeConv(Exact):
-    """TRANSPOSE_CONV: each image is quantized as one row; products are summed as floats."""
+    """TRANSPOSE_CONV: quantizes each image as one row, and sums products as floats."""
 
     def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
         self._geometry = geometry
@@ -182,10 +182,10 @@ class HybridTransposeConv(Exact):
 
 
 class HybridFullyConnected(_Hybrid):
-    """FULLY_CONNECTED: each row is quantized, symmetrically unless `is_asymmetric`.
+    """FULLY_CONNECTED: quantizes each row, symmetrically unless `is_asymmetric`.
 
-    With the CPU's kernel for 4-bit weights, rows are always symmetric and rounded by scalar code.
-    With blockwise weights they are never symmetric.
+    The CPU's kernel for 4-bit weights always quantizes rows symmetrically and rounds by scalar
+    code. For blockwise weights, quantization of rows is never symmetric.
     """
 
     packed = PACKED_TYPES
@@ -260,7 +260,7 @@ def _check_blocks(weights: Value) -> str:
 
 
 def _check_no_activation(node: Node) -> str:
-    """Reject a fused activation, which the CPU ignores here."""
+    """Reject a fused activation, since the CPU kernel ignores fused activations."""
     found = node.params.get("activation", "none")
     if found == "none":
         return ""
@@ -276,7 +276,7 @@ def _by_blocks(graph: Graph, node: Node, rows: FloatRows) -> Node:
 
 
 def _by_nibbles(graph: Graph, node: Node, rows: FloatRows) -> tuple[Node, ...]:
-    """Return the nodes that multiply rows by 4-bit weights; the last one is the product."""
+    """Return the nodes that multiply rows by 4-bit weights; the last node is the product."""
     weights, new_value = graph.values[node.inputs[1]], rows.new_value
     stored = rows.stored()
     excess, summing = nibbles.excess(rows, stored, node)
@@ -363,7 +363,7 @@ def _quantization(value: Value) -> Quantization:
 
 
 def is_asymmetric(node: Node) -> bool:
-    """Whether an attribute of the node requests asymmetric rows, that is with zero points."""
+    """Whether an attribute of the node requests asymmetric rows, which have zero points."""
     return bool(node.params.get("asymmetric_quantize_inputs", False))
 
 
@@ -377,7 +377,8 @@ def _sums(weights: Value) -> npt.NDArray[np.int32]:
 def less_zero_point(rows: FloatRows, sums: npt.NDArray[np.int32]) -> tuple[EpilogueOp, ...]:
     """Return the epilogue op that subtracts the contribution of zero points to the sums.
 
-    `sums` are the sums of the weights: [O], or a shape that broadcasts to the result.
+    `sums` are the weight sums of each output channel: [O], or a shape that broadcasts to the
+    result.
     """
     if rows.symmetric:
         return ()
@@ -387,9 +388,9 @@ def less_zero_point(rows: FloatRows, sums: npt.NDArray[np.int32]) -> tuple[Epilo
 def scaled_sums(
     rows: FloatRows, scales: Sequence[float], ways: tuple[str, ...], body: Body | None = None
 ) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue op that scales sums to float: one function, or a body's and a tail's.
+    """Return the epilogue op that scales sums to float, by one function or by two (body, tail).
 
-    `scales` are those of the weights: one, or one for each output channel.
+    `scales` has one scale of the weights, or one for each output channel.
     """
     factors = np.array(scales, np.float32)
     operands = (rows.scale, constant_operand(rows.new_value, factors))
@@ -406,7 +407,7 @@ def _ended(graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, .
 
 
 def constant_operand(new_value: NewValue, array: npt.NDArray[Any]) -> int:
-    """Return a constant operand of epilogue ops; a single element if all elements are equal."""
+    """Return a constant operand of epilogue ops, with a single element if all are equal."""
     if len(set(array.ravel().tolist())) == 1:
         return new_value((), array.ravel()[:1].reshape(()))
     return new_value(array.shape, array, precise=True)

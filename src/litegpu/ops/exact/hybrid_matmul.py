@@ -1,4 +1,4 @@
-"""BATCH_MATMUL of floats and int8 (dynamic-range quantization): rows of floats become int8."""
+"""BATCH_MATMUL of floats and int8 (dynamic-range quantization), which quantizes rows of floats."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from litegpu.ops.quantized_matmul import QUANTIZED_MATMUL, QuantizedMatmulAttrib
 
 
 class HybridBatchMatmul(OfMatrices):
-    """Quantizes the rows of the left matrices, symmetrically unless `is_asymmetric`."""
+    """BATCH_MATMUL that quantizes rows of left matrices, symmetrically unless `is_asymmetric`."""
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -73,7 +73,7 @@ class HybridBatchMatmul(OfMatrices):
 
 
 def _check_batch(matmul: MatmulAttributes) -> str:
-    """Reject several batch dimensions, where the CPU uses the scales of wrong rows."""
+    """Reject several batch dimensions, for which the CPU uses the scales of wrong rows."""
     if sum(size > 1 for size in matmul.batch) < 2:
         return ""
     return (
@@ -89,7 +89,7 @@ def _check_row_sums(graph: Graph, node: Node) -> str:
 
 
 def _transposed(graph: Graph, node: Node, new_value: NewValue) -> tuple[Value, Node]:
-    """Return the left operand with rows and columns swapped, and the node that transposes it."""
+    """Return the transposed left operand, and the node that transposes it."""
     left = graph.values[node.inputs[0]]
     shape = (*left.shape[:-2], left.shape[-1], left.shape[-2])
     swapped = new_value(shape, dtype=DType.FLOAT32, precise=True)
@@ -102,7 +102,7 @@ def _transposed(graph: Graph, node: Node, new_value: NewValue) -> tuple[Value, N
 
 
 def _columns(right: Value, transposed: bool) -> npt.NDArray[np.int8] | None:
-    """Return the columns of constant matrices, [..., columns, depth]; None for computed ones."""
+    """Return columns of constant matrices, [..., columns, depth]; None for computed matrices."""
     if right.data is None:
         return None
     matrices = np.asarray(right.data).reshape(right.shape)

@@ -1,4 +1,4 @@
-"""The CPU's fixed-point arithmetic on int64 arrays, for constants that the host computes."""
+"""Imitates the CPU's fixed-point arithmetic on int64 arrays, for constants computed on the host."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def wrapped(numbers: Ints) -> Ints:
 
 
 def multiply_high(numbers: _Number, by: int) -> _Number:
-    """Return numbers * by / 2^31, rounded to the nearest integers, halves up."""
+    """Return numbers * by / 2^31, rounded half up."""
     return (numbers * by + (1 << 30)) >> 31
 
 
 def round_shift(numbers: Ints, bits: int, away: bool = True) -> Ints:
-    """Return integers / 2^bits, rounded to nearest; halves away from zero if `away`, else up."""
+    """Return integers / 2^bits, rounded half away from zero if `away`, else half up."""
     mask = (1 << bits) - 1
     up = (numbers & mask) > (mask >> 1) + (numbers < 0) * int(away)
     return (numbers >> bits) + up
 
 
 def requantized(numbers: Ints, multiplier: Multiplier, away: bool = True) -> Ints:
-    """Return integers multiplied by a multiplier and rounded; for `away`, see `round_shift`."""
+    """Return rounded products of integers and a multiplier; `round_shift` describes `away`."""
     raised = wrapped(numbers << multiplier.left)
     return round_shift(multiply_high(raised, multiplier.number), multiplier.right, away)

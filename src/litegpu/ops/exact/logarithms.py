@@ -1,12 +1,14 @@
 """Bit-exact logf of the C library (float32), computed with 32-bit integers.
 
-The logf of glibc and musl writes a number as z * 2^k with z near 1. It divides z by the middle of
-one of 16 intervals (a table has its inverse and its logarithm), and adds a polynomial:
+The logf of glibc and musl writes a number as z * 2^k with z near 1. A table contains the inverse
+and the logarithm of the middle of each of 16 intervals. The logf function divides z by the middle
+of its interval and adds a polynomial:
 
     r = z * inverse - 1,  log = logarithm + k * ln 2 + r + r^2 * (A2 + A1 * r + A0 * r^2)
 
-This is computed in float64 and rounded to float32 once. Fixed-point numbers with 61 fraction bits
-(two words) give the same float32 for every integer from 1 to 2^24; all were compared.
+The C library computes the polynomial in float64 and rounds the logarithm to float32 once.
+Fixed-point numbers have 61 fraction bits in two words. An exhaustive comparison showed that the
+fixed-point logarithm rounds to the same float32 for every integer from 1 to 2^24.
 """
 
 from __future__ import annotations
@@ -39,19 +41,21 @@ _INTERVALS = (
     ("0x1.886e6037841edp-1", "0x1.1058bc8a07ee1p-2"),
     ("0x1.767dcf5534862p-1", "0x1.4043057b6ee09p-2"),
 )
-"""For each interval: the inverse of its middle, and the logarithm of its middle."""
+"""The inverse and the logarithm of each interval's middle."""
 _POLYNOMIAL = ("-0x1.00ea348b88334p-2", "0x1.5575b0be00b6ap-2", "-0x1.ffffef20a4123p-2")
-"""A0, A1, A2."""
+"""The coefficients A0, A1, A2 of the polynomial."""
 _LN_2 = "0x1.62e42fefa39efp-1"
 
 LEAST_BITS = 0x3F330000
 """The bits of the float32 at the start of the first interval, for k = 0."""
 INTERVAL_BITS = 19
-"""Number of low bits of a float32 that give the position in an interval; those above select it."""
+"""Number of low bits of a float32 that give the position in an interval; higher bits select the
+interval.
+"""
 MOST = 2**24
-"""A float32 sum of numbers up to 1 stops growing at this value."""
+"""The value at which a float32 sum of numbers up to 1 stops growing."""
 SCALE = 32
-"""Logarithms are stored divided by this, so that they are below 1."""
+"""The divisor of stored logarithms, which makes them less than 1."""
 
 _SAMPLES = np.array(
     [1.0235157, 1.06833088, 1.21942091, 1.522982, 2.65032697, 4.67085695, 4191.16895],
@@ -61,7 +65,7 @@ _LOGARITHMS = (
     *("0x1.7cd22cp-6", "0x1.0ebc44p-4", "0x1.964632p-3", "0x1.aec43p-2"),
     *("0x1.f309a8p-1", "0x1.8a956cp+0", "0x1.0ae74ep+3"),
 )
-"""Results of this logf for the samples; they differ from the correctly rounded values."""
+"""Results of logf for the samples, which differ from the correctly rounded values."""
 
 
 def words(number: Fraction) -> tuple[int, int]:
@@ -74,7 +78,8 @@ def words(number: Fraction) -> tuple[int, int]:
 def table(most: int) -> npt.NDArray[np.int32]:
     """Return a row for each interval from 1 to `most`: half the inverse, the logarithm / SCALE.
 
-    The first rows are those of numbers below 1. Each number is two words: [rows, 4].
+    The first rows belong to numbers below 1. The table has the shape [rows, 4], since a row has two
+    numbers of two words.
     """
     last = int(np.float32(min(most, MOST)).view(np.int32)) - LEAST_BITS >> INTERVAL_BITS
     rows = []
@@ -88,7 +93,7 @@ def table(most: int) -> npt.NDArray[np.int32]:
 def template_words() -> dict[str, Any]:
     """Return the constants that the template `_logarithm.jinja` needs.
 
-    Powers of v = r / 2 are multiplied by the coefficients, whose signs alternate.
+    The template multiplies powers of v = r / 2 by the coefficients, whose signs alternate.
     """
     fourth, third, second = (abs(_exactly(each)) for each in _POLYNOMIAL)
     return {

@@ -1,4 +1,4 @@
-"""The loops of the CPU's kernels: which elements are vectorized, and so round differently."""
+"""Models the loops of CPU kernels, whose vectorized elements round differently."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Body:
     def epilogue(
         self, function: str, epilogue_op: EpilogueOp, tail: EpilogueOp | None = None
     ) -> tuple[EpilogueOp, ...]:
-        """Return epilogue ops that apply `function` in the body and another one in the tail.
+        """Return epilogue ops that apply `function` in the body and `tail` in the tail.
 
-        `epilogue_op` has the operands and attributes of both. If `tail` is None, tail elements stay
-        unchanged.
+        The functions for body and tail have the operands and attributes of `epilogue_op`. If `tail`
+        is None, tail elements stay unchanged.
         """
         if not self.end:
             return () if tail is None else (tail,)
@@ -41,7 +41,7 @@ class Body:
 
 
 class Loop(enum.Enum):
-    """How the CPU's innermost loop reads two broadcast inputs."""
+    """The access pattern of the CPU's innermost loop over two broadcast inputs."""
 
     BOTH = "an element of each"
     ONE = "one element of the one, all of the other"
@@ -50,7 +50,7 @@ class Loop(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The CPU's loop over two inputs: it restarts after each `run` elements of the result."""
+    """The CPU's loop over two inputs, which restarts after each `run` elements of the result."""
 
     loop: Loop
     run: int
@@ -72,7 +72,7 @@ _KINDS: tuple[Callable[[int, int], bool], ...] = (
     lambda one, other: other == 1,
     lambda one, other: one == other,
 )
-"""Axes of the CPU's nested loops, innermost first: the condition on both sizes of an axis."""
+"""Conditions on both sizes of an axis, for each of the CPU's nested loops, innermost first."""
 
 
 def walk(first: Shape, second: Shape) -> Walk:

@@ -1,7 +1,7 @@
 """FULLY_CONNECTED of floats and 4-bit weights: imitates the CPU's kernel for larger matrices.
 
-That kernel adds 7 to each weight, so that all are 0 to 14. It then subtracts the effect of this
-offset from the sums in float32, which rounds.
+The CPU's kernel adds 7 to each weight, so that all weights are 0 to 14. The CPU's kernel then
+subtracts the effect of the offset 7 from the sums in float32, with rounding.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 
 _ADDED = 7
 _LEAST_OUTPUTS, _LEAST_INPUTS = 4, 32
-"""The minimum number of outputs and inputs for which the CPU uses that kernel."""
+"""The minimum number of outputs and inputs for which the CPU uses its 4-bit kernel."""
 
 
 def multiplies_nibbles(weights: Value) -> bool:
-    """Whether the CPU multiplies weights [O, I] as 4 bits; it unpacks all others to int8."""
+    """Whether the CPU multiplies weights [O, I] as 4-bit integers instead of unpacked int8."""
     if weights.dtype is not DType.INT4:
         return False
     outputs, inputs = weights.shape
@@ -43,10 +43,10 @@ def raised(weights: Value, new_value: NewValue) -> int:
 
 
 def excess(rows: FloatRows, stored: int, like: Node) -> tuple[int, Node]:
-    """Return the correction for the added 7 (value id), and the node that computes it.
+    """Return the value id of the correction for the added 7, and the node that computes it.
 
-    The correction, [..., 1], has one element for each row of `stored` bytes: -7 times their sum,
-    times the row's scale. `like` is the node of the product.
+    The correction [..., 1] has one element per row of `stored`: -7 times the sum of the row's
+    bytes, times the row's scale. `like` is the node of the product.
     """
     inputs = rows.source.shape[-1]
     shape = (1, 1, 1, inputs)

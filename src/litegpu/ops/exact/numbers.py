@@ -23,14 +23,14 @@ LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class Multiplier:
-    """A positive factor as `number` * 2^(shift - 31), with a 31-bit `number`; or 0."""
+    """A factor `number` * 2^(shift - 31), where `number` is a 31-bit integer or 0."""
 
     number: int
     shift: int
 
     @classmethod
     def of(cls, factor: float) -> Multiplier:
-        """Round a factor to 31 bits, halves away from zero.
+        """Round a factor to 31 bits, half away from zero.
 
         An infinite or NaN factor gets a shift that `check_multiplier` rejects.
         """
@@ -46,12 +46,12 @@ class Multiplier:
 
     @property
     def left(self) -> int:
-        """Number of bits to shift left before the multiplication."""
+        """Number of bits by which kernels shift left before the multiplication."""
         return max(self.shift, 0)
 
     @property
     def right(self) -> int:
-        """Number of bits to shift right after the multiplication."""
+        """Number of bits by which kernels shift right after the multiplication."""
         return max(-self.shift, 0)
 
 
@@ -74,7 +74,7 @@ def float32(number: float) -> float:
 
 
 def rounded(number: float) -> int:
-    """Return the nearest integer, halves away from zero."""
+    """Return the nearest integer, rounded half away from zero."""
     return int(math.copysign(math.floor(abs(number) + 0.5), number))
 
 
@@ -99,13 +99,13 @@ _BOUNDS = ("none", "relu", "relu6", "relu_n1_to_1")
 
 
 def check_activation(node: Node, known: Sequence[str] = _BOUNDS) -> str:
-    """Require a fused activation that the CPU applies to integers: for most ops, any clamp."""
+    """Require a fused activation that the CPU applies to integers: a clamp for most ops."""
     found = node.params.get("activation", "none")
     return "" if found in known else f"Fused activation {found} of quantized tensors."
 
 
 def check_bounds(graph: Graph, node: Node) -> str:
-    """Require that the bounds of the fused activation fit the stored type at the result's scale."""
+    """Require that the fused activation's bounds fit the stored type at the result's scale."""
     if (reason := check_activation(node)) or node.params.get("activation", "none") == "none":
         return reason
     result = graph.values[node.outputs[0]]
@@ -179,7 +179,7 @@ def scalar(new_value: NewValue, number: int) -> int:
 
 
 def vector(new_value: NewValue, numbers: Sequence[int]) -> int:
-    """Return an int32 constant with an element for each channel; a single one if all are equal."""
+    """Return an int32 constant with one element per channel, or one element if all are equal."""
     if len(set(numbers)) == 1:
         return scalar(new_value, numbers[0])
     wrapped = [(int(n) + 2**31) % 2**32 - 2**31 for n in numbers]
@@ -195,8 +195,8 @@ def requantize(
 ) -> tuple[EpilogueOp, ...]:
     """Return the epilogue ops that requantize sums of products.
 
-    `multipliers` and `away` have one entry, or one for each channel. `away`: whether halves are
-    rounded away from zero instead of up. `limits` are the least and the greatest result.
+    `multipliers` and `away` have one entry, or one entry per channel. If `away` is true, results
+    are rounded half away from zero, else half up. `limits` are the least and the greatest result.
     """
     operands = (
         vector(new_value, [each.number for each in multipliers]),
@@ -211,7 +211,7 @@ def requantize(
 
 
 def shifted(new_value: NewValue, zero: int) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue op that adds a zero point; none if it is 0."""
+    """Return the epilogue op that adds a zero point, or no op if the zero point is 0."""
     return (EpilogueOp("INTEGER_ADD", (scalar(new_value, zero),)),) if zero else ()
 
 

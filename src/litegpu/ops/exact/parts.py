@@ -1,4 +1,4 @@
-"""CONCATENATION of quantized tensors: inputs with another scale are converted by lookup tables."""
+"""CONCATENATION of quantized tensors, which converts inputs of other scales by lookup tables."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def rescaled_parts(
 ) -> tuple[Graph, Node, Sequence[Node]]:
     """Return a checked node whose inputs all have the result's quantization.
 
-    The returned graph contains the converted inputs; the returned nodes compute them.
+    The returned graph contains the converted inputs; the returned nodes compute the converted
+    inputs.
     """
     result = graph.values[node.outputs[0]]
     values, inputs, nodes = dict(graph.values), list(node.inputs), []

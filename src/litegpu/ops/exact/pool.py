@@ -17,7 +17,7 @@ _NEAR = 1e-6
 
 
 class ExactPool(Exact):
-    """A pool of stored integers: averages round halves away from zero; nothing is rescaled."""
+    """A pool of stored integers without rescaling; averages round half away from zero."""
 
     def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
         self._geometry = geometry

@@ -1,4 +1,4 @@
-"""QUANTIZE and DEQUANTIZE: conversions of floats and stored integers."""
+"""QUANTIZE and DEQUANTIZE, which convert between floats and stored integers."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _RESULTS = {
 }
 """The result types that the CPU supports, by source type."""
 _LEAST_SCALE = 2.0**-100
-"""Fractions of this scale, down to the last bit, are still normal float32 numbers."""
+"""Minimum supported scale, for which the products with fractions are normal float32 numbers."""
 
 
 class ExactQuantize(Exact):
-    """QUANTIZE: float32 or stored integers to stored integers."""
+    """QUANTIZE: converts float32 or stored integers to stored integers."""
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -60,7 +60,7 @@ class ExactQuantize(Exact):
 
 
 class ExactDequantize(Exact):
-    """DEQUANTIZE of stored integers to float32; 8-bit tensors may have per-channel scales."""
+    """DEQUANTIZE: converts integers to float32; 8-bit tensors may have per-channel scales."""
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -158,9 +158,10 @@ def _between(source: Value, result: Value) -> Multiplier:
 def _looked_up(
     source: Value, vector: int, found: Iterable[tables.Table], new_value: NewValue
 ) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue ops that look bytes up: one table for the loop's body, one for its tail.
+    """Return the epilogue ops that look up bytes in the tables of a loop's body and tail.
 
-    There is only one table if both are equal, or if the loop has only a body or only a tail.
+    The epilogue has one table if both tables are equal, or if the loop has only a body or only a
+    tail.
     """
     body, tail = found
     function = lookup_name(DType(body.dtype.name))
@@ -175,9 +176,9 @@ def _looked_up(
 def _from_floats(source: Value, result: Value, new_value: NewValue) -> tuple[EpilogueOp, ...]:
     """Return the epilogue ops that quantize floats, with vectors of 8 for the loop's body.
 
-    Vectors are multiplied by the inverse scale and rounded, halves to even. The tail is divided in
-    float64 and rounds halves away from zero. With per-channel scales all elements are divided in
-    float32, and round halves away from zero.
+    The body is multiplied by the inverse scale and rounded half to even. The tail is divided in
+    float64 and rounded half away from zero. Elements with per-channel scales are divided in float32
+    and rounded half away from zero.
     """
     _, zero = _by_channel(result)
     ending = (
@@ -228,9 +229,9 @@ def _ends_of_int32(
 
 
 def _least_rounded_to(whole: int, step: Fraction, single: bool) -> np.float32:
-    """Return the least positive float32 that is rounded to `whole` steps or more, halves up.
+    """Return the least positive float32 that rounds half up to `whole` steps or more.
 
-    If `single`, the quotient is first rounded to float32, halves to even, and is then an integer.
+    If `single`, the quotient is first rounded to float32, half to even, and is then an integer.
     """
     if not single:
         return _least_above((whole - Fraction(1, 2)) * step)
@@ -243,7 +244,7 @@ def _least_rounded_to(whole: int, step: Fraction, single: bool) -> np.float32:
 
 
 def _least_above(number: Fraction, itself: bool = True) -> np.float32:
-    """Return the least float32 above a number; the number itself counts if `itself`."""
+    """Return the least float32 above a number, or the number if `itself` and it is a float32."""
     found = np.float32(float(number))
     if np.isinf(found):
         return found

@@ -1,4 +1,4 @@
-"""Quantized MEAN and SUM: sums in int32, then rescaled; products, rescaled after each factor."""
+"""Quantized MEAN and SUM with int32 sums, and REDUCE_PROD, which rescales each product."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from litegpu.ops.quantized_product import AXIS, QUANTIZED_PRODUCT, ProductAttrib
 from litegpu.ops.reshape import reshape_node
 
 _BLOCK = 16
-"""Number of channels that the CPU rescales as one vector; the remaining ones round differently."""
+"""Number of channels that the CPU rescales as one vector; the remaining channels round differently.
+"""
 
 
 class Reduce(Protocol):
-    """Returns the nodes of a reduction; `partial` is the type of intermediate sums."""
+    """A function that returns a reduction's nodes; `partial` is the type of intermediate sums."""
 
     def __call__(
         self, graph: Graph, node: Node, new_value: NewValue, partial: DType
@@ -68,7 +69,7 @@ class _ExactSums(Exact):
 
 
 class ExactMean(_ExactSums):
-    """MEAN: over H and W, the CPU rounds by blocks of channels; over other axes, uniformly."""
+    """MEAN: rounds by blocks of channels over H and W, and uniformly over other axes."""
 
     dtypes = QUANTIZED_TYPES
 
@@ -119,14 +120,14 @@ def _pixels_bias(source: Value, result: Value) -> int:
 
 
 def _shared_out(factor: float, terms: int) -> Multiplier:
-    """Return the multiplier factor / terms, with the precision that the CPU keeps."""
+    """Return the multiplier factor / terms, in the precision of the CPU."""
     whole = Multiplier.of(factor)
     bits = min(terms.bit_length() - 1, 32, 31 + whole.shift)
     return Multiplier((whole.number << bits) // terms, whole.shift - bits)
 
 
 class ExactSum(_ExactSums):
-    """SUM: results are found in a table of least sums, since the CPU's rescaling is monotonic."""
+    """SUM: looks up results in a table of least sums, since the CPU's rescaling is monotonic."""
 
     dtypes = QUANTIZED_TYPES
 
@@ -160,7 +161,7 @@ class ExactSum(_ExactSums):
 
 
 class ExactProduct(Exact):
-    """REDUCE_PROD: the CPU rescales after each factor but the first, and once more at the end."""
+    """REDUCE_PROD: rescales after each factor but the first, and once more at the end."""
 
     _dtypes = frozenset({DType.INT8, DType.INT16})
 
@@ -214,7 +215,7 @@ class ExactProduct(Exact):
 
 
 def _product_factor(graph: Graph, node: Node) -> Multiplier:
-    """Return the multiplier after each factor: a root of the result's scale is divided out."""
+    """Return the multiplier after each factor, which divides by a root of the result's scale."""
     source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
     root = math.pow(numbers.scale(result), 1.0 / _terms(graph, node))
     return Multiplier.of(numbers.scale(source) / root)
@@ -223,9 +224,9 @@ def _product_factor(graph: Graph, node: Node) -> Multiplier:
 def _factors_along_h(
     graph: Graph, node: Node, new_value: NewValue
 ) -> tuple[int, tuple[int, ...], list[Node]]:
-    """Return the input with the factors of each product along H, in order, and its shape.
+    """Return the reshaped input with the factors of each product along H, and its shape.
 
-    If the reduced axes are not adjacent, they are moved to the front.
+    If the reduced axes are not adjacent, a transpose moves them to the front.
     """
     source = graph.values[node.inputs[0]]
     shape = source.shape
@@ -252,7 +253,7 @@ def _factors_along_h(
 
 
 def _terms(graph: Graph, node: Node) -> int:
-    """Return the number of elements in each sum, from the input: the result has no shape yet."""
+    """Return the number of elements in each sum, computed from the input's shape."""
     shape = graph.values[node.inputs[0]].shape
     axes = {axis % len(shape) for axis in constant_list(graph, node.inputs[1])}
     return math.prod(shape[axis] for axis in axes)
@@ -271,7 +272,7 @@ def _reals(
 def _least_sums(
     wanted: npt.NDArray[np.int64], source: Value, result: Value, terms: int
 ) -> npt.NDArray[np.int32]:
-    """Return for each wanted result the least sum that is rounded to it, or above."""
+    """Return for each requested result the least sum that rounds to this result or above."""
     low = np.full(wanted.shape, -(2**31), np.int64)
     high = np.full(wanted.shape, 2**31 - 1, np.int64)
     while (low < high).any():

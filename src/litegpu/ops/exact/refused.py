@@ -1,4 +1,4 @@
-"""Quantized nodes that always stay on the CPU, whatever their attributes and tensors are."""
+"""Ops whose quantized nodes always stay on the CPU, for all attributes and tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _WEIGHTS = BYTES | PACKED_TYPES
 class Refused(Exact):
     """An op without an exact GPU implementation.
 
-    `reason` explains why; `of_floats` is the reason for dynamic-range quantization, if different.
+    `reason` explains why nodes stay on the CPU. `of_floats` is the reason for dynamic-range
+    quantization, if different.
     """
 
     def __init__(self, reason: str, of_floats: str = "") -> None:

@@ -20,7 +20,7 @@ from litegpu.ops.quantized_resize import (
 
 
 class ExactResize(Exact):
-    """RESIZE_BILINEAR by tables with the two source pixels and the weights of each output pixel."""
+    """RESIZE_BILINEAR by tables with the source pixels and the weights of each output pixel."""
 
     def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
         self._geometry = geometry

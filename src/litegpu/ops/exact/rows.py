@@ -23,7 +23,7 @@ Reals = npt.NDArray[np.floating[Any]]
 
 
 class ExactRows(Exact):
-    """Base of operations that normalize rows; `geometry` checks the operands, as for floats."""
+    """Base of ops that normalize rows; `geometry` checks the operands, as for floats."""
 
     def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
         self._geometry = geometry
@@ -61,7 +61,7 @@ class ExactRows(Exact):
 
 
 class ExactSoftmax(ExactRows):
-    """SOFTMAX: 8 bits by a table of exponentials in float32, 16 bits in integers."""
+    """SOFTMAX: a float32 table of exponentials for 8-bit types, integer arithmetic for INT16."""
 
     def check(self, graph: Graph, node: Node) -> str:
         source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
@@ -91,7 +91,7 @@ class ExactSoftmax(ExactRows):
 
 
 class ExactLogSoftmax(ExactRows):
-    """LOG_SOFTMAX: bit-exact logarithm of the sum of exponentials; the output scale is 1/16."""
+    """LOG_SOFTMAX: a bit-exact logarithm of the sum of exponentials; the output scale is 1/16."""
 
     def check(self, graph: Graph, node: Node) -> str:
         return super().check(graph, node) or _another_logarithm()
@@ -106,7 +106,7 @@ class ExactLogSoftmax(ExactRows):
 
 
 class ExactL2Normalization(ExactRows):
-    """L2_NORMALIZATION in integers; the output scale is 1/128."""
+    """L2_NORMALIZATION in integer arithmetic; the output scale is 1/128."""
 
     def _attributes(self, graph: Graph, node: Node) -> QuantizedSoftmaxAttributes:
         source = graph.values[node.inputs[0]]
@@ -128,7 +128,7 @@ def _check_row(channels: int) -> str:
 
 
 def _short_multiplier(source: Value, node: Node) -> Multiplier:
-    """Return the multiplier from stored differences to indices of the e^x table (65,535: 10)."""
+    """Return the multiplier from stored differences to e^x table indices (65,535 means 10)."""
     scaled = numbers.float32(numbers.scale(source) * numbers.float32(node.params.get("beta", 1.0)))
     return Multiplier.of(scaled / (10.0 / 65535.0))
 
@@ -153,8 +153,9 @@ def _reciprocals() -> tuple[int, ...]:
 def _points(function: Callable[[Reals], Reals], scale: float, zero: int) -> Ints:
     """Return a function * 2^15 at 513 points over the range of 16-bit integers.
 
-    `scale` and `zero` convert the integers to real numbers. Each point is shifted by half of the
-    interpolation error in the middle of its segment, so that the lines are closer to the function.
+    `scale` and `zero` convert the integers to real numbers. To reduce the error of linear
+    interpolation, a point is shifted by half of the interpolation error in the middle of its
+    segment.
     """
     low, high = (scale * (end - zero) for end in numbers.LIMITS[DType.INT16])
     step = (high - low) / 512
@@ -170,7 +171,7 @@ def _points(function: Callable[[Reals], Reals], scale: float, zero: int) -> Ints
 
 
 def _rounded(reals: Reals) -> Reals:
-    """Return the nearest integers, halves away from zero."""
+    """Return the nearest integers, rounded half away from zero."""
     found: Reals = np.copysign(np.floor(np.abs(reals) + 0.5), reals)
     return found
 

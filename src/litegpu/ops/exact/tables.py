@@ -1,7 +1,7 @@
 """Lookup tables of functions of one byte: 256 entries, indexed by the byte's bits.
 
-Some CPU kernels use such tables, others compute each element. Tables of functions of 16 bits are
-computed by the CPU's own kernels, for all 65,536 integers.
+Some CPU kernels use lookup tables; other CPU kernels compute each element. For functions of 16
+bits, the runtime's CPU kernels compute the table of all 65,536 integers.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ Table = npt.NDArray[Any]
 
 
 def stored(dtype: DType) -> Ints:
-    """Return all integers of a type in the order of their bits: 0, 1, ... -2, -1."""
+    """Return all integers of a type in the order of their bit patterns: 0, 1, ... -2, -1."""
     bits = np.arange(1 << 8 * dtype.size, dtype=f"uint{8 * dtype.size}")
     return bits.view(dtype.value).astype(np.int64)
 
 
 def by_kernel(node: Node, source: Value, result: Value) -> Table | None:
-    """Return the lookup table of a node with one input, computed by the CPU's own kernel.
+    """Return the lookup table of a node with one input, computed by the runtime's CPU kernel.
 
-    If the kernel rejects negative numbers, they get the entry of zero. None if it rejects the node.
+    If the kernel rejects negative numbers, their entries equal the entry of zero. The result is
+    None if the kernel rejects the node.
     """
     params = tuple(sorted(node.params.items()))
     ends = (source.dtype, source.quantization), (result.dtype, result.quantization)
@@ -63,10 +64,11 @@ def _by_kernel(
 
 
 def by_pairs(node: Node, first: Value, second: Value, result: Value) -> Table | None:
-    """Return the results for all pairs of two bytes, computed by the CPU's own kernel.
+    """Return the results for all pairs of two bytes, computed by the runtime's CPU kernel.
 
-    The entry of (a, b) is at a + 256 * b, modulo 2^16. Where the kernel rejects the zero point as
-    the second byte, the next byte takes its place. None if it rejects the node.
+    The entry of (a, b) is at a + 256 * b, modulo 2^16. If the kernel rejects the zero point as the
+    second byte, the function uses the entries of the next byte. The result is None if the kernel
+    rejects the node.
     """
     params = tuple(sorted(node.params.items()))
     ends = ((each.dtype, each.quantization) for each in (first, second, result))
@@ -125,7 +127,7 @@ def _reals(value: Value) -> Floats:
 
 
 def _of_reals(found: Floats, result: Value) -> Table:
-    """Return real numbers quantized to the result's type, halves away from zero."""
+    """Return real numbers quantized to the result's type, rounded half away from zero."""
     with np.errstate(over="ignore"):
         scaled = found * (np.float32(1) / np.float32(numbers.scale(result)))
     ends = np.clip(scaled, -512, 512)  # beyond any byte
@@ -141,7 +143,7 @@ def logistic(numbers: Floats) -> Floats:
 
 
 def elu(numbers: Floats) -> Floats:
-    """Return x where it is not negative, e^x - 1 elsewhere."""
+    """Return x if x >= 0, else e^x - 1."""
     return np.where(numbers < 0, c_library.expm1f(numbers), numbers)
 
 
@@ -199,7 +201,7 @@ def relu(low: float, high: float) -> Callable[[Node, Value, Value], Table]:
 
 
 def leaky_relu(node: Node, source: Value, result: Value) -> Table:
-    """Return x where it is not negative, alpha * x elsewhere; both have their own multiplier."""
+    """Return x if x >= 0, else alpha * x, with a separate multiplier for each case."""
     alpha = float32(node.params["alpha"])
     found, sign = centred(source), -1 if alpha < 0 else 1
     below = requantized(found, ratio(source, result, abs(alpha))) * sign
@@ -231,7 +233,7 @@ def check_hard_swish(node: Node, source: Value, result: Value) -> str:
 
 
 def _swish_multipliers(source: Value, result: Value) -> tuple[Multiplier, Multiplier]:
-    """Return two multipliers: from the input * 2^7 to the result, and such that 3 becomes 2^15."""
+    """Return two multipliers: one from input * 2^7 to the result, one that maps 3 to 2^15."""
     fine = float32(numbers.scale(source) / 128)
     third = float32(float32(3) / 2**15)
     outer = Multiplier.of(float32(fine / numbers.scale(result)))
@@ -239,19 +241,19 @@ def _swish_multipliers(source: Value, result: Value) -> tuple[Multiplier, Multip
 
 
 def _high16(found: Ints, multiplier: Multiplier) -> Ints:
-    """Return products with the upper 16 bits of a multiplier, divided by 2^15, halves up."""
+    """Return products with a multiplier's upper 16 bits, divided by 2^15, rounded half up."""
     number = min((multiplier.number + (1 << 15)) >> 16, 2**15 - 1)
     high: Ints = np.minimum((found * number + (1 << 14)) >> 15, 2**15 - 1)
     return high
 
 
 def _shift16(found: Ints, bits: int) -> Ints:
-    """Return 16-bit integers / 2^bits; for more than 15 bits only the sign remains."""
+    """Return 16-bit integers / 2^bits; a shift by more than 15 bits returns only the sign."""
     return round_shift(found, bits) if bits < 16 else np.where(found < 0, -1, 1)
 
 
 def rsqrt(node: Node, source: Value, result: Value) -> Table:
-    """Return 1 / sqrt(x); the greatest integer for 0 and for negatives, which the CPU rejects."""
+    """Return 1 / sqrt(x), or the greatest integer for 0 and negative x, which the CPU rejects."""
     scaling = Multiplier.of(1 / root_scale(source, result))
     found = [_rsqrt(int(each), scaling) for each in centred(source)]
     low, high = numbers.LIMITS[result.dtype]
@@ -274,9 +276,9 @@ def _rsqrt(number: int, scaling: Multiplier) -> int | None:
 
 
 def _inverse_root(number: int) -> tuple[int, int]:
-    """Return 1 / sqrt(number) as a 31-bit integer and a right shift to apply after it.
+    """Return 1 / sqrt(number) as a 31-bit integer and the right shift that follows it.
 
-    It does five Newton steps, x * (3 - number * x^2) / 2, with 28 fraction bits.
+    The function does five Newton steps, x * (3 - number * x^2) / 2, with 28 fraction bits.
     """
     if number == 1:
         return 2**31 - 1, 0
@@ -299,7 +301,7 @@ def _saturated32(number: int) -> int:
 
 
 def requantize(source: Value, result: Value, up: bool) -> Table:
-    """Return the table between two quantizations of a type; halves go up, else away from zero."""
+    """Return the table between two quantizations of a type, rounded half up or away from zero."""
     factor = Multiplier.of(numbers.scale(source) / numbers.scale(result))
     return saturated(requantized(centred(source), factor, away=not up), result)
 

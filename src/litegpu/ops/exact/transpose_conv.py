@@ -1,4 +1,4 @@
-"""Quantized TRANSPOSE_CONV: sums in int32, requantized per output channel."""
+"""Quantized TRANSPOSE_CONV, with int32 sums requantized per output channel."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _BLOCK = 16
 
 
 class ExactTransposeConv(Exact):
-    """TRANSPOSE_CONV: vectors of channels (int8) or elements (uint8) round halves up.
+    """TRANSPOSE_CONV: vectors of channels (int8) or elements (uint8) round half up.
 
-    The remaining elements round halves away from zero.
+    Elements that do not fill a vector round half away from zero.
     """
 
     def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
@@ -70,6 +70,6 @@ def as_convolution(node: Node) -> Node:
 
 
 def _up_in_blocks(requantize: EpilogueOp, result: Value) -> EpilogueOp:
-    """Return the epilogue op that rounds halves up in all full vectors of a result."""
+    """Return the epilogue op that rounds half up in all full vectors of a result."""
     end = result.elements // _BLOCK * _BLOCK
     return EpilogueOp("REQUANTIZE_BODY", requantize.operands[:3], attributes=(("end", end),))

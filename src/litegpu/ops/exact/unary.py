@@ -1,4 +1,4 @@
-"""Quantized operations of one input: each result is read from a lookup table."""
+"""Quantized ops of one input, which read each result from a lookup table."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _INT8 = frozenset({DType.INT8})
 class Lookup(Exact):
     """A function of one 8-bit or 16-bit input as a lookup table; the result has the same type.
 
-    `check_scales` returns a reason for scales that the CPU rejects. 16-bit tables, and 8-bit tables
-    without a `table` function, are computed by the CPU's own kernel.
+    `check_scales` returns a reason for scales that the CPU rejects. The runtime's CPU kernel
+    computes 16-bit tables, and 8-bit tables of ops without a `table` function.
     """
 
     def __init__(
@@ -104,4 +104,4 @@ EXACT_UNARY: Mapping[str, Exact] = {
     "SQRT": Lookup(dtypes=_INT8),
     "TANH": Lookup(tables.of_reals(c_library.tanhf), BYTES),
 }
-"""The exact implementation of each operation with one input, by op name."""
+"""The exact implementation of each op with one input, by op name."""

@@ -1,7 +1,7 @@
-"""Sums of products of 16-bit integers, computed from the high and low bytes and then combined.
+"""Sums of products of 16-bit integers, combined from sums of high and low bytes.
 
-This uses the 8-bit kernels, so no kernel has to accumulate in 64 bits. An integer is 256 * high +
-low; 128 is subtracted from the low byte, which makes it a signed byte.
+The 8-bit kernels compute the partial sums, so no kernel has to accumulate in 64 bits. A 16-bit
+integer is 256 * high + low; subtracting 128 converts the low byte to a signed byte.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from litegpu.ops.exact import numbers
 from litegpu.ops.exact.numbers import Multiplier
 
 LOW_ZERO = -128
-"""The stored low byte of the integer 0."""
+"""The stored low byte of the 16-bit integer 0."""
 _MOST_TERMS = 2**16
 """The maximum number of products of a low byte and a weight whose sum fits 32 bits."""
 MOST_PAIRS = 2**15
 """The maximum number of products of two low bytes whose sum fits 32 bits."""
 _LARGEST_BIAS = 2**52
-"""Biases below this keep sums within the integers that float64 represents exactly."""
+"""Maximum magnitude of biases for which float64 represents all sums exactly."""
 _LARGEST_SHIFT = 7
 """The maximum left shift that the CPU applies to 64-bit sums."""
 
 
 WIDENED = EpilogueOp(cast_name(INT, DType.INT64))
-"""Converts sums of low bytes to 64 bits."""
+"""An epilogue op that converts sums of low bytes to 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def check_terms(terms: int, most: int = _MOST_TERMS) -> str:
 
 
 def check_bias(bias: Value | None) -> str:
-    """Return a reason if the bias makes sums too large for float64 to represent exactly."""
+    """Return a reason if sums with the bias are too large for float64 to represent exactly."""
     if bias is None or np.abs(np.asarray(bias.data, np.float64)).max(initial=0) < _LARGEST_BIAS:
         return ""
     return f"The bias, tensor {bias.id}, has elements of 2^52 or more."
@@ -115,7 +115,7 @@ def weighted(sums: int, weight: int) -> EpilogueOp:
 def requantize_long(new_value: NewValue, multipliers: Sequence[Multiplier]) -> EpilogueOp:
     """Return the epilogue op that rescales 64-bit sums to the scale of the result.
 
-    It keeps 15 bits of each multiplier, as the CPU does.
+    The op uses 15 bits of each multiplier, as the CPU does.
     """
     short, shifts = zip(*map(short_multiplier, multipliers), strict=True)
     operands = numbers.vector(new_value, short), numbers.vector(new_value, shifts)
@@ -123,7 +123,7 @@ def requantize_long(new_value: NewValue, multipliers: Sequence[Multiplier]) -> E
 
 
 def short_multiplier(multiplier: Multiplier) -> tuple[int, int]:
-    """Return the 15 bits that the CPU keeps for sums of 64 bits, and the right shift after them."""
+    """Return the multiplier's 15 bits that the CPU uses for 64-bit sums, and the right shift."""
     return min((multiplier.number + (1 << 15)) >> 16, 2**15 - 1), 15 - multiplier.shift
 
 
@@ -134,7 +134,7 @@ def round_product(new_value: NewValue, factors: Sequence[float]) -> EpilogueOp:
 
 
 def _longs(elements: Sequence[int], new_value: NewValue) -> int:
-    """Return an int64 constant with an element for each channel; a single one if all are equal."""
+    """Return an int64 constant with one element per channel, or one element if all are equal."""
     alike = len(set(elements)) == 1
     array = np.array(elements[0] if alike else elements, np.int64)
     return new_value(array.shape, array, dtype=DType.INT64)
