@@ -1,4 +1,4 @@
-"""`python -m litegpu TOOL …`: the same as `litegpu TOOL …`, if that is not on the path."""
+"""`python -m litegpu TOOL …` does the same as `litegpu TOOL …`, if that is not on the path."""
 
 from __future__ import annotations
 

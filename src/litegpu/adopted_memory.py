@@ -1,4 +1,4 @@
-"""Wraps the memory of other libraries, on a device or on the host, as buffers."""
+"""Wraps the device or host memory of other libraries as buffers, without a copy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def adopted(source: Any) -> Adopted | None:
 
 
 def of_numpy(array: npt.NDArray[Any]) -> Adopted:
-    """Wrap the memory of a NumPy array. Raises CompiledModelError for an array with gaps."""
+    """Wrap the memory of a NumPy array.
+
+    Raises CompiledModelError for an array whose elements are not contiguous.
+    """
     if not array.flags.c_contiguous:
         raise CompiledModelError(
             "data_array must be C-contiguous: copy it with np.ascontiguousarray."
@@ -32,7 +35,10 @@ def of_numpy(array: npt.NDArray[Any]) -> Adopted:
 
 
 def on_host(source: Any) -> Adopted:
-    """Wrap host memory of another library. Raises CompiledModelError if it cannot be wrapped."""
+    """Wrap host memory of another library.
+
+    Raises CompiledModelError if litegpu cannot wrap the memory.
+    """
     if not hasattr(source, "__dlpack__"):
         raise CompiledModelError(
             f"A {type(source).__name__} is neither an array nor a GPU buffer. Give one of NumPy, "

@@ -27,11 +27,14 @@ VARIABLES: Mapping[str, str] = {
         "0: compile CUDA kernels in one process, and OpenCL kernels as one program"
     ),
 }
-"""Name and meaning of each variable."""
+"""Name and meaning of each environment variable that litegpu reads."""
 
 
 def text(name: str) -> str:
-    """Return a declared variable's value; empty if unset. Raises KeyError for undeclared names."""
+    """Return a declared variable's value; empty if unset.
+
+    Raises KeyError for the name of an undeclared variable.
+    """
     if name not in VARIABLES:
         raise KeyError(f"undeclared environment variable {name}; declare it in config.VARIABLES")
     return os.environ.get(name, "").strip()
@@ -43,7 +46,7 @@ def environment() -> Mapping[str, str]:
 
 
 def debug_level() -> int:
-    """Return LITEGPU_DEBUG as a number; anything that is not a number counts as 1."""
+    """Return LITEGPU_DEBUG as a number; a value that is not a number counts as 1."""
     value = text("LITEGPU_DEBUG")
     return int(value) if value.isdecimal() else int(bool(value))
 
@@ -53,7 +56,7 @@ _NO, _YES = ("", "0", "false", "no", "off"), ("true", "yes", "on")
 
 
 def cache_setting() -> bool | None:
-    """Return whether the environment enables or disables the cache; None if it does neither."""
+    """Return whether the environment enables or disables the cache; None if no variable does."""
     value = text("LITEGPU_CACHE").lower()
     return value not in _NO if value else bool(text("LITEGPU_CACHE_PATH")) or None
 
@@ -64,9 +67,10 @@ def is_unsafe_cache_allowed() -> bool:
 
 
 def cache_folders() -> list[str]:
-    """Return the folder in LITEGPU_CACHE, if it is a path, and those in LITEGPU_CACHE_PATH.
+    """Return the folder in LITEGPU_CACHE, if its value is a path, and those in LITEGPU_CACHE_PATH.
 
-    Folders are separated as in PATH: by a colon, on Windows by a semicolon.
+    The folders in LITEGPU_CACHE_PATH are separated as in PATH: by a colon, on Windows by a
+    semicolon.
     """
     folder = text("LITEGPU_CACHE")
     named = [folder] if is_folder_name(folder) else []
@@ -85,7 +89,7 @@ def cache_limit() -> int:
 
 @cache
 def _mib(value: str) -> int:
-    """Convert a number of MiB to bytes; if it is not a number, log a warning once."""
+    """Convert a number of MiB to bytes; log a warning once if the value is not a number."""
     if value.isdecimal():
         return int(value)
     if value:
@@ -97,12 +101,12 @@ def _mib(value: str) -> int:
 
 
 def are_compilers_wanted() -> bool:
-    """Return whether other threads and processes may compile, by LITEGPU_COMPILE_PROCESSES."""
+    """Return whether LITEGPU_COMPILE_PROCESSES permits other threads and processes to compile."""
     return text("LITEGPU_COMPILE_PROCESSES").lower() not in _NO[1:]
 
 
 def columns() -> int | None:
-    """Return COLUMNS, the line width of the terminal; None if it is not a number."""
+    """Return COLUMNS, the line width of the terminal; None if its value is not a number."""
     value = os.environ.get("COLUMNS", "").strip()
     return int(value) if value.isdecimal() and int(value) else None
 
@@ -114,14 +118,14 @@ def names_ray_cluster() -> bool:
 
 _placing = threading.Lock()
 _placed: dict[str, int] = {}
-"""How many threads need each variable that `placeholder` has set."""
+"""Number of threads that need each environment variable that `placeholder` has set."""
 
 
 @contextmanager
 def placeholder(name: str, value: str) -> Iterator[None]:
-    """Set another library's environment variable temporarily, unless it is already set.
+    """Set another library's environment variable temporarily, unless the variable is already set.
 
-    Threads may overlap: the last one that set it removes it.
+    Several threads may set the variable at the same time: the last of them to finish removes it.
     """
     with _placing:
         ours = name in _placed or name not in os.environ
@@ -140,7 +144,7 @@ def placeholder(name: str, value: str) -> Iterator[None]:
 
 
 class _DebugHandler(logging.Handler):
-    """Prints on the current stderr, unless the program has configured logging."""
+    """A log handler that prints on the current stderr, unless the program configures logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if sys.stderr is None or logging.getLogger().handlers:

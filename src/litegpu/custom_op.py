@@ -36,7 +36,7 @@ _MARSHAL_BY_VALUE = 2
 
 @dataclass(frozen=True, slots=True)
 class CustomTensor:
-    """An input of a custom operation: its shape, its type name, and the data if it is constant."""
+    """An input of a custom operation: shape, dtype name, and data if the input is constant."""
 
     shape: Shape
     dtype: str
@@ -47,8 +47,8 @@ class CustomTensor:
 class CustomNode:
     """A node of a model with a custom operation.
 
-    `inputs` are the node's inputs, None for an omitted one. `custom_options` are the bytes in the
-    file, `version` is the version of the operation.
+    `inputs` are the input tensors of the node; an omitted input is None. `custom_options` are the
+    bytes in the model file; `version` is the version of the operation.
     """
 
     inputs: tuple[CustomTensor | None, ...]
@@ -57,9 +57,9 @@ class CustomNode:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options as a dict, if they are a FlexBuffers map; empty if there are none.
+        """The custom options as a dict, if they are a FlexBuffers map; empty if there are none.
 
-        Raises ValueError for other bytes: then read `custom_options`.
+        Raises ValueError for other bytes, which `custom_options` has.
         """
         return flexbuffers.read_map(self.custom_options) if self.custom_options else {}
 
@@ -68,10 +68,11 @@ class CustomNode:
 class Launch:
     """How the kernel of a custom operation is launched for a node.
 
-    `variables` are the template variables that depend on the node: numbers, texts and lists. `grid`
-    is the number of work items (x, y, z); None means one item for each block of 4 channels (x) and
-    each row (y) of the result. `flops` is the number of floating-point operations, for profiles and
-    estimates; None means one per element of the result. Raises OperationError for invalid values.
+    `variables` are the template variables that depend on the node: numbers, strings and lists.
+    `grid` is the number of work items (x, y, z). If `grid` is None, the kernel runs one work item
+    for each block of 4 channels (x) and each row (y) of the result. `flops` is the number of
+    floating-point operations, for profiles and estimates; None means one operation per element of
+    the result. Raises OperationError if a field of the launch has an invalid value.
     """
 
     variables: Mapping[str, Any] = field(default_factory=dict)
@@ -79,7 +80,7 @@ class Launch:
     flops: int | None = None
 
     def __post_init__(self) -> None:
-        """Check every field."""
+        """Check every field of the launch."""
         if not isinstance(self.variables, Mapping):
             raise OperationError(
                 f"Launch.variables is a {type(self.variables).__name__}. Use a dict of words."
@@ -103,22 +104,25 @@ class Launch:
 class CustomOp(ABC):
     """A custom operation on floats with one result, computed by a kernel template.
 
-    Derive a class from it, and register the class with `register_op`. docs/custom_ops.md has an
-    example.
+    Derive a class from CustomOp, and register the class with `register_op`. docs/custom_ops.md has
+    an example of a custom operation.
     """
 
     name: ClassVar[str]
     """The operation's custom code in model files."""
     template: ClassVar[str | os.PathLike[str]]
-    """The kernel template: a file's path, or the text itself if it has several lines."""
+    """The kernel template: the path of a file, or the text of the template if it has several lines.
+    """
     reads: ClassVar[tuple[str, ...]] = ("src",)
-    """The names of the inputs in the template, one for each input."""
+    """The names that the template uses for the inputs, one for each input."""
     max_version: ClassVar[int] = 1
     """The highest supported version of the operation."""
     revision: ClassVar[str | int] = 0
-    """Change this if code changes that the class imports from other modules; otherwise partitions
-    compiled before would be loaded from caches. The class's own module and the template are
-    checked."""
+    """Revision of the code that the class imports from other modules: change it when that code
+    changes; otherwise litegpu loads outdated compiled partitions from caches.
+
+    litegpu detects changes of the module of the class, and of the template.
+    """
 
     def check(self, node: CustomNode) -> str:
         """Return why this node cannot run on the GPU, or an empty text when it can."""
@@ -146,20 +150,20 @@ def register_op(op: None = None, *, replace: bool = False) -> Callable[[_AnyOp],
 
 
 def register_op(op: _AnyOp | None = None, *, replace: bool = False) -> Any:
-    """Register a custom operation for all delegates that are applied from now on.
+    """Register a custom operation for all delegates that are applied later.
 
-    It is a class decorator, or a function that takes a class:
+    `register_op` is a class decorator, or a function that receives a class:
 
         @litegpu.register_op
         class Mish(litegpu.CustomOp):
             name, template = "Mish", "mish.jinja"
 
-    With `replace=True` it replaces an operation that was registered with the same name before, for
-    example when the cell of a notebook is run again. Installed packages register their operations
-    by an entry point of the group "litegpu.ops" that names the module or the class.
+    If `replace` is True, the class replaces an operation of the same name that was registered
+    before, for example when a notebook cell runs again. Installed packages register their
+    operations by an entry point of the group "litegpu.ops", which names the module or the class.
 
-    Raises OperationError if the name is taken, if the template is missing or invalid, and for an
-    object that is not a subclass of CustomOp.
+    Raises OperationError if the name is already registered, if the template is missing or invalid,
+    or if the object is not a subclass of CustomOp.
     """
     if op is None:
         return lambda later: register_op(later, replace=replace)
@@ -205,7 +209,7 @@ def register_op(op: _AnyOp | None = None, *, replace: bool = False) -> Any:
 
 
 def _text_of(op: type[CustomOp]) -> str:
-    """Return the text of a class's template. Raises OperationError if it is missing."""
+    """Return the text of a class's template. Raises OperationError if the template is missing."""
     template = getattr(op, "template", None)
     if isinstance(template, str) and "\n" in template:
         return template
@@ -225,7 +229,7 @@ def _text_of(op: type[CustomOp]) -> str:
 
 
 def _code_of(op: type[CustomOp]) -> str:
-    """Return a digest of the code that determines a class's kernels: its module or its own."""
+    """Return a digest of the code that determines a class's kernels: its module or its own code."""
     found = hashlib.sha256()
     for each in op.__mro__[: op.__mro__.index(CustomOp)]:
         try:
@@ -249,7 +253,7 @@ def _are_sizes(values: Any, count: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A launch as attributes of a node: plain data that can be compared and printed."""
+    """A launch of a custom operation as attributes of a node: plain data to compare and print."""
 
     variables: tuple[tuple[str, Any], ...]
     grid: tuple[int, int, int] | None
@@ -313,7 +317,10 @@ class _Adapter(Op):
         return (request,)
 
     def _call(self, method: Callable[[CustomNode], Any], graph: Graph, node: Node) -> Any:
-        """Call a user's method. Raises OperationError for any exception that it raises."""
+        """Call a user's method.
+
+        Raises OperationError for any exception that the user's method raises.
+        """
         inputs = tuple(_tensor_of(graph, v) for v in node.inputs)
         try:
             return method(CustomNode(inputs, node.custom, node.version))

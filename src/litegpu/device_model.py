@@ -1,7 +1,7 @@
-"""The capacity and speed of a GPU's multiprocessors, by architecture.
+"""Models of the capacity and speed of a GPU's multiprocessors, by architecture.
 
-Sizes and features are those of the tables "Feature Support" and "Technical Specifications per
-Compute Capability" in NVIDIA's CUDA C++ Programming Guide.
+Sizes and features come from the tables "Feature Support" and "Technical Specifications per Compute
+Capability" in NVIDIA's CUDA C++ Programming Guide.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Capability = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Clocks of one multiprocessor, and bytes per clock, as measured in kernels.
+    """Clock cycles and bytes per clock cycle of one multiprocessor, as measured in kernels.
 
-    The figures are fitted to kernels measured on an H200; other architectures use the same figures.
-    Costs of a single family of kernels are defined next to the family's tiles.
+    The figures are fitted to kernels on an H200; other architectures use the same figures. Costs
+    that concern a single family of kernels are defined in the module of the family's tiles.
     """
 
     load: float = 335.0
-    """Latency of several loads that are in flight together."""
+    """Latency in clocks of several loads that are in flight together."""
     instruction: float = 2.0 / 128
     """Clocks per instruction of one thread."""
     product: float = 3.9
@@ -34,25 +34,27 @@ class Clocks:
     remote_bytes: float = 2900.0
     """Bytes per clock of all clusters, from or to the shared memory of other blocks."""
     overlapped_bytes: int = 200 << 10
-    """Shared memory of those blocks of a multiprocessor that compute while others wait."""
+    """Shared memory of the blocks of a multiprocessor that compute while other blocks wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """An architecture: the capacity of one multiprocessor (sizes in bytes), and its features."""
+    """A GPU architecture: the capacity of one multiprocessor (sizes in bytes), and its features."""
 
     max_threads: int
-    """Maximum resident threads."""
+    """Maximum number of resident threads per multiprocessor."""
     max_blocks: int
-    """Maximum resident blocks."""
+    """Maximum number of resident blocks per multiprocessor."""
     shared_bytes: int
-    """Shared memory for all resident blocks, including what the system reserves per block."""
+    """Shared memory for all resident blocks, including the bytes that the system reserves per
+    block.
+    """
     registers: int = 64 << 10
-    """Number of 32-bit registers."""
+    """Number of 32-bit registers of a multiprocessor."""
     reserved_bytes: int = 1 << 10
     """Shared memory that the system reserves for each block."""
     tensor_cores: bool = True
-    """Whether it has matrix instructions for float16 and tf32 (compute capability 8.0)."""
+    """Whether the GPU has matrix instructions for float16 and tf32 (compute capability 8.0)."""
     clusters: bool = False
     """Whether blocks can access each other's shared memory (compute capability 9.0)."""
     warp_groups: bool = False
@@ -63,13 +65,14 @@ class DeviceModel:
 
     @property
     def shared_bytes_per_block(self) -> int:
-        """Maximum shared memory of one block, which must be requested."""
+        """Maximum shared memory of one block; a kernel must request this much explicitly."""
         return self.shared_bytes - self.reserved_bytes
 
     def resident_blocks(self, threads: int, registers: int, shared_bytes: int) -> int:
         """Return how many blocks of `threads` threads fit a multiprocessor.
 
-        `registers` is the number per thread, `shared_bytes` the shared memory per block.
+        `registers` is the number of registers per thread, `shared_bytes` the shared memory per
+        block.
         """
         return min(
             self.max_blocks,
@@ -85,7 +88,7 @@ class DeviceModel:
 
 
 GENERIC = DeviceModel(1024, 16, 64 << 10, tensor_cores=False)
-"""A device whose limits alone are known, and NVIDIA GPUs before Ampere."""
+"""A GPU of which litegpu knows only the limits, and NVIDIA GPUs before Ampere."""
 
 MODELS = {
     # Ampere
@@ -102,14 +105,14 @@ MODELS = {
     (10, 0): DeviceModel(2048, 32, 228 << 10, clusters=True, overlapped_launches=True),
     (12, 0): DeviceModel(1536, 24, 100 << 10, clusters=True, overlapped_launches=True),
 }
-"""The architectures by their first compute capability."""
+"""The GPU architectures by their first compute capability."""
 
 
 @cache
 def model_of(capability: Capability | None) -> DeviceModel:
-    """Return the model of a compute capability, or the default without one.
+    """Return the model of a compute capability; the generic model if the capability is None.
 
-    A capability that is not in the table uses the newest older entry.
+    A compute capability that is not in the table uses the newest older entry.
     """
     known = [each for each in MODELS if capability is not None and each <= capability]
     return MODELS[max(known)] if known else GENERIC

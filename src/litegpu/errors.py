@@ -1,4 +1,4 @@
-"""All errors of litegpu. A message states the wrong value and the remedy."""
+"""The exceptions that litegpu raises. Every error message states the wrong value and the remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 
 class LitegpuError(Exception):
-    """Base of all litegpu errors. `remedy` is a command that fixes the cause, if known."""
+    """Base of all litegpu errors.
+
+    `remedy` is a command that fixes the cause of the error, if litegpu knows one.
+    """
 
     remedy: str = ""
 
@@ -26,14 +29,14 @@ class CompilationError(LitegpuError, RuntimeError):
 
 
 class KernelError(CompilationError):
-    """A device rejects kernels: they do not compile, or exceed its limits.
+    """A device rejects kernels: the kernels do not compile, or exceed the limits of the device.
 
-    `logs` has the text of the compiler or driver by kernel name, and `reasons` the line of it with
-    the reason.
+    `logs` maps each kernel name to the text of the compiler or driver; `reasons` has the line of
+    that text with the reason.
     """
 
     def __init__(self, subject: str, logs: Mapping[str, str]) -> None:
-        """Take the name of the device or compiler, and the log of each kernel."""
+        """Store the name of the device or compiler, and the log of each kernel."""
         shown = "; ".join(f"{name}: {log.strip().rstrip('.')}" for name, log in logs.items())
         super().__init__(
             f"{subject} rejects {'kernels' if len(logs) > 1 else 'a kernel'}: {shown}. "
@@ -58,19 +61,21 @@ class CudaError(ExecutionError):
     """The index of the rejected launch in its graph; None if no launch was rejected."""
 
     def __init__(self, message: str, code: int = 0) -> None:
-        """Store the message, and the driver's error code if there is one."""
+        """Store the message, and the error code of the driver if there is one."""
         super().__init__(message)
         self.code = code
 
 
 class DeviceLostError(ExecutionError):
-    """The device is lost. The next invoke reopens it or opens another one, if possible.
+    """The device was lost during a run.
 
-    `reason` is the message without the remedy.
+    The next invoke reopens the lost device or opens another one, if possible.
+
+    `reason` is the error message without the remedy.
     """
 
     def __init__(self, reason: str, advice: str = "") -> None:
-        """Store the reason, a complete sentence, and the remedy."""
+        """Store the reason, which is a complete sentence, and the remedy."""
         super().__init__(f"{reason} {advice}".strip())
         self.reason = reason
 
@@ -80,9 +85,10 @@ class InvokeTimeoutError(ExecutionError):
 
 
 class RunTimeoutError(InvokeTimeoutError, FutureTimeoutError):
-    """A submitted run has not finished within the timeout of `result`; it continues.
+    """A submitted run has not finished within the timeout of `result`; the run continues.
 
-    It is also a TimeoutError of concurrent.futures (in Python 3.10, a separate class).
+    The class also derives from TimeoutError of concurrent.futures (in Python 3.10, a separate
+    class).
     """
 
 
@@ -93,7 +99,7 @@ class BindingError(LitegpuError, ValueError):
 class CompiledModelError(LitegpuError, RuntimeError, ValueError):
     """A CompiledModel has no such signature or tensor, or a buffer has the wrong shape or type.
 
-    LiteRT raises RuntimeError for some of these and ValueError for others.
+    LiteRT raises RuntimeError for some of these errors and ValueError for others.
     """
 
 
@@ -134,7 +140,7 @@ class DownloadError(LitegpuError, OSError):
 
 
 class FileError(LitegpuError, OSError):
-    """A given file cannot be read or written, or has another format."""
+    """A file that the user named cannot be read or written, or has another format."""
 
 
 class WorkerError(LitegpuError, RuntimeError):
@@ -191,7 +197,7 @@ def telling_line(log: str) -> str:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes, each once: chains of causes may be circular."""
+    """Yield an error and its causes, each once, since chains of causes may be circular."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -211,15 +217,15 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 def closest(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice most similar to an unknown `word`; None if none is similar.
 
-    A prefix or suffix of a longer choice counts almost as the whole: `threads` matches
-    `num_threads`, and `mobilnet_v1` matches `mobilenet_v1_1.0_224`.
+    A prefix or suffix of a longer choice is almost as similar as the whole choice: `threads`
+    matches `num_threads`, and `mobilnet_v1` matches `mobilenet_v1_1.0_224`.
     """
     best = max(choices, key=lambda choice: _likeness(word.lower(), choice.lower()), default=None)
     return best if best and _likeness(word.lower(), best.lower()) else None
 
 
 def _likeness(word: str, choice: str) -> float:
-    """Return the similarity of two words, up to 1; 0 if it is too low for a hint."""
+    """Return the similarity of two words, at most 1; 0 if the similarity is too low for a hint."""
     # A common prefix of all choices is ignored: it would make any two choices similar.
     word, choice = word.removeprefix("--"), choice.removeprefix("--")
     whole = difflib.SequenceMatcher(None, word, choice).ratio()

@@ -1,4 +1,4 @@
-"""HTML tables for notebooks: plain, in the notebook's own style, without any package."""
+"""Generates HTML tables for notebooks in the notebook's style, without any package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import escape
 from litegpu.wording import printable
 
 _LONGEST = 2000
-"""Maximum characters of a table cell."""
+"""Maximum number of characters of a table cell."""
 
 
 def paragraph(text: str, bold: bool = False) -> str:
@@ -18,7 +18,10 @@ def paragraph(text: str, bold: bool = False) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; "" without rows. A '>' before a heading aligns its column to the right."""
+    """Return an HTML table; an empty text if there are no rows.
+
+    A '>' before a heading aligns the column to the right.
+    """
     sides = ["right" if heading.startswith(">") else "left" for heading in headings]
     # Styles are set on the cells, because notebooks style tables.
     lines = [_row("td", row, sides) for row in rows]
@@ -29,14 +32,14 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def folded(summary: str, content: str) -> str:
-    """Return a collapsed section; "" if its content is empty."""
+    """Return a collapsed HTML section; an empty text if the content is empty."""
     if not content:
         return ""
     return f"<details><summary>{_text(summary)}</summary>{content}</details>"
 
 
 def listed(items: Iterable[str]) -> str:
-    """Return a numbered list; "" without items."""
+    """Return a numbered HTML list; an empty text if there are no items."""
     lines = "".join(f"<li>{_text(item)}</li>" for item in items)
     return f"<ol>{lines}</ol>" if lines else ""
 

@@ -1,4 +1,4 @@
-"""The numeric policy of a partition: what may be rounded to float16, and from which size on."""
+"""The numeric policy of a partition: which values are rounded to float16, by their size."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Literal
 QuantizedMode = Literal["exact", "float"]
 
 _WEIGHTS_FACTOR = 32
-"""Ratio of the sizes from which values and weights are stored as float16.
+"""Ratio of the minimum sizes for float16 storage: that of values to that of weights.
 
 All work items read the weights, so float16 pays off for much smaller weights than values.
 """
 _MIN_ROUNDED_OPERATIONS = 4e8
 """Minimum floating-point operations for which rounding float32 values to float16 pays off.
 
-Below, kernels split each value into two float16 parts, without a loss of accuracy: on an H200 that
-took 1.7 to 5 times as long. Where all values are stored as float16 anyway, nothing is lost either.
+Below this number of operations, kernels split each value into two float16 parts, without a loss of
+accuracy. On an H200, split products took 1.7 to 5 times as long as rounded products. Rounding loses
+no accuracy if the policy stores all values as float16.
 """
 
 
 def rounding_pays(operations: int) -> bool:
-    """Whether a product is so large that rounding its operands makes it much faster."""
+    """Whether a product has so many operations that rounding its operands makes it much faster."""
     return operations >= _MIN_ROUNDED_OPERATIONS
 
 
@@ -29,13 +30,14 @@ def rounding_pays(operations: int) -> bool:
 class NumericPolicy:
     """The precision in which a partition stores its values and multiplies.
 
-    Sizes are in bytes, of arrays as float32. docs/numerics.md has the cost of each rule.
+    The sizes in a policy are in bytes of float32 arrays. docs/numerics.md has the cost of each
+    rule.
     """
 
     fp16_storage_threshold: int | None
-    """Minimum bytes of values that are stored as float16; None if none are."""
+    """Minimum size in bytes of values that are stored as float16; None if no values are."""
     quantized: QuantizedMode = "exact"
-    """How quantized tensors are computed: in integers, as on the CPU, or as floats."""
+    """The arithmetic of quantized tensors: integers, as on the CPU, or floats."""
 
     @property
     def uses_fp16(self) -> bool:
@@ -55,7 +57,7 @@ class NumericPolicy:
 
     @property
     def guards_range(self) -> bool:
-        """Whether float16 overflow is detected where numbers are rounded or split."""
+        """Whether kernels detect float16 overflow where they round or split numbers."""
         return self.uses_fp16
 
     def stores_half(self, nbytes: int) -> bool:
@@ -72,11 +74,11 @@ class NumericPolicy:
 
 
 FP32 = NumericPolicy(None)
-"""Nothing is rounded to float16."""
+"""The policy that rounds nothing to float16."""
 FP16 = NumericPolicy(8 << 20)
-"""Large values are stored as float16: those whose kernels are limited by memory bandwidth.
+"""The policy that stores large values as float16: their kernels are limited by memory bandwidth.
 
-Rounding every value costs accuracy: see docs/decisions/0001-half-storage.md.
+Rounding every value reduces the accuracy: see docs/decisions/0001-half-storage.md.
 """
 FP16_ALL = NumericPolicy(0)
-"""All values are stored as float16, to minimize memory."""
+"""The policy that stores all values as float16, to minimize memory."""

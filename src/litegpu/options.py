@@ -1,4 +1,4 @@
-"""The delegate's options: those of the C API by their names, and litegpu's own."""
+"""The delegate's options: those of TensorFlow Lite's C API, and additional ones of litegpu."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ BackendName = (
     ]
     | str
 )
-"""The values of `backend`; listed so that editors can complete the names."""
+"""The values of the option `backend`, as a type from which editors complete the names."""
 Names = type[enum.IntEnum] | type[enum.IntFlag]
 
 
 class InferencePreference(enum.IntEnum):
-    """How the delegate will be used, which determines how long its creation may take."""
+    """How the program will use the delegate, which determines how long its creation may take."""
 
     FAST_SINGLE_ANSWER = 0
     SUSTAINED_SPEED = 1
@@ -47,7 +47,7 @@ class InferencePreference(enum.IntEnum):
 
 
 class InferencePriority(enum.IntEnum):
-    """Goals, in the order of their priority."""
+    """The goals of the delegate, such as precision or latency, which the priorities order."""
 
     AUTO = 0
     MAX_PRECISION = 1
@@ -56,7 +56,7 @@ class InferencePriority(enum.IntEnum):
 
 
 class ExperimentalFlags(enum.IntFlag):
-    """Bits of `experimental_flags`."""
+    """The bits of the option `experimental_flags`."""
 
     NONE = 0
     ENABLE_QUANT = 1
@@ -69,7 +69,7 @@ QUANTIZED_MODES: tuple[QuantizedMode, ...] = ("exact", "float")
 
 
 class GpuDelegateKeywords(TypedDict, total=False):
-    """The keywords of GpuDelegate, or keys of an options dict: fields of GpuDelegateOptions."""
+    """The keyword arguments of GpuDelegate, or keys of an options dict: see GpuDelegateOptions."""
 
     is_precision_loss_allowed: int
     inference_preference: InferencePreference | Literal[0, 1, 2]
@@ -121,60 +121,64 @@ _PREFERRED_AFTER = {
 class GpuDelegateOptions:
     """All options of GpuDelegate.
 
-    The first block has the names, defaults and rules of TensorFlow Lite's GPU delegate:
-    `is_precision_loss_allowed` is -1 (use the priorities), 0 or 1; enums may also be given as
-    numbers. `max_delegated_partitions` None lets estimates decide: each partition that saves time
-    runs on the GPU (the largest on a software device, which saves none); below 1 means 1. With
-    `serialization_dir` and `model_token`, compiled partitions are cached in that folder and loaded
-    at the next start;
-    ENABLE_SERIALIZATION is optional. CL_ONLY takes precedence over GL_ONLY. Nodes (by their numbers
-    in the report) before `first_delegate_node_index` or after `last_delegate_node_index` stay on
-    the CPU, which helps to find a node with wrong results.
+    The first block of fields has the names, defaults and rules of TensorFlow Lite's GPU delegate.
+    `is_precision_loss_allowed` is -1 (use the priorities), 0 or 1; enums may also be numbers. If
+    `max_delegated_partitions` is None, the delegate decides by estimates: each partition that saves
+    time runs on the GPU. A software device saves no time, so only the largest partition runs on it.
+    A `max_delegated_partitions` below 1 means 1. If `serialization_dir` and `model_token` are set,
+    the delegate caches compiled partitions in that folder and loads them at the next start; the
+    flag ENABLE_SERIALIZATION is optional. The flag CL_ONLY takes precedence over GL_ONLY. Nodes
+    whose number in the report is below `first_delegate_node_index` or above
+    `last_delegate_node_index` stay on the CPU, which helps to find a node with wrong results.
 
-    The priorities determine precision and memory: float32 if MAX_PRECISION is first; otherwise
-    large values are stored as float16, or all values if MIN_MEMORY_USAGE precedes MIN_LATENCY. Sums
-    are always float32. With float32, the order of the other priorities has no effect: the memory
-    plan is always as small as possible.
+    The priorities determine the storage type: float32 if MAX_PRECISION is first; otherwise float16
+    for large values, or for all values if MIN_MEMORY_USAGE precedes MIN_LATENCY. Kernels always
+    accumulate sums in float32. With float32 storage, the order of the other priorities has no
+    effect: the memory plan is always as small as possible.
 
-    `inference_preference` limits how long the creation of the interpreter takes.
-    FAST_SINGLE_ANSWER: kernels are selected by estimates. BALANCED: by cached measurements in
-    `serialization_dir`, otherwise by estimates. SUSTAINED_SPEED: as BALANCED, but kernels without
-    cached measurements are measured, which takes seconds, also for new shapes when inputs are
-    resized. Software devices are not measured. Each partition always runs once at its creation, so
-    that no invoke waits for work that drivers defer to the first run.
+    `inference_preference` limits the time for the creation of the interpreter. With
+    FAST_SINGLE_ANSWER, the delegate selects kernels by estimates. With BALANCED, the delegate
+    selects kernels by cached measurements in `serialization_dir`, otherwise by estimates. With
+    SUSTAINED_SPEED, the delegate also measures kernels that have no cached measurements. The
+    measurement needs seconds, and repeats for new shapes when inputs are resized. The delegate
+    never measures kernels on software devices. The delegate runs each partition once when it
+    creates the partition, because drivers defer work to the first run.
 
-    Partitions of a graph that runs partly on the CPU are delegated if the estimate says that it is
-    faster (docs/decisions/0013-partitions-that-pay-off.md), the largest saving first. A number for
-    `min_nodes_per_partition` replaces the estimate: partitions of at least that many nodes are
-    delegated, those with the most nodes first. A graph that the GPU can run completely is delegated
-    unless the estimate says that it is clearly slower there; it is always delegated with a number
-    for `min_nodes_per_partition`, and if a backend or a device is named.
+    If a part of the graph runs on the CPU, the delegate selects the partitions that are faster on
+    the GPU by estimate, largest saving first (docs/decisions/0013-partitions-that-pay-off.md). A
+    number for `min_nodes_per_partition` replaces the estimate: the delegate selects partitions with
+    at least that many nodes, those with the most nodes first. If the GPU can run the whole graph,
+    the delegate runs the graph there, unless an estimate says that the GPU is clearly slower. A
+    number for `min_nodes_per_partition`, a named backend or a named device disables that estimate.
 
-    With `invoke_timeout_ms`, an invoke that takes longer fails with InvokeTimeoutError, and the
-    device counts as lost. None: no limit.
+    If `invoke_timeout_ms` is set, an invoke that runs longer raises InvokeTimeoutError, and the
+    device counts as lost. If `invoke_timeout_ms` is None, an invoke has no time limit.
 
-    `quantized` is how quantized tensors are computed with ENABLE_QUANT: "exact" (the default)
-    computes in integers, bit-identical to the CPU's kernels; "float" computes in real numbers,
-    which are rounded to the grid and range of the stored integers. Without ENABLE_QUANT all nodes
-    with 8-bit tensors stay on the CPU.
+    `quantized` selects the arithmetic of quantized tensors with ENABLE_QUANT. "exact" (the default)
+    computes in integers, bit-identical to the CPU's kernels; "float" computes in floats, and rounds
+    to the grid and range of the stored integers. Without ENABLE_QUANT, all nodes with 8-bit tensors
+    stay on the CPU.
 
-    `cache` enables the cache of compiled partitions. True: in `serialization_dir` if that is given,
-    otherwise in the user's cache folder; a path: in that folder; False: no cache; None: as True,
-    unless LITEGPU_CACHE is 0. The cache key contains everything that a partition depends on, such
-    as weights and driver, so a `model_token` only groups files (docs/cache.md). `unsafe_cache` uses
-    the folder even if it belongs to another user or if others may write to it: they can then
-    execute code in this process, on the GPU and in the driver. None: if LITEGPU_CACHE_UNSAFE is
-    set.
+    `cache` enables the cache of compiled partitions. If `cache` is True, the cache folder is
+    `serialization_dir` if set, otherwise the user's cache folder. If `cache` is a path, the path is
+    the cache folder; False disables the cache; None means True, unless LITEGPU_CACHE is 0. The
+    cache key contains everything that a partition depends on, such as weights and driver; a
+    `model_token` therefore only groups files (docs/cache.md). `unsafe_cache` permits a cache folder
+    that belongs to another user or that others may write to. Users who can write to the cache
+    folder can execute code in this process, on the GPU and in the driver. If `unsafe_cache` is
+    None, the variable LITEGPU_CACHE_UNSAFE decides.
 
-    With `quick_start`, CUDA kernels that are not cached are first compiled fast, and optimized
-    while the first invokes run: for a second or two these take several times as long, with the same
-    results. None: only with a cache, so that it happens once, and without SUSTAINED_SPEED. See
-    GpuDelegate.wait_for_best_code.
+    If `quick_start` is True, litegpu first compiles uncached CUDA kernels with few optimizations,
+    and optimizes them during the first invokes. For a second or two, unoptimized kernels run
+    several times as long, with the same results. If `quick_start` is None, it applies only with a
+    cache, and not with SUSTAINED_SPEED. GpuDelegate.wait_for_best_code waits for the optimized
+    kernels.
 
-    `backend`, `device` (number, part of a name, "cuda:0" or "cuda") and `precision` ("fp32" or
-    "float32", "fp16", "float16" or "half") override the other options; they are case-insensitive.
-    `backend="auto"` and "gpu" mean None. A device number is an index among the devices of the given
-    backend, otherwise in `list_devices()`. Raises OptionsError for invalid values.
+    `backend`, `device` (a number, a part of the name, "cuda:0" or "cuda") and `precision` override
+    the other options; their values are case-insensitive. `precision` is "fp32" or "float32", or
+    "fp16", "float16" or "half". `backend="auto"` and `backend="gpu"` mean None. A device number is
+    an index among the devices of the selected backend; without a backend, among those of
+    `list_devices()`. Raises OptionsError if an option has an invalid value.
     """
 
     is_precision_loss_allowed: int = -1
@@ -258,7 +262,10 @@ class GpuDelegateOptions:
             )
 
     def priorities(self) -> tuple[InferencePriority, InferencePriority, InferencePriority]:
-        """Return the three priorities with AUTO resolved. Raises OptionsError if invalid."""
+        """Return the three priorities, with AUTO replaced by the priority that it means.
+
+        Raises OptionsError if the priorities are invalid.
+        """
         given = (self.inference_priority1, self.inference_priority2, self.inference_priority3)
         if self.is_precision_loss_allowed == 0:
             given = (InferencePriority.MAX_PRECISION, _AUTO, _AUTO)
@@ -292,7 +299,7 @@ class GpuDelegateOptions:
         return "fp32" if self.priorities()[0] == InferencePriority.MAX_PRECISION else "fp16"
 
     def numeric_policy(self) -> NumericPolicy:
-        """Return what may be rounded: with fp16, all values if memory precedes latency."""
+        """Return which values may be rounded: with fp16, all of them if memory precedes latency."""
         policy = FP32
         if self.resolved_precision() == "fp16":
             order = self.priorities()
@@ -305,7 +312,7 @@ class GpuDelegateOptions:
         return _TUNING[InferencePreference(self.inference_preference)]
 
     def compiles_fast_first(self) -> bool:
-        """Return whether the first invokes may run quickly compiled kernels."""
+        """Return whether the first invokes may run kernels compiled with few optimizations."""
         if self.quick_start is not None:
             return self.quick_start
         return self._is_cached() and self.tuning() is not Tuning.MEASURED
@@ -323,7 +330,7 @@ class GpuDelegateOptions:
         return "opengl" if self.experimental_flags & ExperimentalFlags.GL_ONLY else None
 
     def quantized_mode(self) -> QuantizedMode | None:
-        """Return how quantized tensors are computed; None if their nodes stay on the CPU."""
+        """Return the arithmetic of quantized tensors; None if their nodes stay on the CPU."""
         enabled = self.experimental_flags & ExperimentalFlags.ENABLE_QUANT
         return self.quantized or "exact" if enabled else None
 
@@ -343,7 +350,7 @@ class GpuDelegateOptions:
         )
 
     def takes_all_nodes(self) -> bool:
-        """Return whether no node is left to the CPU because of its number."""
+        """Return whether the options exclude no node from the GPU by its number."""
         return self.first_delegate_node_index <= 0 and self.last_delegate_node_index >= _LAST
 
     def _is_cached(self) -> bool:
@@ -351,7 +358,7 @@ class GpuDelegateOptions:
         return self._cache_request() is not False
 
     def _cache_request(self) -> bool | None:
-        """Return whether the cache is enabled or disabled explicitly; None if by default."""
+        """Return whether the cache is enabled or disabled explicitly; None if it is not."""
         if self.cache is not None:
             return bool(self.cache)
         if self.serialization_dir and self.model_token:
@@ -359,7 +366,7 @@ class GpuDelegateOptions:
         return config.cache_setting()
 
     def cache_folder(self) -> CacheFolder | None:
-        """Return the folder of compiled partitions; None if they are not cached.
+        """Return the folder of compiled partitions; None if the cache is disabled.
 
         Raises OptionsError or MissingDependencyError if the folder cannot be determined.
         """
@@ -374,9 +381,9 @@ class GpuDelegateOptions:
         return CacheFolder(folder, self.model_token or "", trusted, requested, (*others,))
 
     def usable_cache_folder(self) -> CacheFolder | None:
-        """Return the result of `cache_folder`, or None after a log line if it raises.
+        """Return the result of `cache_folder`; if it raises, log the error and return None.
 
-        The line is a warning if the cache was enabled explicitly.
+        The log message is a warning if the user enabled the cache explicitly.
         """
         try:
             return self.cache_folder()
@@ -407,7 +414,7 @@ def make_options(
 ) -> GpuDelegateOptions:
     """Return `options` (None, a dict or GpuDelegateOptions) with `changes` applied.
 
-    Raises OptionsError for unknown names; the message has the closest known name.
+    Raises OptionsError for an unknown name; the message has the closest known name.
     """
     if options is None:
         base: dict[str, Any] = {}
@@ -427,7 +434,10 @@ def make_options(
 
 
 def whole(name: str, value: Any, names: Names | None = None) -> int:
-    """Return a whole number. Raises OptionsError with the option's name and values' names."""
+    """Return an option's value as a whole number.
+
+    Raises OptionsError with the names of the option and of its values.
+    """
     try:
         return operator.index(value)
     except TypeError:
@@ -437,7 +447,10 @@ def whole(name: str, value: Any, names: Names | None = None) -> int:
 
 
 def text(name: str, value: Any) -> str | None:
-    """Return text or None; for a path, its text. Raises OptionsError with the option's name."""
+    """Return the value of a text option, or None; a path becomes its text.
+
+    Raises OptionsError with the name of the option.
+    """
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if path is None or (isinstance(path, str) and "\0" not in path):
         return path
@@ -450,7 +463,10 @@ def members(names: Names) -> str:
 
 
 def precision_of(name: Any) -> Precision:
-    """Return the precision with a name or alias. Raises OptionsError for an unknown name."""
+    """Return the precision that a name or alias denotes.
+
+    Raises OptionsError for an unknown precision.
+    """
     found = _PRECISION_NAMES.get(name.lower()) if isinstance(name, str) else None
     if found is None:
         hint = did_you_mean(str(name), _PRECISION_NAMES)
@@ -466,7 +482,10 @@ def check_truth(name: str, value: Any) -> None:
 
 
 def cache_folder_of(cache: str | os.PathLike[str], other: str | os.PathLike[str] | None) -> str:
-    """Return the folder that `cache` names. Raises OptionsError if `other` names another one."""
+    """Return the folder that the option `cache` names.
+
+    Raises OptionsError if the option `other` names another folder.
+    """
     folder = text("cache", cache)
     if not folder or not config.is_folder_name(folder):
         check_truth("cache", cache)

@@ -1,8 +1,8 @@
-"""Reports the progress of the compilation of a model to a callback.
+"""Reports the progress of a model's compilation to a callback.
 
-Code that does the work reports it by `at` and `steps`, without access to the callback; without a
-callback that costs nothing. The callback is called in a separate thread, so that a driver call of
-several seconds does not delay it, and the callback does not delay the driver.
+The code that compiles reports its progress by `at` and `steps`, without access to the callback;
+without a callback, a report costs nothing. A separate thread runs the callback: a driver call of
+several seconds does not delay the callback, and the callback does not delay the driver.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Result = TypeVar("Result")
 Stage = Literal["choose", "measure", "compile", "load", "run", "end"]
 
 _QUIET_S = 0.5
-"""Seconds before the first call; shorter compilations are not reported."""
+"""Seconds before the first call of the callback; shorter compilations are not reported."""
 _BETWEEN_S = 0.1
-"""Seconds between two calls."""
+"""Seconds between two calls of the progress callback."""
 _PATIENCE_S = 1.0
-"""Seconds that the end of the compilation waits for a running callback."""
+"""Maximum seconds for which the end of the compilation waits for a running callback."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,11 @@ class Progress:
     """Progress of the compilation of a model.
 
     `stage` is the current work: "choose" kernels and pack weights, "measure" candidates, "compile"
-    kernels, "load" a cached partition, or "run" once, because drivers defer work to the first run;
-    "end" comes last, after success or failure. `done` of the `total` steps of the stage are done; a
-    `total` of 0 means unknown. `partition` counts from 1 to `partitions`; nodes that stay on the
-    CPU separate partitions. `seconds` is the elapsed time.
+    kernels, "load" a cached partition, or "run" the partition once. The stage "end" comes last,
+    after success or failure. `done` is the number of finished steps of the stage; `total` is the
+    number of all its steps, 0 if unknown. `partition` is the number of the current partition, from
+    1 to `partitions`; nodes that stay on the CPU separate partitions. `seconds` is the time since
+    the start of the compilation.
     """
 
     stage: Stage
@@ -54,18 +55,21 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], object]
-"""A callback that receives each Progress."""
+"""A callback that receives each Progress object."""
 
 
 def checked(on_progress: OnProgress | None) -> OnProgress | None:
-    """Return the callback, if any. Raises OptionsError if it is not callable."""
+    """Return the progress callback, or None.
+
+    Raises OptionsError if the callback is not callable.
+    """
     if not (on_progress is None or callable(on_progress)):
         raise OptionsError(f"on_progress must be a function or None, not {on_progress!r}.")
     return on_progress
 
 
 class _Watch:
-    """A callback, and the progress that it will receive next."""
+    """A progress callback, and the Progress object for its next call."""
 
     def __init__(self, on_progress: OnProgress) -> None:
         self._on_progress: OnProgress | None = on_progress
@@ -89,7 +93,7 @@ class _Watch:
         self._call(replace(self.now, stage="end"))
 
     def _call(self, now: Progress) -> None:
-        """Call the callback until it raises an error; its errors do not stop the compilation."""
+        """Call the callback, until it raises an error; errors do not stop the compilation."""
         if self._on_progress is None:
             return
         try:
@@ -107,11 +111,11 @@ _current: contextvars.ContextVar[_Watch | None] = contextvars.ContextVar("watch"
 
 @contextmanager
 def watching(on_progress: OnProgress | None) -> Iterator[None]:
-    """Call `on_progress` ten times a second with the progress of the work in this context.
+    """Call `on_progress` ten times a second while the code in this context compiles.
 
-    The calls begin after half a second; the last one has the stage "end". A separate thread makes
-    all calls; an exception of the callback is logged as a warning and ends the calls. Nested inside
-    another such context, this has no effect.
+    The calls of the callback begin after half a second; the last call has the stage "end". A
+    separate thread makes all calls; after an exception of the callback, that thread logs a warning
+    and makes no more calls. A nested `watching` context has no effect.
     """
     if on_progress is None or _current.get() is not None:
         yield
@@ -126,12 +130,12 @@ def watching(on_progress: OnProgress | None) -> Iterator[None]:
 
 
 def carried(work: Callable[[], Result]) -> Callable[[], Result]:
-    """Return `work` for another thread, reporting to the callback of this one."""
+    """Return `work` for another thread; its progress reports go to the callback of this thread."""
     return partial(contextvars.copy_context().run, work)
 
 
 def at(stage: Stage, total: int = 0) -> None:
-    """Report the start of a stage and its number of steps."""
+    """Report the start of a stage and the number of its steps."""
     if (watch := _current.get()) is not None:
         watch.now = replace(watch.now, stage=stage, done=0, total=total)
 
@@ -143,7 +147,7 @@ def at_partition(number: int, count: int) -> None:
 
 
 def steps(stage: Stage, items: Iterable[Item], total: int) -> Iterator[Item]:
-    """Yield items; each is a step of a stage, which is done when the next item is requested."""
+    """Yield items; each item is a step of a stage, done when the caller requests the next item."""
     at(stage, total)
     for done, item in enumerate(items, 1):
         yield item

@@ -1,4 +1,4 @@
-"""Memory for one tensor of a model, which runs read and write without a copy."""
+"""A memory buffer for one tensor of a model, which runs read and write without a copy."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ _ON_CPU = (int(DeviceType.CPU), 0)
 
 
 class BufferUser(Protocol):
-    """An object that has prepared something for buffers, such as runs."""
+    """An object that caches data for buffers, for example prepared runs."""
 
     def forget_buffer(self, number: int, /) -> None:
-        """Drop what was prepared for the buffer with this id."""
+        """Drop the cached data for the buffer with this id."""
 
 
 class TensorBuffer:
     """The memory of one tensor, on the host or on a device.
 
-    `CompiledModel.create_input_buffers` and similar methods create them; `of` wraps the memory of
-    another library. The memory exists as long as the buffer, its `array` or a DLPack consumer is
-    referenced, independent of the model. Only one thread at a time may use a buffer.
+    `CompiledModel.create_input_buffers` and similar methods create tensor buffers;
+    `TensorBuffer.of` wraps the memory of another library. The memory exists as long as the program
+    references the buffer, its `array` or a DLPack consumer, even after the model is released. Only
+    one thread at a time may use a tensor buffer.
     """
 
     def __init__(
@@ -47,7 +48,10 @@ class TensorBuffer:
         writable: bool = True,
         output: bool = True,
     ) -> None:
-        """Wrap a Buffer for a tensor; CompiledModel does that. For the last two, see Adopted."""
+        """Wrap a Buffer for a tensor; only CompiledModel calls this.
+
+        `writable` and `output` have the same meaning as in Adopted.
+        """
         self._memory: Buffer | None = memory
         self._dtype, self._shape = np.dtype(dtype), tuple(map(int, shape))
         self._array: Array | None = None
@@ -61,8 +65,8 @@ class TensorBuffer:
     def create_from_host_memory(cls, data_array: Array) -> TensorBuffer:
         """Return a buffer on an array's memory; runs see later changes of the array.
 
-        Raises CompiledModelError unless it is an array in C order without gaps, with elements of a
-        type that tensors can have.
+        Raises CompiledModelError unless the argument is a contiguous array in C order, with
+        elements of a type that tensors can have.
         """
         if not isinstance(data_array, np.ndarray):
             raise CompiledModelError("data_array must be a NumPy array: use np.asarray.")
@@ -75,18 +79,19 @@ class TensorBuffer:
         dtype: npt.DTypeLike | None = None,
         shape: Sequence[int] | None = None,
     ) -> TensorBuffer:
-        """Return a buffer on the memory of another library, without a copy.
+        """Return a tensor buffer on the memory of another library, without a copy.
 
         `source` is an array of NumPy, PyTorch, CuPy, JAX, Numba or any other library with
-        `__dlpack__` or `__cuda_array_interface__`, a pyopencl array, or a pyopencl.Buffer,
-        wgpu.GPUBuffer, moderngl.Buffer or litegpu.GLBuffer. The last four need `dtype` and `shape`;
-        with an array, these reinterpret its bytes. Work that the library has enqueued for an array
-        runs before the model uses it; later work does so if it is on the `stream` of a run, or in
-        the current OpenGL context.
+        `__dlpack__` or `__cuda_array_interface__`. A pyopencl array, pyopencl.Buffer,
+        wgpu.GPUBuffer, moderngl.Buffer or litegpu.GLBuffer is also a valid `source`. A
+        pyopencl.Buffer, wgpu.GPUBuffer, moderngl.Buffer or litegpu.GLBuffer needs `dtype` and
+        `shape`; for an array, these arguments reinterpret its bytes. The model waits for work that
+        the other library has enqueued for an array. Later work of the library is ordered only on
+        the `stream` of a run, or in the current OpenGL context.
 
-        Raises CompiledModelError for any other object and for an invalid `dtype` or `shape`, and
-        BindingError for memory that a model cannot use: with gaps, of another context or device
-        type, or of a type that tensors do not have.
+        Raises CompiledModelError for any other object and for an invalid `dtype` or `shape`. Raises
+        BindingError for memory that a model cannot use: memory with gaps, of another context or
+        device type, or of a type that tensors do not have.
         """
         if isinstance(source, np.ndarray):
             found = of_numpy(source)
@@ -113,7 +118,7 @@ class TensorBuffer:
 
     @classmethod
     def from_dlpack(cls, source: Any) -> TensorBuffer:
-        """Return a buffer on the memory of an array with `__dlpack__`. See `of`."""
+        """Return a buffer on the memory of an array with `__dlpack__`. See TensorBuffer.of."""
         if not hasattr(source, "__dlpack__"):
             raise CompiledModelError(
                 f"A {type(source).__name__} has no `__dlpack__`. Use TensorBuffer.of, which also "
@@ -123,9 +128,9 @@ class TensorBuffer:
 
     @property
     def array(self) -> Array:
-        """The memory itself, as an array with the tensor's type and shape, to read or write.
+        """The memory of the buffer as an array with the tensor's type and shape, to read or write.
 
-        Raises CompiledModelError for device memory, which `read` and `write` copy.
+        Raises CompiledModelError for device memory; `read` and `write` copy device memory.
         """
         self.memory  # noqa: B018 - raises for a destroyed buffer
         if self._array is None:
@@ -137,7 +142,10 @@ class TensorBuffer:
 
     @property
     def memory(self) -> Any:
-        """The Buffer that runs use, for CompiledModel. Raises CompiledModelError if destroyed."""
+        """The Buffer that runs use, for CompiledModel.
+
+        Raises CompiledModelError if the buffer was destroyed.
+        """
         if self._memory is None:
             raise CompiledModelError("TensorBuffer has been destroyed")
         return self._memory
@@ -155,7 +163,7 @@ class TensorBuffer:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of the elements."""
+        """The dtype of the tensor's elements."""
         return self._dtype
 
     @property
@@ -176,8 +184,8 @@ class TensorBuffer:
     def handle(self) -> Any:
         """The memory in its API: an address, pyopencl.Buffer, wgpu.GPUBuffer or OpenGL number.
 
-        litegpu's runs do not wait for other work on this memory, except work on the `stream` of a
-        run.
+        A run of litegpu does not wait for other work on this memory, except work on the `stream` of
+        the run.
         """
         memory = self.memory
         return memory.handle if isinstance(memory, DeviceBuffer) else memory.address
@@ -186,7 +194,7 @@ class TensorBuffer:
         """Copy an array's elements to the start of the buffer.
 
         Raises CompiledModelError for an object that is not an array, for an array that has another
-        type or is too large, and for a read-only buffer.
+        dtype or is too large, and for a read-only buffer.
         """
         if not isinstance(data_array, np.ndarray):
             raise CompiledModelError("data_array must be a NumPy array: use np.asarray.")
@@ -210,11 +218,11 @@ class TensorBuffer:
         num_elements: SupportsIndex | Sequence[SupportsIndex] | None = None,
         output_dtype: npt.DTypeLike | None = None,
     ) -> Array:
-        """Return a copy of the first elements; by default, of all elements in their shape.
+        """Return a copy of the first elements; by default, of all elements in the tensor's shape.
 
-        If `num_elements` is a number, the result is one-dimensional; otherwise it is the result's
-        shape. Raises CompiledModelError for another type than the tensor's, and for too many
-        elements.
+        If `num_elements` is a number, the result is one-dimensional; otherwise `num_elements` is
+        the shape of the result. Raises CompiledModelError for a dtype other than the tensor's, and
+        for too many elements.
         """
         memory = self.memory
         if output_dtype is not None:
@@ -237,14 +245,14 @@ class TensorBuffer:
         return {"dtype": self._dtype.name, "shape": list(self._shape)}
 
     def destroy(self) -> None:
-        """Release the memory. Repeated calls do nothing."""
+        """Release the memory of the buffer. A second call of `destroy` does nothing."""
         self._memory = self._array = None
         for user in [*self._users]:
             user.forget_buffer(id(self))
         self._users.clear()
 
     def when_gone(self, user: BufferUser) -> None:
-        """Notify `user`, which is referenced weakly, when the buffer is released."""
+        """Notify `user` when the buffer is released; the buffer references `user` weakly."""
         self._users.add(user)
 
     @finalizer
@@ -255,7 +263,7 @@ class TensorBuffer:
     # Other libraries
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """Return the buffer as a NumPy array: its own memory, or a copy of device memory.
+        """Return the buffer as a NumPy array: host memory without a copy, device memory as a copy.
 
         Raises ValueError if `copy` is False and a copy is needed.
         """
@@ -268,7 +276,9 @@ class TensorBuffer:
         return result.copy() if copy and result is self._array else result
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return DLPack's device type and number. Raises BufferError if DLPack does not support it.
+        """Return DLPack's device type and number.
+
+        Raises BufferError if DLPack does not support the memory.
 
         DLPack supports host memory, and memory of NVIDIA GPUs through CUDA.
         """
@@ -292,8 +302,8 @@ class TensorBuffer:
     ) -> Any:
         """Return the memory for another library, which may use it immediately on any stream.
 
-        First wait for submitted runs. Raises BufferError for requests that cannot be met: a copy,
-        another device, or writable access to read-only memory.
+        The method waits for submitted runs before it returns. Raises BufferError for a request that
+        the memory cannot satisfy: a copy, another device, or writable access to read-only memory.
         """
         device = self.__dlpack_device__()
         if copy or (dl_device is not None and tuple(dl_device) != device):
@@ -307,7 +317,7 @@ class TensorBuffer:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The memory for CUDA libraries; raises AttributeError for other devices."""
+        """The memory of the buffer for CUDA libraries; raises AttributeError for other devices."""
         info = self._device_info() if self._memory is not None else None
         if info is None or info.backend != "cuda":
             raise AttributeError("__cuda_array_interface__")
@@ -327,7 +337,7 @@ class TensorBuffer:
 
     @property
     def _start(self) -> int:
-        """The address of the first byte."""
+        """The address of the buffer's first byte."""
         memory = self.memory
         return int(memory.handle + memory.offset if self._array is None else memory.address)
 
@@ -348,7 +358,7 @@ class TensorBuffer:
 def stream_number(stream: Any) -> int:
     """Return the number of a CUDA stream, which may be an object of another library.
 
-    Raises BindingError for other objects.
+    Raises BindingError for an object that is not a CUDA stream.
     """
     if hasattr(stream, "__cuda_stream__"):
         _, stream = stream.__cuda_stream__()
@@ -389,7 +399,7 @@ def _sizes_of(given: Any, what: str) -> tuple[int, ...]:
 
 
 def _view(memory: HostBuffer, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """Return an array on memory that it keeps alive."""
+    """Return an array on a memory object, which the array references."""
     nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     if not nbytes:
         return np.empty(shape, dtype)

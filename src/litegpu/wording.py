@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 _SHOWN = 6
 _SPACE = "\N{NO-BREAK SPACE}"
 _LONGEST = 200
-"""Maximum characters that are shown of an untrusted line."""
+"""Maximum number of characters of an untrusted line that are shown."""
 
 
 def printable(text: str, longest: int = _LONGEST) -> str:
     """Return a line of text without characters that are unsafe to show; a long line is truncated.
 
-    The names in a model are untrusted: control characters, escape sequences of terminals, line ends
-    and characters that change the writing direction are replaced by Python's escapes.
+    The names in a model are untrusted: Python's escapes replace control characters, terminal escape
+    sequences, line ends and characters that change the writing direction.
     """
     if len(text) > longest:
         text = text[: longest - 1] + "…"

@@ -1,4 +1,4 @@
-"""The portable kernel dialect, and its translation to each GPU language."""
+"""The portable kernel dialect, a C-like language, and its translation to each GPU language."""
 
 from litegpu.codegen.dialect import PLAIN_LAUNCH, Argument, Dialect, KernelText, LaunchAttributes
 from litegpu.codegen.half_range import HALF_MAX, HALF_TINY, RANGE, RANGE_WORDS

@@ -1,4 +1,4 @@
-"""Caches compiled Jinja templates where Python caches compiled modules."""
+"""Caches compiled Jinja templates in the folder where Python caches compiled modules."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jinja2.bccache import Bucket
 
 
 class CompiledTemplates(jinja2.BytecodeCache):
-    """Compiled templates in a folder: `__pycache__` of `kernels/`, if it is writable.
+    """The compiled templates in a folder: `__pycache__` of `kernels/`, if it is writable.
 
-    Compiling the templates of a model takes some 100 ms. Cached files are trusted like Python's
-    own: a user who can write to that folder can change modules as well. A checksum by Jinja ensures
-    that a file belongs to this text and Python version; Jinja's own version and `options` are part
-    of the name.
+    Compiling the templates that a model needs takes some 100 ms. litegpu trusts cached templates as
+    Python trusts cached modules: a user who can write to that folder can change modules as well. A
+    checksum by Jinja ensures that a cached file belongs to this template text and Python version;
+    Jinja's version and `options` are part of the file's name.
 
-    Nothing is written if PYTHONDONTWRITEBYTECODE is set, as for modules.
+    The cache writes nothing if PYTHONDONTWRITEBYTECODE is set, as for modules.
     """
 
     def __init__(self, options: str, folder: Path | None = None) -> None:
@@ -40,7 +40,7 @@ class CompiledTemplates(jinja2.BytecodeCache):
             bucket.reset()
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Store compiled code, if that is permitted; the file is replaced atomically."""
+        """Store a compiled template, if that is permitted; an existing file is replaced at once."""
         if sys.dont_write_bytecode:
             return
         path = self._path(bucket)

@@ -24,7 +24,7 @@ _PRELUDE = _GRID_WORDS + included(
 
 
 class CUDADialect(Dialect):
-    """CUDA C++ for NVRTC."""
+    """Translates kernels to CUDA C++ for NVRTC."""
 
     name = "cuda"
     prelude = _PRELUDE
@@ -54,24 +54,24 @@ _AHEAD = "const char *ahead, unsigned long long ahead_part"
 
 
 def _leave(text: KernelText) -> str:
-    """Return the line by which surplus groups do nothing."""
+    """Return the line by which surplus thread blocks of a folded grid return early."""
     grid = text.attributes.folded
     return f"    if (GROUP >= {math.prod(grid)}) return;\n" if grid else ""
 
 
 def _folded(text: KernelText, written: str) -> str:
-    """Return a kernel whose groups are folded to two axes; other kernels may follow it."""
+    """Return a kernel whose thread blocks are folded to two axes; other kernels may follow it."""
     indices = "".join(f"#define GROUP_{axis} {index}\n" for axis, index, _ in text.grid_indices())
     nothing = "".join(f"#undef GROUP_{axis}\n" for axis in _GRID)
     return f"{nothing}{indices}{written}{nothing}{_GRID_WORDS}"
 
 
 STATIC_SHARED_BYTES = 48 << 10
-"""Work-group memory beyond this must be requested at launch."""
+"""Maximum shared memory in bytes without a request at launch."""
 
 
 def dynamic_shared_bytes(text: KernelText) -> int:
-    """Return the bytes of work-group memory to request at launch; 0 for small arrays."""
+    """Return the bytes of shared memory to request at launch; 0 for small arrays."""
     return text.shared_bytes if text.shared_bytes > STATIC_SHARED_BYTES else 0
 
 

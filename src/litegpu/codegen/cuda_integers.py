@@ -1,4 +1,4 @@
-"""Integer words in CUDA C++."""
+"""The integer macros and functions of the dialect in CUDA C++."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _LANES = "xyzw"
 
 
 def _of(type_: str, name: str, parameters: str, lane: str) -> str:
-    """Return a function that computes each lane by an expression with {0} for its name."""
+    """Return a function that computes each lane by an expression with {0} for the lane's name."""
     lanes = ", ".join(lane.format(lane_name) for lane_name in _LANES)
     return (
         f"__device__ __forceinline__ {type_} {name}({parameters}) {{\n    return {{{lanes}}};\n}}\n"
@@ -14,7 +14,7 @@ def _of(type_: str, name: str, parameters: str, lane: str) -> str:
 
 
 def _of_both(kind: str, vector: str, scalar: str) -> str:
-    """Return the words common to both kinds of integers."""
+    """Return the macros and functions common to 32-bit and 64-bit integers."""
     both = f"{vector} a, {vector} b"
     wrapping = {"ADD4": "+", "SUB4": "-", "MUL4": "*"}
     compared = {"LESS4": "<", "LESS_EQUAL4": "<=", "EQUAL4": "=="}
@@ -58,7 +58,7 @@ __device__ __forceinline__ {vector} LANES4_{kind}({vector} value, int left, {sca
 
 
 def _packed(kind: str, element: str, vector: str) -> str:
-    """Return the words that load and store an integer type of fewer than 32 bits."""
+    """Return the functions that load and store an integer type of fewer than 32 bits."""
     return f"""\
 #define LOAD4_{kind}(buffer, i) to_int4((buffer)[i])
 #define LOAD1_{kind}(buffer, i) ((int)(buffer)[i])

@@ -1,6 +1,6 @@
-"""GLSL for compute shaders, compiled by OpenGL 4.3.
+"""Translates kernels to GLSL compute shaders for OpenGL 4.3.
 
-Each kernel is a separate shader, and each of its buffers a separate block.
+Each kernel is a separate shader, and each buffer of a kernel is a separate block.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ _ELEMENTS = {
 
 
 class GLSLDialect(Dialect):
-    """GLSL 4.30."""
+    """Translates kernels to GLSL 4.30."""
 
     name = "glsl"
     prelude = f"#version 430 core\n{_BARRIER}{WORDS}{PACKED_HALF}{_ATOMIC_HALF}"

@@ -1,4 +1,7 @@
-"""Integer words in GLSL. It has no 64-bit integers: these are pairs, the low word first."""
+"""The integer macros and functions of the dialect in GLSL.
+
+GLSL has no 64-bit integers: pairs of 32-bit words represent them, the low word first.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ _LANES = "xyzw"
 
 
 def _of(type_: str, name: str, parameters: str, lane: str) -> str:
-    """Return a function that computes each lane by an expression with {0} for its name."""
+    """Return a function that computes each lane by an expression with {0} for the lane's name."""
     values = ", ".join(lane.format(lane_name) for lane_name in _LANES)
     constructor = {"int4": "ivec4", "float4": "vec4"}.get(type_, type_)
     return f"{constructor} {name}({parameters}) {{\n    return {constructor}({values});\n}}\n"
 
 
 def _packed(kind: str, bits: int, signed: bool) -> str:
-    """Return the words for a type of 8 or 16 bits, packed into 32-bit words."""
+    """Return the functions for a type of 8 or 16 bits, packed into 32-bit words."""
     sign = "int" if signed else "uint"
     per_word = 32 // bits
     shift = {4: 2, 2: 1}[per_word]

@@ -1,4 +1,4 @@
-"""Range words: kernels record whether the values that they round to half fit."""
+"""Range words, in which kernels record whether the values that they round to half fit."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from collections.abc import Sequence
 HALF_MAX = 65504.0
 """The largest finite float16."""
 HALF_TINY = 2.0**-10
-"""If all elements of a value are smaller, underflow in half may lose significant values.
+"""If all elements of a value have a smaller magnitude, underflow in half may lose significant
+values.
 
-Below 2^-14, half has steps of 2^-24, which are 2^-14 of this: relative to such an element, the
-rounding error of values that become zero is no larger than that of the element itself.
+Below 2^-14, half has steps of 2^-24, which are 2^-14 of HALF_TINY. Relative to an element of
+magnitude HALF_TINY, the error of a value that becomes zero is thus no larger than half's usual
+rounding error.
 """
 
 RANGE = "range_words"
-"""Name of the buffer in which a kernel records the range of what it rounds to half."""
+"""Name of the buffer in which a kernel records the range of the values that it rounds to half."""
 RANGE_WORDS = 3
 """Number of 32-bit words for each tensor that the kernel rounds.
 
-They are 0 before a run. A work item sets them to 1 if it stored a value that is too large for half,
-one below HALF_TINY, and one that fits, respectively.
+The range words are 0 before a run. A work item sets the first word to 1 if it stored a value that
+is too large for half, the second word for a value below HALF_TINY, and the third word for a value
+that fits.
 """
 
 _MANY = 1 << 18
-"""Number of elements above which it is sufficient to check a sample."""
+"""Number of elements above which a check of a sample is sufficient."""
 _TELLERS = 32
 """Number of work groups that report fitting values, and of items in each (a warp of a GPU)."""
 
@@ -36,8 +39,8 @@ def note_range(name: str, value: str, bounded: bool = False, elements: int = 0) 
 def size_to_note(value: str, bounded: bool, elements: int) -> str:
     """Return the text of a float4's largest finite magnitude, in a tensor of `elements` elements.
 
-    `bounded` values are finite and not too large for half. In large tensors only a quarter of the
-    values is checked, which is enough to detect underflow.
+    `bounded` values are finite and not too large for half. In large tensors, kernels check only a
+    quarter of the `bounded` values, which is enough to detect underflow.
     """
     if bounded and elements >= _MANY:
         return f"ABS4({value}).x"
@@ -52,8 +55,8 @@ def note_size(name: str, size: str) -> str:
 def with_range_stores(body: str, names: Sequence[str], groups: int) -> str:
     """Return a kernel body with the declarations of its range variables and their stores.
 
-    Only some of the work `groups` report that values fit: if all did, nearly all would wait for
-    each other (1000 stores to one address took 2 µs on an H200).
+    Only some of the work `groups` report that values fit: if all groups reported, nearly all would
+    wait for each other. On an H200, 1000 stores to one address took 2 µs.
     """
     declared = "".join(f"    float noted_{name} = 0.0f;\n" for name in names)
     among = 1 << max(groups // _TELLERS, 1).bit_length() - 1

@@ -19,7 +19,7 @@ _DEFINE = re.compile(r"^[ \t]*#define (\w+)(?:\(([^)]*)\))?((?:\\\n|[^\n])*)\n",
 
 
 class TranslationError(CompilationError):
-    """A kernel contains a construct that the dialect does not have."""
+    """A kernel contains a construct that the portable dialect does not have."""
 
 
 class Macro(NamedTuple):
@@ -52,7 +52,7 @@ def split_macros(text: str) -> tuple[dict[str, Macro], str]:
 def expand(
     tokens: Sequence[str], macros: Macros, hidden: frozenset[str] = frozenset()
 ) -> list[str]:
-    """Return tokens with all macros expanded, except those in `hidden`.
+    """Return tokens with all macros expanded, except the macros in `hidden`.
 
     Raises TranslationError for a macro with the wrong number of arguments.
     """
@@ -91,7 +91,7 @@ def _filled(name: str, macro: Macro, given: Sequence[list[str]]) -> list[str]:
 
 
 def _arguments(tokens: Sequence[str], start: int) -> tuple[list[list[str]], int]:
-    """Return the arguments in the parentheses at `start`, and the index after them."""
+    """Return the arguments in the parentheses at `start`, and the index after these arguments."""
     found: list[list[str]] = [[]]
     depth = 0
     for i in range(start, len(tokens)):

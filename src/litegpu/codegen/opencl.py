@@ -1,4 +1,4 @@
-"""OpenCL C 1.2: half values are loaded and stored with vload_half, which needs no extension."""
+"""OpenCL C 1.2: loads and stores halves with vload_half and vstore_half, without an extension."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ float finite_size4(float4 v) {
 
 
 class OpenCLDialect(Dialect):
-    """OpenCL C for any OpenCL 1.2 device."""
+    """Translates kernels to OpenCL C for any OpenCL 1.2 device."""
 
     name = "opencl"
     prelude = _PRELUDE
@@ -93,7 +93,7 @@ class OpenCLDialect(Dialect):
         """Use one form of byte dot products, which the device must support."""
         self.integers = integers(dot)
         self.options = f"-cl-std={dot.standard}"
-        """The compiler options."""
+        """The options for the OpenCL compiler."""
 
     def kernel(self, text: KernelText) -> str:
         """Return the entry point as an OpenCL kernel function."""

@@ -10,11 +10,11 @@ class ByteDot:
     """One definition of DOT4_S8: four products of signed bytes, added to an int32 that wraps."""
 
     name: str
-    """Its origin: an extension of OpenCL, or the language."""
+    """The origin of the definition: an extension of OpenCL, or the language."""
     words: str
-    """The definition."""
+    """The text that defines DOT4_S8."""
     standard: str = "CL1.2"
-    """The version of OpenCL C that it needs, as written in the compiler option."""
+    """The version of OpenCL C that the definition needs, as written in the compiler option."""
 
 
 PLAIN = ByteDot(

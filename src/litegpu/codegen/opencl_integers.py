@@ -1,4 +1,4 @@
-"""Integer words in OpenCL C; conditions are int4 masks, also of 64-bit comparisons."""
+"""The integer functions of the dialect in OpenCL C; conditions are int4 masks, even for 64 bits."""
 
 from __future__ import annotations
 
@@ -225,5 +225,5 @@ float4 round_f16(float4 v) {
 
 
 def integers(dot: ByteDot) -> str:
-    """Return the words with one form of byte dot products."""
+    """Return the integer functions with one form of byte dot products."""
     return _WORDS + dot.words + _AFTER_DOTS

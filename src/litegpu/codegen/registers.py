@@ -15,10 +15,10 @@ _LOWEST = {"I32": _INT_MIN, "I64": -(2**63)}
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Four elements of one value; `type` is its type in templates.
+    """Four elements of one value in a register; `type` is the register's type in templates.
 
-    The words that create, compare and compute with them end in `ending`: `SPLAT4` creates floats,
-    `SPLAT4_I32` and `SPLAT4_I64` integers.
+    The functions that create, compare and compute with such registers end in `ending`: `SPLAT4`
+    creates floats, `SPLAT4_I32` and `SPLAT4_I64` integers.
     """
 
     kind: str
@@ -27,34 +27,34 @@ class Register:
 
     @property
     def zero(self) -> str:
-        """The text of an element 0."""
+        """The kernel text of an element 0."""
         return self.literal(0)
 
     @property
     def zeros(self) -> str:
-        """The text of four elements 0."""
+        """The kernel text of four elements 0."""
         return self.splat(self.zero)
 
     @property
     def lowest(self) -> str:
-        """The text of the lowest element."""
+        """The kernel text of the lowest element."""
         return "-INFINITY" if self is FLOAT else self.literal(_LOWEST[self.kind])
 
     @property
     def highest(self) -> str:
-        """The text of the highest element."""
+        """The kernel text of the highest element."""
         return "INFINITY" if self is FLOAT else self.literal(-1 - _LOWEST[self.kind])
 
     def splat(self, element: str) -> str:
-        """Return the text of four copies of an element."""
+        """Return the kernel text of four copies of an element."""
         return self.call("SPLAT4", element)
 
     def call(self, word: str, *arguments: str) -> str:
-        """Return the text of a word applied to values in registers of this type."""
+        """Return the kernel text of a function applied to values in registers of this type."""
         return f"{word}{self.ending}({', '.join(arguments)})"
 
     def literal(self, number: float) -> str:
-        """Return the text of an element; an integer must fit the type."""
+        """Return the kernel text of an element; an integer must fit the type."""
         if self is FLOAT:
             return literal(number)
         whole = int(number)
@@ -79,7 +79,7 @@ KINDS = {
     DType.INT64: "I64",
     DType.BOOL: "BOOL8",
 }
-"""Suffixes of the dialect's words by the element types that a buffer may have."""
+"""Suffixes of the dialect's load and store functions by the element type of the buffer."""
 
 _REGISTERS = {
     **dict.fromkeys((DType.FLOAT32, DType.FLOAT16, DType.BOOL), FLOAT),
@@ -89,7 +89,7 @@ _REGISTERS = {
 
 
 def register_of(dtype: DType) -> Register:
-    """Return the register type of an element type; bools are the floats 0 and 1."""
+    """Return the register type of an element type; bools become the floats 0 and 1."""
     return _REGISTERS[dtype]
 
 

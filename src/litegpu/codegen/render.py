@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EpilogueText:
-    """One element-wise op: an expression over `x` and operands, e.g. ``x + b``.
+    """One elementwise op: an expression over `x` and operands, e.g. ``x + b``.
 
     `expression` has the placeholders {x} and {0}, {1}, … for the operands, and {i} for the indices
     of the elements in the value, in row-major order. The result of a `bounded` op is finite and
-    within the range of half. It has the type `register`. `limits` are the bounds of an op that only
-    clamps integers.
+    within the range of half. The result has the type `register`. `limits` are the bounds of an op
+    that only clamps integers.
     """
 
     expression: str
@@ -42,7 +42,7 @@ class Epilogue:
     """Applies the fused ops to a result and stores it: templates call `store`.
 
     `accumulator` is the register type of the template's result. The type of the last op's result
-    must be that of `dst`; raises ValueError otherwise.
+    must be the register type of `dst`; otherwise, raises ValueError.
     """
 
     dst: TensorRef
@@ -50,7 +50,7 @@ class Epilogue:
     accumulator: Register = FLOAT
 
     def __post_init__(self) -> None:
-        """Check that the type of the result is the type that is stored."""
+        """Check that the type of the result is the register type of the stored value."""
         register = self.ops[-1].register if self.ops else self.accumulator
         if register is not self.dst.register:
             raise ValueError(
@@ -68,10 +68,10 @@ class Epilogue:
         x: str = "0",
         ahead: str = "",
     ) -> str:
-        """Statements that finish `value` for channel block `s` at a row, or at (n, y, x).
+        """Return statements that finish `value` for channel block `s` at a row, or at (n, y, x).
 
-        `ahead`, with {} for the index, is the name of the variable that holds the operand of that
-        index if it was loaded by `read` before.
+        `ahead`, with {} for the index of an operand, is the name of the variable that holds this
+        operand if `read` loaded it before.
         """
         at = self._position_text(row, n, y, x)
         known = enumerate(self.operands) if ahead else ()
@@ -83,7 +83,7 @@ class Epilogue:
 
     @property
     def operands(self) -> tuple[TensorRef, ...]:
-        """The operands that are read from memory, each once."""
+        """The operands that the epilogue reads from memory, each once."""
         found = (ref for each in self.ops for ref in each.operands)
         return tuple(dict.fromkeys(ref for ref in found if isinstance(ref, TensorRef)))
 
@@ -93,9 +93,9 @@ class Epilogue:
         return self.operands[number].read(at, s, self.dst.shape, self.dst.channel_blocks)
 
     def finish(self, s: str, value: str, result: str, row: str, words: Sequence[str] = ()) -> str:
-        """Statements that set variable `result`, of type `finished`, to `value` after all ops.
+        """Return statements that apply all ops to `value` and set `result`, of type `finished`.
 
-        `words` are the names of variables that hold `byte_operands` (4 channels each) read before.
+        `words` are the names of variables that hold `byte_operands` (4 channels each), read before.
         """
         known = zip(self.byte_operands, words, strict=False)
         texts = {ref.name: ref.of_word(word) for ref, word in known}
@@ -108,7 +108,7 @@ class Epilogue:
         return tuple(ref for ref in self.operands if ref.holds_words and ref.shape == shape)
 
     def write(self, s: str, result: str, row: str) -> str:
-        """Statements that store the result of `finish`."""
+        """Return statements that store the result of `finish`."""
         return self.dst.write(self._position_text(row), s, result, is_bounded(self.ops))
 
     def _position_text(self, row: str | None, n: str = "0", y: str = "0", x: str = "0") -> Position:
@@ -142,8 +142,9 @@ def apply_epilogue(
 ) -> list[str]:
     """Return statements that apply ops to `value` and set `result`, for block `s` of a `shape`.
 
-    `value` has the type `accumulator`, `result` that of the last op. `reach` is the exclusive upper
-    bound of `s`. `words` maps names of operands that were read before to the text of their value.
+    `value` has the register type `accumulator`, and `result` has the type of the last op. `reach`
+    is the exclusive upper bound of `s`. `words` maps the names of operands that were read before to
+    the text of their values.
     """
     registers = [accumulator, *(epilogue_op.register for epilogue_op in ops)]
     alike = len(set(registers)) == 1
@@ -168,7 +169,7 @@ def apply_epilogue(
 
 
 def _numbers(at: Position, s: str, shape: Shape4) -> str:
-    """Return the text of the indices of block `s`'s 4 channels in a value, in row-major order."""
+    """Return the text of the row-major indices in a value of the 4 channels of block `s`."""
     _, height, width, channels = shape
     row = at.row or f"((({at.n}) * {height} + ({at.y})) * {width} + ({at.x}))"
     first = f"({row}) * {channels} + ({s}) * 4"
@@ -189,14 +190,14 @@ def render(
 ) -> KernelText:
     """Return the kernel; `inner` has epilogue ops on an input that the template computes itself.
 
-    Its second part is applied to the value from which that input is computed.
+    The second part of `inner` applies to the value from which the template computes that input.
 
-    The kernel is for launches with this many work `groups`.
+    The rendered kernel is for launches with `groups` work groups.
 
-    Its name ends in a hash of everything that determines its text. It records the range of all
-    `tensors` with `noted`, in their order, in an argument named RANGE.
+    The kernel's name ends in a hash of everything that determines its text. The kernel records the
+    range of all `tensors` with `noted`, in their order, in an argument named RANGE.
 
-    Raises jinja2.UndefinedError if a template uses an undefined word.
+    Raises jinja2.UndefinedError if a template uses an undefined variable.
     """
 
     def apply_inner(number: int, name: str, s: str, result: str, row: str) -> str:
@@ -248,13 +249,13 @@ def _row_of(row: str, shape: Shape4) -> Position:
 
 
 _ADDED: dict[str, str] = {}
-"""Texts of users' templates, by name."""
+"""Texts of users' templates, by template name."""
 
 
 def add_template(name: str, text: str) -> None:
     """Register a user's template; its name must identify its text.
 
-    Raises jinja2.TemplateSyntaxError.
+    Raises jinja2.TemplateSyntaxError if the template is invalid.
     """
     _environment().parse(text)
     _ADDED[name] = text

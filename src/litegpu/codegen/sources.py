@@ -1,4 +1,4 @@
-"""The source files in the package: kernel templates, and files included by kernels."""
+"""The source files in the package: kernel templates, and files that kernels include."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def templates() -> Mapping[str, Traversable]:
     """Return all templates by name; names of CUDA-only templates start with "cuda/".
 
-    A template is in the folder of the code that selects its tiles.
+    A template is in the same folder as the code that selects its tiles.
     """
     root = _kernels()
     portable = {path.name: path for path in _templates_in(root / "portable")}
@@ -23,7 +23,7 @@ def templates() -> Mapping[str, Traversable]:
 
 
 def included(*paths: str) -> str:
-    """Return the concatenated texts of these files in `kernels/`."""
+    """Return the concatenated texts of files in `kernels/`."""
     return "".join(_kernels().joinpath(path).read_text(encoding="utf-8") for path in paths)
 
 

@@ -1,4 +1,4 @@
-"""How a value is stored in device memory, and the kernel text that reads or writes its elements."""
+"""Describes the storage of a value in device memory, and generates loads and stores."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def round_up(number: int, multiple: int) -> int:
 class Storage:
     """The storage of one value inside an allocation (`base`), in elements of `dtype`.
 
-    `shape` is [N, H, W, C]. `strides` are those of N, H and W; channels are contiguous.
-    `padded_channels` is the number of channels that a writer fills: C for an unpadded value,
-    otherwise C and its zero padding. `vector`: every channel block starts at a multiple of 4.
+    `shape` is the shape [N, H, W, C] of the value. `strides` are the strides of N, H and W;
+    channels are contiguous. `padded_channels` is the number of channels that a writer fills: C for
+    an unpadded value, otherwise C and its zero padding. `vector`: whether every channel block
+    starts at a multiple of 4 elements.
     """
 
     base: int
@@ -62,13 +63,13 @@ class Storage:
 
     @property
     def contiguous(self) -> bool:
-        """Whether row r starts at `offset + r * pitch`."""
+        """Whether row r of the value starts at `offset + r * pitch`."""
         n, h, w, _ = self.shape
         lines = h == 1 or self.strides[1] == w * self.pitch
         return lines and (n == 1 or self.strides[0] == h * w * self.pitch)
 
     def aligned(self, width: int) -> bool:
-        """Whether every row starts and ends at a multiple of `width` elements."""
+        """Whether every row of the value starts and ends at a multiple of `width` elements."""
         return not any(
             length % width for length in (*self.strides, self.offset, self.padded_channels)
         )
@@ -85,9 +86,10 @@ class Storage:
         return self.elements * self.dtype.size
 
     def split(self, alignment: int) -> tuple[int, Storage]:
-        """Return bytes before this value, a multiple of `alignment`, and the storage after them.
+        """Return the bytes before this value, a multiple of `alignment`, and the remaining storage.
 
-        Channel blocks remain where they are: the bytes are whole blocks of 4 elements, too.
+        The split moves no channel blocks: the bytes before the value are also whole blocks of 4
+        elements.
         """
         size = self.dtype.size
         nbytes = self.offset * size // alignment * alignment
@@ -96,7 +98,7 @@ class Storage:
         return nbytes, replace(self, offset=self.offset - nbytes // size)
 
     def reshaped(self, shape: Shape4) -> Storage | None:
-        """Return this storage seen as `shape`, or None if its strides do not permit that."""
+        """Return this storage seen as `shape`; None if the strides do not permit that."""
         same = shape[3] == self.channels
         if 0 in shape or (not same and self.padded_channels != self.channels):
             return None
@@ -116,7 +118,7 @@ class Storage:
         )
 
     def region(self, shape: Shape4, axis: int, start: int, padded_channels: int) -> Storage:
-        """Return the part that starts at `start` along `axis` and has `shape`."""
+        """Return the part of `shape` that starts at `start` along `axis`."""
         offset = self.offset + start * (*self.strides, 1)[axis]
         padded_channels = padded_channels if axis == 3 else self.padded_channels
         vector = self.vector and offset % 4 == 0
@@ -135,7 +137,7 @@ class Storage:
         )
 
     def every(self, step: tuple[int, int], start: tuple[int, int]) -> Storage:
-        """Return the pixels (y, x) from `start` on, `step` apart."""
+        """Return the storage of the pixels (y, x) from `start` on, `step` apart."""
         n, height, width, channels = self.shape
         image, line, pitch = self.strides
         rows, columns = -(-(height - start[0]) // step[0]), -(-(width - start[1]) // step[1])
@@ -158,7 +160,7 @@ class Position:
 
     @classmethod
     def of_row(cls, row: str, shape: Shape4) -> Position:
-        """Return the position of a row of channels, given by its number, in a value of `shape`."""
+        """Return the position of a row of channels in a value of `shape`, from the row's number."""
         n, height, width, _ = shape
         y = f"(({row}) / {width})" if width > 1 else f"({row})"
         image = height * width
@@ -172,11 +174,11 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
-    """A bound buffer in a kernel: writes the text of its loads and stores.
+    """A bound buffer in a kernel, which generates the text of loads and stores.
 
-    All texts use the dialect's words (`LOAD4_F32` and similar). If `extend`, missing channels of an
-    operand are read as zero instead of being broadcast. If `noted`, the kernel records the range of
-    values that it stores here as half.
+    All texts use the functions of the portable dialect (`LOAD4_F32` and similar). If `extend`,
+    missing channels of an operand read as zero and are not broadcast. If `noted`, the kernel
+    records the range of the values that it stores in the buffer as half.
     """
 
     name: str
@@ -202,7 +204,7 @@ class TensorRef:
 
     @property
     def kind(self) -> str:
-        """Suffix of the dialect's load and store words, such as F32."""
+        """Suffix of the dialect's load and store functions, such as F32."""
         return KINDS[self.storage.dtype]
 
     @property
@@ -239,12 +241,12 @@ class TensorRef:
     def index(self, at: Position, part: str, width: int) -> str:
         """Return the text of the start of part number `part` of a row; parts have `width` channels.
 
-        The unit is `width` elements; the storage must be `aligned` to them.
+        The unit of the result is `width` elements; the storage must be `aligned` to `width`.
         """
         return _plus(self._row_offset(at, width, None), part)
 
     def origin(self, at: Position, part: str, width: int) -> str:
-        """Return the text of a window's start (it may be outside), in the unit of `index`."""
+        """Return the text of a window's start, which may be outside, in the unit of `index`."""
         return _plus(self._row_offset(at, width, None, inside=False), part)
 
     def place(self, at: Position, s: str) -> str:
@@ -267,8 +269,8 @@ class TensorRef:
     ) -> str:
         """Return the text of the 4 channels of channel block `s`, in a register.
 
-        `like` is the shape to broadcast to. `reach` is the exclusive upper bound of `s`: channel
-        blocks beyond the last channel read as zero without accessing memory.
+        `like` is the shape to which the kernel broadcasts the value. `reach` is the exclusive upper
+        bound of `s`. Channel blocks beyond the last channel read as zero, without a memory access.
         """
         if like is not None and self.channels == 1 and like[3] > 1 and not self.extend:
             return self.register.splat(self.read1(at, "0", like))
@@ -307,12 +309,12 @@ class TensorRef:
 
     @property
     def limits_of_stores(self) -> tuple[int, int] | None:
-        """Return the lowest and highest integer of a byte type; stores clamp to them."""
+        """Return the lowest and highest integer of a byte type, to which stores clamp."""
         limits = {DType.INT8: (-128, 127), DType.UINT8: (0, 255)}
         return limits.get(self.storage.dtype) if self.holds_words else None
 
     def of_word(self, word: str) -> str:
-        """Return the text that converts a word of `read_word` to the register of `read`."""
+        """Return the text that converts a word of `read_word` to the register type of `read`."""
         return f"FROM_WORD4_{self.kind}({word})"
 
     def read1(self, at: Position, c: str, like: Shape4 | None = None) -> str:
@@ -375,7 +377,7 @@ class TensorRef:
 def _steps(digits: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[int] | None:
     """Return the steps of digits with `sizes` that enumerate the same elements in the same order.
 
-    `digits` are pairs (size, step), outermost first. None if there are no such steps.
+    `digits` are pairs (size, step), outermost first. The result is None if there are no such steps.
     """
     runs: list[tuple[int, int]] = []
     for size, step in digits:
@@ -397,6 +399,6 @@ def _steps(digits: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[int]
 
 
 def _plus(left: str, right: str) -> str:
-    """Return the text of a sum, without terms that are zero."""
+    """Return the text of a sum, without the terms that are zero."""
     terms = [term for term in (left, right) if term != "0"]
     return " + ".join(terms) or "0"

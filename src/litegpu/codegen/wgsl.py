@@ -1,7 +1,8 @@
-"""WGSL for compute shaders, compiled by wgpu for WebGPU.
+"""Translates kernels to WGSL compute shaders, which wgpu compiles for WebGPU.
 
-The words are those of GLSL. Kernels and the functions that they call are translated, since WGSL has
-no macros, no `?:` and no implicit conversions. Each kernel is a separate shader.
+The macros and functions of the dialect are those of GLSL. The module translates kernels and the
+functions that they call, since WGSL has no macros, no `?:` and no implicit conversions. Each WGSL
+kernel is a separate shader.
 """
 
 from __future__ import annotations
@@ -58,15 +59,15 @@ _NATIVE_ELEMENTS = {**_ELEMENTS, ("F16", False): Type("f16"), ("F16", True): Typ
 
 
 class WGSLDialect(Dialect):
-    """WGSL, with or without the native f16 type."""
+    """Translates kernels to WGSL, with or without the native f16 type."""
 
     name = "wgsl"
     integers = _DOT + INTEGERS
 
     def __init__(self, halves: bool = True) -> None:
-        """Use the type f16, which the device must support, or words with pairs of halves.
+        """Use the type f16, which the device must support, or 32-bit words with pairs of halves.
 
-        Without f16, a single half of a pair cannot be stored.
+        Without f16, a kernel cannot store a single half of a pair.
         """
         self._elements = _NATIVE_ELEMENTS if halves else _PACKED_ELEMENTS
         self.prelude = _BARRIER + WORDS + (_NATIVE_HALF if halves else PACKED_HALF)
@@ -77,12 +78,15 @@ class WGSLDialect(Dialect):
         return Words(self.prelude + self.integers)
 
     def source(self, kernels: Sequence[KernelText]) -> str:
-        """Return the shader of one kernel, with the words that it uses; see `kernel`."""
+        """Return the shader of one kernel, with the functions that it uses; see `kernel`."""
         (text,) = kernels
         return self.kernel(text)
 
     def kernel(self, text: KernelText) -> str:
-        """Return a complete shader. Raises TranslationError for constructs outside the dialect."""
+        """Return a complete shader.
+
+        Raises TranslationError for constructs that the portable dialect does not have.
+        """
         with self._lock:  # words are translated when first used
             try:
                 return self._kernel(text)
@@ -122,15 +126,16 @@ class WGSLDialect(Dialect):
         return "\n".join((*enabled, f"// {text.name}", *defined, whole, ""))
 
     def fixed(self, argument: Argument) -> bool:
-        """Whether a buffer is declared read-only.
+        """Whether the shader declares a buffer as read-only.
 
-        A buffer that any argument of the kernel writes must not be declared read-only elsewhere.
+        A buffer that the kernel writes through any argument must not be declared read-only
+        elsewhere.
         """
         return argument.constant
 
 
 def _begin(text: KernelText) -> str:
-    """Return the statements before a kernel's body: surplus groups return early."""
+    """Return the statements before a kernel's body: surplus work groups return early."""
     folded = text.attributes.folded
     return "" if folded is None else f"if (GROUP >= {math.prod(folded)}) return;\n"
 

@@ -130,7 +130,7 @@ BUILTINS: dict[str, tuple[str, Builtin]] = {
     "dot4I8Packed": ("", _of("dot4I8Packed", INT, UINT, UINT)),
     "workgroupBarrier": ("", _of("workgroupBarrier", VOID)),
 }
-"""For each function: its name in WGSL, and the function that creates a call of it."""
+"""For each built-in function: its name in WGSL, and the function that creates a call."""
 
 
 def builtin(name: str, values: Sequence[Value]) -> Value | None:

@@ -24,14 +24,14 @@ from litegpu.codegen.wgsl_types import (
 
 
 class Signature(NamedTuple):
-    """The parameter and result types of a function."""
+    """The types of the parameters and of the result of a function."""
 
     result: Type
     parameters: tuple[Type, ...]
 
 
 class Symbols(NamedTuple):
-    """The names that texts may use in addition to their own variables."""
+    """The names that kernel texts may use in addition to their own variables."""
 
     variables: Mapping[str, Value]
     functions: Mapping[str, Signature]
@@ -45,7 +45,7 @@ _LEVELS = (
 )
 _PRECEDENCE = {name: level for level, names in enumerate(_LEVELS, 1) for name in names}
 _END = ("",) * 4
-"""Empty tokens after the last one, as many as the parser looks ahead."""
+"""Empty tokens after the last token, one for each token that the parser looks ahead."""
 _LOGICAL, _COMPARED, _SHIFTS, _BITS = {"||", "&&"}, 6, {"<<", ">>"}, {"|", "^", "&"}
 
 
@@ -53,15 +53,15 @@ class Expressions:
     """Parses expressions from tokens; statements that must precede an expression go to `lines`."""
 
     def __init__(self, tokens: Sequence[str], symbols: Symbols) -> None:
-        """Start at the first token."""
+        """Start to parse at the first token."""
         self.tokens = [*tokens, *_END]
         self.at = 0
         self.symbols = symbols
         self.scope: ChainMap[str, Value] = ChainMap({}, dict(symbols.variables))
         self.lines: list[str] = []
-        """Statements."""
+        """The translated statements that precede the current expression."""
         self.called: set[str] = set()
-        """The functions of `symbols` that were called."""
+        """The functions of `symbols` that the expressions call."""
         self._temporaries = 0
 
     # Tokens
@@ -73,14 +73,17 @@ class Expressions:
         return token
 
     def accept(self, token: str) -> bool:
-        """Return whether the next token is `token`; advance if it is."""
+        """Return whether the next token is `token`; advance if the tokens are equal."""
         if self.tokens[self.at] == token:
             self.at += 1
             return True
         return False
 
     def expect(self, token: str) -> None:
-        """Advance past `token`. Raises TranslationError if the next token is another one."""
+        """Skip the next token, which must be `token`.
+
+        Raises TranslationError if the next token is a different one.
+        """
         if not self.accept(token):
             near = " ".join(self.tokens[max(self.at - 4, 0) : self.at + 4])
             raise TranslationError(f"Expected '{token}' near '{near}'.")
@@ -88,7 +91,7 @@ class Expressions:
     # Statements that precede an expression
 
     def aside(self) -> list[str]:
-        """Start a new list of lines, and return the current one."""
+        """Start a new list of lines, and return the previous list."""
         lines, self.lines = self.lines, []
         return lines
 
@@ -106,7 +109,10 @@ class Expressions:
     # Expressions
 
     def expression(self) -> Value:
-        """Return the next expression. Raises TranslationError."""
+        """Parse the next expression and return its translation.
+
+        Raises TranslationError if the dialect has no such expression.
+        """
         condition = self._binary(1)
         if self.tokens[self.at] != "?":
             return condition
@@ -146,7 +152,7 @@ class Expressions:
                 left = self._joined(left, name, self._binary(level + 1))
 
     def _logical(self, left: Value, name: str, level: int) -> Value:
-        """Return a logical operation; the right side is evaluated only if necessary."""
+        """Return a logical operation; the shader evaluates the right side only if necessary."""
         before = self.aside()
         right = convert(self._binary(level + 1), BOOL)
         lines = self.back(before)
@@ -268,7 +274,7 @@ def _struct(kind: Type, members: Mapping[str, Type], values: Sequence[Value]) ->
 
 
 def _shifted(left: Value, right: Value) -> Value | None:
-    """Return a literal shifted by a literal, computed here: WGSL constants must not lose bits."""
+    """Return a literal shifted by a literal as a number: WGSL constants must not lose bits."""
     if not (left.text[:-1].isdigit() and right.text[:-1].isdigit()):
         return None
     number = int(left.text[:-1]) << (int(right.text[:-1]) & 31) & 0xFFFFFFFF

@@ -24,12 +24,15 @@ class Statements(Expressions):
     """Translates the statements of one function and writes them to `lines`."""
 
     def __init__(self, tokens: Sequence[str], symbols: Symbols, result: Type = VOID) -> None:
-        """Start at the first token inside the braces of a function with this result type."""
+        """Start at the first token inside the braces of a function with result type `result`."""
         super().__init__(tokens, symbols)
         self._result = result
 
     def body(self) -> str:
-        """Return all statements. Raises TranslationError."""
+        """Return all translated statements of the function.
+
+        Raises TranslationError for statements that the dialect does not have.
+        """
         while self.tokens[self.at]:
             self._statement()
         return "\n".join(_indented(self.lines))
@@ -133,7 +136,7 @@ class Statements(Expressions):
         self.lines.append("}")
 
     def _loop(self, steps: list[str] | None) -> None:
-        """Write a loop; `steps` is None if the step must still be read, after the condition."""
+        """Write a loop; `steps` is None if the parser must read the step after the condition."""
         tests: list[str] = []
         if self.tokens[self.at] != ";":
             before = self.aside()
@@ -201,7 +204,7 @@ class Statements(Expressions):
         self.scope[name] = Value(text, kind)
 
     def _initial(self, kind: Type) -> Value:
-        """Return the initial value: an expression, or the elements of an array."""
+        """Return the initial value of a variable: an expression, or the elements of an array."""
         if kind.length is None or not self.accept("{"):
             return self.expression()
         values = [convert(self.expression(), kind.element)]

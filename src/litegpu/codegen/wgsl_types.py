@@ -8,11 +8,11 @@ from typing import NamedTuple
 from litegpu.codegen.macros import TranslationError
 
 _SCALARS = {"bool": 0, "i32": 1, "u32": 2, "f16": 3, "f32": 4}
-"""Element types in the order of implicit conversion: each converts to the later ones."""
+"""Element types in the order of implicit conversion: each type converts to the later types."""
 
 
 class Type(NamedTuple):
-    """A scalar (`size` 1), a vector, a struct (`size` 0), or an array of them.
+    """A scalar (`size` 1), a vector, a struct (`size` 0), or an array of such elements.
 
     `length` is the number of elements of an array; -1 for an array of unknown length.
     """
@@ -23,7 +23,7 @@ class Type(NamedTuple):
 
     @property
     def element(self) -> Type:
-        """The type of an indexed element."""
+        """The type of an element that an index selects."""
         if self.length is not None:
             return Type(self.kind, self.size)
         if self.size < 2:
@@ -42,14 +42,14 @@ TYPES = {
         for size in (2, 3, 4)
     },
 }
-"""Types by their names in kernel texts."""
+"""The WGSL types by their names in kernel texts."""
 
 
 class Value(NamedTuple):
-    """An expression; `whole` ones need no parentheses, `lasting` ones are evaluated only if needed.
+    """An expression of WGSL: a `whole` one needs no parentheses, a `lasting` one is evaluated late.
 
     A `lasting` expression calls a function, or reads memory at an index that may be valid only
-    under a condition.
+    under a condition; shaders evaluate it only if needed.
     """
 
     text: str
@@ -59,7 +59,7 @@ class Value(NamedTuple):
 
     @property
     def operand(self) -> str:
-        """The text as an operand of a larger expression."""
+        """The text of the expression as an operand of a larger expression."""
         return self.text if self.whole else f"({self.text})"
 
 
@@ -75,7 +75,7 @@ def type_text(each: Type) -> str:
 def convert(value: Value, target: Type) -> Value:
     """Return a value converted to another element type; a scalar becomes a vector if necessary.
 
-    Raises TranslationError if it cannot be converted.
+    Raises TranslationError if the value cannot be converted.
     """
     have = value.type
     if have == target:
@@ -96,7 +96,7 @@ def convert(value: Value, target: Type) -> Value:
 
 
 def _literal(text: str, kind: str) -> str:
-    """Return the text of an integer literal in another type; "" if it is not one."""
+    """Return the text of an integer literal in another type; "" for other texts."""
     if not text[:-1].isdigit() or text[-1] not in "iu":
         return ""
     endings = {"u32": "u", "f32": "f", "f16": "h", "i32": "i"}

@@ -1,4 +1,4 @@
-"""The words of a dialect, translated to WGSL on demand."""
+"""Translates the macros and functions of a dialect to WGSL on demand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ fn {RUNTIME_BITS}(bits: u32) -> u32 {{
 
 
 class Words:
-    """Macros, structs and functions of a prelude; functions are translated when first used."""
+    """The macros, structs and functions of a prelude; a function is translated at its first use."""
 
     def __init__(self, text: str) -> None:
         """Parse a prelude; its functions and structs must start at the beginning of lines."""
@@ -49,7 +49,7 @@ class Words:
         self._translated: dict[str, tuple[str, frozenset[str]]] = {}
 
     def type_of(self, name: str) -> Type:
-        """Return the type with a name, which may be a macro."""
+        """Return the type with a name, which may be the name of a macro."""
         macro = self.macros.get(name)
         return self.symbols.types[macro.body[0] if macro is not None else name]
 
@@ -61,9 +61,9 @@ class Words:
         return Statements(tokens, self.symbols._replace(variables=variables))
 
     def definitions(self, called: Iterable[str], text: str) -> list[str]:
-        """Return the functions that a kernel calls, with the structs and functions that they use.
+        """Return the functions that a kernel calls, with the structs and functions that these use.
 
-        `text` is the rest of the kernel, in which structs may be used.
+        `text` is the rest of the kernel's text, in which structs may be used.
         """
         found: dict[str, str] = {}
         missing = sorted(called)
@@ -101,7 +101,7 @@ class Words:
 
 
 def _closing(text: str, start: int) -> int:
-    """Return the index of the brace that closes the one before `start`."""
+    """Return the index of the brace that closes the brace before `start`."""
     depth = 1
     for found in _BRACE.finditer(text, start):
         depth += 1 if found[0] == "{" else -1

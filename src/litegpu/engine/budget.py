@@ -9,16 +9,16 @@ from litegpu.graph import Graph
 
 _FREE_BYTES = 3 << 23
 _FACTOR = 12
-"""Conversion, splitting and padding enlarge legitimate models' weights at most by this factor."""
+"""Conversion, splitting and padding enlarge a legitimate model's weights at most by this factor."""
 
 
 @dataclass
 class ConstantBudget:
-    """The number of bytes that packed constants may use.
+    """The maximum number of bytes of a partition's packed constants.
 
-    Each operation packs its weights in its kernel's own layout. A small file can therefore need
-    much memory: thousands of operations may read the same weights, or rows of one channel may be
-    padded.
+    Each operation packs its weights in the layout of its kernel. A small model file can therefore
+    need much memory: thousands of operations may read the same weights, or rows of one channel may
+    be padded.
     """
 
     left: int = 1 << 62
@@ -32,7 +32,10 @@ class ConstantBudget:
         return cls(_FREE_BYTES + _FACTOR * sum(nbytes for _, nbytes in sizes))
 
     def take(self, nbytes: int) -> None:
-        """Reserve bytes. Raises DeviceMemoryError if the budget is exceeded."""
+        """Reserve bytes of the budget.
+
+        Raises DeviceMemoryError if the packed constants exceed the budget.
+        """
         self.left -= nbytes
         if self.left < 0:
             raise DeviceMemoryError(

@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 class Tuning(enum.Enum):
-    """How candidates are selected."""
+    """The ways to select among candidate kernels."""
 
     ESTIMATED = "the ops' own estimates"
     CACHED = "cached measurements; estimates for the rest"
@@ -20,11 +20,11 @@ class Tuning(enum.Enum):
 
 @dataclass
 class Choices:
-    """Selects candidates by a problem's text: with a given index, or else the first one."""
+    """Selects a candidate for each problem by its text: a given index, or else the first one."""
 
     selected: Mapping[str, int] = field(default_factory=dict)
     queried: dict[str, int] = field(default_factory=dict)
-    """The number of candidates of each problem that was queried."""
+    """The number of candidates of each problem for which a kernel was selected."""
 
     def choose(self, problem: str, candidates: Sequence[_T]) -> _T:
         """Return the selected candidate; an index that is out of range is replaced by 0."""

@@ -29,9 +29,10 @@ _log = logging.getLogger("litegpu")
 class CompiledPartition:
     """A partition compiled for a device; `inputs` and `outputs` are the runtime's tensor indices.
 
-    A state that a node updates is both an input and an output; each run replaces it. `constants`
-    are outputs that do not depend on any input: unpadded, by tensor index. `watch` reports values
-    of the last run that overflowed or underflowed half; None if nothing is rounded to half.
+    A state that a node updates is both an input and an output of the partition; each run replaces
+    the state. `constants` are outputs that do not depend on any input: unpadded arrays by tensor
+    index. `watch` reports values of the last run that overflowed or underflowed half; `watch` is
+    None if kernels round nothing to half.
     """
 
     inputs: tuple[int, ...]
@@ -51,10 +52,10 @@ class CompiledPartition:
         facts: PartitionFacts,
         constants: Mapping[int, npt.NDArray[Any]],
     ) -> CompiledPartition:
-        """Create a context of an executable, which the partition then owns.
+        """Create an execution context of an executable, which the partition then owns.
 
-        The executable may have other owners. Raises DeviceMemoryError or ExecutionError; then the
-        executable is released, unless it has other owners.
+        Other partitions may own the same executable. Raises DeviceMemoryError or ExecutionError; on
+        an error, the method releases the executable, unless it has other owners.
         """
         claim = object()
         executable.own(claim)
@@ -67,9 +68,9 @@ class CompiledPartition:
         return cls(inputs, outputs, executable, context, facts, constants, watch)
 
     def in_other_context(self) -> CompiledPartition:
-        """Return the same partition in another context, which has its own memory and queue.
+        """Return the same partition in another execution context, with separate memory and queue.
 
-        Raises DeviceMemoryError or ExecutionError.
+        Raises DeviceMemoryError if the device lacks memory, or ExecutionError if the device fails.
         """
         context = self.executable.context()
         context.timeout = self.context.timeout
@@ -78,7 +79,7 @@ class CompiledPartition:
 
     @property
     def program(self) -> Program:
-        """The program as the device runs it."""
+        """The device program that the partition runs."""
         return self.executable.program
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
@@ -86,9 +87,9 @@ class CompiledPartition:
         self.context.run(self.bindings([*map(c_void_p, inputs)], [*map(c_void_p, outputs)]))
 
     def bindings(self, inputs: Sequence[c_void_p], outputs: Sequence[c_void_p]) -> Bindings:
-        """Return the bindings of a run: host memory behind these pointers, and the range words.
+        """Return the bindings of a run: host memory at these pointers, and the range words.
 
-        The pointers are read at each run.
+        Each run reads the pointers again.
         """
         ends = (inputs, self.program.inputs), (outputs, self.program.outputs)
         sides = (
@@ -107,7 +108,7 @@ class CompiledPartition:
         return Bindings(tuple(inputs), tuple(outputs))
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Return the size in bytes of each input and then each output."""
+        """Return the size in bytes of each input, followed by the size of each output."""
         program = self.program
         ins = zip(self.inputs, program.inputs, strict=False)
         outs = zip(self.outputs, program.outputs, strict=False)
@@ -115,7 +116,7 @@ class CompiledPartition:
 
     @property
     def states(self) -> tuple[int, ...]:
-        """The inputs that a run replaces."""
+        """The inputs that each run replaces."""
         return tuple(v for v in self.inputs if v in self.outputs)
 
     def buffers(self) -> dict[int, npt.NDArray[Any]]:
@@ -125,7 +126,7 @@ class CompiledPartition:
         return {v: np.zeros(values[v].shape, values[v].dtype.value) for v in boundary}
 
     def warm_up(self, device: Device) -> None:
-        """Run once on zeros, since drivers defer part of their work to the first run.
+        """Run the partition once on zeros, since drivers defer part of their work to the first run.
 
         Raises ExecutionError when the device fails.
         """
@@ -142,7 +143,8 @@ class CompiledPartition:
     def blame(self, error: DeviceLostError, device: Device) -> None:
         """Exclude the implementation whose kernel causes the loss of the device.
 
-        If no single kernel is found to cause it, exclude all special implementations that ran.
+        If the search finds no single kernel that causes the loss, exclude all special
+        implementations that ran.
         """
         from litegpu.engine.fallback import exclude, replaceable  # imports all kernels
 
@@ -157,7 +159,7 @@ class CompiledPartition:
         exclude(suspects, error, device.failures, certain=bool(found))
 
     def close(self) -> None:
-        """Release everything on the device."""
+        """Release all device resources of the partition."""
         self.context.close()
         self.disown()
 

@@ -1,4 +1,4 @@
-"""Which launches of a program depend on which, derived from the bytes that they read and write."""
+"""Computes the dependencies between launches from the bytes that they read and write."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class _Access:
 
 
 def dependencies(launches: Sequence[Launch]) -> list[frozenset[int]]:
-    """Return for each launch the earlier ones that must finish before it starts.
+    """Return for each launch the earlier launches that must finish before it starts.
 
-    Implied dependencies are omitted: if a listed launch overwrites everything that an earlier one
-    accessed, it already waits for that one. Every order that respects the result is equivalent to
-    the original order.
+    The result omits implied dependencies: if a listed launch overwrites everything that an earlier
+    launch accessed, the listed launch already waits for the earlier one. Every launch order that
+    respects the result is equivalent to the original order.
     """
     found: list[frozenset[int]] = []
     earlier: list[_Access] = []

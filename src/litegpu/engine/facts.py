@@ -20,23 +20,23 @@ if TYPE_CHECKING:  # a stored partition is read without what compiles
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
-    """One kernel launch: the nodes that it computes, and its work."""
+    """One kernel launch: the nodes that the kernel computes, and its work."""
 
     kernel: str
     template: str
     node: int
-    """The node's index in the model; -1 for a copy that litegpu inserted."""
+    """The index of the node in the model; -1 for a copy that litegpu inserted."""
     op: str
-    """The operation after all passes."""
+    """The operation of the node after all passes."""
     merged: tuple[int, ...]
-    """Nodes that were fused into it."""
+    """Nodes that were fused into the launch's node."""
     has_epilogue: bool
     shape: Shape4
     """Shape of the output, [N, H, W, C]."""
     work: Operations
-    """The minimum number of operations, see KernelRequest."""
+    """The minimum number of operations, as in KernelRequest."""
     products: int
-    """See KernelRequest."""
+    """Number of matrix-unit products per product of values, as in KernelRequest."""
     nbytes: int
     """The minimum number of bytes to move: each buffer read once, and the output written once."""
 
@@ -59,7 +59,7 @@ class LaunchFacts:
 
     @property
     def flops(self) -> int:
-        """The minimum number of operations, summed over all units."""
+        """The minimum number of operations of the launch, summed over all units."""
         return sum(self.work.values())
 
     @property
@@ -73,32 +73,34 @@ class LaunchFacts:
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """A computed value: its tensor in the model, and its storage."""
+    """A computed value: the model's tensor, and the storage of the value."""
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
     storage: Storage
     node: int | None
-    """Index of the node that computes it; -1 for a copy inserted by litegpu; None for an input."""
+    """Index of the node that computes the value; -1 for a copy inserted by litegpu; None for an
+    input.
+    """
 
     @property
     def is_rounded(self) -> bool:
-        """Whether the model has it as float32 and it is stored as half."""
+        """Whether a value that is float32 in the model is stored as half."""
         halves = self.dtype is DType.FLOAT16
         return self.storage.dtype is DType.FLOAT16 and not halves
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """Launches in order, and computed values by number: inputs first, then in node order."""
+    """The launches of a partition in order, and its computed values by number, inputs first."""
 
     launches: tuple[LaunchFacts, ...]
     values: Mapping[int, StoredValue]
     lower_bound: int
     """The maximum number of live bytes at any time."""
     words: RangeWords | None
-    """The range words of values that kernels round to half; None if there are none."""
+    """The range words of values that kernels round to half; None if there are no such values."""
     replaced: tuple[str, ...]
     """One line per implementation that failed on the device and was replaced, with the reason."""
 
@@ -125,11 +127,11 @@ class PartitionFacts:
 
     @property
     def allocations(self) -> list[StoredValue]:
-        """The values that have their own allocation; all others are views of these."""
+        """The values that have a separate allocation; all other values are views of such values."""
         return [value for v, value in self.values.items() if value.storage.base == v]
 
     def written_after(self, values: Collection[int]) -> list[int]:
-        """Return `values` and all values computed after the first of them and stored as half."""
+        """Return `values` and all half values computed after the first of these values."""
         order = [v for v, value in self.values.items() if value.node is not None]
         first = min((order.index(v) for v in values), default=len(order))
         return [

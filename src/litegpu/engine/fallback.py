@@ -1,4 +1,4 @@
-"""Replaces kernels that a device rejects, or that ran when it was lost."""
+"""Replaces kernels that a device rejects, or that ran when the device was lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from litegpu.wording import shown_nodes
 def reject(error: KernelError, built: BuiltProgram, selected: Selected, failures: Failures) -> bool:
     """Record the selected implementations of kernels that a device rejects.
 
-    Returns whether another implementation may be selected: false if a kernel has no alternative.
+    Return whether another implementation may be selected: false if a kernel has no alternative.
     """
     replaceable = []
     for launch in built.launches:
@@ -36,7 +36,7 @@ def reject(error: KernelError, built: BuiltProgram, selected: Selected, failures
 
 
 def _templates(kind: type, name: str) -> Collection[str]:
-    """Return the templates of an implementation; none if nothing was selected."""
+    """Return the kernel templates of an implementation; none if no implementation was selected."""
     return next((each.templates for each in IMPLEMENTATIONS[kind] if each.name == name), ())
 
 
@@ -62,7 +62,7 @@ def exclude(
 ) -> None:
     """Exclude the special implementations of templates that ran when the device was lost.
 
-    `certain`: whether these alone lose it.
+    `certain`: whether one of these templates is known to cause the loss of the device.
     """
     cause = "it causes" if certain else "it may have caused"
     for each in _special():

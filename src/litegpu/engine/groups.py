@@ -1,4 +1,4 @@
-"""Work-group shapes and register limits for kernels of independent work items."""
+"""Selects work-group shapes and register limits for kernels of independent work items."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ _ACROSS = 8
 _WAVES = 8
 """Grids of at least this multiple of the device's parallel work items use large work groups.
 
-A GPU starts about one work group per nanosecond, whatever the group does. With 400,000 groups of 64
-items, of which 48 were idle, an H200 took 486 µs to move bytes that it can move in 16 µs.
+A GPU starts about one work group per nanosecond, whatever the work group computes. With 400,000
+work groups of 64 items, 48 of them idle, an H200 took 486 µs to move bytes that it can move in 16
+µs.
 """
 _PLENTY = 128
-"""Register count per work item that is sufficient for most kernels; fewer would slow them down."""
+"""Number of registers per work item that is sufficient for most kernels; fewer registers slow these
+kernels down.
+"""
 
 
 def group_for(
@@ -25,8 +28,8 @@ def group_for(
 ) -> tuple[int, int, int]:
     """Return a work-group size for a grid of independent items that leaves few items idle.
 
-    The group is as wide as a narrow grid. Kernels that only move data use large groups on large
-    grids; the others are limited by registers.
+    In a narrow grid, the work group is as wide as the grid. Kernels that only move data use large
+    work groups on large grids; registers limit the size for other kernels.
     """
     across, down = (_power_of_two(size) for size in grid[:2])
     many = moves_only and math.prod(grid) >= _WAVES * target.parallel_items
@@ -40,8 +43,9 @@ def with_registers(
 ) -> LaunchAttributes:
     """Return launch attributes that let a launch of this many work groups use more registers.
 
-    NVRTC limits registers so that as many groups as possible fit a multiprocessor. With few groups
-    per multiprocessor, more registers per item permit more loads in flight.
+    NVRTC limits the registers of a thread so that as many work groups as possible fit a
+    multiprocessor. If there are few work groups per multiprocessor, more registers per item permit
+    more loads in flight.
     """
     share, model = -(-groups // target.compute_units), target.model
     roomy = share <= model.max_blocks and share * items * _PLENTY <= model.registers

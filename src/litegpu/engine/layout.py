@@ -1,4 +1,4 @@
-"""Assigns a storage to every value: which values share an allocation, and which are padded."""
+"""Assigns a storage to every value, shared allocations and padding included."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from litegpu.ops.reshape import RESHAPE
 
 @dataclass
 class Layout:
-    """The graph, with copies where a value needs two storages, and the storage of each value.
+    """The graph, with copies of values that need two storages, and the storage of each value.
 
     A value that a node updates may share an allocation with the result (`engine/updates.py`).
     Inputs and outputs of the partition are unpadded, as in the runtime: kernels convert small
     elements (bools, integers of 8 or 16 bits) when they read or write them. All other values are
-    padded, to a multiple of 4 channels (float32, int32, int64) or 8 (half). The `policy` selects
-    the float32 values that are stored as half.
+    padded, to a multiple of 4 channels (float32, int32, int64) or 8 channels (half). The `policy`
+    determines which float32 values are stored as half.
     """
 
     graph: Graph
@@ -40,7 +40,7 @@ class Layout:
 
     @property
     def bases(self) -> dict[int, Storage]:
-        """The allocations of computed values, by the value that fills them."""
+        """The storages of allocations of computed values, by the value that fills each."""
         constant = {v for v, value in self.graph.values.items() if value.is_constant}
         return {v: s for v, s in self.storages.items() if s.base == v and v not in constant}
 
@@ -65,12 +65,12 @@ def assign(
 ) -> Layout:
     """Assign a storage to every value of a graph after all passes.
 
-    `half_lanes`: kernels can store a single half. `rounded`: values that kernels round to half when
-    they read them; storing them as half loses nothing more. `precise`: values of the layout that
-    are never stored as half.
+    `half_lanes`: whether kernels can store a single half. `rounded`: values that kernels round to
+    half when they read them; storing these values as half loses no more accuracy. `precise`: values
+    of the layout that are never stored as half.
 
     `stage_boundary` inserts padded copies between the partition's inputs and outputs and its
-    kernels; tests use it to see the padded side of every kernel.
+    kernels; with these copies, tests cover the padded side of every kernel.
     """
     graph = keeping(_with_copies(graph, stage_boundary), precise)
     exact = _near_poles(graph) | _tables(graph)
@@ -107,7 +107,7 @@ def assign(
 
 
 def keeping(graph: Graph, precise: Collection[int]) -> Graph:
-    """Mark the given values as precise; ids that the graph does not have are ignored."""
+    """Mark some values as precise; ids that the graph does not have are ignored."""
     marked = {v: replace(graph.values[v], precise=True) for v in precise if v in graph.values}
     return replace(graph, values={**graph.values, **marked})
 
@@ -115,8 +115,8 @@ def keeping(graph: Graph, precise: Collection[int]) -> Graph:
 def _near_poles(graph: Graph) -> set[int]:
     """Return the values whose smallest elements give the largest results, such as divisors.
 
-    Half would flush these elements to zero, and the epilogue ops that read them would return
-    infinity.
+    Storing a divisor as half would flush its smallest elements to zero, and the epilogue ops that
+    read it would return infinity.
     """
     found: set[int] = set()
     for node in reversed(graph.nodes):
@@ -136,9 +136,9 @@ def _near_poles(graph: Graph) -> set[int]:
 
 
 def _streams(graph: Graph) -> set[int]:
-    """Return residual streams: values that are normalized and added to between transformer layers.
+    """Return residual streams: values that transformer layers normalize and add to.
 
-    Half would round the sum after each layer (decision 43).
+    Storing a residual stream as half would round the sum after each layer (decision 43).
     """
     normalized = {node.inputs[0] for node in graph.nodes if node.op == NORMALIZE}
     added: set[int] = set()
@@ -163,9 +163,9 @@ def _tables(graph: Graph) -> set[int]:
 
 
 def _carrying(graph: Graph) -> Graph:
-    """Mark the results of moving, joining or averaging precise values as precise, too.
+    """Mark a value as precise if a node computes it by moving, joining or averaging precise values.
 
-    Other values in the same result may hide that half loses small ones.
+    Other values in the same result may hide that half loses small elements of the precise values.
     """
     values = dict(graph.values)
     for node in graph.nodes:
@@ -176,7 +176,7 @@ def _carrying(graph: Graph) -> Graph:
 
 
 def _with_copies(graph: Graph, stage_boundary: bool) -> Graph:
-    """Insert copies of outputs that are also read inside in a layout that needs scalar loads."""
+    """Insert copies of outputs that other nodes also read, if their layout needs scalar loads."""
     consumers = graph.consumers()
     values = dict(graph.values)
     fresh = iter(graph.fresh_ids())
@@ -219,7 +219,7 @@ def _place_views_of_inputs(layout: Layout) -> None:
 
 
 def _parts_are_halves(layout: Layout, value: int, readers: Sequence[Node]) -> bool:
-    """Whether all parts of a value that are read are stored as half: then they can be views of it.
+    """Whether all parts of a value that nodes read are stored as half, so that views are possible.
 
     The kernel of the whole value then stores the same numbers as a kernel for each part would.
     """
@@ -236,7 +236,7 @@ def _parts_are_halves(layout: Layout, value: int, readers: Sequence[Node]) -> bo
 
 
 def _place_parts(layout: Layout, consumers: Mapping[int, list[Node]]) -> None:
-    """Store slices that would be copied, and their reshapes, as views of the sliced value."""
+    """Store slices as views of the sliced value instead of copies, and their reshapes as well."""
     graph, storages = layout.graph, layout.storages
     for node in graph.nodes:
         output = node.outputs[0]
@@ -256,7 +256,7 @@ def _place_parts(layout: Layout, consumers: Mapping[int, list[Node]]) -> None:
 
 
 def _wanted_storages(layout: Layout, node: Node) -> list[tuple[int, Storage]]:
-    """Return the storages of a node's inputs with which the node needs no kernel."""
+    """Return the storages of a node's inputs for which the node needs no kernel."""
     values = layout.graph.values
     dst = layout.storages[node.outputs[0]]
     if node.outputs[0] in layout.graph.outputs and is_small(values[node.outputs[0]]):

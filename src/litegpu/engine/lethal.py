@@ -1,4 +1,4 @@
-"""Finds the kernel that causes the loss of a device: each one runs alone, in a separate process."""
+"""Finds the kernel that causes the loss of a device: each kernel runs in a separate process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _alone(program: Program, name: str) -> Program:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the pickled programs on stdin one by one; prints the number of each before it runs."""
+    """Run the pickled programs on stdin one by one; print the number of each before its run."""
     backend, index, parts = pickle.load(sys.stdin.buffer)
     device = backends.BACKENDS[backend].open(index)
     for number, part in enumerate(parts):

@@ -1,4 +1,4 @@
-"""Runs a loop whose number of passes is known only when the model runs."""
+"""Runs a loop whose number of iterations is known only when the model runs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from litegpu.ops.while_loop import LoopBatch
 
 
 class DeviceLoop:
-    """A compiled batch of passes with two sets of device buffers for the carried values.
+    """A compiled batch of loop iterations, with two sets of buffers for loop-carried values.
 
-    Each submission reads one set and writes the other. The host reads one bool per submission:
-    whether the condition still holds.
+    Each submission reads one set of buffers and writes the other set. The host reads one bool per
+    submission: whether the loop condition still holds.
     """
 
     def __init__(self, batch: LoopBatch, compiled: CompiledPartition, device: Device) -> None:
-        """Allocate the buffers and bind them.
+        """Allocate the buffers of the loop and bind them.
 
-        Raises DeviceMemoryError or ExecutionError.
+        Raises DeviceMemoryError if the device lacks memory, or ExecutionError if the device fails.
         """
         self._batch, self._compiled = batch, compiled
         self._holds = np.zeros(1, np.bool_)
@@ -63,11 +63,11 @@ class DeviceLoop:
         return compiled.context.bind_cached(compiled.watched(ins, outs))
 
     def run(self, first: Sequence[Bytes], others: Mapping[int, Bytes]) -> list[Bytes]:
-        """Return the bytes of the carried values after the last pass.
+        """Return the bytes of the loop-carried values after the last iteration.
 
-        `first` has their bytes before the first pass; `others` has the bytes of loop-invariant
-        values, by value id. It stops early after a batch with values that do not fit half. Raises
-        ExecutionError.
+        `first` has the bytes of the loop-carried values before the first iteration; `others` has
+        the bytes of loop-invariant values, by value id. The loop stops early after a batch with
+        values that do not fit half. Raises ExecutionError if the device fails.
         """
         for buffer, data in zip(self._turns[0][0], first, strict=True):
             buffer.write(data)
@@ -85,7 +85,7 @@ class DeviceLoop:
         self.submissions += 1
 
     def close(self) -> None:
-        """Release the buffers, also those of a lost device."""
+        """Release the buffers of the loop, even if the device is lost."""
         for buffer in self._buffers:
             with contextlib.suppress(LitegpuError):  # the driver of a lost device may reject that
                 buffer.close()

@@ -55,7 +55,7 @@ _T = TypeVar("_T")
 RANGE_BINDING = -1
 """Placeholder for a base value in the binding of a kernel's range words."""
 _PACKERS, _ALONE_BELOW = 4, 4 << 20
-"""Number of threads that pack constants, and the minimum number of bytes for using them: NumPy
+"""Number of threads that pack constants, and the minimum number of bytes for using threads: NumPy
 releases the GIL, and compilers need the other cores.
 """
 _PACKED_KINDS = {
@@ -66,30 +66,32 @@ _PACKED_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class KernelLaunch:
-    """One kernel launch of a partition, and its work."""
+    """One kernel launch of a partition, with its bindings and its work."""
 
     node: Node
     template: str
     kernel: KernelText
     bindings: tuple[tuple[int, bool], ...]
-    """Per argument: base value id, or RANGE_BINDING (False), or index of a constant (True)."""
+    """For each argument, the base value id, RANGE_BINDING (False), or the index of a constant
+    (True).
+    """
     offsets: tuple[int, ...]
-    """Per argument: its byte offset in the base value or the constant."""
+    """For each argument, the byte offset in the base value or the constant."""
     storages: tuple[Storage | None, ...]
-    """Per argument: the storage of the accessed value; None for constants and range words."""
+    """For each argument, the storage of the accessed value; None for constants and range words."""
     global_size: tuple[int, int, int]
     shape: tuple[int, int, int, int]
     """Shape of the output, [N, H, W, C]."""
     work: Operations
-    """The minimum number of operations, see KernelRequest."""
+    """The minimum number of operations, as in KernelRequest."""
     nbytes: int
     """The minimum number of bytes to move: each buffer read once, and the output written once."""
     products: int
-    """See KernelRequest."""
+    """Number of matrix-unit products per product of values, as in KernelRequest."""
     problems: tuple[str, ...]
-    """Its problems with the selected candidates, as in Choices."""
+    """The launch's problems with the selected candidates, as in Choices."""
     noted: tuple[int, ...]
-    """The values that it rounds to half and whose range it records."""
+    """The values that the kernel rounds to half and whose range it records."""
 
     @property
     def bases(self) -> set[int]:
@@ -99,20 +101,23 @@ class KernelLaunch:
 
 @dataclass
 class Constants:
-    """Packed constants of a partition; a value that several kernels read is packed once."""
+    """Packed constants of a partition; a constant that several kernels read is packed once."""
 
     arrays: list[LazyArray] = field(default_factory=list)
     by_value: dict[int, int] = field(default_factory=dict)
     budget: ConstantBudget = field(default_factory=ConstantBudget)
 
     def add(self, array: npt.NDArray[Any] | LazyArray) -> int:
-        """Add an array and return its index. Raises DeviceMemoryError if the budget is exceeded."""
+        """Add an array to the constants and return its index.
+
+        Raises DeviceMemoryError if the constants exceed the budget.
+        """
         self.budget.take(array.nbytes)
         self.arrays.append(array if isinstance(array, LazyArray) else LazyArray.of(array))
         return len(self.arrays) - 1
 
     def add_value(self, value: Value, storage: Storage) -> int:
-        """Add a constant value in its storage's layout, once."""
+        """Add a constant value once, in the layout of its storage."""
         if value.id not in self.by_value:
             rows = np.asarray(value.data).reshape(-1, storage.channels)
             padded = np.zeros((rows.shape[0], storage.pitch), storage.dtype.value)
@@ -149,11 +154,12 @@ class Lowering:
     compilation: Compilation | None = None
     constants: Constants = field(default_factory=Constants)
     _problems: list[str] = field(default_factory=list)
-    """Problems of the node that is being lowered."""
+    """Problems of the node that is currently lowered."""
     _rendered: dict[str, tuple[object, KernelText]] = field(default_factory=dict)
-    """Kernel texts by everything that determines them; the keys also keep identified objects alive.
+    """Rendered kernel texts by everything that determines a text; the keys also keep objects alive
+    that are identified by address.
 
-    Nodes that differ only in their values share a text.
+    Nodes that differ only in their values share a kernel text.
     """
 
     def value(self, value_id: int) -> Value:
@@ -165,11 +171,11 @@ class Lowering:
         return self.selected.storage(value_id)
 
     def plans(self, node: Node) -> Sequence[Plan]:
-        """Return the plan selected for each of a node's specs."""
+        """Return the plan selected for each spec of a node."""
         return self.selected.plans(node)
 
     def choose(self, problem: Hashable, candidates: Sequence[_T]) -> _T:
-        """Return one of the candidates, see LowerContext."""
+        """Return one of the candidates, as LowerContext.choose specifies."""
         self._problems.append(repr(problem))
         return self.choices.choose(self._problems[-1], candidates)
 
@@ -195,7 +201,7 @@ class Lowering:
             yield from self._launches(copy, COPY)
 
     def _fitting(self, epilogue: Sequence[EpilogueOp], request: KernelRequest) -> int:
-        """Return the number of a kernel's epilogue ops whose operands fit its buffer limit."""
+        """Return how many of a kernel's epilogue ops have operands that fit its buffer limit."""
         own = 1 + len(request.writes) + len(request.reads) + len(request.parts)
         own += len(request.constants)
         inner = (*request.inner_epilogue, *request.innermost_epilogue)
@@ -208,7 +214,7 @@ class Lowering:
         return sum(not self.is_text(v, epilogue_op.extend) for v in reads)
 
     def is_text(self, value_id: int, extend: bool) -> bool:
-        """Whether an operand is a single number, which is written into the kernel's text."""
+        """Whether an operand is a single number, which becomes a literal in the kernel's text."""
         value = self.value(value_id)
         return value.is_constant and value.elements == 1 and not extend
 
@@ -275,7 +281,7 @@ class Lowering:
 
 @dataclass
 class _Buffers:
-    """Collects the buffers of one kernel: their names in its text, and their bindings."""
+    """Collects the buffers of one kernel: their names in the kernel text, and their bindings."""
 
     lowering: Lowering
     arguments: list[Argument] = field(default_factory=list)
@@ -283,13 +289,13 @@ class _Buffers:
     offsets: list[int] = field(default_factory=list)
     storages: list[Storage | None] = field(default_factory=list)
     moved: dict[tuple[int, bool, Storage | None], int] = field(default_factory=dict)
-    """Bytes to move for each part of a buffer, counted once per kernel."""
+    """Bytes to move for each part of a buffer; a kernel counts each part once."""
     noted: list[int] = field(default_factory=list)
 
     def destination(
         self, value_id: int, storage: Storage, name: str = "dst", written: int | None = None
     ) -> TensorRef:
-        """Bind the kernel's output; `written`: see KernelRequest."""
+        """Bind the kernel's output; `written` has the same meaning as in KernelRequest."""
         self._move((storage.base, False, storage), written)
         storage = self._bind(name, storage, storage.base, constant=False, written=True)
         noted = self.lowering.selected.layout.is_rounded(value_id)
@@ -308,7 +314,7 @@ class _Buffers:
     def value(
         self, name: str, value_id: int, extend: bool = False, needed: int | None = None
     ) -> TensorRef:
-        """Bind a value that the kernel reads; `needed`: see KernelRequest."""
+        """Bind a value that the kernel reads; `needed` has the same meaning as in KernelRequest."""
         storage, value = self.lowering.storage(value_id), self.lowering.value(value_id)
         index = storage.base
         if value.is_constant:
@@ -318,7 +324,7 @@ class _Buffers:
         return TensorRef(name, storage, extend)
 
     def packed(self, name: str, array: npt.NDArray[Any] | LazyArray) -> str:
-        """Bind an array that an op packed; returns its element type."""
+        """Bind an array that an op packed; return the element type of the array."""
         kind = _PACKED_KINDS[array.dtype.name]
         self.arguments.append(Argument(name, kind, True, False, True))
         number = self.lowering.constants.add(array)
@@ -331,10 +337,10 @@ class _Buffers:
     def epilogue(
         self, prefix: str, epilogue: Sequence[EpilogueOp], of_sum: bool, running: Register = FLOAT
     ) -> tuple[EpilogueText, ...]:
-        """Bind the operands of element-wise ops; scalars become part of the text.
+        """Bind the operands of elementwise ops; scalars become literals in the kernel's text.
 
-        `of_sum`: the first op's operand is a sum of products; `running`: register type of the
-        accumulator.
+        `of_sum`: whether the first op's operand is a sum of products; `running`: the register type
+        of the accumulator.
         """
         sums = accumulate(map(keeps_sum, epilogue), operator.and_, initial=of_sum)
         texts = []
@@ -368,10 +374,10 @@ class _Buffers:
     def _bind(
         self, name: str, storage: Storage, index: int, constant: bool, written: bool
     ) -> Storage:
-        """Bind a buffer; return the storage in it.
+        """Bind a buffer; return the storage of the value in that buffer.
 
-        The bound range begins at the value itself if the device's alignment permits, so that
-        kernels that differ only in offsets share one text.
+        The bound range begins at the value if the device's alignment permits; kernels that differ
+        only in offsets then share one text.
         """
         offset, storage = storage.split(self.lowering.target.offset_alignment)
         kind = KINDS[storage.dtype]

@@ -15,7 +15,7 @@ from litegpu.codegen import round_up
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A value of `size` bytes, live from kernel number `first` to `last`, inclusive."""
+    """A value of `size` bytes that is live from kernel number `first` to `last`, inclusive."""
 
     size: int
     first: int
@@ -24,14 +24,14 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Byte offset of each usage, and the size of the whole block."""
+    """The byte offset of each usage, and the size of the whole block."""
 
     offsets: tuple[int, ...]
     size: int
 
 
 def lower_bound(usages: Sequence[Usage]) -> int:
-    """Return the maximum number of live bytes: no plan can use less."""
+    """Return the maximum number of live bytes, below which no plan is possible."""
     return max(_live_bytes(usages), default=0)
 
 
@@ -45,7 +45,7 @@ def _live_bytes(usages: Sequence[Usage]) -> list[int]:
 
 
 def plan_separate(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
-    """Give each usage separate memory (for debugging)."""
+    """Allocate separate memory for each usage (for debugging)."""
     offsets, end = [], 0
     for usage in usages:
         offsets.append(end)
@@ -54,10 +54,10 @@ def plan_separate(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
 
 
 def plan_shared(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
-    """Let usages with disjoint lifetimes share memory; returns the best of several attempts.
+    """Let usages with disjoint lifetimes share memory; return the best of several attempts.
 
-    The attempts take quadratic time. A very large number of usages is placed in order of their
-    first kernel instead, without a search.
+    The attempts take quadratic time in the number of usages. If the number of usages is very large,
+    the planner places them in the order of their first kernel, without a search.
     """
     best = plan_separate(usages, alignment)
     if len(usages) > _MOST_SEARCHED:
@@ -76,7 +76,7 @@ def plan_shared(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
 
 
 def _place_in_time(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
-    """Give each usage, in order of its first kernel, the smallest free block that fits."""
+    """Place usages in the order of their first kernel, each in the smallest free block."""
     offsets = [0] * len(usages)
     sizes = [round_up(max(usage.size, 1), alignment) for usage in usages]
     free = _FreeBlocks()
@@ -95,16 +95,16 @@ def _place_in_time(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
 
 
 class _FreeBlocks:
-    """Free blocks; adjacent blocks are merged."""
+    """The free blocks of memory; adjacent free blocks are merged."""
 
     def __init__(self) -> None:
-        """Create an empty list."""
+        """Create an empty list of free blocks."""
         self._by_size: list[tuple[int, int]] = []
         self._ends: dict[int, int] = {}
         self._starts: dict[int, int] = {}
 
     def give(self, start: int, end: int) -> None:
-        """Add a block and merge it with adjacent ones."""
+        """Add a free block and merge it with adjacent ones."""
         if end in self._ends:
             end = self._remove(end)
         if start in self._starts:
@@ -126,7 +126,7 @@ class _FreeBlocks:
         return start
 
     def _remove(self, start: int) -> int:
-        """Remove the block that starts there, and return its end."""
+        """Remove the block that starts at `start`, and return its end."""
         end = self._ends.pop(start)
         del self._starts[end]
         del self._by_size[bisect.bisect_left(self._by_size, (end - start, start))]
@@ -134,7 +134,7 @@ class _FreeBlocks:
 
 
 def _overlapping(usages: Sequence[Usage]) -> list[int]:
-    """Return a bit mask for each usage: the usages whose lifetimes overlap with its own."""
+    """Return a bit mask for each usage: the usages with overlapping lifetimes."""
     steps = max((usage.last for usage in usages), default=-1) + 1
     begun, ended = [0] * (steps + 1), [0] * (steps + 1)
     for i, usage in enumerate(usages):
@@ -160,7 +160,7 @@ def _by_area(usages: Sequence[Usage]) -> _Key:
 
 
 def _by_breadth(usages: Sequence[Usage]) -> _Key:
-    """Order by the maximum number of live bytes during each usage."""
+    """Order usages by the maximum number of live bytes during each usage."""
     live = _live_bytes(usages)
     return lambda i: (-max(live[usages[i].first : usages[i].last + 1]), -usages[i].size)
 
@@ -179,10 +179,10 @@ def _place(
     ceiling: int | None,
     conflicts: Sequence[int],
 ) -> MemoryPlan:
-    """Put each usage into the smallest gap that fits between those that it conflicts with.
+    """Put each usage into the smallest gap that fits between the usages that it conflicts with.
 
-    It is placed at the lower end of the gap or, below a `ceiling`, at the end whose neighbor lives
-    longer; if no gap fits, above all others.
+    The usage is placed at the lower end of the gap or, below a `ceiling`, at the end whose neighbor
+    lives longer. If no gap fits, the usage is placed above all other usages.
     """
     offsets = [0] * len(usages)
     top = [] if ceiling is None else [_Block(ceiling, ceiling, _FOREVER, len(usages))]
@@ -207,11 +207,12 @@ class _Block(NamedTuple):
 
 _FOREVER = 1 << 62
 _MOST_SEARCHED = 1 << 10
-"""Maximum number of usages for which orders are tried: networks have a few hundred."""
+"""Maximum number of usages for which the planner tries several orders: networks have a few hundred.
+"""
 
 
 def _best_gap(blocks: Iterable[_Block], size: int, alignment: int, both_ends: bool) -> int:
-    """Return an offset between blocks, which are sorted by their start."""
+    """Return the best offset between blocks, which are sorted by their start."""
     smallest, best = _FOREVER, -1
     reach, free, below = 0, 0, _FOREVER
     for start, end, last, _ in blocks:

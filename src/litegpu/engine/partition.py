@@ -53,15 +53,16 @@ def compile_partition(
 ) -> CompiledPartition:
     """Rewrite, lay out, lower and compile a graph of supported nodes.
 
-    `policy` defines what may be rounded. Without `share_memory`, each value has separate memory;
-    `stage_boundary`: see layout.assign.
+    `policy` defines which values may be rounded to half. Without `share_memory`, each value has
+    separate memory; `stage_boundary` has the same meaning as in layout.assign.
 
-    `cache_dir` is the folder of compiled kernels (None: the backend's own). `tuner` selects
-    candidates (None: by estimates). `precise` are values that must not be rounded to half, by their
-    numbers in an earlier layout of the same graph. `fast_compile`: see Device.compilation. A kernel
-    that the device rejects is replaced by another implementation.
+    `cache_dir` is the folder of compiled kernels (None: the default folder of the backend). `tuner`
+    selects candidate kernels (None: selection by estimates). `precise` are values that must not be
+    rounded to half, by their numbers in an earlier layout of the same graph. `fast_compile` has the
+    same meaning as in Device.compilation. If the device rejects a kernel, litegpu replaces the
+    kernel by another implementation.
 
-    Raises CompilationError if there is none, or DeviceMemoryError.
+    Raises CompilationError if there is no other implementation, or DeviceMemoryError.
     """
     graph, assigned = resolve_variables(inline_graphs(graph))
     constants = constant_outputs(graph)
@@ -107,9 +108,9 @@ def _rewrite_and_place(
     precise: Collection[int],
     notes: list[str] | None = None,
 ) -> tuple[Graph, Selected]:
-    """Rewrite a graph and lay it out; fusions without a kernel in that layout are undone.
+    """Rewrite a graph and lay it out; undo fusions for which that layout has no kernel.
 
-    `notes` receives a line for each implementation that is not used because it has failed.
+    `notes` receives a line for each implementation that is not used because it failed before.
     """
     fusions = Fusions(target, set[int]())
     while True:
@@ -127,10 +128,10 @@ def _rewrite_and_place(
 
 
 def rewrite(graph: Graph, target: Target | None = None, fusions: Fusions | None = None) -> Graph:
-    """Run all passes; the ops normalize their nodes after the first group.
+    """Run all passes; ops normalize their nodes after the first group of passes.
 
-    Without a `target`, passes that depend on the device are omitted. `fusions` restricts what may
-    be fused (None: everything profitable).
+    Without a `target`, the function omits passes that depend on the device. `fusions` restricts
+    which nodes may be fused (None: all profitable fusions).
     """
     graph = _run_passes(bit_view(graph), BEFORE_NORMALIZE)
     graph = normalize(graph)
@@ -141,7 +142,7 @@ def rewrite(graph: Graph, target: Target | None = None, fusions: Fusions | None 
 
 
 def normalize(graph: Graph) -> Graph:
-    """Let every op resolve its attributes and replace its node by simpler ones."""
+    """Let every op resolve the attributes of its nodes and replace the nodes by simpler ones."""
     values = dict(graph.values)
     fresh = iter(graph.fresh_ids())
     budget = ConstantBudget.of(graph)

@@ -17,15 +17,17 @@ from litegpu.graph import DType
 from litegpu.ops.common.units import Operations, Unit
 
 _ITEMS = 128
-"""Work items per group."""
+"""Number of work items per work group."""
 _GROUPS = 4
 """Number of groups of consecutive items that a work group copies."""
 _COPIED = (2 << 20, 16 << 20, 256 << 20)
-"""Sizes of the copies in bytes, read and written: for the device's caches and for its memory."""
+"""Sizes of the measured copies in bytes, read and written: for the device's caches and for its
+memory.
+"""
 _COPIED_BY_SOFTWARE = (2 << 20, 16 << 20, 64 << 20)
 _SUMS, _ROUNDS = 8, 256
 _GROUPS_PER_UNIT = 32
-"""Work groups per compute unit when arithmetic is measured."""
+"""Number of work groups per compute unit when arithmetic is measured."""
 _TF32_RATE = 0.5
 """Ratio of a tf32 instruction's work to that of a half instruction that takes the same time."""
 _SAMPLES = 8
@@ -35,32 +37,34 @@ _UNIT = 16
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Measured limits of a device."""
+    """The measured limits of a device."""
 
     rates: Mapping[Unit, float]
-    """Operations per second of each available unit; a multiply-add counts as two."""
+    """Operations per second of each available unit; a multiply-add counts as two operations."""
     copies: tuple[tuple[int, float], ...]
-    """Bytes that a copy moved (read and written), and its bytes per second, by rising size."""
+    """For each measured copy, by rising size: the bytes that it moved (read and written), and its
+    bytes per second.
+    """
 
     def bandwidth(self, nbytes: int) -> float:
-        """Return the peak bytes per second of copies of at least this size (or of the largest)."""
+        """Return the peak bytes per second of copies of at least this size, or of the largest."""
         rates = [rate for size, rate in self.copies if size >= nbytes]
         return max(rates, default=self.copies[-1][1])
 
     @property
     def flops(self) -> float:
-        """Float32 operations per second."""
+        """Float32 operations per second of the device."""
         return self.rates[Unit.FP32]
 
     @property
     def tensor_flops(self) -> float | None:
-        """Operations per second of matrix instructions on halves; None if there are none."""
+        """Operations per second of matrix instructions on halves; None if the device has none."""
         return self.rates.get(Unit.FP16_MATRIX)
 
     def floor(self, operations: Operations, nbytes: int) -> float | None:
         """Return the minimum time of a kernel in seconds, if its units work in parallel.
 
-        None if it uses a unit that was not measured.
+        The result is None if the kernel uses a unit that was not measured.
         """
         if not self.rates.keys() >= operations.keys():
             return None
@@ -79,7 +83,7 @@ class Peaks:
 
 @cache
 def measure(device: Device) -> Peaks:
-    """Measure a device, once per process; takes a fraction of a second.
+    """Measure a device, once per process; the measurement takes a fraction of a second.
 
     Raises ExecutionError when the device fails, for lack of memory for example.
     """
@@ -95,7 +99,7 @@ def measure(device: Device) -> Peaks:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A kernel, its work groups, the bytes that it reads and writes, and its work."""
+    """A kernel to measure: its work groups, the bytes that it reads and writes, and its work."""
 
     kernel: KernelText
     groups: int
@@ -119,7 +123,7 @@ def benchmarks(info: DeviceInfo) -> tuple[list[Benchmark], dict[Unit, Benchmark]
 
 
 def _copy(nbytes: int) -> Benchmark:
-    """Return a copy that moves `nbytes`."""
+    """Return a benchmark of a copy that moves `nbytes`."""
     run = _ITEMS * _GROUPS * _UNIT
     groups = max(nbytes // 2 // run, 1)
     kernel = _render("peak_copy", "F32", {"GROUPS": _GROUPS}, constant=False)
@@ -127,7 +131,7 @@ def _copy(nbytes: int) -> Benchmark:
 
 
 _LANES = {"peak_fma": 4, "peak_dot": 4 * 4, "cuda/peak_mma": 16 * 8 * 16 // 32}
-"""Multiply-adds per work item and sum in each round."""
+"""Number of multiply-adds per work item and sum in each iteration."""
 
 
 def _arithmetic(template: str, kind: str, groups: int) -> Benchmark:
@@ -137,7 +141,9 @@ def _arithmetic(template: str, kind: str, groups: int) -> Benchmark:
 
 
 _CONSTANTS = np.full(256, 0.5, np.float16).view(np.uint8)
-"""The operands of the arithmetic: bytes, pairs of halves, or float32, all finite and below 1."""
+"""The operands of the arithmetic benchmarks: bytes, pairs of halves, or float32, all finite and
+below 1.
+"""
 
 
 def _render(template: str, kind: str, variables: Mapping[str, Any], constant: bool) -> KernelText:
@@ -151,7 +157,7 @@ def _render(template: str, kind: str, variables: Mapping[str, Any], constant: bo
 
 
 def program_of(tests: Sequence[Benchmark]) -> Program:
-    """Return a program that launches each benchmark from one half of the memory to the other."""
+    """Return a program that launches each benchmark, with source and result in separate halves."""
     half = max(max(test.written, test.read) for test in tests)
     launches = tuple(
         Launch(
@@ -172,7 +178,10 @@ def _source(test: Benchmark, half: int) -> BufferRange:
 
 
 def _run(device: Device, tests: Sequence[Benchmark]) -> list[float]:
-    """Return the minimum time of each benchmark in seconds. Raises ExecutionError."""
+    """Return the minimum time of each benchmark in seconds.
+
+    Raises ExecutionError if the device fails.
+    """
     try:
         executable = device.compile(program_of(tests))
         try:

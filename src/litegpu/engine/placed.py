@@ -1,4 +1,4 @@
-"""A partition with its layout, from which programs are built."""
+"""Represents a partition with its layout, from which programs are built."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class PlacedPartition:
     """A rewritten graph with its layout, from which programs with different kernels are built.
 
     `inputs` and `outputs` are the values to transfer; `states` maps each output that replaces an
-    input to that input. `constants`: see CompiledPartition, `share_memory`: see compile_partition.
+    input to that input. `constants` has the same meaning as in CompiledPartition, `share_memory` as
+    in compile_partition.
     """
 
     device: Device
@@ -38,7 +39,7 @@ class PlacedPartition:
     constants: Mapping[int, npt.NDArray[Any]]
     share_memory: bool
     replaced: tuple[str, ...] = ()
-    """See PartitionFacts."""
+    """The replaced implementations, as in PartitionFacts."""
 
     def build(self, choices: Choices, compilation: Compilation | None = None) -> BuiltProgram:
         """Select kernels and plan the memory; see build_program for `compilation`."""
@@ -52,7 +53,7 @@ class PlacedPartition:
     def compile(
         self, built: BuiltProgram, compilation: Compilation | None = None
     ) -> CompiledPartition:
-        """Compile, or finish a compilation, and create a context.
+        """Compile a program, or finish its compilation, and create an execution context.
 
         Raises CompilationError, a KernelError if single kernels fail, or DeviceMemoryError.
         """
@@ -68,7 +69,7 @@ class PlacedPartition:
         return CompiledPartition.create(self.inputs, outputs, executable, facts, self.constants)
 
     def _source(self, kernel: KernelText) -> str:
-        """Return the translated source of a kernel, or its own text if translation fails."""
+        """Return the translated source of a kernel, or its portable text if translation fails."""
         try:
             return self.device.dialect.kernel(kernel)
         except TranslationError:  # which compiling raises, too

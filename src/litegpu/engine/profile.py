@@ -21,20 +21,22 @@ class KernelProfile:
     name: str
     template: str
     op: str
-    """The model's operation that it computes."""
+    """The operation of the model that the kernel computes."""
     node: int
-    """That node's index in the model; -1 for a copy that litegpu inserted."""
+    """Index of the kernel's node in the model; -1 for a copy that litegpu inserted."""
     merged: tuple[int, ...]
-    """Nodes that were fused into it."""
+    """Nodes that were fused into the kernel's node."""
     shape: tuple[int, ...]
-    """Shape of its output, [N, H, W, C]."""
+    """Shape of the kernel's output, [N, H, W, C]."""
     seconds: float
-    """Median device time of this kernel alone, with warm caches."""
+    """Median device time in seconds of this kernel alone, with warm caches."""
     flops: int
     nbytes: int
     """The minimum number of bytes to move: each buffer read once, and the output written once."""
     floor_seconds: float | None
-    """The minimum time by the measured limits; None if they were not measured for its units."""
+    """The minimum time by the device's measured limits; None if a unit of the kernel was not
+    measured.
+    """
     operations: Mapping[str, int] = field(default_factory=dict)
     """Operations of each unit (litegpu.ops.common.units): more than `flops` if values are split."""
 
@@ -48,13 +50,13 @@ class KernelProfile:
 
     @property
     def floor_share(self) -> float | None:
-        """The ratio of the minimum time to the measured time: 1 is optimal."""
+        """The ratio of the minimum time to the measured time; 1 is optimal."""
         if self.floor_seconds is None or not self.seconds:
             return None
         return self.floor_seconds / self.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-serializable data."""
+        """Return the profile of the kernel as JSON-serializable data."""
         return {
             **asdict(self),
             "flops_per_second": self.flops_per_second,
@@ -65,16 +67,16 @@ class KernelProfile:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProfile:
-    """A partition's kernels in order, and its median times in seconds."""
+    """The kernels of a partition in order, and its median times in seconds."""
 
     nodes: tuple[int, ...]
     kernels: tuple[KernelProfile, ...]
     chain_seconds: float | None
-    """All kernels in sequence as in a run; None if the device cannot measure that."""
+    """Seconds of all kernels in sequence, as in a run; None if the device cannot measure that."""
     device_seconds: float | None
-    """The same including the copies from and to the host."""
+    """Seconds of all kernels in sequence, including the copies from and to the host."""
     host_seconds: Mapping[str, float]
-    """The host's work in a run, in order."""
+    """Seconds of each part of the host's work in a run, in order."""
 
     @property
     def kernel_seconds(self) -> float:
@@ -88,7 +90,7 @@ class PartitionProfile:
         return None if None in floors else sum(floor or 0.0 for floor in floors)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-serializable data."""
+        """Return the profile of the partition as JSON-serializable data."""
         return {
             "nodes": list(self.nodes),
             "kernels": [kernel.to_dict() for kernel in self.kernels],
@@ -107,11 +109,13 @@ def profile_partition(
     peaks: Peaks | None,
     zero_copy: bool = False,
 ) -> PartitionProfile:
-    """Measure a partition. `ops` names the model's operation of each node.
+    """Measure the kernels of a partition and the host's work.
 
-    It runs on seeded noise. With `zero_copy`, it runs on the current inputs in the context's pinned
-    memory, if there is any. The previous contents of device memory are lost. Raises ExecutionError
-    when the device fails.
+    `ops` names the model's operation of each node.
+
+    The measured partition runs on noise from a fixed seed. With `zero_copy`, the partition runs on
+    the current inputs in the pinned memory of the context, if there is any. The measurement
+    overwrites the previous contents of device memory. Raises ExecutionError when the device fails.
     """
     profiler = compiled.context.profiler()
     pinned = compiled.context.pinned() if zero_copy else None

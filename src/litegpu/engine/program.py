@@ -22,12 +22,12 @@ from litegpu.ops.common.placement import is_small
 
 _CONSTANT_ALIGNMENT = 256
 _READ_AT_ONCE = 16
-"""Padding in bytes: a kernel may read to the end of the vector with the last element."""
+"""Padding in bytes: a kernel may read to the end of the vector that contains the last element."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltProgram:
-    """A program with the launches that it consists of, and its memory use in bytes."""
+    """A device program, the kernel launches that it consists of, and its memory use in bytes."""
 
     program: Program
     launches: tuple[KernelLaunch, ...]
@@ -35,9 +35,9 @@ class BuiltProgram:
     offsets: Mapping[int, int]
     """Byte offset of each base value in the partition's memory."""
     words: RangeWords | None
-    """The range words of values that kernels round to half; None if there are none.
+    """The range words of values that kernels round to half; None if there are no such values.
 
-    If there are any, they are the program's last input and last output.
+    The range words, if there are any, are the program's last input and last output.
     """
 
 
@@ -54,8 +54,8 @@ def build_program(
     """Lower a graph with a layout for a device. `inputs` and `outputs` are the values to transfer.
 
     Values may share memory according to the order of the launches. Without `choices`, candidates
-    are selected by estimates; without `selected`, the implementations are selected here. Kernels
-    are added to a `compilation` as they are rendered.
+    are selected by estimates; without `selected`, this function selects the implementations. The
+    function adds kernels to a `compilation` as soon as it has rendered them.
     """
     target = DeviceTarget(info, layout.policy, layout.has_halves)
     selected = selected or Selected(layout, target)
@@ -97,14 +97,14 @@ def build_program(
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """Memory ranges of base values, constants and range words."""
+    """The memory ranges of base values, constants and range words."""
 
     ranges: Mapping[int, BufferRange]
     constants: Sequence[BufferRange]
     words: RangeWords | None
 
     def launches(self, launches: Sequence[KernelLaunch]) -> tuple[Launch, ...]:
-        """Return the launches with the ranges of their arguments."""
+        """Return the launches with the memory ranges of their arguments."""
         tellers = count()
         return tuple(
             self._launch(
@@ -164,7 +164,7 @@ def _sole_writers(
 ) -> dict[int, tuple[int, int]]:
     """Return Program.sole_writers, from the base values that the launches bind.
 
-    Values written in whole words are excluded: the last word may end beyond another library's
+    Values written in whole words are excluded: the last word may extend beyond another library's
     memory.
     """
     values, uses, counts = layout.graph.values, _uses(launches), Counter((*inputs, *outputs))
@@ -199,7 +199,7 @@ def _updates(
     inputs: Sequence[int],
     outputs: Sequence[int],
 ) -> dict[int, Update]:
-    """Return Program.updates: of the outputs that share the allocation of an input."""
+    """Return Program.updates, for the outputs that share the allocation of an input."""
     uses, bases = _uses(launches), [layout.storages[v].base for v in outputs]
     numbers = {v: number for number, v in enumerate(inputs)}
     return {
@@ -220,7 +220,7 @@ def _uses(launches: Sequence[KernelLaunch]) -> dict[int, list[tuple[int, int]]]:
 
 
 def _for_host(layout: Layout, output: int, written: BufferRange) -> BufferRange:
-    """Return the range that the host copies: values written in whole words extend beyond theirs."""
+    """Return the range that the host copies: kernels that write whole words may write more."""
     value = layout.graph.values[output]
     if not is_small(value):
         return written
@@ -230,7 +230,7 @@ def _for_host(layout: Layout, output: int, written: BufferRange) -> BufferRange:
 def _usages(
     layout: Layout, launches: Sequence[KernelLaunch], bases: Iterable[int]
 ) -> Iterable[memory.Usage]:
-    """Yield size and lifetime of each base; inputs live from the start, outputs to the end."""
+    """Yield size and lifetime of each base: inputs live from the start, outputs to the end."""
     given = set(layout.graph.inputs)
     results = {layout.storages[v].base for v in layout.graph.outputs}
     users: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""What a program's kernels reported in a run about the values that they round to half."""
+"""Reads what the kernels of a program reported about the values that they round to half."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ _TOO_SMALL = f"no element above {HALF_TINY:.1g}"
 class RangeWords:
     """The range words of all launches, `step` bytes apart in `block`.
 
-    `values` are the values that each of these launches rounds, in the order of their words.
+    `values` are the values that each launch rounds to half, in the order of their range words.
     """
 
     block: BufferRange
     step: int
     values: tuple[tuple[int, ...], ...]
     most: int
-    """The maximum number of values that a launch rounds."""
+    """The maximum number of values that a single launch rounds."""
 
     @classmethod
     def place(cls, values: tuple[tuple[int, ...], ...], end: int, alignment: int) -> RangeWords:
-        """Allocate the words after memory that ends at `end` (bytes)."""
+        """Allocate the range words after memory that ends at `end` (bytes)."""
         most = max(map(len, values))
         step = round_up(most * RANGE_WORDS * 4, alignment)
         block = BufferRange(False, round_up(end, alignment), step * len(values))
         return cls(block, step, values, most)
 
     def range_of(self, number: int) -> BufferRange:
-        """Return the range of the words that launch `number` writes."""
+        """Return the memory range of the words that launch `number` writes."""
         return BufferRange(False, self.block.offset + number * self.step, self.step)
 
 
 class RangeWatch:
-    """The host's side of range words: zeros as input of every run, and the output."""
+    """The range words on the host: zeros as the input of every run, and the output of a run."""
 
     def __init__(self, words: RangeWords) -> None:
-        """Initialize both copies of the words to report no lost values."""
+        """Initialize both copies of the range words to report no lost values."""
         self._words = words
         self._size = words.block.size
         self._zeros = np.zeros(self._size, np.uint8)
         self._returned = np.zeros(self._size, np.uint8)
         self.source, self.target = self._zeros.ctypes.data, self._returned.ctypes.data
-        """Host addresses of the words before and after a run."""
+        """Host addresses of the range words before and after a run."""
         self._harmless = bytes(self._size)
 
     def lost(self) -> dict[int, str]:
-        """Return the values of the last run that do not fit half, with the reason."""
+        """Return the values of the last run that do not fit half, each with the reason."""
         returned = ctypes.string_at(self.target, self._size)
         if returned == self._harmless:  # most runs report the same as the previous one
             return {}

@@ -1,4 +1,4 @@
-"""The implementations selected for a graph with a layout, and what they require of the layout."""
+"""The implementations selected for a graph with a layout, and their requirements on the layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from litegpu.ops.base import Target, get
 
 @dataclass
 class Selected:
-    """The plans of the nodes of a layout, each selected once."""
+    """The plans of the nodes of a layout; each node's plan is selected once."""
 
     layout: Layout
     target: Target
@@ -32,7 +32,7 @@ class Selected:
         return self.layout.storages[value_id]
 
     def selections(self, node: Node) -> tuple[Selection, ...]:
-        """Return the selected implementation for each of a node's specs, and the rejected ones."""
+        """Return the selected implementation for each spec of a node, and the rejected ones."""
         output = node.outputs[0]
         if self.before and output not in self._selections and self._lies_as_before(node):
             self._selections[output] = self.before.selections(node)
@@ -43,7 +43,7 @@ class Selected:
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """The nodes of the graph, in order."""
+        """The nodes of the graph in execution order."""
         return self.layout.graph.nodes
 
     def pairs(self, nodes: Iterable[Node]) -> list[tuple[Node, Selection]]:
@@ -51,13 +51,13 @@ class Selected:
         return [(node, selection) for node in nodes for selection in self.selections(node)]
 
     def plans(self, node: Node) -> list[Plan]:
-        """Return the plan for each of a node's specs; none if any spec has no plan."""
+        """Return the plan for each spec of a node; none if any spec has no plan."""
         selections = self.selections(node)
         found = [selection.plan for selection in selections if selection.plan is not None]
         return found if len(found) == len(selections) else []
 
     def rounded(self) -> set[int]:
-        """Return the float32 values that a kernel rounds to half wherever it reads them."""
+        """Return the float32 values that every kernel rounds to half when it reads them."""
         return {
             node.inputs[0]
             for node in self.nodes
@@ -65,7 +65,7 @@ class Selected:
         }
 
     def not_accepted(self) -> list[Node]:
-        """Return the nodes that no implementation computes with their values' storages."""
+        """Return the nodes for which no implementation supports the storages of their values."""
         return [node for node in self.nodes if any(not each.plan for each in self.selections(node))]
 
     def as_float32(self, values: Collection[int]) -> Selected:
@@ -91,8 +91,9 @@ def place(
 ) -> Selected:
     """Lay out the values of a graph after all passes, and select an implementation for each node.
 
-    `half_lanes`, `stage_boundary` and `precise`: see layout.assign. A value that the selected
-    kernel rounds to half on reading is stored as half, if the same kernel is then still selected.
+    `half_lanes`, `stage_boundary` and `precise` have the same meaning as in layout.assign. The
+    function stores a value as half if the selected kernel rounds the value when reading, and if the
+    same kernel is still selected for half storage.
     """
 
     def placed(rounded: Collection[int], before: Selected | None = None) -> Selected:

@@ -1,4 +1,4 @@
-"""Nodes that update their inputs: the new contents become outputs of the partition."""
+"""Turns states that nodes update into outputs of the partition."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from litegpu.ops.base import facts_of
 
 
 def expose_states(graph: Graph) -> tuple[Graph, Mapping[int, int]]:
-    """Add an output to each node for every state that it updates.
+    """Add an output to each node for every state that the node updates.
 
-    States that are inputs of the graph become outputs, too; the result maps each of these outputs
-    to the value that it replaces in the next run.
+    States that are inputs of the graph become outputs, too. The result maps each of these outputs
+    to the input value that it replaces in the next run.
     """
     values, nodes = dict(graph.values), list[Node]()
     fresh = iter(graph.fresh_ids())

@@ -1,4 +1,4 @@
-"""The properties of device and precision that kernel selection depends on."""
+"""Properties of device and precision on which kernel selection depends."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from litegpu.kernels.base import outline
 from litegpu.numeric_policy import NumericPolicy
 
 _ITEMS_PER_UNIT = 256
-"""Work items per compute unit of a GPU that are sufficient to hide its memory latency."""
+"""Number of work items per compute unit of a GPU that is sufficient to hide memory latency."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTarget:
-    """The device and numeric policy that kernels are selected for; see litegpu.ops.base.Target.
+    """The device and numeric policy of a kernel selection, as litegpu.ops.base.Target.
 
-    `noting`: kernels record the range of values that they store as half. `failures`:
-    implementations that failed on the device.
+    `noting`: whether kernels record the range of values that they store as half. `failures`:
+    implementations that failed on the device before.
     """
 
     info: DeviceInfo

@@ -1,4 +1,4 @@
-"""Selects kernels by measurement: each candidate of each problem is timed on the device."""
+"""Selects kernels by measurement: times each candidate of each problem on the device."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _SAMPLES = 5
 """Number of measurements of a program, after a warm-up."""
 
 _MOST_BYTES = 1 << 22
-"""Maximum size of the stored choices in bytes, sufficient for some ten thousand."""
+"""Maximum size in bytes of the file of stored choices, sufficient for some ten thousand choices."""
 
 _MOST_DIGITS = 4
 """Maximum number of digits of a candidate's index."""
 
 Seconds = Mapping[str, float]
-"""The time of all launches selected for a problem, by the problem's text."""
+"""The time in seconds of all launches selected for a problem, by the problem's text."""
 
 
 class Tuner:
-    """Selects among candidates for one device, and remembers its measurements.
+    """Selects among candidate kernels for one device, and stores the measurements.
 
-    Software devices are not measured: compiling for them takes far longer than candidates could
-    save.
+    The tuner never measures software devices: compiling for them takes far longer than candidates
+    could save.
     """
 
     def __init__(self, info: DeviceInfo, cache_dir: Folder | None, tuning: Tuning) -> None:
@@ -52,7 +52,7 @@ class Tuner:
         self._known: dict[str, int] = {}
 
     def facts(self) -> tuple[object, ...]:
-        """Return everything besides the device that determines the next choice of `build`."""
+        """Return all data besides the device that determines the next choice of `build`."""
         if self._tuning is Tuning.CACHED:
             self._known = {**self._load(), **self._known}
             return (self._tuning.name, sorted(self._known.items()))
@@ -63,7 +63,8 @@ class Tuner:
     ) -> BuiltProgram:
         """Build the program of a partition with the best candidate of each problem.
 
-        The program's kernels are added to a `compilation` if nothing has to be measured first.
+        The tuner adds the program's kernels to a `compilation` if it does not need to measure
+        anything first.
         """
         if self._tuning is Tuning.ESTIMATED:
             return placed.build(Choices(), compilation)
@@ -112,8 +113,9 @@ class Tuner:
     ) -> Seconds:
         """Return the times of the candidates with one index.
 
-        A problem without such a candidate, or whose candidate the device rejects, uses another one
-        and gets no time. A program that fails otherwise gives no times at all.
+        If a problem has no such candidate, or if the device rejects that candidate, the problem
+        uses another candidate and gets no time. The result is empty if the program fails for
+        another reason.
         """
         while True:
             chosen = {}
@@ -168,7 +170,10 @@ def _read(data: bytes) -> dict[str, int]:
 
 
 def _number(text: str) -> int:
-    """Convert a JSON number to a candidate's index. Raises ValueError if it is out of range."""
+    """Convert a JSON number to a candidate's index.
+
+    Raises ValueError if the number is out of range.
+    """
     if not text.isdecimal() or len(text) > _MOST_DIGITS:
         raise ValueError(f"{text[:20]} is not the index of a candidate")
     return int(text)
@@ -189,7 +194,10 @@ def _problems_of(error: LitegpuError, built: BuiltProgram) -> set[str]:
 
 
 def _measure(compiled: CompiledPartition, built: BuiltProgram, device: Device) -> Seconds:
-    """Return the median times of a program by problem, and release it. Raises ExecutionError."""
+    """Return the median times of a program by problem, and release the program.
+
+    Raises ExecutionError if the device fails.
+    """
     try:
         compiled.warm_up(device)
         profiler = compiled.context.profiler()
@@ -207,7 +215,7 @@ def fastest(candidates: Mapping[str, int], rounds: Sequence[Seconds]) -> dict[st
     """Return the index of the fastest candidate of each problem; the first if several are equal.
 
     `candidates` is the number of candidates of each problem; round k has the times of the
-    candidates k, or None if they could not be measured.
+    candidates with index k, or None for failed measurements.
     """
     best = {}
     for problem, count in candidates.items():

@@ -1,4 +1,4 @@
-"""Stores results of updates in place: in the allocation of the input that a node updates."""
+"""Stores the results of updates in place: in the allocation of the input that a node updates."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _FLOATS = (DType.FLOAT16, DType.FLOAT32, DType.FLOAT64)
 def place_updates(graph: Graph, storages: MutableMapping[int, Storage], repeats: bool) -> None:
     """Store results of nodes with UPDATES_INPUT in their input, if no reader needs the old data.
 
-    Such a node must be the last reader of the input, and the input must not be an output. If runs
-    may be repeated (`repeats`: values may overflow half), the repeated run starts with updated
-    inputs. The update must then be idempotent: nothing reads an input of the partition before it is
-    updated, and the position of the update depends on integers only.
+    A node with UPDATES_INPUT must be the last reader of the input, and the input must not be an
+    output. If runs may be repeated (`repeats`: values may overflow half), the repeated run starts
+    with updated inputs. With `repeats`, the update must be idempotent. An update is idempotent if
+    no node reads an input of the partition before its update, and if the position of the update
+    depends on integers only.
     """
     if not any(has(node, Trait.UPDATES_INPUT) for node in graph.nodes):
         return
@@ -55,7 +56,7 @@ def place_updates(graph: Graph, storages: MutableMapping[int, Storage], repeats:
 
 
 def _may_lie_there(graph: Graph, storages: Mapping[int, Storage], node: Node) -> bool:
-    """Whether the result would have the input's storage, and the node reads it only once."""
+    """Whether the result would have the input's storage, and the node reads the input only once."""
     source, *others = node.inputs
     stored, result = storages[source], storages[node.outputs[0]]
     return (

@@ -1,4 +1,4 @@
-"""Checks that a program reads what it wrote, from memory that was not overwritten."""
+"""Verifies that a program reads the values that it wrote, from memory that was not overwritten."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from litegpu.engine.program import BuiltProgram, span_of
 @dataclass(frozen=True, slots=True)
 class _Access:
     base: int
-    """The base value, or the index of a constant."""
+    """The base value id, or the index of a constant."""
     range: BufferRange
-    """The whole range of the base value or constant."""
+    """The whole memory range of the base value or constant."""
     written: bool
     span: Span
-    """The accessed part of the range."""
+    """The part of the memory range that the launch accesses."""
     declared: Span | None
     """The accessed part that the launch declares."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A launch's output, and the parts of it that other values have overwritten."""
+    """The output of a launch, and the parts of it that other values have overwritten."""
 
     base: int
     launch: int
@@ -39,7 +39,7 @@ class _Write:
     lost: tuple[Span, ...] = ()
 
     def holds(self, span: Span) -> bool:
-        """Whether a span still holds exactly this output."""
+        """Whether a memory span still holds exactly this output."""
         return self.span.overlaps(span) and not any(each.overlaps(span) for each in self.lost)
 
 
@@ -47,15 +47,15 @@ _Producers = frozenset[int]
 
 
 def verify(built: BuiltProgram, info: DeviceInfo | None = None) -> None:
-    """Simulate a program launch by launch, in its own order and in another permitted order.
+    """Simulate a program launch by launch, in its order and in another permitted order.
 
-    Raises ValueError with the launch and the value (the index of its base in the layout) if a
-    launch exceeds a limit of the device (work items or shared memory of a work group, buffers; only
-    if there is `info`), its work items are no multiple of its groups or clusters, a range exceeds
-    the program's memory or is smaller than its value, constants are written, a launch does not
-    declare what it accesses, a value is read before it is computed or after its memory was reused,
-    a kernel overwrites its own inputs, an output is not what was computed, or the other order
-    changes what a launch reads.
+    Raises ValueError with the launch and the value (the index of its base in the layout) for any of
+    these errors: A launch exceeds a limit of the device (only with `info`: work items or shared
+    memory of a work group, buffers). The work items of a launch are no multiple of its groups or
+    clusters. A range exceeds the program's memory or is smaller than its value. A launch writes
+    constants, or does not declare all of its accesses. A launch reads a value before the value is
+    computed, or after its memory was reused. A kernel overwrites its inputs, an output does not
+    have the computed value, or the other order changes what a launch reads.
     """
     for number, launch in enumerate(built.launches):
         where = f"launch {number} ({launch.template})"
@@ -72,7 +72,7 @@ def verify(built: BuiltProgram, info: DeviceInfo | None = None) -> None:
 
 
 def _latest_first(waiting: Sequence[frozenset[int]]) -> list[int]:
-    """Return an order that respects the dependencies and runs each launch as early as possible."""
+    """Return an order that respects the dependencies and runs the latest ready launch first."""
     left = [len(before) for before in waiting]
     behind: list[list[int]] = [[] for _ in waiting]
     for number, before in enumerate(waiting):
@@ -93,10 +93,10 @@ def _latest_first(waiting: Sequence[frozenset[int]]) -> list[int]:
 def _follow(
     built: BuiltProgram, order: Iterable[int], read: dict[tuple[int, int], _Producers]
 ) -> None:
-    """Check one order.
+    """Check one order of the launches.
 
-    `read` maps each launch and base to the launches that wrote what is read; the first order fills
-    it.
+    `read` maps each launch and base to the launches that wrote the data; the check of the first
+    order fills `read`.
     """
     program = built.program
     live = [_Write(_GIVEN, _GIVEN, _whole(part), part) for part in program.inputs]
@@ -137,7 +137,7 @@ def _follow(
 
 
 def _replaces(access: _Access, before: _Write) -> bool:
-    """Whether the same value is written again."""
+    """Whether an access writes the same value again."""
     return access.base == before.base and access.span.covers(before.span)
 
 
@@ -172,9 +172,9 @@ def _check_operands(written: _Access, reads: Iterable[_Access], where: str) -> N
 
 
 _WORDS = 8
-"""Write granularity in bytes for elements of less than 32 bits."""
+"""Granularity in bytes of writes for elements of less than 32 bits."""
 _GIVEN = -2
-"""Base id and launch number of the host, for the inputs and outputs that it copies."""
+"""Base id and launch number that denote the host, for inputs and outputs that it copies."""
 
 
 def _accesses(built: BuiltProgram, number: int) -> Iterator[_Access]:
@@ -213,5 +213,5 @@ def _check_bounds(built: BuiltProgram, access: _Access, where: str) -> None:
 
 
 def _whole(part: BufferRange) -> Span:
-    """Return all of a range; kernels write bools in whole words."""
+    """Return the whole range of a value; kernels write bools in whole words."""
     return Span(part.offset, part.offset + round_up(part.size, 16))

@@ -7,11 +7,13 @@ from litegpu.ops.attention import AttentionSpec
 from litegpu.ops.base import Target
 
 _MOST_DEPTH = 128
-"""Maximum channels per head: a work item holds those of a query and its result in registers."""
+"""Maximum channels per head: a work item holds the channels of a query and of its result in
+registers.
+"""
 
 
 def beyond_limits(spec: AttentionSpec, target: Target) -> Rejected | None:
-    """Return why no kernel of a device can compute an attention; None if one can."""
+    """Return why no kernel of a device can compute an attention; None if a kernel can."""
     depth, buffers = max(spec.depths), 4 + spec.buffers
     if depth > _MOST_DEPTH:
         return Rejected(f"heads have {depth} channels; at most {_MOST_DEPTH} are supported")

@@ -24,14 +24,18 @@ class Rejected:
 
 
 class Plan(ABC):
-    """How an implementation computes a spec on a device."""
+    """Represents how an implementation computes a spec on a device."""
 
     clocks: float = math.nan
-    """Estimated clocks of the device's busiest compute unit; NaN if they are not compared."""
+    """Estimated clocks of the device's busiest compute unit; NaN if the selection does not compare
+    them.
+    """
     max_clock_ratio: float = math.inf
-    """Maximum ratio of its estimated clocks to the estimated clocks of a general implementation."""
+    """Maximum ratio of the plan's estimated clocks to those of a general implementation."""
     rounds_input: bool = False
-    """Whether it rounds float32 inputs to half: storing them as half then loses nothing more."""
+    """Whether the kernel rounds float32 inputs to half: storing these inputs as half then loses
+    nothing more.
+    """
 
     @abstractmethod
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
@@ -39,38 +43,44 @@ class Plan(ABC):
 
 
 class Implementation(ABC):
-    """A way to compute specs of one kind. `name` is its main kernel template; see `also`.
+    """An implementation of specs of one kind by a kernel.
 
-    "cuda/..." kernels are written in CUDA and selected only on CUDA devices; all others are
-    portable.
+    `name` is the main kernel template of the implementation; `also` has further templates.
+
+    Kernels with names "cuda/..." are written in CUDA and selected only on CUDA devices; all other
+    kernels are portable.
     """
 
     name: ClassVar[str]
     also: ClassVar[tuple[str, ...]] = ()
-    """Additional templates, for tiles that need another algorithm."""
+    """Additional kernel templates, for tiles that need another algorithm."""
     general: ClassVar[bool] = False
-    """Whether it is a fallback for specs that special ones reject: see Plan.max_clock_ratio."""
+    """Whether the implementation is a fallback for specs that special implementations reject: see
+    Plan.max_clock_ratio.
+    """
     example: ClassVar[Example]
-    """A spec for which it is selected (on an H100, if it is a CUDA kernel)."""
+    """A spec for which the implementation is selected (on an H100, if its kernel is a CUDA kernel).
+    """
     small: ClassVar[Example | None] = None
-    """A spec that it computes on a device with one multiprocessor, fast enough for the emulator.
+    """A spec that the implementation computes on a device with one multiprocessor, fast enough for
+    the emulator.
 
-    None if `example` is such a spec, or if there is none.
+    `small` is None if `example` is such a spec, or if there is no such spec.
     """
 
     @property
     def backend(self) -> str:
-        """The only backend that has its kernel, or "" if all have it."""
+        """The only backend that has the implementation's kernel; "" if all backends have it."""
         return self.name.rpartition("/")[0]
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """The names of its kernel templates."""
+        """The names of the implementation's kernel templates."""
         return (self.name, *self.also)
 
     @abstractmethod
     def plan(self, spec: Any, target: Target) -> Plan | Rejected:
-        """Return how it computes a spec on a device, or the reason why it cannot."""
+        """Return how the implementation computes a spec on a device, or why it cannot."""
 
     def rank(self, spec: Any) -> int:
         """Return a sort key among implementations of a kind; equal keys keep the listed order."""
@@ -80,7 +90,7 @@ class Implementation(ABC):
 def outline(spec: Any) -> Hashable:
     """Return a key that is equal for specs of different graphs if their kernels are equal.
 
-    It includes everything except the contents of arrays, and the ids and storages of values.
+    The key includes everything except the contents of arrays, and the ids and storages of values.
     """
     if isinstance(spec, np.ndarray):
         return (spec.dtype.name, spec.shape)
@@ -95,4 +105,6 @@ def outline(spec: Any) -> Hashable:
 
 
 IN_MEMORY = Rejected("")
-"""Used where a rejection is not interesting: its input is in memory; omitted from diagnostics."""
+"""A rejection without a reason, for a spec whose input is in memory; diagnostics omit this
+rejection.
+"""

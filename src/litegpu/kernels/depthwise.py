@@ -21,19 +21,19 @@ from litegpu.ops.common.window import Pair
 from litegpu.ops.common.work_groups import by_load
 
 _TILES = ((2, 4), (4, 4), (1, 4), (1, 2), (1, 1))
-"""Tiles: rows x columns per work item.
+"""The tiles of depthwise convolutions: rows x columns per work item.
 
-More than two rows save a fifth of the loads but need twice the registers: such tiles are only used
-if measurements select them.
+Tiles with more than two rows save a fifth of the loads but need twice the registers: such tiles are
+only used if measurements select them.
 """
 _MOST_TEXT = 512
-"""Maximum number of unrolled multiplications; beyond, one row is computed in a loop."""
+"""Maximum number of unrolled multiplications; larger tiles compute one row in a loop."""
 
 
 def tiles_of(spec: DepthwiseSpec, target: Target) -> tuple[Pair, ...]:
     """Return the tiles that are not larger than the result and whose kernels are not too long.
 
-    The first is the largest that leaves the device enough work items.
+    The first tile is the largest that leaves the device enough work items.
     """
     _, height, width, _ = spec.dst.shape
     fitting = [tile for tile in _TILES if tile[0] <= max(height, 1) and tile[1] <= max(width, 1)]
@@ -58,7 +58,9 @@ class DepthwisePlan(Plan):
     spec: DepthwiseSpec
     tiles: Sequence[Pair]
     as_floats: bool = False
-    """Whether stored integers are multiplied as floats, if floats represent the sums exactly."""
+    """Whether the kernel multiplies stored integers as floats, if floats represent the sums
+    exactly.
+    """
 
     @property
     def _local(self) -> tuple[int, int, int]:

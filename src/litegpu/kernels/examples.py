@@ -66,7 +66,7 @@ class _Sketch:
 
 
 class Example(ABC):
-    """A problem that an implementation computes; its text is a line of the docs."""
+    """A problem that an implementation computes; its text is a line of the documentation."""
 
     @abstractmethod
     def graph(self) -> Graph:
@@ -85,11 +85,13 @@ class ConvExample(Example):
     filters: int
     kernel: int = 1
     depthwise: bool = False
-    """Whether a 3x3 depthwise convolution precedes it, fused into the same kernel."""
+    """Whether a 3x3 depthwise convolution precedes the convolution, fused into the same kernel."""
     pool: int = 0
-    """Size of the windows of a fused maximum pool; 0: none."""
+    """Size of the windows of a fused maximum pool; 0 for no pool."""
     expand: int = 0
-    """Channels of a pointwise convolution before both; 0: none."""
+    """Channels of a pointwise convolution before the depthwise and the pointwise convolution; 0 for
+    none.
+    """
 
     def __str__(self) -> str:
         depthwise = f"{self.expand} filters of 1×1, " if self.expand else ""

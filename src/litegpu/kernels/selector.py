@@ -75,7 +75,7 @@ IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
 }
 """The implementations of each kind of spec, in the order in which they are tried.
 
-Special implementations come first; `general` ones accept all remaining specs.
+Special implementations come first; `general` implementations accept all remaining specs.
 """
 
 
@@ -83,8 +83,8 @@ Special implementations come first; `general` ones accept all remaining specs.
 class Selection:
     """The implementation selected for a spec, and why each preferred one was rejected.
 
-    `name` is the implementation's name; there is no plan if none was found. `failed` has those that
-    would be selected if they had not failed on the device before.
+    `name` is the implementation's name; `plan` is None if no implementation was found. `failed` has
+    the implementations that would be selected if they had not failed on the device before.
     """
 
     name: str
@@ -149,7 +149,7 @@ class Fusions:
     """Nodes that are not merged because the required implementation has failed."""
 
     def obstacle(self, graph: Graph, merged: Node, between: int) -> str:
-        """Return why `merged`, which computes `between` itself, is not fused; "" if it is."""
+        """Return why `merged`, which also computes `between`, is not fused; "" if it is."""
         if between in self.apart:
             return "no kernel can read the input from its storage"
         (spec,) = get(merged.op).specs(merged, _Unplaced(graph, self.target))

@@ -64,7 +64,7 @@ BEFORE_NORMALIZE: tuple[Pass, ...] = (
     # Masks of scores then have as many dimensions as the scores.
     regroup_matrices,
 )
-"""Passes on the model's own operations."""
+"""Passes on the operations of the model, before normalization."""
 
 PASSES: tuple[Pass, ...] = (
     # First, so that other passes skip removed nodes. Normalization may have created new constants.
@@ -109,7 +109,7 @@ PASSES: tuple[Pass, ...] = (
     # After fuse_elementwise: the remaining ops without a producer to fuse with.
     scale_before_weights,
 )
-"""Passes after normalization, when element-wise operations are the epilogue of COPY nodes."""
+"""Passes after normalization, when elementwise operations are the epilogue of COPY nodes."""
 
 FUSIONS: tuple[FusionPass, ...] = (
     # Includes the epilogues from fuse_elementwise.
@@ -123,6 +123,6 @@ FUSIONS: tuple[FusionPass, ...] = (
     # Last: splits kernels that the passes above made too large.
     split_epilogues,
 )
-"""Passes whose results must be accepted by a kernel of the device."""
+"""Passes whose fused nodes need a kernel on the device."""
 
 __all__ = ["BEFORE_NORMALIZE", "FUSIONS", "PASSES", "FusionPass", "Pass", "PassResult"]

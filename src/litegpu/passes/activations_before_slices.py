@@ -1,7 +1,8 @@
-"""Applies the activations of slices of one value before it is cut, as an epilogue of its kernel.
+"""Applies the activations of a value's slices before the slicing, in the epilogue of its kernel.
 
-The gates of an LSTM are slices of one product's result: a logistic function of most, a hyperbolic
-tangent of one. Slices without an activation are read in place, and need no kernel.
+The gates of an LSTM are slices of one product: most have a logistic activation, and one has a
+hyperbolic tangent. Kernels read slices without an activation in place, so these slices need no
+kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _FUNCTIONS = ("LOGISTIC", "TANH")
 
 @dataclass(frozen=True, slots=True)
 class _Gate:
-    """A slice of channels, and what is computed of it alone."""
+    """A slice of channels, and the activation that applies to this slice alone."""
 
     slice: Node
     activation: Node
@@ -32,12 +33,12 @@ class _Gate:
         return self.activation.epilogue[0].function
 
     def width(self, graph: Graph) -> int:
-        """Return the number of its channels."""
+        """Return the number of channels of the slice."""
         return graph.values[self.slice.outputs[0]].shape4[3]
 
 
 def activations_before_slices(graph: Graph) -> PassResult:
-    """Visit each value of which nothing but activated slices of its channels is read."""
+    """Visit each value that only activated slices of its channels read."""
     edit = Editor(graph)
     consumers = graph.consumers()
     for value, readers in consumers.items():
@@ -63,7 +64,7 @@ def activations_before_slices(graph: Graph) -> PassResult:
 def _gate(
     graph: Graph, consumers: Mapping[int, list[Node]], value: int, node: Node
 ) -> _Gate | None:
-    """Return a reader as a slice of channels with an activation, if it is one."""
+    """Return a reader as a slice of channels with an activation; None for other nodes."""
     source = graph.values[value]
     if node.op != STRIDED_SLICE or node.epilogue or source.dtype is not DType.FLOAT32:
         return None
@@ -82,7 +83,7 @@ def _gate(
 
 
 def _rewrite(edit: Editor, value: int, gates: Sequence[_Gate]) -> None:
-    """Apply the activations to the whole value, of which the slices are then read."""
+    """Apply the activations to the whole value, and let the slices read the result."""
     source = edit.values[value]
     whole = edit.new_value(source)
     first = min(gates, key=lambda each: edit.position(each.slice))
@@ -100,7 +101,7 @@ def _rewrite(edit: Editor, value: int, gates: Sequence[_Gate]) -> None:
 
 
 def _epilogue(edit: Editor, value: int, gates: Sequence[_Gate]) -> EpilogueOp:
-    """Return the activation of the channels: the same for all, or selected by channel."""
+    """Return the epilogue of the whole value: one activation, or a selection by channel."""
     if len({each.function for each in gates}) == 1:
         return gates[0].activation.epilogue[0]
     source = edit.values[value]

@@ -1,4 +1,4 @@
-"""The interface of passes: a function from graph to graph that reports what it changed."""
+"""The interface of passes: a function from graph to graph that reports its changes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class NodePositions:
     """The nodes of a graph by position (None if removed), and the positions of all readers."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        """Start with the nodes in order."""
+        """Start with all nodes of the graph, in order."""
         self._nodes: list[Node | None] = list(nodes)
         self._names: dict[int, int] = {}
         self._outdated: set[int] = set()
-        """Positions of nodes with renamed inputs that are not updated yet."""
+        """Positions of nodes whose inputs were renamed, but that are not updated yet."""
         self.changed = False
-        """Whether any node was changed."""
+        """Whether the pass changed any node."""
 
     def __getitem__(self, position: int) -> Node | None:
         node = self._nodes[position]
@@ -72,7 +72,7 @@ class NodePositions:
     def rename(self, old: int, new: int) -> None:
         """Let all readers of value `old` read value `new`.
 
-        The nodes are updated when they are next accessed: one may read thousands of such values.
+        A node is updated at its next access, since one node may read thousands of renamed values.
         """
         if old == new:
             return
@@ -109,7 +109,7 @@ class Editor:
     declined: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Start from the graph's own nodes and values."""
+        """Start from the nodes and values of the graph."""
         self.nodes = NodePositions(self.graph.nodes)
         self.values: dict[int, Value] = dict(self.graph.values)
         self._inserted: dict[int, list[Node]] = {}
@@ -131,18 +131,18 @@ class Editor:
         return fresh
 
     def new_constant(self, name: str, data: npt.NDArray[Any]) -> int:
-        """Add a constant and return its id."""
+        """Add a constant to the graph and return its id."""
         fresh = next(self._fresh)
         self.values[fresh] = Value(fresh, name, data.shape, DType(data.dtype.name), data)
         return fresh
 
     def insert_before(self, position: int, node: Node) -> None:
-        """Add a node directly before the one at `position`, after nodes inserted there earlier."""
+        """Add a node directly before the node at `position`, after nodes inserted there earlier."""
         self._inserted.setdefault(position, []).append(node)
         self._read_ahead.update(node.operands)
 
     def drop_unread(self, nodes: Iterable[Node]) -> None:
-        """Remove nodes whose results have no readers; the nodes are given in reverse order."""
+        """Remove nodes whose results have no readers; `nodes` is in reverse execution order."""
         for node in nodes:
             if not any(
                 v in self._read_ahead or v in self.graph.outputs or self.nodes.reader_count(v)
@@ -180,7 +180,9 @@ def without_unused(graph: Graph) -> Graph:
 
 
 _MOST_WEIGHTS = 1 << 22
-"""Maximum size of the weights to change: changing larger ones is slow and doubles their memory."""
+"""Maximum size of weights that passes change: changing larger weights is slow and doubles their
+memory.
+"""
 
 Fold = Callable[[Node, affine.Operands, affine.Affine], affine.Operands]
 
@@ -196,7 +198,7 @@ class Weighted:
         self._readers = Counter(v for node in self.edit.graph.nodes for v in _constants(node))
 
     def fold(self, node: Node, scaling: affine.Affine, fold: Fold) -> Node | str:
-        """Return the node with an affine op folded into its weights, or why that is impossible."""
+        """Return the node with an affine op folded into its weights, or the reason why not."""
         graph = replace(self.edit.graph, values=self.edit.values)
         like, bias = graph.values[node.attributes.weights], node.attributes.bias
         if self._readers[like.id] > 1:
@@ -223,7 +225,7 @@ class Weighted:
 def only_consumer(
     value: int, consumers: Mapping[int, list[Node]], outputs: Collection[int]
 ) -> Node | None:
-    """Return the only node that reads a value that is no output; None if there is none."""
+    """Return the only node that reads a value; None if other nodes or an output use the value."""
     readers = consumers.get(value, [])
     return readers[0] if len(readers) == 1 and value not in outputs else None
 

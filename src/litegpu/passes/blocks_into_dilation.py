@@ -1,7 +1,8 @@
 """Rewrites SPACE_TO_BATCH_ND, a convolution and BATCH_TO_SPACE_ND as one dilated convolution.
 
-Older converters express dilation like that. This saves two kernels that each read and write the
-whole image: the one that cuts it into blocks and the one that joins them.
+Older converters express a dilated convolution by SPACE_TO_BATCH_ND, a convolution and
+BATCH_TO_SPACE_ND. The rewrite saves two kernels that each read and write the whole image:
+SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A convolution between blocks; images of one dimension also have `view` and `back`."""
+    """A convolution between the two block operations; 1D images also have `view` and `back`."""
 
     cut: Node
     view: Node | None
@@ -111,7 +112,7 @@ def _obstacle(graph: Graph, chain: _Chain) -> str:
 
 
 def _along(graph: Graph, chain: _Chain) -> int | None:
-    """A convolution between the two block operations; 1D images also have `view` and `back`."""
+    """Return the axis of a 1D image: 0 for H, 1 for W; None for images of two dimensions."""
     if chain.view is None or chain.back is None:
         return None
     flat = (chain.cut.outputs[0], chain.back.outputs[0])

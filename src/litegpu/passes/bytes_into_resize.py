@@ -1,6 +1,6 @@
 """Lets RESIZE_BILINEAR read an integer image, which saves the cast of the whole image to float.
 
-A preceding operation that selects or reorders up to four channels is merged as well, since each
+The pass also merges a preceding operation that selects or reorders up to four channels, since each
 pixel of the result reads four channels.
 """
 
@@ -20,7 +20,7 @@ _LANES = 4
 
 
 def bytes_into_resize(graph: Graph) -> PassResult:
-    """Merge each cast to float that only a bilinear resize reads."""
+    """Merge each cast to float whose only reader is a bilinear resize."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     for position, node in enumerate(graph.nodes):
@@ -54,7 +54,7 @@ def _is_cast(graph: Graph, node: Node) -> bool:
 
 
 def _lanes(graph: Graph, node: Node) -> tuple[int, ...] | str:
-    """Return the channels that a node selects (none: all in order), or why it is no selection."""
+    """Return the channels that a node selects (none: all in order), or why it cannot be merged."""
     source, result = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
     if node.op == COPY and node.attributes is None and source == result:
         return ()

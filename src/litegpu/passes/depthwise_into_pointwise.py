@@ -1,6 +1,6 @@
 """Fuses a depthwise convolution, or a mean, into the pointwise convolution that reads it.
 
-The intermediate value then stays on the chip, and a launch is saved.
+The fusion keeps the intermediate value on the chip, and saves a launch.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
 def depthwise_into_pointwise(graph: Graph, fusions: Fusions) -> PassResult:
-    """Merge each depthwise convolution or mean that only one pointwise convolution reads.
+    """Merge each depthwise convolution or mean whose only reader is a pointwise convolution.
 
-    The implementations decide whether a kernel can compute both and is faster.
+    The implementations decide whether a kernel can compute both operations and is faster.
     """
     edit = Editor(graph)
     consumers = graph.consumers()
@@ -61,7 +61,7 @@ def _merged(graph: Graph, node: Node, attributes: DepthwiseAttributes, reader: N
 def _seen_through_views(
     graph: Graph, value: int, consumers: Mapping[int, list[Node]]
 ) -> tuple[int, list[Node]]:
-    """Return the value behind RESHAPEs that keep rows of channels, and these RESHAPEs."""
+    """Return the value behind RESHAPEs that preserve rows of channels, and these RESHAPEs."""
     views: list[Node] = []
     while True:
         view = only_consumer(value, consumers, graph.outputs)

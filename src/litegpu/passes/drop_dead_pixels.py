@@ -1,9 +1,9 @@
-"""Computes only the pixels that are read.
+"""Removes the computation of pixels that no node reads.
 
-If all readers of a value read every second pixel (such as the strided 1x1 convolutions at the end
-of a residual stage), its producer computes only these. This propagates to earlier producers,
-through epilogues and convolutions, up to values that are needed completely; of those, a strided
-slice is read in place.
+If all readers of a value read every second pixel, the pass lets the producer compute only these
+pixels. Examples of such readers are the strided 1x1 convolutions at the end of a residual stage.
+The pass continues with earlier producers, through epilogues and convolutions, up to values whose
+pixels are all needed; their reader then reads a strided slice in place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ALL = (1, 1)
 
 
 def drop_dead_pixels(graph: Graph) -> PassResult:
-    """Walk backwards, so that a value's readers are visited before its producer."""
+    """Walk backwards, so that the readers of a value are visited before its producer."""
     edit = Editor(graph)
     thinner = _Thinner(edit)
     for position in reversed(range(len(graph.nodes))):
@@ -39,10 +39,10 @@ def drop_dead_pixels(graph: Graph) -> PassResult:
 class _Thinner:
     edit: Editor
     wanted: dict[int, dict[Pair, int]] = field(default_factory=dict)
-    """The strided values that rewritten nodes read: by source value and stride."""
+    """The strided values that rewritten nodes read, by source value and stride."""
 
     def __post_init__(self) -> None:
-        """Record where each value is read."""
+        """Record the positions of the readers of each value."""
         self.graph = replace(self.edit.graph, values=self.edit.values)  # including added nodes
         self.positions: dict[int, list[int]] = {}
         for position, node in enumerate(self.graph.nodes):
@@ -90,7 +90,7 @@ class _Thinner:
         self.edit.applied.append(f"{label(node)}: only pixels {stride} apart are read")
 
     def _let_read(self, position: int, part: int) -> None:
-        """Let a strided reader read, without stride, a value that has only the needed pixels."""
+        """Let a strided reader read, with stride 1, a value that has only the needed pixels."""
         node = self._now(position)
         if node.op == STRIDED_SLICE:
             plain = replace(node, op=COPY, inputs=(part,), attributes=None)

@@ -1,7 +1,7 @@
 """Fuses the convolution before a depthwise convolution into the depthwise kernel.
 
-A MobileNet v2 block becomes a single kernel, and its widest value stays on the chip. The first
-layers of MobileNets are fused in the same way.
+A MobileNet v2 block becomes a single kernel, which keeps the widest value on the chip. The pass
+also fuses the first layers of MobileNets.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
 def expand_into_depthwise(graph: Graph, fusions: Fusions) -> PassResult:
-    """Merge each convolution that only a fused depthwise and pointwise convolution reads.
+    """Merge each convolution whose only reader is a fused depthwise and pointwise convolution.
 
-    The implementation decides whether a kernel can compute all three and is faster.
+    The implementation decides whether a kernel can compute all three convolutions and is faster.
     """
     edit = Editor(graph)
     consumers = graph.consumers()

@@ -1,8 +1,9 @@
 """Replaces normalizations, which models express as a dozen operations, by a single operation.
 
-(x - mean) / sqrt(variance + e), optionally with factors and a shift: instance norm, layer norm, RMS
-norm. Exporters express it in many ways, so the pass does not match patterns: it represents each
-value symbolically as a sum of terms, and recognizes the sums that are normalizations.
+A normalization is (x - mean) / sqrt(variance + e), optionally with factors and a shift: instance
+norm, layer norm or RMS norm. Exporters express normalizations in many ways; the pass therefore
+represents each value symbolically as a sum of terms, and recognizes the sums that are
+normalizations.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MOST_TERMS, _MOST_FACTORS, _MOST_OPERATIONS = 3, 8, 64
 
 @dataclass(frozen=True, slots=True)
 class _Of:
-    """The value whose statistics (mean, variance) are computed, and the axes of the reduction."""
+    """The value whose statistics (mean, variance) are computed, and the reduced axes."""
 
     source: int
     axes: tuple[int, ...]
@@ -37,7 +38,7 @@ class _Of:
 
 @dataclass(frozen=True, slots=True)
 class _Square:
-    """The square of a value, of its mean, or of their difference."""
+    """The square of a value, of its mean, or of the difference of value and mean."""
 
     of: _Of
     base: str
@@ -65,7 +66,7 @@ class _Term:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """A sum of terms; some of them are divided by `deviation`."""
+    """A sum of terms; `deviation` is the divisor of some of these terms."""
 
     of: _Of
     terms: tuple[_Term, ...]
@@ -108,7 +109,7 @@ def find_normalization(graph: Graph) -> PassResult:
 
 
 def _is_statistic(form: _Sum) -> bool:
-    """Whether a sum consists of statistics (means, deviations), without the value itself."""
+    """Whether a sum consists of statistics (means, deviations), without the value."""
     return all(term.base != "x" and not term.factors for term in form.terms)
 
 
@@ -179,14 +180,14 @@ def _spelled_out(edit: Editor, node: Node, form: _Sum, merged: tuple[int, ...]) 
 
 @dataclass
 class _Finder:
-    """Computes symbolically what values consist of, node by node."""
+    """Computes the symbolic forms of values, node by node."""
 
     graph: Graph
     forms: dict[int, _Form] = field(default_factory=dict)
     deviations: list[tuple[Node, _Deviation]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Start without any known value."""
+        """Start without the symbolic form of any value."""
         self._producers = self.graph.producers()
         self._wholes: dict[int, int] = {}
 
@@ -255,7 +256,7 @@ class _Finder:
         return (1,) * (len(whole) - len(value.shape)) + value.shape == reduced
 
     def _both(self, node: Node) -> tuple[_Sum, _Sum] | None:
-        """Return both inputs as sums over the same value, if at least one depends on it."""
+        """Return both inputs as sums over the same value, if at least one input depends on it."""
         known = [self.forms[v] for v in node.inputs if isinstance(self.forms.get(v), _Sum)]
         if not known:
             return None
@@ -266,7 +267,7 @@ class _Finder:
     def _statistics(self, node: Node, of: _Of) -> tuple[_Sum, _Sum] | None:
         """Return both inputs if they are statistics of one shape, or zero: none is broadcast.
 
-        The axes of their result are checked where it is combined with the value.
+        The finder checks the axes of the result where a node combines it with the value.
         """
         found: list[_Sum] = []
         shapes = set()
@@ -408,7 +409,7 @@ def _added(left: _Sum, right: _Sum, sign: int) -> _Sum | None:
 
 
 def _product(left: _Sum, right: _Sum) -> _Sum | None:
-    """Return a product; one side must consist only of factors and a deviation."""
+    """Return a product; one operand must consist only of factors and a deviation."""
     if len(left.terms) != 1 or left.terms[0].base != "one":
         left, right = right, left
     if not left.terms:
@@ -446,4 +447,4 @@ _RULES: Mapping[str, Callable[[_Finder, Node], _Form | None]] = {
     "SQUEEZE": _Finder.view,
     "SUB": _Finder.subtract,
 }
-"""How each operation combines the symbolic forms of its inputs."""
+"""For each operation, the rule that combines the symbolic forms of its inputs."""

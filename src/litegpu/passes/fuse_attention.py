@@ -1,7 +1,7 @@
 """Fuses attention into one kernel: query-key products, softmax, and products with the values.
 
-The scores (queries × keys) are not stored, and heads are read and written in place, without the
-transposes before and after.
+The fused kernel does not store the scores (queries × keys), and reads and writes heads in place,
+without the transposes before and after.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def _obstacle(
 class _Found:
     """A value with attention heads: on an axis before the tokens, or in the channels (`across`).
 
-    `shape` is the shape in which it is read. `turned`: its matrices are [depth, tokens] in that
-    shape and must be transposed first.
+    `shape` is the shape in which the kernel reads the value. `turned`: whether the matrices of the
+    value are [depth, tokens] in that shape and must be transposed first.
     """
 
     value: int
@@ -108,7 +108,7 @@ class _Found:
 def _sources(
     graph: Graph, first: Node, last: Node, producers: Mapping[int, Node]
 ) -> list[_Found] | None:
-    """Return what queries, keys and values are read from; None if one cannot be read."""
+    """Return the values from which the kernel reads queries, keys and values, or None."""
     outer, heads, rows, keys = graph.values[first.outputs[0]].shape4
     source = partial(_source, graph, producers, (outer, heads))
     found = [source(first.inputs[0], rows)]
@@ -131,7 +131,7 @@ def _merged(
     sources: tuple[int, ...],
     across: tuple[bool, ...],
 ) -> tuple[Node, tuple[Node, ...]]:
-    """Return the fused node, and the transposes after it that are fused as well."""
+    """Return the fused node, and the transposes after it that the kernel includes."""
     first, softmax, last = nodes
     target, result_across, after = _target(graph, consumers, last)
     inputs, epilogue = _numbered(first.epilogue, sources)
@@ -158,7 +158,7 @@ def _merged(
 def _read_as(
     edit: Editor, node: Node, found: Sequence[_Found]
 ) -> tuple[list[Node], tuple[int, ...]]:
-    """Return the values reshaped as the kernel reads them, and the nodes that reshape them."""
+    """Return the values reshaped for the kernel, and the nodes that reshape them."""
     moves: list[Node] = []
     sources: list[int] = []
     for each in found:
@@ -208,10 +208,10 @@ def _source(
     tokens: int,
     turned: bool = False,
 ) -> _Found | None:
-    """Return the earliest value that can be read in place of a product's operand.
+    """Return the earliest value that the kernel can read in place of a product's operand.
 
-    `batch` is the batch shape of the products. `turned`: the operand's matrices are [depth,
-    tokens].
+    `batch` is the batch shape of the attention products. `turned`: whether the operand's matrices
+    are [depth, tokens].
     """
     *own_batch, first, second = graph.values[value].shape4
     depth, matrix = first if turned else second, first * second
@@ -278,7 +278,7 @@ def _target(
 ) -> tuple[int, bool, tuple[Node, ...]]:
     """Return the value to write instead of a product's result, and whether its heads are across.
 
-    The third result has the transposes between them.
+    The third result has the transposes between the product's result and the value to write.
     """
     value = last.outputs[0]
     outer, heads, tokens, depth = graph.values[value].shape4

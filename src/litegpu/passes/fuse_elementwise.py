@@ -1,4 +1,4 @@
-"""Fuses element-wise ops, including residual additions, into the kernel before them."""
+"""Fuses elementwise ops, including residual additions, into the kernel before them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from litegpu.ops.common.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 MAX_OPERANDS = 8
-"""Number of buffers that the epilogue ops of a kernel may read: devices limit the total."""
+"""Maximum number of buffers that the epilogue ops of a kernel read: devices limit the total."""
 _MOST_OPS = 64
-"""Number of epilogue ops of a kernel: compilers are slow for thousands of them."""
+"""Maximum number of epilogue ops of a kernel: compilers are slow for thousands of ops."""
 
 
 def fuse_elementwise(graph: Graph) -> PassResult:
-    """Walk in execution order, so that chains collapse into their first kernel."""
+    """Walk in execution order, so that chains of ops collapse into their first kernel."""
     edit = Editor(graph)
     consumers = graph.consumers()
     producers: dict[int, int] = {}  # value id -> position of its current producer
@@ -72,13 +72,13 @@ def _fits(graph: Graph, producer: Node, reader: Node, consumers: Mapping[int, li
 
 
 def _has_shape(value: Value, result: Value) -> bool:
-    """Whether a value has the shape of a result, but for leading ones."""
+    """Whether a value has the shape of a result, apart from leading axes of size 1."""
     low = max(len(value.shape), len(result.shape)) <= 4
     return value.shape == result.shape or (low and value.shape4 == result.shape4)
 
 
 def _buffers(graph: Graph, node: Node) -> int:
-    """Return the number of buffers that a node's ops read; scalars are kernel text."""
+    """Return the number of buffers that a node's ops read; scalars become kernel text."""
     values = [
         graph.values[v] for epilogue_op in node.epilogue for v in epilogue_op.operands if v != SELF
     ]
@@ -86,7 +86,7 @@ def _buffers(graph: Graph, node: Node) -> int:
 
 
 def _orientations(graph: Graph, node: Node) -> list[Node]:
-    """Return the node, and the node with its running value and first operand exchanged."""
+    """Return the node, and the node with exchanged running value and first operand."""
     first = node.epilogue[0]
     if len(first.operands) != 1 or first.operands[0] == SELF or first.extend:
         return [node]

@@ -1,4 +1,4 @@
-"""Moves element-wise ops above RESHAPE and CONCATENATION, to kernels that can fuse them."""
+"""Moves elementwise ops above RESHAPE and CONCATENATION, to kernels that can fuse the ops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from litegpu.ops.reshape import RESHAPE
 from litegpu.passes.base import Editor, PassResult, label
 
 _MOST_COPIES = 1 << 12
-"""Maximum number of added nodes: an op above a CONCATENATION becomes one for each input."""
+"""Maximum number of added nodes: an op above a CONCATENATION becomes one op for each input."""
 
 
 def hoist_elementwise(graph: Graph) -> PassResult:
@@ -26,14 +26,16 @@ def hoist_elementwise(graph: Graph) -> PassResult:
 
 
 class _Hoister:
-    """Keeps the order of nodes, and the producers and readers of values, while ops move up."""
+    """Tracks the order of nodes, and the producers and readers of values, while ops move up."""
 
     def __init__(self, edit: Editor) -> None:
         self._edit = edit
         self._graph = replace(edit.graph, values=edit.values)  # including added ones
         self._copies = 0
         self._replaced: dict[int, list[Node]] = {}
-        """The replacements of each node, by its id(); they may themselves be replaced later."""
+        """The replacements of each node, by its id(); later rewrites may replace these nodes as
+        well.
+        """
         self._producers = dict(edit.graph.producers())
         self._readers = {v: len(nodes) for v, nodes in edit.graph.consumers().items()}
 

@@ -1,6 +1,6 @@
 """Swaps an index map along single axes with the axis permutation before it.
 
-The permutation may then merge with later nodes, or attention may read through it.
+A later pass may then merge the permutation with later nodes, or attention may read through it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _within_axes(graph: Graph, node: Node) -> bool:
 
 
 def _moved(attributes: IndexMapAttributes, axes: Sequence[int]) -> IndexMapAttributes:
-    """Return attributes whose axis i is axis axes[i] of the given attributes."""
+    """Return attributes with permuted axes: axis i of the result is the old axis axes[i]."""
     before = _starts(attributes)
     digits = tuple(attributes.digits[axis] for axis in axes)
     after = _starts(replace(attributes, digits=digits))
@@ -115,7 +115,7 @@ class _Exchange:
 
     def __post_init__(self) -> None:
         self.added: list[Node] = []
-        """Nodes that permute the operands of the epilogue."""
+        """Added nodes, which permute the operands of the epilogue."""
 
     def epilogue(self) -> tuple[EpilogueOp, ...] | None:
         """Return the epilogue before the permutation; None if an operand cannot be permuted."""

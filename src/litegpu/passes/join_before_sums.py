@@ -1,7 +1,8 @@
 """Replaces a concatenation of sums of two products by one sum of products of joined operands.
 
 Rotary position embeddings compute each half of the channels separately, from slices of one value.
-After the rewrite, one joined operand is the value itself, and the other is an index map of it.
+After the rewrite, one joined operand is the value itself, and the other joined operand is an index
+map of the value.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product in a sum: a slice of a value, and its factor."""
+    """A product in a sum: a slice of a value times a factor."""
 
     part: int
     factor: int
@@ -61,7 +62,7 @@ def join_before_sums(graph: Graph) -> PassResult:
 def _sum(
     graph: Graph, value: int, producers: Mapping[int, Node], consumers: Mapping[int, list[Node]]
 ) -> _Sum | None:
-    """Return a value as a sum of two products, if it is one and has a single reader."""
+    """Return a value as a sum of two products; None if it is none or has several readers."""
     node = _alone(graph, value, producers, consumers, ("ADD", "SUB"))
     if node is None:
         return None
@@ -96,7 +97,7 @@ def _alone(
 
 
 def _cuts(graph: Graph, part: int, producers: Mapping[int, Node]) -> Cuts | None:
-    """Return how a value is sliced from another one of the same rank; None if it is not a slice."""
+    """Return how a value is sliced from a value of the same rank; None if it is no slice."""
     node = producers.get(part)
     if node is None or sum(not graph.values[v].is_constant for v in node.operands) != 1:
         return None
@@ -162,7 +163,7 @@ class _Rewrite:
         return self._added(Node(self.node.index, "NEG", 1, (value,), ()), value)
 
     def _joined(self, values: Sequence[int]) -> int:
-        """Add a node that concatenates values along the axis, counted from the last one."""
+        """Add a node that concatenates values along the axis, counted from the last axis."""
         like = self.edit.values[values[0]]
         rank = len(self.edit.values[self.node.outputs[0]].shape)
         axis = self.axis - rank + len(like.shape)
@@ -187,7 +188,7 @@ class _Rewrite:
 def _aligned(sums: Sequence[_Sum]) -> Iterator[tuple[tuple[_Product, bool], ...]]:
     """Yield the products of each sum, and whether each is subtracted.
 
-    The product with the factor of the first sum's first product comes first.
+    The first product has the same factor as the first product of the first sum.
     """
     factor = sums[0].products[0].factor
     for each in sums:

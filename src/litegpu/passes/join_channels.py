@@ -1,6 +1,6 @@
 """Fuses a CONCATENATION of a few channels, sliced or upsampled from one value, into one kernel.
 
-Otherwise each part would be a separate kernel that writes a value of one channel.
+Without the fusion, each part needs a separate kernel that writes a value of one channel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHANNELS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """An input of a CONCATENATION: its source, the index maps of its channels, epilogue, nodes."""
+    """An input of a CONCATENATION: source, index maps of its channels, epilogue and nodes."""
 
     source: int
     maps: tuple[ChannelMap, ...]
@@ -93,7 +93,7 @@ def _is_element_wise(graph: Graph, node: Node) -> bool:
 
 
 def _maps(graph: Graph, node: Node) -> tuple[ChannelMap, ...]:
-    """Return the index map of each channel that a node computes; none if it does anything else."""
+    """Return the index map of each channel that a node computes; none for any other node."""
     shape = graph.values[node.outputs[0]].shape
     found = lookups(graph, node)
     if found is None or len(found) != 4 or len(shape) != 4:

@@ -1,7 +1,7 @@
 """Replaces the sum of two products by one product, as at the start of a residual stage.
 
-The producers write both inputs into one concatenated value, and the weights are concatenated:
-neither product is written to memory, and one launch is saved.
+The producers write both inputs into one concatenated value, and the pass concatenates the weights:
+the kernel stores neither product, and one launch is saved.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _VIEWS = (Trait.HOLDS_INPUTS, Trait.LIES_IN_INPUT)
 _WIDTH = 8
-"""The first input's channels must be a multiple of this, so that the second one starts aligned."""
+"""The number of channels of the first input must be a multiple of this, so that the second input
+starts aligned.
+"""
 
 
 def join_products(graph: Graph) -> PassResult:
@@ -45,7 +47,7 @@ def join_products(graph: Graph) -> PassResult:
 
 
 def _pair(node: Node, producers: Mapping[int, Node]) -> tuple[Node, Node] | None:
-    """Return the two products that an element-wise node adds; None if it does anything else."""
+    """Return the two products that an elementwise node adds; None for any other node."""
     if node.op != COPY or not node.epilogue or node.epilogue[0].function != "ADD":
         return None
     output = [producers.get(v) for v in (*node.inputs, *node.epilogue[0].operands)]

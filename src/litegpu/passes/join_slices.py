@@ -1,6 +1,7 @@
 """Merges slices that are adjacent both in a CONCATENATION and in their source.
 
-Each slice would be a copying kernel. One slice remains, or none if it covers the whole source.
+Without the pass, each slice needs a kernel that copies it. After the pass, one slice remains, or
+none if the slices cover the whole source.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class _Part:
     """The slice nodes of this part; none if the input is not a slice."""
 
     def and_then(self, other: _Part) -> _Part | None:
-        """Return the merged part if `other` starts where this part ends, else None."""
+        """Return the merged part if `other` starts where this part ends; otherwise None."""
         adjacent = self.slices and other.slices and self.end == other.begin
         if not adjacent or self.source != other.source:
             return None

@@ -1,6 +1,6 @@
 """Fuses a pointwise convolution into the kernel that gathers its input channels.
 
-For example, Y, U and V bytes are converted to R, G and B when they are read.
+For example, the kernel converts Y, U and V bytes to R, G and B when it reads them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
 def matrix_into_channels(graph: Graph) -> PassResult:
-    """Merge each pointwise convolution of a few channels that alone reads gathered channels."""
+    """Merge each pointwise convolution that is the only reader of a few gathered channels."""
     edit = Editor(graph)
     consumers = graph.consumers()
     for position, node in enumerate(graph.nodes):

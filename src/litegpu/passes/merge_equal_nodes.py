@@ -1,7 +1,7 @@
-"""Merges nodes that compute the same: same operation, same attributes, same inputs.
+"""Merges equal nodes: same operation, same attributes, same inputs.
 
-Converters emit the same reshape, mask or mean for each reader, and different operations may be
-normalized to equal nodes. After merging, one result serves all readers.
+Converters emit the same reshape, mask or mean for each reader, and normalization may turn different
+operations into equal nodes. After merging, all readers use one result.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from litegpu.ops.common.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _MOST_BYTES = 256
-"""Maximum size of constants that are compared by their contents: shapes, axes, scales."""
+"""Maximum size of constants, such as shapes, axes and scales, that the pass compares by their
+contents.
+"""
 
 _MOST_PARTS = 8
-"""Maximum inputs of a concatenation that may read a value twice: it then copies its inputs."""
+"""Maximum number of inputs of a CONCATENATION that may read a value twice: it then copies its
+inputs.
+"""
 
 
 def merge_equal_nodes(graph: Graph) -> PassResult:
@@ -28,7 +32,7 @@ def merge_equal_nodes(graph: Graph) -> PassResult:
     names: dict[int, Hashable] = {
         v: name for v, value in graph.values.items() if (name := _contents(value)) is not None
     }
-    """Maps each value that has an equal to a key that identifies its contents."""
+    """For each value that is equal to another one, a key that identifies its contents."""
     first: dict[Hashable, Node] = {}
     apart: list[Node] = []
     for position, node in enumerate(graph.nodes):

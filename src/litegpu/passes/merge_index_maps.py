@@ -1,6 +1,6 @@
 """Merges two index maps along single axes: slices, resizes, reflections, reversals, transposes.
 
-This saves a kernel that writes a whole value, often one larger than its input.
+The merge saves a kernel that writes a whole value, which is often larger than its input.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _UNIT = 8
-"""Multiples of this many channels consist of whole channel blocks, also when stored as half."""
+"""Channel counts that are a multiple of this consist of whole channel blocks, also when stored as
+half.
+"""
 
 
 def merge_index_maps(graph: Graph) -> PassResult:
     """Let the second of two index maps read the input of the first.
 
-    The first may be a slice, which is either a separate kernel or a view of its input.
+    The first index map may be a slice, which is either a separate kernel or a view of its input.
     """
     edit = Editor(graph)
     consumers = graph.consumers()
@@ -57,7 +59,7 @@ def merge_index_maps(graph: Graph) -> PassResult:
 
 
 def _is_view(graph: Graph, node: Node) -> bool:
-    """Whether a node slices whole units of channels of a computed value: a view at no cost."""
+    """Whether a node slices whole units of channels of a computed value: a free view."""
     source, result = (graph.values[v] for v in (node.inputs[0], node.outputs[0]))
     if node.op != STRIDED_SLICE or source.id in graph.inputs or source.is_constant:
         return False

@@ -1,6 +1,6 @@
 """Merges chains of TRANSPOSE, RESHAPE and other permutations; inverse pairs cancel.
 
-Each kernel that this saves would read and write a whole value.
+The merge saves kernels that each read and write a whole value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from litegpu.ops.reshape import RESHAPE
 from litegpu.passes.base import Editor, PassResult, label
 
 _FURTHEST = 32
-"""Maximum number of preceding permutations that are searched for a new source."""
+"""Maximum number of preceding permutations among which the pass searches for a new source."""
 
 
 def merge_permutations(graph: Graph) -> PassResult:
@@ -30,16 +30,16 @@ def merge_permutations(graph: Graph) -> PassResult:
 
 @dataclass(frozen=True, slots=True)
 class _Merge:
-    """The last permutation of a chain, reading from the chain's start."""
+    """The last permutation of a chain, with the start of the chain as its input."""
 
     node: Node
     in_order: bool
     saved: int
-    """The number of kernels saved."""
+    """The number of kernels that the merge saves."""
     alone: bool
     """Whether the intermediate values have no other reader."""
     passed: tuple[Node, ...]
-    """The permutations that this merge replaces, last first."""
+    """The permutations that this merge replaces, in reverse order."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class _Merger:
     """The position of the node that computes each value."""
 
     def visit(self, position: int, node: Node) -> None:
-        """Merge the chain that ends in a node, if that saves a kernel or a view."""
+        """Merge the chain that ends in a node, if the merge saves a kernel or a view."""
         choices, end = self._choices(node)
         best = max(choices, key=lambda each: (each.saved, len(each.passed)), default=None)
         if best is None or best.saved < 0 or (best.saved == 0 and not best.in_order):
@@ -105,7 +105,7 @@ class _Merger:
         return node.op == RESHAPE and same
 
     def _cost(self, node: Node) -> int:
-        """Return the number of kernels of a node: a RESHAPE is free if its rows stay whole."""
+        """Return the number of kernels of a node: a RESHAPE is free if it preserves whole rows."""
         if node.op != RESHAPE:
             return 1
         graph = self.edit.graph

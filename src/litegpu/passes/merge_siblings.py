@@ -1,7 +1,8 @@
 """Merges convolutions that read the same value in the same way; each result becomes a part.
 
-This saves launches, and the value is read once. Parts of whole channel blocks cost nothing.
-Rounding decisions do not change: they still depend on the size of a single convolution.
+The merge saves launches, and the merged kernel reads the value once. A part that consists of whole
+channel blocks is a view, which needs no kernel. The merge does not change which values are rounded:
+the decision still depends on the size of a single convolution.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.passes.base import Editor, PassResult, label
 
 _MOST_WEIGHTS = 1 << 22
-"""Maximum number of weights of a convolution: for larger ones a launch matters little, and merging
-copies the weights.
+"""Maximum number of weights of a merged convolution: for larger ones a launch matters little, and
+merging copies the weights.
 """
 _OPEN = 16
-"""Maximum number of open groups of each kind; earlier groups are considered full."""
+"""Maximum number of open groups of each kind; the pass adds no convolutions to earlier groups."""
 _UNIT = 8
-"""Multiples of this many channels can be read in place, also when stored as half."""
+"""Kernels can read parts in place whose channel counts are a multiple of this, also when stored as
+half.
+"""
 
 
 @dataclass
@@ -49,7 +52,7 @@ class _Group:
         return [*self.whole, *self.last]
 
     def take(self, graph: Graph, node: Node) -> bool:
-        """Add a node if there is room for it."""
+        """Add a node if the group can still include it."""
         weights = self.weights + graph.values[node.attributes.weights].elements
         odd = graph.values[node.outputs[0]].shape[-1] % self.unit
         if weights > _MOST_WEIGHTS or (odd and self.last):
@@ -60,7 +63,7 @@ class _Group:
 
 
 def merge_siblings(graph: Graph) -> PassResult:
-    """Replace several convolutions by one, if that saves launches."""
+    """Replace several convolutions by one, if the merge saves launches."""
     edit = Editor(graph)
     consumers = graph.consumers()
     contractions = [node for node in graph.nodes if has(node, Trait.CONTRACTION)]
@@ -90,9 +93,9 @@ def merge_siblings(graph: Graph) -> PassResult:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The properties that merged convolutions must share: attributes, and rounding.
+    """The properties that merged convolutions must share: attributes and rounding.
 
-    `halves`: the result may be stored as half.
+    `halves`: whether the result may be stored as half.
     """
 
     does: Hashable
@@ -140,7 +143,7 @@ def _part(value: Value) -> Storage:
 
 
 def _takes_over(graph: Graph, reader: Node, value: int) -> bool:
-    """Whether an element-wise node could be fused into the producer of one of its inputs."""
+    """Whether the producer of an input could fuse an elementwise node that reads the input."""
     if reader.op != COPY or not reader.epilogue:
         return False
     same = graph.values[value].shape == graph.values[reader.outputs[0]].shape

@@ -1,4 +1,4 @@
-"""Merges a PAD that only appends zero channels into the element-wise op that reads it."""
+"""Merges a PAD that only appends zero channels into the elementwise op that reads it."""
 
 from __future__ import annotations
 

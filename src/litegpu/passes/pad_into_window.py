@@ -60,14 +60,14 @@ def _obstacle(graph: Graph, node: Node, readers: list[Node]) -> str:
 
 
 def _zero(reader: Node, fill: float) -> float:
-    """Return the value that a reader assumes outside the image: integers have a zero point."""
+    """Return the value that a reader assumes outside the image: the zero point for integers."""
     if isinstance(reader.attributes, PoolAttributes):
         return fill  # any value: pools get it as an attribute
     return getattr(reader.attributes, "input_zero", 0)
 
 
 def _leaves_out(reader: Node, image: tuple[int, ...], output: tuple[int, ...]) -> bool:
-    """Whether a pool would ignore positions in addition to the padding, which counts as zero."""
+    """Whether a pool would ignore positions other than the merged padding, which counts as zero."""
     pool = isinstance(reader.attributes, PoolAttributes)
     return pool and reader.attributes.window.leaves(image[1:3], output[1:3])
 

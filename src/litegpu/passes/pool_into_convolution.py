@@ -1,6 +1,7 @@
 """Fuses a maximum pool into the convolution before it.
 
-The convolution's result, larger than the pool's, stays on the chip, and a launch is saved.
+The result of the convolution, which is larger than that of the pool, stays on the chip, and the
+fusion saves a launch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 def pool_into_convolution(graph: Graph, fusions: Fusions) -> PassResult:
     """Merge each convolution with the maximum pool that is its only reader.
 
-    The implementations decide whether a kernel can compute both and is faster.
+    The implementations decide whether a kernel can compute both operations and is faster.
     """
     edit = Editor(graph)
     consumers = graph.consumers()

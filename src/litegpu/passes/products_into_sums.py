@@ -1,7 +1,8 @@
 """Moves a product into the sum that reads it, if no kernel before the product can include it.
 
-Rotary positions multiply a value twice and add the products; only one of them can be the epilogue
-of the kernel that moves the channels. A slice is no such kernel: sums read it in place.
+Rotary position embeddings multiply a value twice and add the products; only one product can be the
+epilogue of the kernel that moves the channels. A slice has no kernel that could include the
+product, since sums read slices in place.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _fits(
     producers: Mapping[int, Node],
     consumers: Mapping[int, list[Node]],
 ) -> bool:
-    """Whether a node only multiplies, for its reader alone, a slice or what others read, too."""
+    """Whether a node only multiplies a slice or a shared value, and has a single reader."""
     if node.op != COPY or node.attributes is not None or len(node.epilogue) != 1:
         return False
     (epilogue_op,) = node.epilogue

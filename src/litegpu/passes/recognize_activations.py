@@ -1,10 +1,11 @@
 """Recognizes activations that a model expresses in several ops: HARD_SWISH, GELU or swish.
 
-Such an expression reads x at least twice, so x must be stored, and its producer has no epilogue.
-The single epilogue op reads x once and can be fused with the producer of x.
+An activation in several ops reads x at least twice; x must therefore be stored, and the producer of
+x cannot have an epilogue. The single epilogue op reads x once, and a pass can fuse it with the
+producer of x.
 
-The pass expands an expression as a polynomial in x and one inner function of x. Therefore the order
-of factors, POW or MUL, and DIV or MUL make no difference.
+The pass expands an expression as a polynomial in x and one inner function of x. Because of the
+expansion, the order of factors, POW or MUL, and DIV or MUL make no difference.
 """
 
 from __future__ import annotations
@@ -19,23 +20,25 @@ from litegpu.ops.base import COPY, as_float32
 from litegpu.passes.base import Editor, PassResult, label
 
 Polynomial = Mapping[tuple[int, ...], float]
-"""The coefficient of each product of atoms; () is the constant. Atom 0 is x, others are functions.
+"""The coefficient of each product of atoms; the key () is the constant.
+
+Atom 0 is x; all other atoms are functions.
 """
 
 TOLERANCE = 1e-6
-"""Maximum relative difference of the constants from those of the function."""
+"""Maximum relative difference between the constants of a match and those of the function."""
 _CLOSE = 0.05
-"""Up to this relative difference, a declined match is reported."""
+"""Maximum relative difference of the constants for which a declined match is reported."""
 
 _X: Polynomial = {(0,): 1.0}
 _MOST_TERMS, _MOST_FACTORS, _MOST_NODES = 8, 6, 12
 _LAST = ("ADD", "DIV", "MUL", "SUB")
-"""The last ops of the supported expressions."""
+"""The ops in which the supported expressions can end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """A function of a polynomial in x; CLAMP clamps to `low` and `high`."""
+    """A function of a polynomial in x; CLAMP clamps to the range from `low` to `high`."""
 
     function: str
     argument: Polynomial
@@ -67,7 +70,7 @@ SPELLINGS = (
 
 
 def recognize_activations(graph: Graph) -> PassResult:
-    """Replace each such expression by its op; nodes without other readers are removed."""
+    """Replace each activation in several ops by one op, and remove nodes without readers."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     for position, node in enumerate(graph.nodes):
@@ -142,7 +145,7 @@ def _ancestors(graph: Graph, producers: Mapping[int, Node], node: Node) -> list[
 
 
 def _named(result: Polynomial, atoms: Sequence[Atom]) -> tuple[EpilogueOp, str] | None:
-    """Return the epilogue op that equals a polynomial, and why it does not match exactly."""
+    """Return the epilogue op that equals a polynomial, and the reason if it is no exact match."""
     used = {atom for key in result for atom in key if atom > 0}
     if len(used) != 1:
         return None
@@ -182,7 +185,7 @@ def _alike(found: Polynomial, wanted: Polynomial, tolerance: float) -> bool:
 
 @dataclass
 class _Reader:
-    """Expands ops as polynomials of the value `x`; records the nodes and functions on the way."""
+    """Expands ops as polynomials of the value `x`; records the visited nodes and functions."""
 
     graph: Graph
     producers: Mapping[int, Node]
@@ -192,7 +195,7 @@ class _Reader:
     known: dict[int, Polynomial | None] = field(default_factory=dict)
 
     def value(self, v: int) -> Polynomial | None:
-        """Return a value's polynomial; None if it depends on more than x."""
+        """Return a value's polynomial; None if the value depends on more than x."""
         if v == self.x:
             return _X
         if v not in self.known:

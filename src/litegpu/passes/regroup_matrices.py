@@ -1,9 +1,10 @@
 """Lets the matrix products around a softmax use the axes of its scores.
 
 litert-torch multiplies matrices of shape [batch * heads, rows, columns]. A RESHAPE, or a mask with
-more axes, leads from the product to the softmax of [batch, heads, rows, columns], and another
-RESHAPE leads back. (Masks of windowed attention have one more axis.) This pass moves the reshapes
-to the operands, the masks and the result, where they merge with the transposes of heads.
+more axes, converts the product to the softmax's shape [batch, heads, rows, columns], and another
+RESHAPE converts the softmax's result back. Masks of windowed attention have one more axis. The pass
+moves these reshapes to the operands, the masks and the result, where they merge with the transposes
+of heads.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 _MATMUL = "BATCH_MATMUL"
 _MOST_DIMS = 4
 _MOST_MATRICES = 1 << 16
-"""Maximum number of score matrices, since the mask of each one is listed."""
+"""Maximum number of score matrices, since the pass lists the mask of each matrix."""
 _MOST_STEPS = 32
 """Maximum number of operations between a product and its softmax."""
 _ELEMENTWISE = frozenset(
@@ -38,7 +39,7 @@ BETWEEN = _ELEMENTWISE | {RESHAPE}
 
 
 def reaches_softmax(graph: Graph, consumers: Mapping[int, list[Node]], product: Node) -> bool:
-    """Whether a chain of single readers leads from a product to a softmax."""
+    """Whether a chain of nodes with single readers connects a product to a softmax."""
     reader: Node | None = product
     while reader is not None and (reader is product or reader.op in BETWEEN):
         reader = only_consumer(reader.outputs[0], consumers, graph.outputs)
@@ -56,7 +57,7 @@ def regroup_matrices(graph: Graph) -> PassResult:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """An operand of an element-wise op on scores, with its shape after regrouping.
+    """An operand of an elementwise op on scores, with its shape after regrouping.
 
     `matrices` lists, for each score matrix, the matrix of a constant operand that it uses.
     """
@@ -75,7 +76,7 @@ class _Regrouper:
         self._producers: Mapping[int, Node] = self.graph.producers()
         self._consumers = self.graph.consumers()
         self._done: set[int] = set()
-        """The old value ids of scores that have been regrouped."""
+        """The old value ids of scores that the pass has regrouped."""
 
     def before(self, place: int, product: Node) -> bool:
         """Let a product and the ops on its scores use the axes of the softmax.
@@ -140,7 +141,7 @@ class _Regrouper:
     def _steps(
         self, steps: list[Node], scores: int, shape: Shape
     ) -> list[tuple[Node, tuple[_Operand | None, ...]]] | None:
-        """Return ops and their operands for scores of this shape; an operand None is the scores."""
+        """Return ops and their operands for scores of this shape; operand None is the scores."""
         found = []
         for step in steps:
             (result,) = step.outputs
@@ -178,7 +179,7 @@ class _Regrouper:
         return _Operand(v, whole, matrices.ravel()) if value.is_constant else None
 
     def _operand(self, place: int, step: Node, operand: _Operand) -> int:
-        """Return an operand in its new shape; a computed one is reshaped before the op."""
+        """Return an operand in its new shape; a reshape before the op adapts a computed operand."""
         value = self.edit.values[operand.value]
         if value.shape == operand.shape:
             return value.id
@@ -220,10 +221,10 @@ class _Regrouper:
         return only_consumer(value, self._consumers, self.graph.outputs) is not None
 
     def _regroups(self, product: Node, own: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-        """Whether a reshape regroups the matrices of a batched product and keeps their number.
+        """Whether a reshape regroups the matrices of a batched product and preserves their number.
 
-        An operand that is a single matrix may be used by all products, and any operand by several
-        if only the ops between product and softmax have other axes.
+        All products may use an operand that is a single matrix. Several products may use any
+        operand if only the ops between product and softmax have other axes.
         """
         if product.op != _MATMUL or is_quantized(self.graph, product):
             return False
@@ -235,7 +236,7 @@ class _Regrouper:
         return same and max(len(own), len(shape)) <= _MOST_DIMS and shared
 
     def _regrouped(self, place: int, product: Node, operand: int, shape: tuple[int, ...]) -> int:
-        """Return an operand reshaped to matrices with these batch axes."""
+        """Return an operand reshaped to matrices with the batch axes of `shape`."""
         value = self.edit.values[operand]
         whole = (*shape[:-2], *value.shape[-2:])
         if value.elements != math.prod(whole):

@@ -1,6 +1,6 @@
 """Removes nodes that change nothing: COPY, CAST to the same type, same-shape RESHAPE, empty PAD.
 
-A RESHAPE of a constant becomes a constant.
+The pass also replaces a RESHAPE of a constant by a constant.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from litegpu.ops.reshape import RESHAPE
 from litegpu.passes.base import Editor, PassResult, label
 
 _CASTS = frozenset(("CAST", COPY))
-"""Operations, before and after normalization, that are the identity if type and shape stay."""
+"""Operations, before and after normalization, that are the identity for equal type and shape."""
 
 
 def remove_identity(graph: Graph) -> PassResult:
-    """Let readers use the input instead; nodes that compute graph outputs remain."""
+    """Let readers of an identity read its input; nodes that compute graph outputs remain."""
     edit = Editor(graph)
     for position, node in enumerate(graph.nodes):
         target = node.outputs[0]

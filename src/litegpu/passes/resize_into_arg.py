@@ -1,4 +1,4 @@
-"""Lets ARG_MAX and ARG_MIN resize the channels that they compare: saves the large image."""
+"""Lets ARG_MAX and ARG_MIN resize the channels that they compare, without the large image."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Rewrites the products of single-head attention as batched matrix products.
 
 Converters emit the product of queries and keys of a single head as a FULLY_CONNECTED whose weights
-are the keys. Rewritten as BATCH_MATMUL, the attention can become one kernel, without stored scores.
+are the keys. With BATCH_MATMUL instead, another pass can fuse the attention into one kernel, which
+does not store the scores.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Folds constant scales and shifts before convolutions into their weights.
 
-This saves a kernel for ops that have no kernel before them, such as those on a model input.
+The pass saves a kernel for scales and shifts that no earlier kernel can include, such as those on a
+model input.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from litegpu.ops.common.traits import Trait
 from litegpu.passes.base import Editor, PassResult, Weighted, label
 
 _LARGEST_SHIFT = 16.0
-"""Maximum shift. A larger one makes the mean of the sums large, and cancellation costs precision.
+"""Maximum constant shift.
+
+A larger shift makes the mean of the sums large, and cancellation reduces precision.
 """
 
 
 def scale_before_weights(graph: Graph) -> PassResult:
-    """Let each convolution that reads such ops read their input instead, if all readers can."""
+    """Let convolutions read the input of leading scales and shifts, if all readers can."""
     edit = Editor(graph)
     weighted = Weighted(edit)
     consumers = graph.consumers()

@@ -1,6 +1,6 @@
 """Folds constant scales and shifts after a convolution into its weights and bias.
 
-This saves element-wise ops, and the constants that the kernel would read for them.
+The pass saves elementwise ops, and the constants that the kernel would read for these ops.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Moves the scale of attention from queries and keys to the scores.
 
-Converters distribute the factor 1 / sqrt(depth) over queries and keys; each then needs a separate
-kernel. The product's epilogue scales the scores at no cost, and in float32: the sums are not
-rounded to half first.
+Converters apply the factor 1 / sqrt(depth) in parts to queries and keys, which then need a separate
+kernel each. The product's epilogue scales the scores at no cost, and in float32: the kernel does
+not round the sums to half first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from litegpu.passes.regroup_matrices import reaches_softmax
 _MATMUL = "BATCH_MATMUL"
 _MOVES = frozenset(("BROADCAST_TO", "RESHAPE", "TILE", "TRANSPOSE"))
 _LARGEST = 2.0**12
-"""Factors above this, or below its inverse, may be needed to keep operands in range."""
+"""Largest factor that the pass moves: larger factors, and those below its inverse, may be needed to
+keep operands in range.
+"""
 
 
 def scales_after_products(graph: Graph) -> PassResult:

@@ -1,8 +1,8 @@
-"""Moves permutations such as TRANSPOSE below element-wise ops, towards their inverse.
+"""Moves permutations such as TRANSPOSE below elementwise ops, towards their inverse.
 
-In a channels-first network each convolution is between two TRANSPOSEs. Only the first and the last
-one remain: `merge_permutations` removes inverse pairs, and the epilogue ops are fused with the
-convolutions.
+In a channels-first network, each convolution is between two TRANSPOSE nodes. After the pass, only
+the first and the last TRANSPOSE remain: `merge_permutations` removes inverse pairs, and
+`fuse_elementwise` fuses the epilogue ops with the convolutions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes
 from litegpu.passes.base import Editor, PassResult, label
 
 _FURTHEST = 64
-"""Maximum number of epilogue ops that are searched for the inverse of a permutation."""
+"""Maximum number of epilogue ops among which the pass searches for the inverse of a permutation."""
 
 
 def sink_permutations(graph: Graph) -> PassResult:
@@ -71,7 +71,7 @@ class _Sinker:
         self.edit.applied.append(f"{label(mover)} below {label(node)}")
 
     def _mover(self, value: int) -> Node | None:
-        """Return the permutation that computes a value, if it only reorders."""
+        """Return the permutation that computes a value, if it only reorders elements."""
         position = self.producers.get(value)
         node = None if position is None else self.edit.nodes[position]
         if node is None or node.op != INDEX_MAP or permutation_of(self.graph, node) is None:

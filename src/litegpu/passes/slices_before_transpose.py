@@ -1,8 +1,9 @@
 """Slices the input of a transpose instead of its output, if all readers are slices.
 
-timm computes queries, keys and values in one layer, transposes them to [3, batch, heads, tokens,
-depth] and selects one of the three by SLICE, STRIDED_SLICE, SPLIT, UNPACK or GATHER. Slices of the
-layer's result are views, and each of the three transposes merges with its reader.
+Models of timm compute queries, keys and values in one layer, and transpose the result to [3, batch,
+heads, tokens, depth]. SLICE, STRIDED_SLICE, SPLIT, UNPACK or GATHER then selects queries, keys or
+values. Slices of the layer's result are views, and each of the three transposes merges with its
+reader.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _constant(graph: Graph, value: int) -> list[int] | None:
 
 
 def _cuts(graph: Graph, node: Node, whole: int) -> Cuts | None:
-    """Return the slices of a value that a node's outputs are; None if it is not a slice."""
+    """Return the slices of a value that a node's outputs are; None if the node is no slice."""
     others = [v for v in node.operands if v != whole]
     if not all(graph.values[v].is_constant for v in others):
         return None

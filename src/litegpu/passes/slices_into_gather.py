@@ -1,7 +1,7 @@
 """Replaces interleaved slices of one value by a gather of its channels.
 
-Rotary position embeddings of language models do this if adjacent channels form a pair: odd
-channels, negated, alternate with even ones.
+Rotary position embeddings use interleaved slices if adjacent channels form a pair: odd channels,
+negated, alternate with even channels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _VIEWS = frozenset((RESHAPE, "EXPAND_DIMS", "SQUEEZE"))
 _CUTS = frozenset(("SLICE", "STRIDED_SLICE"))
 _JOINS = frozenset(("CONCATENATION", "PACK"))
 _MOST_STEPS = 8
-"""Maximum number of operations between a part and the value that it is sliced from."""
+"""Maximum number of operations between a part and the value from which the part is sliced."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +130,7 @@ def _factor(graph: Graph, node: Node) -> float:
 def _cut(
     graph: Graph, node: Node, indices: npt.NDArray[np.int32], rows: int
 ) -> npt.NDArray[np.int32] | None:
-    """Return the elements of a row that a slice keeps; None if it drops whole rows."""
+    """Return the elements of a row that a slice selects; None if the slice drops whole rows."""
     cuts = get(node.op).cuts(graph, node)
     assert cuts is not None
     shape, (ranges,) = graph.values[cuts.source].shape, cuts.ranges
@@ -141,7 +141,7 @@ def _cut(
 
 
 def _gather(edit: Editor, position: int, node: Node, row: _Row) -> Node:
-    """Return the last node that gathers the elements; add the others before `position`."""
+    """Return the last node that gathers the elements; add the other nodes before `position`."""
     source, result = edit.values[row.source], edit.values[node.outputs[0]]
     value = edit.new_value(result, shape=source.shape)
     table = edit.new_constant(f"litegpu_turns_{node.index}", row.indices)

@@ -1,6 +1,7 @@
 """Replaces a CONCATENATION of reordered slices of one value by one index map.
 
-Rotary position embeddings do this: one half of the channels, negated, precedes the other half.
+Rotary position embeddings use a CONCATENATION of reordered slices: one half of the channels,
+negated, precedes the other half.
 """
 
 from __future__ import annotations
@@ -87,13 +88,13 @@ def _part(
 
 
 def _adjacent(a: _Part, b: _Part) -> bool:
-    """Whether one part begins where the other ends, so that a single slice can be both."""
+    """Whether one part begins where the other ends, so that a single slice can compute both."""
     dense = (a.indices.step, b.indices.step) == (1, 1)
     return dense and a.indices.stop == b.indices.start and a.factor == b.factor
 
 
 def _factor(graph: Graph, node: Node) -> float | None:
-    """Return the factor if a node only multiplies all elements by a constant, else None."""
+    """Return the factor if a node only multiplies all elements by a constant; otherwise None."""
     if node.op != COPY or node.attributes is not None or len(node.epilogue) != 1:
         return None
     same = graph.values[node.inputs[0]].shape == graph.values[node.outputs[0]].shape

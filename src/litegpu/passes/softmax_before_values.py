@@ -1,8 +1,8 @@
-"""Multiplies what a softmax gives by values, not transposed values by what it gives.
+"""Exchanges the operands of products of values and a transposed softmax result.
 
-Sums over named axes (einsum) become products of [depth, keys] and [queries, keys], whose results
-are [depth, queries]. The exchanged product is the one that attention has; the transpose after it
-merges with that of the heads.
+Converters turn sums over named axes (einsum) into products of [depth, keys] and [queries, keys],
+whose results are [depth, queries]. Attention needs the exchanged product; the transpose after it
+merges with the transpose of the heads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
 def softmax_before_values(graph: Graph) -> PassResult:
-    """Exchange the operands of each product that reads a softmax as its second one, transposed."""
+    """Exchange the operands of each product whose second operand is a transposed softmax result."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
     for position, node in enumerate(graph.nodes):

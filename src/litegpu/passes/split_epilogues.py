@@ -1,7 +1,7 @@
 """Moves the last epilogue ops to separate kernels if one kernel cannot read that many buffers.
 
-Lowering can split an epilogue in place, in the node's output, but not if the last ops change the
-type of the running value, for example from int32 sums to bytes.
+Lowering can split an epilogue in place, in the node's output, if the last ops do not change the
+type of the running value. A change from int32 sums to bytes, for example, needs a separate kernel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from litegpu.ops.common.functions import registers
 from litegpu.passes.base import Editor, PassResult, label
 
 _OWN = 4
-"""Buffers that a kernel for sums of products needs: the result, the input, weights and a bias."""
+"""Number of buffers of a kernel for sums of products: result, input, weights and bias."""
 _OWN_OF_COPY = 2
 _WIDE = {FLOAT: DType.FLOAT32, INT: DType.INT32, LONG: DType.INT64}
 """Types that can store every value of their register type."""
@@ -60,13 +60,13 @@ def _split(graph: Graph, node: Node, room: int) -> int | None:
 
 
 def _buffers(graph: Graph, epilogue_op: EpilogueOp) -> int:
-    """Return the number of buffers that an epilogue op reads; scalars are kernel text."""
+    """Return the number of buffers that an epilogue op reads; scalars become kernel text."""
     values = (graph.values[v] for v in epilogue_op.operands if v != SELF)
     return sum(not (value.is_constant and value.elements == 1) for value in values)
 
 
 def _registers(graph: Graph, node: Node) -> list[Register]:
-    """Return the register type of the running value before each epilogue op, and after the last."""
+    """Return the register type of the running value before each epilogue op and after the last."""
 
     def of(v: int) -> Register:
         return register_of(graph.values[v].dtype)

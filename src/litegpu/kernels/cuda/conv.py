@@ -40,7 +40,7 @@ def obstacle_to_halves(spec: ConvSpec, target: Target) -> Rejected | None:
 
 @dataclass(frozen=True, slots=True)
 class SplitProblem:
-    """The properties that determine the tiles: the convolution, and which operands are split."""
+    """The properties that determine the tiles: the convolution, and its split operands."""
 
     image: Pair
     output: Pair
@@ -53,7 +53,7 @@ class SplitProblem:
 
     @property
     def products(self) -> int:
-        """Number of half products per product of values."""
+        """Number of half-precision products per product of values."""
         return 1 + self.split_values + self.split_weights
 
 
@@ -61,7 +61,8 @@ class SplitProblem:
 class Packed:
     """Weights and bias [O] in a kernel's layout, padded to `columns` output channels.
 
-    `back`: see Halves. `ones` is for sums of the input, which a zero point of the weights requires.
+    `back` has the same meaning as in Halves. `ones` is for sums of the input, which are needed if
+    the weights have a zero point.
     """
 
     weights: npt.NDArray[np.uint32] | LazyArray
@@ -72,7 +73,9 @@ class Packed:
 
 
 _OF_FLOATS = {"BYTES": False, "UNSIGNED": False, "WEIGHT_ZERO": 0, "OUTSIDE": 0}
-"""Template variables of kernels that also support bytes, with their values for floats."""
+"""Template variables of kernels that also support bytes, with the values of these variables for
+floats.
+"""
 
 
 def conv_kernel(
@@ -86,7 +89,7 @@ def conv_kernel(
     unit: Unit = Unit.FP16_MATRIX,
     products: int = 1,
 ) -> KernelRequest:
-    """Return the launch of a tile; `variables` are those specific to the template.
+    """Return the launch of a tile; `variables` are the variables specific to the template.
 
     `products` is the number of products on `unit` per product of values.
     """

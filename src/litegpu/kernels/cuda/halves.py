@@ -14,13 +14,14 @@ from litegpu.ops.common.halves import as_halves, holds, largest_of
 _FLOATS = npt.NDArray[np.float32]
 _Element = TypeVar("_Element", bound=np.generic)
 REST_SCALE = 2048.0
-"""Factor that scales the remainders of weights; the CUDA function `rest_of` scales those of inputs.
+"""Factor that scales the remainders of weights; the CUDA function `rest_of` scales remainders of
+inputs.
 
-With this factor a remainder keeps 11 bits wherever its high part is not 0. `with_rests` divides by
-it.
+With this factor, the remainder of a value has 11 bits wherever the high part is not 0. The CUDA
+function `with_rests` divides by this factor.
 """
 _BEST = 15
-"""Scaled weights are below 2 to this power, well inside half's range."""
+"""Exponent of the power of 2 below which scaled weights are, well inside half's range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class Halves:
     """Weights [O, ...] for instructions that multiply halves.
 
     `parts`, not yet rounded, are the weights and optionally their remainders times REST_SCALE.
-    Channels beyond half's range are scaled by a power of two, and their sums must be multiplied by
-    `back` [O]; `back` is None if nothing is scaled.
+    Channels beyond half's range are scaled by a power of two, and kernels must multiply their sums
+    by `back` [O]. `back` is None if no channel is scaled.
     """
 
     parts: list[_FLOATS]
@@ -39,7 +40,7 @@ class Halves:
 def halves_of(weights: _FLOATS, target: Target, exact: bool = True, siblings: int = 1) -> Halves:
     """Return weights [O, ...] as halves, in two parts if the policy requires them `exact`.
 
-    `siblings`: see Value.
+    `siblings` has the same meaning as in Value.
     """
     scaled, back = _scaled(weights)
     parts = [scaled]
@@ -52,7 +53,7 @@ def halves_of(weights: _FLOATS, target: Target, exact: bool = True, siblings: in
 def parts_of(weights: _FLOATS, target: Target, exact: bool = True, siblings: int = 1) -> int:
     """Return the number of parts that `halves_of` would return, without computing them.
 
-    Usually, the first channel is sufficient to decide.
+    Usually, the first channel is sufficient to determine the number of parts.
     """
     if not exact or not target.policy.keeps_fp32_weights(weights.nbytes // siblings):
         return 1
@@ -95,7 +96,7 @@ def spread_taps(
 ) -> npt.NDArray[_Element]:
     """Return [O, H, W, I] as [columns, length], with zero padding after channels and taps.
 
-    If no padding is needed, the result is a view.
+    The result is a view if no padding is needed.
     """
     outputs, height, width, depth = weights.shape
     taps, lanes = height * width, -(-depth // part) * part

@@ -18,13 +18,15 @@ _BYTES = npt.NDArray[np.int8]
 _WORDS = npt.NDArray[np.uint32]
 _Element = TypeVar("_Element", bound=np.generic)
 _AT_ONCE = 1 << 15
-"""Words that are packed at once, so that they and their sources fit a core's cache."""
+"""Number of words that are packed at once, so that these words and their sources fit a core's
+cache.
+"""
 STEP = 16
 """Number of inputs that one instruction sums."""
 CHUNKS = 4
 """Number of 16-byte chunks in a row of a k-tile."""
 PART = {False: 8, True: 4}
-"""Number of channels per chunk: halves, or floats."""
+"""Number of channels per chunk of halves, and of floats."""
 BYTE_PART = 16
 """Number of channels per chunk of bytes."""
 BYTE_STEP = 32
@@ -36,8 +38,8 @@ def pack_halves(
 ) -> LazyArray:
     """Arrange [O, H, W, I] for mma.m16n8k16: [step, part, pair of 8 columns, lane] of 4 words.
 
-    A lane holds inputs 2 * (lane % 4) + {0, 1}, and these + 8, of column lane / 4. `in_fours`: the
-    columns of a lane are adjacent in each 16 columns, see columns_in_fours.
+    A lane holds inputs 2 * (lane % 4) + {0, 1}, and the inputs 8 further, of column lane / 4.
+    `in_fours`: whether the columns of a lane are adjacent in each 16 columns, see columns_in_fours.
     """
 
     def words(weights: _FLOATS, columns: int) -> _WORDS:
@@ -49,9 +51,10 @@ def pack_halves(
 def pack_bytes(
     weights: _BYTES, part: int, steps: int, columns: int, in_fours: bool = False
 ) -> LazyArray:
-    """Arrange [O, H, W, I] for mma.m16n8k32, in which two bytes take the place of each half.
+    """Arrange [O, H, W, I] for mma.m16n8k32, in which two bytes replace each half.
 
-    Each tap is padded to whole parts of `part` channels. See pack_halves for `in_fours`.
+    The function pads each tap to whole parts of `part` channels. `in_fours` has the same meaning as
+    in pack_halves.
     """
 
     def words(weights: _BYTES, columns: int) -> _WORDS:
@@ -63,7 +66,8 @@ def pack_bytes(
 def pack_tf32(weights: _FLOATS, steps: int, columns: int, in_fours: bool = False) -> LazyArray:
     """Arrange [O, H, W, I] for mma.m16n8k8: [half step, pair of 8 columns, lane] of 4 words.
 
-    A lane holds inputs lane % 4 + {0, 4} of column lane / 4. See pack_halves for `in_fours`.
+    A lane holds inputs lane % 4 + {0, 4} of column lane / 4. `in_fours` has the same meaning as in
+    pack_halves.
     """
 
     def words(weights: _FLOATS, columns: int) -> _WORDS:
@@ -106,7 +110,7 @@ def pack_ones(
 ) -> npt.NDArray[np.uint32]:
     """Return 8 equal columns of 1 for each real input, 0 for padding: [step, lane % 4] of 2.
 
-    Their order is that of `pack_byte_tiles`; `grouped` has the same meaning.
+    The inputs are in the order of `pack_byte_tiles`; `grouped` has the same meaning there.
     """
     inputs = np.ones_like(weights[:1])
     ordered = group_taps(inputs, part) if grouped else inputs
@@ -118,7 +122,8 @@ def pack_ones(
 def group_taps(weights: npt.NDArray[_Element], part: int) -> npt.NDArray[_Element]:
     """Return [O, H, W, I] as [O, 1, 1, inputs]: for each k-tile of channels, all taps.
 
-    Adjacent taps read mostly the same part of a k-tile. Channels are zero-padded to whole k-tiles.
+    Adjacent taps read mostly the same part of a k-tile. The function zero-pads the channels to
+    whole k-tiles.
     """
     outputs, height, width, depth = weights.shape
     lanes = CHUNKS * part
@@ -140,8 +145,8 @@ def pack_tiles(
     """Arrange [O, H, W, I] as k-tiles in shared memory: [block, k-tile, column, 16-byte chunk].
 
     The chunks of a column are permuted by its index (swizzled), as the kernel expects. If `floats`
-    are `split`, the high parts come first in each k-tile. See group_taps for `grouped` and
-    pack_halves for `in_fours`.
+    are `split`, the high parts come first in each k-tile. `grouped` selects the order of
+    group_taps; `in_fours` has the same meaning as in pack_halves.
     """
     part, total = PART[floats], round_up(weights.shape[0], columns)
 
@@ -158,7 +163,7 @@ def columns_in_fours(columns: int) -> npt.NDArray[np.intp]:
     """Return the output of each column of a tile, such that a lane's sums are adjacent outputs.
 
     In an instruction of 8 columns, lane q of four has the sums of columns 2 * q and 2 * q + 1. With
-    this order, its sums of two instructions are outputs 4 * q to 4 * q + 3.
+    this order, the sums of lane q in two instructions are outputs 4 * q to 4 * q + 3.
     """
     # [16 columns, q, instruction, column of the lane]
     order = np.arange(columns).reshape(-1, 4, 2, 2)

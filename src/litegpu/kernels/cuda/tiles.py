@@ -18,7 +18,10 @@ _CANDIDATES = 6
 """Maximum number of tiles to measure."""
 
 _CLUSTER_UNITS = 18
-"""Multiprocessors per GPC. A cluster runs in one GPC; the remaining multiprocessors are idle."""
+"""Number of multiprocessors per GPC (a group of multiprocessors).
+
+A cluster runs in one GPC; multiprocessors of a GPC that cannot form a whole cluster are idle.
+"""
 
 TOO_LARGE = Rejected("the operands do not fit into shared memory and registers")
 
@@ -33,7 +36,7 @@ _BYTES = {
 class Region(NamedTuple):
     """A part of a block's shared memory: `elements` elements of a CUDA C++ type.
 
-    `start` is its offset in units of 16 bytes.
+    `start` is the offset of the region in units of 16 bytes.
     """
 
     name: str
@@ -57,13 +60,16 @@ def consecutive(*parts: tuple[str, str, int], start: int = 0) -> tuple[Region, .
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """The shared memory of a block. Regions that are used at different times may overlap."""
+    """The shared memory of a block.
+
+    Regions of shared memory may overlap if the kernel uses them at different times.
+    """
 
     regions: tuple[Region, ...]
 
     @property
     def nbytes(self) -> int:
-        """Return the total size, a multiple of 16."""
+        """Return the total size in bytes, a multiple of 16."""
         return 16 * max((region.end for region in self.regions), default=0)
 
     @property
@@ -74,7 +80,7 @@ class SharedMemory:
     def pointer(self, name: str, type_name: str, count: int) -> str:
         """Return the text of a pointer to a region, of which a template uses `count` elements.
 
-        Raises ValueError if the region is smaller.
+        Raises ValueError if the region is smaller than `count` elements.
         """
         found = next((region for region in self.regions if region.name == name), None)
         room = 0 if found is None else found.elements * _BYTES[found.type]
@@ -119,7 +125,7 @@ class TileFacts:
 
 
 class Tile(ABC):
-    """The part of a problem that one block computes, and its resources."""
+    """The part of a problem that one block computes, and the resources of the block."""
 
     @property
     @abstractmethod
@@ -143,7 +149,7 @@ class Tile(ABC):
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block in bytes, a multiple of 16."""
+        """The shared memory of a block in bytes, a multiple of 16."""
         return self.shared.nbytes
 
     @property
@@ -152,37 +158,37 @@ class Tile(ABC):
         return 1
 
     def min_blocks(self, target: TileTarget) -> int:
-        """Return how many blocks a multiprocessor must have registers for; 0: unspecified."""
+        """Return for how many blocks a multiprocessor must have registers; 0: unspecified."""
         return 0
 
     @abstractmethod
     def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks of the busiest multiprocessor.
 
-        Tiles that are only compared with tiles of the same family may use any unit.
+        Tiles that are only compared with tiles of the same family may use any unit for `clocks`.
         """
 
     def fits(self, target: TileTarget) -> bool:
-        """Whether the device permits this many threads and this much shared memory per block."""
+        """Whether the device permits the tile's threads and shared memory per block."""
         small = self.shared_bytes <= target.local_memory_bytes
         return small and self.threads <= target.max_work_group_size
 
     def attributes(self, target: TileTarget) -> LaunchAttributes:
-        """Return the launch attributes."""
+        """Return the launch attributes of the tile."""
         return LaunchAttributes(self.cluster_size, self.min_blocks(target))
 
 
 class PersistentTile(Tile):
     """A persistent block whose warps iterate over `positions` and keep their channels' data.
 
-    `warps_n` warps compute adjacent channels of a position, `warps_m` warps divide the positions;
-    `column_blocks` blocks compute all channels, and `workers` of each are resident.
+    `warps_n` warps compute adjacent channels of a position, and `warps_m` warps divide the
+    positions; `column_blocks` blocks compute all channels, and `workers` of each are resident.
     """
 
     resident: int
     """Number of blocks per multiprocessor."""
     units: int
-    """Multiprocessors of the device among which the blocks are distributed."""
+    """Number of multiprocessors of the device among which the blocks are distributed."""
     most_warps: ClassVar[int]
     """Maximum number of warps per block."""
 
@@ -244,8 +250,9 @@ def choose(
 ) -> list[_Tile] | Rejected:
     """Return the tiles that fit the device and should be measured, the best first.
 
-    The best has the fewest estimated clocks. Estimates within the relative `error` of the best
-    count as equal; among these, earlier candidates are preferred. If none fits, return `rejected`.
+    The best tile has the fewest estimated clocks. Estimates within the relative `error` of the best
+    count as equal; among equal estimates, the function prefers earlier candidates. The result is
+    `rejected` if no tile fits the device.
     """
     fitting = [tile for tile in dict.fromkeys(candidates) if tile.fits(target)]
     if not fitting:

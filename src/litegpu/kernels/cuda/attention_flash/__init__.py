@@ -19,7 +19,10 @@ _FEWEST_ROWS = 16
 
 
 class AttentionFlash(Implementation):
-    """Warps share keys and values as halves in shared memory; sums are float32."""
+    """A kernel for many queries and keys: warps share keys and values as halves.
+
+    The sums are float32.
+    """
 
     name = "cuda/attention_flash"
     example = AttentionExample(4096, 4096, 64)

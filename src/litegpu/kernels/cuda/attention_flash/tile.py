@@ -9,23 +9,23 @@ from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 
 _LANES = 32
 _ROWS = 16
-"""Queries per warp: the rows of a matrix instruction."""
+"""Queries per warp: the number of rows of a matrix instruction."""
 _MOST_REGISTERS = 232
-"""Maximum registers by the estimate below; with more, the compiler spills."""
+"""Maximum number of estimated registers per thread; with more registers, the compiler spills."""
 _NARROW = 4
-"""Maximum channel groups of a key and its value for which 2 warps load enough at a time."""
+"""Maximum channel groups of a key and its value for which 2 warps load enough data at a time."""
 _LEAST_BUSY = 4
-"""Minimum multiprocessors per block for which it is faster to divide the keys among more warps."""
+"""Minimum multiprocessors per block for which dividing the keys among more warps is faster."""
 
 # Clocks, fitted to the times of 14 layers of 49 to 4096 keys on an H100: benchmarks/attention.py.
 _TURN_CLOCKS = 60.0
-"""Per iteration of a warp, for 16 keys and 16 channels of a key or a value."""
+"""Clocks of one iteration of a warp, for 16 keys and 16 channels of a key or a value."""
 _WAIT_CLOCKS = 400.0
-"""Latency of an iteration that no other warp hides."""
+"""Latency in clocks of an iteration that no other warp hides."""
 _BEGIN_CLOCKS = 2300.0
-"""Latency of the first queries, keys and values, and of the results."""
+"""Latency in clocks of the first queries, keys and values, and of the results."""
 _JOIN_CLOCKS = 800.0
-"""Per sum that is added over groups that divide the keys."""
+"""Clocks per sum that a block adds over groups that divide the keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class FlashProblem:
 
 @dataclass(frozen=True, slots=True)
 class FlashTile(Tile):
-    """A block of `warps` warps with 16 queries each; they share `turn` keys per iteration.
+    """A block of `warps` warps with 16 queries each; the warps share `turn` keys per iteration.
 
-    `split` groups of such warps divide the keys of the same queries.
+    `split` groups of warps divide the keys of the same queries.
     """
 
     problem: FlashProblem
@@ -53,7 +53,7 @@ class FlashTile(Tile):
 
     @property
     def tiles(self) -> int:
-        """The number of blocks per product."""
+        """The number of thread blocks per attention product."""
         return -(-self.problem.rows // (_ROWS * self.warps))
 
     @property
@@ -66,7 +66,7 @@ class FlashTile(Tile):
 
     @property
     def pitches(self) -> tuple[int, int]:
-        """Distance of adjacent keys, and of values, in 16-byte words: odd, so banks differ."""
+        """Distance of keys, and of values, in 16-byte words: odd, to avoid bank conflicts."""
         return 2 * self.problem.depths + 1, 2 * self.problem.widths + 1
 
     @property
@@ -99,7 +99,7 @@ class FlashTile(Tile):
 
     @property
     def registers(self) -> int:
-        """Estimate the registers per thread: loads, queries, scores twice, sums, and addresses."""
+        """Estimate the registers per thread: loads, queries, scores twice, sums and addresses."""
         problem = self.problem
         values = 4 * problem.depths + 8 * problem.widths + self.turn
         return 4 * self.ahead + values + 48

@@ -15,11 +15,11 @@ from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.common.units import Unit
 
 _FEWEST = 8
-"""Minimum number of queries and keys: fewer leave more than half of a tile empty."""
+"""Minimum number of queries and keys: smaller numbers leave more than half of a tile empty."""
 
 
 class AttentionMma(Implementation):
-    """Each warp computes 16 or 8 rows in tf32, and keeps them in registers for the softmax."""
+    """A kernel in which each warp computes 16 or 8 rows in tf32, in registers for the softmax."""
 
     name = "cuda/attention_mma"
     example = AttentionExample(197, 197, 64)

@@ -11,41 +11,45 @@ from litegpu.device_model import DeviceModel
 from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 
 _KEYS = 16
-"""Keys per block; a warp processes one block at a time."""
+"""Number of keys per block; a warp processes one block of keys at a time."""
 _MOST_KEY_WARPS = 16
 _ROW_WARPS = 4
-"""Warps per block, if each processes all keys of its queries and there are many queries."""
+"""Warps per thread block, if each warp processes all keys of its queries and there are many
+queries.
+"""
 _BUSY_WARPS = 8
-"""Number of warps per multiprocessor that is sufficient to hide their loads."""
+"""Number of warps per multiprocessor that is sufficient to hide the latency of their loads."""
 _MOST_REGISTERS = 255
 _LANES = 32
 
 # Clocks and bytes, from the instructions that NVRTC generates for compute capability 9.0, and from
 # the times of the layers of ViT-Ti and Whisper on an H200: docs/decisions/0032.
 _PRODUCT_CLOCKS = 6.0
-"""Clocks between two matrix instructions of a scheduler."""
+"""Clocks between two matrix instructions of a warp scheduler."""
 _PRODUCT_WAIT_CLOCKS = 33.0
 """Clocks between two matrix instructions that add to the same sums."""
 _ISSUE_CLOCKS = 1.2
-"""Per instruction of a warp, while other warps wait."""
+"""Clocks per instruction of a warp, while other warps wait."""
 _ROW_INSTRUCTIONS = 50
-"""For the softmax of four scores of a lane."""
+"""Number of instructions for the softmax of four scores of a lane."""
 _TURN_INSTRUCTIONS = 60
-"""For addresses and the loop."""
+"""Number of instructions for addresses and the loop, per block of keys."""
 _EXCHANGED_INSTRUCTIONS = 20
-"""For moving the scores of a row to one lane, if rows and columns were swapped."""
+"""Number of instructions that move the scores of a row to one lane, if rows and columns were
+swapped.
+"""
 _SOFTMAX_WAIT_CLOCKS = 350.0
-"""Latency of the maxima, exponentials and sums."""
+"""Latency in clocks of the maxima, exponentials and sums of the softmax."""
 _BEGIN_CLOCKS = 700.0
-"""Latency of the first queries, keys and values."""
+"""Latency in clocks of the first queries, keys and values."""
 _JOIN_CLOCKS = 200.0
-"""For barriers, and for transfers through shared memory."""
+"""Clocks for barriers, and for transfers through shared memory."""
 _CACHED_BYTES = 80.0
 """Bytes per clock from the L2 cache: twice its bandwidth, since half of the time is hidden."""
 _BLOCK_CLOCKS = 0.53
-"""Between the starts of two blocks, anywhere on the device."""
+"""Clocks between the starts of two thread blocks, anywhere on the device."""
 _EVEN_CLOCKS = 1e-3
-"""Penalty per warp, so that the fewest warps win among equally fast tiles."""
+"""Penalty per warp, so that among equally fast tiles the tile with the fewest warps is selected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,9 @@ class AttentionProblem:
     keys: int
     depth: int
     width: int
-    """Channels of a value, and of the result."""
+    """Number of channels of a value, and of the result."""
     key_bytes: int
-    """Bytes of a key and a value together."""
+    """Number of bytes of a key and a value together."""
     split: bool
 
     @property
@@ -68,18 +72,18 @@ class AttentionProblem:
 
     @property
     def depths(self) -> int:
-        """Groups of a query's channels, 4 per lane."""
+        """Number of groups of a query's channels, 4 channels per lane."""
         return -(-self.depth // 16)
 
     @property
     def widths(self) -> int:
-        """Groups of a value's channels, 4 per lane."""
+        """Number of groups of a value's channels, 4 channels per lane."""
         return -(-self.width // 32)
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionTile(Tile):
-    """Each warp has `queries` queries and processes `turn` blocks of keys at a time.
+    """A block whose warps have `queries` queries each and process `turn` blocks of keys at a time.
 
     Either `key_warps` warps divide the keys of the same queries, or `row_warps` warps of a block
     have different queries.
@@ -104,7 +108,7 @@ class AttentionTile(Tile):
 
     @property
     def tiles(self) -> int:
-        """Groups of queries per product."""
+        """Number of groups of queries per attention product."""
         return -(-self.problem.rows // self.queries)
 
     @property
@@ -141,7 +145,7 @@ class AttentionTile(Tile):
     def _wanted_registers(self) -> float:
         """The registers that would hold all loads in flight (60 kernels, NVRTC 13, sm_90).
 
-        Registers beyond the limit are spilled to local memory.
+        The compiler spills registers beyond the limit to local memory.
         """
         problem, rows = self.problem, self.queries // 8
         query, scores = 4 * problem.depths * rows, 4 * rows * self.turn
@@ -154,10 +158,11 @@ class AttentionTile(Tile):
 
     @property
     def ahead(self) -> bool:
-        """Whether the keys of the next iteration are prefetched.
+        """Whether the kernel prefetches the keys of the next iteration.
 
-        With many warps, prefetching needs more registers than it is worth: ViT-Ti with a batch of
-        64 took 9 % longer with it on an H200, where two blocks were resident instead of three.
+        With many warps, the additional registers cost more time than prefetching saves. On an H200,
+        ViT-Ti with a batch of 64 took 9 % longer with prefetching, because two blocks instead of
+        three were resident.
         """
         enough = self._wanted_registers <= _MOST_REGISTERS
         return not self.once and not self.crowded and enough
@@ -169,7 +174,7 @@ class AttentionTile(Tile):
         return self._wanted_registers <= limit or (limit == _MOST_REGISTERS and self.turn == 1)
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks: the multiprocessor's busy time, or the latency of its warps."""
+        """Estimate the clocks of a tile: the multiprocessor's busy time, or its warps' latency."""
         problem = self.problem
         per_unit = -(-self.blocks[1] // target.compute_units)
         room = target.model.resident_blocks(self.threads, self.registers, self.shared_bytes)
@@ -208,7 +213,8 @@ class AttentionTile(Tile):
 def candidates(problem: AttentionProblem, target: TileTarget) -> Iterator[AttentionTile]:
     """Yield the tiles that suit a problem and whose threads have enough registers.
 
-    For many queries, it yields the tile with just enough warps if other blocks are resident.
+    For many queries, the function yields the tile with just enough warps if other blocks are
+    resident.
     """
     tile, busy = AttentionTile(problem, 16, 1, crowded=True), target.compute_units * _BUSY_WARPS
     warps = tile.tiles * problem.products

@@ -21,17 +21,19 @@ from litegpu.ops.common.conv_spec import ConvSpec, Depthwise, pixels_of
 from litegpu.ops.common.units import Unit
 
 _TOO_MANY = 1 << 20
-"""Maximum elements of a depthwise result: above, work matters more than launches and latency.
+"""Maximum elements of a depthwise result: for more, the work matters more than launches and
+latency.
 
-If the depthwise result is computed here, each block of output channels recomputes it. A large
-pointwise convolution has many blocks, and large tiles that only multiply are several times as fast.
+If a kernel of this family computes the depthwise result, each block of output channels recomputes
+it. A large pointwise convolution has many blocks, and large tiles that only multiply are several
+times as fast.
 """
 _MOST_TAPS, _MOST_MEANS = 64, 16
-"""Maximum number of pixels of a mean (unrolled), and of means (each block computes all)."""
+"""Maximum number of pixels of a mean (unrolled), and of means (each block computes all means)."""
 
 
 class ConvMma(Implementation):
-    """Gathers the input pixel by pixel: supports any window, and is best for few pixels."""
+    """A kernel that gathers the input pixel by pixel: for any window, best for few pixels."""
 
     name = "cuda/conv_mma"
     general = True
@@ -67,7 +69,7 @@ def _obstacle(spec: ConvSpec) -> Rejected | None:
 
 
 def _kernel(node: Node, ctx: LowerContext, tile: MmaTile, spec: ConvSpec) -> KernelRequest:
-    """Return the launch of a tile; at float32 it multiplies in tf32."""
+    """Return the launch of a tile, which multiplies float32 values in tf32."""
     src, problem, depthwise = spec.src, tile.problem, spec.depthwise
     tf32 = not ctx.target.policy.uses_fp16
     columns = tile.all_columns

@@ -20,7 +20,7 @@ from litegpu.ops.quantized_conv import QuantizedConvSpec
 
 
 class QuantizedConvMma(Implementation):
-    """Gathers the input pixel by pixel: supports any window, and is best for few pixels."""
+    """A kernel that gathers the input pixel by pixel: for any window, best for few pixels."""
 
     name = "cuda/conv_mma"
     general = True

@@ -21,36 +21,40 @@ from litegpu.kernels.cuda.tiles import (
 )
 
 _OPERAND_BYTES = 100 << 10
-"""Shared memory for a block's input: on large GPUs, two blocks fit a multiprocessor."""
+"""Maximum shared memory in bytes for a block's input: on large GPUs, two blocks fit a
+multiprocessor.
+"""
 _NOTES = 12
-"""Words in which up to 8 blocks exchange the range of values, in addition to one per warp."""
+"""Number of words in which up to 8 blocks exchange the range of values, in addition to one per
+warp.
+"""
 _OTHER_BYTES = 384
-"""Maximum shared memory in addition to the input and the sums."""
+"""Maximum shared memory in bytes in addition to the input and the sums."""
 _LOADS_OF_FLOATS = 4
-"""Loads per piece if it is not a whole vector in memory."""
+"""Number of loads per piece of the input that is not a whole vector in memory."""
 
 # Clocks and bytes in addition to device_model.Clocks, fitted to the times of 855 kernels on an H100
 # (44 layers, all kinds of tiles; benchmarks/conv_tiles.py, 1755 MHz), mainly the fast ones: the
 # mean error is 9 %, and the selected tile takes 2 % longer than the best one of a layer. In a chain
 # of launches, each takes some 700 clocks more, which no estimate includes.
 _INSTRUCTION_CLOCKS = 2.0
-"""Between two instructions of a thread, with those of its other items in between."""
+"""Clocks between two instructions of a thread, including those of its other items in between."""
 _PRODUCT_CLOCKS = 1.4
-"""Per warp product of 16 x 16 halves by 16 x 8, with other warps active."""
+"""Clocks per warp product of 16 x 16 halves by 16 x 8, with other warps active."""
 _STEP_CLOCKS = 60.0
-"""Latency of values and previous products for the warp that computes a k-step."""
+"""Latency in clocks of values and previous products for the warp that computes a k-step."""
 _SUM_CLOCKS = 0.085
-"""Per sum that a warp stores in shared memory and a thread adds."""
+"""Clocks per sum that a warp stores in shared memory and a thread adds."""
 _SUM_WAIT_CLOCKS = 22.0
-"""Latency of a sum that a thread adds."""
+"""Latency in clocks of a sum that a thread adds."""
 _BLOCK_CLOCKS = 830.0
-"""Latency of the blocks of a multiprocessor when they start, load and end."""
+"""Latency in clocks of the blocks of a multiprocessor when they start, load and end."""
 _BEGIN_CLOCKS = 0.3
-"""Between the starts of two blocks, anywhere on the device."""
+"""Clocks between the starts of two blocks, anywhere on the device."""
 _SHARE_CLOCKS_EACH = 215.0
-"""Synchronization overhead per block of those that share an operand."""
+"""Synchronization overhead in clocks for each block that shares an operand with others."""
 _SPLIT_CLOCKS = 420.0
-"""Overhead of blocks that divide the k-steps, for synchronization and addition."""
+"""Overhead in clocks of blocks that divide the k-steps, for synchronization and addition."""
 _LATE_BYTES = 85.0
 """Bytes per clock of weights that a block loads during multiplication, not before."""
 _CACHED_BYTES = 64.0
@@ -59,9 +63,10 @@ _CACHED_BYTES = 64.0
 # Registers per thread, from 758 of these kernels compiled by NVRTC 13.5 for compute capability 9.0:
 # for 93 % of them, the number of resident blocks is as estimated.
 _REGISTERS = 16
-"""In addition to weights and sums."""
+"""Number of registers per thread in addition to weights and sums."""
 _LOAD_REGISTERS = 9.5
-"""Per load of a piece: the value, its address, and (for a depthwise convolution) its tap."""
+"""Registers per load of a piece: the value, its address, and (for a depthwise convolution) its tap.
+"""
 _MOST_REGISTERS = 256
 
 
@@ -76,15 +81,17 @@ class MmaProblem:
     """Number of halves per value: its split parts, or the size of a float in halves."""
     weight_parts: int
     products: int
-    """Instructions that multiply 16 pixels by 16 inputs by 8 columns, in units of half
-    instructions.
+    """Number of instructions that multiply 16 pixels by 16 inputs by 8 columns, in units of
+    half-precision instructions.
     """
     loads: float
-    """Loads per piece of the input, such as a channel block."""
+    """Number of loads per piece of the input, such as a channel block."""
     instructions: float
-    """Instructions per piece of the input."""
+    """Number of instructions per piece of the input."""
     pieces: int = 4
-    """Pieces of channels in which a k-step of the input is loaded: blocks of 4 halves."""
+    """Number of pieces of channels in which a block loads a k-step of the input: blocks of 4
+    halves.
+    """
     ranged: bool = False
     """Whether blocks determine the range of their values and exchange it in a cluster."""
     neighbours: bool = False
@@ -94,7 +101,7 @@ class MmaProblem:
     def most_turns(self) -> int:
         """Maximum number of unrolled iterations of the gathering loop.
 
-        It is smaller if the input is computed by a depthwise convolution.
+        The maximum number of iterations is smaller if a depthwise convolution computes the input.
         """
         return 8 if self.loads <= _LOADS_OF_FLOATS else 4
 
@@ -117,11 +124,11 @@ class MmaTile(Tile):
     warps_n: int
     warps_k: int
     n_tiles: int
-    """Columns per warp, in units of 8 (the columns of an instruction)."""
+    """Number of columns per warp, in units of 8 (the columns of an instruction)."""
     chunk: int
     """Number of k-steps (16 halves or 32 bytes) in shared memory at a time."""
     steps: int
-    """The k-steps of a block, padded to whole chunks."""
+    """Number of k-steps of a block, padded to whole chunks."""
     cluster: int
     """Number of blocks that share the input, or that divide the k-steps."""
     prefetch: int
@@ -157,7 +164,7 @@ class MmaTile(Tile):
 
     @property
     def all_columns(self) -> int:
-        """Columns of all blocks; the last blocks may only pad a cluster."""
+        """Number of columns of all blocks; the last blocks may only pad a cluster."""
         return round_up(self.problem.channels, self.columns * self.sharing)
 
     @property
@@ -166,20 +173,20 @@ class MmaTile(Tile):
 
     @property
     def pitch(self) -> int:
-        """Distance between rows of sums: half of the banks apart."""
+        """Distance between rows of sums: an offset of half of the shared-memory banks."""
         return self.columns + (16 - self.columns) % 32
 
     @property
     def each_sums(self) -> int:
-        """Blocks of 4 sums that each block of a cluster adds."""
+        """Number of blocks of 4 sums that each thread block of a cluster adds."""
         return -(-min(self.pixels, self.problem.rows) * self.columns // 4 // self.depth)
 
     @property
     def regions(self) -> tuple[Region, ...]:
         """Return the regions: input, sums (in its place, or of all blocks after it), notes, inbox.
 
-        Notes hold the range of values; the inbox counts the data that has arrived from other
-        blocks.
+        The region `notes` holds the range of values; `inbox` counts the data that has arrived from
+        other blocks.
         """
         halves = self.pixels * (self.chunk * STEP + 8) * self.problem.parts
         operand = Region("operand", "unsigned short", halves)
@@ -201,7 +208,8 @@ class MmaTile(Tile):
     def registers(self) -> int:
         """Estimate the registers per thread.
 
-        Weights are in flight from the start, so they need registers during gathering, too.
+        Weights are in flight from the start, so they need registers while the block gathers its
+        input.
         """
         problem = self.problem
         weights = self.prefetch * self.n_tiles * 2 * problem.weight_parts
@@ -213,9 +221,9 @@ class MmaTile(Tile):
         return min(round_up(weights + others, 8), _MOST_REGISTERS)
 
     def min_blocks(self, target: TileTarget) -> int:
-        """The number of blocks per multiprocessor, if there are registers for them.
+        """The number of blocks per multiprocessor, if there are registers for these blocks.
 
-        If it is one, its threads may use all registers that they need.
+        If `min_blocks` is one, the threads of the block may use all registers that they need.
         """
         share = -(-math.prod(self.blocks) // target.compute_units)
         room = target.model.registers // (self.threads * self.registers)
@@ -229,7 +237,7 @@ class MmaTile(Tile):
 
     @property
     def run(self) -> int:
-        """Adjacent pixels that a thread gathers together: two, if no thread is then idle."""
+        """Number of adjacent pixels that a thread gathers together: two, if no thread idles."""
         rows = min(self.pixels, self.problem.rows)
         pieces = rows * self.chunk * self.problem.pieces // self.sharing
         return 2 if self.problem.neighbours and pieces >= 2 * self.threads else 1
@@ -244,7 +252,7 @@ class MmaTile(Tile):
 
     @property
     def busy_turns(self) -> float:
-        """Iterations that keep a multiprocessor busy: warps without pieces to gather are idle."""
+        """Number of iterations that keep a multiprocessor busy: warps without pieces are idle."""
         chunks = self.steps // self.chunk
         lanes = round_up(math.ceil(self.gathered / chunks), 32)
         return chunks * lanes / self.threads if lanes < self.threads else self.turns
@@ -255,7 +263,7 @@ class MmaTile(Tile):
         return min(self.prefetch * self.warps_k / self.steps, 1.0)
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks: the multiprocessor's busy time, and its latency."""
+        """Estimate the clocks of a tile: the multiprocessor's busy time, and its latency."""
         problem, clocks = self.problem, target.model.clocks
         blocks = math.prod(self.blocks)
         per_unit = -(-blocks // units_for(self.cluster, target))
@@ -291,13 +299,14 @@ class MmaTile(Tile):
 _IDLE = 0.05
 """Maximum fraction of blocks that only pad clusters."""
 _WEIGHT_REGISTERS = 64
-"""Registers per thread for weights in flight."""
+"""Number of registers per thread for weights in flight."""
 
 
 def best_tiles(problem: MmaProblem, target: TileTarget) -> list[MmaTile] | Rejected:
     """Return the best tiles for a problem, to be measured; see tiles.choose.
 
-    Results are cached: models repeat layers, and each layer asks several times.
+    The function caches its results: models repeat layers, and kernel selection requests the tiles
+    of each layer several times.
     """
     found = _best_tiles(problem, TileFacts.of(target))
     return found if isinstance(found, Rejected) else list(found)
@@ -310,7 +319,7 @@ def _best_tiles(problem: MmaProblem, target: TileFacts) -> tuple[MmaTile, ...] |
 
 
 def candidates(problem: MmaProblem, target: TileTarget) -> Iterator[MmaTile]:
-    """Yield the tiles for a problem, some more than once."""
+    """Yield the tiles for a problem, some of them more than once."""
     for pixels, warps_m in ((16, 1), (32, 1), (32, 2), (64, 2), (64, 4), (128, 4), (128, 8)):
         for warps_n, n_tiles in ((1, 2), (2, 2), (4, 2), (1, 4), (2, 4), (4, 4), (8, 2), (8, 4)):
             columns = warps_n * n_tiles * 8
@@ -341,9 +350,9 @@ def _deep_tiles(
 
 
 def _largest_cluster(problem: MmaProblem, tile: MmaTile) -> int:
-    """Return how many blocks can share an input: those of one row of tiles.
+    """Return how many blocks can share an input: the blocks of one row of tiles.
 
-    At most a small fraction of the blocks is idle: see the limit above.
+    At most a small fraction of the blocks, _IDLE, is idle.
     """
     blocks, pieces = -(-problem.channels // tile.columns), tile.chunk * problem.pieces
     most_blocks = blocks * (1 + _IDLE)
@@ -364,7 +373,7 @@ def _fill_in(
 ) -> MmaTile | None:
     """Return a complete tile whose block computes `steps` k-steps, as one of `depth` blocks.
 
-    None if not even one chunk of its input fits shared memory.
+    The result is None if not even one chunk of the tile's input fits shared memory.
     """
     warps_k = max(8 // (warps_m * warps_n), 1)
     while warps_k > 1 and steps < 2 * warps_k:

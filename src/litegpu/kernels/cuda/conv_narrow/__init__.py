@@ -28,16 +28,17 @@ _FLOATS = npt.NDArray[np.float32]
 _Element = TypeVar("_Element", bound=np.generic)
 _Tile = TypeVar("_Tile", bound=NarrowTile)
 _MOST_CHANNELS = 4
-"""Maximum number of channels, including padding; images with more use other kernels."""
+"""Maximum number of channels, including padding; other kernels process images with more channels.
+"""
 _MOST_STEPS = 48
-"""Maximum number of steps of a sum, since all are unrolled."""
+"""Maximum number of steps of a sum, since the kernel unrolls all steps."""
 _MAX_CLOCK_RATIO = 0.8
-"""Maximum ratio of its estimated time to the estimated time of the other kernel."""
+"""Maximum ratio of this kernel's estimated time to the estimated time of the other kernel."""
 _TOO_FEW = Rejected("too few tiles to keep the device busy")
 
 
 class ConvNarrow(Implementation):
-    """Keeps whole rows of an image with few channels in shared memory."""
+    """A kernel that stores whole rows of an image with few channels in shared memory."""
 
     name = "cuda/conv_narrow"
     example = ConvExample((1, 384, 384, 3), 8, kernel=9)
@@ -53,7 +54,7 @@ class ConvNarrow(Implementation):
 
 
 def narrow_problem(spec: ConvSpec, target: Target) -> NarrowProblem | Rejected:
-    """Return the problem, or why these kernels cannot compute it."""
+    """Return the problem of a convolution, or why cuda/conv_narrow cannot compute it."""
     found = obstacle_to_halves(spec, target)
     if found is not None:
         return found

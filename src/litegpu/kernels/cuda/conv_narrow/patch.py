@@ -1,4 +1,4 @@
-"""The problem of cuda/conv_narrow, and the patch of the image that a block keeps on the chip."""
+"""The problem of cuda/conv_narrow, and the patch of the image that a block stores on the chip."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from litegpu.kernels.cuda.conv import SplitProblem
 from litegpu.ops.common.window import Pair
 
 WIDE = 16
-"""Pixels of a row per matrix instruction."""
+"""Number of pixels of a row per matrix instruction."""
 COLUMNS = 16
-"""Channels of two matrix instructions: four per lane of a pixel."""
+"""Number of channels of two matrix instructions: four per lane of a pixel."""
 _LANES = 4
-"""Lanes that hold the inputs of a pixel, two each, in one half of a step."""
+"""Number of lanes that hold the inputs of a pixel, two each, in one half of a step."""
 _BANKS = 32
 """Number of consecutive words of shared memory in distinct banks."""
 BYTES_OF_PIXEL = 4
@@ -24,15 +24,16 @@ BYTES_OF_PIXEL = 4
 
 
 Quads = tuple[tuple[Pair, ...], ...]
-"""Quads: 4 pairs of values of a window each, given as (row, pair in the row)."""
+"""Groups of 4 pairs of values of a window, called quads; a pair is given as (row, pair in the row).
+"""
 
 
 @lru_cache(maxsize=64)
 def _quads(rows: int, pairs: int) -> Quads:
     """Return quads that cover all `pairs` pairs of each row.
 
-    The pairs of a quad are adjacent, or at the ends of consecutive rows. Padding repeats a pair; it
-    also makes the number of quads even, since a step takes two.
+    The pairs of a quad are adjacent, or at the ends of consecutive rows. Padding repeats a pair,
+    and makes the number of quads even, since a step needs two quads.
     """
     ends, lanes = pairs // _LANES * _LANES, range(_LANES)
     starts = [(y, x) for y in range(rows) for x in range(0, ends, _LANES)]
@@ -74,11 +75,11 @@ class NarrowProblem(SplitProblem):
 
     @property
     def quads(self) -> Quads:
-        """Return the inputs along the k axis."""
+        """Return the inputs along the k axis as quads."""
         return _quads(self.view.kernel[0], -(-self.run // 2))
 
     def tap_offsets(self, pitch: int) -> list[tuple[tuple[int, ...], int]]:
-        """Return for each quad the offsets of its pairs from the first, and the first's offset.
+        """Return the offsets of each quad's pairs from the first pair, and that pair's offset.
 
         `pitch` is the distance of image rows in halves.
         """
@@ -124,14 +125,14 @@ def _pitch(problem: NarrowProblem, least: int, unit: int) -> int:
 class Patch:
     """The layout of a tile's image rows in shared memory.
 
-    The k axis is read in pairs of halves. If windows start at odd offsets, a second copy is stored,
-    shifted by one half.
+    The kernel reads the k axis of a patch in pairs of halves. If windows start at odd offsets, the
+    patch has a second copy, shifted by one half.
     """
 
     problem: NarrowProblem
     rows: int
     width: int
-    """Number of values in a row, from the first window's start to the last one's end."""
+    """Number of values in a row, from the first window's start to the last window's end."""
 
     @property
     def unit(self) -> int:
@@ -142,13 +143,13 @@ class Patch:
 
     @property
     def skipped(self) -> int:
-        """Number of values before the first window, so that loads are aligned."""
+        """Number of values before the first window, which make loads aligned."""
         before = self.problem.view.pads[1] * self.problem.channels
         return -before % self.unit if self.problem.whole else 0
 
     @property
     def lead(self) -> int:
-        """Number of unused halves at the start, so that windows start at even offsets."""
+        """Number of unused halves at the start, which make windows start at even offsets."""
         return self.skipped % 2
 
     @property
@@ -176,7 +177,7 @@ class Patch:
         return self.halves * self.copies * (1 + self.problem.split_values)
 
     def words(self) -> dict[str, Any]:
-        """Return the template variables."""
+        """Return the template variables of the patch."""
         tap_offsets = self.problem.tap_offsets(self.pitch)
         patterns = list(dict.fromkeys(pattern for pattern, _ in tap_offsets))
         last = self.problem.run // 2

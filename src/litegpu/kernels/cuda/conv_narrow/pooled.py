@@ -22,11 +22,11 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.pooled_conv import PooledConvSpec
 
 _MAX_CLOCK_RATIO = 0.85
-"""Maximum ratio of its estimated time to the estimated time of two separate kernels."""
+"""Maximum ratio of this kernel's estimated time to the estimated time of two separate kernels."""
 
 
 class PooledConvNarrow(Implementation):
-    """Keeps rows of an image with few channels, and of the convolution's result, on chip."""
+    """A kernel that keeps a convolution's result on chip, for images with few channels."""
 
     name = "cuda/conv_narrow"
     example = ConvExample((64, 224, 224, 3), 64, kernel=5, pool=3)

@@ -1,4 +1,4 @@
-"""Tiles of cuda/conv_narrow with a fused maximum pool: they store only the pooled result."""
+"""Tiles of cuda/conv_narrow with a fused maximum pool, which store only the pooled result."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _HEIGHTS = (1, 2, 4, 7, 8, 14)
 _PADDING = 4
 """Distance of a warp's columns in blocks of 4 numbers: adjacent columns use different banks."""
 _KEEP_INSTRUCTIONS = 17.0
-"""Per 4 channels of a pixel: from sums to maxima of halves."""
+"""Number of instructions per 4 channels of a pixel, from the sums to the maxima of halves."""
 _FIND_INSTRUCTIONS = 40.0
-"""Per 4 channels of a pooled pixel: from the columns to the stored value."""
+"""Number of instructions per 4 channels of a pooled pixel, from the columns to the stored value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class PooledProblem:
     pooled: Pair
     """Height and width of the pooled result."""
     size: int
-    """Bytes per pooled number as stored: half or float."""
+    """Number of bytes per pooled number as stored: half or float."""
 
     @classmethod
     def of(
@@ -47,7 +47,7 @@ class PooledProblem:
     def strip(self) -> int:
         """Number of adjacent pooled pixels whose windows fit the pixels of a matrix instruction.
 
-        0 if there is none. The next strip starts at an even value: see Patch.copies.
+        The number is 0 if no window fits. The next strip starts at an even value: see Patch.copies.
         """
         size, stride = self.pool.window.kernel[1], self.pool.window.stride[1]
         found = (WIDE - size) // stride + 1
@@ -58,7 +58,7 @@ class PooledProblem:
 class PooledTile(NarrowTile):
     """A block that computes `rows` rows of pooled pixels, `across` strips wide.
 
-    Each warp moves down a strip, and keeps the maxima of incomplete windows.
+    Each warp moves down a strip, and holds the maxima of incomplete windows in registers.
     """
 
     pooled: PooledProblem
@@ -66,7 +66,7 @@ class PooledTile(NarrowTile):
 
     @property
     def lines(self) -> int:
-        """Rows of the convolution's result that the windows of a block cover."""
+        """Number of rows of the convolution's result that the windows of a block cover."""
         window = self.pooled.pool.window
         return (self.rows - 1) * window.stride[0] + window.kernel[0]
 

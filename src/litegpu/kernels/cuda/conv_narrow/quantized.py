@@ -24,7 +24,7 @@ from litegpu.ops.quantized_conv import Bytes, QuantizedConvSpec
 
 
 class QuantizedConvNarrow(Implementation):
-    """Keeps whole rows of an image with few channels in shared memory, one word per pixel."""
+    """A kernel that stores whole rows of an image with few channels, one shared word per pixel."""
 
     name = "cuda/conv_narrow"
     example = QuantizedConvExample((1, 1024, 1024, 3), 32, kernel=7)

@@ -22,42 +22,49 @@ _OTHER_REGISTERS = 32
 _MOST_SUMS = 64
 """Maximum number of sums per thread, in registers."""
 _SHARED_BYTES = 72 << 10
-"""Maximum shared memory per block: on large GPUs, three blocks fit a multiprocessor."""
+"""Maximum shared memory in bytes per block: on large GPUs, three blocks fit a multiprocessor."""
 _BLOCKS_PER_UNIT = 2
-"""Minimum number of blocks per multiprocessor: while one loads its patch, another multiplies."""
+"""Minimum number of blocks per multiprocessor: while one block loads its patch, another multiplies.
+"""
 _STORED_TOGETHER = {False: (DType.FLOAT16,), True: (DType.INT8, DType.UINT8)}
-"""Result types that a lane can store as whole words: for floats, for bytes."""
+"""Result types that a lane can store as whole words, for floats (False) and for bytes (True)."""
 _TURNS = 2
-"""Iterations per warp that amortize loading the patch and the weights."""
+"""Number of iterations per warp that amortize loading the patch and the weights."""
 
 # Clocks of a multiprocessor, from the instructions of the compiled kernels.
 _WAIT_CLOCKS = 900.0
-"""Latency from the first to the last load of a patch, from device memory."""
+"""Latency in clocks from the first to the last load of a patch, from device memory."""
 _ISSUED_PER_CLOCK = 4.0
-"""Instructions per warp."""
+"""Number of warp instructions that a multiprocessor issues per clock."""
 _BLOCK_INSTRUCTIONS = 120.0
-"""Per warp, for addresses and weights."""
+"""Number of instructions per warp for addresses and weights."""
 _FILL_INSTRUCTIONS = 45.0
-"""Per unit of the patch: from its address to its halves; splitting adds half as many."""
+"""Number of instructions per unit of the patch, from its address to its halves; splitting adds half
+as many.
+"""
 _STORE_INSTRUCTIONS = 35.0
 _STORE_BYTES_INSTRUCTIONS = 24.0
-"""Per 4 channels of a pixel: from sums to the stored value (floats or halves; bytes)."""
+"""Number of instructions per 4 channels of a pixel, from sums to the stored value (floats or
+halves; bytes).
+"""
 _PRODUCT_CLOCKS = 2.0
-"""Instructions whose operands are ready; Clocks.product includes the wait for operands."""
+"""Clocks of matrix instructions whose operands are ready; Clocks.product includes the wait for
+operands.
+"""
 _SHARED_CLOCKS = 1.0
-"""Per word of shared memory that a lane loads."""
+"""Clocks per word of shared memory that a lane loads."""
 _TURN_INSTRUCTIONS = 40.0
 _STEP_CLOCKS = 40.0
-"""Latency of a warp for its values and the sums of the previous step."""
+"""Latency in clocks of a warp for its values and the sums of the previous step."""
 _TURN_CLOCKS = 200.0
-"""Per iteration of a warp, in addition to its steps."""
+"""Clocks per iteration of a warp, in addition to its steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class NarrowTile(Tile):
     """A block of `warps_m` x `warps_n` warps that computes `rows` rows of `across` * 16 pixels.
 
-    Each warp computes 16 pixels x `pairs` * 16 channels, several times.
+    Each warp computes 16 pixels x `pairs` * 16 channels, in several iterations.
     """
 
     problem: NarrowProblem
@@ -113,7 +120,7 @@ class NarrowTile(Tile):
 
     @property
     def sums(self) -> int:
-        """Return the sums per thread for 16 pixels; remainder parts have separate sums."""
+        """Return the sums per thread for 16 pixels; the parts for remainders have separate sums."""
         return self.pairs * 8 * (1 + (self.problem.products > 1))
 
     @property
@@ -154,20 +161,20 @@ class NarrowTile(Tile):
 
     @property
     def finishing(self) -> float:
-        """Instructions per iteration that convert the sums to the stored values."""
+        """Number of instructions per iteration that convert the sums to the stored values."""
         each = _STORE_BYTES_INSTRUCTIONS if self.problem.of_bytes else _STORE_INSTRUCTIONS
         return self.pairs * 2 * each
 
     @property
     def stored(self) -> float:
-        """Bytes stored per iteration, if results are halves or bytes."""
+        """Number of bytes stored per iteration, if results are halves or bytes."""
         return self.pairs * (512 >> self.problem.of_bytes)
 
     def together(self, dst: Storage) -> int:
         """Return the number of 4-channel blocks that a lane can store together as whole words.
 
-        They are adjacent bytes or halves, up to 16 bytes. 0 if a single block is no whole word, or
-        if the epilogue returns other types.
+        The blocks that a lane stores together are adjacent bytes or halves, up to 16 bytes. The
+        result is 0 if a single block is no whole word, or if the epilogue returns other types.
         """
         if dst.dtype not in _STORED_TOGETHER[self.problem.of_bytes]:
             return 0
@@ -181,14 +188,14 @@ class NarrowTile(Tile):
 
     @property
     def pool_words(self) -> Mapping[str, Any] | None:
-        """Return the template variables of a fused pool, if there is one."""
+        """Return the template variables of a fused pool; none without a pool."""
         return None
 
     def min_blocks(self, target: TileTarget) -> int:
         return target.model.resident_blocks(self.threads, self.registers, 0)
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks: the multiprocessor's busy time, and its latency."""
+        """Estimate the clocks of a tile: the multiprocessor's busy time, and its latency."""
         problem, clocks = self.problem, target.model.clocks
         per_unit = -(-math.prod(self.blocks) // target.compute_units)
         patch, steps = self.patch, problem.steps
@@ -246,6 +253,6 @@ def shapes(
 
 
 def is_possible(tile: NarrowTile, target: Target) -> bool:
-    """Whether there are enough blocks, and enough resources for them."""
+    """Whether a tile yields enough blocks, and the device has enough resources for them."""
     busy = math.prod(tile.blocks) >= _BLOCKS_PER_UNIT * target.compute_units
     return busy and tile.turns >= _TURNS and tile.shared_bytes <= _SHARED_BYTES

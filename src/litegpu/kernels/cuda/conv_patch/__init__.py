@@ -23,13 +23,14 @@ from litegpu.ops.common.lazy_array import LazyArray
 
 _FLOATS = npt.NDArray[np.float32]
 _OVERLAPS = 4
-"""Minimum number of windows per pixel: that many times, a pixel in shared memory is read."""
+"""Minimum number of windows per pixel, which is how often a block reads a pixel from shared memory.
+"""
 _MAX_CLOCK_RATIO = 0.7
-"""Maximum ratio of its estimated time to the estimated time of the other kernel."""
+"""Maximum ratio of this kernel's estimated time to the estimated time of the other kernel."""
 
 
 class ConvPatch(Implementation):
-    """Keeps a patch of the image in shared memory: for overlapping windows."""
+    """A kernel that stores a patch of the image in shared memory: for overlapping windows."""
 
     name = "cuda/conv_patch"
     example = ConvExample((1, 192, 192, 16), 16, kernel=3)
@@ -86,7 +87,7 @@ def _kernel(node: Node, ctx: LowerContext, tile: PatchTile, spec: ConvSpec) -> K
 def pack_steps(parts: list[_FLOATS], tile: PatchTile) -> LazyArray:
     """Arrange [O, H, W, I] for mma.m16n8k16: [block, step, part, 8 columns, lane] of 2 words.
 
-    A lane holds inputs 2 * (lane % 4) + {0, 1}, and these + 8, of column lane / 4.
+    A lane holds inputs 2 * (lane % 4) + {0, 1}, and the inputs 8 further, of column lane / 4.
     """
     steps, columns = tile.problem.steps, tile.columns
 

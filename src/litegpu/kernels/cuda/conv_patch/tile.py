@@ -11,11 +11,11 @@ from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 from litegpu.ops.common.window import Pair, Window
 
 PART = 8
-"""Channels per chunk; a step of the instruction uses two chunks."""
+"""Number of channels per chunk; a step of the instruction uses two chunks."""
 _WIDE = 16
-"""Pixels of a row per matrix instruction."""
+"""Number of pixels of a row per matrix instruction."""
 _SHARED_BYTES = 72 << 10
-"""Maximum shared memory per block: on large GPUs, three blocks fit a multiprocessor."""
+"""Maximum shared memory in bytes per block: on large GPUs, three blocks fit a multiprocessor."""
 _MOST_SUMS = 64
 """Maximum number of sums per thread, in registers."""
 _REGISTERS = 128
@@ -23,11 +23,13 @@ _REGISTERS = 128
 
 # Clocks of a multiprocessor, in addition to device_model.Clocks.
 _MATRIX_CLOCKS = 4.0
-"""Matrix loads move 512 bytes of shared memory at 128 per clock; weights of 8 columns are 256."""
+"""Clocks of a matrix load, which moves 512 bytes of shared memory at 128 per clock; weights of 8
+columns are 256 bytes.
+"""
 _FILL_INSTRUCTIONS = 60
-"""Per channel block of the patch: from its address to its halves."""
+"""Number of instructions per channel block of the patch, from its address to its halves."""
 _STEP_CLOCKS = 40.0
-"""Latency of the operands of a step of a warp."""
+"""Latency in clocks of the operands of a step of a warp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class PatchTile(Tile):
 
     @property
     def sums(self) -> int:
-        """Number of sums per thread; remainder parts have separate sums."""
+        """Number of sums per thread; the parts for remainders have separate sums."""
         return self.rows // self.warps * self.n_tiles * 4 * (1 + (self.problem.products > 1))
 
     @property
@@ -108,7 +110,7 @@ class PatchTile(Tile):
         return patch, sums, *others
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks: the multiprocessor's busy time, and its latency."""
+        """Estimate the clocks of a tile: the multiprocessor's busy time, and its latency."""
         problem, clocks = self.problem, target.model.clocks
         per_unit = -(-math.prod(self.blocks) // target.compute_units)
         channel_blocks = math.prod(self.patch) * problem.chunks * 2

@@ -25,15 +25,17 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.quantized_conv import Bytes, QuantizedConvSpec
 
 _FEWEST_ROWS = 64
-"""Minimum number of pixels per multiprocessor, so that weights in registers are reused enough."""
+"""Minimum number of pixels per multiprocessor, so that the kernel reuses weights in registers often
+enough.
+"""
 _TOO_FEW = Rejected("too few pixels reuse the weights in registers")
 _MOST_INPUTS = 256
-"""Maximum length of sums: for more weights, too few registers remain for pixels."""
+"""Maximum length of sums: weights of longer sums leave too few registers for pixels."""
 _TOO_LONG = Rejected("the weights do not fit into registers")
 
 
 class QuantizedConvStationary(Implementation):
-    """Keeps weights in registers while it processes many pixels: for short sums."""
+    """A kernel that keeps weights in registers while it processes many pixels: for short sums."""
 
     name = "cuda/conv_stationary"
     example = QuantizedConvExample((1, 256, 256, 64), 64)

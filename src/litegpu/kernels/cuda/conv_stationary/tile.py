@@ -11,13 +11,15 @@ from litegpu.kernels.cuda.tiles import PersistentTile, TileTarget
 from litegpu.ops.base import Target
 
 CHANNELS = 32
-"""Output channels of two matrices of 16 rows; each lane computes one word of them."""
+"""Number of output channels of two matrices of 16 rows; each lane computes one word of them."""
 _TILE = 8
-"""Pixels per instruction."""
+"""Number of pixels per matrix instruction."""
 _MOST_VALUES = 32
-"""Registers for pixel values in flight."""
+"""Number of registers for pixel values in flight."""
 _MOST_SUMS = 32
-"""Maximum useful number of pixels in flight (pairs of words count twice): more are no faster."""
+"""Maximum useful number of pixels in flight (pairs of words count twice): more pixels are no
+faster.
+"""
 _OTHER_REGISTERS = 44
 """Registers per thread in addition to weights, values, sums, bias and multipliers."""
 
@@ -30,9 +32,9 @@ class StationaryProblem:
     inputs: int
     outputs: int
     widest: int
-    """Number of output words that can be stored together."""
+    """Number of output words that a lane can store together."""
     zeros: bool
-    """Whether weights have a zero point, so that inputs must be summed, too."""
+    """Whether weights have a zero point, so that the kernel must also sum the inputs."""
 
     @property
     def words(self) -> int:
@@ -68,7 +70,7 @@ class StationaryTile(PersistentTile):
 
     @property
     def positions(self) -> int:
-        """Number of groups of that many pixels."""
+        """Number of groups of `pixels` pixels."""
         return -(-self.problem.rows // self.pixels)
 
     @property
@@ -83,7 +85,7 @@ class StationaryTile(PersistentTile):
     def clocks(self, target: TileTarget) -> float:
         """Return a ranking: prefer two resident blocks with many sums in flight, see _MOST_SUMS.
 
-        On an H200 this ranks the best tile first, or one that is 5 % slower.
+        On an H200, the ranking puts first the best tile, or a tile that is 5 % slower.
         """
         sums, blocks = min(self.pixels * self.groups, _MOST_SUMS), min(self.resident, 2)
         # A single block should save loads instead, with two words per lane.

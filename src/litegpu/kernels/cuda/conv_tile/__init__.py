@@ -31,9 +31,10 @@ TOO_FEW = Rejected("too few tiles to keep the device busy")
 _LEAST_BUSY = 0.75
 """Minimum ratio of tiles to multiprocessors, for products of halves.
 
-On an H200, cuda/conv_mma took 1.2 to 2.8 times as long for 22 convolutions of halves with tiles for
-three quarters to all of the multiprocessors. With tiles for only half of them it was faster for
-some; with floats, ResNet-50 with a batch of 8 took a seventh longer.
+On an H200, cuda/conv_mma took 1.2 to 2.8 times as long as cuda/conv_tile for 22 convolutions of
+halves. In these convolutions, the number of tiles was three quarters to all of the number of
+multiprocessors. If the tiles used only half of the multiprocessors, cuda/conv_mma was faster for
+some convolutions. With floats, ResNet-50 with a batch of 8 took a seventh longer.
 """
 
 
@@ -46,7 +47,7 @@ def plan_tiles(
 ) -> Plan | Rejected:
     """Return the tiles of a problem, or why there are none; `kernel` creates the launch of a tile.
 
-    Without `warp_groups`, tiles that need warp-group instructions are omitted.
+    Without `warp_groups`, the function omits tiles that need warp-group instructions.
     """
     narrowest, halves = WideTile(problem, NARROWEST, 4, 1), problem.part == PART[False]
     if math.prod(narrowest.blocks) < (_LEAST_BUSY if halves else 1) * target.compute_units:
@@ -64,7 +65,7 @@ def plan_tiles(
 
 
 class ConvTile(Implementation):
-    """Multiplies large tiles in shared memory: for many pixels."""
+    """A kernel that multiplies large tiles in shared memory: for many pixels."""
 
     name = "cuda/conv_tile"
     example = ConvExample((1, 102, 512, 64), 60, kernel=3)
@@ -80,7 +81,7 @@ class ConvTile(Implementation):
         return plan_tiles(problem, target, partial(_kernel, spec=spec), rounds_input=rounds)
 
     def rank(self, spec: ConvSpec) -> int:
-        """Come last if most products would be padding."""
+        """Return a sort key that is last if most products would be padding."""
         outputs, *_, inputs = spec.weights.shape
         wide = round_up(outputs, NARROWEST) * round_up(inputs, PART[False])
         return 2 * outputs * inputs < wide

@@ -18,7 +18,7 @@ from litegpu.ops.quantized_conv import QuantizedConvSpec
 
 
 class QuantizedConvTile(Implementation):
-    """Multiplies large tiles of bytes in shared memory: for many pixels."""
+    """A kernel that multiplies large tiles of bytes in shared memory: for many pixels."""
 
     name = "cuda/conv_tile"
     example = QuantizedConvExample((1, 256, 256, 64), 64, 3)

@@ -16,16 +16,17 @@ from litegpu.ops.quantized_conv import QuantizedConvSpec
 NARROWEST = 32
 """Number of columns of the smallest tile."""
 PREFETCH = 3
-"""Number of steps in flight while one is multiplied."""
+"""Number of steps in flight while the kernel multiplies one step."""
 _DEEP = 2
-"""k-tiles per step if no other block can run while this one waits at a barrier."""
+"""Number of k-tiles per step if no other block can run while this block waits at a barrier."""
 _COLUMNS_PER_BLOCK = 24
 """The fixed cost of a k-tile per block, expressed in columns."""
 _ENDS = 600
 """Cost of first loads and last stores without an overlapping block: in columns of a k-tile.
 
-On an H200 these numbers rank the best tile of 128, 64 or 32 columns first for 27 of 31 convolutions
-of floats; for the others it was 10, 9, 1 and 1 % faster.
+On an H200, these numbers rank the best tile of 128, 64 or 32 columns first for 27 of 31
+convolutions of floats. For the other four convolutions, the best tile was 10, 9, 1 and 1 % faster
+than the first one.
 """
 
 
@@ -33,30 +34,31 @@ of floats; for the others it was 10, 9, 1 and 1 % faster.
 class _GroupCosts:
     """Costs of warp groups for halves and bytes, in columns of a k-tile.
 
-    Fitted to benchmarks/results/h200_wide_tiles.json.
+    The costs are fitted to benchmarks/results/h200_wide_tiles.json.
     """
 
     fixed: float
-    """Per k-tile, without its columns."""
+    """Fixed cost per k-tile, without the cost of its columns."""
     chain: float
-    """The minimum per k-tile, without its columns, from one copy to the next."""
+    """Minimum cost per k-tile from one copy to the next, without the cost of its columns."""
     ends: float
-    """First loads and last stores, per column."""
+    """Cost per column of first loads and last stores."""
 
 
 _SHARED = _GroupCosts(80, 108, 4)
 _ALONE = {128: _GroupCosts(85, 0, 14), 192: _GroupCosts(165, 0, 14)}
-"""Costs of tiles that are alone on a multiprocessor, by pixels."""
+"""Costs of tiles that are alone on a multiprocessor, by the number of pixels."""
 _SHORT = _GroupCosts(85, 0, 1)
-"""Costs of such tiles with few columns and short sums, which leave shared memory for other blocks.
+"""Costs of lone tiles with few columns and short sums, which leave shared memory for other blocks.
 
-Among warp-group tiles they were the best, by up to 28 %, for all 13 pointwise convolutions of
-halves with two or four k-tiles in benchmarks/results/h200_short_sums.json.
+Tiles with short sums were the best of all warp-group tiles, by up to 28 %, for all 13 pointwise
+convolutions of halves with two or four k-tiles. The results are in
+benchmarks/results/h200_short_sums.json.
 """
 _SHORT_SUM = 4
 """Maximum number of k-tiles of a short sum."""
 _SHORT_BLOCKS = 4
-"""Blocks with short sums and few columns that fit the memory of a multiprocessor."""
+"""Number of blocks with short sums and few columns that fit the memory of a multiprocessor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,11 @@ class WideProblem:
     result: Shape4
     weights: Shape4
     split: bool
-    """Whether floats are split into two parts without loss; otherwise they are rounded."""
+    """Whether floats are split into two parts without loss; otherwise the kernel rounds them."""
     copied: bool = True
-    """Whether the image is copied to shared memory unchanged; otherwise it is converted."""
+    """Whether the kernel copies the image to shared memory unchanged; otherwise it converts the
+    image.
+    """
 
     @classmethod
     def of(cls, spec: ConvSpec | QuantizedConvSpec, split: bool) -> WideProblem:
@@ -86,12 +90,12 @@ class WideProblem:
 
     @property
     def floats(self) -> bool:
-        """Whether floats are multiplied, with their full range."""
+        """Whether the kernel multiplies floats, with their full range."""
         return self.stored == DType.FLOAT32.value
 
     @property
     def of_bytes(self) -> bool:
-        """Whether bytes are multiplied, with integer sums."""
+        """Whether the kernel multiplies bytes, with integer sums."""
         return self.stored in (DType.INT8.value, DType.UINT8.value)
 
     @property
@@ -101,7 +105,7 @@ class WideProblem:
 
     @property
     def parts(self) -> int:
-        """Return the number of such parts per input pixel."""
+        """Return the number of parts of `part` channels per input pixel."""
         return -(-self.weights[3] // self.part)
 
     @property
@@ -110,11 +114,11 @@ class WideProblem:
 
     @property
     def grouped(self) -> bool:
-        """Whether each k-tile of channels is multiplied with all taps before the next k-tile.
+        """Whether the kernel multiplies a k-tile of channels with all taps before the next k-tile.
 
-        On an H200 that makes 3 x 3 convolutions of ResNet-50 1 to 14 % faster if copies bypass the
-        L1 cache; copies through the L1 cache, which would hold most of what they read, make them
-        slower.
+        On an H200, this order makes 3 x 3 convolutions of ResNet-50 1 to 14 % faster if copies
+        bypass the L1 cache. The order makes copies through the L1 cache slower, since that cache
+        would otherwise hold most of the data.
         """
         return self.taps > 1 and self.parts % CHUNKS == 0
 
@@ -124,12 +128,12 @@ class WideProblem:
 
     @property
     def products(self) -> int:
-        """Number of products on the unit per product of values."""
+        """Number of products on the matrix unit per product of values."""
         return 3 if self.split and self.floats else 1
 
     @property
     def unit(self) -> Unit:
-        """The unit that multiplies bytes, floats (rounded or split) or halves."""
+        """The matrix unit that multiplies bytes, floats (rounded or split) or halves."""
         if self.of_bytes:
             return Unit.INT8_MATRIX
         return Unit.TF32_MATRIX if self.floats else Unit.FP16_MATRIX
@@ -139,8 +143,8 @@ class WideProblem:
 class WideTile(Tile):
     """A block of `warps_m` x `warps_n` warps that computes `pixels` x `columns` outputs.
 
-    With `warp_groups`, groups of four warps multiply directly from shared memory. A block that is
-    then `alone` on its multiprocessor uses longer steps.
+    With `warp_groups`, groups of four warps multiply directly from shared memory. A block with
+    `warp_groups` that is `alone` on its multiprocessor uses longer steps.
     """
 
     problem: WideProblem
@@ -167,7 +171,7 @@ class WideTile(Tile):
         return 1, -(-n * height * width // self.pixels) * self.column_blocks
 
     def min_blocks(self, target: TileTarget) -> int:
-        """Return the blocks per multiprocessor: while one waits, others run."""
+        """Return the blocks per multiprocessor: while one block waits, the others run."""
         if self._is_short:
             return _SHORT_BLOCKS
         if not self.warp_groups or self.alone:
@@ -190,12 +194,13 @@ class WideTile(Tile):
 
     @property
     def rows_at_once(self) -> int:
-        """Pixels whose sums pass through shared memory together; 0 if lanes store directly.
+        """Number of pixels whose sums pass through shared memory together; 0 for direct stores.
 
-        Four lanes store 32 bytes of a pixel, or 16 for bytes. They read added operands in the same
-        pieces, from four times as many lines at once as whole rows of channels would. In blocks
-        that do little else, that took up to a fifth longer on an H200; otherwise the difference was
-        small (benchmarks/results/h200_register_stores.json).
+        If lanes store directly, four lanes store 32 bytes of a pixel, or 16 bytes for 8-bit
+        results. The lanes read added operands in pieces of the same size, from four times as many
+        lines at once as with whole rows of channels. In blocks with little other work, direct
+        stores took up to a fifth longer on an H200; otherwise the difference was small
+        (benchmarks/results/h200_register_stores.json).
         """
         if not self.problem.of_bytes and not (self.adds and self._is_short):
             return 0
@@ -242,14 +247,14 @@ _WARPS = {
     (True, False): {128: (8, 1), 64: (8, 1), 32: (8, 1)},
     (True, True): {128: (8, 1), 64: (8, 1), 32: (8, 1)},
 }
-"""Warps of tiles by their columns: with or without warp groups, for floats or halves."""
+"""Numbers of warps of tiles by their columns: with or without warp groups, for floats or halves."""
 
 _ALONE_ON_A_MULTIPROCESSOR = {192: (128,), 128: (128, 64)}
-"""Columns of tiles of halves and bytes by pixels; each fills a multiprocessor alone."""
+"""Columns of tiles of halves and bytes by pixels; each tile fills a multiprocessor alone."""
 
 
 def candidates(problem: WideProblem, warp_groups: bool) -> Iterator[WideTile]:
-    """Yield the tiles of one kind that are not too wide, and always the narrowest one."""
+    """Yield the tiles of one kind that are not too wide, and always the narrowest tile."""
     for columns, warps in _WARPS[warp_groups, problem.floats].items():
         if columns < 2 * problem.result[3] or columns == NARROWEST:
             yield WideTile(problem, columns, *warps, warp_groups)

@@ -18,7 +18,7 @@ _WHOLE = 1 << 22
 
 
 class DepthwiseCuda(Implementation):
-    """Predicates loads: pixels outside the image are not loaded, and count as zero."""
+    """A kernel with predicated loads: pixels outside the image are not loaded, and are zero."""
 
     name = "cuda/depthwise"
     example = DepthwiseExample((16, 64, 64, 64))

@@ -21,24 +21,25 @@ from litegpu.ops.common.weights import pad_channels
 from litegpu.ops.common.window import Window, readers
 
 _CHANNELS = 32
-"""Channels per warp."""
+"""Number of channels per warp."""
 _PART = 8
-"""Channels that a lane reads of a pixel, and pixels of a row per warp."""
+"""Number of channels that a lane reads of a pixel, and of pixels of a row per warp."""
 _MOST_TAPS = 18
-"""Maximum number of instructions per sum: weights of more do not fit registers."""
+"""Maximum number of instructions per sum: the weights of longer sums do not fit registers."""
 _LARGEST = 254
 """The largest weight that a sum of two int8 terms can represent."""
 _OTHER_REGISTERS = 20
 """Registers per thread in addition to weights, values and sums: addresses, bias and multipliers."""
 _MOST_RESIDENT = 4
-"""Blocks per multiprocessor; with more, each would have too few registers."""
+"""Maximum number of blocks per multiprocessor; with more blocks, each would have too few registers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseProblem:
     """The properties that determine the tiles: the window and the result [N, H, W, C].
 
-    After subtraction of the zero point, weights may have 9 bits; then each is the sum of two
+    After subtraction of the zero point, weights may have 9 bits; each weight is then the sum of two
     `terms`.
     """
 
@@ -59,7 +60,7 @@ class DepthwiseProblem:
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseTile(PersistentTile):
-    """Each warp computes 32 channels of 8 adjacent pixels of `rows` rows at a time."""
+    """A tile whose warps compute 32 channels of 8 adjacent pixels of `rows` rows at a time."""
 
     problem: DepthwiseProblem
     rows: int
@@ -73,7 +74,7 @@ class DepthwiseTile(PersistentTile):
 
     @property
     def positions(self) -> int:
-        """Number of groups of that many pixels."""
+        """Number of groups of 8 pixels and `rows` rows."""
         n, height, width, _ = self.problem.result
         return n * -(-height // self.rows) * -(-width // _PART)
 
@@ -106,7 +107,7 @@ def candidates(problem: DepthwiseProblem, target: Target) -> list[DepthwiseTile]
 
 
 class DepthwiseMma(Implementation):
-    """Multiplies bytes on tensor cores, with the weights as diagonal matrices."""
+    """A kernel that multiplies bytes on tensor cores, with the weights as diagonal matrices."""
 
     name = "cuda/depthwise_mma"
     example = DepthwiseExample((16, 64, 64, 64), quantized=True)
@@ -191,7 +192,7 @@ def _folded_bias(spec: DepthwiseSpec) -> npt.NDArray[np.int32]:
 def _pack(spec: DepthwiseSpec, problem: DepthwiseProblem, columns: int) -> npt.NDArray[np.uint32]:
     """Arrange taps [H, W, C] as rows of mma.m16n8k32: [32 channels, pair, matrix, lane] of 4.
 
-    Rows g and g + 8 of matrix m are channels 4 * g + 2 * m + {0, 1}; the inputs of lane % 4 = q are
+    Rows g and g + 8 of matrix m are channels 4 * g + 2 * m + {0, 1}. The inputs of lane % 4 = q are
     those of rows 2 * q and 2 * q + 1, first of one product, then of the next.
     """
     assert spec.taps is not None

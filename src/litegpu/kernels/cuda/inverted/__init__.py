@@ -35,11 +35,11 @@ _MOST_TAPS = 25
 _MOST_INPUTS, _MOST_OUTPUTS = 64, 128
 """Maximum number of channels, since weights and sums are in registers."""
 _MARGIN = 1.3
-"""Minimum speedup over two kernels, by estimated times."""
+"""Minimum ratio of the estimated time of two kernels to that of the fused kernel."""
 
 
 class Inverted(Implementation):
-    """Computes the expansion, the depthwise and the pointwise convolution of many pixels."""
+    """A kernel for the expansion, the depthwise and the pointwise convolution of many pixels."""
 
     name = "cuda/inverted"
     example = ConvExample((16, 112, 112, 16), 24, depthwise=True, expand=96)
@@ -92,7 +92,7 @@ def _limit(epilogue: tuple[EpilogueOp, ...]) -> float | None:
 
 
 def _slower(tile: InvertedTile, expand: Expand, target: Target) -> str:
-    """Return why two kernels should be as fast; an empty text if one is faster."""
+    """Return why two kernels should be as fast; an empty text if the fused kernel is faster."""
     problem, clocks = tile.problem, tile.clocks(target) * _MARGIN
     others = clocks_of_two(problem, expand.shape, target)
     if clocks < others:
@@ -103,7 +103,7 @@ def _slower(tile: InvertedTile, expand: Expand, target: Target) -> str:
 def clocks_of_two(
     problem: InvertedProblem, expanded: tuple[int, int, int, int], target: TileTarget
 ) -> float:
-    """Return the estimated clocks of an expanding kernel plus one for the rest."""
+    """Return the estimated clocks of an expanding kernel plus a kernel for the rest."""
     pair = SeparableProblem(expanded, "float16", problem.middle, problem.outputs, problem.window)
     tiles = separable.tiles_for(pair, target)
     if isinstance(tiles, Rejected):
@@ -197,8 +197,8 @@ def _in_order(weights: _FLOATS, axis: int, order: npt.NDArray[np.intp], length: 
 def _in_lanes(bias: _FLOATS) -> _FLOATS:
     """Arrange a bias like the sums of lanes: [16 channels, first or last 8, lane % 4] of 2.
 
-    Each is stored twice, for two rows: otherwise the compiler repeatedly forms four numbers from
-    two.
+    Each bias value is stored twice, for two rows: otherwise the compiler repeatedly forms four
+    numbers from two.
     """
     found = bias.reshape(-1, 4, 2, 2).swapaxes(1, 2)
     return np.concatenate([found, found], axis=-1).reshape(-1)
@@ -209,7 +209,8 @@ def _packed_taps(
 ) -> npt.NDArray[np.uint32]:
     """Arrange [kh, kw, C] as words of two taps: [16 channels, four words, lane / 4] of 4.
 
-    Words are ordered by pairs of taps, then by the first and the last 8 of 16 permuted channels.
+    The words are ordered by pairs of taps, then by the first and the last 8 of 16 permuted
+    channels.
     """
     count = taps.shape[0] * taps.shape[1]
     words = round_up(round_up(count, 2), 4)

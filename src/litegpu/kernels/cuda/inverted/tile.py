@@ -13,15 +13,15 @@ from litegpu.kernels.cuda.tiles import Region, Tile, TileTarget, consecutive
 from litegpu.ops.common.window import Pair, Window
 
 ACROSS = 8
-"""Adjacent pixels of a line that a warp multiplies at a time: rows of an 8 x 8 matrix."""
+"""Number of adjacent pixels of a line that a warp multiplies at a time: rows of an 8 x 8 matrix."""
 ROWS = 16
-"""Pixels per product, and channels per product."""
+"""Number of pixels per matrix product, and of channels per product."""
 _MOST_SUMS = 64
 """Maximum number of sums per thread, in registers."""
 _MOST_WEIGHTS = 6
-"""Maximum number of products whose weights a thread keeps while pixels are expanded."""
+"""Maximum number of products whose weights a thread stores while it expands pixels."""
 _MOST_GROUPS = 4
-"""Number of channel groups that are expanded at a time."""
+"""Number of channel groups that a warp expands at a time."""
 REGISTERS = 128
 """Maximum number of registers per thread."""
 _LINES, _COLUMNS, _STRIPS = (4, 8, 14, 16), (8, 16, 24, 32), (2, 4, 8)
@@ -30,21 +30,23 @@ _WARPS = range(2, 9)
 # Clocks of a multiprocessor: not measured, but copied from cuda/separable_stream. Instruction
 # counts are those of the machine code.
 _ISSUE_CLOCKS = 0.5
-"""Per instruction of a warp, with other warps active."""
+"""Clocks per instruction of a warp, with other warps active."""
 _WARP_CLOCKS = 8.0
-"""Between two instructions of a warp, if there are few warps."""
+"""Clocks between two instructions of a warp, if there are few warps."""
 _START_CLOCKS = 2000
-"""Latency of the first pixels, and of the final stores."""
+"""Latency in clocks of the first pixels, and of the final stores."""
 _CHUNK_CLOCKS = 500
-"""Synchronization of warps per chunk."""
+"""Clocks to synchronize the warps per chunk."""
 _OF_PRODUCT = 20
-"""Instructions per 16 x 16 expanded values, in addition to the products."""
+"""Number of instructions per 16 x 16 expanded values, in addition to the products."""
 _OF_TAPS = 9
-"""Instructions per two products of two taps, whose operands must be in adjacent registers."""
+"""Number of instructions per two products of two taps, whose operands must be in adjacent
+registers.
+"""
 _OF_STORE = 25
-"""Instructions per 4 sums of a lane."""
+"""Number of instructions per 4 sums of a lane."""
 _OF_COPY = 36
-"""Instructions per copy of 8 channels."""
+"""Number of instructions per copy of 8 channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class InvertedProblem:
 
     image: Shape4
     middle: Shape4
-    """The depthwise convolution's result; its input has as many channels."""
+    """The shape of the depthwise convolution's result; its input has as many channels."""
     outputs: int
     window: Window
 
@@ -68,15 +70,15 @@ class InvertedProblem:
 
     @property
     def tap_pairs(self) -> int:
-        """Number of products per sum over a window's taps: two taps each."""
+        """Number of products per sum over a window's taps: each product covers two taps."""
         return -(-self.taps // 2)
 
 
 @dataclass(frozen=True, slots=True)
 class InvertedTile(Tile):
-    """A block computes `patch` lines x pixels; each warp a strip of `strip` lines of 8 pixels.
+    """A block that computes `patch` lines x pixels; each warp computes a strip 8 pixels wide.
 
-    Shared memory holds `groups` groups of 16 channels at a time.
+    A strip has `strip` lines; shared memory holds `groups` groups of 16 channels at a time.
     """
 
     problem: InvertedProblem
@@ -115,12 +117,15 @@ class InvertedTile(Tile):
 
     @property
     def plane(self) -> int:
-        """Pixels of a line at this distance are stored together, since adjacent lanes read them."""
+        """Number of pixels of a line, one stride apart, that are stored next to each other.
+
+        Adjacent lanes of a warp read these pixels.
+        """
         return -(-self.seen[1] // self.problem.window.stride[1])
 
     @property
     def line(self) -> int:
-        """Pixels per line in shared memory."""
+        """Number of pixels per line in shared memory."""
         return self.plane * self.problem.window.stride[1]
 
     @property
@@ -160,7 +165,7 @@ class InvertedTile(Tile):
         return super(InvertedTile, self).fits(target) and self.min_blocks(target) > 0
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks: issued instructions, and the latency of all warps."""
+        """Estimate the clocks of a tile: issued instructions, and the latency of all warps."""
         resident = self.min_blocks(target)
         rounds = max(1.0, self.blocks[1] / (target.compute_units * resident))
         warps = resident * math.prod(self.strips)
@@ -170,7 +175,7 @@ class InvertedTile(Tile):
 
     @property
     def _instructions(self) -> float:
-        """Instructions of a block's warps."""
+        """Number of instructions of a block's warps."""
         problem, warps = self.problem, math.prod(self.strips)
         copies = self.m_tiles * ROWS * 2 * problem.steps / 32 * _OF_COPY
         expanded = 2 * problem.steps + _OF_PRODUCT + (problem.steps + 4) / self.groups

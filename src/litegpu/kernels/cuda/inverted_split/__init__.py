@@ -32,21 +32,23 @@ _MOST_TAPS = 25
 _MOST_INPUTS = 320
 """Maximum number of channels, since their weights are in registers."""
 _TOO_MANY = 1 << 21
-"""Maximum number of expanded values: above, work matters more than launches and latency."""
+"""Maximum number of expanded values: for more, the work matters more than launches and latency."""
 _LAUNCH_CLOCKS = 850.0
-"""Cost of a launch in a chain of launches, which the estimates of cuda/conv_mma do not include."""
+"""Clocks of a launch in a chain of launches, which the estimates of cuda/conv_mma do not include.
+"""
 _MARGIN = 1.04
-"""Minimum speedup over two kernels, by estimated times."""
+"""Minimum ratio of the estimated time of two kernels to that of the fused kernel."""
 _MARGIN_OF_WINDOWS = 1.4
-"""The same for an expansion with a window: these took 1.2 to 1.5 times the estimate.
+"""Minimum ratio for an expansion with a window: such fused kernels took 1.2 to 1.5 times the
+estimate.
 
-Measured in four networks; a factor of 1.5 made them slower
+The margin was measured in four networks; a factor of 1.5 made them slower
 (benchmarks/results/h100_neighbours.json).
 """
 
 
 class InvertedSplit(Implementation):
-    """Computes the expansion, the depthwise and the pointwise convolution of few pixels."""
+    """A kernel for the expansion, the depthwise and the pointwise convolution of few pixels."""
 
     name = "cuda/inverted_split"
     example = ConvExample((1, 14, 14, 64), 64, depthwise=True, expand=384)
@@ -105,7 +107,7 @@ def _problem_of(spec: ConvSpec, middle: Depthwise, expand: Expand, target: Targe
 
 
 def clocks_of_two(spec: ConvSpec, middle: Depthwise, expand: Expand, target: Target) -> float:
-    """Return the estimated clocks of an expanding kernel plus one for the rest."""
+    """Return the estimated clocks of an expanding kernel plus a kernel for the rest."""
     half = target.policy.stores_half(4 * math.prod(expand.shape))
     dtype, alignment = (DType.FLOAT16, 8) if half else (DType.FLOAT32, 4)
     between = Storage.create(0, dtype, expand.shape, alignment)

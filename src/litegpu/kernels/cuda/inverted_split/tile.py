@@ -23,14 +23,16 @@ from litegpu.kernels.cuda.tiles import (
 from litegpu.ops.common.window import Pair, Window
 
 _LINES, _COLUMNS = (1, 2, 4, 7, 8), (4, 7, 8, 14, 16, 28)
-"""Lines and pixels of a patch."""
+"""The possible numbers of lines and pixels of a patch."""
 _DEPTHS = range(1, 9)
-"""Number of blocks that divide the channels."""
+"""The possible numbers of blocks that divide the channels."""
 _WARPS, _KINDS_OF_WARPS = (6, 12, 8, 10, 14), 2
-"""Warps per block, preferred first: threads have fixed channels, which these must divide."""
+"""Warps per block, preferred numbers first: each thread has fixed channels, and the warps must
+divide all channels evenly.
+"""
 _MOST_PIXELS = 128
 _MOST_WEIGHTS = 96
-"""Registers per thread for the weights of one of the convolutions."""
+"""Maximum number of registers per thread for the weights of one of the convolutions."""
 _MOST_SUMS = 96
 _OTHER_REGISTERS = 64
 """Registers per thread in addition to weights, taps and sums."""
@@ -41,20 +43,20 @@ _REGISTERS, _MOST_REGISTERS = 64 << 10, 255
 # H100 (benchmarks/split_tiles.py, at 1755 MHz, including a launch): the mean error is 6 %, and the
 # selected tile takes 2 % longer than the best one of a block.
 _INSTRUCTION_CLOCKS = 2.0
-"""Between two instructions of a thread, with others of its warp between them."""
+"""Clocks between two instructions of a thread, with other instructions of its warp between them."""
 _PRODUCT_CLOCKS = 2.7
-"""Per warp product of 16 x 16 halves by 16 x 8, with other warps active."""
+"""Clocks per warp product of 16 x 16 halves by 16 x 8, with other warps active."""
 _PRODUCT_WAIT_CLOCKS = 3.0
-"""Latency per product of a warp without other products to overlap."""
+"""Latency in clocks per product of a warp without other products to overlap."""
 _BLOCK_CLOCKS = 600.0
-"""Latency of the blocks of a multiprocessor when they start and end."""
+"""Latency in clocks of the blocks of a multiprocessor when they start and end."""
 _SPLIT_CLOCKS, _SPLIT_CLOCKS_EACH = 285.0, 151.0
-"""Overhead of blocks for synchronization and addition."""
+"""Overhead in clocks of blocks for synchronization and addition: fixed, and per block."""
 _BEGIN_CLOCKS = 12.0
-"""Between the starts of two blocks, anywhere on the device."""
+"""Clocks between the starts of two blocks, anywhere on the device."""
 _OF_PIECE, _OF_EXPANDED, _OF_MADE, _OF_SEEN = 10, 35, 7, 19
-"""Instructions per 4 channels of a pixel in a thread: for loading, for expanding, for the depthwise
-convolution, and for reading its input.
+"""Number of instructions per 4 channels of a pixel in a thread: for loading, for expanding, for the
+depthwise convolution, and for reading its input.
 """
 _LOADS_AT_ONCE = 10
 """Number of loads per thread in flight at the same time."""
@@ -65,14 +67,14 @@ class SplitProblem:
     """The sizes that determine the tiles, and which operands are split into two halves."""
 
     inputs: int
-    """Inputs of an expanded channel: a pixel's channels (in fours) times the taps."""
+    """Number of inputs of an expanded channel: a pixel's channels (in fours) times the taps."""
     middle: Shape4
     """The depthwise convolution's result [N, H, W, C]; its input has as many channels."""
     outputs: int
-    """Stored channels, including zero padding."""
+    """Number of stored channels, including zero padding."""
     window: Window
     parts: int
-    """Number of halves that an image value is split into."""
+    """Number of halves into which an image value is split."""
     weight_parts: Pair
     """Number of halves per weight of the expansion, and of the pointwise convolution."""
     ranged: bool
@@ -94,7 +96,7 @@ class SplitProblem:
 
 @dataclass(frozen=True, slots=True)
 class SplitTile(Tile):
-    """A cluster computes `patch` lines x pixels; its `depth` blocks divide the channels."""
+    """A cluster that computes `patch` lines x pixels; its `depth` blocks divide the channels."""
 
     problem: SplitProblem
     patch: Pair
@@ -102,7 +104,7 @@ class SplitTile(Tile):
     groups: int
     warps: int
     units: int
-    """Multiprocessors of the device among which the blocks are distributed."""
+    """Number of multiprocessors of the device among which the blocks are distributed."""
 
     @property
     def threads(self) -> int:
@@ -143,12 +145,12 @@ class SplitTile(Tile):
 
     @property
     def warps_first(self) -> int:
-        """Number of warps that divide the expanded channels; the others process other pixels."""
+        """Number of warps that divide the expanded channels; other warps process other pixels."""
         return math.gcd(self.groups, self.warps)
 
     @property
     def warps_n(self) -> int:
-        """Number of warps that divide the outputs; the others process other pixels."""
+        """Number of warps that divide the outputs; other warps process other pixels."""
 
         def busy(across: int) -> tuple[int, int]:
             tiles = -(-self.m_tiles // (self.warps // across))
@@ -163,7 +165,7 @@ class SplitTile(Tile):
 
     @property
     def pairs(self) -> int:
-        """Number of pairs per warp."""
+        """Number of pairs of instructions per warp."""
         return -(-self.output_pairs // self.warps_n)
 
     @property
@@ -172,29 +174,29 @@ class SplitTile(Tile):
 
     @property
     def weights_first(self) -> int:
-        """Registers per thread for the expansion's weights."""
+        """Number of registers per thread for the expansion's weights."""
         problem = self.problem
         return 4 * problem.steps * problem.weight_parts[0] * self.groups // self.warps_first
 
     @property
     def weights(self) -> int:
-        """Registers per thread for the pointwise weights."""
+        """Number of registers per thread for the pointwise weights."""
         return 4 * self.groups * self.problem.weight_parts[1] * self.pairs
 
     @property
     def sums(self) -> int:
-        """Registers per thread for one kind of pointwise sums."""
+        """Number of registers per thread for one kind of pointwise sums."""
         return 8 * self.pairs * -(-self.m_tiles // (self.warps // self.warps_n))
 
     @property
     def _room(self) -> int:
-        """Registers per thread that remain for weights and sums."""
+        """Number of registers per thread that remain for weights and sums."""
         most = min(_REGISTERS // (self.threads * self.resident) // 8 * 8, _MOST_REGISTERS)
         return most - 4 * self.problem.taps - _OTHER_REGISTERS
 
     @property
     def resident(self) -> int:
-        """Blocks per multiprocessor: as many as are launched, if registers permit."""
+        """Number of resident blocks per multiprocessor: all blocks, if registers permit."""
         share = -(-math.prod(self.blocks) // self.units)
         wanted = (
             self.weights_first + 2 * self._sums_first + 4 * self.problem.taps + _OTHER_REGISTERS
@@ -203,17 +205,17 @@ class SplitTile(Tile):
 
     @property
     def early(self) -> bool:
-        """Whether all weights are loaded before the kernel's first wait."""
+        """Whether the kernel loads all weights before its first wait."""
         return self.weights_first + self.weights + 2 * self._sums_first <= self._room
 
     @property
     def _sums_first(self) -> int:
-        """Registers per thread for one kind of sums of 16 expanded pixels."""
+        """Number of registers per thread for one kind of sums of 16 expanded pixels."""
         return 8 * self.groups // self.warps_first
 
     @property
     def kinds(self) -> Pair:
-        """Maximum number of kinds of sums: fewer would serialize products of remainders."""
+        """Maximum number of kinds of sums: fewer kinds would serialize products of remainders."""
         weights = self.weights_first + self.weights * self.early
         first = 3 if weights + 3 * self._sums_first <= self._room else 2
         return first, 3 if self.weights + 3 * self.sums <= self._room else 2
@@ -227,7 +229,7 @@ class SplitTile(Tile):
 
     @property
     def pitch(self) -> int:
-        """Distance between expanded pixels in floats: half of the banks apart."""
+        """Distance between expanded pixels in floats: an offset of half of the banks."""
         return round_up(self.groups * STEP, 32) + (16 if self.groups % 2 == 0 else -16)
 
     @property
@@ -237,7 +239,7 @@ class SplitTile(Tile):
 
     @property
     def each_sums(self) -> int:
-        """Blocks of 4 sums that each block of a cluster adds."""
+        """Number of blocks of 4 sums that each thread block of a cluster adds."""
         return -(-self.all_sums // self.depth)
 
     @property
@@ -265,7 +267,7 @@ class SplitTile(Tile):
         )
 
     def clocks(self, target: TileTarget) -> float:
-        """Estimate the clocks: the multiprocessor's busy time, and its latency."""
+        """Estimate the clocks of a tile: the multiprocessor's busy time, and its latency."""
         problem, clocks = self.problem, target.model.clocks
         blocks = math.prod(self.blocks)
         per_unit = -(-blocks // units_for(self.depth, target))

@@ -13,7 +13,7 @@ from litegpu.ops.common.matmul_spec import MatmulSpec
 from litegpu.ops.common.units import Unit
 
 _TILE = 64
-"""Rows and columns of the result per block."""
+"""Number of rows and columns of the result per block."""
 _THREADS = 128
 _SHARED = SharedMemory(
     (
@@ -21,13 +21,15 @@ _SHARED = SharedMemory(
         Region("sums", "float", _TILE * (_TILE + 4)),
     )
 )
-"""Shared memory: 16 elements of the inner dimension of both operands, later reused for the sums."""
+"""Shared memory of a block: 16 elements of the inner dimension of both operands, later reused for
+the sums.
+"""
 _SMALLEST = 16
 """Minimum size: smaller matrices leave most of a tile of 64 x 64 x 16 empty."""
 
 
 class Matmul(Implementation):
-    """Computes tiles of 64 x 64 in tf32."""
+    """A kernel that computes tiles of 64 x 64 in tf32."""
 
     name = "cuda/matmul"
     example = MatmulExample(33, 17, 40)

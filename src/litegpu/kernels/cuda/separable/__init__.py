@@ -32,7 +32,7 @@ from litegpu.ops.common.units import Unit
 from litegpu.ops.common.window import Window, readers
 
 _STREAM = "cuda/separable_stream"
-"""The template for persistent blocks."""
+"""The kernel template for persistent blocks."""
 _FILLED = 0.6
 """Minimum fraction of the patches' pixels that must be inside the image."""
 _FEWEST_ELEMENTS = 1 << 21
@@ -42,16 +42,17 @@ _FEWEST_PIXELS = 1 << 15
 _MOST_CHANNELS = 256
 """Maximum number of channels of a patch for which two blocks fit the shared memory."""
 _MOST_TAPS = 25
-"""Maximum number of multiplications per result, since the kernel unrolls them."""
+"""Maximum number of multiplications per result, since the kernel unrolls all of them."""
 _ERROR = 0.02
 """Relative error of the estimates: among tiles that differ by less, small blocks come first."""
 
 _MARGIN = 1.3
-"""Relative error of the estimates between kinds: persistent blocks must be faster by this."""
+"""Relative error of the estimates between kinds: persistent blocks must be faster by this factor.
+"""
 
 
 class Separable(Implementation):
-    """Warp groups compute all outputs of a patch of pixels, so that nothing is computed twice."""
+    """A kernel whose warp groups compute all outputs of a patch of pixels, each only once."""
 
     name = "cuda/separable"
     also = (_STREAM,)
@@ -77,7 +78,7 @@ class Separable(Implementation):
 def tiles_for(
     problem: SeparableProblem, target: TileTarget
 ) -> Sequence[SeparableTile | StreamTile] | Rejected:
-    """Return the tiles for a problem, best first; persistent blocks are first if faster."""
+    """Return the tiles for a problem, best first; persistent blocks come first if faster."""
     others = choose(candidates(problem, target.model), target, error=_ERROR)
     if not pays(problem):
         return others
@@ -121,7 +122,7 @@ def _suits(middle: Shape4, window: Window) -> bool:
 
 
 def _is_half(middle: Shape4, target: Target) -> bool:
-    """Whether the depthwise convolution's result, if it were stored, would be stored as half."""
+    """Whether the depthwise convolution's result, if stored, would be stored as half."""
     return target.policy.stores_half(4 * math.prod(middle))
 
 

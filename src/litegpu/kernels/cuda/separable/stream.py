@@ -26,42 +26,52 @@ from litegpu.ops.common.window import LOADS_AT_ONCE, Pair, readers
 GROUP_ROWS = 64
 """Number of pixels that four warps multiply together."""
 _FEWEST_TURNS = 3
-"""Minimum number of patches per block to amortize its start, which overlaps with nothing."""
+"""Minimum number of patches per block to amortize the start of the block, which overlaps with
+nothing.
+"""
 _MOST_TAPS = 9
 """Maximum number of taps, since their weights are in registers."""
 _FEWEST_BYTES = 32 << 20
-"""Minimum bytes of image and result, so that they exceed the L2 cache between two kernels: for
-less, loads are too fast for this to be faster.
+"""Minimum bytes of image and result, so that they exceed the L2 cache between two kernels.
+
+For less data, loads are so fast that persistent blocks are not faster.
 """
 _MOST_RING = 6
 _WARPS = ((12, 4, ITEM), (8, 8, ITEM), (4, 4, ITEM), (8, 4, (4, 4)))
-"""Producer warps, multiplying warps, and items: larger items need fewer loads per pixel."""
+"""Numbers of producer warps and multiplying warps, and item sizes: larger items need fewer loads
+per pixel.
+"""
 _FEW_LOADS = 12
 """Number of loads for which a thread has registers in addition to the sums of a larger item."""
 
 # Instructions per warp, counted in the compiled code.
 _ITEM_INSTRUCTIONS = 132
-"""Per item, in addition to loads and products."""
+"""Number of instructions per item, in addition to loads and products."""
 _OF_LOAD = 5
 _UNIT_INSTRUCTIONS = 90
-"""Per 64 pixels x `columns`, in addition to sums and k-tiles: positions and the bias."""
+"""Number of instructions per 64 pixels x `columns`, in addition to sums and k-tiles: for positions
+and the bias.
+"""
 _OF_K_TILE = 12
 _SUM_INSTRUCTIONS = 19
-"""Per 4 sums of a thread, from shared memory to memory."""
+"""Number of instructions per 4 sums of a thread, from shared memory to memory."""
 
 # Clocks of a multiprocessor, fitted to 58 kernels on an H200 (14 layers, mean error 12 %).
 _ISSUE_CLOCKS = 0.5
-"""Per instruction of a warp: other warps do not hide all waits."""
+"""Clocks per instruction of a warp: other warps do not hide all waits."""
 _LOAD_CLOCKS = 1180
-"""Latency of a warp's loads in flight."""
+"""Latency in clocks of a warp's loads in flight."""
 _MULTIPLIER_CLOCKS = 4.2
-"""Per instruction of a multiplying warp: most depend on the previous one."""
+"""Clocks per instruction of a multiplying warp: most instructions depend on the previous one."""
 _START_CLOCKS = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class StreamTile(Tile):
-    """A persistent block: `columns` outputs of a patch of `patch` lines x pixels at a time."""
+    """A persistent block that computes `columns` outputs of a patch of pixels at a time.
+
+    A patch has `patch` lines x pixels.
+    """
 
     problem: SeparableProblem
     patch: Pair
@@ -89,7 +99,7 @@ class StreamTile(Tile):
 
     @property
     def rows(self) -> int:
-        """Return the number of rows of a patch that are multiplied, including padding."""
+        """Return the number of rows of a patch that the block multiplies, including padding."""
         return round_up(self.pixels, GROUP_ROWS)
 
     @property
@@ -99,7 +109,7 @@ class StreamTile(Tile):
 
     @property
     def loads_at_once(self) -> int:
-        """Return the loads of a thread that are in flight at the same time."""
+        """Return the number of loads of a thread that are in flight at the same time."""
         return LOADS_AT_ONCE if self.item == ITEM else _FEW_LOADS
 
     @property

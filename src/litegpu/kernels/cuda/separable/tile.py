@@ -20,7 +20,7 @@ ITEM = (2, 4)
 CHANNELS = 32
 """Number of channels per k-tile."""
 SUMS = 16 * 40
-"""Shared floats per warp to store its sums: 16 rows, 40 floats apart."""
+"""Number of shared floats per warp for its sums: 16 rows, 40 floats apart."""
 _MOST_SUMS = 64
 """Maximum number of sums per thread, in registers."""
 REGISTERS = 128
@@ -30,12 +30,12 @@ REGISTERS = 128
 # become cheaper since then.
 _INSTRUCTION_CLOCKS = 1.9 / 128
 _LOAD_CLOCKS = 1740
-"""Latency of a thread's loads in flight."""
+"""Latency in clocks of a thread's loads in flight."""
 _STEP_CLOCKS = 325
-"""Latency of warp groups: a tile of weights, and synchronization."""
+"""Latency in clocks of warp groups: a tile of weights, and synchronization."""
 _BLOCK_CLOCKS = 230
 _SUM_INSTRUCTIONS = 25
-"""Per 4 sums, from shared memory to memory."""
+"""Number of instructions per 4 sums, from shared memory to memory."""
 _MANY_ROUNDS = 4
 
 
@@ -46,7 +46,7 @@ class SeparableProblem:
     image: Shape4
     stored: str
     middle: Shape4
-    """The depthwise convolution's result."""
+    """The shape of the depthwise convolution's result."""
     outputs: int
     window: Window
 
@@ -60,9 +60,9 @@ class SeparableTile(Tile):
     columns: int
     warps: int
     depth: int
-    """Number of k-tiles that are multiplied in one step."""
+    """Number of k-tiles that the block multiplies in one step."""
     prefetch: int
-    """Number of steps whose weights are in flight while one step is multiplied."""
+    """Number of steps whose weights are in flight while the block multiplies one step."""
     item: ClassVar[Pair] = ITEM
     loads_at_once: ClassVar[int] = LOADS_AT_ONCE
 
@@ -100,7 +100,8 @@ class SeparableTile(Tile):
     def stages(self) -> int:
         """Number of steps whose weights are in shared memory.
 
-        A stage is refilled one step later, since the previous multiplication may still read it.
+        The block refills a stage one step later, since the previous multiplication may still read
+        it.
         """
         return min(self.prefetch + 2, self.steps)
 
@@ -151,7 +152,7 @@ def _item_instructions(window: Window) -> int:
 
 
 def tiles_of(patch: Pair, middle: Shape4, of_item: int = ITEM[0]) -> Pair:
-    """Return the number of patches vertically and horizontally, for items of this many lines."""
+    """Return the number of patches vertically and horizontally; `of_item` is the lines per item."""
     n, height, width, _ = middle
     lines = n * round_up(height, of_item)
     return -(-lines // patch[0]), -(-width // patch[1])
@@ -163,7 +164,7 @@ def wasted_pixels(patch: Pair, middle: Shape4) -> int:
 
 
 def patches(pixels: int) -> list[Pair]:
-    """Return the lines x pixels of patches with this many pixels."""
+    """Return the lines x pixels of all patches with `pixels` pixels."""
     return [(pixels // width, width) for width in (8, 16, 32, 64)]
 
 
@@ -180,7 +181,7 @@ def candidates(problem: SeparableProblem, model: DeviceModel) -> Iterator[Separa
 
 
 def _with_room(tile: SeparableTile, model: DeviceModel) -> SeparableTile:
-    """Return a tile with as many weights in flight as the resident blocks leave room for."""
+    """Return a tile with the most weights in flight for which the resident blocks leave memory."""
     depth = 1 if tile.k_tiles % 2 else 2
     found = [replace(tile, depth=depth, prefetch=prefetch) for prefetch in (3, 2, 1)]
     return max(found, key=lambda each: each.room(model))

@@ -17,7 +17,7 @@ from litegpu.ops.common.work_groups import by_load, shared_items
 _MOST_BLOCKS = 16
 """Maximum channel blocks in all rows of a work item; more rows share loads of keys and values."""
 _MOST_BLOCKS_OF_CORES = 32
-"""The same for devices with few cores, where register spilling costs little."""
+"""Maximum channel blocks for devices with few cores, where register spilling costs little."""
 _FEW_ITEMS = 64
 _FLOAT4 = 16
 
@@ -27,7 +27,7 @@ _PADDING = 2
 
 
 class AttentionTiles(Implementation):
-    """Work groups share tiles of queries, keys and values: for many keys, on GPUs."""
+    """A kernel whose work groups share tiles of queries, keys and values, for many keys."""
 
     name = "attention_tiles"
     general = True
@@ -51,17 +51,17 @@ class AttentionTiles(Implementation):
 
 
 _ROWS = (4, 2)
-"""Numbers of queries per work item to try."""
+"""Possible numbers of queries per work item."""
 _ROW_ITEMS, _KEY_ITEMS = 8, 8
 _FEWEST_KEYS = 32
 _FEWEST_QUERIES = 8
 _MOST_IDLE = 16
-"""Minimum compute units per tile for which the items of a group should divide the keys."""
+"""Minimum compute units per tile for which the items of a work group should divide the keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TilesPlan(Plan):
-    """The tile: the number of queries per work item."""
+    """The plan of tiles in shared memory: the number of queries per work item."""
 
     spec: AttentionSpec
     item_rows: int
@@ -78,7 +78,7 @@ class _TilesPlan(Plan):
 
     @property
     def values(self) -> int:
-        """Channel blocks of the result per work item."""
+        """Number of channel blocks of the result per work item."""
         return -(-self.spec.dst.channel_blocks // _KEY_ITEMS)
 
     @property
@@ -122,7 +122,7 @@ def _fits(plan: _TilesPlan, target: Target) -> bool:
 
 
 class AttentionPortable(Implementation):
-    """Each work item reads the keys of its queries once (online softmax: running maximum)."""
+    """A kernel whose work items read the keys once (online softmax: running maximum)."""
 
     name = "attention"
     general = True

@@ -19,7 +19,7 @@ from litegpu.ops.common.weights import Weights
 from litegpu.ops.common.work_groups import can_share
 
 _SPLIT_K_ITEMS = (64, 32)
-"""Work items per sum; the first number that the device permits is used."""
+"""Possible numbers of work items per sum; the first number that the device permits is used."""
 _LARGEST_RATIO = 0.6
 """Maximum ratio of a tile's estimated clocks to those of items that load operands directly."""
 _FEWEST_PIXELS = 8
@@ -29,7 +29,7 @@ _CANDIDATES = 6
 
 
 class ConvSplit(Implementation):
-    """Work items divide each sum: for outputs that are too few to keep the device busy."""
+    """A kernel whose work items divide each sum: for outputs too few to keep the device busy."""
 
     name = "conv_2d_split_k"
     general = True
@@ -69,7 +69,7 @@ class _SplitKPlan(Plan):
 
 
 class ConvTiles(Implementation):
-    """Work groups compute tiles from shared memory: for large products on GPUs."""
+    """A kernel whose work groups compute tiles from shared memory: for large products on GPUs."""
 
     name = "conv_2d_tiles"
     general = True
@@ -96,7 +96,7 @@ class ConvTiles(Implementation):
 
 @dataclass(frozen=True, slots=True)
 class _TilesPlan(Plan):
-    """The tiles with the shortest estimated times, best first."""
+    """The plan of shared tiles: the tiles with the shortest estimated times, best first."""
 
     spec: ConvSpec
     problem: TileProblem
@@ -131,7 +131,7 @@ class _TilesPlan(Plan):
 
 
 class ConvPortable(Implementation):
-    """Each work item computes a tile of pixels and channel blocks: for all other convolutions."""
+    """A kernel whose work items compute tiles of pixels and channels: for other convolutions."""
 
     name = "conv_2d"
     general = True

@@ -19,17 +19,18 @@ _WARP = 32
 _FIXED_CLOCKS = 4600.0
 """Clocks of a launch in addition to its steps."""
 _STEP_CLOCKS = 740.0
-"""Latency of the loads of a step, including both barriers."""
+"""Latency in clocks of the loads of a step, including both barriers."""
 _SHARED_CLOCKS = 2.1
 """Clocks per vector that a warp loads from shared memory."""
 _LOAD_CLOCKS = 9.3
 """Clocks per vector that a warp loads from memory and stores to shared memory."""
 _SERIAL = 1.37
-"""Clocks per instruction of a warp that has its part of a compute unit to itself."""
+"""Clocks per instruction of a warp that does not share its part of a compute unit with other warps.
+"""
 _DIRECT_OVERHEAD = 6.0
 """Ratio of a step's clocks to those of its products, if items load their operands directly."""
 _DIRECT_CLOCKS = 440.0
-"""Latency of the loads of one term, if items load their operands directly."""
+"""Latency in clocks of the loads of one term, if items load their operands directly."""
 
 _SIZES = ((8, 2), (4, 2), (4, 1), (2, 1))
 _GRIDS = ((16, 16), (16, 8), (8, 8), (8, 4))
@@ -39,7 +40,7 @@ _MOST_ITEMS = 256
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How the items of a work group divide a tile of pixels and channel blocks, and its sums."""
+    """The division of a tile of pixels, channel blocks and sums among the items of a work group."""
 
     pixels: int
     """Number of pixels per item."""
@@ -94,7 +95,7 @@ class Tile:
     def clocks(self, problem: TileProblem, compute_units: int) -> float:
         """Return the estimated clocks of the busiest compute unit.
 
-        The constants were fitted to 370 launches on an H100.
+        The constants of the estimate were fitted to 370 launches on an H100.
         """
         height, width, blocks = problem.terms
         items = self.row_items * self.column_items

@@ -10,7 +10,10 @@ from litegpu.ops.common.depthwise_spec import DepthwiseSpec
 
 
 class DepthwisePortable(Implementation):
-    """Shares loads between adjacent pixels, at clamped positions: any weights, any multiplier."""
+    """A kernel that shares loads between adjacent pixels, for any weights and any multiplier.
+
+    The kernel loads pixels at clamped positions.
+    """
 
     name = "depthwise_conv_2d"
     general = True

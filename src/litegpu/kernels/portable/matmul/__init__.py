@@ -16,7 +16,7 @@ from litegpu.ops.quantized_matmul import QuantizedMatmulSpec
 
 
 class MatmulPortable(Implementation):
-    """Each work item computes a tile of rows and blocks of 4 columns."""
+    """A kernel whose work items compute tiles of rows and blocks of 4 columns."""
 
     name = "batch_matmul"
     general = True
@@ -27,7 +27,7 @@ class MatmulPortable(Implementation):
 
 
 class QuantizedMatmulPortable(Implementation):
-    """Like MatmulPortable for bytes, with four products per instruction."""
+    """A kernel like MatmulPortable for bytes, with four products per instruction."""
 
     name = "quantized_matmul"
     general = True
@@ -50,7 +50,7 @@ class _MatmulPlan(Plan):
     spec: MatmulSpec
     problem: TileProblem
     unit: Unit
-    """What multiplies."""
+    """The unit that multiplies."""
 
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
         spec = self.spec

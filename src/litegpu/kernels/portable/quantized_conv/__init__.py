@@ -19,11 +19,11 @@ from litegpu.ops.quantized_conv import QuantizedConvSpec
 
 _ONES = 0x01010101
 _FLIPS = 0x80808080 - (1 << 32)
-"""The highest bit of each byte of a word."""
+"""A word in which the highest bit of each byte is set."""
 
 
 class QuantizedConvPortable(Implementation):
-    """Each work item computes a tile of pixels and blocks of 4 channels."""
+    """A kernel whose work items compute tiles of pixels and blocks of 4 channels."""
 
     name = "quantized_conv"
     general = True

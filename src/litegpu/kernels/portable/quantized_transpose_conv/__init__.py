@@ -19,7 +19,10 @@ from litegpu.ops.quantized_transpose_conv import QuantizedTransposeSpec
 
 
 class QuantizedTransposePortable(Implementation):
-    """Each work item gathers the inputs of pixels one stride apart, which use the same weights."""
+    """A kernel whose work items gather the inputs of pixels one stride apart.
+
+    Pixels one stride apart use the same weights.
+    """
 
     name = "quantized_transpose_conv"
     general = True
@@ -73,7 +76,7 @@ class _TransposePlan(Plan):
 
 
 def _biases(spec: QuantizedTransposeSpec, channels: int) -> Sums:
-    """Return the bias [stride y, stride x, channels]: it differs by position, as the taps do."""
+    """Return the bias [stride y, stride x, channels], which differs by position like the taps."""
     rows, columns = spec.window.stride
     found = np.zeros((rows, columns, channels), np.int32)
     for y in range(rows):
