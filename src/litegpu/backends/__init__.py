@@ -1,4 +1,4 @@
-"""GPU APIs behind one interface, and the selection of a device."""
+"""The GPU backends, which implement one interface, and the selection of a device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TITLES: Mapping[str, str] = {
     "webgpu": "WebGPU",
     "opengl": "OpenGL",
 }
-"""The names of the backends as their vendors write them, in order of preference."""
+"""The full names of the backends, as the vendors write them, in order of preference."""
 
 
 class _Backends(Mapping[str, Backend]):
@@ -54,9 +54,9 @@ BACKENDS: Mapping[str, Backend] = _Backends()
 SHORT: Mapping[str, str] = {"cl": "opencl", "gl": "opengl"}
 """Shorter names for some backends."""
 ALIASES: Mapping[str, str] = {"metal": "Metal", "vulkan": "Vulkan", "d3d12": "Direct3D 12"}
-"""Aliases: WebGPU on the system API of that name."""
+"""Aliases of backends: each selects WebGPU on the system API of that name."""
 ANY = ("auto", "gpu")
-"""Names that mean any backend, as None does."""
+"""Names that, like None, select any backend."""
 _NO_GPU = ("cpu", "xnnpack", "tpu", "npu")
 
 
@@ -64,7 +64,8 @@ _NO_GPU = ("cpu", "xnnpack", "tpu", "npu")
 class BackendStatus:
     """A backend's usable devices, or the reason why there are none and a remedy.
 
-    `reason` contains both; `remedy` is the command to type, if one is known.
+    `reason` contains the reason and the remedy; `remedy` is the command that the user should run,
+    if known.
     """
 
     name: str
@@ -79,32 +80,34 @@ def status() -> list[BackendStatus]:
 
 
 def ranked(found: Iterable[BackendStatus]) -> list[DeviceInfo]:
-    """Return all devices, the preferred first: real GPUs before software, then by backend.
+    """Return all devices in order of preference: GPUs before software devices, then by backend.
 
-    A device's position in this list is its number if no backend is named.
+    A device's index in this list is the device number for options that name no backend.
     """
     devices = [device for each in found for device in each.devices]
     return sorted(devices, key=lambda info: info.software)
 
 
 def list_devices() -> list[DeviceInfo]:
-    """Return every usable device of every backend, the preferred first; software is marked.
+    """Return every usable device of every backend, in order of preference.
 
-    `GpuDelegate(device=n)` without a backend opens number n of this list.
+    `GpuDelegate(device=n)` without a backend opens the device with index n in this list. The field
+    `software` marks software devices.
     """
     return ranked(status())
 
 
 def select(backend: str | None, device: int | str | None) -> Device:
-    """Open the device that the options request, else that of the environment, else the best one.
+    """Open the device that the options request, else the environment's, else the best device.
 
-    A number is an index into the devices of the requested backend, or into `list_devices()`.
-    Text is a part of a name, ``cuda:1``, or ``cuda`` for any device of that backend; if several
-    devices match, the preferred one is opened.
+    An integer `device` is an index into the devices of the requested backend, or into
+    `list_devices()`. A string `device` is a part of a device's name, ``cuda:1``, or ``cuda`` for
+    any device of that backend. If several devices match, the function opens the first in order of
+    preference.
 
-    Raises OptionsError for unknown names, MissingDependencyError if the package of the requested
-    backend is not installed, UnsupportedDeviceError if no device matches, and ForkedProcessError in
-    a forked child of a process that has opened the backend.
+    Raises OptionsError for unknown names, and UnsupportedDeviceError if no device matches. Raises
+    MissingDependencyError if the package of the requested backend is not installed. Raises
+    ForkedProcessError in a forked child of a process that has opened the backend.
     """
     backend = named(backend) or named(config.text("LITEGPU_BACKEND"))
     device = config.text("LITEGPU_DEVICE") if device is None or device == "" else device
@@ -118,7 +121,7 @@ def select(backend: str | None, device: int | str | None) -> Device:
 
 
 def start_ahead(backend: str | None, device: int | str | None) -> bool:
-    """Start the driver that `select` will ask first, in a thread; return whether one starts now."""
+    """Start the driver that `select` opens first, in a thread; return whether a thread started."""
     if is_free(backend, device):
         name = next(iter(BACKENDS))
     else:
@@ -134,14 +137,14 @@ def is_free(backend: str | None, device: int | str | None) -> bool:
 
 
 def is_gpu_available() -> bool:
-    """Return whether there is a device that is not software. Asks no backend after it."""
+    """Return whether a GPU is usable (no software device); stop at the first backend with one."""
     with contextlib.suppress(UnsupportedDeviceError):
         return any(not info.software for info in _candidates())
     return False
 
 
 def named(backend: str | None) -> str:
-    """Return the full name of a backend, or an empty text if any backend is meant.
+    """Return the name of a backend, or an empty string for a name that selects any backend.
 
     >>> named("cuda"), named("auto"), named(None)
     ('cuda', '', '')
@@ -150,9 +153,9 @@ def named(backend: str | None) -> str:
 
 
 def next_after(current: DeviceInfo) -> Device | None:
-    """Return a device of the next API, for kernels that `current` rejects; None if there is none.
+    """Return a device of the next API for kernels that `current` rejects; None without one.
 
-    A software device does not replace a GPU: the runtime's CPU kernels are faster.
+    A software device never replaces a GPU, because the runtime's CPU kernels are faster.
     """
     order = _all_candidates()
     position = [info.title for info in order].index(current.title)
@@ -164,7 +167,7 @@ def next_after(current: DeviceInfo) -> Device | None:
 
 
 def fall_back(current: DeviceInfo, error: LitegpuError) -> Device:
-    """Return a device of the next API to replace a device that failed, and log both.
+    """Return a device of the next API that replaces a failed device, and log the replacement.
 
     Raises `error` if there is no other device.
     """
@@ -177,11 +180,11 @@ def fall_back(current: DeviceInfo, error: LitegpuError) -> Device:
 
 
 def after_loss(lost: Device) -> Device:
-    """Return the reopened device, or one of the next API if it cannot be reopened.
+    """Return the reopened device, or a device of the next API if reopening fails.
 
-    This also applies if the user requested the backend: an interpreter cannot return its nodes to
-    the CPU. Raises DeviceLostError after too many losses if there is no other API, or the error of
-    opening the device.
+    The device may change even if the user requested the backend, because an interpreter cannot
+    return delegated nodes to the CPU. After too many losses, the function raises DeviceLostError if
+    no other API has a device. If the device cannot be reopened, the function raises that error.
     """
     info = lost.info
     try:
@@ -199,7 +202,7 @@ def after_loss(lost: Device) -> Device:
 def devices_of(requested: str) -> list[DeviceInfo]:
     """Return the devices of a backend, or of WebGPU on the API of an alias.
 
-    Raises OptionsError for an unknown name, and the reason if there is no device.
+    Raises OptionsError for an unknown name, and an error with the reason if there is no device.
     """
     name = SHORT.get(requested.lower(), requested.lower())
     if name in BACKENDS:
@@ -222,14 +225,14 @@ def devices_of(requested: str) -> list[DeviceInfo]:
 
 
 def _devices(backend: Backend) -> list[DeviceInfo]:
-    """Return the devices of a backend, the preferred first. Raises nothing but LitegpuError."""
+    """Return the devices of a backend, in order of preference. Raises only LitegpuError."""
     with _typed_errors(backend):
         return sorted(backend.devices(), key=lambda info: info.software)
 
 
 @contextlib.contextmanager
 def _typed_errors(backend: Backend) -> Iterator[None]:
-    """Convert any error of a package or driver to a LitegpuError that excludes its backend."""
+    """Convert any error of a package or driver to a LitegpuError, which excludes the backend."""
     try:
         yield
     except LitegpuError:
@@ -245,9 +248,9 @@ def _all_candidates() -> list[DeviceInfo]:
 
 
 def _candidates() -> Iterator[DeviceInfo]:
-    """Yield the devices of all backends in the order of `ranked`; ask no backend before its turn.
+    """Yield the devices of all backends in the order of `ranked`; query backends lazily.
 
-    Raises UnsupportedDeviceError at the end if there are none.
+    Raises UnsupportedDeviceError at the end if no backend has a device.
     """
     software: list[DeviceInfo] = []
     reasons = []
@@ -294,7 +297,7 @@ def _open(info: DeviceInfo) -> Device:
 
 
 _MOST_LOSSES = 3
-"""Maximum number of reopenings of a device in a process."""
+"""Maximum number of times that a process reopens a lost device."""
 _said: dict[str, object] = {}
 """Subjects of messages that this process has already logged."""
 
@@ -318,7 +321,7 @@ def _status_of(backend: Backend) -> BackendStatus:
 
 
 def _match(numbered: Mapping[int, DeviceInfo], wanted: int | str) -> DeviceInfo:
-    """Return the device with that number or backend, else the first whose name has the text."""
+    """Return the device with a number or backend, else the first whose name contains `wanted`."""
     text = str(wanted).strip().lower()
     if text.isdecimal() and int(text) in numbered:
         return numbered[int(text)]

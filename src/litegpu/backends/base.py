@@ -27,7 +27,7 @@ class DeviceInfo:
     platform: str
     driver: str
     software: bool
-    """Whether the device is a CPU."""
+    """Whether the device is a software device, which runs on the CPU."""
     compute_units: int
     memory_bytes: int
     """The size of the device's memory; 0 if the API does not report it."""
@@ -36,30 +36,30 @@ class DeviceInfo:
     local_memory_bytes: int
     half_arithmetic: bool
     buffer_alignment: int
-    """Alignment of bound buffer ranges, and of values in memory."""
+    """Alignment in bytes of bound buffer ranges, and of values in memory."""
     max_arguments: int
     """Maximum number of buffers that one kernel may use."""
     compute_capability: Capability | None = None
     """The compute capability of an NVIDIA GPU, if the API reports it."""
     max_binding_bytes: int | None = None
-    """The largest buffer range that a kernel may use; None for no limit."""
+    """The largest buffer range in bytes that a kernel may use; None for no limit."""
     half_lanes: bool = True
-    """Whether a kernel may store a single float16; otherwise it must store four at a time."""
+    """Whether a kernel may store a single float16; if False, it must store four at a time."""
     offset_alignment: int | None = None
-    """Alignment of bound ranges within a value; None if it is the alignment of values."""
+    """Alignment in bytes of bound ranges within a value; None if equal to `buffer_alignment`."""
     fast_local_memory: bool = True
-    """Whether work groups have dedicated local memory; on some GPUs it is part of device memory."""
+    """Whether the GPU has dedicated local memory; some GPUs use device memory for it."""
     pci_address: str = ""
-    """PCI domain, bus, device and function, as `00000000:3B:00.0`; empty if unknown.
+    """The PCI address of the device, such as `00000000:3B:00.0`; empty if unknown.
     """
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as JSON-able data."""
+        """Return the device's properties as JSON-able data."""
         return asdict(self)
 
     @property
     def model(self) -> DeviceModel:
-        """The device's architecture: what kernels may use in addition to the portable dialect."""
+        """The device's architecture, which determines the features that kernels may use."""
         return model_of(self.compute_capability)
 
     @property
@@ -85,7 +85,7 @@ def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
 class Compilation:
     """An incremental compilation: kernels are added as they are lowered.
 
-    Use it in a `with` block; at its end, unfinished work is cancelled.
+    The end of its `with` block cancels unfinished work.
     """
 
     def __init__(self, device: Device, cache_dir: Folder | None) -> None:
@@ -100,23 +100,23 @@ class Compilation:
         self.close()
 
     def expect(self, kernels: int) -> None:
-        """Prepare for about `kernels` kernels; most devices do nothing."""
+        """Prepare to compile about `kernels` kernels; most backends do nothing."""
 
     def add(self, kernel: KernelText) -> None:
-        """Add a kernel of the program; most devices wait until all kernels are there."""
+        """Add a kernel of the program; most backends compile only once all kernels are added."""
 
     def flush(self) -> None:
-        """Start compiling waiting kernels, because no more will be added for a while."""
+        """Start compiling the added kernels; callers call it before a pause in adding kernels."""
 
     def finish(self, program: Program) -> Executable:
-        """Return the executable of the complete program. Raises what Device.compile does.
+        """Return the executable of the complete program. Raises the errors of Device.compile.
 
-        After a KernelError, further kernels may be added, and another program may be finished.
+        After a KernelError, callers may add more kernels, and call `finish` with another program.
         """
         return self.device.compile(program, self.cache_dir)
 
     def close(self) -> None:
-        """Start no further work."""
+        """Cancel work that has not started."""
 
 
 class Device(ABC):
@@ -125,7 +125,7 @@ class Device(ABC):
     info: DeviceInfo
     dialect: Dialect
     lost: bool = False
-    """Whether the device is lost: nothing runs on it, and the next request reopens it."""
+    """Whether the device is lost: no kernel can run on it, and the next request reopens it."""
 
     @property
     def failures(self) -> Failures:
@@ -153,11 +153,11 @@ class Device(ABC):
     def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
         """Compile a program and upload its constants.
 
-        A backend may cache single kernels in `cache_dir`, in addition to `Executable.binaries`;
-        CUDA and OpenGL do.
+        A backend may cache single kernels in `cache_dir`, in addition to `Executable.binaries`; the
+        CUDA and OpenGL backends do so.
 
-        Raises KernelError with the rejected kernels if these are known, CompilationError
-        otherwise, and DeviceMemoryError if memory is insufficient.
+        If compilation fails, raises KernelError with the rejected kernels, or CompilationError if
+        these are unknown. Raises DeviceMemoryError if memory is insufficient.
         """
 
     def compilation(
@@ -165,8 +165,8 @@ class Device(ABC):
     ) -> Compilation:
         """Return a compilation that accepts kernels before the program is complete.
 
-        With `fast_compile`, it may compile faster to slower code, if the compiler supports that.
-        Then `fast_compiled` of the executable is true, and `recompile` returns optimized code.
+        With `fast_compile`, the compiler may optimize less to save compile time, if it supports
+        that. The executable's `fast_compiled` is then true, and `recompile` returns optimized code.
         """
         return Compilation(self, cache_dir)
 
@@ -177,42 +177,42 @@ class Device(ABC):
     def recompile(self, program: Program, cache_dir: Folder | None = None) -> Mapping[str, bytes]:
         """Return optimized binaries, for `Executable.exchange` after a fast compilation.
 
-        Call it in a background thread: the program has priority on the cores, and does not wait for
-        the compilation when it exits. Raises CompilationError.
+        Callers use a background thread: other threads have priority on the CPU cores, and the
+        process does not wait for the compilation at exit. Raises CompilationError.
         """
         raise CompilationError(f"{self.info.title} has only one kind of binaries.")
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
-        """Create an executable from the `binaries` of an earlier one.
+        """Create an executable from the `binaries` of an earlier executable.
 
-        These must be of the same program, `origin` and driver. If empty, the program is compiled.
-        Raises CompilationError if the driver rejects them, DeviceMemoryError if memory is
-        insufficient.
+        The binaries must be of the same program, `origin` and driver. If `binaries` is empty, the
+        method compiles the program. Raises CompilationError if the driver rejects the binaries, and
+        DeviceMemoryError if memory is insufficient.
         """
         return self.compile(program)
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """The facts on which binaries depend besides the program, such as compiler versions."""
+        """Properties other than the program on which binaries depend, such as compiler versions."""
         return ()
 
     @abstractmethod
     def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:
         """Return memory for inputs and outputs of programs on this device.
 
-        The memory is released when it is closed or no longer referenced. It is not initialized.
-        Raises DeviceMemoryError if memory is insufficient.
+        The memory is uninitialized. The buffer releases its memory when it is closed or
+        garbage-collected. Raises DeviceMemoryError if memory is insufficient.
         """
 
 
 class Backend(ABC):
-    """A GPU API. Its package is imported when devices are listed."""
+    """A GPU API, whose Python package is imported when its devices are first listed."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     """The backend's name as its vendor writes it."""
     package: ClassVar[str]
-    """The name of its Python package for pip."""
+    """The name of the backend's Python package for pip."""
 
     @abstractmethod
     def devices(self) -> list[DeviceInfo]:
@@ -223,16 +223,17 @@ class Backend(ABC):
         """Return the opened device with this index (one object per device and process)."""
 
     def start_ahead(self) -> bool:
-        """Start the driver in a thread, if that leaves this thread free; return whether it does.
+        """Start the driver in a thread, if that does not block this one; return whether it started.
 
-        Nothing waits for the thread; what fails there fails again in `devices` or `open`.
+        No caller waits for the thread; an error in the thread occurs again in `devices` or `open`.
         """
         return False
 
     def adopt(self, source: Any) -> Adopted | None:
         """Wrap the memory of another library that uses this API; return None for other objects.
 
-        Work that the library has enqueued on the memory runs before litegpu's. Raises BindingError
-        for memory that programs cannot use, for example with gaps or of another context.
+        Work that the library has enqueued on the memory runs before litegpu's work. Raises
+        BindingError for memory that programs cannot use, such as a non-contiguous array or memory
+        of another context.
         """
         return None

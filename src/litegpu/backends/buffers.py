@@ -1,4 +1,4 @@
-"""Buffers: the memory from which a run reads its inputs, and to which it writes its outputs."""
+"""Buffers: the memory from which a run reads inputs, and to which it writes outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MemoryKind(enum.Enum):
 
 
 class Buffer(ABC):
-    """A range of memory. `Device.allocate` creates one on any device."""
+    """A range of memory. `Device.allocate` creates a buffer on any device."""
 
     kind: MemoryKind
     nbytes: int
@@ -37,9 +37,10 @@ class Buffer(ABC):
 
     @abstractmethod
     def write(self, data: npt.NDArray[Any]) -> None:
-        """Copy the bytes of an array to the start of the buffer, and wait until they are there.
+        """Copy the bytes of an array to the start of the buffer, and wait for the copy.
 
-        Raises BindingError when there are too many, ExecutionError when the device fails.
+        Raises BindingError if the array is larger than the buffer, and ExecutionError if the device
+        fails.
         """
 
     @abstractmethod
@@ -47,15 +48,15 @@ class Buffer(ABC):
         """Return a copy of all bytes. Raises ExecutionError when the device fails."""
 
     def copy_from(self, source: Buffer) -> None:
-        """Copy all bytes of another buffer to the start of this one, and wait until they are there.
+        """Copy all bytes of another buffer to the start of this one, and wait for the copy.
 
-        If both buffers are on one device, the bytes do not leave it. Raises as `write` and `read`
-        do.
+        If both buffers are on one device, the copy does not use host memory. Raises the errors of
+        `write` and `read`.
         """
         self.write(source.read())
 
     def close(self) -> None:  # noqa: B027 - who owns no memory has nothing to do
-        """Release memory that the buffer owns; nothing may use the memory after that."""
+        """Release memory that the buffer owns; no run may use the memory afterwards."""
 
     def _fitting(self, data: npt.NDArray[Any]) -> Bytes:
         """Return the bytes of an array in C order. Raises BindingError if there are too many."""
@@ -86,7 +87,7 @@ class HostBuffer(Buffer):
         kind: MemoryKind = MemoryKind.HOST,
         owner: object = None,
     ) -> None:
-        """Wrap the memory at an address, which is read from `pointer` at each run and may change.
+        """Wrap the memory at an address, which each run reads again from `pointer`.
 
         The buffer keeps a reference to `owner`.
         """
@@ -95,7 +96,7 @@ class HostBuffer(Buffer):
 
     @classmethod
     def of(cls, array: npt.NDArray[Any]) -> HostBuffer:
-        """Wrap the memory of an array, and reference it. Raises BindingError if it has gaps."""
+        """Wrap an array's memory, and reference the array. Raises BindingError if it has gaps."""
         if not array.flags.c_contiguous:
             raise BindingError(
                 "A buffer needs an array in C order without gaps. Copy it: np.ascontiguousarray."
@@ -113,7 +114,7 @@ class HostBuffer(Buffer):
 
     @property
     def address(self) -> int:
-        """The address of the first byte; 0 if there is none."""
+        """The address of the first byte; 0 if the buffer has no memory."""
         return self.pointer.value or 0
 
     def write(self, data: npt.NDArray[Any]) -> None:
@@ -135,7 +136,7 @@ class DeviceBuffer(Buffer):
         self.device, self.handle, self.offset, self.nbytes = device, handle, offset, nbytes
 
     def part(self, offset: int, nbytes: int) -> DeviceBuffer:
-        """Return a range of this buffer, which it references. Raises BindingError outside of it."""
+        """Return a range as a view of this buffer. Raises BindingError if the range is outside."""
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
             raise BindingError(
                 f"Bytes {offset} to {offset + nbytes} are outside of a buffer of {self.nbytes} "
@@ -163,7 +164,7 @@ class DeviceBuffer(Buffer):
 
     @abstractmethod
     def _take(self, offset: int, source: DeviceBuffer) -> None:
-        """Copy bytes of another allocation to an offset of this one, on the device, and wait."""
+        """Copy bytes from another allocation to an offset of this one, on the device, and wait."""
 
     @abstractmethod
     def _write(self, offset: int, data: Bytes) -> None:
@@ -180,7 +181,7 @@ class BorrowedBuffer(DeviceBuffer):
     def __init__(
         self, device: Any, handle: Any, offset: int, nbytes: int, owner: object = None
     ) -> None:
-        """Wrap memory that is ready to be used."""
+        """Wrap memory that litegpu can use without further synchronization."""
         super().__init__(device, handle, offset, nbytes)
         self.owner = owner
 
@@ -197,9 +198,9 @@ class Adopted:
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] | None = None
     writable: bool = True
-    """Whether the memory may be written at all."""
+    """Whether litegpu may write the memory."""
     output: bool = True
-    """Whether kernels may write the memory, too."""
+    """Whether kernels may write the memory directly."""
 
 
 class _Part(DeviceBuffer):
@@ -269,13 +270,13 @@ def check_device(buffer: Buffer, device: object, name: str) -> None:
 class Staging:
     """Intermediate host memory of a run, for host buffers that are not pinned.
 
-    It prevents a late write of the device to the user's memory.
+    Staging memory protects the user's memory from writes by the device after a timeout.
     """
 
     def __init__(self, buffers: Sequence[Buffer], sizes: Iterable[int]) -> None:
         """Allocate staging memory for these buffers; `sizes` are the bytes to copy for each."""
         self.buffers: list[Buffer] = []
-        """What the device uses for each buffer: staging memory, or the buffer itself."""
+        """For each buffer, the memory that the device uses: staging memory, or the buffer."""
         self._copies: list[tuple[HostBuffer, HostBuffer, int]] = []
         for buffer, size in zip(buffers, sizes, strict=True):
             staged = buffer

@@ -1,4 +1,4 @@
-"""Inputs that kernels update in the bound buffers, instead of in a context's memory."""
+"""Updates of inputs that kernels do in the bound buffers, instead of in a context's memory."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ _UNIT = 16
 
 @dataclass(frozen=True, slots=True)
 class DirectUpdates:
-    """The bound buffers that a run's kernels use directly; none by default."""
+    """The bound buffers that a run's kernels access directly; none by default."""
 
     uses: Mapping[tuple[int, int], tuple[DeviceBuffer, int]] = field(default_factory=dict)
-    """By (launch number, argument number): the buffer, and the byte offset of the argument in its
-    allocation.
+    """Maps (launch number, argument number) to the buffer, and to the argument's byte offset in the
+    buffer's allocation.
     """
     inputs: Mapping[int, DeviceBuffer | None] = field(default_factory=dict)
-    """By input number: the buffer to which the input is copied; None if it is already there."""
+    """Maps an input number to the buffer to copy the input to; None if no copy is needed."""
     outputs: Collection[int] = frozenset()
     """The numbers of outputs that need no copy."""
 
     def argument(
         self, launch: int, number: int, part: BufferRange
     ) -> tuple[DeviceBuffer | None, int]:
-        """Return an argument's buffer and byte offset; (None, offset) if it is in a range."""
+        """Return an argument's buffer and byte offset; (None, offset) if no buffer is bound."""
         return self.uses.get((launch, number), (None, part.offset))
 
 
 def direct_updates(program: Program, bindings: Bindings, alignment: int) -> DirectUpdates:
-    """Return the updates that can be done in the outputs' buffers.
+    """Return the updates that kernels can do directly in the outputs' buffers.
 
-    Such a buffer belongs to litegpu, and no other buffer of the run overlaps it, except the
-    input's, which may be the same. Arguments begin at a multiple of `alignment` bytes.
+    An output's buffer qualifies if litegpu allocated it and no other buffer of the run overlaps it.
+    The input's buffer may be the same buffer. Arguments begin at a multiple of `alignment` bytes.
     """
     uses: dict[tuple[int, int], tuple[DeviceBuffer, int]] = {}
     inputs: dict[int, DeviceBuffer | None] = {}
@@ -75,7 +75,7 @@ def _is_same(a: Buffer, b: Buffer) -> bool:
 
 
 def _overlap(a: Buffer, b: Buffer) -> bool:
-    """Whether two buffers may share bytes; other libraries' objects may always do so."""
+    """Whether two buffers may share bytes; buffers of other libraries are assumed to."""
     if not (isinstance(a, DeviceBuffer) and isinstance(b, DeviceBuffer)):
         return False
     if isinstance(b, BorrowedBuffer):

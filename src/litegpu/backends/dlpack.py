@@ -1,6 +1,6 @@
 """DLPack: imports arrays of other libraries, and exports buffers to other libraries.
 
-The structures are those of DLPack 1.0 (dlpack.h).
+The structures match those of DLPack 1.0 (dlpack.h).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from litegpu.host.fork_safety import immortal
 _VERSION = (1, 0)
 """The newest supported version; later ones of the same major version only append fields."""
 _NAMES = {b"dltensor": b"used_dltensor", b"dltensor_versioned": b"used_dltensor_versioned"}
-"""The names of unused and of used capsules; capsules reference the addresses of these names."""
+"""The names of capsules before and after use; capsules store pointers to these strings."""
 _PLAIN, _ = _NAMES
 _READ_ONLY = 1
 
@@ -110,10 +110,10 @@ _GOING_POINTER = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ch
 
 
 class Borrowed:
-    """An array of another library, referenced until this object is deleted. Sizes in elements."""
+    """An array of another library, referenced until this object is deleted."""
 
     def __init__(self, managed: _Managed | _Versioned) -> None:
-        """Take over the tensor of a capsule. Raises BindingError if litegpu cannot use it."""
+        """Take ownership of a capsule's tensor. Raises BindingError if litegpu cannot use it."""
         self._managed = managed
         tensor = managed.tensor
         self.device = (int(tensor.device_type), int(tensor.device_id))
@@ -127,17 +127,17 @@ class Borrowed:
 
     @finalizer
     def __del__(self) -> None:
-        """Return the array to the other library."""
+        """Call the tensor's deleter, which releases the array in the other library."""
         if self._managed.deleter:
             _DELETER(self._managed.deleter)(ctypes.addressof(self._managed))
 
 
 def borrow(source: Any, stream: int | None, places: Collection[DeviceType]) -> Borrowed:
-    """Return the memory of an object with `__dlpack__`, ordered after the work that fills it.
+    """Return the memory of an object with `__dlpack__`, after the pending work that writes it.
 
-    `stream` is the number of the CUDA stream on which the memory will be used, None on the CPU.
-    Raises BindingError for memory that cannot be used, for example in none of the `places`, and any
-    error that the object raises.
+    `stream` is the handle of the CUDA stream that will use the memory, None for the CPU. Raises
+    BindingError for memory that litegpu cannot use, for example on a device type that is not in
+    `places`. Raises any error that the object raises.
     """
     keywords: dict[str, Any] = {} if stream is None else {"stream": stream}
     try:
@@ -167,7 +167,7 @@ def device_of(source: Any) -> tuple[int, int]:
 
 
 def _check_place(source: Any, device: tuple[int, int], places: Collection[DeviceType]) -> None:
-    """Raise BindingError for memory on other devices, whose address cannot be used here."""
+    """Raise BindingError for memory of a device type that is not in `places`."""
     kind, number = device
     if kind not in places:
         known = next((each.name for each in DeviceType if each == kind), f"device type {kind}")
@@ -213,7 +213,7 @@ def _name_of(source: object) -> str:
 
 @dataclass(slots=True)
 class _Loan:
-    """Keeps objects alive until the other library calls the deleter."""
+    """Keeps exported memory alive until the other library calls the deleter."""
 
     owner: object
     managed: _Managed
@@ -221,13 +221,13 @@ class _Loan:
 
 
 _loans: dict[int, _Loan] = {}
-"""The exported arrays, by the address of their structure."""
+"""The exported arrays, by the address of their DLPack structure."""
 
 
 def lend(
     owner: object, address: int, dtype: np.dtype[Any], shape: Sequence[int], device: tuple[int, int]
 ) -> Any:
-    """Return a capsule for memory that `owner` keeps alive; another library takes it over."""
+    """Return a capsule for memory that `owner` keeps alive, for use by another library."""
     sizes = (ctypes.c_int64 * max(len(shape), 1))(*shape)
     managed = _Managed()
     tensor = managed.tensor
@@ -241,7 +241,7 @@ def lend(
 
 
 def _take_back(number: int, loans: dict[int, _Loan] = _loans) -> None:
-    """Release an exported array; the deleter that the other library calls last."""
+    """Release an exported array; the other library calls this deleter."""
     loans.pop(number, None)
 
 
@@ -252,7 +252,7 @@ def _drop_unused(
     is_valid: Any = _GOING_IS_VALID,
     pointer: Any = _GOING_POINTER,
 ) -> None:
-    """Release an array that was never consumed; called when its capsule is deleted."""
+    """Release the array of a deleted capsule, if no library has used the capsule."""
     if is_valid(capsule, name):
         loans.pop(pointer(capsule, name), None)
 

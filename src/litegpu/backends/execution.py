@@ -1,4 +1,4 @@
-"""Executables and execution contexts: a program is compiled once, and runs in several contexts."""
+"""Executables and execution contexts: a compiled program can run in several contexts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from litegpu.host.native_calls import wait_until
 class Executable(ABC):
     """A compiled program and its constants on a device; immutable apart from `exchange`.
 
-    All threads share it through their contexts. It is released when its owner has closed it and it
-    has no context any more.
+    All threads share an executable through their contexts. The device memory is released once all
+    owners have closed the executable and all contexts are closed.
     """
 
     def __init__(self, program: Program) -> None:
@@ -34,9 +34,9 @@ class Executable(ABC):
         self._owners: set[int] = set()
 
     def own(self, owner: object) -> bool:
-        """Add an owner, before whose `close` nothing is released; return False if already released.
+        """Add an owner, which delays the release until its `close`; return False if released.
 
-        An owner remains until it has closed the executable.
+        An owner is removed when it closes the executable.
         """
         with self._joining:
             if not self._closed:
@@ -44,10 +44,10 @@ class Executable(ABC):
             return not self._closed
 
     def context(self) -> ExecutionContext:
-        """Allocate the memory and the queue that one run at a time needs.
+        """Return a context: the memory and the queue for one run at a time.
 
-        Raises DeviceMemoryError when memory is short, ExecutionError when the device fails or after
-        `close`.
+        Raises DeviceMemoryError if memory is insufficient, and ExecutionError if the device fails
+        or after `close`.
         """
         if self._closed:
             raise ExecutionError("This executable was released. Compile its program again.")
@@ -59,17 +59,17 @@ class Executable(ABC):
     def binaries(self) -> Mapping[str, bytes]:
         """Return the executable's binaries by name, for Device.load with the same program.
 
-        Empty if the API has none. After a first run there may be more: some drivers compile only
-        then. Raises ExecutionError if the device fails.
+        The mapping is empty if the API has no binaries. The first run may add binaries, because
+        some drivers compile during that run. Raises ExecutionError if the device fails.
         """
         return {}
 
     def exchange(self, binaries: Mapping[str, bytes]) -> None:
-        """Replace the binaries by optimized ones, which each context uses from its next run on.
+        """Replace the binaries by optimized binaries, which each context uses as of its next run.
 
-        Any thread may call it, also while contexts run. After `close` it does nothing. Raises
-        CompilationError if the driver rejects them, ExecutionError if the device fails; then
-        nothing changes.
+        Any thread may call `exchange`, also during runs. After `close`, the method does nothing.
+        Raises CompilationError if the driver rejects the binaries, and ExecutionError if the device
+        fails. After an error, the executable is unchanged.
         """
         with self._joining:
             if not self._closed:
@@ -90,9 +90,9 @@ class Executable(ABC):
         self._release_unused()
 
     def close(self, owner: object = None) -> None:
-        """Release everything on the device once no context needs it. Repeated calls do nothing.
+        """Release all device memory once no context needs it. Repeated calls do nothing.
 
-        If called with an `owner`, all other owners must have closed it, too.
+        With an `owner`, the release waits until all other owners have closed the executable, too.
         """
         with self._joining:
             self._owners.discard(id(owner))
@@ -107,59 +107,61 @@ class Executable(ABC):
 
     @abstractmethod
     def _release(self) -> None:
-        """Release everything on the device. It may be called again if it raised an error."""
+        """Release all device memory. Callers may retry after an error."""
 
 
 class ExecutionContext(ABC):
-    """Memory and a queue for one run of an executable at a time, by one thread at a time."""
+    """The memory and queue with which one thread at a time runs an executable."""
 
     timeout: float | None = None
     """Maximum seconds that a run may wait for the device; None for no limit.
 
-    After that time, the run raises InvokeTimeoutError, the device is lost, and memory that it may
-    still access is never freed. A change does not affect submissions that are already bound.
+    After that time, the run raises InvokeTimeoutError and the device is lost. Memory that the
+    device may still access is never freed. A new `timeout` does not affect submissions that are
+    already bound.
     """
     has_streams: ClassVar[bool] = False
     """Whether `bind_after` supports the streams of other libraries."""
     in_flight: Event | None = None
-    """The last submitted run, until it is known to have ended."""
+    """The event of the last submitted run, until the run is known to have ended."""
 
     def __init__(self, executable: Executable) -> None:
-        """Reference an executable; the creator of a context registers it there."""
+        """Reference an executable; the context's creator calls `Executable.enter`."""
         self.executable = executable
         self.program = executable.program
 
     @abstractmethod
     def bind(self, bindings: Bindings) -> Submission:
-        """Prepare runs with given buffers. Raises BindingError if these do not fit."""
+        """Prepare runs with these buffers. Raises BindingError if the buffers do not fit."""
 
     def bind_after(self, bindings: Bindings, stream: int) -> Submission:
-        """Prepare runs, each of which begins after the work that is then on a stream of the API.
+        """Prepare runs; each run waits for all work that is in a stream when the run starts.
 
-        Raises BindingError if the API has no streams of other libraries, and as `bind` does.
+        Raises BindingError if the API has no streams of other libraries, and the errors of `bind`.
         """
         raise without_streams()
 
     def bind_cached(self, bindings: Bindings, stream: int | None = None) -> Submission:
-        """Prepare many runs, as `bind` does, or with a `stream` as `bind_after` does.
+        """Prepare many runs, as `bind` does or, with a `stream`, as `bind_after` does.
 
-        Preparation may take longer, so that the kernels can use the buffers directly. Raises what
-        these methods raise.
+        Preparation may take longer, so that kernels can access the buffers directly. Raises the
+        errors of `bind` and `bind_after`.
         """
         return self.bind(bindings) if stream is None else self.bind_after(bindings, stream)
 
     def run(self, bindings: Bindings) -> None:
-        """Copy in, run all launches, copy out, and wait. Raises what `bind` and `Event.wait` do."""
+        """Copy in, run all launches, copy out, and wait. Raises as `bind` and `Event.wait` do."""
         self.bind(bindings).run()
 
     def submit(self, bindings: Bindings) -> Event:
-        """Begin a run. See Submission.submit."""
+        """Start a run. See Submission.submit."""
         return self.bind(bindings).submit()
 
     def pinned(self) -> Bindings | None:
         """Return the context's host memory that needs no copy, valid until `close`.
 
-        Runs with data in this memory are faster. None if there is no such memory.
+        Runs with inputs and outputs in this memory are faster. Returns None if the context has no
+        such memory.
         """
         return None
 
@@ -169,14 +171,14 @@ class ExecutionContext(ABC):
 
     @abstractmethod
     def read_memory(self) -> Bytes:
-        """Return the present content of the context's memory (for tests and debugging)."""
+        """Return the current content of the context's memory (for tests and debugging)."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release everything that the context has on the device. Repeated calls do nothing."""
+        """Release all device memory of the context. Repeated calls do nothing."""
 
     def synchronize(self) -> None:
-        """Wait for the last submitted run; its error is raised by its own event."""
+        """Wait for the last submitted run; only the run's event raises the run's error."""
         event = self.in_flight
         if event is not None:
             with contextlib.suppress(Exception):
@@ -192,7 +194,7 @@ def without_streams() -> BindingError:
 
 
 class Submission(ABC):
-    """A run of a context with given buffers: prepared once, run repeatedly."""
+    """A prepared run of a context with fixed buffers, which can run repeatedly."""
 
     def __init__(self, context: ExecutionContext) -> None:
         """Create a submission in a context."""
@@ -201,18 +203,18 @@ class Submission(ABC):
     @property
     @abstractmethod
     def run(self) -> Callable[[], None]:
-        """The function that starts a run and waits, with as little Python code as the API permits.
+        """The function that starts a run and waits, with minimal Python overhead.
 
-        It raises ExecutionError if the device fails, DeviceLostError if it fails permanently, and
-        InvokeTimeoutError after the context's `timeout`.
+        The function raises ExecutionError if the device fails, DeviceLostError if the device fails
+        permanently, and InvokeTimeoutError after the context's `timeout`.
         """
 
     def submit(self) -> Event:
-        """Start a run after the previous run of this context; do not wait for it.
+        """Start a run after this context's previous run, without waiting for the end.
 
-        Host inputs are copied now and may be modified immediately; pinned and device memory must
-        not be modified until the run ends. Outputs are complete when `Event.wait` has returned.
-        Raises ExecutionError if the device fails.
+        The method copies host inputs, which the caller may modify afterwards. The caller must not
+        modify pinned and device memory until the run ends. Outputs are complete when `Event.wait`
+        has returned. Raises ExecutionError if the device fails.
         """
         context = self._context
         context.synchronize()
@@ -231,7 +233,7 @@ class Submission(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait for the device up to the context's timeout, and copy outputs; may be repeated."""
+        """Wait for the device up to the context's timeout, and copy outputs; can be repeated."""
 
 
 class Event:
@@ -245,7 +247,7 @@ class Event:
         self._error: Exception | None = None
 
     def done(self) -> bool:
-        """Return whether `wait` would return immediately, also because the run has failed."""
+        """Return whether `wait` would return or raise immediately."""
         if self._over or not self._finishing.acquire(blocking=False):
             return self._over
         try:
@@ -262,8 +264,9 @@ class Event:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the outputs for at most `timeout` seconds; return whether they are complete.
 
-        After `timeout` seconds the run continues. Without `timeout`, the context's timeout applies
-        from now on. Raises what Submission.run raises, at each call.
+        After `timeout` seconds the method returns, but the run continues. Without `timeout`, the
+        context's timeout applies, starting at the call. Repeated calls raise the same error; see
+        Submission.run.
         """
         if timeout is not None and not wait_until(self.done, timeout):
             return False
@@ -282,7 +285,7 @@ class Event:
 
 
 class Profiler(ABC):
-    """Measures the times of an open context. It overwrites the context's memory."""
+    """Measures the times of an open context, and overwrites the context's memory."""
 
     def __init__(self, context: ExecutionContext) -> None:
         """Measure the times of a context."""
@@ -290,21 +293,21 @@ class Profiler(ABC):
 
     @abstractmethod
     def durations(self) -> list[float]:
-        """Run all launches once or more; return the device seconds of each launch alone."""
+        """Run all launches once or more; return the device time of each launch in seconds."""
 
     def chain_seconds(self) -> float | None:
-        """Run all launches as in a run, but without copies; return their device seconds.
+        """Run all launches as in a run, but without copies; return the device time in seconds.
 
-        None if the device cannot measure them.
+        Returns None if the device cannot measure the time.
         """
         return None
 
     def device_seconds(self, bindings: Bindings) -> float | None:
-        """Run once; return the device seconds from the first copy to the last, or None."""
+        """Run once; return the device time in seconds from first to last copy, or None."""
         return None
 
     def phases(self, bindings: Bindings) -> dict[str, float]:
-        """Run once; return the host's seconds for each of its activities, in order."""
+        """Run once; return the host's time in seconds for each of its activities, in order."""
         start = time.perf_counter()
         self._run(bindings)
         return {"run": time.perf_counter() - start}

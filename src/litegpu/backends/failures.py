@@ -6,26 +6,26 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 _MOST = 3
-"""After failing at this many problems, a special implementation is no longer tried."""
+"""Number of failed problems after which litegpu no longer tries a special implementation."""
 
 
 @dataclass
 class Failures:
     """Implementations of kernels that a device rejected, or that ran when it was lost.
 
-    Any thread may use it. A device that is reopened after a loss takes it over.
+    Any thread may use the object. A device that is reopened after a loss inherits the object.
     """
 
     unsafe: dict[str, str] = field(default_factory=dict)
-    """Implementations that ran when the device was lost, with the reason: never used again."""
+    """Implementations that ran when the device was lost, with the reason; not used again."""
     losses: int = 0
-    """How often the device was reopened after a loss."""
+    """The number of times that the device was reopened after a loss."""
     _rejected: dict[str, dict[Hashable, str]] = field(default_factory=dict)
-    """For each implementation: the problems at which it failed, with reasons."""
+    """Maps each implementation to the problems for which it failed, with reasons."""
     _reported: dict[str, object] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether anything has failed."""
+        """Whether any implementation has failed."""
         return bool(self.unsafe or self._rejected)
 
     def reject(self, implementation: str, problem: Hashable, reason: str) -> None:
@@ -33,10 +33,10 @@ class Failures:
         self._rejected.setdefault(implementation, {})[problem] = reason
 
     def reason(self, implementation: str, problem: Hashable, *, general: bool) -> str:
-        """Return why an implementation must not be used for a problem, or "".
+        """Return why an implementation must not run for a problem, or "".
 
-        A `general` implementation is excluded only for the problems at which it failed, because
-        there is no alternative to it.
+        A `general` implementation is excluded only for the problems for which it failed, because
+        there is no alternative implementation.
         """
         if implementation in self.unsafe:
             return self.unsafe[implementation]

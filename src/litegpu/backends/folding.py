@@ -10,7 +10,7 @@ from litegpu.codegen.dialect import Groups
 
 
 def fold(groups: Groups, limit: int, cluster: int = 1) -> Groups:
-    """Return grid (x, y, 1) with at least as many groups; x <= `limit`, in whole clusters."""
+    """Return a grid (x, y, 1) of at least as many work groups; x <= `limit`, whole clusters."""
     total = groups[0] * groups[1] * groups[2]
     rows = -(-total // (limit - limit % cluster))
     return round_up(-(-total // rows), cluster), rows, 1
@@ -19,8 +19,8 @@ def fold(groups: Groups, limit: int, cluster: int = 1) -> Groups:
 def fold_launches(program: Program, limits: Groups) -> Program:
     """Return a program whose launches respect the maximum number of groups per axis (x, y, z).
 
-    A kernel with a larger grid gets a variant for each such grid, which computes its
-    position from the groups on the x and y axes (`LaunchAttributes.folded`).
+    For each grid that exceeds the limits, the program gets a variant of the kernel. The variant
+    computes its position from the group ids on the x and y axes (`LaunchAttributes.folded`).
     """
     kernels = {kernel.name: kernel for kernel in program.kernels}
     launches: list[Launch] = []

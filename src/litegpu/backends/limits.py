@@ -11,11 +11,11 @@ from litegpu.errors import DeviceMemoryError, KernelError
 
 GROUP_ITEMS, SHARED_BYTES = "work items in a group", "bytes of shared memory"
 Need = tuple[str, int, int]
-"""What is needed, how much of it, and how much the device has."""
+"""A requirement: what a kernel needs, the required amount, and the device's amount."""
 
 
 def exceeded(*needs: Need) -> str:
-    """Return the first need that a device does not meet, or "".
+    """Return the first requirement that a device does not meet, or "".
 
     >>> exceeded(("buffers", 3, 4), ("threads", 512, 256))
     'it needs 512 threads, the device has 256'
@@ -38,7 +38,8 @@ def obstacle(kernel: KernelText, info: DeviceInfo) -> str:
 def check_sizes(program: Program, info: DeviceInfo) -> None:
     """Raise KernelError or DeviceMemoryError if the program is too large for a device.
 
-    Checks the kernels' work groups and local memory, buffers, and the ranges that a kernel uses.
+    The function checks work group sizes, local memory, buffer sizes, and the buffer ranges of each
+    kernel.
     """
     found = {kernel.name: obstacle(kernel, info) for kernel in program.kernels}
     if reasons := {name: reason for name, reason in found.items() if reason}:

@@ -26,8 +26,8 @@ class OpenDevices(Generic[_Device]):
     def get(self, index: int) -> _Device:
         """Return the device with an index.
 
-        Raises ForkedProcessError in a child of the process that opened the API, and what the opener
-        raises.
+        Raises ForkedProcessError in a forked child of the process that opened the API, and the
+        errors of the opener.
         """
         touch(
             self._title

@@ -13,7 +13,7 @@ from litegpu.codegen import KernelText
 
 @dataclass(frozen=True, slots=True)
 class BufferRange:
-    """A byte range of a context's memory (`constant` false) or of the program's constants."""
+    """A byte range of the program's constants, or of a context's memory if not `constant`."""
 
     constant: bool
     offset: int
@@ -51,7 +51,7 @@ class Span:
 class Launch:
     """One kernel launch: kernel name, a buffer range per argument, global and local size.
 
-    Its dependencies follow from the memory that it `reads` and `writes`.
+    A launch depends on earlier launches through the memory that it `reads` and `writes`.
     """
 
     kernel: str
@@ -68,7 +68,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An output that is an input with some elements replaced, in the same range of memory."""
+    """An output that is an in-place update of an input: both use the same memory range."""
 
     input: int
     """The number of the input."""
@@ -78,7 +78,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Everything a device needs to run a partition: kernels, memory and the list of launches.
+    """A partition as a device runs it: kernels, memory and the list of launches.
 
     `inputs` and `outputs` are ranges of the context's memory, in the order of the buffers that are
     copied to and from them.
@@ -91,21 +91,21 @@ class Program:
     inputs: tuple[BufferRange, ...]
     outputs: tuple[BufferRange, ...]
     sole_writers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """By output number: the (launch number, argument number) that writes the output.
+    """Maps an output number to the (launch number, argument number) that writes the output.
 
-    Only outputs that nothing else reads or writes are listed: a device may bind this argument to
-    other memory, and copy from there. The argument may begin in the middle of the output or input:
-    see `Launch.offset_in`.
+    The mapping contains only outputs that no other argument reads or writes. A device may bind the
+    argument to other memory, and copy the output from that memory. The argument may begin in the
+    middle of the output or input; see `Launch.offset_in`.
     """
     readers: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    """By input number: the (launch number, argument number) of each read of the input.
+    """Maps an input number to each (launch number, argument number) that reads the input.
 
-    Only inputs that no launch writes, and that are not outputs, are listed: a device may bind these
-    arguments to other memory of the same size, rounded up to whole vectors of 16 bytes.
+    The mapping contains only inputs that no launch writes and that are not outputs. A device may
+    bind these arguments to other memory of the same size, rounded up to whole vectors of 16 bytes.
     """
     updates: Mapping[int, Update] = field(default_factory=dict)
-    """By output number: the input that the output updates.
+    """Maps an output number to the update of an input that the output is.
 
-    A device may bind these arguments to other memory, which must contain the input before the
-    launches, and contains the output after them.
+    A device may bind the update's arguments to other memory. That memory must contain the input
+    before the launches, and contains the output after the launches.
     """

@@ -22,7 +22,7 @@ class Recent(Generic[_Value]):
         self._compiled: OrderedDict[Hashable, _Value] = OrderedDict()
 
     def get(self, text: Hashable, make: Callable[[], _Value]) -> _Value:
-        """Return the cached object for a kernel or its text; create it with `make` if necessary."""
+        """Return the cached object for a kernel or its text; on a cache miss, call `make`."""
         if text not in self._compiled:
             self._compiled[text] = make()
             if len(self._compiled) > self._most:

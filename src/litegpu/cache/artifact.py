@@ -27,10 +27,10 @@ _ALIGNMENT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Everything in an artifact but constants and binaries; its fields are the file's schema."""
+    """The metadata of an artifact, without constants and binaries; its fields are the schema."""
 
     version: str
-    """The version of litegpu. It is the first field in all versions, see `made_by`."""
+    """The version of litegpu, which is the first field in all versions; see `made_by`."""
     device: str
     precision: str
     inputs: tuple[int, ...]
@@ -45,16 +45,16 @@ class Description:
     updates: Mapping[int, Update]
     facts: PartitionFacts
     fast_compiled: bool
-    """Whether the binaries were compiled fast."""
+    """Whether the binaries were compiled quickly, with fewer optimizations."""
     binaries: Mapping[str, int]
     """The size of each binary in bytes; binaries follow the constants in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A compiled partition without its device: program, constants, binaries and facts.
+    """A compiled partition without its device: program, constants, binaries and metadata.
 
-    `version` (of litegpu), `device` and `precision` tell people where the artifact comes from.
+    `version` (of litegpu), `device` and `precision` describe the artifact's origin to users.
     """
 
     version: str
@@ -107,9 +107,9 @@ class Artifact:
 
     @classmethod
     def read(cls, data: npt.NDArray[np.uint8]) -> Artifact:
-        """Return the artifact in the sections; its constants are a view. Raises ValueError.
+        """Return the artifact in the sections; its constants are views. Raises ValueError.
 
-        This checks the types of all fields; `checks.check` checks their values.
+        The method checks the types of all fields; `checks.check` checks the values.
         """
         view = data.data
         described, constant_bytes = _lengths(view)
@@ -147,9 +147,9 @@ def describe(data: npt.NDArray[np.uint8]) -> Description:
 
 
 def made_by(data: npt.NDArray[np.uint8]) -> str:
-    """Return the version of litegpu that wrote the sections, even if this version cannot read them.
+    """Return the version of litegpu that wrote the sections, even if they are unreadable.
 
-    The text is empty if the sections do not contain a version.
+    The result is empty if the sections do not contain a version.
     """
     try:
         version, *_ = json.loads(_description(data))

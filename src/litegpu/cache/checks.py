@@ -1,6 +1,6 @@
-"""Checks that an artifact fits its own memory, the device, and the graph for which it is loaded.
+"""Checks that an artifact fits its memory, the device, and the graph for which it is loaded.
 
-The contents of a file are not trusted: a checked artifact binds no bytes out of bounds.
+litegpu does not trust the contents of a file. A checked artifact binds no bytes out of bounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KINDS = {*KINDS.values(), "U32"}
 _MOST_ITEMS = 1 << 31
 """Maximum number of work items on an axis of a launch; no API permits more."""
 _ROOM = 16
-"""Padding in bytes: a kernel may read whole vectors beyond the end of a value."""
+"""Padding in bytes, because a kernel may read whole vectors beyond the end of a value."""
 
 
 def check(artifact: Artifact, graph: Graph, info: DeviceInfo) -> None:
@@ -62,7 +62,7 @@ def _require(holds: bool, otherwise: str) -> None:
 
 
 def _is_inside(part: BufferRange, program: Program) -> bool:
-    """Whether a range is inside its memory."""
+    """Whether a buffer range is inside its memory."""
     room = program.constants.size if part.constant else program.memory_bytes
     return part.offset >= 0 and part.size >= 0 and part.offset + part.size <= room
 
@@ -197,7 +197,7 @@ def _check_facts(facts: PartitionFacts, program: Program) -> None:
 
 
 def _check_io(artifact: Artifact, graph: Graph) -> None:
-    """Raise ValueError unless inputs and outputs match those of the graph, with their sizes."""
+    """Raise ValueError unless inputs and outputs match the graph's, including their sizes."""
     computed = [v for v in graph.outputs if not graph.values[v].is_constant]
     results = artifact.outputs[: len(computed)]
     states = artifact.outputs[len(computed) :]

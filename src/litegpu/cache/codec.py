@@ -1,4 +1,4 @@
-"""Encodes dataclasses as JSON; when decoding, checks that data have the types of the fields."""
+"""Encodes dataclasses as JSON; checks the types of all fields when decoding."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def encode(value: Any) -> bytes:
 def decode(kind: type[_T], data: bytes) -> _T:
     """Return the value of a type from JSON. Raises ValueError if the data have another type.
 
-    Supported types are dataclasses of such types, int (up to 2**62), bool, str, enums by their
-    values, tuples of fixed or any length, mappings from numbers, texts or enums, and unions with
-    None.
+    Supported scalar types are int (up to 2**62), bool, str, and enums by their values. Supported
+    compound types are tuples of fixed or any length, mappings from numbers, strings or enums,
+    unions with None, and dataclasses.
     """
     try:
         plain = json.loads(data, parse_float=_no_number, parse_constant=_no_number)

@@ -1,4 +1,4 @@
-"""Fingerprints of everything that a compiled partition depends on, including its weights."""
+"""Fingerprints of all data on which a compiled partition depends, including its weights."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ _CHUNK = 1 << 20
 _MOST_THREADS = 16
 _LIBC = "CS_GNU_LIBC_VERSION"
 _PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
-"""The types that `marshal` writes completely; others, and subclasses, are not passed to it."""
+"""The types that `marshal` writes completely; litegpu converts all other types first."""
 _BY_VALUE = 2
-"""The last `marshal` format in which equal values have equal bytes, whatever their identity."""
+"""The last `marshal` format in which equal values have equal bytes, regardless of identity."""
 _MACHINE = ("index", "pci_address", "memory_bytes", "max_allocation_bytes")
-"""Device facts that differ between devices of the same kind, or over time.
+"""Device properties that differ between devices of the same kind, or over time.
 
-In a container, PoCL reports the remaining memory. Programs do not depend on it: a program that
-needs more memory is rejected, also when it is loaded.
+In a container, PoCL reports the free memory as the memory size. Compiled programs do not depend on
+the memory size. A program that needs more memory than the device has is rejected, also when it is
+loaded.
 """
 
 
 class Fingerprint:
     """A hash of `parts`: plain values, enums, dataclasses, mappings, sequences and arrays.
 
-    Raises TypeError for other types. The order of mappings counts.
+    Raises TypeError for other types. The fingerprint depends on the order of a mapping's items.
     """
 
     def __init__(self, *parts: object) -> None:
@@ -47,16 +48,16 @@ class Fingerprint:
         self._plain = marshal.dumps([_plain(part, self._arrays) for part in parts], _BY_VALUE)
 
     def outline(self) -> bytes:
-        """Return 32 bytes that depend on all parts except the elements of arrays."""
+        """Return a 32-byte hash of all parts except the elements of arrays."""
         return hashlib.sha256(self._plain).digest()
 
     def whole(self) -> bytes:
-        """Return 32 bytes that depend on all parts; takes about 0.6 ms per MiB of arrays."""
+        """Return a 32-byte hash of all parts, in about 0.6 ms per MiB of arrays."""
         return hashlib.sha256(self._plain + _digests(self._arrays)).digest()
 
 
 def fingerprint(*parts: object) -> bytes:
-    """Return 32 bytes that depend on all parts, see `Fingerprint`.
+    """Return a 32-byte hash of all parts, see `Fingerprint`.
 
     >>> fingerprint("a", 1) == fingerprint("a", 2)
     False
@@ -70,7 +71,7 @@ def device_facts(info: DeviceInfo) -> dict[str, Any]:
 
 
 def host_facts() -> tuple[str, ...]:
-    """Return what determines the constants that the host computes: versions of C library and NumPy.
+    """Return the versions of C library and NumPy, which affect constants that the host computes.
 
     >>> len(host_facts())
     4
@@ -81,15 +82,15 @@ def host_facts() -> tuple[str, ...]:
 
 
 def graph_facts(graph: Graph) -> tuple[object, ...]:
-    """Return everything in a graph on which a compiled partition depends."""
+    """Return all properties of a graph on which a compiled partition depends."""
     values = [value for _, value in sorted(graph.values.items())]
     return (values, graph.nodes, graph.inputs, graph.outputs)
 
 
 def checksum(*sections: bytes | memoryview) -> bytes:
-    """Return 32 bytes that depend on the data of all sections in order.
+    """Return a 32-byte checksum of the data of all sections in order.
 
-    The checksum is the SHA-256 of the SHA-256 of each MiB, computed on all cores.
+    The checksum is the SHA-256 of the SHA-256 hashes of all 1 MiB chunks, computed on all cores.
     """
     return hashlib.sha256(b"".join(_hashed([*_chunks(sections)]))).digest()
 
@@ -111,7 +112,7 @@ def _chunks(sections: Iterable[bytes | memoryview]) -> Iterator[list[memoryview]
 
 
 def _plain(value: object, arrays: list[npt.NDArray[Any]]) -> object:
-    """Return plain data without arrays; `marshal` writes it identically only if equal."""
+    """Return plain data without arrays, for which `marshal` output is equal only for equal data."""
     kind = type(value)
     if kind in _PLAIN:
         return value

@@ -20,9 +20,9 @@ Keep = Callable[[Mapping[str, bytes]], object]
 
 
 class _Shutdown:
-    """Lets the process exit between two steps of a thread, never during a step.
+    """Delays the process's exit until the current step of a background thread ends.
 
-    At exit, a daemon thread must not be inside a driver call, nor have written part of a file.
+    At exit, a daemon thread must not be inside a driver call or in the middle of a file write.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class _Shutdown:
 
 _shutdown = _Shutdown()
 _compiling = threading.Lock()
-"""The lock of the thread that compiles: several at once would slow each other down."""
+"""The lock of the compiling thread, because concurrent compilations slow each other down."""
 _in_progress: weakref.WeakKeyDictionary[Executable, threading.Event]
 _in_progress = weakref.WeakKeyDictionary()
 
@@ -41,11 +41,11 @@ _in_progress = weakref.WeakKeyDictionary()
 def improve(
     executable: Executable, device: Device, kernels: Folder | None, keep: Keep | None
 ) -> None:
-    """Start to recompile a quickly compiled partition in the background; return immediately.
+    """Start recompiling a quickly compiled partition in the background; return immediately.
 
-    Contexts use the optimized code from their next run on. `keep` is called with the code, even if
-    the executable was released in the meantime. `kernels` is the cache folder of the device's
-    kernels. After a failure the partition remains unchanged.
+    Contexts use the optimized code as of their next run. The thread calls `keep` with the code,
+    even if the executable was released in the meantime. `kernels` is the cache folder of the
+    device's kernels. After a failure, the partition remains unchanged.
     """
     over = threading.Event()
     _in_progress[executable] = over
@@ -57,7 +57,7 @@ def improve(
 def wait_for(executable: Executable, seconds: float | None = None) -> bool:
     """Wait at most `seconds` until an executable is no longer being recompiled.
 
-    Returns whether its code is optimized; False if the recompilation failed.
+    Returns whether the executable's code is optimized; False if the recompilation failed.
     """
     over = _in_progress.get(executable)
     if over is not None:
@@ -105,7 +105,7 @@ def _end() -> None:
 
 
 def _forget_all() -> None:
-    """In a forked child, forget the threads: they exist only in the parent."""
+    """Forget the threads in a forked child, because they exist only in the parent."""
     global _shutdown, _compiling
     _shutdown, _compiling = _Shutdown(), threading.Lock()
     for over in [*_in_progress.values()]:

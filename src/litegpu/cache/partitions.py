@@ -1,4 +1,4 @@
-"""Finds compiled partitions in the disk cache, or compiles and stores them."""
+"""Loads compiled partitions from the disk cache, or compiles and stores partitions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from litegpu.version import __version__
 
 @dataclass(frozen=True)
 class PartitionRequest:
-    """A requested partition: everything on which it depends, except litegpu itself.
+    """A requested partition: all data on which it depends, except litegpu's code.
 
-    `tuned` identifies the measured choices; `precise` are the values that are never rounded.
-    `fast_compile` permits quickly compiled kernels until optimized ones are ready.
+    `tuned` identifies the measured kernel choices; `precise` contains the values that are never
+    rounded. `fast_compile` permits quickly compiled kernels until optimized kernels are ready.
     """
 
     graph: Graph
@@ -49,10 +49,10 @@ def find_or_compile(
     folder: CacheFolder | None,
     compile_partition: Callable[[], CompiledPartition],
 ) -> CompiledPartition:
-    """Return a partition after its first run: one that is shared, loaded from a folder or compiled.
+    """Return a partition after its first run: shared, loaded from a folder, or compiled.
 
-    A compiled partition is stored in `folder`, if there is one. Quickly compiled code is recompiled
-    in the background. Raises what `compile_partition` raises.
+    If `folder` is not None, a newly compiled partition is stored there. Quickly compiled code is
+    recompiled in the background. Raises the errors of `compile_partition`.
     """
     cached = None if folder is None else CachedPartitions(folder, wanted)
     name = Fingerprint(*wanted.facts()) if cached is None else cached.name()
@@ -78,8 +78,9 @@ def find_or_compile(
 class CachedPartitions:
     """Stored partitions that match a request.
 
-    Files are not trusted: `ArtifactStore` verifies their checksums, `checks` that all bound ranges
-    exist. If a file fails, the partition is recompiled, and replaces the file.
+    litegpu does not trust the files: `ArtifactStore` verifies their checksums, and `checks`
+    verifies all bound ranges. If a file fails a check, litegpu recompiles the partition and
+    replaces the file.
     """
 
     def __init__(self, folder: CacheFolder, wanted: PartitionRequest) -> None:
@@ -94,7 +95,7 @@ class CachedPartitions:
         return Fingerprint(*code, *made_by, self._token, *self._wanted.facts())
 
     def load(self, key: bytes) -> CompiledPartition | None:
-        """Return a partition after its first run; None if no usable one is stored."""
+        """Return a partition after its first run; None if no usable partition is stored."""
         found = self._store.load(key)
         if found is None:
             return None
@@ -132,7 +133,7 @@ class CachedPartitions:
     def keeper(
         self, key: bytes, compiled: CompiledPartition
     ) -> Callable[[Mapping[str, bytes]], None]:
-        """Return a function that stores a partition with optimized binaries; it does not own it."""
+        """Return a function that stores a partition with optimized binaries, without owning it."""
         artifact, store = self._artifact(compiled), self._store
 
         def keep(binaries: Mapping[str, bytes]) -> None:

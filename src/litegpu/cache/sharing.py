@@ -19,7 +19,7 @@ from litegpu.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class _RunningPartition:
-    """A running partition, stored without its executable, to compare others with it."""
+    """A running partition, stored without its executable, for comparison with new partitions."""
 
     outline: bytes
     key: bytes
@@ -30,9 +30,9 @@ class _RunningPartition:
 
 
 class _Start:
-    """A lock with which equal partitions start one at a time, so that later ones can share.
+    """A lock that makes equal partitions start one at a time, so that later partitions can share.
 
-    It is reentrant, because a signal handler may start a partition on the same thread.
+    The lock is reentrant, because a signal handler may start a partition on the same thread.
     """
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ def shared_or_else(
     graph: Graph,
     make: Callable[[Callable[[], bytes]], CompiledPartition],
 ) -> CompiledPartition:
-    """Return a partition of a graph that shares an equal one's executable, or else a new one.
+    """Return a partition that shares the executable of an equal partition, or a new partition.
 
-    `name` covers everything on which the partition depends except the device. `make` is called with
-    a function that returns the complete fingerprint, which is computed in parallel. Weights are
-    hashed now, not when another partition needs the hash: their file may have been overwritten by
-    then. Raises what `make` raises.
+    `name` is the fingerprint of all data on which the partition depends, except the device. The
+    function calls `make` with a function that returns the complete fingerprint, which is computed
+    in parallel. The weights are hashed immediately, because their file may be overwritten before
+    another partition needs the hash. Raises the errors of `make`.
     """
     outline = name.outline()
     with _lock:
@@ -74,7 +74,7 @@ def shared_or_else(
 
 
 def _shared(key: bytes, device: Device, graph: Graph) -> CompiledPartition | None:
-    """Return a partition of a graph on the executable with this key; None if there is none."""
+    """Return a partition of a graph on the executable with this key; None if none exists."""
     for executable, found in [*_running.items()]:
         if found.key == key and found.device() is device and not device.lost:
             try:

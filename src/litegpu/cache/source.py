@@ -1,4 +1,4 @@
-"""Identifies litegpu's code: the version alone does not identify modified installations."""
+"""Identifies litegpu's code, because the version does not identify modified installations."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ASIDE = ("__pycache__", "tools", "zoo")
 
 @cache
 def source_digest() -> str:
-    """Return a text that identifies litegpu's source files, computed once per process.
+    """Return a string that identifies litegpu's source files, computed once per process.
 
-    See `digest_of`. Later changes of the files take effect in the next process.
+    See `digest_of`. The result does not reflect later changes of the files in the same process.
     """
     return digest_of(_PACKAGE, __version__)
 
@@ -30,10 +30,11 @@ def source_digest() -> str:
 def digest_of(package: Path, version: str) -> str:
     """Return a hexadecimal digest that identifies the files of a package.
 
-    An installed package has a list of its files with digests, which is the same on all machines.
-    Files changed after the list was written are identified by name, size and modification time, as
-    are all files of a checkout, which has no list. Only the list is read. A package in a zip file,
-    or frozen into a program, is identified by that file.
+    An installed package has a list of its files with digests, which is equal on all machines. A
+    file that changed after the installation is identified by name, size and modification time. A
+    checkout has no list, so all its files are identified in this way. The function reads only the
+    list, not the files. A package in a zip file, or frozen into a program, is identified by that
+    file.
     """
     if getattr(sys, "frozen", False) or not package.is_dir():
         whole = next(filter(Path.is_file, package.parents), Path(sys.executable))

@@ -1,7 +1,7 @@
-"""A folder of artifacts: files are replaced atomically, and are used only with a valid checksum.
+"""A folder of artifacts; litegpu replaces files atomically, and verifies checksums.
 
-There are no locks: each process that finds no file compiles the partition and writes the file. A
-lock left by a killed process would block all others.
+The folder uses no locks: each process that finds no file compiles the partition and writes the
+file. A lock of a killed process would block all other processes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _KERNELS = re.compile(r"[0-9a-f]{64}\.(cubin|glbin|tuning)")
 """Matches the file names of `DiskCache`."""
 _CHANGED = "the checksum is wrong: the file was truncated or changed"
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_-]+")
-"""Characters that are replaced by _ in names: on Windows, "nul.txt-1.artifact" is a device."""
+"""Characters that become _ in names: on Windows, "nul.txt-1.artifact" is a device."""
 
 
 class DamagedError(Exception):
@@ -59,13 +59,13 @@ class CacheFolder(NamedTuple):
     trusted: bool = False
     """Whether the folder is used even if other users may write to it."""
     requested: bool = True
-    """Whether a user named the folder or enabled the cache; then problems are warnings."""
+    """Whether a user named the folder or enabled the cache, which makes problems warnings."""
     others: tuple[str, ...] = ()
-    """Further folders from which files are read, but to which none are written."""
+    """Additional folders from which litegpu only reads files."""
 
     @property
     def kernels(self) -> Folder:
-        """The folder of cached kernels and choices, in the same place as the artifacts."""
+        """The folder of cached kernels and kernel choices, which is the folder of the artifacts."""
         return Folder(self.folder, self.trusted, self.requested, self.others)
 
 
@@ -80,7 +80,7 @@ class Entry:
 
 
 class ArtifactStore:
-    """Artifacts in a folder, found by a token (a readable name of the model) and a fingerprint."""
+    """Artifacts in a folder, indexed by a token (a model's readable name) and a fingerprint."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class ArtifactStore:
         requested: bool = True,
         others: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
-        """Use the fields of a `CacheFolder`; the folder need not exist yet."""
+        """Use the fields of a `CacheFolder`, whose folder need not exist yet."""
         self.folder = Path(folder)
         self._others = [*map(Path, others)]
         self._trusted, self._requested = trusted, requested
@@ -102,7 +102,7 @@ class ArtifactStore:
         return self.folder / f"{self._prefix}-{key.hex()[:40]}{SUFFIX}"
 
     def load(self, key: bytes) -> npt.NDArray[np.uint8] | None:
-        """Return what was stored under a key; None if there is nothing, or nothing trustworthy."""
+        """Return the data stored under a key; None if no trustworthy file exists."""
         for path in self._paths(key):
             try:
                 found = read(path, key, self._trusted)
@@ -116,7 +116,7 @@ class ArtifactStore:
         return None
 
     def store(self, key: bytes, sections: Sequence[bytes | memoryview]) -> None:
-        """Store sections under a key; logs a warning if that fails."""
+        """Store sections under a key; log a warning on failure."""
         nbytes = sum(map(len, sections))
         header = _HEADER.pack(_MAGIC, _FORMAT, key, checksum(*sections), nbytes)
         try:
@@ -135,7 +135,7 @@ class ArtifactStore:
                 os.unlink(path)
 
     def _paths(self, key: bytes) -> list[Path]:
-        """Return where an artifact may be, in search order."""
+        """Return the possible paths of an artifact, in search order."""
         path = self.path(key)
         return [path, *(folder / path.name for folder in self._others)]
 
@@ -153,8 +153,8 @@ class ArtifactStore:
 def default_folders() -> list[Path]:
     """Return the default folders of artifacts; new files are written to the first one.
 
-    They are the folders that the environment names, with the first writable one at the start, or
-    else the user's cache folder. Raises OptionsError if the user has no home folder.
+    The default folders are the folders that the environment names, starting with the first writable
+    folder, or else the user's cache folder. Raises OptionsError if the user has no home folder.
     """
     named = [Path(with_home(folder)) for folder in config.cache_folders()]
     if not named:
@@ -168,8 +168,9 @@ def read(
 ) -> npt.NDArray[np.uint8] | None:
     """Return the data of an artifact; None if the file does not exist.
 
-    Data are read, not mapped: so the checked data are the data that are used, and truncating the
-    file later is harmless. Raises DamagedError, also if the file has another `key`, and OSError.
+    The function reads the file instead of mapping it, so the data cannot change after the checks,
+    and a later truncation is harmless. Raises DamagedError, also if the file has another `key`, and
+    OSError.
     """
 
     def check(head: bytes, nbytes: int) -> None:
@@ -198,19 +199,19 @@ def read(
 def beginning(path: Path, trusted: bool = False) -> npt.NDArray[np.uint8] | None:
     """Return the start of an artifact's data, for display only; None if the file does not exist.
 
-    Only the file's owner is checked, see `private_files`; the checksum is not. Raises OSError.
+    The function checks the file's owner, see `private_files`, but not the checksum. Raises OSError.
     """
     found = private_files.read_array(path, _MOST_BYTES, trusted, _BEGINNING)
     return None if found is None else found[_HEADER.size :]
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Return the artifacts of a folder, the least recently used first."""
+    """Return the artifacts of a folder, in order of last use, oldest first."""
     return _entries(folder, _ARTIFACTS)
 
 
 def kernels(folder: Path) -> list[Entry]:
-    """Return the cached kernels and choices, the least recently used first."""
+    """Return the cached kernels and kernel choices, in order of last use, oldest first."""
     return _entries(folder, _KERNELS)
 
 
@@ -226,7 +227,7 @@ def _entries(folder: Path, names: re.Pattern[str]) -> list[Entry]:
 
 
 def clear(folder: Path) -> list[Entry]:
-    """Remove everything that litegpu stores in a folder; return the removed entries."""
+    """Remove all files that litegpu has stored in a folder; return the removed entries."""
     removed = evict(folder, -1)
     private_files.remove_stale(folder)
     return removed

@@ -1,4 +1,4 @@
-"""A token for a model, equal to the one that TensorFlow Lite's serialization computes."""
+"""A token for a model, equal to the token of TensorFlow Lite's serialization."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from litegpu.files import read_model
 def model_token(model: str | os.PathLike[str] | bytes) -> str:
     """Return the token of a model's path or bytes: FarmHash's Fingerprint64 as a decimal number.
 
-    TensorFlow Lite's helper `StrFingerprint` returns the same on every machine. The cache finds
-    files by the weights in any case: a token makes file names readable, and separates the files of
-    several applications in one folder. The token of a model in a bundle depends on its own bytes
-    only.
+    TensorFlow Lite's helper `StrFingerprint` returns the same number on every machine. The cache
+    always finds files by a hash that includes the weights. A token only makes file names readable,
+    and separates the files of several applications in one folder. The token of a model in a bundle
+    depends only on the model's bytes.
 
     Raises ModelError if the file cannot be read or has several models, MissingDependencyError
     without the package cityhash.

@@ -15,7 +15,7 @@ _HONOURED = {"num_threads", "enforce_f32"}
 
 
 class HardwareAccelerator(enum.IntFlag):
-    """The processors on which a model may run; the numbers are LiteRT's."""
+    """The processors on which a model may run; the values equal those of LiteRT's enum."""
 
     CPU = 1
     GPU = 2
@@ -37,8 +37,8 @@ class Wanted:
 def wanted(accelerators: int | None, options: Any) -> Wanted:
     """Read LiteRT's `hardware_accel` or `options`; the default is GPU and CPU.
 
-    Settings without a meaning for litegpu are logged as a warning. Raises CompiledModelError for
-    both arguments together, and for an NPU alone.
+    The function logs a warning for LiteRT settings that litegpu does not have. Raises
+    CompiledModelError if both arguments are passed, and if only an NPU is requested.
     """
     if options is None:
         return Wanted(_has_gpu(HardwareAccelerator.GPU if accelerators is None else accelerators))

@@ -1,4 +1,4 @@
-"""Converts arrays that a model is given to the types of its tensors."""
+"""Converts the arrays passed to a model to the dtypes of its tensors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _INTEGERS = "iu"
 
 
 def fitting(tensor: Tensor, given: Array, keep: bool = False) -> Array:
-    """Return an array in a tensor's type and in C order; with `keep`, always a copy.
+    """Return an array with a tensor's dtype and in C order; with `keep`, always a copy.
 
-    Raises CompiledModelError if the conversion would change the kind of type, or a value.
+    Raises CompiledModelError if the conversion would change the kind of dtype, or a value.
     """
     array = given if given.dtype == tensor.dtype else _converted(tensor, given)
     array = np.asarray(array, order="C")

@@ -24,7 +24,7 @@ from litegpu.errors import CompiledModelError
 from litegpu.tensor_buffer import TensorBuffer
 
 _SETS = 2
-"""Sets of buffers per batch size: one set is filled and read while the other one runs."""
+"""Sets of buffers per batch size: the host fills and reads one set while the other set runs."""
 _WATCH = "litegpu-batcher-end"
 
 
@@ -53,20 +53,20 @@ class _Size:
 
 
 class Batcher:
-    """Combines requests of many threads into batches of a model.
+    """Combines inference requests from many threads into batches for one model.
 
     Example:
         model = CompiledModel.from_file("model.tflite", precision="fp16")
         with Batcher(model, max_batch=16, max_delay_ms=2) as batcher:
             scores = batcher(picture)  # from any thread, with any others
 
-    A request consists of one or a few rows (first dimension) for each input; the other dimensions
-    are those that the model had when the batcher was created. A request waits for others for at
-    most `max_delay_ms`; a full batch runs immediately. The model is compiled for each of
-    `batch_sizes` (default: powers of two up to `max_batch`), and a batch runs in the smallest size
-    that fits, padded with zeros.
+    A request consists of one or a few rows (first dimension) for each input. All other dimensions
+    of the inputs are fixed when the batcher is created. A request waits at most `max_delay_ms` for
+    more requests; a full batch runs immediately. The batcher compiles the model for each of
+    `batch_sizes` (default: powers of two up to `max_batch`). Each batch is padded with zeros to the
+    smallest of these sizes that fits.
 
-    Raises CompiledModelError for a model whose batch cannot be changed, and for invalid numbers.
+    Raises CompiledModelError for a model whose batch size is fixed, and for invalid arguments.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Batcher:
     def close(self) -> None:
         """Answer all requests, and release the compiled models. Repeated calls do nothing.
 
-        Raises CompiledModelError in the callback of a request, which would wait for itself.
+        Raises CompiledModelError if a request's callback calls `close`, which would deadlock.
         """
         if threading.current_thread() in self._threads:
             raise CompiledModelError(
@@ -131,11 +131,11 @@ class Batcher:
             size.model.close()
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Return the model's results for these inputs. Raises what CompiledModel's call raises."""
+        """Return the model's results for these inputs. Raises as a call of CompiledModel does."""
         return self.submit(*inputs, **named).result()
 
     def submit(self, *inputs: Any, **named: Any) -> AwaitedFuture:
-        """Submit a request; its arrays may be modified afterwards.
+        """Submit a request, and return its future; the caller may then modify the arrays.
 
         Raises CompiledModelError for inputs that do not fit, and after `close`.
         """
@@ -160,7 +160,7 @@ class Batcher:
         return future
 
     def _gather(self) -> None:
-        """Collect and run requests; reject those after `close`. This is a thread's function."""
+        """Collect and run requests, in a thread; reject requests submitted after `close`."""
         left: _Request | None = None
         while (first := left or self._requests.get()) is not None:
             batch, left = self._collect(first)
@@ -226,7 +226,7 @@ class Batcher:
         self._running.put(deliver)
 
     def _deliver(self) -> None:
-        """Wait for runs, and answer requests. This is a thread's function."""
+        """Wait for runs, and set the results of their requests, in a thread."""
         while (deliver := self._running.get()) is not None:
             deliver()
 

@@ -1,4 +1,4 @@
-"""A cache of prepared runs, found by the buffers that they use."""
+"""A cache of prepared runs, with the buffers of a run as the key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from litegpu.tensor_buffer import TensorBuffer
 
 MOST_RUNS = 128
-"""Maximum number of cached runs: two for each of many sessions that share a language model."""
+"""Maximum number of cached runs: two for each of 64 sessions that share a language model."""
 _FIRST_BUFFER = 3
 """Index of the first buffer in a key."""
 _Run = TypeVar("_Run")

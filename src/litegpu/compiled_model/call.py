@@ -39,8 +39,8 @@ class Call:
     ) -> None:
         """Store the arguments for the inputs of signature `index`.
 
-        With `keep`, arrays that could change are copied; with `by_name`, a single result is a dict,
-        too. Raises CompiledModelError for arguments that do not fit.
+        With `keep`, the call copies arrays that the caller could modify. With `by_name`, the result
+        is a dict even for a single output. Raises CompiledModelError for arguments that do not fit.
         """
         self._index, self._conversion = index, conversion
         self._remedy, self._by_name = remedy, by_name
@@ -52,7 +52,7 @@ class Call:
         self._outputs: list[Any] = []
 
     def _source(self, number: int, tensor: Tensor, data: Any, keep: bool) -> Array | TensorBuffer:
-        """Return the array or buffer of an input; with `keep`, a copy if others may change it."""
+        """Return an input's array or buffer; with `keep`, copy an array that may change."""
         if isinstance(data, TensorBuffer):
             return data
         if not isinstance(data, _NO_DEVICE) and adopted(data) is not None:
@@ -64,7 +64,7 @@ class Call:
         return self._conversion.fitting(tensor, array, keep)
 
     def run_on(self, context: ModelContext, in_chunks: RunOnArrays | None = None) -> Run:
-        """Return the run of this call on a context; by `in_chunks` unless inputs are on a device.
+        """Return this call's run on a context; `in_chunks` creates runs on host arrays.
 
         Raises CompiledModelError or BindingError.
         """
@@ -123,10 +123,10 @@ _NO_DEVICE = (np.ndarray, list, tuple, int, float, str, bytes, bytearray, type(N
 def ordered(
     tensors: Sequence[Tensor], inputs: Sequence[Any], named: Mapping[str, Any]
 ) -> list[Any]:
-    """Return the arguments in the order of the tensors; given in order, by name, or in one dict.
+    """Return arguments that were passed in order, by name, or in one dict, in tensor order.
 
-    Names are those of the signature or of tensors. Raises CompiledModelError unless each input is
-    given once.
+    A name is a name in the signature or a tensor's name. Raises CompiledModelError unless each
+    input is passed exactly once.
     """
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
         named, inputs = {**inputs[0], **named}, ()

@@ -1,7 +1,7 @@
-"""Splits a large batch into chunks, each with its own context: copies overlap kernels.
+"""Splits a large batch into chunks, one context per chunk, so that copies overlap kernels.
 
-Copying 38.5 MB of images to an H200 takes 0.74 ms, and MobileNet v1 then takes 0.45 ms: 1.20 ms in
-sequence, 0.97 ms in four chunks.
+Example: copying 38.5 MB of images to an H200 takes 0.74 ms, and MobileNet v1 then takes 0.45 ms. A
+run in sequence takes 1.20 ms; a run in four chunks takes 0.97 ms.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ def rows_of_chunk(signature: Signature, count: int) -> int:
 
 
 class Chunks:
-    """Runs the first signature of a model in chunks, with a model of fewer rows."""
+    """Runs a model's first signature in chunks, on a copy with a smaller batch size."""
 
     def __init__(
         self, whole: Signature, run: Callable[..., Any], model: ChunkModel, count: int
     ) -> None:
         """Use the signature of the whole model, its run function, and the model of a chunk.
 
-        Raises CompiledModelError if outputs do not have the same number of rows as inputs, or if
-        rows depend on each other.
+        Raises CompiledModelError if outputs and inputs differ in their number of rows, or if rows
+        depend on each other.
         """
         self._whole, self.model, self._count = whole, model, count
         self._runs = CachedRuns[ChunkedRun]()
@@ -133,7 +133,7 @@ class ChunkedRun:
         self.finish()
 
     def submit(self) -> None:
-        """Start all chunks. After an error, waits for the started ones and raises it."""
+        """Start all chunks. If a start fails, wait for the started chunks and raise the error."""
         self._futures = []
         try:
             for begin in self._begin:
@@ -148,7 +148,7 @@ class ChunkedRun:
         return all(each.done() for each in self._futures)
 
     def finish(self) -> None:
-        """Wait for all chunks. Raises the error of the first one that failed."""
+        """Wait for all chunks. Raises the error of the first failed chunk."""
         failed = [error for each in self._futures if (error := each.exception()) is not None]
         self._futures = []
         if failed:

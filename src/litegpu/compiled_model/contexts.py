@@ -1,4 +1,4 @@
-"""Execution contexts of a model: each executes one run at a time; several may be in flight."""
+"""Execution contexts of a model: a context executes one run at a time; runs may overlap."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 
 
 class Run(Protocol):
-    """A prepared run on given buffers; one thread at a time uses it."""
+    """A prepared run on fixed buffers, which only one thread at a time uses."""
 
     def __call__(self) -> None:
         """Run once, and wait."""
@@ -45,19 +45,19 @@ class Run(Protocol):
 
 
 class ModelContext:
-    """What one run at a time needs: buffers and interpreter state.
+    """The buffers and interpreter state that one run uses at a time.
 
-    All contexts of an instance share its kernel and its weights.
+    All contexts of an instance share the instance's kernel and weights.
     """
 
     def __init__(self, instance: Instance, number: int = 0) -> None:
         """Create the context with this number for an instance."""
         self.instance, self._number = instance, number
         self._on_kernels: dict[int | None, KernelContext] = {}
-        """Kernel contexts by the numbers of graphs."""
+        """Kernel contexts by graph number."""
         self._runs = CachedRuns[DirectRun]()
         self._on_arrays: dict[int, _ArrayRun] = {}
-        """Cached runs on arrays by the numbers of signatures."""
+        """Cached runs on arrays by signature number."""
         self._threads: ThreadPoolExecutor | None = None
         self._watcher: ThreadPoolExecutor | None = None
         self._lock = threading.RLock()
@@ -67,7 +67,7 @@ class ModelContext:
         """The run that was submitted last, until it has ended."""
 
     def use(self, work: Callable[[ModelContext], _Result]) -> _Result:
-        """Call `work` when this thread has the context and no run is in flight on it."""
+        """Call `work` once this thread has the context and no run is in flight on the context."""
         with self._lock:
             self.busy = True
             try:
@@ -79,7 +79,7 @@ class ModelContext:
                 self.busy = False
 
     def check_entry(self) -> None:
-        """Raise CompiledModelError if this thread has the context, and would wait for itself."""
+        """Raise CompiledModelError if this thread has already acquired the context (deadlock)."""
         if self._lock._is_owned():  # type: ignore[attr-defined]
             raise CompiledModelError(
                 "This thread is already running the model; a signal handler may have called it "
@@ -106,7 +106,7 @@ class ModelContext:
     def on_arrays(self, index: int, inputs: Sequence[Array], outputs: list[Array]) -> Run:
         """Return the run of a signature on host arrays with the tensors' shapes and types.
 
-        An interpreter returns new arrays, which then replace `outputs`.
+        A run through an interpreter replaces the arrays in `outputs` with new ones.
         """
         signature, moving = self.instance.signatures[index], self._on_arrays.get(index)
         if moving is None:
@@ -286,10 +286,11 @@ def _replace(signature: Signature, outputs: list[Array], results: Sequence[Array
 
 
 class ContextPool:
-    """The contexts of a model, each used by one thread at a time.
+    """The contexts of a model; only one thread at a time uses a context.
 
-    An interrupt may come anywhere. So a context is acquired only by `with` and a lock in C code,
-    and and a run in flight holds no lock: the next user of its context finishes it.
+    A KeyboardInterrupt can occur at any bytecode, so threads acquire contexts only by `with` and a
+    lock implemented in C. A run in flight holds no lock; the next user of its context finishes the
+    run.
     """
 
     def __init__(self, contexts: Iterable[ModelContext]) -> None:
@@ -300,8 +301,8 @@ class ContextPool:
     def use(self, work: Callable[[ModelContext], _Result]) -> _Result:
         """Call `work` with a free context; wait for one if necessary.
 
-        If none is free, the oldest run in flight is finished first. Raises CompiledModelError if
-        this thread would wait for itself.
+        If no context is free, the pool first finishes the oldest run in flight. Raises
+        CompiledModelError if this thread would wait for itself.
         """
         context = self._choose()
         context.check_entry()
@@ -338,7 +339,7 @@ class Flight:
         self._context = context
         self._run: Run | None = run
         self.number = next(_numbers)
-        """The submission's number; older runs have lower ones."""
+        """The submission's number; later submissions have higher numbers."""
         self.error: Exception | None = None
 
     @property
@@ -361,7 +362,7 @@ class Flight:
             self._context.use(lambda _: None)
 
     def watch(self, end: Callable[[], None]) -> None:
-        """Let a thread wait for the run and then call `end`."""
+        """Make a thread wait for the run and then call `end`."""
         self._context.watch(end)
 
     def finish(self) -> None:

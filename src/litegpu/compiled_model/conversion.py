@@ -24,7 +24,7 @@ class Conversion:
     """How calls of a model convert their arguments and results."""
 
     quantize: bool = False
-    """Whether calls take and return real numbers for quantized tensors."""
+    """Whether calls accept and return dequantized (real) values for quantized tensors."""
     input_format: str | None = None
     """The pixel format of images, see `pictures.with_picture_input`; None without image input."""
     picture_input: int | str = 0
@@ -33,9 +33,9 @@ class Conversion:
     def array(self, number: int, tensor: Tensor, data: Any) -> Array:
         """Return the argument of an input as an array of any shape and numeric type.
 
-        Images (paths, bytes of files, PIL images, or a list of these) become [images, height,
-        width, channels]. Raises CompiledModelError for an argument without numbers, and FileError
-        for an image that cannot be read.
+        The method converts images (paths, bytes of files, PIL images, or a list of these) to an
+        array of shape [images, height, width, channels]. Raises CompiledModelError for an argument
+        without numbers, and FileError for an image that cannot be read.
         """
         if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
             return data
@@ -68,8 +68,9 @@ class Conversion:
     def fitting(self, tensor: Tensor, given: Array, keep: bool = False) -> Array:
         """Return an array with the tensor's type; with `keep` always a copy.
 
-        With `quantize`, arrays that have the tensor's type contain stored values, all others real
-        numbers. Raises CompiledModelError if the conversion would change the type or a value.
+        With `quantize`, an array of the tensor's dtype contains quantized values; any other array
+        contains real numbers. Raises CompiledModelError if the conversion would change the kind of
+        dtype, or a value.
         """
         if not self.quantize or not is_quantized(tensor) or given.dtype == tensor.dtype:
             return fitting(tensor, given, keep)
@@ -92,8 +93,8 @@ class Conversion:
     def _pixels(self, number: int, tensor: Tensor, picture: Any) -> Array:
         """Return the pixels of an image, [1, height, width, channels].
 
-        As in `litegpu run`, the image is cropped around its centre and resized to the input's
-        height and width if the model states them.
+        As in `litegpu run`, the method crops the image around its centre. If the model file states
+        the input's height and width, the image is resized to them.
         """
         if self.input_format is None or self.picture_input not in (number, tensor.key, tensor.name):
             raise CompiledModelError(_no_pictures(tensor, picture))

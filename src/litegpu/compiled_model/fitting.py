@@ -70,7 +70,7 @@ def requirements(tensor: Tensor) -> dict[str, Any]:
 
 
 def check(side: str, tensors: Sequence[Tensor], buffers: Sequence[TensorBuffer]) -> None:
-    """Raise CompiledModelError unless there is a buffer with the right type and size per tensor."""
+    """Raise CompiledModelError unless each tensor has a buffer of the right dtype and size."""
     if len(tensors) != len(buffers):
         raise CompiledModelError(
             f"{side} buffer size mismatch: number of {side.lower()}s: {len(tensors)}, buffers: "

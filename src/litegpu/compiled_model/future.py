@@ -15,7 +15,7 @@ from litegpu.host.native_calls import wait_until
 
 
 class AwaitedFuture(Future[Any]):
-    """A Future like those of concurrent.futures, which may also be awaited."""
+    """A Future of concurrent.futures that can also be awaited."""
 
     def __await__(self) -> Generator[Any, None, Any]:
         """Return the result, without blocking the event loop."""
@@ -25,12 +25,12 @@ class AwaitedFuture(Future[Any]):
 class ModelFuture(AwaitedFuture):
     """A run in flight: wait for it from any thread, or `await` it.
 
-    It is a Future of concurrent.futures. A failed run does not affect others, and a started run
-    cannot be cancelled. A run also completes if its future is dropped.
+    A ModelFuture is a Future of concurrent.futures. A failed run does not affect other runs, and a
+    started run cannot be cancelled. A run completes even if its future is garbage-collected.
     """
 
     def __init__(self, flight: Flight, results: Callable[[], Any]) -> None:
-        """Wait for the run of `flight`; `results` gives its results. CompiledModel does that."""
+        """Create the future of the run `flight`; `results` returns the run's results."""
         super().__init__()
         self.set_running_or_notify_cancel()
         self._flight, self._results = flight, results
@@ -68,7 +68,7 @@ class ModelFuture(AwaitedFuture):
         return True
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """Wait as `result` does; return the error of the run, None if there is none."""
+        """Wait as `result` does; return the run's error, or None if the run succeeded."""
         if not self.wait(timeout):
             raise RunTimeoutError(
                 f"The run has not finished after {timeout} seconds. The run continues: wait again."
@@ -78,8 +78,8 @@ class ModelFuture(AwaitedFuture):
     def result(self, timeout: float | None = None) -> Any:
         """Return what the call would have returned; wait at most `timeout` seconds.
 
-        Raises RunTimeoutError, which is a TimeoutError, if the run has not ended by then, and the
-        error of a failed run.
+        Raises RunTimeoutError, a subclass of TimeoutError, if the run has not ended in time. Raises
+        the run's error if the run failed.
         """
         error = self.exception(timeout)
         if error is not None:
@@ -92,7 +92,7 @@ class ModelFuture(AwaitedFuture):
         self.watch()
 
     def watch(self) -> None:
-        """Let a thread wait for the end, because no other thread may notice it in time."""
+        """Make a thread wait for the run's end, in case no other thread waits for the run."""
         if not super().done():
             self._flight.watch(self._end)
 
@@ -112,7 +112,7 @@ class ModelFuture(AwaitedFuture):
 
 
 class _Waiters(list[Any]):
-    """Callbacks that wait for a future; while there are any, a thread waits for the run."""
+    """Callbacks of a future; once the list has a callback, a thread waits for the run."""
 
     def __init__(self, future: weakref.ref[ModelFuture]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""An interpreter of a model with its delegate, and which signatures can run without it."""
+"""An interpreter with its delegate, and which signatures can run without the interpreter."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def content_of(model_data: Any) -> bytes:
 def chunk_count(chunks: int | None, pieces: int | None) -> int:
     """Return the number of chunks; `pieces` is the deprecated name of the keyword.
 
-    Raises CompiledModelError for a wrong number, or for both keywords.
+    Raises CompiledModelError for an invalid number, or if both keywords are passed.
     """
     if pieces is None:
         return count("chunks", 1 if chunks is None else chunks)
@@ -67,7 +67,7 @@ def picture_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_pictures(content: bytes, keywords: Mapping[str, Any]) -> bytes:
-    """Return the model with an image input. Raises CompiledModelError if it cannot have one."""
+    """Return the model with an image input. Raises CompiledModelError if that is impossible."""
     try:
         return with_picture_input(content, **keywords)
     except ModelError as error:
@@ -75,7 +75,7 @@ def with_pictures(content: bytes, keywords: Mapping[str, Any]) -> bytes:
 
 
 def contexts_of(source: Source, wanted: int) -> ContextPool:
-    """Compile a model for `contexts` runs in flight. Raises as GpuDelegate and the runtime do."""
+    """Compile a model for `wanted` runs in flight. Raises errors of GpuDelegate and the runtime."""
     number = count("contexts", wanted)
     main = _instance(*source)
     if all(map(main.runs_directly, main.signatures)):

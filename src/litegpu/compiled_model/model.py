@@ -37,9 +37,9 @@ from litegpu.zoo.batch import with_batch
 
 
 class CompiledModel(ModelTensors):
-    """A model that runs on buffers: supported operations on the GPU, the rest on the CPU.
+    """A model that runs on buffers: supported ops on the GPU, all others on the CPU.
 
-    It has the methods of `ai_edge_litert.compiled_model.CompiledModel`, with the same meaning:
+    The class has the same methods as `ai_edge_litert.compiled_model.CompiledModel`:
 
         model = CompiledModel.from_file("model.tflite")
         inputs, outputs = model.create_input_buffers(0), model.create_output_buffers(0)
@@ -47,8 +47,9 @@ class CompiledModel(ModelTensors):
         model.run_by_index(0, inputs, outputs)
         scores = outputs[0].read()
 
-    In short: `scores = model(picture)`. If the GPU runs the whole model, it reads and writes the
-    buffers directly. Threads may share a model; up to `contexts` runs are in flight at a time.
+    The short form of this example is `scores = model(picture)`. If the GPU runs the whole model,
+    its kernels read and write the buffers directly. Several threads may use one model; up to
+    `contexts` runs are in flight at a time.
     """
 
     def __init__(
@@ -126,15 +127,15 @@ class CompiledModel(ModelTensors):
     ) -> CompiledModel:
         """Compile the bytes of a .tflite file.
 
-        `hardware_accel` and `options` are LiteRT's. Without them the GPU runs the operations that
-        it supports, and the CPU the rest. Further keywords are those of GpuDelegate, such as
-        `backend="cuda"`, `precision="fp16"`. With `input_format` the keywords of
-        `pictures.with_picture_input` are accepted, too: the model then takes the bytes of an image.
-        With `quantize=True` calls take and return real numbers for quantized tensors.
-        `environment` is only stored. `contexts` is the maximum number of runs in flight. Each has
-        its own activation memory; all share the weights if the GPU runs the whole model. With
-        `chunks=N` a run on host memory splits the batch into N chunks, so that the copies of one
-        overlap the kernels of another.
+        `hardware_accel` and `options` are LiteRT's arguments. By default, the GPU runs all
+        supported ops, and the CPU runs the others. All other keywords are passed to GpuDelegate,
+        such as `backend="cuda"` and `precision="fp16"`. With `input_format`, the model accepts
+        images; the keywords of `pictures.with_picture_input` then configure the conversion. With
+        `quantize=True`, calls accept and return dequantized (real) values for quantized tensors.
+        `environment` is stored but not used. `contexts` is the maximum number of runs in flight.
+        Each context has separate activation memory; all contexts share the weights if the GPU runs
+        the whole model. With `chunks=N`, a run on host memory splits the batch into N chunks, so
+        that copies of one chunk overlap kernels of another.
 
         Raises CompiledModelError for an invalid model or an unknown accelerator, and the errors of
         GpuDelegate.
@@ -144,8 +145,8 @@ class CompiledModel(ModelTensors):
     def at_batch(self, rows: int, contexts: int = 1) -> CompiledModel:
         """Return the same model for inputs of `rows` rows, compiled separately.
 
-        The other dimensions of the inputs are those of this model now. Raises CompiledModelError
-        if the inputs cannot have these shapes; see zoo.batch.with_batch.
+        All other dimensions of the inputs are the same as in this model. Raises CompiledModelError
+        if the model does not support that batch size; see zoo.batch.with_batch.
         """
         self._open()
         rows = count("rows", rows)
@@ -193,7 +194,7 @@ class CompiledModel(ModelTensors):
     def close(self) -> None:
         """Release the model's device memory, but not its buffers. Repeated calls do nothing.
 
-        Waits for the runs in flight.
+        The method waits for all runs in flight.
         """
         if self._closed:
             return
@@ -216,9 +217,9 @@ class CompiledModel(ModelTensors):
 
     @property
     def environment(self) -> Any:
-        """The environment that was passed, or a new one of LiteRT's.
+        """The environment that was passed, or a new environment of LiteRT.
 
-        None if LiteRT is not installed. litegpu does not use it.
+        The value is None if LiteRT is not installed. litegpu does not use the environment.
         """
         if self._environment is None:
             self._environment = runtime.environment()
@@ -258,11 +259,12 @@ class CompiledModel(ModelTensors):
     ) -> None:
         """Run a signature once, from buffers into buffers, in the order of its graph.
 
-        `stream` is a CUDA stream, as a number or an object of a library: the run begins after the
-        work that is on it now. Outputs are complete when this returns.
+        `stream` is a CUDA stream: an integer handle or a stream object of a library such as
+        PyTorch. The run begins after all work that is already in the stream. The outputs are
+        complete when the method returns.
 
-        Raises CompiledModelError for buffers that do not fit, BindingError for those of another
-        device, ExecutionError when the device fails.
+        Raises CompiledModelError for buffers that do not fit, BindingError for buffers of another
+        device, and ExecutionError if the device fails.
         """
         ends = (signature_index, input_buffers, output_buffers, stream)
         self.check_process()
@@ -275,10 +277,10 @@ class CompiledModel(ModelTensors):
         output_buffers: Sequence[TensorBuffer],
         stream: Any = None,
     ) -> ModelFuture:
-        """Start a run as run_by_index does; `result` of the returned future waits, and is None.
+        """Start a run as run_by_index does; the future's `result` waits for the end, and is None.
 
-        The run owns the buffers, including host memory, until its end. If as many runs are in
-        flight as there are contexts, this waits for the oldest one.
+        The caller must not use the buffers, including host memory, until the run ends. If all
+        contexts have a run in flight, the method waits for the oldest run.
         """
         ends = (signature_index, input_buffers, output_buffers, stream)
         return self._submitted(lambda context: self._cached_run(context, *ends), lambda: None)
@@ -315,7 +317,7 @@ class CompiledModel(ModelTensors):
     ) -> None:
         """Run a signature once, from buffers into buffers, by the names of its tensors.
 
-        Other names in the maps are left alone, as LiteRT does. See run_by_index.
+        As in LiteRT, unknown names in the maps are ignored. See run_by_index.
         """
         signature = self._named(signature_key)
         sides = ((signature.inputs, input_map, "input"), (signature.outputs, output_map, "output"))
@@ -338,16 +340,17 @@ class CompiledModel(ModelTensors):
     ) -> Any:
         """Run a signature on arrays; return the output, or a dict of several outputs by name.
 
-        Arrays are passed in order, by name, or as one dict by name. They have the tensors' types
-        or are converted if that is lossless. `signature` is a name, None the first one. With
-        `by_name` a single result is a dict, too. Inputs named like these keywords are passed in a
-        dict. Arrays on a GPU, such as PyTorch's, are read there, and results are then TensorBuffers
-        on the device. TensorBuffers are used directly. A model that was compiled with
-        `input_format` takes images: paths, the bytes of files, PIL images, or a list with one for
-        each row; they are cropped and resized as by `litegpu run`.
+        Arrays are passed in order, by name, or as one dict by name. An array of another dtype is
+        converted to the tensor's dtype if that is lossless. `signature` is a signature's name; None
+        selects the first signature. With `by_name`, the result is a dict even for a single output.
+        An input named `signature` or `by_name` must be passed in a dict. GPU arrays, such as
+        PyTorch tensors, are read on the device, and the results are then TensorBuffers on the
+        device. TensorBuffers are used without a copy. A model that was compiled with `input_format`
+        accepts images: paths, the bytes of files, PIL images, or a list with one image for each
+        row. Images are cropped and resized as in `litegpu run`.
 
-        Raises CompiledModelError, with the remedy, for wrong shapes, types and names, and FileError
-        for an image that cannot be read.
+        Raises CompiledModelError, whose message suggests a remedy, for wrong shapes, dtypes and
+        names. Raises FileError for an image that cannot be read.
         """
         call = self._call(inputs, named, signature, by_name)
         self.check_process()
@@ -359,9 +362,9 @@ class CompiledModel(ModelTensors):
     ) -> ModelFuture:
         """Start a call; `result` of the returned future waits for the call's result.
 
-        Host arrays may be modified immediately; device arrays belong to the run until its end. If
-        `contexts` runs are in flight, this waits for the oldest. Raises for inputs as the call
-        does; the error of a failed run is raised by its future.
+        The caller may modify host arrays immediately, but device arrays only after the run ends. If
+        all contexts have a run in flight, the method waits for the oldest run. Raises the errors of
+        a call for invalid inputs; the future raises the error of a failed run.
         """
         call = self._call(inputs, named, signature, by_name, keep=True)
         return self._submitted(lambda context: self._call_run(context, call), call.results)
@@ -392,7 +395,7 @@ class CompiledModel(ModelTensors):
         return call.run_on(context, self._chunks.on_arrays if self._chunks else None)
 
     def submit_arrays(self, inputs: Sequence[Array], outputs: list[Array]) -> ModelFuture:
-        """Begin a run of the first signature on arrays of the host that fit its tensors."""
+        """Start a run of the first signature on host arrays that fit its tensors."""
         return self._submitted(lambda context: context.on_arrays(0, inputs, outputs), lambda: None)
 
     def check_process(self) -> None:

@@ -1,4 +1,4 @@
-"""Suggests what to do if an array does not have an input's shape; suggestions are tried first."""
+"""Suggests remedies for arrays of a wrong shape; each remedy is verified to work."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Tensor:
         return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
     def states(self, shape: Sequence[int]) -> bool:
-        """Return whether the file permits a shape: only open sizes may differ."""
+        """Return whether the file permits a shape: only dimensions of size -1 may differ."""
         return len(shape) == len(self.stated) and all(
             stated in (-1, size) for stated, size in zip(self.stated, shape, strict=True)
         )
@@ -62,8 +62,8 @@ class Tensor:
 class Signature(ABC):
     """One way to call a model; `inputs` and `outputs` are in the order of the graph.
 
-    They have the current shapes; an output whose shape depends on data has the shape of the last
-    run.
+    The tensors have their current shapes. An output whose shape depends on data has the shape of
+    the last run.
     """
 
     inputs: Sequence[Tensor]
@@ -102,7 +102,7 @@ class MainSignature(Signature):
     """The signature of the interpreter's main graph."""
 
     def __init__(self, key: str, interpreter: Any, inputs: Names, outputs: Names) -> None:
-        """Use the signature's names, by tensor; tensors without a name keep their own."""
+        """Use the signature's names, by tensor; a tensor without one uses its name in the graph."""
         self._names = inputs, outputs
         super().__init__(key, interpreter)
 
@@ -140,7 +140,7 @@ class MainSignature(Signature):
 
 
 class OtherSignature(Signature):
-    """A signature of several, which the runtime's signature runner runs."""
+    """A signature of a model with several signatures; the runtime's signature runner runs it."""
 
     def __init__(self, key: str, interpreter: Any) -> None:
         """Represent the signature called `key`."""
@@ -200,7 +200,7 @@ def _named(details: Sequence[Mapping[str, Any]], names: Names) -> list[Tensor]:
 
 
 def _ordered(details: Mapping[str, Mapping[str, Any]]) -> list[Tensor]:
-    """Return tensors in the order in which converters number them: the runner has no order."""
+    """Return tensors sorted by index, because a signature runner has no order."""
     found = [_tensor(key, each) for key, each in details.items()]
     return sorted(found, key=lambda tensor: tensor.index)
 

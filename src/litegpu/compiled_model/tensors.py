@@ -56,7 +56,7 @@ class ModelTensors:
 
     @property
     def place(self) -> str:
-        """Where the model runs: the device, the precision and how many of the nodes."""
+        """Where the model runs: the device, the precision, and the number of delegated nodes."""
         delegate = self._main.delegate
         if delegate is None:
             return "on the CPU"
@@ -71,8 +71,9 @@ class ModelTensors:
     def profile(self, *, repeats: int = 20, peaks: bool = True) -> Profile:
         """Measure the time of each kernel, in seconds, as GpuDelegate.profile does.
 
-        Waits for all runs, and none starts meanwhile. `invoke_seconds` is a complete run of the
-        interpreter. If there are several `contexts`, the first one is measured.
+        The method waits for all runs in flight, and blocks new runs until it returns.
+        `invoke_seconds` is the time of a complete run of the interpreter. If the model has several
+        `contexts`, the method measures the first one.
 
         Raises CompiledModelError for a model without a GPU, and the errors of GpuDelegate.profile.
         """
@@ -89,7 +90,7 @@ class ModelTensors:
 
     @property
     def report(self) -> DelegationReport | None:
-        """What runs on the GPU, and why other nodes do not; None if the GPU was not requested."""
+        """Which nodes run on the GPU, and why others do not; None if the GPU was not requested."""
         delegate = self._main.delegate
         return delegate.report if delegate is not None else None
 
@@ -141,7 +142,7 @@ class ModelTensors:
         return {each.key: each.to_dict() for each in self._named(signature_key).outputs}
 
     def is_fully_accelerated(self) -> bool:
-        """Whether all nodes run on the requested processors, and none on the CPU as a fallback."""
+        """Whether all nodes run on the requested processors, without a fallback to the CPU."""
         self._open()
         report = self.report
         if self._main.delegate is None:
@@ -200,9 +201,9 @@ class ModelTensors:
     def resize_input_tensor(
         self, input_index: int, dims: Sequence[int], signature_index: int = 0, strict: bool = True
     ) -> None:
-        """Resize an input; with `strict`, only dimensions whose size the model leaves unknown.
+        """Resize an input; with `strict`, only dimensions that have size -1 in the file may change.
 
-        Existing buffers can no longer be used for tensors whose size has changed.
+        A tensor whose size has changed needs a new buffer.
         """
         signature = self._signature(signature_index)
         at(signature.inputs, input_index, "Input")

@@ -1,4 +1,4 @@
-"""Advice on a model: which nodes prevent a complete delegation, and which costs are avoidable."""
+"""Advice on a model: which nodes prevent full delegation, and which costs are avoidable."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _Obstacle = tuple[str, ...]
 class _Obstacles:
     """The nodes that stay on the CPU, by reason.
 
-    `waiting` are nodes whose shapes the CPU computes at run time, with the obstacles that cause
+    `waiting` maps each node whose shapes the CPU computes at run time to the obstacles that cause
     this.
     """
 
@@ -60,7 +60,7 @@ def advise(
 ) -> tuple[Advice, ...]:
     """Return advice on a checked graph whose partitions have been chosen and compiled.
 
-    `other_modes` are the values of the option `quantized` that were not chosen.
+    `other_modes` describes the values of the option `quantized` that the delegate did not choose.
     """
     graph = selection.support.graph
     return (
@@ -83,8 +83,8 @@ def _on_blockers(
 ) -> Iterator[Advice]:
     """Yield the obstacles to a complete delegation, the largest saving first.
 
-    The saving of each assumes that those before it are resolved. Obstacles without a saving are
-    omitted, unless the whole graph could run on the GPU without them.
+    The saving of each obstacle assumes that all previous obstacles are removed. The function omits
+    obstacles without a saving, unless the whole graph could run on the GPU without them.
     """
     if not selection.support.divisible:
         return
@@ -121,7 +121,7 @@ def _on_blockers(
 
 
 def _effect(before: int, after: int) -> str:
-    """Name the nodes that would run on the GPU; fewer nodes elsewhere may save more time, too."""
+    """Describe the change in delegated nodes; fewer, but other nodes may also save time."""
     if after > before:
         return counted(after - before, "more node")
     return f"other parts of the graph ({counted(after, 'node')} in place of {before})"
@@ -163,7 +163,7 @@ _FLOATS: Mapping[str, str] = {
     "weights": "Converted with float16 weights, not with dynamic-range quantization, the model has "
     "about the same accuracy and no 8-bit weights. ",
 }
-"""The remedy for nodes that compute with 8-bit integers, and for those with 8-bit weights."""
+"""The remedies for nodes that compute with 8-bit integers, and for nodes with 8-bit weights."""
 
 
 def _remedy(kind: str, indices: Sequence[int], other_modes: Sequence[QuantizedSupport]) -> str:
@@ -211,7 +211,7 @@ def _on_limit(selection: Selection, choice: PartitionChoice) -> Iterator[Advice]
 def _on_data_movement(
     selection: Selection, compiled: Sequence[CompiledPartition]
 ) -> Iterator[Advice]:
-    """Yield advice on kernels that only move data, if they move a large share of it."""
+    """Yield advice on kernels that only move data, if they move a large share of all data."""
     launches = [launch for each in compiled for launch in each.facts.launches]
     movers = [
         each
@@ -281,7 +281,7 @@ def _on_precision(
     compiled: Sequence[CompiledPartition],
     policy: NumericPolicy,
 ) -> Iterator[Advice]:
-    """Advise precision="fp16" where it would store many values as float16; integers never are."""
+    """Advise precision="fp16" if it would store many values as float16 (never integers)."""
     if policy.uses_fp16:
         return
     floats = {DType.FLOAT32, DType.FLOAT16, *(types.BYTES if policy.quantized == "float" else ())}

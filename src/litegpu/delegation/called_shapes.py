@@ -1,8 +1,8 @@
-"""Checks which nodes of all graphs the GPU can run, given shapes that depend on a graph's caller.
+"""Checks which nodes of a model's graphs the GPU can run, with shapes that depend on callers.
 
-A loop may carry a tensor that grows by a row in each iteration, and the branch of an IF may receive
-a tensor of another size at each invoke. The file states only one shape for such a tensor. Compiling
-for each shape would take longer than running the model on the CPU.
+A loop may carry a tensor that grows by a row in each iteration. A branch of an IF may receive a
+tensor of another size at each invoke. The file states only one shape for a tensor whose shape
+changes. Compiling kernels for each shape would take longer than running the model on the CPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SlowLoops = Callable[[int, SupportCheck], Mapping[int, str]]
 
 
 class GraphChecks:
-    """The results of the support checks of one model's graphs, each checked once."""
+    """The results of the support checks of a model's graphs; each graph is checked once."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class GraphChecks:
         slow_loops: SlowLoops,
         all_nodes: bool = True,
     ) -> None:
-        """Check graphs as they were read; for `quantized` see `check_support`.
+        """Check graphs as read from the runtime; for `quantized` see `check_support`.
 
         `slow_loops` returns the loops of a graph that stay on the CPU, with reasons. `all_nodes` is
         false if the options leave some nodes to the CPU.
@@ -54,9 +54,9 @@ class GraphChecks:
         self._shapes = dict[Graph, set[Shape]]()
 
     def of(self, context: int, applied: int = 0) -> SupportCheck:
-        """Return the support check of the graph of a context; its callers are checked before it.
+        """Return the support check of a context's graph, after checking the graph's callers.
 
-        `applied` is the context to which the delegate is applied at present, if it is another one.
+        `applied` is the context to which the delegate is currently applied, if different.
         """
         applied = applied or context
         if context not in self._found:
@@ -77,9 +77,9 @@ class GraphChecks:
         return self._found[context]
 
     def _best(self, context: int, graph: Graph, cpu: CpuNodes) -> SupportCheck:
-        """Check a graph; where the file leaves input sizes open, also with sizes that are likely.
+        """Check a graph; if the file has input dimensions of unknown size, also with likely sizes.
 
-        Return the check with the fewest unsupported nodes.
+        The result is the check with the fewest unsupported nodes.
         """
         stated = self._check(context, graph, cpu)
         likely = [self._check(context, each, cpu) for each in likely_shapes(graph)]
@@ -99,7 +99,7 @@ class GraphChecks:
         return found
 
     def variables(self) -> Variables | None:
-        """Return the model's variables; None if any node needs one of them on the CPU.
+        """Return the model's variables; None if a node on the CPU uses any variable.
 
         Variables run on the GPU only if the GPU runs the whole of each graph that uses any.
         """
@@ -119,14 +119,14 @@ class GraphChecks:
         return not found.reasons and not self._slow_loops(context, found)
 
     def leave_variables(self, error: BaseException) -> None:
-        """Leave all variables to the CPU: a graph with variables does not run on the GPU."""
+        """Assign all variables to the CPU: graphs with variables then do not run on the GPU."""
         for found in self._variables:
             if found is not None:
                 found.fail(error)
         self._variables = [None]
 
     def done(self, context: int) -> None:
-        """Drop all results once the runtime has applied the delegate to all graphs."""
+        """Discard all results once the runtime has applied the delegate to all graphs."""
         if self._subgraphs.done(context):
             self._variables.clear()
             for found in (self._found, self._places, self._shapes):
@@ -182,14 +182,14 @@ class GraphChecks:
 
 
 _LIKELY = 128
-"""The size assumed for images and sequences where a file leaves it open."""
+"""The assumed size of image and sequence dimensions whose size is unknown (-1) in the file."""
 
 
 def likely_shapes(graph: Graph) -> Iterator[Graph]:
-    """Yield the graph with larger sizes where its file leaves sizes of inputs open.
+    """Yield the graph with larger sizes for input dimensions of unknown size.
 
-    The file states 1 for open sizes, which is likely for the batch only: the first dimension.
-    Nothing is yielded if no other size is open, or if the inputs have been resized.
+    The file stores 1 for an unknown size, which is likely only for the batch, the first dimension.
+    The function yields no graph if no other size is unknown, or if the inputs have been resized.
     """
     values = (graph.values[v] for v in sources(graph))
     inputs = [value for value in values if value.signature and value.shape != UNKNOWN]
@@ -202,13 +202,13 @@ def likely_shapes(graph: Graph) -> Iterator[Graph]:
 
 
 def _open_sizes(value: Value) -> list[int]:
-    """Return the current values of the sizes that a file leaves open."""
+    """Return the current sizes of a value's dimensions that are unknown in the file."""
     both = zip(value.shape, value.signature, strict=True)
     return [size for size, stated in both if stated == -1]
 
 
 def _likely_shape(value: Value, first: int) -> Shape:
-    """Return a shape with larger sizes where the file leaves them open, from axis `first` on."""
+    """Return a shape with larger sizes for unknown dimensions, starting at axis `first`."""
     both = enumerate(zip(value.shape, value.signature, strict=True))
     return tuple(
         _LIKELY if axis >= first and stated == -1 else size for axis, (size, stated) in both

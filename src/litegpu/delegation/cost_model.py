@@ -1,6 +1,6 @@
-"""Estimates what a partition saves and what it costs, before anything is compiled.
+"""Estimates the time that a partition saves and costs, before compilation.
 
-The figures and where they were measured: docs/decisions/0013-partitions-that-pay-off.md.
+docs/decisions/0013-partitions-that-pay-off.md lists the measurements behind the constants.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from litegpu.wording import shown_size, shown_time
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The costs of running a partition through one GPU API, in addition to the arithmetic.
+    """The costs of running a partition with one GPU API, in addition to the arithmetic.
 
-    `round_trip` is the time in seconds in which the runtime calls an empty partition, `launch` the
-    seconds per kernel launch, `copied` the bytes per second between the runtime's tensors and the
-    GPU.
+    `round_trip` is the time in seconds for the runtime to invoke an empty partition. `launch` is
+    the time in seconds of a kernel launch. `copied` is the copy rate between the runtime's tensors
+    and the GPU, in bytes per second.
     """
 
     round_trip: float
@@ -44,16 +44,16 @@ _CPU_FLOPS = 100e9
 _CPU_NODE = 0.1e-6
 """The runtime's overhead per node, in seconds."""
 _CPU_INNER_NODE = 0.4e-6
-"""Overhead per node of a loop's condition or body, in seconds per iteration: it includes copies."""
+"""Overhead per node of a loop's condition or body, including copies, in seconds per iteration."""
 _LOOP_MARGIN = 2.0
-"""A loop stays on the CPU if it takes this many times as long on the GPU; estimates are rough."""
+"""A loop runs on the CPU if its estimated GPU time is this many times its CPU time."""
 _WHOLE_RATIO, _WHOLE_SECONDS = 1.05, 20e-6
-"""A whole graph is delegated if its GPU time is at most CPU time * ratio + seconds.
+"""A whole graph is delegated if its estimated GPU time is at most CPU time * ratio + seconds.
 
-The estimates for small graphs are not more precise than that.
+The estimates for small graphs are not more precise than this tolerance.
 """
 _TRIP_RATIO, _MOST_BATCHED = 10, 16
-"""The duration of a batch of loop iterations, in round trips; and its maximum iterations."""
+"""Duration of a batch of loop iterations, in round trips; maximum iterations of a batch."""
 _THREADS_HELP = 0.75
 """The CPU is estimated to be threads ** 0.75 times as fast as one thread."""
 
@@ -71,16 +71,16 @@ class Estimate:
 
     @property
     def saved_seconds(self) -> float:
-        """The seconds that the GPU saves per invoke; negative if it is slower."""
+        """The seconds that the GPU saves per invoke; negative if the GPU is slower."""
         return self.cpu_seconds - self.gpu_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The cost per invoke of transfers between CPU and GPU, where they share a graph.
+    """The transfer cost per invoke of a graph that runs partly on the CPU, partly on the GPU.
 
     `copied_bytes` counts all inputs and outputs of partitions, including the inputs and outputs of
-    the model; `seconds` is the time for these copies and the round trips.
+    the model. `seconds` is the time for all copies and round trips.
     """
 
     round_trips: int
@@ -96,7 +96,7 @@ class CostModel:
     ) -> None:
         """Estimate for a GPU of `backend` and a CPU that runs `threads` threads.
 
-        The results of the nodes in `folded` are constants, so these nodes need no kernel.
+        The nodes in `folded` are constant-folded, so they need no kernel.
         """
         self._graph = graph
         self._rates = RATES[backend]
@@ -129,8 +129,8 @@ class CostModel:
     def slow_loops(self) -> dict[int, str]:
         """Return the loops that are much faster on the CPU, with reasons.
 
-        Each iteration needs the values of the one before, so its kernels run one after the other,
-        and the GPU is mostly idle.
+        An iteration of a loop depends on the previous iteration, so the kernels run in sequence and
+        the GPU is mostly idle.
         """
         found = {}
         for index in (i for i, node in self._nodes.items() if node.op == WHILE and node.graphs):
@@ -145,10 +145,10 @@ class CostModel:
         return found
 
     def passes(self, index: int) -> int:
-        """Return how many iterations of a loop to run before its condition is read.
+        """Return the number of iterations in a batch: the host reads the condition once per batch.
 
-        They should take long compared to the round trip, but not waste too much: a loop that ends
-        after its first iteration must not be clearly slower than on the CPU.
+        A batch should take long compared to the round trip, but waste little time after the loop's
+        end. A loop that ends after one iteration must not be clearly slower than on the CPU.
         """
         pass_seconds = self._work_of(index).launches * self._rates.launch
         trip = self._rates.round_trip
@@ -165,7 +165,7 @@ class CostModel:
         return Estimate(self.cpu_seconds(subset.nodes), gpu, copied)
 
     def _transferred(self, subset: Subset) -> list[int]:
-        """Return the tensors to copy: inputs, outputs, and states, which are copied both ways."""
+        """Return the tensors to copy: inputs, outputs, and states (copied in both directions)."""
         values = self._graph.values
         states = [v for index in subset.nodes for v in states_of(self._nodes[index])]
         copied = (*subset.inputs, *subset.outputs, *states)
@@ -178,7 +178,7 @@ class CostModel:
         return rest + sum(self.estimate(subset).gpu_seconds for subset in subsets)
 
     def split(self, subsets: Collection[Subset]) -> Split | None:
-        """Return the cost of transfers; None if one partition, or no partition, has all nodes."""
+        """Return the cost of transfers; None if the GPU or the CPU runs all nodes."""
         if not subsets or {len(self._nodes)} == {len(subset.nodes) for subset in subsets}:
             return None
         copied = sum(self.estimate(subset).copied_bytes for subset in subsets)
@@ -187,11 +187,11 @@ class CostModel:
 
 
 class CostPolicy:
-    """Delegates the partitions that are faster on the GPU, those with the largest saving first.
+    """Delegates the partitions that are faster on the GPU, in descending order of saved time.
 
-    A software device never saves time. There each partition is acceptable, for tests, and the one
-    with the most work is chosen. A graph that can run on the GPU as a whole is delegated unless it
-    would be clearly slower, and always on a device that was `requested`.
+    A software device never saves time, so there the policy accepts each partition (for tests) and
+    prefers those with the most work. A graph that the GPU supports completely is delegated unless
+    it would be clearly slower, and always if its device was `requested`.
     """
 
     def __init__(self, costs: CostModel, software: bool, requested: bool = False) -> None:
@@ -230,7 +230,7 @@ class CostPolicy:
 
 
 class NodeCountPolicy:
-    """Delegates partitions of at least `least` nodes, those with the most nodes first."""
+    """Delegates partitions of at least `least` nodes, in descending order of node count."""
 
     limit = NO_LIMIT
 
@@ -253,7 +253,7 @@ class NodeCountPolicy:
 
 
 class NothingPolicy:
-    """Delegates nothing, for a given reason."""
+    """Delegates no partition, with a fixed reason for the report."""
 
     limit = NO_LIMIT
 
@@ -265,7 +265,7 @@ class NothingPolicy:
         return 0.0
 
     def reason_against(self, subset: Subset) -> str:
-        """Return the given reason."""
+        """Return the policy's reason."""
         return self._reason
 
     def takes_whole(self, subsets: Sequence[Subset]) -> bool:
@@ -274,7 +274,7 @@ class NothingPolicy:
 
 
 class RequiredNodes:
-    """Wraps another policy; partitions with nodes that have no CPU kernel are always delegated."""
+    """Wraps another policy, but always delegates partitions with nodes that have no CPU kernel."""
 
     def __init__(self, policy: PartitionPolicy, nodes: Collection[int]) -> None:
         self._policy = policy
@@ -282,7 +282,7 @@ class RequiredNodes:
 
     @property
     def limit(self) -> int:
-        """The maximum number of partitions, as in the other policy."""
+        """The maximum number of partitions of the wrapped policy."""
         return self._policy.limit
 
     def benefit(self, subset: Subset) -> float:
@@ -294,6 +294,6 @@ class RequiredNodes:
         return "" if self._nodes.intersection(subset.nodes) else self._policy.reason_against(subset)
 
     def takes_whole(self, subsets: Sequence[Subset]) -> bool:
-        """Return True with nodes that have no CPU kernel, else what the other policy returns."""
+        """Return True if a node has no CPU kernel, else the wrapped policy's result."""
         required = any(self._nodes.intersection(subset.nodes) for subset in subsets)
         return required or self._policy.takes_whole(subsets)

@@ -1,4 +1,4 @@
-"""GpuDelegate: what a user passes to the interpreter."""
+"""GpuDelegate: the delegate that a user passes to the interpreter."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _IMPORTED_AHEAD = (
     *("delegation.partitioner", "runtime_abi.cpu_nodes", "runtime_abi.reader"),
     *("runtime_abi.subgraphs", "ops.conv_2d", "ops.elementwise", "ops.reshape", "ops.softmax"),
 )
-"""Modules that most models need: imported while the driver starts."""
+"""Modules that most models need; a thread imports them while the driver starts."""
 
 
 class GpuDelegate:
@@ -66,18 +66,19 @@ class GpuDelegate:
 
         Interpreter("model.tflite", experimental_delegates=[GpuDelegate(precision="fp16")])
 
-    `options` is a GpuDelegateOptions or a dict; keyword arguments are its fields. One delegate may
-    serve several interpreters; `report` describes the last one that applied it. `model` is the path
-    of the interpreter's file, or its bytes. Some runtimes do not provide the file in memory; there,
-    loops can run on the GPU only with `model`. `on_progress` is called with a litegpu.Progress ten
-    times a second, in a separate thread, while compiling takes longer than half a second.
+    `options` is a GpuDelegateOptions or a dict; keyword arguments set fields of these options.
+    Several interpreters may use one delegate; `report` describes the interpreter that applied the
+    delegate last. `model` is the path or the bytes of the interpreter's model file. Some runtimes
+    do not expose the file in memory; with these, loops run on the GPU only if `model` is passed. If
+    compilation takes longer than half a second, a separate thread calls `on_progress` with a
+    litegpu.Progress ten times a second.
 
     `close()`, or the end of a `with` block, releases the delegate's device memory.
 
     Raises OptionsError for invalid options, UnsupportedDeviceError if no device matches them, and
-    MissingDependencyError if the backend's package is not installed. Later errors never stop the
-    model: the nodes stay on the CPU, a warning is logged, and `error` has the cause until the
-    failed step succeeds.
+    MissingDependencyError if the backend's package is not installed. An error after construction
+    never stops the model: the affected nodes run on the CPU, and the delegate logs a warning.
+    `error` is the cause until the failed step succeeds.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class GpuDelegate:
     def __reduce__(
         self,
     ) -> tuple[type[GpuDelegate], tuple[GpuDelegateOptions], dict[str, ModelSource | None]]:
-        """Let copies, also those in other processes, be new delegates with the same options."""
+        """Pickle and copy as a new delegate with the same options."""
         return type(self), (self.options,), {"model": self.model}
 
     def __repr__(self) -> str:
@@ -147,10 +148,10 @@ class GpuDelegate:
         self.close()
 
     def close(self) -> None:
-        """Release all partitions now. Interpreters keep their tensors, but can no longer invoke.
+        """Release all partitions. Interpreters keep their tensors, but can no longer invoke.
 
-        Waits for threads that are in an invoke. Closing again does nothing. Raises InterpreterError
-        when this thread itself is in an invoke, for example in a signal handler.
+        The method waits for threads that are in an invoke. Repeated calls do nothing. Raises
+        InterpreterError if this thread itself is in an invoke, for example in a signal handler.
         """
         self._native.close(_closed)
         self._closed = True
@@ -163,8 +164,8 @@ class GpuDelegate:
     def _get_native_delegate_pointer(self) -> int:
         """Return the address of the C struct; an interpreter reads it once, before applying it.
 
-        Raises InterpreterError if the delegate is closed, ForkedProcessError if it belongs to
-        another process.
+        Raises InterpreterError if the delegate is closed, and ForkedProcessError if another process
+        created the delegate.
         """
         if self._closed:
             raise _closed()
@@ -180,9 +181,9 @@ class GpuDelegate:
     def _address_for(self, context: int) -> int:
         """Return the address of the C struct for this thread to apply the delegate to a graph.
 
-        Callers other than Python's interpreter use it. The graph belongs to a new model, unless the
-        last model has this graph and the delegate has yet to be applied to it. Raises as
-        `_get_native_delegate_pointer` does.
+        Callers other than Python's interpreter use this method. The delegate assumes a new model,
+        unless the last model has this graph and the delegate is not yet applied to the graph.
+        Raises the errors of `_get_native_delegate_pointer`.
         """
         primary = self._applied.primary
         if primary not in (None, context) and self._applied.subgraphs.awaits(context):
@@ -264,7 +265,7 @@ class GpuDelegate:
     def _compile_chosen(
         self, context: int, selection: Selection
     ) -> tuple[PartitionChoice, list[tuple[Subset, PartitionKernel]], list[str]]:
-        """Compile the partitions; if the device rejects some, choose again without their nodes."""
+        """Compile the partitions; if the device rejects some, partition without their nodes."""
         from litegpu.graph.partition import extract
         from litegpu.ops.variables import VARIABLES
 
@@ -296,7 +297,7 @@ class GpuDelegate:
                 kernel.close()
 
     def _compile(self, graph: Graph, alone: bool, context: int, passes: int) -> PartitionKernel:
-        """Compile a partition; on another API's device if this one fails and was not requested."""
+        """Compile a partition; if an unrequested device fails, compile on another API's device."""
         while True:
             try:
                 return self._compile_here(graph, alone, context, passes)
@@ -332,8 +333,9 @@ class GpuDelegate:
     def wait_for_best_code(self, timeout: float | None = None) -> bool:
         """Wait until background compilation has finished, for at most `timeout` seconds.
 
-        Background compilation follows a `quick_start`. Returns whether the next invoke of every
-        interpreter runs optimized kernels; False also if their compilation failed.
+        With `quick_start`, the delegate compiles optimized kernels in the background. Returns
+        whether the next invoke of every interpreter runs optimized kernels. The result is also
+        False if their compilation failed.
         """
         ends = None if timeout is None else time.monotonic() + timeout
 
@@ -343,16 +345,16 @@ class GpuDelegate:
         return all([kernel.wait_for_best_code(left()) for kernel in self._kernels])
 
     def profile(self, interpreter: Any = None, *, repeats: int = 20, peaks: bool = True) -> Profile:
-        """Measure the time of each kernel of an interpreter; by default, of the last one.
+        """Measure the time of each kernel of an interpreter (default: the last interpreter).
 
-        With an `interpreter`, complete invokes are timed too, on its current inputs; single
-        partitions run on random data if possible. All times are medians of `repeats` runs. `peaks`
-        also measures the device's peak rates, from which the kernels' minimum times follow. No
-        other thread may invoke meanwhile.
+        With an `interpreter`, the method also times complete invokes on the interpreter's current
+        inputs. Single partitions run on random data if possible. All times are medians of `repeats`
+        runs. With `peaks`, the method also measures the device's peak rates, from which it computes
+        each kernel's minimum time. No other thread may invoke during the measurement.
 
-        Raises InterpreterError if the delegate is not applied yet, or not to this interpreter,
-        ModelError if no node runs on the GPU (with the reasons), OptionsError for `repeats` below
-        1, ExecutionError if the device fails.
+        Raises InterpreterError if the delegate is not applied yet, or not to this interpreter.
+        Raises ModelError, with the reasons, if no node runs on the GPU, OptionsError for `repeats`
+        below 1, and ExecutionError if the device fails.
         """
         from litegpu.delegation.interpreter_lookup import kernels_of
         from litegpu.delegation.profile import nothing_to_profile, take_profile
@@ -371,15 +373,16 @@ class GpuDelegate:
     def bind_buffer(
         self, interpreter: Any, tensor_index: int, buffer: Any, stream: Any = None
     ) -> None:
-        """Bind a buffer to an input or output of the model, from the next invoke on.
+        """Bind a buffer to an input or output of the model, starting with the next invoke.
 
-        The interpreter's own tensor is then neither read nor written. `buffer` is a TensorBuffer,
-        or an array that TensorBuffer.of accepts; None unbinds the tensor. `stream` is a CUDA
-        stream: invokes start after the work that is on it at that time.
+        Invokes then neither read nor write the interpreter's tensor. `buffer` is a TensorBuffer, or
+        an array that TensorBuffer.of accepts; None unbinds the tensor. `stream` is a CUDA stream:
+        each invoke starts after all work that is already in the stream.
 
-        Raises InterpreterError if the interpreter does not use this delegate, and BindingError for
-        a tensor that is not an input or output of the model, or that the CPU reads or writes, for
-        a buffer of another size or device, and for a `stream` on a device without streams.
+        Raises InterpreterError if the interpreter does not use this delegate. Raises BindingError
+        for a tensor that is not an input or output of the model, or that the CPU reads or writes.
+        Raises BindingError also for a buffer of another size or device, and for a `stream` on a
+        device without streams.
         """
         from litegpu.delegation.interpreter_lookup import kernels_of
         from litegpu.delegation.tensor_binding import bind_tensor
@@ -397,7 +400,7 @@ class GpuDelegate:
         return kernels[0] if len(kernels) == 1 and kernels[0].alone else None
 
     def _take_kernel(self, context: int, subset: Subset) -> PartitionKernel:
-        """Return the kernel that was compiled for a subset; the caller owns it."""
+        """Return the kernel compiled for a subset, and transfer its ownership to the caller."""
         kernel = self._pending[context].pop(subset.nodes)
         kernel.number = self._applied.subgraphs.numbers.get(context)
         kernel.home = self._applied.primary or context
@@ -406,7 +409,7 @@ class GpuDelegate:
         return kernel
 
     def _release_untaken(self, context: int) -> None:
-        """Release the kernels that an interpreter did not take."""
+        """Release the compiled kernels that an interpreter did not use."""
         for kernel in self._pending.pop(context, {}).values():
             kernel.close()
 
@@ -427,7 +430,7 @@ class GpuDelegate:
             self._changed(kernel)
 
     def _changed(self, kernel: PartitionKernel) -> None:
-        """Update a kernel's part of the report, and change to its device if this one is lost."""
+        """Update a kernel's part of the report; if the current device is lost, use the kernel's."""
         own = self._applied.report is self.report
         if self._device.lost:
             self._device = kernel.device
@@ -478,14 +481,14 @@ class GpuDelegate:
         )
 
     def _publish(self, report: DelegationReport, primary: bool) -> None:
-        """Make a report the delegate's `report`; reports on subgraphs become parts of it."""
+        """Set the delegate's `report`, or add a report on a subgraph to it."""
         before = self._applied.report
         if before is not None and not primary:
             report = replace(before, subgraphs=(*before.subgraphs, report))
         self.report = self._applied.report = report
 
     def _announce(self, report: DelegationReport, invoked: bool = True) -> None:
-        """Log what the CPU runs; of a graph that is not `invoked`, only what the GPU cannot run."""
+        """Log which nodes the CPU runs; unless `invoked`, only those the GPU cannot run."""
         from litegpu.runtime_abi.opcodes import code_of, known_name
 
         if config.debug_level() >= 1:

@@ -18,21 +18,21 @@ from litegpu.errors import DeviceLostError, LitegpuError
 
 
 class KernelContext:
-    """One execution context of a kernel, for one run at a time; all contexts share its executable.
+    """One execution context of a kernel; all contexts of a kernel share one executable.
 
-    The context with number 0 is the one in which the interpreter would invoke.
+    One run at a time may use a context. The interpreter's invokes use the context with number 0.
     """
 
     def __init__(self, kernel: PartitionKernel, number: int) -> None:
-        """Refer to a context of a kernel by its number; it is created when it is first used."""
+        """Refer to a kernel's context by number; the first use creates the context."""
         self.kernel, self._number = kernel, number
         self._source: CompiledPartition | None = None
         self._compiled: CompiledPartition | None = None
 
     def compiled(self) -> CompiledPartition:
-        """Return what the kernel has compiled last, in this context.
+        """Return the kernel's latest compiled partition, in this context.
 
-        Raises DeviceMemoryError when there is not enough memory for a further context.
+        Raises DeviceMemoryError if memory is insufficient for another context.
         """
         latest = self.kernel.compiled
         if self._compiled is None or latest is not self._source:
@@ -56,16 +56,16 @@ class KernelContext:
 
 @dataclass(frozen=True, slots=True)
 class IoBuffers:
-    """The buffers of a run; a tensor that is listed as an output twice has two buffers."""
+    """The buffers of a run; a tensor that is an output twice has two buffers."""
 
     inputs: Mapping[int, Buffer]
     outputs: Mapping[int, Sequence[Buffer]]
 
 
 class DirectRun:
-    """A prepared run of a kernel with given buffers; it can run repeatedly.
+    """A prepared run of a kernel with fixed buffers, which can run repeatedly.
 
-    Only one thread at a time may call it, and not while the interpreter invokes.
+    Only one thread at a time may call the run, and not while the interpreter invokes.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class DirectRun:
 
     @staticmethod
     def can_run(kernel: PartitionKernel, inputs: set[int], outputs: set[int]) -> bool:
-        """Whether a kernel has no state, and computes all `outputs` from these `inputs`."""
+        """Whether a kernel has no state, and computes all `outputs` from only these `inputs`."""
         compiled = kernel.compiled
         results = {*compiled.outputs, *compiled.constants}
         return (
@@ -120,7 +120,7 @@ class DirectRun:
         self._source = source
 
     def _on_device(self, work: Callable[[], None]) -> None:
-        """Do `work` on the kernel's device; repeat it after each loss of a device.
+        """Call `work` on the kernel's device; repeat the call after each loss of a device.
 
         Raises DeviceLostError if no other device works, or if buffers were lost with the device.
         """
@@ -137,9 +137,9 @@ class DirectRun:
     def _recover(
         self, ran: CompiledPartition | None, error: DeviceLostError, *, blame: bool
     ) -> None:
-        """Move the kernel to a device that works. See PartitionKernel.move_together.
+        """Move the kernel to a working device. See PartitionKernel.move_together.
 
-        Raises DeviceLostError if the buffers were lost, too.
+        Raises DeviceLostError if the device loss invalidated bound buffers.
         """
         self._on.kernel.move_together(ran, error, blame=blame)
         targets = (each for several in self._io.outputs.values() for each in several)
@@ -152,9 +152,9 @@ class DirectRun:
             ) from error
 
     def __call__(self) -> None:
-        """Run once; repeat the run after an overflow of float16, and after a loss of the device.
+        """Run once; repeat the run after a float16 overflow, and after a loss of the device.
 
-        Raises what Submission.run does.
+        Raises the errors of Submission.run.
         """
         self._on_device(self._run_once)
 
@@ -163,7 +163,7 @@ class DirectRun:
         self._complete()
 
     def submit(self) -> None:
-        """Start a run, which `finish` completes. Raises what Submission.submit does."""
+        """Start a run, which `finish` completes. Raises the errors of Submission.submit."""
         self._on_device(self._begin)
 
     def _begin(self) -> None:
@@ -174,7 +174,7 @@ class DirectRun:
         return self._event is None or self._event.done()
 
     def finish(self) -> None:
-        """Wait for the submitted run, and repeat it as `__call__` does. Raises what that does."""
+        """Wait for the submitted run; repeat the run, and raise errors, as `__call__` does."""
         if self._event is None:
             return
         try:
@@ -207,7 +207,7 @@ class DirectRun:
 
 
 def _nothing() -> None:
-    """Do nothing: this call only binds buffers."""
+    """Do nothing, as the work of a call that only binds buffers."""
 
 
 def _fill(target: Buffer, array: npt.NDArray[Any]) -> None:

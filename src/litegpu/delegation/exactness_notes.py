@@ -1,4 +1,4 @@
-"""How exact results compare with those of this machine's CPU."""
+"""Notes on how exact quantized results compare with the results of this machine's CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger("litegpu")
 
 
 def exactness_notes(graph: Graph, choice: PartitionChoice) -> list[str]:
-    """Return a note about quantized nodes that are computed exactly; log it once."""
+    """Return a note about quantized nodes that the GPU computes exactly; log the note once."""
     reason = host_cpu.other_rounding()
     delegated = {index for subset in choice.delegated for index in subset.nodes}
     exact = any(node.index in delegated and is_quantized(graph, node) for node in graph.nodes)

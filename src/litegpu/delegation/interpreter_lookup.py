@@ -18,8 +18,8 @@ def kernels_of(
 ) -> list[PartitionKernel]:
     """Return the delegate's kernels that belong to an interpreter.
 
-    Runtimes do not expose the context of an interpreter, so it is identified by the addresses of
-    its inputs and outputs. `call` is the name of the calling method. Raises InterpreterError if the
+    Runtimes do not expose an interpreter's context, so the function compares the addresses of
+    inputs and outputs. `call` is the name of the calling method. Raises InterpreterError if the
     interpreter does not use the delegate, and if several interpreters have no tensor memory yet.
     """
     _check_uses(interpreter, delegate, call)
@@ -52,9 +52,9 @@ def _check_uses(interpreter: Any, delegate: object, call: str) -> None:
 
 
 def _places(interpreter: Any) -> Mapping[int, int]:
-    """Return the addresses of the inputs and outputs that have bytes; 0 if not allocated.
+    """Return the addresses of all inputs and outputs that are not empty; 0 if not allocated.
 
-    Tensors of rank 0 are left out: the runtime returns copies of them.
+    The function omits tensors of rank 0, because the runtime returns copies of them.
     """
     found = {}
     for detail in (*interpreter.get_input_details(), *interpreter.get_output_details()):

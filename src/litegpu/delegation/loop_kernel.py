@@ -1,4 +1,4 @@
-"""Runs a loop whose number of iterations is known only when the model runs."""
+"""Runs a loop whose number of iterations depends on data."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from litegpu.ops.while_loop import WHILE, batch_of
 class LoopKernel(PartitionKernel):
     """A compiled batch of loop iterations, bound to the tensors of the loop's node.
 
-    The tensors are written only after the last batch. After a loss of the device, or an overflow of
-    float16, the loop starts again from its initial values.
+    The kernel writes the tensors only after the last batch. After a loss of the device or a float16
+    overflow, the kernel restarts the loop from its initial values.
     """
 
     def __init__(self, passes: int, *args: Any, **kwargs: Any) -> None:
-        """Compile batches of `passes` iterations; other arguments are those of PartitionKernel.
+        """Compile batches of `passes` iterations; PartitionKernel has the other parameters.
 
-        Raises what PartitionKernel does.
+        Raises the errors of PartitionKernel.
         """
         self._passes = passes
         self._loop: DeviceLoop | None = None
@@ -47,7 +47,7 @@ class LoopKernel(PartitionKernel):
         return {v: values[v].elements * values[v].dtype.size for v in ends}
 
     def _bind(self, tensors: int) -> None:
-        """Find the data of the loop's inputs and outputs; the runtime may move its tensor table."""
+        """Look up the addresses of the loop's inputs and outputs in the runtime's tensor table."""
         self._release_loop()
         self._loop = loop = DeviceLoop(self._batch, self.compiled, self._device)
         node, carried, sizes = self._node, self._batch.carried, self._sizes()
@@ -81,11 +81,11 @@ class LoopKernel(PartitionKernel):
         self._loop = None
 
     def describe(self, nodes: tuple[int, ...], estimate: Estimate | None) -> Partition:
-        """Return the report's facts, including the number of iterations per batch."""
+        """Return the partition's entry in the report, with the number of iterations per batch."""
         return replace(super().describe(nodes, estimate), loop_passes=self._passes)
 
     def close(self, context: int = 0) -> None:
-        """Release everything on the device."""
+        """Release all device memory."""
         self._release_loop()
         super().close(context)
 

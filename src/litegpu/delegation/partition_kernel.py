@@ -1,4 +1,4 @@
-"""Runs one partition in the runtime: follows its shapes, finds its data and calls the engine."""
+"""Runs one partition in the runtime: tracks its shapes, binds its tensors, calls the engine."""
 
 from __future__ import annotations
 
@@ -74,13 +74,14 @@ class PartitionKernel:
     ) -> None:
         """Compile for the current shapes of the graph, or load the result from `cache`.
 
-        `alone` means that the partition is the whole model. `tuning` is how kernels are chosen, for
+        `alone` is true if the partition is the whole model. `tuning` selects kernel variants, for
         these shapes and for later ones. `timeout` is the maximum duration of a run in seconds, None
-        for no limit. `on_progress` is called during this and all later compilations. `fast_compile`
-        permits quickly compiled kernels until optimized ones are ready. `cpu` runs the partition
-        for shapes that the GPU does not support. `variables` are the interpreter's variables, if
-        the partition has any. After a loss of the device the kernel runs on the reopened device, or
-        on one of another API. Raises CompilationError or DeviceMemoryError.
+        for no limit. The kernel calls `on_progress` during this and all later compilations.
+        `fast_compile` permits quickly compiled kernels until optimized kernels are ready. `cpu`
+        runs the partition for shapes that the GPU does not support. `variables` contains the
+        interpreter's variables, if the partition uses any. After a loss of the device, the kernel
+        runs on the reopened device or on a device of another API. Raises CompilationError or
+        DeviceMemoryError.
         """
         self._variables, self._names = variables, dict[int, Name]()
         self._once = [node for node in graph.nodes if node.op == CALL_ONCE]
@@ -97,7 +98,7 @@ class PartitionKernel:
         self._tuner = self._tuner_of(device)
         self._precise: frozenset[int] = frozenset()
         self.kept_float32: tuple[str, ...] = ()
-        """Names of the tensors that the policy would store as float16, but that overflowed."""
+        """Names of the tensors that are float32, despite the policy, because float16 overflowed."""
         self.changed: Callable[[], Callable[[PartitionKernel], None] | None] = _nobody
         """Returns the callback for changes of this kernel; None if the delegate was deleted."""
         self._buffers: dict[int, Buffer] = {}
@@ -106,7 +107,7 @@ class PartitionKernel:
         self._tensors = 0
         self._assigned: tuple[Name, ...] = ()
         self._run: Run = _skip
-        """Copies inputs in, runs and copies outputs out; set by the first invoke."""
+        """The function that copies inputs, runs, and copies outputs; set by the first invoke."""
         self.alone = alone
         """Whether the partition is the whole graph."""
         self.number: int | None = None
@@ -124,7 +125,7 @@ class PartitionKernel:
         self.on_cpu = ""
         """Why the CPU runs the partition for the current shapes; empty if the GPU runs it."""
         self._dynamic = set[int]()
-        """Outputs with separately allocated memory: their shapes are known only during a run."""
+        """Outputs whose shapes are known only during a run, and whose memory is not planned."""
 
     def _tuner_of(self, device: Device) -> Tuner:
         return Tuner(device.info, self._cache.kernels if self._cache else None, self._tuning)
@@ -141,9 +142,9 @@ class PartitionKernel:
                 self._leave(error)
 
     def _leave(self, error: DeviceLostError) -> None:
-        """Reopen the lost device, or change to another one. Raises `error` if that fails.
+        """Reopen the lost device, or change to another device. Raises `error` if that fails.
 
-        Also raises it if buffers that are bound to tensors were lost with the device.
+        Raises `error` also if the device loss invalidated buffers that are bound to tensors.
         """
         self._check_bound(error)
         lost = self._device
@@ -155,9 +156,10 @@ class PartitionKernel:
         self._device, self._tuner = device, self._tuner_of(device)
 
     def _compile_here(self, graph: Graph) -> CompiledPartition:
-        """Return the compiled partition after a first run, because drivers defer work until then.
+        """Return the compiled partition after a first run, because drivers compile lazily.
 
-        It is cached after this run, so that the binaries contain the code compiled during it.
+        The partition is cached after its first run, so that the cache entry includes code compiled
+        during the run.
         """
         tuned, precise = self._tuner.facts(), self._precise
         wanted = PartitionRequest(
@@ -194,9 +196,9 @@ class PartitionKernel:
         return compiled
 
     def shape(self, context: int) -> None:
-        """Set the shapes of the outputs from those of the inputs.
+        """Set the shapes of the outputs, inferred from the shapes of the inputs.
 
-        Raises ModelError if the CPU cannot run a node with the inputs' shapes either.
+        Raises ModelError if neither the GPU nor the CPU can run a node with the inputs' shapes.
         """
         tensors = structs.TfLiteContext.from_address(context).tensors or 0
         shapes = {v: bridge.tensor_shape(tensors, v) for v in self._sources()}
@@ -212,13 +214,14 @@ class PartitionKernel:
             self._resize(context, v, self.graph.values[v].shape)
 
     def _sources(self) -> list[int]:
-        """Return the tensors that come from outside of the partition."""
+        """Return the tensors that are computed outside of the partition."""
         return [v for v in sources(self.graph) if v not in self._names]
 
     def _shape_on_cpu(self, context: int, cpu: CpuNodes, error: ModelError) -> None:
-        """Let the CPU run the partition for shapes that the GPU does not support.
+        """Make the CPU run the partition, for shapes that the GPU does not support.
 
-        Raises `error`, which says what the GPU lacks, if the CPU cannot run it either.
+        Raises `error`, which states the GPU's limitation, if the CPU cannot run the partition
+        either.
         """
         try:
             found = cpu.prepare(sources(self.graph), self.graph.outputs)
@@ -248,7 +251,7 @@ class PartitionKernel:
             bridge.resize_tensor(context, v, shape)
 
     def _invoke_on_cpu(self, context: int, cpu: CpuNodes) -> None:
-        """Run the nodes with the runtime's kernels. Raises ModelError if these reject inputs."""
+        """Run the nodes with the runtime's kernels. Raises ModelError if a kernel rejects input."""
         if self._buffers:
             raise BindingError(
                 "The CPU runs these nodes for the present shapes, and reads and writes no bound "
@@ -278,8 +281,8 @@ class PartitionKernel:
     def prepare(self, context: int) -> None:
         """Recompile if shapes have changed, and set the shapes of the outputs.
 
-        Raises ModelError if a node does not support the new shapes, or if an input has another
-        type than in the file.
+        Raises ModelError if a node does not support the new shapes, or if an input's dtype differs
+        from the file's.
         """
         self._zero_copy.unbind(context)
         self._context, self._tensors = context, 0
@@ -293,8 +296,8 @@ class PartitionKernel:
     def invoke(self, context: int) -> None:
         """Run on the tensors' current data.
 
-        If the device is lost, the partition is recompiled and runs on the reopened device or
-        another one. Raises ExecutionError for any other failure of the device.
+        If the device is lost, the method recompiles the partition and runs it on the reopened
+        device or another device. Raises ExecutionError for any other failure of the device.
         """
         while True:
             device = self._device
@@ -309,7 +312,7 @@ class PartitionKernel:
                 self._check_states(before, error)
 
     def _check_bound(self, error: DeviceLostError) -> None:
-        """Raise `error` if buffers that are bound to tensors were lost with the device."""
+        """Raise `error` if the device loss invalidated buffers that are bound to tensors."""
         buffers = self._buffers.values()
         if self._stream is not None or any(b.kind is not MemoryKind.HOST for b in buffers):
             raise error
@@ -317,10 +320,10 @@ class PartitionKernel:
     def _move(
         self, context: int, error: DeviceLostError, release: Callable[[CompiledPartition], None]
     ) -> None:
-        """Recompile on a device that works, after calling `release` on the old compiled partition.
+        """Recompile on a working device, after calling `release` on the old compiled partition.
 
-        The next run repeats the failed one, with its inputs. Raises DeviceLostError if no device
-        works, or if buffers were lost.
+        The next run repeats the failed run with the same inputs. Raises DeviceLostError if no
+        device works, or if bound buffers were lost.
         """
         self._check_bound(error)
         self._zero_copy.unbind(context, keep=True)
@@ -372,7 +375,7 @@ class PartitionKernel:
             ctypes.memmove(target, address, size)
 
     def _run_watched(self, context: int) -> None:
-        """Run; after an overflow of float16, run again from the same inputs and states."""
+        """Run; after a float16 overflow, run again from the same inputs and states."""
         states = [(p, ctypes.string_at(p.value or 0, size)) for p, size in self._states]
         self._run()
         again = False
@@ -388,7 +391,8 @@ class PartitionKernel:
     def promote_once(self, ran: CompiledPartition, lost: Mapping[int, str], again: bool) -> None:
         """Call `promote_to_fp32` after a run of `ran`, unless another thread already did.
 
-        The context of `ran` is not closed: another thread may be running in it, and will close it.
+        The method does not close the context of `ran`: another thread may be running in that
+        context, and will close it.
         """
         with self._recompiling:
             if self.compiled is ran:
@@ -397,10 +401,10 @@ class PartitionKernel:
     def move_together(
         self, ran: CompiledPartition | None, error: DeviceLostError, *, blame: bool
     ) -> None:
-        """Do what `invoke` does after a device loss in a run of `ran`, unless another thread did.
+        """Recover from a device loss in a run of `ran` as `invoke` does; no-op if already done.
 
-        `blame` says that this run may have caused the loss. The context of `ran` is not closed.
-        Raises as `invoke` does.
+        `blame` is true if this run may have caused the loss. The method does not close the context
+        of `ran`. Raises the errors of `invoke`.
         """
         with self._recompiling:
             if self.compiled is ran:
@@ -409,15 +413,15 @@ class PartitionKernel:
                 self._move(self._context, error, CompiledPartition.disown)
 
     def promote_to_fp32(self, lost: Mapping[int, str], again: bool) -> None:
-        """Recompile with the values in `lost` in float32; if `again`, also all computed from them.
+        """Recompile with the values in `lost` as float32; if `again`, also all dependent values.
 
-        An overflow hides overflows in values computed from it, so a second one in a run promotes
-        those too.
+        An overflow hides overflows in dependent values, so a second overflow in a run promotes
+        these values, too.
         """
         self._promote_to_fp32(lost, again).close()
 
     def _promote_to_fp32(self, lost: Mapping[int, str], again: bool) -> CompiledPartition:
-        """Promote as `promote_to_fp32` does; return the partition that was compiled before."""
+        """Promote as `promote_to_fp32` does; return the previous compiled partition."""
         before, facts = self._precise, self.compiled.facts
         wide = facts.written_after(lost) if again else lost
         self._precise = before.union(*map(facts.allocated_with, wide))
@@ -470,7 +474,7 @@ class PartitionKernel:
         return {v: a.nbytes for v, a in compiled.constants.items()} | dict(compiled.sizes())
 
     def _bind_zero_copy(self, context: int) -> None:
-        """Place the tensors in memory that the device accesses directly, if it has such memory."""
+        """Move the tensors to memory that the device accesses directly, if it supports that."""
         compiled = self.compiled
         pinned = compiled.context.pinned()
         if pinned is not None and self.alone:
@@ -487,7 +491,7 @@ class PartitionKernel:
             self._zero_copy.bind(context, indices, memory, nbytes)
 
     def _bind(self, tensors: int) -> None:
-        """Find the fields with the addresses of data; the runtime may move its tensor table."""
+        """Look up the fields with tensor addresses; the runtime may have moved its tensor table."""
         data = partial(data_field, tensors)
         compiled, sizes = self.compiled, dict(self.compiled.sizes())
 
@@ -523,7 +527,7 @@ class PartitionKernel:
     def _with_variables(
         self, variables: Variables, read: Sequence[Name], run: Callable[..., Run]
     ) -> Run:
-        """Return a run that uses the buffers that the variables have when it is called."""
+        """Return a run that, at each call, uses the current buffers of the variables."""
         runs: dict[tuple[Buffer, ...], Run] = {}
         assigned, device = self._assigned, self._device
 
@@ -539,11 +543,11 @@ class PartitionKernel:
         return run_present
 
     def bind_buffer(self, v: int, buffer: Buffer | None, stream: int | None) -> None:
-        """Use a buffer instead of a tensor from the next invoke on; None restores the tensor.
+        """Use a buffer instead of a tensor as of the next invoke; None restores the tensor.
 
-        `v` is one of `bindable`. Invokes start after the work that is on the CUDA `stream` at that
-        time. Raises BindingError for a buffer of another device, for a state, and for a stream on a
-        device without streams.
+        `v` is one of `bindable`. Each invoke starts after all work that is already in the CUDA
+        `stream`. Raises BindingError for a buffer of another device, for a state, and for a stream
+        on a device without streams.
         """
         if v in self.compiled.states:
             raise BindingError(
@@ -571,7 +575,7 @@ class PartitionKernel:
         return buffer
 
     def wait_for_best_code(self, seconds: float | None) -> bool:
-        """Wait while optimized code is compiled; return whether no such compilation is left."""
+        """Wait while optimized code is compiled; return whether the compilation has ended."""
         return wait_for(self.compiled.executable, seconds)
 
     def profile(self, repeats: int, peaks: Peaks | None) -> PartitionProfile:
@@ -581,7 +585,7 @@ class PartitionKernel:
 
     @contextlib.contextmanager
     def idle(self) -> Iterator[None]:
-        """Skip the partition in invokes for a while, to measure the time of everything else."""
+        """Skip the partition in invokes, within a `with` block, to time the rest of the invoke."""
         run, self._run = self._run, _skip
         try:
             yield
@@ -598,7 +602,7 @@ class PartitionKernel:
         return self._device
 
     def describe(self, nodes: tuple[int, ...], estimate: Estimate | None) -> Partition:
-        """Return the report's facts about the partition of these nodes."""
+        """Return the report's entry for the partition of these nodes."""
         facts, program, values = self.compiled.facts, self.compiled.program, self.graph.values
         return Partition(
             nodes=nodes,
@@ -615,7 +619,7 @@ class PartitionKernel:
         )
 
     def close(self, context: int = 0) -> None:
-        """Release everything on the device; `context` is that of the tensors it was bound to."""
+        """Release all device memory; `context` is the context of the bound tensors."""
         self.home = 0  # the interpreter may be deleted now
         self._zero_copy.unbind(context)
         self.compiled.close()
@@ -629,7 +633,7 @@ def data_field(tensors: int, v: int) -> ctypes.c_void_p:
 
 
 def _supported(graph: Graph, policy: NumericPolicy) -> Graph:
-    """Return the graph with the shapes that follow from the shapes of its inputs."""
+    """Return the graph with shapes inferred from the shapes of its inputs."""
     support = check_support(graph, policy.quantized)
     if support.reasons:
         index, reason = next(iter(support.reasons.items()))
@@ -642,7 +646,7 @@ def _supported(graph: Graph, policy: NumericPolicy) -> Graph:
 
 
 def _nobody() -> None:
-    """Do nothing: there is no callback."""
+    """Return None: the kernel has no callback."""
 
 
 def _skip() -> None:

@@ -1,4 +1,4 @@
-"""Chooses which nodes of a graph to delegate, by what the GPU can run and by the options."""
+"""Selects the nodes of a graph to delegate, by the GPU's support and by the options."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from litegpu.runtime_abi.subgraphs import Runs
 
 
 class Selection:
-    """The nodes that can be delegated, and the policy that chooses partitions of them."""
+    """The nodes that can be delegated, and the policy that selects partitions of these nodes."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class Selection:
         runs: Runs = Runs.INVOKED,
         requested: bool = False,
     ) -> None:
-        """Select from a checked graph, which is called as `runs` says; `threads` is for the CPU.
+        """Select from a checked graph; `runs` is how it is started, `threads` the CPU thread count.
 
-        A graph that other graphs call must save time even if the GPU can run all of it, because its
-        caller runs on the CPU, and copies data at each call. `requested` means that the user has
-        named the backend or the device.
+        A graph that another graph calls is delegated only if that saves time, even if the GPU
+        supports all its nodes. The calling graph runs on the CPU, and copies data at each call.
+        `requested` is true if the user has named the backend or the device.
         """
         self.support = support
         graph = support.graph
@@ -89,7 +89,7 @@ class Selection:
         self._limit = self._policy.limit if most is None else max(most, 1)
 
     def choose(self, more: Iterable[int] = (), limit: int | None = None) -> PartitionChoice:
-        """Choose partitions, as if the nodes `more` were supported, too, or with another limit."""
+        """Select partitions, as if the nodes `more` were supported, too, or with another limit."""
         supported = self.supported.union(more)
         candidates = Candidates(
             *(self.support.graph, supported, self._folded & supported),
@@ -100,11 +100,11 @@ class Selection:
         )
 
     def give_up(self, nodes: Iterable[int]) -> None:
-        """Leave nodes to the CPU because the device rejects them."""
+        """Exclude nodes from delegation because the device rejects their kernels."""
         self.supported -= set(nodes)
 
     def left_out(self, choice: PartitionChoice) -> tuple[LeftOut, ...]:
-        """Return the supported nodes that a choice leaves on the CPU, for the report."""
+        """Return the supported nodes that a choice does not delegate, for the report."""
         chosen = nodes_of((*choice.delegated, *(subset for subset, _ in choice.left)))
         constants = tuple(sorted((self._folded & self.supported) - chosen))
         return (
@@ -150,9 +150,10 @@ def nodes_of(subsets: Collection[Subset]) -> set[int]:
 def quantized_support(
     graph: Graph, support: SupportCheck, chosen: QuantizedMode | None
 ) -> tuple[QuantizedSupport, ...]:
-    """Return what the GPU could run in each mode for quantized tensors, the chosen mode first.
+    """Return the nodes that the GPU could run in each quantized mode, the selected mode first.
 
-    `support` is the check with the chosen mode. Returns () for a graph without quantized tensors.
+    `support` is the support check with the selected mode. Returns () for a graph without quantized
+    tensors.
     """
     if not any(is_quantized(graph, node) for node in graph.nodes):
         return ()

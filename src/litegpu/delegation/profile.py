@@ -1,4 +1,4 @@
-"""The result of a profile: where the time of a model goes, as data and as a trace."""
+"""The result of a profile: a model's time per kernel and activity, as data and as a trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["KernelProfile", "OpTotal", "PartitionProfile", "Profile"]
 
 
 class OpTotal(NamedTuple):
-    """All kernels of one type of operation; times in seconds."""
+    """The total of all kernels of one op; times are in seconds."""
 
     op: str
     kernels: int
@@ -32,7 +32,7 @@ class OpTotal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Where the time of a model goes. All times are medians, in seconds."""
+    """The times of a model's kernels and of its invokes; all times are medians, in seconds."""
 
     backend: str
     device: str
@@ -44,11 +44,11 @@ class Profile:
     invoke_seconds: float | None
     """The time of a complete `interpreter.invoke()`; None without an interpreter."""
     outside_seconds: float | None
-    """The time of an invoke whose partitions do nothing: runtime, Python, and nodes on the CPU."""
+    """The time of an invoke without its partitions: runtime, Python, and nodes on the CPU."""
 
     @property
     def kernel_seconds(self) -> float:
-        """The sum of the times of all kernels, each measured alone."""
+        """The sum of the times of all kernels, each measured separately."""
         return sum(part.kernel_seconds for part in self.partitions)
 
     @property
@@ -138,7 +138,7 @@ class Profile:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able data."""
+        """Return all measurements as JSON-able data."""
         return {
             "backend": self.backend,
             "device": self.device,
@@ -159,8 +159,8 @@ class Profile:
     def to_trace(self) -> dict[str, Any]:
         """Return a trace in the Trace Event Format, which ui.perfetto.dev and Chrome open.
 
-        The trace is computed from the medians: each partition has a track, on which its kernels
-        follow each other, starting when the host begins to submit them.
+        The method computes the trace from the medians. Each partition has a track with its kernels
+        in sequence, which starts when the host begins to submit the partition.
         """
         events = [*_names(self.device, len(self.partitions)), *_timeline(self.partitions)]
         about = {
@@ -272,7 +272,7 @@ def _metadata(what: str, track: int, name: str) -> dict[str, Any]:
 
 
 def _timeline(partitions: tuple[PartitionProfile, ...]) -> Iterator[dict[str, Any]]:
-    """Yield the complete events; each partition starts after the one before it has ended."""
+    """Yield the complete events; each partition starts after the end of the previous one."""
     now = 0.0
     for number, part in enumerate(partitions):
         host = device = now
@@ -291,7 +291,7 @@ def _timeline(partitions: tuple[PartitionProfile, ...]) -> Iterator[dict[str, An
 def _event(
     name: str, category: str, track: int, start: float, seconds: float, args: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a complete event; the format's unit is the microsecond."""
+    """Return a "complete" event of the trace format; its times are in microseconds."""
     return {
         "name": name,
         "cat": category,

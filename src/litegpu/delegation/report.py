@@ -45,8 +45,8 @@ def rejected_nodes(graph: Graph, reasons: Mapping[int, str]) -> tuple[RejectedNo
 class Composite:
     """The STABLEHLO_COMPOSITE nodes of one name, such as "odml.rms_norm".
 
-    The nodes of a composite's graph replace it; `inner_nodes` is their total number in all of these
-    composites, 0 if the graphs could not be read.
+    litegpu replaces a composite by the nodes of its graph. `inner_nodes` is the total number of
+    nodes in the graphs of these composites, or 0 if litegpu could not read the graphs.
     """
 
     name: str
@@ -74,7 +74,7 @@ def composites(graph: Graph) -> tuple[Composite, ...]:
 class QuantizedSupport:
     """The nodes of a quantized graph that the GPU could run with `mode`: "exact" or "float".
 
-    `nodes` is their number; `rejected` are the nodes that would stay on the CPU.
+    `nodes` is the number of nodes that the GPU could run; `rejected` are the others.
     """
 
     mode: str
@@ -86,14 +86,15 @@ class QuantizedSupport:
 class Partition:
     """Nodes that run on the GPU together, as one node of the runtime. Sizes are in bytes.
 
-    `arena_bytes` is the device memory for computed values; no plan can need less than
-    `lower_bound_bytes`. `constant_bytes` is the memory for weights. `estimate` has the rough times
-    by which the partition was chosen; on a software device, those of a typical GPU. `kept_float32`
-    names the tensors that are float32 because their values overflowed float16 in a run. `replaced`
-    has a line for each kernel that failed on the device: what replaces it, and why. `on_cpu` says
-    why the CPU runs the partition for the current shapes of the inputs; it is empty if the GPU
-    does. `loop_passes` is the number of iterations per batch, for a loop whose number of iterations
-    depends on data: the host reads the condition once per batch. It is 0 for other partitions.
+    `arena_bytes` is the device memory for activations; no memory plan can need less than
+    `lower_bound_bytes`. `constant_bytes` is the memory for weights. `estimate` contains the
+    estimated times by which the partition was selected; for a software device, the times are those
+    of a typical GPU. `kept_float32` names the tensors that are float32 because their values
+    overflowed float16 in a run. `replaced` has a line for each kernel that failed on the device:
+    the replacement, and the reason. `on_cpu` is the reason why the CPU runs the partition for the
+    current input shapes, or empty if the GPU runs the partition. `loop_passes` is the number of
+    iterations per batch, for a loop whose number of iterations depends on data. The host reads the
+    loop's condition once per batch. `loop_passes` is 0 for all other partitions.
     """
 
     nodes: tuple[int, ...]
@@ -112,7 +113,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Nodes that stay on the CPU although the GPU could run them; the reason, and an estimate."""
+    """Nodes that run on the CPU although the GPU supports them; the reason, and an estimate."""
 
     nodes: tuple[int, ...]
     reason: str
@@ -123,9 +124,10 @@ class LeftOut:
 class Advice:
     """A possible change of a model or its options, and its estimated saving.
 
-    `kind` is "blocker" (nodes that the GPU cannot run), "quantized" or "weights" (the same for
-    8-bit integers), "partitions", "moves" (kernels that move data), "lanes" (padding) or
-    "precision". `seconds` is the estimated saving of an invoke; None if unknown.
+    `kind` is "blocker" (nodes that the GPU cannot run), "quantized" (such nodes that compute with
+    8-bit integers), "weights" (such nodes with 8-bit weights), "partitions", "moves" (kernels that
+    move data), "lanes" (padding) or "precision". `seconds` is the estimated time that an invoke
+    would save; None if unknown.
     """
 
     kind: str
@@ -136,7 +138,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class DelegationReport:
-    """What a delegate runs of a model. `str(report)` is a table, `to_dict()` is JSON-able."""
+    """The nodes that a delegate runs; `str(report)` is a table, `to_dict()` is JSON-able."""
 
     backend: str
     device: str
@@ -148,17 +150,17 @@ class DelegationReport:
     partitions: tuple[Partition, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     split: Split | None = None
-    """The cost of transfers between CPU and GPU; None when they do not share the graph."""
+    """The cost of transfers between CPU and GPU; None if only one of them runs the graph."""
     advice: tuple[Advice, ...] = ()
-    """Possible changes of the model or options, the largest saving first."""
+    """Possible changes of the model or options, sorted by estimated saving, largest first."""
     notes: tuple[str, ...] = field(default=())
-    """Errors and notes about the results: one line each."""
+    """Errors, and notes about the results, one line per item."""
     quantized: tuple[QuantizedSupport, ...] = ()
-    """What each mode for quantized tensors could run, the chosen first; () for float models."""
+    """The nodes that each quantized mode could run, the chosen mode first; () for float models."""
     subgraphs: tuple[DelegationReport, ...] = ()
     """The reports on the model's other graphs: other signatures, bodies of IF and WHILE."""
     composites: tuple[Composite, ...] = ()
-    """The composites of the graph by name; in `ops` they are STABLEHLO_COMPOSITE."""
+    """The composites of the graph by name; their op in `ops` is STABLEHLO_COMPOSITE."""
 
     @property
     def delegated_nodes(self) -> list[int]:
@@ -171,7 +173,7 @@ class DelegationReport:
         return len(self.partitions) == 1 and len(self.delegated_nodes) == self.total_nodes
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able data."""
+        """Return all contents of the report as JSON-able data."""
         return {
             "backend": self.backend,
             "device": self.device,
@@ -190,7 +192,7 @@ class DelegationReport:
         }
 
     def with_partition(self, old: Partition, new: Partition) -> DelegationReport:
-        """Return the report with a partition's description replaced, on whichever graph it is."""
+        """Return the report with one partition replaced, in the main graph or a subgraph."""
         if any(part is old for part in self.partitions):
             partitions = tuple(new if part is old else part for part in self.partitions)
             return replace(self, partitions=partitions)
@@ -297,7 +299,7 @@ class DelegationReport:
                 )
 
     def _composite_lines(self) -> Iterator[str]:
-        """Yield a line for each composite name, with how many of these the GPU runs."""
+        """Yield a line for each composite name, with the number of its nodes that the GPU runs."""
         delegated = {*self.delegated_nodes}
         for each in self.composites:
             gpu = len(delegated.intersection(each.nodes))
@@ -325,7 +327,7 @@ class DelegationReport:
 
 
 def _fitting(line: str, width: int) -> str:
-    """Wrap a line at the width; the operations of a table row go below the row."""
+    """Wrap a line at the width; in a table row, move the list of ops below the row."""
     if len(line) <= width:
         return line
     row, _, ops = line.rpartition("  ")

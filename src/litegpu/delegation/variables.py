@@ -15,19 +15,19 @@ from litegpu.ops.variables import CALL_ONCE, Name, first_values
 class Variables:
     """The variables that the partitions of a model's graphs read and assign.
 
-    Each variable has two buffers: a run reads one and writes the other; after the run they are
-    swapped. So a run that fails leaves the variable unchanged.
+    Each variable has two buffers: a run reads the first and writes the second. After the run, the
+    buffers are swapped. A failed run therefore leaves the variable unchanged.
     """
 
     def __init__(self, values: Mapping[Name, Value]) -> None:
-        """Create variables with the types and shapes of `values`; none of them has a value yet."""
+        """Create uninitialized variables with the dtypes and shapes of `values`."""
         self.values = values
         self._buffers: dict[Name, tuple[Device, list[Buffer]]] = {}
         self._called = set[int]()
         self._failed: BaseException | None = None
 
     def start(self, nodes: Iterable[Node], device: Device) -> None:
-        """Run the graphs of CALL_ONCE nodes, unless they have already run."""
+        """Run the graphs of CALL_ONCE nodes that have not run yet."""
         if self._failed is not None:
             raise InterpreterError(
                 f"A graph that shares variables with this one does not run: {self._failed} "
@@ -45,7 +45,7 @@ class Variables:
             self._on(name, device)[0].write(array)
 
     def _on(self, name: Name, device: Device) -> list[Buffer]:
-        """Return the two buffers of a variable on a device; the first has its value, if any."""
+        """Return a variable's two buffers on a device; the first contains the value, if any."""
         found = self._buffers.get(name)
         if found is not None and found[0] is device:
             return found[1]
@@ -58,7 +58,7 @@ class Variables:
         return buffers
 
     def present(self, name: Name, device: Device) -> Buffer:
-        """Return the buffer that a run reads. Raises InterpreterError if it has no value yet."""
+        """Return the buffer that a run reads. Raises InterpreterError for an unset variable."""
         if name not in self._buffers:
             raise InterpreterError(
                 f"The variable '{name[1]}' is read before it has a value. First invoke the "
@@ -71,15 +71,15 @@ class Variables:
         return self._on(name, device)[1]
 
     def turn(self, names: Collection[Name]) -> None:
-        """Swap the buffers of variables after a run: the next run reads what this one wrote."""
+        """Swap the buffers of variables after a run, so that the next run reads the new values."""
         for name in names:
             self._buffers[name][1].reverse()
 
     def forget(self) -> None:
-        """Mark all variables as having no value, because their device is lost."""
+        """Mark all variables as uninitialized, because their device is lost."""
         self._buffers.clear()
         self._called.clear()
 
     def fail(self, error: BaseException) -> None:
-        """Let no partition run, because a graph with some of these variables is on the CPU."""
+        """Make partitions with variables fail, because the CPU runs a graph that uses some."""
         self._failed = error

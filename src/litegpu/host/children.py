@@ -18,13 +18,13 @@ sys.path[:] = {}
 from {} import main
 sys.exit(main(sys.argv[1:]))
 """
-"""Runs `main` of a module with this process's import path; otherwise modules in the current
-folder could replace litegpu's."""
+"""Runs `main` of a module with this process's import path, so that modules in the current folder
+cannot replace litegpu's modules."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended; `status` is None if it was stopped after a timeout."""
+    """How a process ended; `status` is None if the process was stopped after a timeout."""
 
     status: int | None
     output: str
@@ -40,7 +40,7 @@ class Ended:
 
 
 def can_run_modules() -> bool:
-    """Whether Python can be started: frozen applications, or those that embed it, have none."""
+    """Whether a Python executable is available (not in frozen or embedding applications)."""
     name = Path(sys.executable or "").name
     return not getattr(sys, "frozen", False) and bool(_PYTHON.fullmatch(name))
 
@@ -53,8 +53,9 @@ def run_module(
 ) -> Ended:
     """Run the `main` of a module on `arguments` in a separate process.
 
-    The process receives no signals of the terminal. It does not outlive this call: after `timeout`
-    seconds, or if an exception leaves the call, it is killed together with its child processes.
+    The process receives no signals of the terminal, and does not outlive the call. After `timeout`
+    seconds, or if the call raises an exception, the function kills the process and its child
+    processes.
 
     Args:
         module: has a function `main` that takes a list of arguments and returns an exit status.

@@ -1,4 +1,4 @@
-"""Checks whether this CPU rounds quantized operations as the GPU's exact results are rounded."""
+"""Checks whether this CPU's kernels round quantized ops like the GPU's exact mode."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _OF_NUMPY = ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath")
 
 @cache
 def other_rounding() -> str:
-    """Return why the runtime's own kernels may round differently on this CPU, or an empty text.
+    """Return why the runtime's kernels may round differently on this CPU, or an empty string.
 
-    An x86 CPU with unknown features is assumed to have AVX, as nearly all do.
+    The function assumes AVX for an x86 CPU with unknown features.
     """
     machine = platform.machine()
     if machine and machine.lower() not in _X86:

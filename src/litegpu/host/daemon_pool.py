@@ -16,8 +16,9 @@ _Call = tuple["Future[Any]", Callable[[], Any]]
 class DaemonPool:
     """A pool of daemon threads.
 
-    At exit, Python waits for all calls of a `ThreadPoolExecutor`. The threads of this pool just
-    stop, so submitted calls must not be essential, and must not run code of other libraries.
+    At exit, Python waits for all calls of a `ThreadPoolExecutor`. The threads of a DaemonPool stop
+    at exit without waiting. Submitted calls must therefore not be essential, and must not run code
+    of other libraries.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -34,7 +35,7 @@ class DaemonPool:
         return future
 
     def shutdown(self, cancel_futures: bool = False) -> None:
-        """End the threads after all submitted calls; or cancel the calls that are waiting."""
+        """End the threads after all submitted calls; `cancel_futures` cancels waiting calls."""
         with contextlib.suppress(Empty):
             while cancel_futures and (call := self._calls.get_nowait()) is not None:
                 call[0].cancel()

@@ -1,7 +1,7 @@
 """A disk cache, mainly of compiled kernels.
 
-Each file starts with a header that identifies it. A file with another header counts as absent, is
-logged once, and is replaced by the next store.
+Each file starts with a header that identifies its contents. The cache treats a file with another
+header as a miss, logs the file once, and replaces the file at the next store.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _reported: set[tuple[str, str]] = set()
 
 
 class DiskCache:
-    """Cached files in a folder, by their keys; without a folder the cache is empty.
+    """Cached files in a folder, by key; without a folder, the cache is always empty.
 
-    A key must contain everything on which the data depend; litegpu's version is added here.
+    A key must contain all facts on which the data depend; DiskCache adds litegpu's version.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class DiskCache:
     ) -> None:
         """Use a folder, which may not exist yet; file names end in `suffix`.
 
-        `content` names the contents in messages; data of more than `most_bytes` are not cached.
+        `content` names the contents in messages; the cache rejects data of more than `most_bytes`.
         """
         self._folder = Path(folder.path) if folder is not None else None
         self._folders = [*map(Path, (folder.path, *folder.others))] if folder is not None else []
@@ -64,11 +64,11 @@ class DiskCache:
 
     @property
     def wanted(self) -> bool:
-        """Whether there is a folder, so that data can be cached."""
+        """Whether the cache has a folder, so that it can store data."""
         return self._folder is not None
 
     def load(self, *key: object) -> bytes | None:
-        """Return the data of a key; None if there is no valid file."""
+        """Return the data of a key; None if no valid file exists."""
         digest = self._digest(key)
         for path in self._paths(digest):
             try:
@@ -84,7 +84,7 @@ class DiskCache:
         return None
 
     def store(self, data: bytes, *key: object) -> None:
-        """Store data under a key; logs a warning if that fails."""
+        """Store data under a key; log a warning on failure."""
         if self._folder is None:
             return
         digest = self._digest(key)
@@ -109,7 +109,7 @@ class DiskCache:
                 os.unlink(path)
 
     def _paths(self, digest: bytes) -> list[Path]:
-        """Return where a key's file may be, in search order."""
+        """Return the possible paths of a key's file, in search order."""
         return [self._path(folder, digest) for folder in self._folders]
 
     def _digest(self, key: tuple[object, ...]) -> bytes:
@@ -150,8 +150,8 @@ def _verified(found: bytes, digest: bytes) -> bytes:
 def report_not_cached(content: str, folder: object, error: OSError, requested: bool) -> None:
     """Log that something cannot be cached in a folder, once for each reason.
 
-    It is a warning if the cache was requested. The reason contains no file names, because the names
-    of temporary files differ each time.
+    The message is a warning if the cache was requested. The reason contains no file names, because
+    the names of temporary files differ at each attempt.
     """
     level = logging.WARNING if requested else logging.INFO
     why = f"({error.strerror or error}); check serialization_dir or LITEGPU_CACHE."

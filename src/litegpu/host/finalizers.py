@@ -13,7 +13,7 @@ def finalizer(release: Callable[[_Self], None]) -> Callable[[_Self], None]:
     """Decorate a `__del__` that may run with attributes missing, or while Python shuts down.
 
     Attributes are missing after an error in `__init__`. At shutdown, Python sets the globals of
-    modules to None: the wrapper uses none of them. Interrupts are raised as usual.
+    modules to None, so the wrapper uses no globals. The wrapper does not suppress interrupts.
     """
 
     @functools.wraps(release)

@@ -1,7 +1,7 @@
-"""Records the process in which each GPU API was opened: forked children cannot use it.
+"""Records the process that opened each GPU API, because forked children cannot use the API.
 
-A driver's threads do not exist in a forked child, and its locks keep their state, so that the first
-call there may block forever. The error is raised before that call.
+In a forked child, a driver's threads do not exist, and its locks keep their state. The first driver
+call in the child could therefore block forever. litegpu raises an error before that call.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _Thing = TypeVar("_Thing")
 class Living(Generic[_Thing]):
     """A set of weakly referenced objects.
 
-    Unlike with a WeakSet, deletion of an object runs no Python code, in which an interrupt could be
-    lost.
+    Unlike with a WeakSet, the deletion of an object runs no Python code, so no interrupt can be
+    lost in such code.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ _natives = Living[object]()
 def touch(title: str) -> None:
     """Record that this process opens an API now.
 
-    Raises ForkedProcessError if a parent process opened it before the fork.
+    Raises ForkedProcessError if a parent process opened the API before the fork.
     """
     _openers.setdefault(title, os.getpid())
     if is_inherited(title):
@@ -82,7 +82,7 @@ def refuse_if_forked() -> None:
 
 
 def keep_in_children(native: object) -> None:
-    """Never destroy an object in forked children, nor what it references at the fork."""
+    """Never destroy an object, nor the objects that it references, in forked children."""
     _natives.add(native)
 
 

@@ -17,7 +17,8 @@ _LONGEST_PAUSE = 1e-3
 def bound(function: Any, *arguments: Any) -> partial[Any]:
     """Return a call of `function` with arguments that are converted in advance.
 
-    A ctypes object is read again at each call; plain values are constant. None means null.
+    Each call reads a ctypes object again; plain values are constant. An argument None is passed as
+    null.
     """
     kinds = zip(function.argtypes, arguments, strict=True)
     return partial(function, *(_ready(kind, argument) for kind, argument in kinds))
@@ -32,10 +33,10 @@ def _ready(kind: Any, argument: Any) -> Any:
 
 
 def together(calls: Iterable[partial[Any]]) -> list[Any]:
-    """Make bound calls one after the other, without Python code in between; return their results.
+    """Make bound calls in sequence, without Python code in between; return their results.
 
-    So the exception of a signal is raised either before all of the calls or after all of them.
-    after all of them.
+    Python therefore raises the exception of a signal handler either before or after all of the
+    calls.
     """
     return list(map(_call, calls))
 

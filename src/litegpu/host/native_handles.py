@@ -1,7 +1,8 @@
 """Owns native handles: no handle leaks or is released twice, even after an interrupt.
 
-A signal's exception may be raised wherever Python code runs, also between a call and storing its
-result. So one call of C code both creates and stores a handle, and one removes and releases it.
+An exception of a signal handler may occur at any bytecode, even between a call and the assignment
+of its result. Therefore a single call of C code both creates and stores a handle, and another
+single call both removes and releases the handle.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from typing import Any
 
 
 class Handle:
-    """A place for one native handle; empty until the handle is created."""
+    """A slot for one native handle, which is empty until the creation of the handle."""
 
     def __init__(
         self, release: Callable[[Any], Any], pick: Callable[[Any], Any] | None = None
     ) -> None:
         """Store the release function; `pick` extracts the handle from the result of its creation.
 
-        Both must be C code. Without `pick`, the result itself is the handle.
+        The functions `release` and `pick` must be C code. Without `pick`, the result of the
+        creation is the handle.
         """
         self.function = release
         """The function that releases the handle."""
@@ -28,7 +30,7 @@ class Handle:
         self._results: list[Any] = []
 
     def creation(self, create: Callable[..., Any], *arguments: Any) -> Callable[[], None]:
-        """Return a call, of C code only, that creates the handle by `create` and stores it."""
+        """Return a call that creates the handle with `create` and stores it, in C code only."""
         return partial(self._results.extend, starmap(create, [arguments]))
 
     @property
@@ -37,11 +39,11 @@ class Handle:
         return self._results[0]
 
     def forget(self) -> None:
-        """Drop a result that is not a handle, because creating the handle failed."""
+        """Discard a result that is not a handle, because the creation failed."""
         self._results.clear()
 
     def release(self) -> Any:
-        """Release the handle; return the result, or None if there is no handle, or it is null."""
+        """Release the handle; return the function's result, or None for a missing or null one."""
         done: list[Any] = []
         if self._results:
             released = map(list.pop, [self._results])
@@ -54,7 +56,7 @@ class Owner:
     """Handles that are released together, in reverse order of creation."""
 
     def __init__(self, check: Callable[[Callable[..., Any], Any], object]) -> None:
-        """Store a function that raises an error if a release function's result says so."""
+        """Store a function that raises an error if a release function's result is an error."""
         self._check = check
         self._handles: list[Handle] = []
 
@@ -65,13 +67,13 @@ class Owner:
     def hold(
         self, release: Callable[[Any], Any], pick: Callable[[Any], Any] | None = None
     ) -> Handle:
-        """Return a place for a handle that this owner releases. See Handle."""
+        """Return a slot for a handle that this owner releases. See Handle."""
         handle = Handle(release, pick)
         self._handles.append(handle)
         return handle
 
     def release(self) -> None:
-        """Release all handles; continues after an error, and raises the first one at the end."""
+        """Release all handles, also after errors; raise the first error at the end."""
         first: BaseException | None = None
         while self._handles:
             try:

@@ -14,8 +14,8 @@ def load(
 ) -> Any:
     """Import a module, or an attribute of it, of a package with the pip name `package`.
 
-    Raises the error of `missing` if the package is not installed, UnsupportedDeviceError if it is
-    installed but cannot be loaded.
+    Raises the error of `missing` if the package is not installed, and UnsupportedDeviceError if the
+    package is installed but cannot be loaded.
     """
     try:
         found = importlib.import_module(module)

@@ -1,6 +1,7 @@
-"""Files that only this user can have written: untrusted files are rejected, writes are atomic.
+"""Files that only this user can write; rejects untrusted files, and writes atomically.
 
-A folder may be trusted explicitly: then every user who may write there counts as this user.
+A folder may be trusted explicitly. The checks then accept files of every user who may write to that
+folder.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _TRUST = (
     ". If you trust all users who may write there: unsafe_cache=True, or LITEGPU_CACHE_UNSAFE=1"
 )
 _STALE_S = 3600.0
-"""Seconds after which unfinished files count as abandoned, where files cannot be locked."""
+"""Seconds after which unfinished files are abandoned, on systems without file locks."""
 _HEAD_BYTES = 4096
 _READ_FLAGS = (
     os.O_RDONLY
@@ -59,7 +60,7 @@ class RejectedFileError(OSError):
 
 
 def read(path: Path, most_bytes: int, trusted: bool = False) -> bytes | None:
-    """Return the contents of a file; None if it does not exist. Raises what `read_array` raises."""
+    """Return a file's contents; None if the file does not exist. Raises errors of `read_array`."""
     found = read_array(path, most_bytes, trusted)
     return None if found is None else found.tobytes()
 
@@ -73,12 +74,12 @@ def read_array(
 ) -> npt.NDArray[np.uint8] | None:
     """Return the bytes of a file, or only its `first` bytes; None if the file does not exist.
 
-    `check` is called with the start of the file and the file's size, before memory for all of it is
-    allocated, and may raise an error.
+    The function calls `check` with the start and the size of the file before allocating memory for
+    the contents. `check` may raise an error.
 
-    Raises RejectedFileError for a file that is not regular or is longer than `most_bytes`, and for
-    a file that another user could have written, unless its folder is `trusted`; UnsafeFolderError;
-    and OSError if the file cannot be read.
+    Raises RejectedFileError for a file that is not regular or is longer than `most_bytes`. Unless
+    its folder is `trusted`, raises RejectedFileError also for a file that another user could have
+    written, or UnsafeFolderError. Raises OSError if the file cannot be read.
     """
     try:
         check_folder(path.parent, trusted)
@@ -104,12 +105,12 @@ def read_array(
 def replace(
     path: Path, parts: Sequence[bytes | memoryview], durable: bool = True, trusted: bool = False
 ) -> None:
-    """Replace the contents of a file: readers see either all of the new contents or the old ones.
+    """Replace a file's contents atomically: readers see only the old or the new contents.
 
-    A missing folder is created. Folder and file are private to this user; in a `trusted` folder,
-    any user who may read the folder may read the file. A file that is not `durable` may be lost or
-    incomplete after a power failure. Raises UnsafeFolderError, and OSError if the file cannot be
-    written; no incomplete file remains then.
+    The function creates a missing folder. Folder and file are private to this user; in a `trusted`
+    folder, any user who may read the folder may read the file. A file that is not `durable` may be
+    lost or incomplete after a power failure. Raises UnsafeFolderError, and OSError if the file
+    cannot be written. No incomplete file remains after an error.
     """
     with contextlib.suppress(FileExistsError):  # `check_folder` decides whether it can be used
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -134,7 +135,7 @@ def replace(
 
 
 def touch(path: Path) -> None:
-    """Update the time at which a file was last used, if this user may."""
+    """Update the time of last use of a file, if this user has the permission."""
     with contextlib.suppress(OSError):  # for example in a read-only folder
         os.utime(path)
 
@@ -149,7 +150,7 @@ def remove_stale(folder: Path) -> None:
 
 
 def _begin(folder: Path, claim: contextlib.ExitStack) -> tuple[int, str]:
-    """Create an unfinished file, locked until `claim` ends, so that others know it is in use."""
+    """Create an unfinished file, and lock it until `claim` ends, to mark it as in use."""
     while True:
         handle, temporary = tempfile.mkstemp(_END, _BEGIN, folder)
         locked = _lock(handle)
@@ -197,8 +198,9 @@ def is_writable(folder: Path) -> bool:
 def check_folder(folder: Path, trusted: bool = False) -> os.stat_result:
     """Raise UnsafeFolderError if other users may put files into a folder in this user's name.
 
-    In a sticky folder, such as /tmp, other users cannot replace files: only their owner matters.
-    Returns the status of the folder; a `trusted` folder only has to be a folder.
+    In a sticky folder, such as the system's temporary folder, other users cannot replace files, so
+    only a file's owner matters. Returns the status of the folder. For a `trusted` path, the
+    function only checks that it is a folder.
     """
     found = os.stat(folder)
     if not stat.S_ISDIR(found.st_mode):
@@ -228,12 +230,12 @@ def _check_file(found: os.stat_result, most_bytes: int, trusted: bool) -> None:
 
 
 def _others_may_write(found: os.stat_result) -> bool:
-    """Whether group or others may write; False on Windows, where these bits mean nothing."""
+    """Whether group or others may write; False on Windows, where these bits have no meaning."""
     return hasattr(os, "geteuid") and bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _is_own(found: os.stat_result) -> bool:
-    """Whether the owner is this user, or root, who may write anywhere; always True on Windows."""
+    """Whether this user or root owns the file; always True on Windows."""
     return not hasattr(os, "geteuid") or found.st_uid in (os.geteuid(), 0)
 
 

@@ -1,8 +1,8 @@
-"""A thread for objects that only one thread may use; other threads submit calls to it.
+"""A worker thread for objects that only one thread may use; other threads submit calls.
 
-Only the main thread is interrupted by signals, so a call on a worker always completes. A waiting
-caller may be interrupted at any moment: `Worker.call` then either cancels the call before it
-starts, or waits until it ends and raises the exception afterwards.
+Signals interrupt only the main thread, so a call on a worker always completes. A signal may
+interrupt a waiting caller at any moment. `Worker.call` then either cancels the call before its
+start, or waits for its end and raises the exception afterwards.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from litegpu.errors import ExecutionError, without_threads
 _Result = TypeVar("_Result")
 
 _LOOK_SECONDS = 0.1
-"""Seconds between checks of a waiting caller whether the thread still runs."""
+"""Interval in seconds at which a waiting caller checks that the thread still runs."""
 _LEVELS = 8
-"""Minimum number of consecutive interrupts that a call withstands."""
+"""Minimum number of consecutive interrupts that a call tolerates."""
 _EXIT_SECONDS = 0.5
 """Seconds that the program's exit waits for running calls."""
 
 
 class WorkerEndedError(ExecutionError):
-    """The worker accepts no more calls; its resources are released, or end with the process."""
+    """The worker has ended and accepts no more calls."""
 
 
 class UnwantedError(Exception):
@@ -41,11 +41,11 @@ class UnwantedError(Exception):
 class Worker:
     """One thread that makes calls in the order in which they are submitted.
 
-    The thread is a daemon: when the program exits, it waits for the thread only briefly.
+    The thread is a daemon thread: at exit, the program waits for the thread only briefly.
     """
 
     def __init__(self, name: str) -> None:
-        """Start the thread. Raises UnsupportedDeviceError if the system cannot start one."""
+        """Start the thread. Raises UnsupportedDeviceError if the system cannot start a thread."""
         self.ended = False
         """Whether the worker was stopped or abandoned, or belongs to the parent process."""
         self._gone = False
@@ -62,8 +62,8 @@ class Worker:
     def call(self, function: Callable[[], _Result], timeout: float | None = None) -> _Result:
         """Make a call on the thread and return its result, or raise its exception.
 
-        Raises TimeoutError after `timeout` seconds, and makes no further calls: see `commit`.
-        Raises WorkerEndedError if the thread cannot answer.
+        After `timeout` seconds, raises TimeoutError, and the worker makes no further calls; see
+        `commit`. Raises WorkerEndedError if the thread cannot answer.
         """
         if threading.current_thread() is self._thread:
             return function()
@@ -77,11 +77,11 @@ class Worker:
             call.error = None  # its traceback references the error, which would outlive its handler
 
     def _call(self, call: _Call[Any], levels: int) -> None:
-        """Make a call; return or raise when it has ended, is abandoned or will never start.
+        """Make a call; return or raise once the call has ended, is abandoned or will never start.
 
-        An interrupt may also leave `_settle`, in the few steps between two of its rounds: then the
-        next level continues. Each level makes that far less likely, even on a machine so busy that
-        a further interrupt arrives while one is handled.
+        An interrupt may also exit `_wait_for_end` between two of its rounds; the next level then
+        continues. A higher number of levels makes an exit by an interrupt far less likely, even if
+        an interrupt arrives during the handling of another interrupt.
         """
         try:
             if levels:
@@ -113,7 +113,7 @@ class Worker:
         return not call.over and self._answers()
 
     def _wait_for_end(self, call: _Call[Any]) -> None:
-        """Return when a call has ended, is abandoned or will never start."""
+        """Return once a call has ended, is abandoned or will never start."""
         done = call.over
         while not done:
             try:  # noqa: SIM105 - contextlib.suppress could be interrupted itself
@@ -129,8 +129,8 @@ class Worker:
     def _answers(self) -> bool:
         """Return whether the thread can still finish a call that it has started.
 
-        Thread.is_alive is not reliable: when interrupted, it may consider the thread dead (Python
-        3.11).
+        `Thread.is_alive` is not reliable: after an interrupt, it may return False for a running
+        thread (Python 3.11).
         """
         return not (self._gone or sys.is_finalizing())
 
@@ -140,21 +140,21 @@ class Worker:
             self._calls.put(_Call(function))
 
     def check(self) -> None:
-        """Raise UnwantedError if the caller was interrupted. Called within a call."""
+        """Raise UnwantedError if the caller was interrupted. Only calls on the worker call this."""
         if self._current is not None and self._current.unwanted:
             raise UnwantedError
 
     def commit(self) -> None:
-        """Let the caller wait for the end from here on, without a timeout. Called within a call.
+        """Disable the caller's timeout for the rest of the call. Only calls on the worker use it.
 
-        Raises UnwantedError if the timeout has already passed: then the caller's memory must not be
-        accessed any more.
+        Raises UnwantedError if the timeout has already passed; the call must then not access the
+        caller's memory any more.
         """
         if self._current is not None and not self._current.claims(_RESULTS, _WORKER):
             raise UnwantedError
 
     def at_end(self, function: Callable[[], object]) -> None:
-        """Set the function that the thread calls last, which releases its resources."""
+        """Set the function that releases the thread's resources, which the thread calls last."""
         self._last = function
 
     def stop(self) -> None:
@@ -167,7 +167,7 @@ class Worker:
         self._thread.join(seconds)
 
     def forget(self) -> None:
-        """Forget the thread in a forked child: it exists only in the parent."""
+        """Forget the thread in a forked child, because the thread exists only in the parent."""
         self.ended = self._gone = True
 
     def _work(self) -> None:
@@ -206,11 +206,11 @@ class _Call(Generic[_Result]):
         self._done.acquire()
 
     def claims(self, what: str, who: str) -> bool:
-        """Return whether this side may do a step: the first side that claims it may."""
+        """Return whether this side may do a step, which only the first claiming side may do."""
         return self._claimed.setdefault(what, who) == who
 
     def make(self) -> None:
-        """Make the call, unless it was withdrawn. Called on the worker."""
+        """Make the call on the worker, unless the call was withdrawn."""
         if not self.claims(_BEGIN, _WORKER):
             return
         try:
@@ -227,13 +227,13 @@ class _Call(Generic[_Result]):
         self._done.acquire(timeout=min(left, _LOOK_SECONDS) if left > 0 else _LOOK_SECONDS)
 
     def given_up(self) -> bool:
-        """Abandon the call if its timeout has passed and it has not committed its results."""
+        """Abandon the call if its timeout has passed and the call has not committed its results."""
         if self.over or self._until is None or time.monotonic() < self._until:
             return False
         return self.withdrawn() or self.claims(_RESULTS, _CALLER)
 
     def withdrawn(self) -> bool:
-        """Withdraw the call if it has not started, else notify it; return whether it is gone."""
+        """Withdraw the call if not started, else notify it; return whether it is withdrawn."""
         self.unwanted = True
         return self._claimed.get(_RESULTS) == _CALLER or self.claims(_BEGIN, _CALLER)
 
@@ -243,7 +243,7 @@ _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """Let all workers release their resources while threads can still run."""
+    """Make all workers release their resources while threads can still run."""
     ending = [worker for worker in _workers if not worker.ended]
     for worker in ending:
         worker.stop()

@@ -1,4 +1,4 @@
-"""The folders of this user, on machines where the user has any."""
+"""The home and cache folders of this user, if the user has a home folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from litegpu.errors import OptionsError
 def with_home(path: str) -> str:
     """Return a path with a leading ~ or ~name replaced by that user's home folder.
 
-    Raises OptionsError if there is none: users in containers may have no home.
+    Raises OptionsError if the user has no home folder, as in some containers.
     """
     found = os.path.expanduser(path)
     if found.startswith("~"):
@@ -25,7 +25,7 @@ def with_home(path: str) -> str:
 
 
 def user_cache(part: str, needed_for: str) -> Path:
-    """Return this user's cache folder for `part`; it may not exist yet.
+    """Return this user's cache folder for `part`, which may not exist yet.
 
     Raises OptionsError if the user has no home folder; the error says that `needed_for` needs one.
     """

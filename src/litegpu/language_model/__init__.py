@@ -1,4 +1,4 @@
-"""Language models: prompts and chats on the GPU, with caches that stay on the device."""
+"""Language models: prompts and chats on the GPU, with KV caches in device memory."""
 
 from __future__ import annotations
 

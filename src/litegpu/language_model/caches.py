@@ -14,19 +14,19 @@ Buffers = Mapping[str, TensorBuffer]
 
 @dataclass
 class Caches:
-    """The buffers of a session's caches: one for each cache that runs update in place, else two.
+    """The buffers of a session's KV caches: one per cache that runs update in place, else two.
 
-    A failed run leaves the earlier tokens unchanged: it writes only later positions or, where
-    positions are overwritten, the other buffer.
+    A failed run leaves the cached tokens unchanged. An in-place run writes only later positions; a
+    run that overwrites positions writes the second buffer.
     """
 
     present: Buffers
     """The buffers that the next run reads, by their names in the signatures."""
     following: Buffers
-    """The buffers that the next run writes: the same buffers, or others."""
+    """The buffers that the next run writes: the same as `present`, or the second buffers."""
 
     def turn(self) -> None:
-        """Swap the buffers after a run, so that the next run reads what this one has written."""
+        """Swap the buffers after a run, so that the next run reads the written buffers."""
         self.present, self.following = self.following, self.present
 
     def fill(self, value: int) -> None:
@@ -35,7 +35,7 @@ class Caches:
             each.write(np.full(each.shape, value, each.dtype))
 
     def copy_from(self, other: Caches) -> None:
-        """Copy other caches of the same model; on the device if both are there."""
+        """Copy other caches of the same model; device buffers are copied on the device."""
         for name, source in other.present.items():
             self.present[name].memory.copy_from(source.memory)
 

@@ -1,4 +1,4 @@
-"""Turns the messages of a chat into a prompt, by the template with which a model was trained."""
+"""Converts the messages of a chat to a prompt, by the model's chat template."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _rendered(template: str, messages: Sequence[Message], start: str) -> str:
 
 
 class _RejectedError(Exception):
-    """An error that a template raises itself."""
+    """An error that a chat template raises with `raise_exception`."""
 
 
 def _fail(message: str) -> NoReturn:

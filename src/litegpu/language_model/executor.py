@@ -19,14 +19,14 @@ from litegpu.language_model.sampling import Logits
 from litegpu.tensor_buffer import TensorBuffer
 
 _HIDDEN = -45824.0
-"""The mask's value for a hidden position: softmax turns it into 0, and float16 can store it."""
+"""The mask value of a hidden position: softmax maps it to 0, and float16 can represent it."""
 
 
 class Embedder:
-    """A separate model that turns tokens into embeddings."""
+    """A separate model that computes the embeddings of tokens."""
 
     def __init__(self, model: CompiledModel) -> None:
-        """Use the compiled model. Raises ModelError if no signature takes only tokens."""
+        """Use the compiled model. Raises ModelError if no signature's only input is tokens."""
         self._model = model
         self._signatures = {
             each.inputs[0].shape[-1]: each
@@ -70,7 +70,7 @@ class Executor:
     """Runs the prefill and decode signatures for sessions; one run at a time, from any thread."""
 
     def __init__(self, model: CompiledModel, embedder: Embedder | None, metadata: Metadata) -> None:
-        """Use the compiled model and, if it takes embeddings, the model that computes them.
+        """Use the compiled model and, if its input is embeddings, the model that computes them.
 
         Raises ModelError if the signatures are not those of a language model.
         """
@@ -88,7 +88,7 @@ class Executor:
             (each for each in steps if set(each.caches) == set(self.decoder.caches)),
             key=lambda each: each.count,
         )
-        """All signatures with the same caches, including the decoder; the smallest first."""
+        """All signatures with the same caches, including the decoder, sorted by token count."""
         if embedder is None and any(each.embeddings for each in self.prefills):
             raise ModelError(
                 "The model takes embeddings, but the file has no embedder. Give a .litertlm file "
@@ -99,7 +99,7 @@ class Executor:
         self.context = self._context_of(metadata)
         self.cache_start = metadata.cache_start
         self.losses = 0
-        """How often the device was lost; older caches are lost, too."""
+        """The number of device losses; caches from before the last loss are invalid."""
         self.vocabulary = int(self._tensors(self.decoder)[1][self.decoder.logits].shape[-1])
 
     def _tensors(self, step: Step) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -118,12 +118,12 @@ class Executor:
 
     @property
     def can_rewind(self) -> bool:
-        """Whether each cache has all positions: a shorter one is a ring, which overwrites them."""
+        """Whether each cache stores all positions; a shorter cache is a ring buffer."""
         inputs, _ = self._tensors(self.decoder)
         return all(self.context in inputs[name].shape for name in self.decoder.caches)
 
     def new_caches(self) -> Caches:
-        """Allocate the caches of a session, on the device if it runs whole signatures."""
+        """Allocate the caches of a session, in device memory if the GPU runs whole signatures."""
         direct = all(self.model.runs_directly(each.index) for each in self.prefills)
         kind = "device" if direct and self.model.report is not None else None
         names, key = self.decoder.caches, self.decoder.key
@@ -137,10 +137,10 @@ class Executor:
         return caches
 
     def prefill_of(self, count: int, begin: int) -> Step:
-        """Return the smallest signature that takes all of the next tokens, else the largest one.
+        """Return the smallest signature for `count` tokens, else the largest that fits the caches.
 
-        A signature writes as many positions as it takes tokens, and all of them must exist in the
-        caches.
+        A signature for N tokens writes N cache positions, starting at `begin`, even if some tokens
+        are padding.
         """
         fitting = [each for each in self.prefills if begin + each.count <= self.context]
         enough = (each for each in fitting if each.count >= count)
@@ -205,7 +205,7 @@ class Executor:
     def _fill(
         self, step: Step, inputs: dict[str, TensorBuffer], tokens: Sequence[int], begin: int
     ) -> None:
-        """Write the inputs of a run; positions after the tokens are masked for now."""
+        """Write the inputs of a run; the causal mask hides the padding after the tokens."""
         padded = np.zeros(step.count, np.int32)
         padded[: len(tokens)] = tokens
         positions = np.arange(begin, begin + step.count)

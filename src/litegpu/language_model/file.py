@@ -35,7 +35,7 @@ def read_language_file(
 ) -> LanguageFile:
     """Read a .litertlm, .task or .tflite file, or `zoo:NAME`.
 
-    `tokenizer` is the path of a tokenizer for files without one, or to replace the file's own.
+    `tokenizer` is the path of a tokenizer, which replaces the tokenizer of the file, if any.
 
     Raises:
         ModelError: a file is missing, damaged or has no model.

@@ -1,4 +1,4 @@
-"""Answers of a language model, in parts or as a whole."""
+"""Answers of a language model, streamed in parts or returned as a whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Growing(Protocol):
 
     @property
     def room(self) -> int:
-        """How many more tokens fit."""
+        """The number of tokens that still fit the cache."""
 
     def append(self, prompt: Sequence[int], /) -> None:
         """Add the tokens of a prompt."""
@@ -35,7 +35,7 @@ class Growing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural logarithms of probabilities of a token of an answer, before temperature and top_p."""
+    """Log probabilities (natural) at one token of an answer, before temperature and top_p."""
 
     token: int
     logprob: float
@@ -45,14 +45,14 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The options by which an answer is generated."""
+    """The options for generating an answer."""
 
     sampling: Sampling
     max_tokens: int
     stops: list[str]
     """Texts that end the answer."""
     logprobs: int | None = None
-    """How many of the most probable tokens are stored for each token; None for no logprobs."""
+    """Number of most probable tokens to store for each answer token; None for no logprobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ class Completion:
 
     text: str
     tokens: tuple[int, ...]
-    """The tokens of the answer, without those that ended it."""
+    """The tokens of the answer, without the stop tokens."""
     reason: str
-    """Why it ended: "stop" (a stop token or text), "length" (max_tokens), "context" (the cache is
-    full) or "cancelled"."""
+    """Why the answer ended: "stop" (a stop token or text), "length" (max_tokens), "context" (the
+    cache is full) or "cancelled"."""
     prompt_tokens: int
     """The number of tokens in the context before the answer."""
     prefill_seconds: float
@@ -72,7 +72,7 @@ class Completion:
     decode_seconds: float
     """Seconds from the first token to the last."""
     logprobs: tuple[TokenLogprobs, ...] = ()
-    """The log probabilities of each token, if requested."""
+    """The log probabilities of each answer token, if requested."""
 
     def __str__(self) -> str:
         return self.text
@@ -85,10 +85,10 @@ class Completion:
 
 
 class TextStream(Iterator[str]):
-    """An iterator over the parts of an answer, each available as soon as it is final.
+    """An iterator over the parts of an answer, which yields each part as soon as it is final.
 
-    Parts consist of whole characters, and never contain a part of a stop text. `close` ends the
-    answer early; tokens generated so far stay in the session.
+    A part consists of whole characters, and never contains a part of a stop text. `close` ends the
+    answer early; the session keeps the tokens generated until then.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class TextStream(Iterator[str]):
         prompts: Prompts,
         generation: Generation,
     ) -> None:
-        """Continue a session; Session creates streams."""
+        """Create a stream that continues a session; only Session calls this."""
         self._session, self._prompts, self._generation = session, prompts, generation
         self._at_end: Callable[[], None] | None = None
         self._tokens: list[int] = []
@@ -127,11 +127,11 @@ class TextStream(Iterator[str]):
             return part
 
     def when_over(self, work: Callable[[], None]) -> None:
-        """Call `work` once when the answer has ended or the stream is closed."""
+        """Call `work` once, when the answer has ended or the stream is closed."""
         self._at_end = work
 
     def close(self) -> None:
-        """End the answer; wait for a part that another thread is computing."""
+        """End the answer; if another thread is computing a part, wait for that part."""
         with self._lock:
             self._parts.close()
             self._finish()
@@ -143,13 +143,13 @@ class TextStream(Iterator[str]):
             at_end()
 
     def completion(self) -> Completion:
-        """Wait for the rest of the answer, and return all of it."""
+        """Wait for the rest of the answer, and return the complete answer."""
         for _ in self:
             pass
         return self.so_far()
 
     def so_far(self) -> Completion:
-        """Return the parts generated so far; the reason is empty while there may be more."""
+        """Return the answer generated so far; `reason` is empty until the answer has ended."""
         return Completion(
             "".join(self._texts),
             tuple(self._tokens),
@@ -183,7 +183,7 @@ class TextStream(Iterator[str]):
                 yield part
 
     def _chosen(self) -> Iterator[int]:
-        """Yield chosen tokens; append each to the session when the next one is requested."""
+        """Yield sampled tokens; append each token to the session when the next is requested."""
         session, sampler = self._session, Sampler(self._generation.sampling)
         suppressed = [
             each for each in self._prompts.metadata.suppressed if 0 <= each < self._prompts.size

@@ -11,7 +11,7 @@ from litegpu.errors import ModelError
 from litegpu.files.wire import fields
 
 Token = tuple[int, ...] | str
-"""Either a text or a sequence of token numbers, for a start or stop token."""
+"""A start or stop token: either a text or a sequence of token numbers."""
 _START, _STOP, _PROMPTS, _SAMPLER, _CONTEXT, _TEMPLATE, _SUPPRESSED, _CACHE_START = (
     *(1, 2, 3, 4, 5, 7),
     *(9, 10),
@@ -34,7 +34,7 @@ class Metadata:
     template: str = ""
     """The Jinja template of a chat; empty if there is none."""
     affixes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """The text before and after messages, for each role; for files without a template."""
+    """The text before and after a message, by role; used if the file has no template."""
     context: int = 0
     """Maximum number of tokens of prompt and answer; 0 if unknown."""
     temperature: float | None = None
@@ -50,7 +50,7 @@ def read_metadata(content: bytes) -> Metadata:
     """Return the content of an LlmMetadata message.
 
     Raises:
-        ModelError: it is damaged.
+        ModelError: the message is damaged.
     """
     try:
         return _read(content)

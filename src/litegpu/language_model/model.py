@@ -24,15 +24,15 @@ _CPU = "cpu"
 class LanguageModel:
     """A language model that generates text on the GPU.
 
-    It takes the files of LiteRT-LM (.litertlm), and .tflite files with signatures `prefill_N` and
-    `decode` as litert-torch writes them:
+    The class loads .litertlm files of LiteRT-LM, and .tflite files of litert-torch with the
+    signatures `prefill_N` and `decode`:
 
         model = LanguageModel("gemma.litertlm")
         print(model.generate("The sky is"))
         for part in model.stream([{"role": "user", "content": "Why?"}]):
             print(part, end="")
 
-    Threads may share a model; its runs take turns.
+    Several threads may use one model; the model executes one run at a time.
     """
 
     def __init__(
@@ -108,12 +108,12 @@ class LanguageModel:
 
     @property
     def report(self) -> DelegationReport | None:
-        """What runs on the GPU, and why other nodes do not; None on the CPU."""
+        """Which nodes run on the GPU, and why others do not; None if the backend is "cpu"."""
         return self._executor.model.report
 
     @property
     def place(self) -> str:
-        """Where the model runs: the device, the precision, and how many nodes of the decoder."""
+        """Where the model runs: the device, the precision, and the number of delegated nodes."""
         return self._executor.model.place
 
     def tokenize(self, prompt: Prompt) -> list[int]:
@@ -129,7 +129,7 @@ class LanguageModel:
         return self._prompts.chat_text(messages)
 
     def session(self) -> Session:
-        """Start an empty session with its own caches. Raises DeviceMemoryError."""
+        """Start an empty session with separate KV caches. Raises DeviceMemoryError."""
         return Session(self._executor, self._prompts)
 
     def generate(self, prompt: Prompt, **options: Any) -> Completion:
@@ -150,11 +150,12 @@ class LanguageModel:
 
         Args:
             prompt: Text, which the model continues, messages of a chat, or tokens.
-            options: `max_tokens` of the answer (None: as many as fit the context), `temperature`
-                (0: always the most probable token), `top_k`, `top_p`, `seed`, `stop`, a text or
-                several that end the answer, and `logprobs`, how many of the most probable tokens
-                are stored for each token of the answer. Without them the file's own sampling is
-                used, or the most probable token, and nothing is stored.
+            options: `max_tokens` is the maximum length of the answer (None: the remaining context).
+                With `temperature` 0, the model always selects the most probable token. `top_k`,
+                `top_p` and `seed` configure the sampling. `stop` is a text or several texts that
+                end the answer. `logprobs` is the number of most probable tokens to store for each
+                token of the answer. By default, the model uses the sampling of the file, or
+                selects the most probable token, and stores no log probabilities.
 
         Raises as `generate` does.
         """

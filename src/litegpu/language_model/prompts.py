@@ -1,4 +1,4 @@
-"""Turns prompts into tokens, and determines which tokens end an answer."""
+"""Tokenizes prompts, and determines which tokens end an answer."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def is_chat(prompt: Prompt) -> bool:
 
 
 class Prompts:
-    """Turns prompts into tokens, by the tokenizer and the metadata of a file."""
+    """Tokenizes prompts with a file's tokenizer and metadata."""
 
     def __init__(self, tokenizer: Tokenizer | None, metadata: Metadata, vocabulary: int) -> None:
-        """Use the parts of a file; without a tokenizer, only tokens can be prompts.
+        """Use the parts of a file; without a tokenizer, prompts must be tokens.
 
         `vocabulary` is the number of tokens in the model's vocabulary.
         """
@@ -50,7 +50,7 @@ class Prompts:
     def tokens_of(self, prompt: Prompt, continues: bool) -> list[int]:
         """Return the tokens of a prompt; text begins with the start token unless it `continues`.
 
-        Raises LanguageModelError for an invalid prompt, and what `chat_text` raises.
+        Raises LanguageModelError for an invalid prompt, and the errors of `chat_text`.
         """
         if isinstance(prompt, str):
             text = self._encoded(prompt)
@@ -95,7 +95,7 @@ class Prompts:
         return self.tokenizer.encode(token) if isinstance(token, str) else [*token]
 
     def stop_tokens(self) -> StopTokens:
-        """Return the stop tokens of the file; without a tokenizer, only those given by number."""
+        """Return the stop tokens of the file; without a tokenizer, only those stored as numbers."""
         rows = []
         for stop in self.metadata.stops:
             if not isinstance(stop, str):

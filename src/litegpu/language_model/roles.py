@@ -1,7 +1,8 @@
-"""Recognizes what each input and output of a language model's signatures is for.
+"""Determines the role of each input and output of a language model's signatures.
 
-Converters name them differently. So a cache is recognized as an input and an output with the same
-name, shape and type; the other inputs are recognized by their types and shapes.
+Converters name inputs and outputs differently. The module therefore recognizes a cache as an input
+and an output with the same name, shape and dtype. All other inputs are recognized by dtype and
+shape.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ class Step:
     index: int
     """The number of the signature in the model."""
     count: int
-    """The number of tokens that the signature takes."""
+    """The number of tokens that a run of the signature processes."""
     tokens: str = ""
-    """The name of the token input, `[1, count]`; empty if the signature takes embeddings."""
+    """The name of the token input, `[1, count]`; empty if the input is embeddings."""
     embeddings: str = ""
     """The name of the embedding input, `[1, count, channels]`."""
     positions: str = ""
@@ -33,15 +34,15 @@ class Step:
     mask: str = ""
     """The name of the mask input, `[1, 1, count, context]`; empty if there is none."""
     span: str = ""
-    """The name of the input with first and last position, for composites that update caches,
-    `[1, 1, 1, 7]`; empty if there is none."""
+    """The name of the input with the first and last position, `[1, 1, 1, 7]`, for composites that
+    update caches; empty if there is none."""
     logits: str = ""
     """The name of the logits output; empty if there is none."""
     caches: tuple[str, ...] = ()
 
 
 def steps_of(signatures: Iterable[Signature]) -> list[Step]:
-    """Return the signatures that have caches. Raises ModelError if one has an unknown input."""
+    """Return the signatures that have caches. Raises ModelError for an unknown input."""
     found = []
     for index, signature in enumerate(signatures):
         results = {each.key: each for each in signature.outputs}

@@ -1,4 +1,4 @@
-"""Chooses the next token from logits."""
+"""Samples the next token from logits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Logits = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The options by which tokens are chosen.
+    """The options for sampling tokens.
 
     Attributes:
         temperature: Divides the logits; with 0, the most probable token is always chosen.
@@ -52,7 +52,7 @@ def _within(value: Any, low: float, high: float) -> bool:
 
 
 class Sampler:
-    """Chooses the tokens of one answer."""
+    """Samples the tokens of one answer."""
 
     def __init__(self, sampling: Sampling) -> None:
         """Use these sampling options."""

@@ -1,4 +1,4 @@
-"""A sequence of tokens, with a language model's caches for it."""
+"""A sequence of tokens, and its KV caches in a language model."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from litegpu.language_model.sampling import Logits, Sampling
 
 
 class Session:
-    """A conversation, or another text that grows: its tokens, and their caches on the device.
+    """A conversation or another growing text: its tokens, and their KV caches on the device.
 
-    `LanguageModel.session` creates sessions. They can be used in any order, each by one thread at a
-    time.
+    `LanguageModel.session` creates sessions. Runs of several sessions may alternate; only one
+    thread at a time may use a session.
     """
 
     def __init__(self, executor: Executor, prompts: Prompts) -> None:
-        """Allocate the caches; LanguageModel does that."""
+        """Allocate the caches; only LanguageModel calls this."""
         self._executor, self._prompts = executor, prompts
         self._losses = executor.losses
         self._caches = executor.new_caches()
         self._tokens: list[int] = []
         self._cached = 0
-        """How many of the tokens are in the caches."""
+        """The number of tokens that the caches contain."""
         self._logits: Logits | None = None
-        """The logits after the last token, if they are known."""
+        """The logits after the last token, if already computed."""
         self._closed = False
 
     def __enter__(self) -> Session:
@@ -44,7 +44,7 @@ class Session:
 
     @property
     def room(self) -> int:
-        """How many more tokens fit the cache."""
+        """The number of tokens that still fit the cache."""
         return self._executor.context - len(self._tokens)
 
     @property
@@ -55,7 +55,8 @@ class Session:
     def append(self, prompt: Prompt) -> None:
         """Add text, tokens or messages; the model processes them when logits are needed.
 
-        Messages must be a whole chat: tokens that differ from the chat's are replaced.
+        Messages must be the whole chat: the session discards its tokens from the first difference
+        on.
 
         Raises:
             CacheFullError: the tokens do not fit the cache; nothing is added.
@@ -95,10 +96,10 @@ class Session:
                 self._caches.fill(self._executor.cache_start)
 
     def logits(self) -> Logits:
-        """Process pending tokens, and return the next token's logits, [vocabulary] float32.
+        """Process pending tokens, and return the next token's logits, float32 [vocabulary].
 
-        Raises LanguageModelError if there are no tokens, and what CompiledModel.run_by_index
-        raises.
+        Raises LanguageModelError if there are no tokens, and the errors of
+        CompiledModel.run_by_index.
         """
         self._open()
         if not self._tokens:
@@ -113,7 +114,7 @@ class Session:
         return self._logits.copy()
 
     def _compute(self) -> Logits:
-        """Process the tokens that the caches lack; all tokens if the device was lost."""
+        """Process the tokens that are not in the caches; all tokens if the device was lost."""
         self._renew()
         last = len(self._tokens) - 1
         begin = min(self._cached, last)
@@ -124,7 +125,7 @@ class Session:
         return logits
 
     def _renew(self) -> None:
-        """Allocate the caches again if they were lost with their device."""
+        """Allocate the caches again if the device was lost."""
         if self._losses != self._executor.losses:
             self._losses = self._executor.losses
             self._caches = self._executor.new_caches()

@@ -1,4 +1,4 @@
-"""Decodes tokens one by one into whole characters, and stops at texts that end an answer."""
+"""Decodes tokens incrementally to whole characters, and detects stop texts and stop tokens."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _MOST_PARTIAL = 3
 
 
 class TextDecoder:
-    """Decodes tokens one by one; holds back incomplete characters."""
+    """Decodes tokens one by one; buffers incomplete characters until they are complete."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Decode with a tokenizer."""
         self._tokenizer = tokenizer
         self._tokens: list[int] = []
-        """The tokens since the last but one time that the text was complete: decoding some depends
-        on the tokens before them."""
+        """The tokens since the second-to-last point at which the text was complete. Earlier tokens
+        are kept because the text of a token can depend on its predecessors."""
         self._whole = 0
-        """How many of these tokens have been returned as text."""
+        """The number of tokens in `_tokens` whose text has been returned."""
         self._returned = 0
-        """How many characters of their text have been returned."""
+        """The number of characters of the text of `_tokens` that have been returned."""
 
     def add(self, token: int) -> str:
         """Add a token; return the new text."""
@@ -40,14 +40,14 @@ class TextDecoder:
         return new
 
     def end(self) -> str:
-        """Return the text that was held back."""
+        """Return the text that is still buffered."""
         text = self._tokenizer.decode(self._tokens)[self._returned :]
         self._returned += len(text)
         return text
 
 
 class StopTexts:
-    """Ends a text at the first stop text; holds back text that may be the start of one."""
+    """Ends a text at the first stop text; buffers text that may be the start of a stop text."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         """Use these stop texts."""
@@ -72,18 +72,18 @@ class StopTexts:
         return certain
 
     def _beginning(self, stop: str) -> int:
-        """Return how many characters at the end of the text are the start of `stop`."""
+        """Return the number of characters at the text's end that are a prefix of `stop`."""
         longest = min(len(stop) - 1, len(self._pending))
         return next((n for n in range(longest, 0, -1) if self._pending.endswith(stop[:n])), 0)
 
     def end(self) -> str:
-        """Return the text that was held back."""
+        """Return the text that is still buffered."""
         text, self._pending = self._pending, ""
         return text
 
 
 class StopTokens:
-    """Ends an answer at the first stop sequence of tokens; holds back what may be its start."""
+    """Ends an answer at the first stop sequence; buffers tokens that may start a sequence."""
 
     def __init__(self, stops: Sequence[tuple[int, ...]]) -> None:
         """Use these stop sequences."""
@@ -111,6 +111,6 @@ class StopTokens:
         return next((n for n in range(longest, 0, -1) if pending[-n:] == stop[:n]), 0)
 
     def end(self) -> list[int]:
-        """Return the tokens that were held back."""
+        """Return the tokens that are still buffered."""
         tokens, self._pending = self._pending, []
         return tokens

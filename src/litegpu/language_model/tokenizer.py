@@ -1,4 +1,4 @@
-"""Tokenizers of language models, through the libraries for their formats."""
+"""Tokenizers of language models, implemented by the libraries for their file formats."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MOST = 1 << 28
 
 
 class Tokenizer(ABC):
-    """Turns text into the numbers of tokens, and back."""
+    """Converts text to token numbers, and token numbers to text."""
 
     size: int
     """The number of tokens in the vocabulary."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text; names of special tokens become these tokens."""
+        """Return the tokens of a text; the name of a special token is encoded as that token."""
 
     @abstractmethod
     def decode(self, tokens: Sequence[int]) -> str:
@@ -103,9 +103,10 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def read_tokenizer(content: bytes) -> Tokenizer:
-    """Return the tokenizer in a section or file: JSON, compressed JSON, or SentencePiece.
+    """Read a tokenizer from a section or file: JSON, compressed JSON, or SentencePiece.
 
-    Raises ModelError if it is damaged, MissingDependencyError if its library is missing.
+    Raises ModelError for damaged content, and MissingDependencyError if the tokenizer's library is
+    not installed.
     """
     if content[:1] == b"{":
         return HuggingFaceTokenizer(content)

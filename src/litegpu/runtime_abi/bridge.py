@@ -1,6 +1,6 @@
-"""The delegate's C struct, and the callbacks by which the runtime applies it.
+"""The delegate's C struct, and the callbacks with which the runtime applies the delegate.
 
-`callbacks.py` keeps exceptions out of C code; `kernel_slots.py` manages the kernels of the nodes
+`callbacks.py` prevents exceptions in C code. `kernel_slots.py` manages the kernels of the nodes
 that replace partitions.
 """
 
@@ -29,9 +29,9 @@ class Applicant(Protocol):
     def _apply(
         self, context: int, preview: Callable[[Sequence[int]], list[Subset]]
     ) -> list[list[int]]:
-        """Return groups of nodes to replace; replacing them must not fail afterwards.
+        """Return groups of nodes to replace; a later replacement of these nodes must not fail.
 
-        The runtime joins no nodes of two groups.
+        The runtime never merges nodes of two groups into one partition.
         """
 
     def _take_kernel(self, context: int, subset: Subset) -> kernel_slots.SlotKernel:
@@ -41,14 +41,14 @@ class Applicant(Protocol):
         """Release the compiled kernels of an interpreter that were assigned to no node."""
 
     def _fail(self, error: BaseException) -> None:
-        """Store an error, because it could not be raised through C."""
+        """Store an error that cannot propagate through C code."""
 
     def _prepared(self, kernel: kernel_slots.SlotKernel, error: BaseException | None) -> None:
-        """Record new shapes of a kernel, and that it has recovered from `error`, if any."""
+        """Record new shapes of a kernel, and its recovery from `error`, if any."""
 
 
 class NativeDelegate:
-    """Owns the C structs of one delegate: one for each thread that applies it."""
+    """Owns the C structs of one delegate, one struct per thread that applies the delegate."""
 
     def __init__(self, applicant: Applicant, api: str = "") -> None:
         """Create the structs for an applicant, which owns this object and has opened an `api`."""
@@ -90,13 +90,13 @@ class NativeDelegate:
     def close(self, error: Callable[[], LitegpuError]) -> None:
         """Release all kernels; later calls of interpreters raise `error`.
 
-        Raises InterpreterError when this thread is inside one of them.
+        Raises InterpreterError if this thread is running one of these kernels.
         """
         kernel_slots.retire_all(self, kernel_slots.Gone(error))
 
 
 class _Application:
-    """The struct with which one thread applies a delegate, to one interpreter after the other."""
+    """The C struct with which one thread applies a delegate to interpreters in sequence."""
 
     def __init__(self, native: NativeDelegate) -> None:
         self._native = native
@@ -144,7 +144,7 @@ class _Application:
                 slot.assign(kernel, self._native, context)
 
     def _failed(self, context: int, error: BaseException) -> int:
-        """Let the model stay on the CPU, unless nodes were already replaced."""
+        """Leave the model on the CPU, unless nodes are already replaced."""
         with contextlib.suppress(Exception):
             self._native.applicant._release_untaken(context)
         if not isinstance(error, Exception):
@@ -195,7 +195,7 @@ def _report_unassigned(context: int, error: BaseException) -> int:
 
 
 def _make_registration() -> structs.TfLiteRegistration:
-    """Return the registration of a node without a kernel: it has no user data to free."""
+    """Return the registration of a node without a kernel, which has no user data to free."""
     registration = structs.TfLiteRegistration()
     registration.prepare = structs.NODE(_unassigned.address)
     registration.invoke = structs.NODE(_unassigned.address)

@@ -1,4 +1,4 @@
-"""Limits what litegpu reads of a model: a small file may refer to the same data many times."""
+"""Limits the amount of data that litegpu reads from a model's graphs."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from litegpu.wording import printable
 _MOST_CUSTOM_BYTES = 1 << 16
 _MOST_NAME_BYTES = 1 << 12
 _SPREAD_FACTOR = 8
-"""Sparse constants whose dense form exceeds this multiple of the file's data count as large."""
+"""A sparse constant is large if its dense size exceeds its stored size by this factor."""
 _MOST_OVERLAPPING = 1 << 20
 
 
 @dataclass
 class ReadBudget:
-    """How much more data may be read of a model's graphs, and the maximum size of its constants.
+    """The remaining numbers of operations, operands and bytes that may be read of a model.
 
-    Parts of a file can be shared: each additional operation that refers to the same list, name or
-    options needs only a few bytes. So the amount that is read must be limited.
+    Operations in a file can share lists, names and options, so each additional operation needs only
+    a few bytes. A small file could therefore expand to a huge graph, unless the amount is limited.
     """
 
     operations: int = 1 << 14
     numbers: int = 1 << 21
-    """Operands, dimensions, scales and the like, and bytes of options."""
+    """Remaining count of numbers (operands, dimensions, scales, ...) and of option bytes."""
     spread_bytes: int = 1 << 24
-    """Bytes of dense forms of sparse constants, beyond a multiple of the stored bytes."""
+    """Remaining bytes for dense forms of large sparse constants."""
 
     def operation(self) -> None:
         """Count an operation. Raises ModelError when there are too many."""
@@ -51,7 +51,7 @@ class ReadBudget:
         return float_array(address)
 
     def custom(self, address: int | None, size: int) -> bytes:
-        """Return an operation's custom options; b"" if they are longer than any known options."""
+        """Return an op's custom options; b"" if longer than the options of any known op."""
         if not address or not 0 < size <= _MOST_CUSTOM_BYTES:
             return b""
         self._count(size // 4)
@@ -64,7 +64,7 @@ class ReadBudget:
         return found.decode("utf-8", "replace")
 
     def shown_name(self, raw: bytes | None) -> str:
-        """Return the name of a custom operation, which is shown everywhere."""
+        """Return the name of a custom op, shortened for reports and messages."""
         return printable(self.name(raw))
 
     def spread(self, stored: int, dense: int) -> bool:
@@ -78,8 +78,8 @@ class ReadBudget:
     def ranges(self, constants: Iterable[tuple[int, int]]) -> None:
         """Check the addresses and sizes of constants; two constants may share all their bytes.
 
-        Raises ModelError for constants that overlap partly: their sizes would no longer be limited
-        by the size of the file.
+        Raises ModelError for constants that overlap partly, because the file's size would then not
+        limit the total size of constants.
         """
         end = overlapping = 0
         for start, size in sorted(set(constants)):

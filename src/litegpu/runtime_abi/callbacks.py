@@ -1,12 +1,14 @@
-"""C callbacks that keep exceptions out of C code without losing any.
+"""C callbacks that never raise exceptions through C code, and lose no exception.
 
-Python runs signal handlers at the start of a function, before its first `try`: ctypes would print
-and drop an exception raised there, and return an arbitrary status. A generator that waits inside a
-`try` has no such point, so each callback is a generator that is resumed by each call.
+Python can run a signal handler at the start of a function, before the function's first `try`.
+ctypes prints and discards an exception that is raised at that point, and returns an arbitrary
+status. A generator that is suspended inside a `try` has no such point, so each callback is a
+generator that each call resumes.
 
-An error becomes a status of the runtime, which raises RuntimeError. An exception that is not an
-error, such as KeyboardInterrupt, and everything that a signal handler raises, bypasses the runtime:
-the call returns success, and the thread raises the exception as soon as it is back in Python.
+A callback converts an error to a status code, for which the runtime raises RuntimeError. An
+exception that is not an error, such as KeyboardInterrupt, bypasses the runtime, as does any
+exception of a signal handler. For an exception that bypasses the runtime, the callback returns
+success, and the thread raises the exception as soon as it runs Python code again.
 """
 
 from __future__ import annotations
@@ -32,21 +34,21 @@ _add_pending_call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.py_o
 )
 _IS_TRUE = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
 _MARK = "_raised_by_a_signal_handler"
-"""Attribute of exceptions that are being delivered to the program."""
+"""Attribute that marks exceptions that bypass the runtime."""
 _ATTEMPTS = 3
-"""Number of times that error handling is restarted when it is itself interrupted."""
+"""Number of times that interrupted error handling restarts."""
 
 
 class HandlerError(BaseException):
-    """An error raised by a signal handler: it belongs to the program, not to the runtime."""
+    """An error raised by a signal handler, which must reach the program, not the runtime."""
 
 
 class Callback:
-    """A C function that takes an interpreter's context; `work` implements it and may be replaced.
+    """A C function with a context as its argument, implemented by the replaceable `work`.
 
-    `failed` is called with the context and the exception that `work` raised, and returns a status.
-    It may be called again if another exception interrupts it. An Exception raised by a signal
-    handler is passed as HandlerError.
+    If `work` raises an exception, the callback calls `failed` with the context and the exception;
+    `failed` returns a status. If another exception interrupts `failed`, the callback may call
+    `failed` again. An Exception raised by a signal handler is passed as HandlerError.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Callback:
         return frame is not None
 
     def renew(self) -> None:
-        """Discard a call that will never return, because its thread is not in this process."""
+        """Discard a call that never returns, because only the parent process has its thread."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._answers))
         self._answers = _begun(self, self._failed)
         self._entry.__setstate__((self._answers.send, (), {}, None))
@@ -99,8 +101,8 @@ def _answers(
 ) -> Generator[int, int, None]:
     """Yield the status of each call, and receive the context of the next.
 
-    Nothing is called outside the inner `try`, so an exception cannot interrupt there, except at the
-    jumps between the two loops, which the outer `try` covers.
+    The generator makes no call outside the inner `try`, so no exception can occur there. The only
+    exceptions are the jumps between the two loops, which the outer `try` covers.
     """
     ok = status = int(TfLiteStatus.OK)
     context = attempts = 0
@@ -144,11 +146,11 @@ def _answers(
 
 
 def _interrupt_in(error: BaseException, outside: BaseException | None) -> BaseException | None:
-    """Return the exception that must reach the program unchanged, None for an ordinary `error`.
+    """Return the exception that must reach the program unchanged; None for other errors.
 
-    Such an exception is not an Exception, or was raised by a signal handler; `error` is this
-    exception or follows from it. `outside` is the exception that the program was handling when it
-    called the runtime; errors have it as their context, too.
+    The returned exception is not an Exception, or was raised by a signal handler. The result is
+    `error`, or an exception that caused `error`. `outside` is the exception that the program was
+    handling when it called the runtime; Python sets `outside` as the context of errors, too.
     """
     if not isinstance(error, Exception):
         return error
@@ -163,7 +165,7 @@ def _interrupt_in(error: BaseException, outside: BaseException | None) -> BaseEx
 def _is_of_handler(trace: TracebackType | None) -> bool:
     """Whether a traceback shows that a signal handler raised the exception, or passed it on.
 
-    A signal handler is a function that receives the interrupted frame; no other function does.
+    The function recognizes a signal handler by its argument, the interrupted frame.
     """
     while trace is not None and trace.tb_next is not None:
         interrupted, trace = trace.tb_frame, trace.tb_next
@@ -184,7 +186,8 @@ def _is_of_handler(trace: TracebackType | None) -> bool:
 def delivery_of(error: BaseException) -> object:
     """Return an object whose deletion makes this thread raise `error` at its next bytecode.
 
-    A C function must delete it: deleted by bytecode, it would interrupt the code that deletes it.
+    A C function must delete the object, because a deletion by bytecode would interrupt the deleting
+    code.
     """
     error.__traceback__ = None  # frames of litegpu that hold device memory
     setattr(error, _MARK, True)
@@ -200,7 +203,7 @@ def delivery_of(error: BaseException) -> object:
 
 
 def _type_of(error: BaseException) -> type[BaseException]:
-    """Return a class that represents an exception: threads can only be made to raise classes."""
+    """Return a class that represents an exception, because Python injects only classes."""
     original = type(error)
     names = {"__module__": original.__module__, "__qualname__": original.__qualname__}
     return type(original.__name__, (original,), {**names, "__new__": lambda *_: error})

@@ -1,8 +1,9 @@
-"""Runs nodes with the runtime's own kernels, on copies of the interpreter's tensors.
+"""Runs nodes with the runtime's CPU kernels, on copies of the interpreter's tensors.
 
-Used before the model runs, to infer shapes as the CPU's kernels do, and to run delegated nodes for
-shapes that the GPU does not support. The kernels get a copy of the context with a copy of the
-tensor table, in which the results and temporaries of the nodes have separate memory.
+litegpu uses this module before a run, to infer shapes as the CPU's kernels do. During a run, the
+module runs delegated nodes for shapes that the GPU does not support. The kernels use a copy of the
+context with a copy of the tensor table. In this table, the results and temporaries of the nodes
+have separate memory.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from litegpu.runtime_abi.opcodes import CUSTOM
 from litegpu.runtime_abi.reader import node_at, tensor_at
 
 _SPARE = 256
-"""Maximum number of tensors that the kernel of one node may add; no kernel adds more."""
+"""Maximum number of tensors that the kernel of one node may add."""
 _ALIGNMENT = 64
 _TENSOR_SIZE = ctypes.sizeof(structs.TfLiteTensor)
 _ARENA = (AllocationType.ARENA_RW, AllocationType.ARENA_RW_PERSISTENT)
@@ -35,7 +36,7 @@ class CpuNodes:
     """Some nodes of an interpreter's graph, with separate kernels and tensors."""
 
     def __init__(self, context: int, nodes: Sequence[Node]) -> None:
-        """Copy nodes while a delegate is applied; their kernels are created when first used.
+        """Copy nodes while a delegate is applied; the first use creates their kernels.
 
         Raises InterpreterError when the runtime fails.
         """
@@ -66,8 +67,8 @@ class CpuNodes:
     def shapes(self, node: Node, values: Mapping[int, Value]) -> Sequence[Shape | None] | None:
         """Return the shapes of a node's results, as the runtime's kernel computes them.
 
-        `values` are the node's inputs, as far as they are known. The shape of a result is None if
-        it depends on data. Returns None if the runtime rejects the inputs, or has no kernel.
+        `values` contains the node's known inputs. The shape of a result is None if the shape
+        depends on data. Returns None if the runtime rejects the inputs, or has no kernel.
         """
         kernel = self._kernels.get(node.index)
         if kernel is None or not kernel.is_complete:
@@ -104,8 +105,8 @@ class CpuNodes:
     def prepare(self, inputs: Iterable[int], outputs: Sequence[int]) -> list[Shape] | None:
         """Prepare all nodes, in order, for the current inputs; return the shapes of the outputs.
 
-        Returns None if they are known only after a run. Raises ModelError if the runtime rejects a
-        shape.
+        Returns None if the shapes of the outputs are known only after a run. Raises ModelError if
+        the runtime rejects a shape.
         """
         self._enter(inputs)
         self._ready = 0
@@ -121,7 +122,7 @@ class CpuNodes:
         return [self._shape(v) for v in outputs]
 
     def invoke(self, inputs: Iterable[int]) -> None:
-        """Run all nodes on the current inputs. Raises ModelError if the runtime rejects them."""
+        """Run all nodes on the current inputs. Raises ModelError if the runtime rejects any."""
         self._enter(inputs)
         for number, kernel in enumerate(self._kernels.values()):
             if number >= self._ready:
@@ -148,7 +149,7 @@ class CpuNodes:
     # Both
 
     def _follow(self) -> None:
-        """Copy the interpreter's context, with room for tensors that kernels add."""
+        """Copy the interpreter's context, with spare entries for tensors that kernels add."""
         struct = structs.TfLiteContext.from_address(self._context)
         ctypes.memmove(ctypes.addressof(self._copy), self._context, ctypes.sizeof(self._copy))
         count = len(self._table) // _TENSOR_SIZE
@@ -171,7 +172,7 @@ class CpuNodes:
         ctypes.memmove(self.tensors + start, tensors + start, count * _TENSOR_SIZE)
 
     def _make_own(self, v: int, shape: Shape) -> None:
-        """Give a tensor its own copy of its dimensions, and no data yet."""
+        """Allocate a separate copy of a tensor's dimensions, and clear its data."""
         row = tensor_at(self.tensors, v)
         if v in self._own:
             self._release(row)
@@ -202,7 +203,7 @@ class CpuNodes:
 
 
 class _Kernel:
-    """The runtime's kernel of a node, with its own state."""
+    """The runtime's kernel of a node, with separate state."""
 
     def __init__(self, context: int, node: Node) -> None:
         """Copy a node of a context. Raises InterpreterError when the runtime fails."""
@@ -226,7 +227,7 @@ class _Kernel:
         self._do_invoke = structs.NODE(_address(registration.invoke))
         calls = any(name.endswith("subgraph_index") for name in node.params) or node.graphs
         self.is_complete = bool(self._do_prepare) and bool(self._do_invoke) and not calls
-        """Whether the kernel can run here; those that run graphs need the interpreter's tensors."""
+        """Whether the kernel can run on copies, which a kernel that runs other graphs cannot."""
 
     @property
     def temporaries(self) -> tuple[int, ...]:
@@ -234,7 +235,7 @@ class _Kernel:
         return structs.int_array(self._node.temporaries)
 
     def prepare(self, context: int) -> bool:
-        """Initialize if necessary, and prepare; return whether the shapes of the results are known.
+        """Initialize if necessary, and prepare; return whether the results' shapes are known.
 
         Raises ModelError if the kernel rejects the current shapes.
         """

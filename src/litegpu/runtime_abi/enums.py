@@ -55,11 +55,11 @@ class TfLiteType(enum.IntEnum):
 DTYPES: Mapping[int, DType] = {
     code: DType.__members__.get(code.name, DType.OTHER) for code in TfLiteType
 }
-"""The graph's element type for each code; `DType.OTHER` for unsupported codes."""
+"""Maps element type codes to DTypes; an unsupported code maps to `DType.OTHER`."""
 
 
 class AllocationType(enum.IntEnum):
-    """How a tensor's data are allocated; `MMAP_RO` marks the constants of the model file."""
+    """The allocation type of a tensor's data; `MMAP_RO` marks constants of the model file."""
 
     MEM_NONE = 0
     MMAP_RO = 1
@@ -82,7 +82,7 @@ class QuantizationType(enum.IntEnum):
 
 
 class DimensionType(enum.IntEnum):
-    """How one dimension of a sparse tensor is stored."""
+    """The storage format of one dimension of a sparse tensor."""
 
     DENSE = 0
     SPARSE_CSR = 1
@@ -124,7 +124,7 @@ class FullyConnectedWeightsFormat(enum.IntEnum):
 
 
 class LSTMKernelType(enum.IntEnum):
-    """Which of its two operand lists an LSTM op uses."""
+    """The operand list of an LSTM op: full or basic."""
 
     FULL = 0
     BASIC = 1

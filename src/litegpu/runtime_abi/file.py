@@ -1,8 +1,8 @@
 """Reads the inputs and outputs of a model's graphs, in order, from its file.
 
-The C interface gives a delegate the nodes of the graphs that a WHILE runs, but not which of their
-tensors are inputs and outputs, nor their order. The file is found in memory through the
-runtime's constants, or opened.
+The C interface exposes the nodes of the graphs that a WHILE runs, but not the graphs' inputs and
+outputs, nor their order. The module finds the file in memory through the runtime's constants, or
+opens the file.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SIGNATURE_KEY = 2
 
 
 class _Allocation(ctypes.Structure):
-    """The memory of a file in the runtime, `TfLiteTensor.allocation` of each constant in it.
+    """The runtime's object for a file in memory, `TfLiteTensor.allocation` of its constants.
 
-    This is a C++ object. Since tflite-runtime 2.14 all its subclasses begin with the same members.
-    What is read is used only if it turns out to be a file that contains the constant.
+    The object is a C++ object. Since tflite-runtime 2.14, all its subclasses begin with the same
+    members. litegpu verifies that the memory is a file that contains the constant before using it.
     """
 
     _fields_ = (
@@ -49,7 +49,7 @@ class _Allocation(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class ModelFile(Flatbuffer):
-    """A model file, which is a flatbuffer of the TFLite schema; it is read on demand."""
+    """A model file, which is a flatbuffer of the TFLite schema and is read on demand."""
 
     @classmethod
     def open(cls, source: ModelSource) -> ModelFile:
@@ -71,8 +71,8 @@ class ModelFile(Flatbuffer):
     def around(cls, tensor: TfLiteTensor) -> ModelFile | None:
         """Return the model file in memory that contains a constant of the runtime.
 
-        Returns None where the runtime does not say where its file is. The returned object must not
-        outlive the interpreter.
+        Returns None if the runtime does not expose the location of its file. The returned object
+        must not outlive the interpreter.
         """
         if not tensor.allocation or not tensor.data:
             return None
@@ -100,7 +100,8 @@ class ModelFile(Flatbuffer):
     def graph_io(self, index: int, nodes: Sequence[Node]) -> GraphIo | None:
         """Return the inputs and outputs of graph `index`, which consists of these nodes.
 
-        Returns None if the file has no such graph: then it is the file of another model.
+        Returns None if the file has no such graph, which means that it is the file of another
+        model.
         """
         try:
             graph = self.entry(self.field(self.target(0), _SUBGRAPHS), index)

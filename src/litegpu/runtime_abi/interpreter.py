@@ -1,4 +1,4 @@
-"""Creates and runs interpreters of the runtime: with the delegate, with XNNPACK or with neither."""
+"""Creates and runs interpreters: with the delegate, with XNNPACK, or without both."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load() -> Any:
     """Return the module with the interpreter of the installed runtime.
 
     Raises:
-        MissingDependencyError: none is installed.
+        MissingDependencyError: no runtime is installed.
     """
     for name in RUNTIMES:
         try:
@@ -75,14 +75,14 @@ def interpreter(
             for the CPU (XNNPACK where the runtime has it).
         threads: number of CPU threads; None leaves it to the runtime.
         builtin_kernels: use the runtime's built-in kernels, not XNNPACK.
-        allocate: False leaves the tensors without memory. The delegate is applied in any case,
-            also to operations that the runtime lacks.
+        allocate: False leaves the tensors without memory. The delegate is always applied, even to
+            ops for which the runtime has no kernel.
         keep_tensors: keep all tensors readable after an invoke, not only the outputs.
         clustering: False keeps the order of operations, which results in smaller partitions.
 
     Raises:
         ModelError: the runtime rejects the model.
-        InterpreterError: it is too old for `clustering`.
+        InterpreterError: the runtime is too old for `clustering`.
     """
     runtime = load()
     resolvers = runtime.OpResolverType
@@ -154,7 +154,7 @@ def set_batch(target: Any, batch: int) -> None:
 def set_inputs(target: Any, values: list[NDArray[Any]]) -> None:
     """Set the value of each input of an interpreter, in the order of `get_input_details()`.
 
-    Inputs are resized to the shapes of the values.
+    The function resizes inputs to the shapes of the values.
 
     Raises:
         ModelError: the model cannot run on these shapes.
@@ -199,7 +199,7 @@ def invoke(target: Any) -> None:
 
 
 def outputs(source: Any) -> list[Output]:
-    """Return all outputs of the interpreter; quantized ones are converted to real numbers."""
+    """Return all outputs of the interpreter; quantized outputs are dequantized."""
     return [
         Output(detail["name"], dequantised(source.get_tensor(detail["index"]), detail))
         for detail in source.get_output_details()

@@ -1,8 +1,8 @@
-"""Kernel slots: the C callbacks of the nodes that replace partitions, and their kernels.
+"""Kernel slots: the C callbacks and kernels of the nodes that replace partitions.
 
-A slot owns the C functions of one node. An interpreter may call them at any time, even after its
-kernel is released, so slots are never freed, only reused. The kernel of a slot changes: it is a
-partition's kernel, or a `Gone`, which reports why there is none.
+A slot owns the C functions of one node. An interpreter may call these functions at any time, even
+after the release of its kernel, so slots are never freed, only reused. The kernel of a slot is a
+partition's kernel or, after its release, a `Gone`, which raises an error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SlotKernel(Protocol):
         """Set the outputs' shapes from the inputs' current shapes, without compiling."""
 
     def prepare(self, context: int) -> None:
-        """Do what `shape` does, and prepare to run."""
+        """Set the outputs' shapes as `shape` does, and prepare to run."""
 
     def invoke(self, context: int) -> None:
         """Run on the tensors' current data."""
@@ -45,7 +45,7 @@ class SlotKernel(Protocol):
         """Move the tensors and their contents back to the runtime's memory."""
 
     def close(self, context: int = 0) -> None:
-        """Release everything; `context` is that of the kernel's interpreter, 0 if there is none."""
+        """Release all resources; `context` is the context of the kernel's interpreter, or 0."""
 
 
 class Owner(Protocol):
@@ -59,10 +59,10 @@ class Owner(Protocol):
 
 
 class Gone:
-    """Takes the place of a released kernel: every call except `close` raises an error."""
+    """Replaces a released kernel: each call except `close` raises an error."""
 
     def __init__(self, error: Callable[[], LitegpuError]) -> None:
-        """Let calls raise the error that `error` returns."""
+        """Make calls raise the error that `error` returns."""
         self._error = error
 
     def invoke(self, context: int) -> None:
@@ -76,7 +76,7 @@ class Gone:
 
 
 class _Ended(Gone):
-    """Takes the place of a kernel while Python exits: raises in the main thread, blocks others."""
+    """Replaces a kernel while Python exits: raises in the main thread, blocks other threads."""
 
     def invoke(self, context: int) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -87,7 +87,7 @@ class _Ended(Gone):
 
 
 def stay_if_ending() -> None:
-    """Block a daemon thread forever while Python exits: its errors only result from the exit."""
+    """Block a daemon thread forever while Python exits, because the exit causes its errors."""
     if threading.current_thread().daemon and not threading.main_thread().is_alive():
         _stay()
 
@@ -126,7 +126,7 @@ def report(context: int, moment: str, error: BaseException) -> None:
 def warn(text: str, error: BaseException, log: logging.Logger = _log) -> None:
     """Log an error; errors of log handlers are ignored.
 
-    Text that cannot be encoded, such as half of a surrogate pair, is replaced.
+    The function replaces text that cannot be encoded, such as half of a surrogate pair.
     """
     with contextlib.suppress(Exception):
         shown = str(error) or type(error).__name__
@@ -149,7 +149,7 @@ class KernelSlot:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     def register(self, registration: structs.TfLiteRegistration) -> None:
-        """Set the callbacks of a node's registration to those of this slot."""
+        """Set the callbacks of a node's registration to the callbacks of this slot."""
         for name, callback, prototype in (
             ("prepare", self._prepare, structs.NODE),
             ("invoke", self._invoke, structs.NODE),
@@ -238,9 +238,9 @@ class KernelSlot:
         return self._prepare.running_here or self._invoke.running_here
 
     def retire(self, instead: SlotKernel, seconds: float) -> None:
-        """Replace the kernel by another one and release it.
+        """Replace the kernel by `instead`, and release the old kernel.
 
-        It is not released if a thread still runs it after `seconds`.
+        The old kernel is not released if a thread still runs the kernel after `seconds`.
         """
         kernel = self.kernel
         self._set(instead)
@@ -284,9 +284,10 @@ def kernels() -> list[SlotKernel]:
 
 
 def retire_all(owner: Owner, instead: SlotKernel) -> None:
-    """Release the kernels of an owner once no thread runs them.
+    """Release all kernels of an owner once no thread runs any of the kernels.
 
-    Raises InterpreterError if this thread runs one of them: it would wait for itself.
+    Raises InterpreterError if this thread runs one of the kernels, because it would wait for
+    itself.
     """
     slots = [slot for slot in list(_occupied.values()) if slot.owner is owner]
     if any(slot.running_here for slot in slots):
@@ -301,7 +302,7 @@ def retire_all(owner: Owner, instead: SlotKernel) -> None:
 def close_at_exit(api: str) -> None:
     """Release all kernels when Python exits, before the packages of a GPU API shut down.
 
-    Exit handlers that the program registers later, after its first use of the API, run earlier.
+    Exit handlers that the program registers after its first use of the API run before this handler.
     """
     if api not in _apis:
         _apis.add(api)

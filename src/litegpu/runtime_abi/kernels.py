@@ -1,4 +1,4 @@
-"""Runs one operation on constants with the CPU's own kernel, in an interpreter created for it."""
+"""Runs one op on constants with the CPU's kernel, in a temporary interpreter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUNTIMES = (
     "tflite_runtime.interpreter",
     "tensorflow.lite.python.interpreter",
 )
-"""Modules with an `Interpreter`; the first one that is installed is used."""
+"""Modules with an `Interpreter`; litegpu uses the first module that is installed."""
 
 _RANDOM = frozenset({"MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"})
 OPTIONS = {
@@ -38,9 +38,9 @@ OPTIONS = {
     "stride_height": "stride_h",
     "stride_width": "stride_w",
 }
-"""The names of options in the file, for parameters whose names differ."""
+"""The names of options in the file, for parameters whose names differ in the runtime."""
 _NEWER = frozenset({BIAS_TYPE})
-"""Options that are read only for nodes of newer versions: see `params`."""
+"""Options that litegpu reads only for nodes of newer versions; see `params`."""
 _TYPES = _NEWER | {"idx_out_type", "in_data_type", "out_data_type", "out_type", "output_type"}
 NO_PARAMETERS = frozenset({"quant_spec"})
 """Options that the runtime's parameter structs lack."""
@@ -56,9 +56,9 @@ def compute(
 ) -> list[npt.NDArray[Any]] | None:
     """Return the results of the CPU's kernel for a node's constant inputs.
 
-    Returns None if the kernel is not deterministic or runs other graphs, if the runtime rejects the
-    node, if its results have more than `most_bytes`, and if this process has loaded no runtime, or
-    a runtime that cannot write such a model.
+    Returns None if the kernel is not deterministic or runs other graphs. Returns None if the
+    runtime rejects the node, or if the results have more than `most_bytes`. Returns None also if
+    this process has loaded no runtime, or a runtime that cannot write such a model.
     """
     loaded = runtime()
     resolvers = getattr(loaded, "OpResolverType", None)
@@ -86,12 +86,12 @@ def compute(
 
 @functools.cache
 def sums_without_bias(stated: int) -> TfLiteType | None:
-    """Return the type in which FULLY_CONNECTED adds up products of INT16 if it has no bias.
+    """Return the accumulator dtype of an INT16 FULLY_CONNECTED without a bias.
 
-    `stated` is the code of the type that the node states. Returns None if this process has loaded
-    no runtime, or one that lacks the parameter. To find out, the runtime computes 85 * 0.75 / 128,
-    which is below a half: with 32-bit sums the result is 1, because they are rounded before they
-    are shifted.
+    `stated` is the code of the dtype that the node states. Returns None if this process has loaded
+    no runtime, or a runtime that lacks the parameter. For the test, the runtime computes 85 * 0.75
+    / 128, which is below 0.5. With 32-bit accumulators the result is 1, because the runtime rounds
+    a 32-bit sum before the shift.
     """
     one, factor = Quantization((1.0,), (0,)), Quantization((0.75 / 128,), (0,))
     values = {
@@ -120,7 +120,7 @@ def _bytes_of(interpreter: Any) -> int:
 
 
 def _written(node: Node, values: Mapping[int, Value]) -> bytes | None:
-    """Return the file of a model with this one node; None if one of its options is not known."""
+    """Return the file of a model with only this node; None if one of its options is unknown."""
     from litegpu.zoo.writer import ModelWriter
 
     options = options_of(node)
@@ -148,7 +148,7 @@ def _constant(writer: ModelWriter, value: Value) -> TensorRef:
 
 
 def options_of(node: Node) -> dict[str, Any] | None:
-    """Return a node's options by their names in a file; None if a parameter is not known."""
+    """Return a node's options by their names in a file; None if a parameter is unknown."""
     from litegpu.zoo import schema
 
     names = set(schema.option_names(node.op) - NO_PARAMETERS - _NEWER) | _NEWER & {*node.params}

@@ -239,5 +239,5 @@ def code_of(name: str) -> int:
 
 
 def known_name(name: str) -> str:
-    """Return the name that users of TensorFlow Lite know an operator by."""
+    """Return the name of an operator that is familiar to users of TensorFlow Lite."""
     return f"CUSTOM {name}" if code_of(name) == CUSTOM else name

@@ -1,8 +1,8 @@
-"""One table of the parameter structs of the runtime's builtin ops, read into dictionaries.
+"""The parameter structs of the runtime's builtin ops, as a table, and their reader.
 
-Runtimes of the tflite-runtime 2.14 generation do not allocate `quantized_bias_type`, so it is read
-only for node versions that these runtimes do not have. The padding that pools store for their own
-CPU kernels is intentionally omitted.
+Runtimes of the tflite-runtime 2.14 generation do not allocate `quantized_bias_type`. litegpu
+therefore reads this field only for node versions that these runtimes do not support. The table
+intentionally omits the padding that pools store for their CPU kernels.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _COUNTS: Mapping[str, str] = {
     "start_index_map": "num_start_index_map",
     "update_window_dims": "num_update_window_dims",
 }
-"""For each array field with a counter: the field that holds the number of used elements."""
+"""Maps each array field with a counter to the field with the number of used elements."""
 
 
 def _fields(kind: str, *names: str) -> tuple[Field, ...]:
@@ -220,11 +220,11 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
     "VAR_HANDLE": _fields("text", "container", "shared_name"),
     "WHILE": _fields("int32", "cond_subgraph_index", "body_subgraph_index"),
 }
-"""Fields of each op's struct, in C order, as (name, kind); ops without parameters are absent."""
+"""The fields of each op's struct, in C order, as (name, kind); omits ops without parameters."""
 
 BIAS_TYPE_SINCE = {"CONV_2D": 8, "FULLY_CONNECTED": 11, "TRANSPOSE_CONV": 5}
 """The node versions that only runtimes with `BIAS_TYPE` have."""
-"""For each op, the version from which on its struct has the type of the bias."""
+"""Maps each op to the first version whose struct has the dtype of the bias."""
 
 
 def _structure(op_name: str, fields: tuple[Field, ...]) -> type[ctypes.Structure]:
@@ -241,10 +241,11 @@ STRUCTURES: Mapping[str, type[ctypes.Structure]] = {
 def read_params(op_name: str, address: int | None, version: int) -> dict[str, ParamValue]:
     """Return the parameters of a node of builtin op `op_name` from its struct at `address`.
 
-    Paddings, activations and mirror modes are lower-case names ("same", "relu6", "reflect"; an
-    unknown number remains an int), arrays are tuples of their used elements. Addresses are omitted.
+    Paddings, activations and mirror modes are lower-case names ("same", "relu6", "reflect"); an
+    unknown number remains an int. Arrays are tuples of their used elements. The result omits
+    addresses.
 
-    Empty when `address` is null or the op has no parameters.
+    The result is empty if `address` is null, or if the op has no parameters.
     """
     if not address or op_name not in PARAMS:
         return {}

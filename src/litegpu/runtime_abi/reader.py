@@ -58,10 +58,10 @@ def thread_count(context: int) -> int:
 def read_graph(context: int, budget: ReadBudget | None = None) -> Graph:
     """Read all nodes of the execution plan and all tensors that they use.
 
-    `budget` limits how much is read of the whole model; by default this graph has its own budget.
-    Raises InterpreterError when the runtime fails, ModelError when the budget is exceeded.
-    Constants are views of the runtime's memory: they must not outlive the interpreter. Inputs and
-    outputs of the graph are left empty, because delegates do not receive them.
+    `budget` limits the amount of data read from all graphs of a model; the default is a new budget
+    for this graph. Raises InterpreterError if the runtime fails, and ModelError if the budget is
+    exceeded. Constants are views of the runtime's memory, so they must not outlive the interpreter.
+    The graph's inputs and outputs remain empty, because a delegate does not receive them.
     """
     budget = budget or ReadBudget()
     nodes = tuple(_read_node(context, index, budget) for index in execution_plan(context))
@@ -73,9 +73,10 @@ def read_graph(context: int, budget: ReadBudget | None = None) -> Graph:
 
 
 def _with_empty(nodes: Sequence[Node], values: dict[int, Value]) -> dict[int, Value]:
-    """Return values with added constants that have no elements, such as the shape of a scalar.
+    """Return values, plus missing constants without elements, such as the shape of a scalar.
 
-    The runtime allocates no memory for these, and does not mark them as constant.
+    The runtime allocates no memory for constants without elements, and does not mark them as
+    constant.
     """
     computed = {v for node in nodes for v in node.outputs}
     return {
@@ -90,7 +91,7 @@ def _with_empty(nodes: Sequence[Node], values: dict[int, Value]) -> dict[int, Va
 
 
 def read_values(context: int, indices: Iterable[int], budget: ReadBudget) -> dict[int, Value]:
-    """Read tensors by index; missing ones are skipped."""
+    """Read tensors by index; skip missing tensors."""
     struct = TfLiteContext.from_address(context)
     present = sorted(index for index in set(indices) if 0 <= index < struct.tensors_size)
     tensors = struct.tensors or 0
@@ -147,9 +148,9 @@ def _sums_without_bias(context: int, inputs: Sequence[int]) -> bool:
 
 
 def _type_of_sums(address: int | None, version: int) -> dict[str, ParamValue]:
-    """Return the type in which the runtime adds up products if there is no bias; NOTYPE if unknown.
+    """Return the accumulator dtype of a matrix product without a bias; NOTYPE if unknown.
 
-    Converters state this type also in nodes of versions that do not have the field.
+    Converters state this dtype even in nodes of versions that do not have the field.
     """
     from litegpu.runtime_abi import kernels
 
@@ -187,7 +188,7 @@ def _read_value(index: int, tensor: TfLiteTensor, budget: ReadBudget) -> Value:
 
 
 def _signature(tensor: TfLiteTensor, shape: tuple[int, ...], budget: ReadBudget) -> tuple[int, ...]:
-    """Return the shape that the file states, with -1 for open sizes; () if no size is open."""
+    """Return the shape in the file, with -1 for unknown sizes; () if all sizes are known."""
     found = budget.integers(tensor.dims_signature)
     return found if len(found) == len(shape) and -1 in found else ()
 
@@ -195,7 +196,7 @@ def _signature(tensor: TfLiteTensor, shape: tuple[int, ...], budget: ReadBudget)
 def _read_constant(
     tensor: TfLiteTensor, dtype: DType, shape: tuple[int, ...], budget: ReadBudget
 ) -> npt.NDArray[Any] | None:
-    """Return a constant's elements; None if some are missing, or its dense form is too large."""
+    """Return a constant's elements; None if any are missing, or the dense form is too large."""
     if not _is_shape(shape):
         return None
     count = tensor.bytes // dtype.size if tensor.sparsity else math.prod(shape)
@@ -213,7 +214,7 @@ def _read_constant(
 def _read_packed(
     tensor: TfLiteTensor, bits: int, shape: tuple[int, ...]
 ) -> npt.NDArray[np.int8] | None:
-    """Return the elements of a constant of 2 or 4 bits as bytes; None if some are missing."""
+    """Return the elements of a 2-bit or 4-bit constant as int8; None if any are missing."""
     count = math.prod(shape)
     nbytes = -(-count * bits // 8)
     if not _is_shape(shape) or tensor.sparsity or nbytes > tensor.bytes:

@@ -26,10 +26,10 @@ _METADATA_SIZE = ctypes.sizeof(TfLiteDimensionMetadata)
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One dimension, in storage order: either all `size` entries are stored, or only some of them.
+    """One dimension, in storage order, which stores all `size` entries or only some of them.
 
-    For entry i of the previous level, the entries from segments[i] up to segments[i + 1] are
-    stored; `indices` are their positions.
+    Entry i of the previous level has the stored entries segments[i] up to segments[i + 1];
+    `indices` contains the positions of stored entries.
     """
 
     size: int
@@ -41,8 +41,8 @@ class Level:
 class Sparsity:
     """The order in which a sparse tensor's elements are stored.
 
-    `order` has the dimension of each level. Numbers from the rank on are dimensions inside blocks,
-    into which the dimensions in `blocked` are divided.
+    `order` contains the dimension of each level. The dimensions in `blocked` are divided into
+    blocks; numbers from the rank on are dimensions inside blocks.
     """
 
     order: tuple[int, ...]
@@ -72,7 +72,7 @@ def _integers(address: int | None) -> _Ints:
 def densify(
     stored: npt.NDArray[Any], shape: Sequence[int], sparsity: Sparsity
 ) -> npt.NDArray[Any] | None:
-    """Return the dense array, zero where nothing is stored; None if the description is invalid."""
+    """Return the dense array, with zeros for missing elements; None for an invalid description."""
     if any(size < 0 for size in shape):
         return None
     offsets = _offsets(shape, sparsity, len(stored))
@@ -115,7 +115,7 @@ def _offsets(shape: Sequence[int], sparsity: Sparsity, stored: int) -> _Ints | N
 def _enter(entries: _Ints, level: Level, most: int) -> tuple[_Ints, _Ints, _Ints] | None:
     """Return the previous level's entry, the number and the position of each entry of a level.
 
-    Returns None if the description is invalid, or if there are more than `most` entries.
+    Returns None if the description is invalid, or if the level has more than `most` entries.
     """
     if level.segments is None or level.indices is None:
         size = max(level.size, 0)

@@ -1,8 +1,8 @@
 """The C structures and callback prototypes of the runtime's delegate interface.
 
-Fields keep their C names. Pointers to arrays, tensors and nodes are plain addresses
-(`int | None`), which the helpers at the end of this module read. Only fields that exist since
-tflite-runtime 2.14 are meant to be read; `TfLiteRegistration` grew later, see its docstring.
+Fields have their C names. Pointers to arrays, tensors and nodes are plain addresses (`int | None`).
+The helpers at the end of this module read the data at an address. litegpu reads only fields that
+exist since tflite-runtime 2.14. `TfLiteRegistration` has later fields, see its docstring.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ NO_BUFFER_HANDLE = -1
 REPORT_LIMIT = 1023
 """Number of bytes that the Python interpreter's error reporter accepts per call.
 
-It truncates longer texts; a text truncated inside a character raises UnicodeDecodeError.
+The error reporter truncates longer texts. A text that is truncated inside a character raises
+UnicodeDecodeError.
 """
 
 Int32 = Annotated[int, c_int32]
@@ -167,9 +168,9 @@ class TfLiteNode(ctypes.Structure):
 class TfLiteRegistration(ctypes.Structure):
     """The callbacks and the identity of an op.
 
-    Runtimes before 2.15 end at `async_kernel`. Passing the longer struct by value is harmless
-    there (it is copied to memory and the callee reads the part it knows); reading
-    `inplace_operator` from a registration that the runtime owns is not.
+    In runtimes before 2.15, the struct ends at `async_kernel`. Passing the longer struct by value
+    to these runtimes is harmless, because the callee reads only the fields that it knows. Reading
+    `inplace_operator` from a registration that such a runtime owns is an out-of-bounds read.
     """
 
     init: Annotated[Callable[..., Any], INIT]
@@ -192,8 +193,9 @@ REPLACE_NODE_SUBSETS = CFUNCTYPE(c_int, c_void_p, TfLiteRegistration, c_void_p, 
 class TfLiteContext(ctypes.Structure):
     """The runtime's side of the interface.
 
-    Once the delegate's Prepare has returned, the runtime replaces several of these functions by
-    ones that fail, so read a function from here each time it is called and never store it.
+    After the delegate's Prepare has returned, the runtime replaces several of these functions by
+    functions that fail. Callers must therefore read a function from the struct at each call, and
+    never store the function.
     """
 
     tensors_size: Size
@@ -249,7 +251,7 @@ class TfLiteDelegateParams(ctypes.Structure):
 def int_array_view(address: int | None) -> ctypes.Array[c_int32]:
     """Return the elements of the `TfLiteIntArray` at `address`, writable in place.
 
-    A null `address` gives an empty array.
+    For a null `address`, the result is an empty array.
     """
     if not address:
         return (c_int32 * 0)()
@@ -268,7 +270,7 @@ def float_array(address: int | None) -> tuple[float, ...]:
 
 
 def _elements(address: int | None, kind: str) -> tuple[Any, ...]:
-    """Return the elements of an array of 4-byte elements, fast: a thousand scales are common."""
+    """Return the elements of an array of 4-byte elements; fast, because arrays may be long."""
     if not address:
         return ()
     count = c_int32.from_address(address).value
@@ -288,7 +290,7 @@ def make_int_array(values: Iterable[int]) -> ctypes.Array[c_int32]:
 def malloc_int_array(values: Iterable[int]) -> int:
     """Return the address of a `TfLiteIntArray` that the runtime may own and free.
 
-    Raises DeviceMemoryError when the C library has no memory left.
+    Raises DeviceMemoryError if the C library has no free memory.
     """
     array = make_int_array(values)
     size = ctypes.sizeof(array)
@@ -321,7 +323,8 @@ def _c_library() -> ctypes.CDLL:
 def report_error(context: int, text: str) -> None:
     """Pass `text` to the error reporter of the `TfLiteContext` at address `context`.
 
-    Long texts are passed in several calls; the Python interpreter's reporter joins them.
+    The function passes a long text in several calls; the Python interpreter's reporter joins the
+    parts.
     """
     for piece in _pieces(text.encode("utf-8", "replace")):
         message = piece.replace(b"%", b"%%")
@@ -338,4 +341,4 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 _silent = REPORT_ERROR(lambda _context, _text: None)
 UNHEARD: int = ctypes.cast(_silent, c_void_p).value or 0
-"""The address of an error reporter that drops all texts."""
+"""The address of an error reporter that discards all texts."""

@@ -1,4 +1,4 @@
-"""The graphs of a model, read before a delegate changes any, and how each graph is called."""
+"""The graphs of a model before a delegate changes any graph, and how each graph is called."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CALLS: Mapping[str, tuple[str, ...]] = {
     "STABLEHLO_SCATTER": ("update_computation_subgraph_index",),
     "WHILE": ("cond_subgraph_index", "body_subgraph_index"),
 }
-"""For each operation that runs other graphs: the parameters with the numbers of these graphs."""
+"""Maps each op that runs other graphs to its parameters with the numbers of these graphs."""
 
 COMPOSITE = "STABLEHLO_COMPOSITE"
 _INLINED = (COMPOSITE, "IF", "STABLEHLO_CASE", "WHILE")
@@ -33,10 +33,10 @@ _INLINED = (COMPOSITE, "IF", "STABLEHLO_CASE", "WHILE")
 _DESCRIBED = ("STABLEHLO_REDUCE_WINDOW", "STABLEHLO_SCATTER")
 """Operations whose graphs never run: the runtime only inspects their nodes."""
 _MOST_NODES = 1 << 17
-"""Maximum number of nodes that replace calls in a model: reading more would take too long."""
+"""Maximum number of nodes that replace calls in a model, to limit the reading time."""
 
 _Place = tuple[int, int]
-"""The number of a graph, and the index of a node in it that runs other graphs."""
+"""The number of a graph, and the index of a node in that graph that runs other graphs."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Call:
     """A call of a graph by a node of another graph, whose context is `context`.
 
     `called` is the called graph with its inputs in order; `body` is the body if the node is a loop.
-    Each is None if it is not known.
+    An unknown `called` or `body` is None.
     """
 
     context: int
@@ -54,22 +54,22 @@ class Call:
 
 
 class Runs(enum.Enum):
-    """How a graph is started, which decides what parts of it pay off on the GPU."""
+    """How a graph is started, which determines when delegation of its nodes pays off."""
 
     INVOKED = enum.auto()
-    """Once per invoke: the main graph, or the graph of another signature."""
+    """The graph runs once per invoke: the main graph, or the graph of another signature."""
     CALLED = enum.auto()
-    """By a node of another graph (WHILE, IF, a composite), perhaps many times per invoke."""
+    """A node of another graph (WHILE, IF, a composite) runs the graph, often repeatedly."""
     ONCE = enum.auto()
-    """Once in the lifetime of an interpreter."""
+    """The graph runs once in the lifetime of an interpreter."""
 
 
 class Subgraphs:
     """The graphs of a model as they are before a delegate replaces nodes.
 
-    The runtime applies a delegate to one graph after the other. It may reach the body of a loop
-    before the graph with the loop. When it reaches that graph, the body no longer has the nodes of
-    the file.
+    The runtime applies a delegate to the graphs in sequence. The body of a loop may precede the
+    graph with the loop. When the runtime applies the delegate to that graph, the body no longer
+    contains the nodes of the file.
     """
 
     def __init__(self, context: int) -> None:
@@ -81,20 +81,20 @@ class Subgraphs:
         self._graphs = dict[int, Graph]()
         """The graphs by number."""
         self._bodies = dict[int, Graph]()
-        """The conditions and bodies of loops by number, with their inputs and outputs."""
+        """The conditions and bodies of loops by graph number, with their inputs and outputs."""
         self._callers = dict[int, dict[_Place, Node]]()
         self._in_invokes = set[int]()
         self._waiting = set[int]()
         self._unrolled = set[_Place]()
 
     def read(self, source: ModelSource | None) -> None:
-        """Read all graphs of the model; a graph that cannot be read is left out.
+        """Read all graphs of the model; skip graphs that cannot be read.
 
         Only the model's file states the inputs and outputs of a loop's graphs. The file is
-        `source`, or the runtime has it in memory; without a file no loop can be unrolled. The
-        inputs and outputs of a composite's graph are known without a file if types and shapes
-        identify them. Raises ModelError, after everything else is done, if `source` cannot be read
-        or is the file of another model.
+        `source`, or is in the runtime's memory; without a file, no loop can be unrolled. For a
+        composite's graph, dtypes and shapes may identify the inputs and outputs without a file. If
+        `source` cannot be read or is the file of another model, the method raises ModelError, but
+        only after reading all graphs.
         """
         self._read(0, self._context)
         for number in itertools.count(1):
@@ -130,7 +130,7 @@ class Subgraphs:
     def _find_bodies(self, file: ModelFile, numbers: Iterable[int], given: bool) -> None:
         """Read bodies with their inputs and outputs; raise ModelError if a `given` file lacks one.
 
-        Nodes that other delegates have replaced are not in the file.
+        The file does not contain nodes that replace the partitions of other delegates.
         """
         for number in (n for n in numbers if n in self._graphs):
             if (body := self._body(number, file)) is not None:
@@ -156,7 +156,7 @@ class Subgraphs:
 
     @contextlib.contextmanager
     def _opened(self, number: int) -> Iterator[int]:
-        """Make the nodes of a graph readable; yield its context, 0 if there is no such graph."""
+        """Make the nodes of a graph readable; yield the graph's context, 0 for a missing graph."""
         if not number:  # the runtime already has the main graph open
             yield self._context
             return
@@ -185,9 +185,9 @@ class Subgraphs:
         return found
 
     def graph(self, context: int) -> Graph:
-        """Return the graph of a context. Raises what `read_graph` raises.
+        """Return the graph of a context. Raises the errors of `read_graph`.
 
-        Loops in it have their conditions and bodies, also those inside of other loops.
+        Loops in the graph contain their conditions and bodies, also loops inside of other loops.
         """
         found = self._graphs.get(self.numbers.get(context, -1))
         return found or reader.read_graph(context, self._budget)
@@ -201,13 +201,13 @@ class Subgraphs:
             yield
 
     def awaits(self, context: int) -> bool:
-        """Return whether the delegate has yet to be applied to the graph of a context."""
+        """Return whether the delegate is not yet applied to the graph of a context."""
         return self.numbers.get(context, -1) in self._waiting
 
     def done(self, context: int) -> bool:
-        """Note that the delegate was applied to this graph; return whether it now was to all.
+        """Record that the delegate was applied to this graph; return whether no graph remains.
 
-        In that case all graphs are dropped.
+        After the last graph, the method discards all graphs.
         """
         self._waiting.discard(self.numbers.get(context, -1))
         if not self._waiting:
@@ -250,7 +250,8 @@ class Subgraphs:
     ) -> Graph | None:
         """Return the graph that a node runs, with composites replaced by their nodes.
 
-        Returns None if its inputs and outputs are not known, or if it has too many nodes.
+        Returns None if the graph's inputs and outputs are unknown, or if the graph has too many
+        nodes.
         """
         graph = self._bodies.get(number)
         if graph is None and number in self._graphs and node.op == COMPOSITE:
@@ -285,7 +286,7 @@ class Subgraphs:
         return Graph(values, tuple(nodes), graph.inputs, outputs)
 
     def runs(self, context: int) -> Runs:
-        """Return how a graph is started; CALLED for one that was not read."""
+        """Return how a graph is started; CALLED for a graph that was not read."""
         number = self.numbers.get(context)
         if number is None:
             return Runs.CALLED
@@ -294,7 +295,7 @@ class Subgraphs:
         return Runs.CALLED if number and number in self._callers else Runs.INVOKED
 
     def unroll(self, context: int, nodes: Collection[int]) -> None:
-        """Record nodes that a delegate runs: loops among them no longer call other graphs."""
+        """Record delegated nodes; loops among these nodes no longer call other graphs."""
         self._unrolled.update((self.numbers.get(context, -1), index) for index in nodes)
 
     def is_unrolled(self, context: int) -> bool:
@@ -315,21 +316,21 @@ class Subgraphs:
 
 @dataclass
 class _Allowance:
-    """The number of nodes that may still replace calls."""
+    """The remaining number of nodes that may replace calls."""
 
     left: int
 
     def take(self, count: int) -> bool:
-        """Use up `count` nodes; return whether there were enough."""
+        """Subtract `count` nodes; return whether the remaining number was sufficient."""
         self.left -= count
         return self.left >= 0
 
 
 def _with_ends(graph: Graph, caller: Graph, node: Node) -> Graph | None:
-    """Return the graph of a composite with its inputs and outputs, as far as they are evident.
+    """Return the graph of a composite with its inputs and outputs, if these are unambiguous.
 
-    Its inputs are the tensors that no node computes, its outputs those that no node reads. Returns
-    None if types and shapes do not identify each of them.
+    The inputs are the tensors that no node computes, and the outputs are the tensors that no node
+    reads. Returns None if dtypes and shapes do not identify each input and output.
     """
     results = {v for each in graph.nodes for v in each.outputs}
     read = {v for each in graph.nodes for v in each.inputs} - {ABSENT}
@@ -369,9 +370,10 @@ def _called(node: Node) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def _acquired(context: int, number: int) -> Iterator[int]:
-    """Make another graph of the model readable; yield its context, 0 if there is no such graph.
+    """Make another graph of the model readable; yield its context, 0 for a missing graph.
 
-    In that case the runtime reports an error, whose text would become part of the next error.
+    For a missing graph, the runtime reports an error, whose text would become part of the next
+    error.
     """
     struct, found = TfLiteContext.from_address(context), ctypes.c_void_p()
     report = ctypes.c_void_p.from_address(context + _REPORT_ERROR)

@@ -16,23 +16,23 @@ _read_size = ctypes.c_size_t.from_address
 
 
 class ZeroCopyBinding:
-    """Those tensors of one interpreter whose data are in memory that the runtime does not own.
+    """The tensors of one interpreter whose data are in memory that the runtime does not own.
 
-    Only the address changes: for the runtime they remain tensors of its arena. Whenever the runtime
-    plans the arena again, it assigns an address there to all of them. That can happen during a run,
-    when a CPU operation resizes a dynamic tensor, so only a partition that is alone in its graph
-    can be bound in this way.
+    A binding changes only a tensor's address: for the runtime, the tensor remains in its arena.
+    When the runtime plans the arena again, it assigns arena addresses to all tensors. A new plan
+    can occur during a run, when a CPU op resizes a dynamic tensor. Therefore only a partition that
+    is its graph's only node can use zero-copy binding.
     """
 
     def __init__(self) -> None:
-        """Start without bound tensors."""
+        """Create a binding without tensors."""
         self._bound: list[tuple[int, int, int, int]] = []
         self._tensors = 0
 
     def bind(
         self, context: int, indices: Sequence[int], memory: Sequence[int], sizes: Sequence[int]
     ) -> None:
-        """Move tensors to `memory` (an address each), with their current data."""
+        """Move tensors, with their current data, to `memory`, which has an address per tensor."""
         self._tensors = _read_size(context + _TENSORS).value
         for index, ours, size in zip(indices, memory, sizes, strict=True):
             tensor = tensor_at(self._tensors, index)
@@ -46,7 +46,7 @@ class ZeroCopyBinding:
     def unbind(self, context: int, keep: bool = False) -> None:
         """Restore the old addresses of tensors that are still in the device's memory.
 
-        With `keep`, their data are moved back, too.
+        With `keep`, the method moves the tensors' data back, too.
         """
         bound, self._bound = self._bound, []
         # If the runtime has reallocated its table, it has assigned a new address to every tensor.

@@ -1,6 +1,6 @@
-"""Models that need no download: well-known architectures with seeded random weights.
+"""The model zoo: well-known architectures with seeded random weights, without a download.
 
-The architectures are the published ones, operation by operation; only their weights are random.
+The models have the same ops as the published architectures; only their weights are random.
 """
 
 from litegpu.zoo.files import model_bytes, resolve_model

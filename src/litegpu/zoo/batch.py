@@ -1,4 +1,4 @@
-"""Changes the number of rows (batch size) of a model, including constants that hold shapes."""
+"""Changes the batch size (number of rows) of a model, including constants that contain shapes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _JOINS = ("CONCATENATION", "PACK", "UNPACK", "SPLIT", "SPLIT_V", "GATHER", "REVE
 
 
 def with_batch(content: bytes, rows: int) -> bytes:
-    """Return a .tflite file whose inputs all have `rows` rows, which are their first dimension.
+    """Return a .tflite file whose inputs all have batch size `rows` (the first dimension).
 
-    Everything that depends on the inputs is changed accordingly: tensors' shapes, constants that
+    The function changes all data that depend on the batch size: tensors' shapes, constants that
     RESHAPE, SLICE and others use as shapes, and constants that are concatenated with rows::
 
         four = with_batch(resolve_model("model.tflite"), 4)
 
     Raises:
         ModelError: inputs have different numbers of rows, the model has several graphs, or an
-            operation cannot process more rows, because it moves or joins them.
+            operation cannot process more rows, because it moves or joins rows.
         MissingDependencyError: ai-edge-litert or flatbuffers is not installed.
     """
     model = objects.parse(content)
@@ -73,7 +73,7 @@ class _Rows:
         return size * self._after // self._before
 
     def _widen(self, t: int) -> None:
-        """Set a tensor's number of rows."""
+        """Set a tensor's number of rows to the new batch size."""
         tensor = self._graph.tensors[t]
         for name in ("shape", "shapeSignature"):
             sizes = getattr(tensor, name)
@@ -81,7 +81,7 @@ class _Rows:
                 setattr(tensor, name, [self._scaled(int(sizes[0])), *map(int, sizes[1:])])
 
     def _change(self, number: int, node: Any) -> None:
-        """Change an operation so that it processes all rows, if it depends on them."""
+        """Change an operation so that it processes all rows, if it depends on the inputs."""
         inputs, outputs = _numbers(node.inputs), _numbers(node.outputs)
         reached = [t in self._carriers for t in inputs]
         if not any(reached):
@@ -121,7 +121,7 @@ class _Rows:
             raise self._refused(number, op, "works along the batch dimension")
 
     def _change_shapes(self, number: int, op: str, node: Any) -> None:
-        """Change the constants that hold shapes."""
+        """Change the operands of an operation that are constant shapes."""
         operands, options = _numbers(node.inputs), node.builtinOptions
         if op == "RESHAPE" and options is not None and options.newShape is not None:
             shape = [int(size) for size in options.newShape]
@@ -143,7 +143,7 @@ class _Rows:
             self._scale_first(node, 2)
 
     def _scale_first(self, node: Any, place: int) -> None:
-        """Let an operand that is a constant shape start with the new number of rows."""
+        """Scale the first dimension of an operand that is a constant shape."""
         values = self._constant(int(node.inputs[place]))
         if values is not None and values.size and values.reshape(-1)[0] > 0:
             changed = values.copy()
@@ -151,7 +151,7 @@ class _Rows:
             self._replace(node, place, changed.tobytes(), None)
 
     def _repeat(self, number: int, node: Any, place: int) -> None:
-        """Repeat a constant for each row."""
+        """Repeat a constant operand for each row."""
         t = int(node.inputs[place])
         data = self._data(t)
         one = data[: len(data) // self._before]
@@ -162,7 +162,7 @@ class _Rows:
         self._replace(node, place, one * self._after, shape)
 
     def _replace(self, node: Any, place: int, data: bytes, shape: Sequence[int] | None) -> None:
-        """Give an operation a separate constant, because others may share the current one."""
+        """Give an operation a separate constant, because others may share the current constant."""
         tables = schema.tables()
         old = self._graph.tensors[int(node.inputs[place])]
         new = tables.TensorT()

@@ -1,4 +1,4 @@
-"""Extracts parts of a model as models, whose inputs are the tensors that the part reads."""
+"""Extracts parts of a model as models; a part's inputs are the tensors that it reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Values = Mapping[int, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Cut:
-    """A part of a model as a file. Its tensors have the same indices as in the model."""
+    """A part of a model, as a .tflite file; tensors have the same indices as in the model."""
 
     content: bytes
     inputs: tuple[int, ...]
@@ -27,7 +27,7 @@ class Cut:
 
 
 class CuttableModel:
-    """The main graph of a model, from which parts are extracted."""
+    """The main graph of a model from which parts are extracted."""
 
     def __init__(self, content: bytes) -> None:
         """Parse the file. Raises MissingDependencyError without the required packages."""
@@ -55,7 +55,7 @@ class CuttableModel:
         return tuple(map(int, () if shape is None else shape))
 
     def range_of(self, tensor: int) -> tuple[float, float] | None:
-        """Return the lowest and highest value of a byte type; None for others."""
+        """Return the lowest and highest value of an 8-bit tensor's dtype; None for other dtypes."""
         found = self._graph.tensors[tensor]
         lowest = {_type("UINT8"): 0, _type("INT8"): -128}.get(found.type)
         quantized = found.quantization
@@ -68,12 +68,12 @@ class CuttableModel:
         return low * scale, (low + 255) * scale
 
     def custom_options(self, node: int) -> bytes:
-        """Return the options of a custom operation; empty for a builtin one."""
+        """Return the options of a custom operation; empty for a builtin operation."""
         options = self._graph.operators[node].customOptions
         return b"" if options is None else bytes(options)
 
     def attached(self, name: str) -> bytes:
-        """Return the metadata with a name in the file; empty if there are none."""
+        """Return the metadata with this name in the file; empty if the file has none."""
         for entry in self._model.metadata or ():
             if _text(entry.name) == name and 0 <= entry.buffer < len(self._model.buffers):
                 return objects.content(self._model.buffers[entry.buffer])
@@ -85,7 +85,7 @@ class CuttableModel:
         return self._has_data[buffer]
 
     def read_from_outside(self, nodes: Sequence[int]) -> list[int]:
-        """Return the tensors that these nodes, in order, read but do not compute."""
+        """Return the tensors that nodes read but do not compute; `nodes` are in execution order."""
         written: set[int] = set()
         found: dict[int, None] = {}
         for node in nodes:
@@ -97,7 +97,7 @@ class CuttableModel:
         return list(found)
 
     def read_by_others(self, nodes: Sequence[int]) -> list[int]:
-        """Return the tensors that these nodes compute for other nodes or for the user."""
+        """Return the tensors that these nodes compute and that other nodes or the user read."""
         own = set(nodes)
         others = (n for n in range(len(self.ops)) if n not in own)
         wanted = {tensor for node in others for tensor in self.node_inputs[node]}
@@ -111,7 +111,7 @@ class CuttableModel:
     def cut(self, nodes: Sequence[int], outputs: Sequence[int], values: Values) -> Cut:
         """Return a model of some nodes with some of their tensors as outputs.
 
-        The shapes are those of `values`, so that `values` can be used as inputs.
+        Tensors have the shapes of `values`, so that `values` can be the inputs.
         """
         inputs = self.read_from_outside(nodes)
         graph = copy.copy(self._graph)

@@ -1,4 +1,4 @@
-"""Reads models from files, or builds zoo models by their names."""
+"""Reads models from files, or builds zoo models by name."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from litegpu.zoo.registry import PREFIX, is_zoo_name, load, names
 def resolve_model(
     model: str | os.PathLike[str], advice: str = "Give the path of a .tflite file or `zoo:NAME`."
 ) -> bytes:
-    """Return the bytes of a .tflite model given by its path or by the name of a zoo model.
+    """Return the bytes of a .tflite model, by its path or by the name of a zoo model.
 
-    The path may lead to a bundle with one model, or to a member: `bundle.task:member.tflite`.
+    The path may name a bundle with one model, or a member of a bundle: `bundle.task:member.tflite`.
 
-    `advice` is the last sentence of errors about other arguments: it says what the caller accepts.
+    `advice` is the last sentence of errors about invalid arguments, which states the arguments that
+    the caller accepts.
 
     Raises:
         ModelError: The file is missing, cannot be read, is not a .tflite model, or is a bundle
@@ -50,7 +51,7 @@ def resolve_model(
 
 
 def model_bytes(model: str | os.PathLike[str] | bytes | bytearray | memoryview) -> bytes:
-    """Return the bytes of a model, which may be given as bytes, too. Raises as `resolve_model`."""
+    """Return the bytes of a model, which may be a path or bytes. Raises as `resolve_model` does."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         return bytes(model)
     return resolve_model(

@@ -1,4 +1,4 @@
-"""The kinds of models in guides about delegates: float32, float16 and quantized ones."""
+"""The kinds of models in guides about delegates: float32, float16 and quantized models."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _WEIGHTS = {"FLOAT32", "FLOAT16", "INT2", "INT4", "INT8", "UINT8"}
 _STORED = {DYNAMIC: "int8", INTEGER: "int8", TRAINED: "uint8"}
 _COMPUTED = {INTEGER: "int8", TRAINED: "uint8"}
 _HYBRID_VERSION = 4
-"""The version of FULLY_CONNECTED that supports all kinds of quantized tensors here."""
+"""The version of FULLY_CONNECTED that supports all quantized tensors of these models."""
 
 
 def sample(kind: str) -> bytes:
-    """Return a model with one FULLY_CONNECTED operation of a kind."""
+    """Return a model of the requested kind, with one FULLY_CONNECTED operation."""
     writer = ModelWriter(float16_weights=kind == FLOAT16)
     dtype, data = _COMPUTED.get(kind, "float32"), np.ones((8, 16), np.float32)
     scale = Quantization((0.05,), (0,))
@@ -52,13 +52,14 @@ def sample(kind: str) -> bytes:
 
 
 def kind_of(content: bytes) -> str:
-    """Return the kind of a model: the kind of most of its operations with weights.
+    """Return the kind of a model, which is the kind of most of its operations with weights.
 
     Args:
         content: a .tflite file that the runtime has accepted.
 
-    Files contain int8 after either way of quantization, and count as INTEGER; uint8, and float with
-    FAKE_QUANT operations, come only from quantization-aware training.
+    Both post-training quantization and quantization-aware training write int8 files, which count as
+    INTEGER. Only quantization-aware training writes uint8 files, and float files with FAKE_QUANT
+    operations.
     """
     tables = schema.tables()
     model = tables.ModelT.InitFromObj(tables.Model.GetRootAs(content, 0))
@@ -73,7 +74,7 @@ def kind_of(content: bytes) -> str:
 
 
 def _kinds(model: Any, graph: Any, unpacks: list[bool]) -> Iterator[str]:
-    """Yield the kind of each operation with weights: constants of two dimensions or more.
+    """Yield the kind of each operation with weights (constants of two or more dimensions).
 
     `unpacks` maps each operator code to whether it converts weights to floats.
     """
@@ -94,12 +95,12 @@ def _kinds(model: Any, graph: Any, unpacks: list[bool]) -> Iterator[str]:
 
 
 def _each(items: Any) -> Any:
-    """Return a list of the file, where an empty list is None."""
+    """Return a list from a parsed file, which represents an empty list as None."""
     return () if items is None else items
 
 
 def _is_constant(buffer: Any) -> bool:
-    """Whether a buffer has contents, stored in the tables or behind them in a large file."""
+    """Whether a buffer has contents, in the tables or, in a large file, after the tables."""
     return buffer.offset > 1 or len(_each(buffer.data)) > 0
 
 

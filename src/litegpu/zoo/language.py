@@ -1,4 +1,4 @@
-"""A small language model in the form that litert-torch writes, and its file (.litertlm)."""
+"""A small language model with the structure of litert-torch's models, and its .litertlm file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from litegpu.zoo.weights import Floats, Moments
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
 PREFILL = (8, 32)
-"""The number of tokens of each signature `prefill_N`."""
+"""The token counts N of the signatures `prefill_N`."""
 _EPSILON = 1e-5
 _STANDARD, _BRANCH = Moments(0.0, 1.0), Moments(0.0, 0.5)
 _LOGITS = Moments(0.0, 4.0)
@@ -51,7 +51,7 @@ class Sizes:
     depth: int = 16
     """The number of channels per head."""
     rotary: int = 16
-    """The number of leading channels per head that are rotated by positions; even."""
+    """The number (even) of leading channels per head with rotary position embeddings."""
     hidden: int = 128
     weights: str = "float32"
     """The type of the matrices of linear layers: float32, int8 or int4, with a scale per row."""
@@ -65,7 +65,7 @@ class LanguageNet(Net):
     def linear(
         self, x: TensorRef, units: int, name: str, source: Moments, result: Moments
     ) -> TensorRef:
-        """Add FULLY_CONNECTED of each token, without a bias."""
+        """Add FULLY_CONNECTED on each token, without a bias."""
         matrix = weights.dense(f"{self.key}/{name}", (units, x.shape[-1]), source, result)[0]
         operands = [x, self._matrix(matrix, f"{name}/weight"), None]
         options = {"keep_num_dims": True}
@@ -103,12 +103,12 @@ class LanguageNet(Net):
         return self.writer.constant(values, "int32", name=name)
 
     def reshaped(self, x: TensorRef, shape: Sequence[int], name: str) -> TensorRef:
-        """Add RESHAPE, to a shape that a constant states."""
+        """Add RESHAPE to a constant shape."""
         sizes = self.numbers(shape, f"{name}/shape")
         return self.op("RESHAPE", [x, sizes], shape, name, dtype=x.dtype)
 
     def binary(self, builtin: str, a: TensorRef, b: TensorRef, name: str) -> TensorRef:
-        """Add an element-wise operation; the result has the shape of `a`."""
+        """Add an elementwise operation; the result has the shape of `a`."""
         return self.op(builtin, [a, b], a.shape, name)
 
     def norm(self, x: TensorRef, name: str) -> TensorRef:
@@ -157,10 +157,11 @@ class LanguageNet(Net):
 def build(net: LanguageNet, *, layers: int, context: int, embedder: int) -> None:
     """Add the signatures `prefill_8`, `prefill_32` and `decode`, each with its own graph.
 
-    Their inputs are `tokens`, `input_pos`, `mask` and the caches of each layer, of `context`
-    positions: keys `[1, heads, context, depth]`, values `[1, heads, depth, context]`. The outputs
-    are the caches and, in `decode`, the logits of the token. With `embedder`, signatures take
-    `embeddings` `[1, tokens, channels]` instead of tokens.
+    The inputs of each signature are `tokens`, `input_pos`, `mask` and the KV caches of each layer.
+    The caches have `context` positions: keys `[1, heads, context, depth]`, values `[1, heads,
+    depth, context]`. The outputs are the caches and, in `decode`, the logits of the token. With
+    `embedder`, the signatures have the input `embeddings` `[1, tokens, channels]` instead of
+    `tokens`.
     """
     signatures = [*((f"prefill_{count}", count) for count in PREFILL), ("decode", 1)]
     for number, (name, tokens) in enumerate(signatures):
@@ -179,7 +180,7 @@ def build(net: LanguageNet, *, layers: int, context: int, embedder: int) -> None
 
 
 def build_embedder(net: LanguageNet) -> None:
-    """Add the model that turns tokens into the embeddings of `build`."""
+    """Add the model that computes the embeddings for the signatures of `build`."""
     for number, count in enumerate((1, *PREFILL)):
         name = f"prefill_embedder_{count}" if count > 1 else "decode_embedder"
         inner = _like(net, net.writer.subgraph() if number else net.writer)
@@ -190,7 +191,7 @@ def build_embedder(net: LanguageNet) -> None:
 
 
 def _like(net: LanguageNet, writer: ModelWriter) -> LanguageNet:
-    """Return a net of the same kind for another graph."""
+    """Return a net with the same settings for another graph."""
     return type(net)(net.key, writer)
 
 
@@ -202,7 +203,7 @@ def _signature(
     layers: int,
     context: int,
 ) -> None:
-    """Add a signature; `first` is its input of tokens or embeddings, `x` the embeddings."""
+    """Add a signature; `first` is its token or embedding input, `x` are the embeddings."""
     writer, tokens = net.writer, x.shape[1]
     decodes = tokens == 1
     inputs = {
@@ -242,7 +243,7 @@ def _embedded(net: LanguageNet, tokens: TensorRef) -> TensorRef:
 
 
 def _angles(net: LanguageNet, positions: TensorRef) -> tuple[TensorRef, TensorRef]:
-    """Add the cosines and sines `[1, tokens, depth]`, of frequencies that are powers of 2."""
+    """Add the cosines and sines `[1, tokens, depth]`; their frequencies are powers of 2."""
     count = positions.shape[0]
     column = net.reshaped(positions, (1, count, 1), "rope/positions")
     column = net.op("CAST", [column], column.shape, "rope/cast")
@@ -279,7 +280,7 @@ def _layer(
     results: dict[str, TensorRef],
     whole: bool,
 ) -> TensorRef:
-    """Add a layer, and its caches to `results`; unless `whole`, add only what the caches need."""
+    """Add a layer, and its caches to `results`; unless `whole`, only the cache update."""
     name, count = f"layers.{layer}", x.shape[1]
     inner = net.norm(x, f"{name}/input_norm")
 
@@ -321,7 +322,7 @@ def _attended(
     mask: TensorRef,
     name: str,
 ) -> TensorRef:
-    """Add attention: queries of heads that share keys are the rows of one matrix."""
+    """Add grouped-query attention: queries of heads that share keys are rows of one matrix."""
     count, context, group = query.shape[2], keys.shape[2], net.sizes.heads // net.sizes.cache_heads
     rows = (1, net.sizes.cache_heads, group * count)
     scale = net.writer.constant(net.sizes.depth**-0.5, "float32", name=f"{name}/scale")
@@ -342,7 +343,7 @@ def _attended(
 def language_file(model: bytes, context: int, embedder: bytes = b"") -> bytes:
     """Return the .litertlm file of a model of `build`: metadata, tokenizer and models.
 
-    The tokenizer has a token for each byte, some for parts of English words, and special ones.
+    The tokenizer has a token for each byte, tokens for parts of English words, and special tokens.
     """
     tokenizer = json.dumps(_tokenizer(), ensure_ascii=False).encode()
     sections = (

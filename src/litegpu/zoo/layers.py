@@ -1,4 +1,4 @@
-"""Layers of the zoo's networks: operations with weights, shapes and names filled in."""
+"""Layers of the zoo's networks: adds operations with their weights, shapes and names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Signal:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Dimensions of the tensor, `[N, H, W, C]` for all but the last layers."""
+        """The tensor's shape, `[N, H, W, C]` for all but the last layers."""
         return self.ref.shape
 
 
@@ -50,7 +50,7 @@ class Net:
         self.writer = writer
 
     def image(self, batch: int, size: int, name: str) -> Signal:
-        """Add the input `[batch, size, size, 3]`, values in [-1, 1]."""
+        """Add the input `[batch, size, size, 3]` with values in [-1, 1]."""
         return self._input((batch, size, size, 3), name, weights.IMAGE)
 
     def conv(
@@ -67,7 +67,7 @@ class Net:
     ) -> Signal:
         """Add CONV_2D with a square kernel.
 
-        `result` overrides the moments of its result before the activation.
+        `result` overrides the moments of the layer's result before the activation.
         """
         act = ACTIVATIONS[activation]
         shape = (channels, kernel, kernel, x.shape[3])
@@ -125,7 +125,7 @@ class Net:
         return self._op(a, "ADD", [a.ref, b.ref], a.shape, name, moments, options)
 
     def average_pool(self, x: Signal, name: str) -> Signal:
-        """Add AVERAGE_POOL_2D over the whole map: `[N, H, W, C]` to `[N, 1, 1, C]`."""
+        """Add AVERAGE_POOL_2D over the whole feature map: `[N, H, W, C]` to `[N, 1, 1, C]`."""
         batch, height, width, channels = x.shape
         options = {
             "padding": "VALID",
@@ -138,7 +138,7 @@ class Net:
         return self._op(x, "AVERAGE_POOL_2D", [x.ref], shape, name, _averaged(x), options)
 
     def mean(self, x: Signal, name: str) -> Signal:
-        """Add MEAN over the map: `[N, H, W, C]` to `[N, C]`."""
+        """Add MEAN over the feature map: `[N, H, W, C]` to `[N, C]`."""
         axes = self.writer.constant([1, 2], "int32", name=f"{name}/reduction_indices")
         shape = (x.shape[0], x.shape[3])
         return self._op(x, "MEAN", [x.ref, axes], shape, name, _averaged(x), {"keep_dims": False})
@@ -155,7 +155,7 @@ class Net:
         return self._op(x, "MAX_POOL_2D", [x.ref], shape, name, moments, options)
 
     def pad(self, x: Signal, amount: int, name: str) -> Signal:
-        """Add PAD of `amount` zeros on each side of the map."""
+        """Add PAD with `amount` zeros on each side of the feature map."""
         margins = [[0, 0], [amount, amount], [amount, amount], [0, 0]]
         paddings = self.writer.constant(margins, "int32", name=f"{name}/paddings")
         batch, height, width, channels = x.shape
@@ -168,7 +168,7 @@ class Net:
         return self._op(x, "RESHAPE", [x.ref, target], shape, name, x.moments, {"new_shape": shape})
 
     def resize(self, x: Signal, size: int, name: str) -> Signal:
-        """Add RESIZE_BILINEAR with aligned corners to a map of `size` x `size`."""
+        """Add RESIZE_BILINEAR with aligned corners to a feature map of `size` x `size`."""
         target = self.writer.constant([size, size], "int32", name=f"{name}/size")
         shape = (x.shape[0], size, size, x.shape[3])
         options = {"align_corners": True}
@@ -210,7 +210,7 @@ class Net:
         options: Mapping[str, Any] | None = None,
         version: int = 1,
     ) -> Signal:
-        """Add an operation on `x`, which is one of its `inputs`; `moments` are its result's."""
+        """Add an operation; `x` is one of its `inputs`, `moments` are the moments of its result."""
         output_quantization = self._quantization(x, builtin, moments, options or {})
         ref = self.writer.op(
             builtin,
@@ -225,7 +225,7 @@ class Net:
         return Signal(ref, moments, output_quantization)
 
     def _version(self, builtin: str, version: int) -> int:
-        """Return the version of an operation that has `version` on floats."""
+        """Return the version of an operation, whose float variant has `version`."""
         return version
 
     def _quantization(

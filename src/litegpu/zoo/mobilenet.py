@@ -1,4 +1,4 @@
-"""MobileNet v1 and v2: the backbones that other models share, and the ImageNet classifiers."""
+"""MobileNet v1 and v2: backbones for other models, and ImageNet classifiers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from litegpu.zoo.layers import Net, Signal
 from litegpu.zoo.weights import Moments
 
 LOGITS = Moments(0.0, 3.0)
-"""Moments of class scores with a clear winner, whose probability after SOFTMAX is below 1."""
+"""Moments of logits with one dominant class, whose probability after SOFTMAX is below 1."""
 
 _CLASSES = 1001
 _MIN_CHANNELS = 8
@@ -36,7 +36,7 @@ _V2_RUNS = ((16, 1, 1), (24, 2, 2), (32, 3, 2), (64, 4, 2), (96, 3, 1), (160, 3,
 
 @dataclass(slots=True)
 class Stride:
-    """Turns strides into dilation once a network has reached its maximum output stride."""
+    """Converts strides to dilation once a network has reached its maximum output stride."""
 
     limit: int
     reached: int = 1

@@ -1,4 +1,4 @@
-"""MobileViT-XXS for ImageNet, as a Keras model that unfolds patches like the original converts."""
+"""MobileViT-XXS for ImageNet, as converted from a Keras model that unfolds patches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STAGES: tuple[tuple[tuple[tuple[int, int], ...], tuple[int, int] | None], ...] 
 def build(net: TransformerNet, *, batch: int, size: int, layers: int) -> None:
     """Add MobileViT-XXS: `[batch, size, size, 3]` to `[batch, 1000]`.
 
-    `size` is rounded up to a multiple of 64; no transformer has more than `layers`.
+    `size` is rounded up to a multiple of 64. Each transformer has at most `layers` layers.
     """
     x = _conv(net, net.image(batch, -(-size // 64) * 64, "input_1"), _STEM, "stem", 3, 2)
     for stage, (blocks, transformer) in enumerate(_STAGES):
@@ -53,7 +53,7 @@ def _inverted(net: TransformerNet, x: Signal, channels: int, stride: int, name: 
 
 
 def _block(net: TransformerNet, x: Signal, channels: int, layers: int, name: str) -> Signal:
-    """Add convolutions and a transformer over the pixels at equal positions of all patches."""
+    """Add convolutions, and a transformer over pixels at the same position of all patches."""
     outer = x.shape[3]
     inner = net.conv(_conv(net, x, outer, f"{name}/local", 3), channels, f"{name}/into")
     shape = inner.shape

@@ -14,7 +14,7 @@ from litegpu.zoo import schema
 
 _BUFFER_ALIGNMENT = 16
 _NO_OFFSET = 1
-"""The largest offset that means that data are in the tables."""
+"""The largest offset value of a buffer whose data are in the tables."""
 _MOST_INSIDE = 1 << 30
 """Maximum bytes of all constants in the tables."""
 
@@ -22,10 +22,11 @@ _MOST_INSIDE = 1 << 30
 def parse(content: bytes) -> Any:
     """Return a .tflite file as a ModelT; its constants are views of the bytes.
 
-    Constants and options that files of more than 2 GB store behind the tables are read, too.
+    The function also reads constants and options that files of more than 2 GB store after the
+    tables.
 
     Raises:
-        ModelError: The place of a constant is not in the file.
+        ModelError: The byte range of a constant is outside of the file.
         MissingDependencyError: ai-edge-litert or flatbuffers is not installed.
     """
     tables = schema.tables()
@@ -55,7 +56,8 @@ def _stored(content: bytes, offset: int, size: int, what: str) -> Any:
 def pack(model: Any) -> bytes:
     """Return a ModelT as the bytes of a .tflite file with aligned constants.
 
-    Constants of more than 1 GiB are stored behind the tables, whose own offsets end at 2 GiB.
+    If the constants have more than 1 GiB in total, the function stores them after the tables,
+    because table offsets are limited to 2 GiB.
     """
     sizes = [len(_data(buffer)) for buffer in model.buffers]
     if sum(sizes) <= _MOST_INSIDE:
@@ -82,7 +84,7 @@ def _packed(model: Any, buffers: Sequence[Any]) -> bytes:
 
 
 def _outside(sizes: Sequence[int], begin: int) -> list[Any]:
-    """Return a BufferT for each size; their data follow each other, starting at offset `begin`."""
+    """Return a BufferT for each size, with consecutive data that start at offset `begin`."""
     buffers = []
     for size in sizes:
         buffer = schema.tables().BufferT()
@@ -111,7 +113,7 @@ def buffer_of(data: bytes) -> Any:
 
 
 class _AlignedBuffer:
-    """Packs one buffer table with aligned data, which the generated code omits."""
+    """Packs a buffer table with aligned data, because the generated code does not align data."""
 
     def __init__(self, table: Any) -> None:
         self._table = table

@@ -1,4 +1,4 @@
-"""Prepends operations to a model: their result replaces one of its inputs."""
+"""Prepends operations to a model; the result of these operations replaces an input."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from litegpu.zoo import objects
 _MAIN = 0
 """The index of the main graph, which an interpreter runs."""
 _CONTROL_DEPENDENCIES = b"model_control_dependencies"
-"""Names of metadata that refer to operations by index, which prepended operations change."""
+"""Name of the metadata that refer to operations by index, which a prepended op changes."""
 
 
 def prepended(content: bytes, model: Any, position: int, front: bytes) -> bytes:
     """Return `content` with the model `front` before its input number `position`.
 
-    `model` is `content` parsed by `objects.parse`; it is changed. The first input of `front` takes
-    the position, the name and the role in signatures of the old input; its first output replaces
-    that input. Everything else remains: other graphs, constants, metadata, attached files.
+    `model` is `content` parsed by `objects.parse`; the function modifies `model`. The first input
+    of `front` inherits the position, the name and the role in signatures of the old input. The
+    first output of `front` replaces the old input. Other graphs, constants, metadata and attached
+    files remain unchanged.
 
     Raises:
         ModelError: the model refers to operations by index.
@@ -70,7 +71,8 @@ def _check(model: Any) -> None:
 def _with_attached(written: bytes, content: bytes) -> bytes:
     """Return the model with the files that are attached to `content`, such as labels.
 
-    They are a ZIP archive after the model, whose offsets count from the start of the file.
+    The attached files are a ZIP archive after the model, with offsets relative to the start of the
+    file.
     """
     if not zipfile.is_zipfile(io.BytesIO(content)):
         return written

@@ -1,7 +1,7 @@
-"""Int8 networks: the layers of `layers.Net`, as if quantized after training.
+"""Int8 networks: the layers of `layers.Net` with post-training quantization.
 
-Ranges follow from the expected moments of each tensor's elements, not from running the network: so
-the same name gives the same bytes on every machine.
+Quantization ranges are computed from the expected moments of each tensor's elements, without
+running the network. The same model name therefore gives the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from litegpu.zoo.weights import Floats, Moments
 from litegpu.zoo.writer import TensorRef
 
 _DEVIATIONS = 4.0
-"""Standard deviations on each side of the mean that a range covers."""
+"""Number of standard deviations on each side of the mean that a range covers."""
 _LOWEST, _HIGHEST = -128, 127
 _LARGEST_WEIGHT = 127
 _IMAGE = (-1.0, 1.0)
@@ -28,9 +28,9 @@ _OF_PROBABILITIES = frozenset({"LOGISTIC", "SOFTMAX"})
 _OF_THEIR_INPUT = frozenset(
     {"AVERAGE_POOL_2D", "CONCATENATION", "MAX_POOL_2D", "PAD", "RESHAPE", "RESIZE_BILINEAR"}
 )
-"""Operations whose results have the quantization of the first input."""
+"""Operations whose results have the same quantization as the first input."""
 _VERSIONS = {"CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "RESHAPE": 1}
-"""Versions of operations on int8 that are not version 2."""
+"""Versions of int8 operations whose version is not 2."""
 
 
 class QuantizedNet(Net):

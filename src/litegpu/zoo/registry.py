@@ -38,9 +38,9 @@ _LANGUAGE: Mapping[str, type[Net]] = {"float32": language.LanguageNet}
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """How to build a model: `build` is called with a net and the values of the parameters.
+    """A zoo model: its parameters, and the function `build`, which adds its layers to a net.
 
-    `nets` has the class of the net for each supported value of `weights`.
+    `nets` maps each supported value of the parameter `weights` to a net class.
     """
 
     build: Callable[..., None]
@@ -72,7 +72,7 @@ _COMMON: Mapping[str, Value] = {"weights": "float32", "seed": 0}
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A parameter that is a number from `low` to `high`, in plain notation."""
+    """A parameter that is a decimal number from `low` to `high`."""
 
     kind: type[int] | type[float]
     low: float
@@ -115,7 +115,7 @@ _PARAMETERS: Mapping[str, _Number | _Variants] = {
 
 
 def names() -> list[str]:
-    """Return the name of every model of the zoo, as `load` takes it."""
+    """Return the names of all zoo models, in the form that `load` accepts."""
     return [PREFIX + name for name in _MODELS]
 
 
@@ -125,7 +125,7 @@ def is_zoo_name(text: str) -> bool:
 
 
 def has_random_weights(content: bytes) -> bool:
-    """Return whether the bytes of a .tflite file are a zoo model, by its description."""
+    """Return whether a .tflite file is a zoo model, according to its description."""
     return _DESCRIPTION.encode() in content
 
 
@@ -140,11 +140,11 @@ def load(name: str) -> bytes:
     Args:
         name: One of `names()`, then parameters if any, as in
             `zoo:mobilenet_v1_1.0_224?batch=8&weights=float16&seed=1`. All models have the
-            parameters `weights` (float32, float16 behind DEQUANTIZE, or int8, which also makes
-            activations, inputs and outputs int8) and `seed`; most have `batch` and `size` (pixels),
-            some `width` (multiplies the channels) or `stride` (of the output). `tiny_lm` has
-            `layers`, `context` (tokens) and `embedder` (1: a separate model for embeddings). The
-            same name gives the same bytes everywhere.
+            parameters `weights` and `seed`. `weights` is float32, float16 (with DEQUANTIZE), or
+            int8, which also makes activations, inputs and outputs int8. Most models have `batch`
+            and `size` (pixels). Some models have `width` (multiplies the channels) or `stride` (of
+            the output). `tiny_lm` has `layers`, `context` (tokens) and `embedder` (1: a separate
+            model for embeddings). The same name gives the same bytes on every machine.
 
     Raises:
         OptionsError: Unknown model or parameter, or a value that a parameter cannot have.
@@ -156,8 +156,8 @@ def load(name: str) -> bytes:
 def load_language_model(name: str) -> bytes:
     """Build a language model of the zoo and return it as the bytes of a .litertlm file.
 
-    The file also contains its tokenizer and chat template. Raises OptionsError for a model of
-    another kind, and as `load` does.
+    The file also contains the model's tokenizer and chat template. Raises OptionsError if the model
+    is not a language model, and the errors of `load`.
     """
     key, model, values = _named(name)
     if not is_language_model(name):
@@ -171,7 +171,7 @@ def load_language_model(name: str) -> bytes:
 
 
 def _named(name: str) -> tuple[str, Model, Mapping[str, Value]]:
-    """Return the key of a model, how to build it, and its parameters. Raises OptionsError."""
+    """Return the key, the Model and the parameters for a name. Raises OptionsError."""
     key, _, query = name.removeprefix(PREFIX).partition("?")
     if key not in _MODELS:
         raise OptionsError(f"Unknown zoo model '{name}'.{did_you_mean(PREFIX + key, names())}")

@@ -1,4 +1,4 @@
-"""The .tflite schema that is installed with the runtime, with lookup by name."""
+"""Looks up names in the .tflite schema that is installed with the runtime."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _ENUM_FIELDS = {
 
 
 def require(module: str, package: str) -> ModuleType:
-    """Import `module`, or raise MissingDependencyError naming the `package` that has it."""
+    """Import `module`, or raise MissingDependencyError with the name of its `package`."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -112,10 +112,11 @@ def _options_tables() -> Mapping[str, tuple[str, int, str]]:
 def builtin_options(op: str, fields: Mapping[str, Any]) -> tuple[str, int, Any]:
     """Return (union, number in the union, filled table) for builtin `op`.
 
-    The number is 0 and the table None for an operation that has no options.
+    For an operation without options, the number is 0 and the table is None.
 
     Raises:
-        OptionsError: `op` has no field of that name, or an enumeration has no such member.
+        OptionsError: `op` has no field with a requested name, or an enumeration has no such
+            member.
     """
     key = _SHARED_OPTIONS.get(op, op.replace("_", "") + "Options").lower()
     union, number, table = _options_tables().get(key, ("BuiltinOptions", 0, ""))
@@ -136,9 +137,9 @@ def option_names(op: str) -> set[str]:
 
 
 def options_of(table: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the options in a table, in the form that `builtin_options` takes.
+    """Yield the options in a table, in the form that `builtin_options` accepts.
 
-    Enumeration members are their names; numbers without a name remain numbers.
+    An enumeration member is represented by its name; a number without a name remains a number.
     """
     for attribute, value in vars(table).items() if table is not None else ():
         name = _snake_case(attribute)

@@ -1,4 +1,4 @@
-"""SSD MobileNet v1: detection of the 90 COCO classes, boxes decoded by a custom operation."""
+"""SSD MobileNet v1: detection of the 90 COCO classes; a custom operation decodes the boxes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _extra_maps(net: Net, x: Signal, width: float) -> list[Signal]:
 def _predict(
     net: Net, x: Signal, number: int, kind: str, parts: tuple[int, ...], result: Moments
 ) -> Signal:
-    """Add one prediction of `parts` (boxes of a cell first) for each cell of map `number`."""
+    """Add a prediction for each cell of feature map `number`; `parts` starts with the box count."""
     scope = f"BoxPredictor_{number}"
     cells = x.shape[1] * x.shape[2]
     x = net.conv(x, math.prod(parts), f"{scope}/{kind}Predictor", result=result)

@@ -1,4 +1,4 @@
-"""Transformer layers, expressed in the operations that converters write."""
+"""Transformer layers, as sequences of the operations that converters write."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _STANDARD = Moments(0.0, 1.0)
 _GELU = Moments(0.282, 0.346)
 _SWISH = Moments(0.207, 0.313)
 _BRANCH = Moments(0.0, 0.5)
-"""The moments of the values that a branch adds to the residual signal."""
+"""The moments of the values that a branch adds to the residual stream."""
 _CONCENTRATION = math.e
-"""Ratio of the mean square of softmax's weights to that of equal weights, for normal scores."""
+"""Mean square of softmax weights for normal scores, relative to uniform weights."""
 
 
 class TransformerNet(Net):
-    """Adds layers on `[batch, tokens, channels]`, in addition to those of images."""
+    """Adds layers on `[batch, tokens, channels]`, in addition to the layers on images."""
 
     def dense(
         self, x: Signal, units: int, name: str, result: Moments = _STANDARD, *, bias: bool = True
     ) -> Signal:
-        """Add FULLY_CONNECTED of each token."""
+        """Add FULLY_CONNECTED on each token."""
         pair = weights.dense(f"{self.key}/{name}", (units, x.shape[-1]), x.moments, result)
         matrix, shift = self._parameters(x, name, pair)
         options = {"keep_num_dims": True}
@@ -74,11 +74,11 @@ class TransformerNet(Net):
         return replace(last_sum, moments=_STANDARD)
 
     def gelu(self, x: Signal, name: str) -> Signal:
-        """Add GELU, for which converters support every variant with erf or tanh."""
+        """Add GELU, the operation to which converters map every variant with erf or tanh."""
         return self._op(x, "GELU", [x.ref], x.shape, f"{name}/Gelu", _GELU, {"approximate": False})
 
     def swish(self, x: Signal, name: str) -> Signal:
-        """Add x times its LOGISTIC."""
+        """Add LOGISTIC, and MUL of its result with `x` (swish)."""
         gate = self._on(x, "LOGISTIC", [x.ref], x.shape, f"{name}/Sigmoid")
         return self._op(x, "MUL", [x.ref, gate.ref], x.shape, f"{name}/mul", _SWISH)
 
@@ -103,7 +103,7 @@ class TransformerNet(Net):
         return self._op(x, "STRIDED_SLICE", [x.ref, *operands], shape, name, x.moments, options)
 
     def with_constant(self, builtin: str, x: Signal, other: TensorRef, name: str) -> Signal:
-        """Add an element-wise operation on a signal and an embedding, which may be broadcast."""
+        """Add an elementwise operation on a signal and an embedding, which may be broadcast."""
         return self._on(x, builtin, [x.ref, other], x.shape, name)
 
     def product(self, a: Signal, b: Signal, name: str, *, transposed: bool = False) -> Signal:
@@ -136,14 +136,14 @@ class TransformerNet(Net):
         return self.reshape(together, (batch, tokens, heads * depth), f"{name}/Reshape_3")
 
     def projected(self, x: Signal, name: str) -> Signal:
-        """Add FULLY_CONNECTED at the end of a branch."""
+        """Add the FULLY_CONNECTED that ends a residual branch."""
         return self.dense(x, x.shape[-1], name, _BRANCH)
 
     def attention(self, x: Signal, heads: int, name: str, *, keras: bool = False) -> Signal:
         """Add self-attention of several heads.
 
-        The scores are scaled. `keras`: the keys are transposed as `keras.layers.MultiHeadAttention`
-        does, and not by the product.
+        With `keras`, a TRANSPOSE transposes the keys, as in `keras.layers.MultiHeadAttention`.
+        Otherwise, the BATCH_MATMUL transposes the keys.
         """
         depth = x.shape[-1] // heads
         split = (0, 2, 1, 3)
@@ -176,7 +176,7 @@ class TransformerNet(Net):
         return self._op(x, "CONCATENATION", refs, shape, f"{name}/concat", x.moments, {"axis": 1})
 
     def spectrogram(self, batch: int, bins: int, frames: int, name: str) -> Signal:
-        """Add the input `[batch, bins, frames]`, values in [-1, 1]."""
+        """Add the input `[batch, bins, frames]` with values in [-1, 1]."""
         return self._input((batch, bins, frames), name, weights.IMAGE)
 
     def conv_1d(self, x: Signal, channels: int, kernel: int, stride: int, name: str) -> Signal:
@@ -207,7 +207,7 @@ class TransformerNet(Net):
     def _norm_parameters(
         self, name: str, channels: int, ones: tuple[int, ...]
     ) -> tuple[TensorRef, TensorRef]:
-        """Return factors near 1 and shifts near 0."""
+        """Return the scale factors (near 1) and shifts (near 0) of a normalization."""
         key, small = f"{self.key}/{name}", Moments(0.0, 0.01)
         columns = weights.dense(key, (2 * channels, 1), _STANDARD, small)[0].reshape(2, -1)
         factor, shift = (column.reshape(*ones, channels) for column in columns)

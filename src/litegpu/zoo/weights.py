@@ -1,10 +1,10 @@
-"""Seeded random weights that keep the activations of an untrained network in a reasonable range.
+"""Seeded random weights, with which an untrained network has activations in a normal range.
 
-In a trained network, batch normalization, folded into the weights of a deployed model, controls the
-range. Random weights need the same: from the expected mean and variance of a layer's input, its
-weights and biases are chosen so that its result has the moments that its activation expects. All
-arithmetic is on integers or correctly rounded, without a math library or NumPy's distributions: a
-key gives the same bytes on every machine.
+In a trained network, batch normalization controls the range of activations; a deployed model
+contains it in the weights. Random weights must control the range, too. From the expected mean and
+variance of a layer's input, the module computes weights and biases that give the layer's result the
+moments expected by its activation. All arithmetic is on integers or correctly rounded, without a
+math library or NumPy's distributions. The same key therefore gives the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """An activation function: the moments of its normal input, and those of its result.
+    """An activation function, with the moments of its normal input and of its result.
 
-    `suffix` ends the name of its result.
+    `suffix` is the suffix of the result tensor's name.
     """
 
     before: Moments
@@ -61,7 +61,7 @@ ACTIVATIONS = {
 }
 
 IMAGE = Moments(0.0, 0.3)
-"""A picture scaled to [-1, 1]; uniform noise over that range has similar moments."""
+"""The moments of an image scaled to [-1, 1], similar to those of uniform noise."""
 
 
 def dense(
@@ -88,7 +88,7 @@ def dense(
 def depthwise(key: str, channels: int, source: Moments, result: Moments) -> tuple[Floats, Floats]:
     """Return weights `[1, 3, 3, channels]` and the biases of a depthwise convolution.
 
-    The arguments are those of `dense`.
+    The parameters have the same meaning as in `dense`.
     """
     taps = _uniform(f"{key}/weights", (1, 3, 3, channels)) // round(1 / _NOISE_TAP)
     taps[:, 1, 1, :] += round(_CENTRE_TAP * _FULL_SCALE)

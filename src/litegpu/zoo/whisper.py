@@ -26,7 +26,7 @@ def build(net: TransformerNet, *, batch: int, frames: int, layers: int) -> None:
 
 
 def _attention(net: TransformerNet, x: Signal, name: str) -> Signal:
-    """Add self-attention: queries are scaled, and heads are rows of the batch."""
+    """Add self-attention with scaled queries, and with the heads merged into the batch axis."""
     batch, tokens, channels = x.shape
     depth, rows = channels // _HEADS, batch * _HEADS
     query = net.scale(net.dense(x, channels, f"{name}/q_proj"), depth**-0.5, f"{name}/mul")

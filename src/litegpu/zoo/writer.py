@@ -1,7 +1,6 @@
 """Writes .tflite files from tensors and operations.
 
-The writer checks names, not meaning: shapes are written as given, so that the runtime reports a
-wrong one when it loads the file.
+The writer checks names, but not shapes. The runtime reports a wrong shape when it loads the file.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from litegpu.graph.ir import ABSENT, PACKED_TYPES, Blockwise, Quantization
 from litegpu.zoo import objects, schema
 
 Shape = Sequence[int]
-"""Tensor dimensions; -1 is an open dimension, known only when the model runs."""
+"""A tensor shape; -1 is a dynamic dimension, whose size is known only when the model runs."""
 
 _PACKED_BITS = {dtype.value: dtype.packed_bits for dtype in PACKED_TYPES}
 _SCHEMA_VERSION = 3
@@ -27,7 +26,7 @@ _DEQUANTIZE_FLOAT16_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
-    """A tensor of the model being written; `dtype` is the schema's name in lower case."""
+    """A tensor of a model in a writer; `dtype` is the schema's name in lower case."""
 
     index: int
     name: str
@@ -36,11 +35,11 @@ class TensorRef:
 
 
 class ModelWriter:
-    """Builds a .tflite model: a main graph, and the graphs that its IF and WHILE operations run.
+    """Builds a .tflite model: a main graph, and the graphs of its IF and WHILE operations.
 
     Args:
         description: Text stored in the file.
-        float16_weights: Let `weights` store float16 behind DEQUANTIZE, as the converter does.
+        float16_weights: Make `weights` store float16 with a DEQUANTIZE, as the converter does.
     """
 
     def __init__(self, description: str = "litegpu", *, float16_weights: bool = False) -> None:
@@ -58,7 +57,7 @@ class ModelWriter:
         self._signatures: list[Any] = []
         self._graphs: list[ModelWriter] = [self]
         self.number = 0
-        """The index by which operations of the model refer to this graph."""
+        """The index with which operations of the model refer to this graph."""
 
     def subgraph(self) -> ModelWriter:
         """Start another graph of the same model; `build` writes all graphs.
@@ -96,8 +95,8 @@ class ModelWriter:
     ) -> TensorRef:
         """Add a constant, converted to the NumPy type `dtype` if given, or to "int4" or "int2".
 
-        Equal contents share one buffer. The runtime takes a constant without elements for a plain
-        tensor: it has no bytes to point to.
+        Constants with equal contents share one buffer. The runtime does not recognize a constant
+        without elements as a constant, because it has no bytes.
         """
         if isinstance(dtype, str) and dtype in _PACKED_BITS:
             stored = np.asarray(data, np.int8)
@@ -110,7 +109,7 @@ class ModelWriter:
         return self._tensor(array.shape, array.dtype, name, quantization, buffer=buffer)
 
     def weights(self, data: npt.NDArray[np.float32], *, name: str) -> TensorRef:
-        """Add float32 weights; with `float16_weights` they are rounded and stored as float16."""
+        """Add float32 weights; with `float16_weights`, round the weights and store float16."""
         if not self._float16_weights:
             return self.constant(data, name=name)
         half = self.constant(data.astype(np.float16), name=f"{name}_f16")
@@ -143,10 +142,10 @@ class ModelWriter:
         name: str | None = None,
         quantization: Quantization | None = None,
     ) -> TensorRef:
-        """Add a builtin operation with one output and return that; see `multi` for the arguments.
+        """Add a builtin operation with one output, and return it; see `multi` for the arguments.
 
         Raises:
-            ModelError: `shapes` does not hold exactly one shape.
+            ModelError: `shapes` does not contain exactly one shape.
         """
         if len(shapes) != 1:
             raise ModelError(
@@ -181,11 +180,11 @@ class ModelWriter:
 
         Args:
             builtin: Name in the schema's BuiltinOperator, for example "CONV_2D".
-            inputs: Input tensors; None for an optional one that is left out.
+            inputs: Input tensors; None for an omitted optional tensor.
             shapes: The shape of each output.
             options: Fields of the operation's options table by snake_case name; members of an
-                enumeration may be given by name ("SAME", "RELU6"). The schema's defaults stand for
-                the rest, and some of them (strides: 0) are not usable.
+                enumeration may be given by name ("SAME", "RELU6"). Other fields have the schema's
+                defaults, some of which (strides: 0) are not usable.
             version: Operation version to record.
             dtypes: Element type of each output; float32 unless given.
             names: Name of each output.
@@ -212,7 +211,8 @@ class ModelWriter:
     ) -> tuple[TensorRef, ...]:
         """Add the custom operation `code` and return its outputs, one for each of `shapes`.
 
-        `custom_options` are the bytes handed to the operation (most read them as a flexbuffer).
+        `custom_options` are the bytes of the operation's options; most operations parse them as a
+        flexbuffer.
         """
         outputs = self._results(code, shapes, dtypes, names, None)
         operator = self._operator("CUSTOM", inputs, outputs, None, version, custom_code=code)
@@ -227,7 +227,7 @@ class ModelWriter:
     def signature(
         self, key: str, inputs: Mapping[str, TensorRef], outputs: Mapping[str, TensorRef]
     ) -> None:
-        """Add a signature: names by which `key` takes this graph's inputs and returns outputs."""
+        """Add the signature `key`, with its names of this graph's inputs and outputs."""
         definition = self._schema.SignatureDefT()
         definition.signatureKey, definition.subgraphIndex = key, self.number
         definition.inputs = self._tensor_maps(inputs)
@@ -366,7 +366,7 @@ class ModelWriter:
 
 
 def _packed(elements: npt.NDArray[np.int8], bits: int) -> bytes:
-    """Return integers of a few bits as they are stored: the first of a byte in its low bits."""
+    """Return packed integers of a few bits; the first integer of a byte is in its low bits."""
     count = 8 // bits
     padded = np.append(elements.ravel(), np.zeros(-elements.size % count, np.int8))
     fields = (padded.view(np.uint8) & ((1 << bits) - 1)).reshape(-1, count)

@@ -1,1 +1,1 @@
-"""CUDA, through the driver and NVRTC."""
+"""The CUDA backend, which uses the CUDA driver and NVRTC."""

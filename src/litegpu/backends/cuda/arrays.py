@@ -29,7 +29,7 @@ _Open = Callable[[int], "CUDADevice"]
 
 
 def adopt(source: Any, open_device: _Open) -> Adopted | None:
-    """Return an array on a GPU, or in page-locked memory, as a buffer; None for anything else.
+    """Return an array on a GPU or in page-locked memory as a buffer; None for other objects.
 
     `open_device` returns the device with a CUDA device number. Raises BindingError. See
     Backend.adopt.
@@ -82,7 +82,7 @@ def _of_interface(source: Any, facts: dict[str, Any], open_device: _Open) -> Ado
 
 
 def _number_of(address: int) -> int:
-    """Return the device number of an address; that of the first device for a null address."""
+    """Return the device number of an address; for a null address, the first device's number."""
     if not address:
         return 0
     cu = driver()

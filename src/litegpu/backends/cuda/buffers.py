@@ -1,4 +1,4 @@
-"""Buffers in GPU memory, and in page-locked host memory, which a GPU accesses directly."""
+"""Buffers in GPU memory, and in page-locked host memory that a GPU accesses directly."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 PINNED = " of pinned host memory"
 UNIT = 16
-"""Kernels copy whole units of this many bytes."""
+"""Granularity of copies by kernels, in bytes."""
 NO_TIMES = 2
-"""CU_EVENT_DISABLE_TIMING: an event without timing costs less."""
+"""CU_EVENT_DISABLE_TIMING: an event without timing has less overhead."""
 
 
 def provide(device: CUDADevice, owned: Handles, nbytes: int, kind: str, *making: Any) -> int:
     """Allocate memory in the device's context by `making`, see Handles.make; return its address.
 
-    Raises DeviceMemoryError if there is too little memory.
+    Raises DeviceMemoryError if memory is insufficient.
     """
     try:
         return int(owned.make(*making))
@@ -107,17 +107,18 @@ class CUDABuffer(_CUDAMemory):
 class CUDABorrowedBuffer(BorrowedBuffer, _CUDAMemory):
     """A range of GPU memory of another library.
 
-    Every use waits for the work that was on that library's stream when the memory was wrapped.
+    An access to the buffer waits for the work that was in the library's stream when the memory was
+    wrapped.
     """
 
     def __init__(
         self, device: CUDADevice, address: int, nbytes: int, owner: object, stream: int | None
     ) -> None:
-        """Wrap memory that is ready once `stream`, if given, has reached this point."""
+        """Wrap memory that is ready once the current work of `stream`, if any, is done."""
         super().__init__(device, address, 0, nbytes, owner)
         self._owned = Handles()
         self.arrival: int | None = None
-        """The event after which the memory may be used; None if it is ready."""
+        """The event after which litegpu may access the memory; None if the memory is ready."""
         keep_in_children(self)
         device.holders.add(self)
         if stream is not None:
@@ -138,7 +139,7 @@ class CUDABorrowedBuffer(BorrowedBuffer, _CUDAMemory):
         super()._read(offset, host)
 
     def await_arrival(self) -> None:
-        """Wait until the memory may be used."""
+        """Wait until litegpu may access the memory."""
         if self.arrival is not None:
             call(driver().cuEventSynchronize, self.arrival)
 

@@ -1,10 +1,10 @@
 """The program of a process that compiles with NVRTC; see `compile_processes.py`.
 
-To start fast, it imports nothing of litegpu, and few other modules. Its arguments are the path and
-version of NVRTC's library, and optionally that it has low priority. On stdin it gets requests: the
-lengths of options and source, the options separated by zeros, and the source. On stdout it returns
-NVRTC's status, the length of a cubin and the cubin. It exits when stdin closes, even while it
-compiles.
+To start fast, the program imports no module of litegpu, and few other modules. Its arguments are
+the path and version of NVRTC's library, and an optional flag for low priority. The program reads
+requests from stdin: the lengths of options and source, the options separated by zero bytes, and the
+source. For each request, the program writes NVRTC's status, the length of the cubin and the cubin
+to stdout. The program exits when stdin closes, even during a compilation.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ASIDE = "aside"
 """The argument of a process with low priority."""
 _NICENESS = 10
 _CACHE_SINCE = (12, 9)
-"""The first NVRTC that caches what it compiled. To do so it loads CUDA's driver, which takes 300 ms
-for the first module of a process on an H200's host, cached or not. litegpu caches cubins itself.
+"""The first NVRTC version with a compilation cache. Its cache loads CUDA's driver, which takes 300
+ms for the first module of a process on an H200's host. litegpu caches cubins itself.
 """
 _FIRST = [b"--gpu-architecture=sm_80"]
-"""Options of the first program, whose result is discarded."""
+"""Options of the first program that a process compiles, whose result is discarded."""
 
 
 def compiled(nvrtc: Any, options: list[bytes], source: bytes) -> tuple[int, bytes]:
@@ -74,7 +74,7 @@ def serve(nvrtc: Any, own: list[bytes], requests: BinaryIO, replies: BinaryIO) -
 
 
 def main(library: str, version: str, aside: str = "") -> None:
-    """Serve with an NVRTC library, unless it has another version; with `aside` at low priority."""
+    """Serve requests with an NVRTC library of this version; with `aside`, at low priority."""
     # The parent handles Ctrl-C, and ends this process.
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     if aside and hasattr(os, "nice"):

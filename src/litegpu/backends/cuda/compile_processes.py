@@ -1,9 +1,10 @@
 """Processes that compile with NVRTC in parallel.
 
 NVRTC parses sources under a process-wide lock, about 25 milliseconds per module, regardless of the
-number of threads. Separate processes do not share the lock. They are started by the path of their
-program, never forked; they do not load CUDA's driver, and exit when their request pipe closes. If a
-process cannot be started, or fails, this process compiles instead.
+number of threads. Separate processes do not share this lock. The pool starts each process by the
+path of its program, never by a fork. Compiler processes do not load CUDA's driver, and exit when
+their request pipe closes. If a process cannot be started, or fails, litegpu compiles in the current
+process.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ _PROGRAM = Path(__file__).with_name("compile_process.py")
 _CPU_TIME = Path("/sys/fs/cgroup/cpu.max")
 """The Linux file with a container's CPU quota."""
 _FEWEST_CORES = 4
-"""Minimum cores for separate processes: with fewer, no thread waits long for the lock."""
+"""Minimum cores for separate processes: with fewer cores, threads rarely wait for the lock."""
 _MOST = 15
 _HEAP = {
     "MALLOC_TOP_PAD_": str(64 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
 }
-"""A glibc setting: do not return freed memory, which saves a tenth of the time of a module."""
+"""A glibc setting that keeps freed memory, which saves a tenth of a module's compile time."""
 _PATIENCE_S = 120.0
-"""Seconds per module after which a process is considered to hang."""
+"""Seconds per module after which litegpu considers a process hung."""
 
 
 class CompilerProcesses:
@@ -46,14 +47,14 @@ class CompilerProcesses:
         self._command = command
         self._changing = threading.Lock()
         self.wanted = self._left = most
-        """How many processes there may be."""
+        """Maximum number of processes."""
         self._idle: list[subprocess.Popen[bytes]] = []
         self._busy: list[subprocess.Popen[bytes]] = []
         self.closed = False
-        """Whether the processes were ended; then their requests are cancelled."""
+        """Whether the pool is closed, which cancels the requests of its processes."""
 
     def start(self) -> None:
-        """Start one more process in advance, if the maximum permits it."""
+        """Start another process in advance, unless the pool has reached its maximum."""
         process = self._new()
         if process is not None:
             self._finish(process, keep=True)
@@ -74,7 +75,7 @@ class CompilerProcesses:
         return cubin
 
     def close(self) -> None:
-        """End all processes, also busy ones; each thread that waits for a process releases it."""
+        """End all processes, even busy processes; a thread that waits for a process releases it."""
         with self._changing:
             self.closed, self._left = True, 0
             for process in self._busy:
@@ -86,7 +87,7 @@ class CompilerProcesses:
             _end(process)
 
     def _take(self) -> subprocess.Popen[bytes] | None:
-        """Return an idle process, if necessary a new one; None if there is none."""
+        """Return an idle process, or a new one if none is idle; None if none can start."""
         with self._changing:
             if self._idle:
                 self._busy.append(self._idle.pop())
@@ -109,7 +110,7 @@ class CompilerProcesses:
         return process
 
     def _finish(self, process: subprocess.Popen[bytes], keep: bool) -> None:
-        """Return a process to the pool; without `keep`, end it and start no others."""
+        """Return a process to the pool; without `keep`, end the process and start no others."""
         with self._changing:
             self._busy.remove(process)
             if keep := keep and not self.closed:
@@ -167,9 +168,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def processes(version: Callable[[], Sequence[int]], aside: bool = False) -> CompilerProcesses:
-    """Return the pool for this machine's cores, whose NVRTC must have the given version.
+    """Return the pool for this machine's cores, whose NVRTC must have this version.
 
-    With `aside`, there are few processes, at low priority.
+    With `aside`, the pool has few processes, at low priority.
     """
     most = min(cores(), _MOST + 1) - 1
     wanted = (most + 1) // 2 if aside else most
@@ -192,7 +193,7 @@ def _are_wanted() -> bool:
 
 
 def cores() -> int:
-    """Return how many cores this process may use, of the machine and of its container."""
+    """Return the number of cores that the machine and the container allow this process."""
     affinity = hasattr(os, "sched_getaffinity")
     found = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
     try:
@@ -212,8 +213,8 @@ def command(version: Sequence[int]) -> tuple[str, ...]:
 def _program() -> tuple[str, ...]:
     """Return the command of a process without its arguments; empty if Python cannot start one.
 
-    Applications that embed Python have no interpreter to start, and a program cannot run from an
-    archive.
+    An application that embeds Python has no interpreter executable, and a program inside an archive
+    cannot be run.
     """
     if not can_run_modules() or not _PROGRAM.is_file():
         return ()

@@ -27,12 +27,13 @@ _KERNEL_EFFORT, _UNROLLED_EFFORT = 2000, 700
 _MODULES_A_KERNEL = 0.75
 """Expected number of modules per kernel, which determines how many processes are started."""
 _MINIMAL_SINCE = (12, 4)
-"""The first NVRTC that can omit unused functions, which saves 4 of the 20 ms of each module."""
+"""The first NVRTC that can omit unused functions, which saves 4 of 20 ms per module."""
 _FAST, _FAST_SINCE = "--Ofast-compile=mid", (12, 9)
-"""The option that makes NVRTC 35 % faster, and the first version that has it.
+"""The option that makes NVRTC 35 % faster, and the first NVRTC version with this option.
 
-The code has the same results but is slower: on an H200, models at batch 1 take 5 times as long. The
-value `min` saves only a tenth of the compile time; with `max` models take 100 times as long.
+The generated code computes the same results, but more slowly: on an H200, models at batch 1 take 5
+times as long. The option's value `min` saves only a tenth of the compile time; with `max`, models
+take 100 times as long.
 """
 
 
@@ -49,7 +50,7 @@ def _nvrtc() -> Any:
 
 @cache
 def compiler_versions() -> tuple[str, ...]:
-    """Return the versions of the compilers, from package metadata, so that nothing is loaded."""
+    """Return the compilers' versions from package metadata, without loading the compilers."""
     found = []
     for name in ("cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -71,27 +72,28 @@ def effort_of(kernel: KernelText) -> int:
 
 
 class _Efforts(NamedTuple):
-    """The minimum effort of a kernel in its own module, and the effort of a shared module."""
+    """The minimum effort of a kernel in a separate module, and the effort of a shared module."""
 
     own: int
     module: int
 
 
 _ALONE, WITH_PROCESSES = _Efforts(24 << 10, 40 << 10), _Efforts(16 << 10, 20 << 10)
-"""Module sizes if only this process compiles, and if other processes compile, too.
+"""Module sizes for compilation in this process only, and with compiler processes.
 
-NVRTC holds a process-wide lock for 28 ms per module, independent of its size: on 16 cores of an
-H200's host 46 modules of 80 ms each finished in sequence, 28 ms apart.
+NVRTC holds a process-wide lock for 28 ms per module, independent of the module's size. Example: on
+16 cores of an H200's host, 46 modules of 80 ms each finished in sequence, 28 ms apart.
 """
 
 
 class KernelCompiler:
     """Compiles kernels for a compute capability on all cores, while further kernels are rendered.
 
-    A slow kernel is compiled as a separate module, so that no module takes much longer than others;
-    the slowest are compiled first. Fast kernels share modules.
+    A kernel that is slow to compile gets a separate module, so that no module takes much longer
+    than others. Modules with the longest compile time start first. Kernels that are fast to compile
+    share modules.
 
-    Use it in a `with` block; no compilation starts after its end.
+    No compilation starts after the end of the compiler's `with` block.
     """
 
     def __init__(
@@ -104,18 +106,18 @@ class KernelCompiler:
         fast_compile: bool = False,
         aside: bool = False,
     ) -> None:
-        """Cache cubins in `cache_dir`; if `unusable` gives a reason, cached ones are recompiled.
+        """Cache cubins in `cache_dir`; if `unusable` is a reason, cached cubins are recompiled.
 
-        With `fast_compile`, kernels that are not cached are compiled fast, and not cached. With
+        With `fast_compile`, uncached kernels are compiled fast, without caching the cubins. With
         `aside`, only other processes compile, at low priority on some of the cores, and `close`
-        does not wait for them.
+        does not wait for these processes.
         """
         self._dialect = dialect
         self._aside = aside
         self._processes = cuda_processes.processes(_nvrtc_version, aside)
         self._efforts = WITH_PROCESSES if self._processes.wanted else _ALONE
         self._here = threading.Lock()
-        """The lock for compiling in this process; separate processes have their own."""
+        """The lock for compiling in this process; each separate process has another lock."""
         self._options = options_for(capability)
         self._fast_compile = fast_compile and can_compile_fast()
         self.fast_compiled = False
@@ -143,13 +145,13 @@ class KernelCompiler:
         self.close()
 
     def expect(self, kernels: int) -> None:
-        """Start processes for about `kernels` kernels, unless the cache may have them all."""
+        """Start processes for about `kernels` kernels, unless all may be cached."""
         if not self._cache.has_files():
             for _ in range(min(int(kernels * _MODULES_A_KERNEL), self._processes.wanted)):
                 self._pool.submit(self._processes.start)
 
     def add(self, kernel: KernelText) -> None:
-        """Add a kernel; it is compiled immediately, or together with others."""
+        """Add a kernel; compile it immediately, or later in a module with other kernels."""
         if kernel.name in self._names:
             return
         self._names.add(kernel.name)
@@ -161,7 +163,7 @@ class KernelCompiler:
             self.flush()
 
     def flush(self) -> None:
-        """Start compiling kernels that wait to share a module."""
+        """Start compiling the kernels that are waiting for a shared module."""
         if self._waiting:
             self._begin(self._waiting)
             self._waiting = []
@@ -169,8 +171,8 @@ class KernelCompiler:
     def cubins(self, kernels: Iterable[KernelText]) -> list[bytes]:
         """Return the cubins of these kernels, which may have been added before.
 
-        Raises KernelError for the kernels that do not compile even as separate modules. These
-        kernels are then removed, so that the cubins of the others can be requested.
+        Raises KernelError for the kernels that do not compile even as separate modules. After this
+        error, the failed kernels are removed, so that callers can request the cubins of all others.
         """
         wanted = {kernel.name: kernel for kernel in kernels}
         for kernel in wanted.values():
@@ -200,7 +202,7 @@ class KernelCompiler:
         ]
 
     def close(self) -> None:
-        """Wait for the compilation that runs in this process; start no others."""
+        """Wait for the compilation that runs in this process, and start no other compilation."""
         self._processes.close()
         self._pool.shutdown(cancel_futures=True)
 

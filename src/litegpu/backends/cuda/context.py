@@ -44,10 +44,11 @@ _log = logging.getLogger("litegpu")
 _Result = TypeVar("_Result")
 _Sizes = tuple[int, int, int]
 _DIRECT_BYTES = 4 << 10
-"""Up to this size in bytes, a kernel writes an output directly to host memory.
+"""Maximum size in bytes of an output that a kernel writes directly to host memory.
 
-Rows whose size is not a multiple of 16 bytes are stored float by float: writing 64 KiB of them took
-28 µs more than writing to GPU memory, from which a kernel then copies them in 1 to 2 µs.
+A kernel stores rows float by float if their size is not a multiple of 16 bytes. Writing 64 KiB of
+such rows to host memory took 28 µs more than writing to GPU memory. A copy from GPU memory to host
+memory by a kernel then takes 1 to 2 µs.
 """
 
 
@@ -55,7 +56,7 @@ Rows whose size is not a multiple of 16 bytes are stored float by float: writing
 class Graph:
     """A captured CUDA graph that uses the memory of certain inputs and outputs.
 
-    It is captured again when the executable's code changes.
+    A context captures its graphs again when the executable's code changes.
     """
 
     io: IoBindings
@@ -64,7 +65,7 @@ class Graph:
     handle: ctypes.c_void_p = field(default_factory=ctypes.c_void_p)
     """The executable graph's handle; each launch reads it from here."""
     copies_in: tuple[KernelNode, ...] = ()
-    """The number of launches that copy inputs."""
+    """The graph's launches that copy inputs."""
     kernels: tuple[KernelNode, ...] = ()
     """The graph's launches of the program's kernels."""
     direct: Mapping[tuple[int, int], int] = field(default_factory=dict)
@@ -83,7 +84,7 @@ class CUDAContext(ExecutionContext):
         self.device = executable.device
         self.owned = Handles()
         self.ready = False
-        """Whether a run may begin: the context is open, and no submitted run is in flight."""
+        """Whether a run may start: the context is open, and no submitted run is in flight."""
         self.wait: partial[int] = partial(int)
         """Waits for the stream and returns the status."""
         self._closed = False
@@ -129,7 +130,7 @@ class CUDAContext(ExecutionContext):
         return self._graphs[self._from_host()]
 
     def graph_of(self, io: IoBindings) -> Graph:
-        """Return the graph for bindings of the context's own memory; it is captured once."""
+        """Return the graph for bindings of the context's memory, which is captured only once."""
         self.check_alive()
         if io not in self._graphs:
             self._graphs[io] = self.device.within(partial(self._graph_of, io))
@@ -149,7 +150,7 @@ class CUDAContext(ExecutionContext):
         return graph
 
     def _capture(self, graph: Graph) -> None:
-        """Capture a graph to replace an earlier one, which is not released: it may be in flight."""
+        """Capture a graph to replace an earlier graph, without releasing it (may be in flight)."""
         inputs, outputs = graph.io
         program = self.program
         direct: dict[tuple[int, int], int] = {}
@@ -199,7 +200,7 @@ class CUDAContext(ExecutionContext):
         return self.program.launches[number].offset_in(part, argument)
 
     def look_again(self) -> None:
-        """Let the next run check whether the executable has new code. Any thread may call this."""
+        """Make the next run check for new code of the executable. Any thread may call this."""
         self.ready = False
 
     def _take_code(self) -> None:
@@ -246,9 +247,9 @@ class CUDAContext(ExecutionContext):
         overlap: bool = True,
         ahead: BufferRange | None = None,
     ) -> KernelNode:
-        """Return one launch; with `overlap` it may start while the previous kernel runs.
+        """Return one launch; with `overlap`, the kernel may start while the previous one runs.
 
-        It requests `shared` bytes of shared memory, and prefetches the range `ahead`.
+        The launch requests `shared` bytes of shared memory, and prefetches the range `ahead`.
         """
         cu = driver()
         config = launch_config(items, local, shared)
@@ -281,11 +282,11 @@ class CUDAContext(ExecutionContext):
         return self._bind(bindings)
 
     def bind_after(self, bindings: Bindings, stream: int) -> CUDASubmission:
-        """Prepare the same calls, to run after a stream's work. See ExecutionContext.bind_after."""
+        """Prepare a run that waits for a stream's work. See ExecutionContext.bind_after."""
         return self._bind(bindings, stream)
 
     def bind_cached(self, bindings: Bindings, stream: int | None = None) -> CUDASubmission:
-        """Prepare a graph whose kernels use the bound buffers themselves where possible."""
+        """Prepare a graph whose kernels access the bound buffers directly where possible."""
         return self._bind(bindings, stream, repeated=True)
 
     def _bind(
@@ -314,7 +315,7 @@ class CUDAContext(ExecutionContext):
             self._take_code()
 
     def synchronized(self, work: Callable[[], _Result]) -> _Result:
-        """Call `work` in the device's context; after any error, wait until nothing is in flight."""
+        """Call `work` in the device's context; after an error, wait until the stream is idle."""
 
         def synchronize() -> _Result:
             try:
@@ -344,7 +345,7 @@ class CUDAContext(ExecutionContext):
         return host
 
     def close(self) -> None:
-        """Release the graphs, the stream and all memory; nothing if the device is lost."""
+        """Release the graphs, the stream and all memory, unless the device is lost."""
         if is_inherited(TITLE):
             return
         self.synchronize()
@@ -356,5 +357,5 @@ class CUDAContext(ExecutionContext):
 
     @finalizer
     def __del__(self) -> None:
-        """Release what was not closed, or not completely."""
+        """Release the resources that `close` did not release."""
         self.close()

@@ -1,4 +1,4 @@
-"""CUDA through NVIDIA's own Python packages: one CUDA graph per partition, kernels by NVRTC."""
+"""The CUDA device: one CUDA graph per partition, with kernels compiled by NVRTC."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from litegpu.host.private_files import Folder
 _log = logging.getLogger("litegpu")
 _OLDEST = (6, 0)
 _FIRST_CONTEXTS = 3020
-"""The first version of CUDA whose `cuCtxCreate` takes only flags and a device."""
+"""The CUDA version from which on `cuCtxCreate` has only the parameters flags and device."""
 _Result = TypeVar("_Result")
 
 
@@ -83,7 +83,7 @@ class CUDABackend(Backend):
             return False
 
     def adopt(self, source: Any) -> Adopted | None:
-        """Wrap arrays on a GPU by DLPack or `__cuda_array_interface__`. See Backend.adopt."""
+        """Wrap GPU arrays with DLPack or `__cuda_array_interface__`. See Backend.adopt."""
         return cuda_arrays.adopt(source, _opened.get)
 
 
@@ -95,8 +95,9 @@ def _open(index: int) -> CUDADevice:
 def _context_after(lost: CUDADevice) -> Any:
     """Return a new context on the GPU of a lost device. Raises DeviceLostError on failure.
 
-    The old context is not destroyed if the driver permits: its memory may have tensors of existing
-    interpreters, and destroying it would wait for a hanging kernel.
+    If the driver permits, the function does not destroy the old context. Tensors of existing
+    interpreters may be in that context's memory, and destroying the context would wait for a
+    hanging kernel.
     """
     index = lost.info.index
     try:
@@ -146,9 +147,10 @@ def _start_once() -> threading.Thread:
 
 
 def _start() -> None:
-    """Initialize the driver and create the primary context of the only GPU, without Python's lock.
+    """Initialize the driver and create the only GPU's primary context, without holding the GIL.
 
-    Of several GPUs, one that is not used must not have a context, which takes memory.
+    With several GPUs, the function creates no context, because a context on an unused GPU wastes
+    memory.
     """
     cu = driver()
     with suppress(CudaError):
@@ -227,7 +229,7 @@ class CUDADevice(Device):
     dialect = CUDADialect()
 
     def __init__(self, info: DeviceInfo, context: Any = None) -> None:
-        """Use a context, or retain the primary one. Raises CudaError if the driver fails."""
+        """Use a context, or retain the primary context. Raises CudaError if the driver fails."""
         self.info = info
         self.capability = _capability(info.index)
         self.cache_bytes = _attribute(info.index, "L2_CACHE_SIZE")
@@ -270,7 +272,7 @@ class CUDADevice(Device):
             raise self.loss(str(error)) from error
 
     def arrivals(self) -> int:
-        """Return the stream that waits for other libraries' work on memory that they have lent."""
+        """Return the stream that waits for other libraries' work on memory that litegpu wraps."""
         with self._arriving:
             if not self._arrivals:
                 cu = driver()
@@ -281,9 +283,9 @@ class CUDADevice(Device):
     def release(
         self, holder: object, owned: Handles, wait: Callable[[], object] | None = None
     ) -> None:
-        """Release the handles of `holder` after `wait`; if the device is lost, release nothing.
+        """Release the handles of `holder` after `wait`, unless the device is lost.
 
-        Raises the first CudaError, after it has tried to release all handles.
+        Raises the first CudaError, after trying to release all handles.
         """
         try:
             if owned and not self.lost:

@@ -1,4 +1,4 @@
-"""Calls of the CUDA driver that turn every error code into a typed error."""
+"""Calls of the CUDA driver that convert each error code to a typed exception."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ TITLE = "CUDA"
 FATAL = frozenset(
     (4, 46, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999)
 )
-"""Error codes after which nothing works in a context any more, or the context is gone."""
+"""Error codes after which a context is unusable or no longer exists."""
 NOT_LOADED = frozenset((200, 209, 500))
 """Error codes for a module that does not fit the device, or lacks a requested function."""
 UNLAUNCHABLE = frozenset((1, 98, 701, 720, 801))
 """Error codes for launches that the device does not support."""
 NOT_READY = 600
-"""The code of a stream that still has work to do."""
+"""The status code of a stream with unfinished work."""
 _OLDEST_DRIVER = 12000
-"""The version of CUDA whose functions are used."""
+"""The minimum CUDA version of the driver: litegpu calls the functions of this version."""
 
 
 @cache
@@ -67,11 +67,10 @@ def ready(
 ) -> partial[int]:
     """Return a prepared call of a driver function whose arguments are addresses, for the hot path.
 
-    It takes a fifth of the time of `call`, runs C code only, and returns the status as a number.
-    `version` is the version of CUDA whose arguments are used: some functions have had several. A
-    call that is `brief` does not release Python's lock: if other threads want it, releasing and
-    reacquiring takes longer than the function. So 8 threads run 1.3 times as fast on an H200's
-    host.
+    The prepared call takes a fifth of the time of `call`, runs only C code, and returns the status
+    as a number. `version` is the CUDA version that determines the function's signature. A `brief`
+    call does not release the GIL: if other threads wait for the GIL, reacquiring it takes longer
+    than the function. As a result, 8 threads run 1.3 times as fast on an H200's host.
     """
     cu = driver()
     address = int(call(cu.cuGetProcAddress, name.encode(), version, 0)[0])
@@ -85,7 +84,7 @@ class Handles(Owner):
     """Handles of the driver that are released together."""
 
     def __init__(self) -> None:
-        """Start without handles."""
+        """Create an empty set of handles."""
         super().__init__(checked)
 
     def make(self, create: Callable[..., Any], release: Callable[..., Any], *arguments: Any) -> Any:
@@ -95,7 +94,7 @@ class Handles(Owner):
         return _created(create, handle)
 
     def capture(self, stream: Any, launches: Iterable[KernelNode]) -> Any:
-        """Return an executable graph of launches that run one after the other. Raises CudaError."""
+        """Return an executable graph of launches that run in sequence. Raises CudaError."""
         cu = driver()
         template = self.hold(cu.cuGraphDestroy, _handle)
         try:
@@ -132,7 +131,7 @@ def _add(number: int, launch: KernelNode) -> None:
 
 
 _handle = itemgetter(1)
-"""Returns the handle in the result of a function, which follows the status."""
+"""Returns the handle in a function's result, the item after the status."""
 
 
 def _created(create: Callable[..., Any], handle: Handle) -> Any:

@@ -118,7 +118,7 @@ class CUDAExecutable(Executable):
         return numbered(self.code.cubins)
 
     def _exchange(self, binaries: Mapping[str, bytes]) -> None:
-        """Load new modules without unloading the old ones, which existing graphs still use."""
+        """Load new modules without unloading the old modules, which existing graphs still use."""
         try:
             self.code = self.device.within(
                 partial(_unseen, partial(self._load, [*binaries.values()]))
@@ -138,7 +138,7 @@ class CUDAExecutable(Executable):
 
     @finalizer
     def __del__(self) -> None:
-        """Release what was never closed."""
+        """Release the resources that `close` did not release."""
         self.close()
 
 
@@ -154,7 +154,7 @@ def _unseen(work: Callable[[], Code]) -> Code:
 
 
 def find_functions(modules: Iterable[Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the functions of modules by kernel name. Raises CudaError if one is missing."""
+    """Return the functions of modules by kernel name. Raises CudaError for a missing function."""
     cu = driver()
     functions: dict[str, Any] = {}
     for module in modules:

@@ -1,9 +1,10 @@
-"""Limits the occupancy of overlapping launches, so that blocks are distributed evenly.
+"""Limits the occupancy of overlapping launches, so that thread blocks are spread evenly.
 
-Blocks of the next kernel start on the multiprocessors that become free first. If a grid has fewer
-blocks than the GPU can run at once, they accumulate there: of 125 blocks, four may run on each of
-32 multiprocessors out of 132. So a launch requests enough shared memory that no multiprocessor runs
-more than its share. The figures are in docs/decisions/0037-blocks-spread-evenly.md.
+Thread blocks of the next kernel start on the multiprocessors that become free first. If a grid has
+fewer blocks than the GPU can run at once, the blocks accumulate on these multiprocessors. Example:
+125 blocks may run as four blocks on each of 32 multiprocessors, out of 132. A launch therefore
+requests enough shared memory that no multiprocessor runs more than its share.
+docs/decisions/0037-blocks-spread-evenly.md contains the measurements.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ if TYPE_CHECKING:
 _WARP, _MOST_THREADS = 32, 1024
 """Threads per warp, and the maximum number of threads per block."""
 _REGISTERS_AT_ONCE = 8
-"""Granularity in which registers of a thread are allocated."""
+"""Granularity of register allocation per thread."""
 _UNIT = 16
 """Granularity of shared memory in bytes."""
 
 
 def even_bytes(model: DeviceModel, share: int, declared: int) -> int:
-    """Return the shared memory with which at most `share` blocks fit; 0 if none is needed.
+    """Return the shared memory per block that limits occupancy to `share` blocks; 0 if unneeded.
 
-    `declared` is the shared memory that each block declares anyway.
+    `declared` is the shared memory that the kernel declares per block.
     """
     whole = model.shared_bytes // (share + 1) + _UNIT  # one block more than this does not fit
     return max(whole // _UNIT * _UNIT - model.reserved_bytes - declared, 0)
 
 
 def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDADevice) -> int:
-    """Return the shared memory that a launch requests, and set its function's limit to that.
+    """Return the shared memory that a launch requests, and set the function's limit to it.
 
-    Raises KernelError if the device cannot launch it, CudaError for other failures.
+    Raises KernelError if the device cannot launch the kernel, and CudaError for other failures.
     """
     cu, needed, model = driver(), dynamic_shared_bytes(kernel), model_of(device.capability)
     which = cu.CUfunction_attribute
@@ -76,7 +77,7 @@ def shared_bytes(launch: Launch, kernel: KernelText, function: Any, device: CUDA
 
 
 def _clusters(launch: Launch, function: Any, size: int, nbytes: int) -> int:
-    """Return how many clusters fit the GPU; each runs within one group of multiprocessors."""
+    """Return the number of clusters that fit the GPU (a cluster runs within one GPC)."""
     cu = driver()
     config = launch_config(launch.global_size, launch.local_size, nbytes)
     cluster = cu.CUlaunchAttribute()

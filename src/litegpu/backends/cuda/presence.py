@@ -15,7 +15,7 @@ _FIRST_RELEASE_OF_13 = 580
 
 
 def missing_bindings(package: str, purpose: str) -> MissingDependencyError:
-    """Return the error for a missing package of NVIDIA's, with the extra that fits the driver."""
+    """Return the error for a missing NVIDIA package, with the pip extra that fits the driver."""
     version = supported_version()
     if version is None:
         return missing_dependency(
@@ -34,7 +34,7 @@ def missing_bindings(package: str, purpose: str) -> MissingDependencyError:
 
 
 def supported_version() -> int | None:
-    """Return the newest CUDA that the driver supports (12040 is 12.4); None without a driver."""
+    """Return the newest CUDA version that the driver supports (12040 is 12.4), or None."""
     for name in _LIBRARIES:
         try:
             library = ctypes.CDLL(name)

@@ -1,4 +1,4 @@
-"""Measures device times of a CUDA context, by events around graphs that are long enough."""
+"""Measures device times of a CUDA context with events before and after batches of launches."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from litegpu.backends.cuda.context import CUDAContext
 
 BATCH_SECONDS = 200e-6
-"""The minimum duration of a batch of launches: events themselves take microseconds."""
+"""The minimum duration of a batch of launches, because events take microseconds."""
 _MOST = 200
 """Maximum launches per batch."""
 
 
 class CUDAProfiler(Profiler):
-    """Times graphs on the stream of a context; the context owns what the profiler creates."""
+    """Times graphs on a context's stream; the context owns the profiler's handles."""
 
     def __init__(self, context: CUDAContext) -> None:
-        """Create nothing yet."""
+        """Create a profiler, without events or graphs yet."""
         super().__init__(context)
         self._cu = driver()
         self._context = context
@@ -36,7 +36,8 @@ class CUDAProfiler(Profiler):
     def durations(self) -> list[float]:
         """Time each launch in a separate batch, with a warm cache and without overlap, in seconds.
 
-        Launches run in order, on the results of earlier ones: some take longer for unusual values.
+        Launches run in order, on the results of earlier launches, because some kernels take longer
+        for unusual values.
         """
         return self._context.synchronized(self._durations)
 
@@ -52,7 +53,7 @@ class CUDAProfiler(Profiler):
     def chain_seconds(self) -> float:
         """Return the device seconds of all launches in one graph, overlapping as in a run.
 
-        This includes the time in which kernels write outputs directly to host memory.
+        The result includes the time in which kernels write outputs directly to host memory.
         """
         context, before = self._context, self._bring_inputs
         return context.synchronized(lambda: self.of_nodes(context.host_graph().kernels, before))
@@ -69,7 +70,7 @@ class CUDAProfiler(Profiler):
     ) -> float:
         """Return the seconds of some launches as one graph, which the first call captures.
 
-        Even events without launches between them are microseconds apart. For `before` see
+        Two events are microseconds apart even without launches between them. For `before` see
         `_seconds`.
         """
         if not nodes:
@@ -113,9 +114,9 @@ class CUDAProfiler(Profiler):
     def _seconds(
         self, launch: Callable[[], object], before: Callable[[], object] = lambda: None
     ) -> float:
-        """Call `launch` twice and return the device seconds of the second time.
+        """Call `launch` twice and return the device time of the second call in seconds.
 
-        Each time, `before` is called first; its work is not included.
+        The method calls `before` ahead of each `launch`, and does not include the work of `before`.
 
         The first run keeps the device busy while the events and the second run are enqueued, so the
         time for enqueueing is not measured.
@@ -135,7 +136,7 @@ class CUDAProfiler(Profiler):
         return float(milliseconds) * 1e-3
 
     def _batch(self, launch: KernelNode) -> tuple[Any, int]:
-        """Return a graph with as many copies of a launch as fill BATCH_SECONDS; and the number."""
+        """Return a graph of copies of a launch that takes BATCH_SECONDS, and their number."""
         one = self._of_graph(self._captured([launch]))
         count = min(max(round(BATCH_SECONDS / max(one, 1e-9)), 1), _MOST)
         return self._captured([launch] * count), count

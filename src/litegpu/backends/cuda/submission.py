@@ -1,4 +1,4 @@
-"""A run on an NVIDIA GPU: staging, copies, a captured graph, and the wait for its end."""
+"""A run on an NVIDIA GPU: staging, copies, a captured graph, and the synchronization."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class CUDASubmission(Submission):
     """A run of a graph on a context's stream, with all calls prepared.
 
     Host data is copied through the context's pinned buffers. GPU memory and external pinned memory
-    are copied directly to or from the context's memory. If a run is repeated, the submission
-    captures its own graph, which uses that memory without a copy.
+    are copied directly to or from the context's memory. For repeated runs, the submission captures
+    a separate graph, which accesses that memory without a copy.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class CUDASubmission(Submission):
         stream: int | None = None,
         repeated: bool = False,
     ) -> None:
-        """Prepare the calls for buffers that fit; each run waits for the work on `stream`.
+        """Prepare the calls for checked buffers; each run waits for the work in `stream`.
 
         Raises CudaError if the driver lacks a function.
         """
@@ -140,7 +140,7 @@ class CUDASubmission(Submission):
             self.fail(("cuCtxPushCurrent", *self._names), statuses)
 
     def start(self) -> None:
-        """Stage inputs, and enqueue everything."""
+        """Stage inputs, and enqueue all device work."""
         self._on.check_alive()
         for buffer in self._used:
             buffer.check_open()
@@ -157,7 +157,7 @@ class CUDASubmission(Submission):
         return True
 
     def finish(self) -> None:
-        """Wait, and copy outputs. Raises InvokeTimeoutError; then the device is lost."""
+        """Wait, and copy outputs. Raises InvokeTimeoutError, which marks the device as lost."""
         context = self._on
         if context.device.lost:
             raise context.device.loss()
@@ -205,7 +205,7 @@ class CUDASubmission(Submission):
 
     @finalizer
     def __del__(self) -> None:
-        """Release the submission's own graph; a run in flight references its submission."""
+        """Release the submission's graph; a run in flight references its submission."""
         if self._used and not is_inherited(TITLE):
             self._on.device.release(self, self._owned)
 

@@ -1,1 +1,1 @@
-"""OpenCL, through pyopencl."""
+"""The OpenCL backend, which uses pyopencl."""

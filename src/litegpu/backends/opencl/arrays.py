@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def adopt(source: Any, devices: Iterable[OpenCLDevice]) -> Adopted | None:
-    """Wrap a pyopencl.array.Array or a pyopencl.Buffer as a buffer; return None for anything else.
+    """Wrap a pyopencl.array.Array or pyopencl.Buffer as a buffer; return None for other objects.
 
-    Waits for the work that is enqueued on an array. `devices` are the open devices.
+    The function waits for the work that is enqueued on an array. `devices` are the open devices.
     Raises BindingError. See Backend.adopt.
     """
     cl = sys.modules.get("pyopencl")
@@ -50,7 +50,7 @@ def adopt(source: Any, devices: Iterable[OpenCLDevice]) -> Adopted | None:
 
 
 def _is_output(buffer: OpenCLBorrowedBuffer) -> bool:
-    """Whether kernels may write a buffer; the host always may."""
+    """Whether kernels may write a buffer (the host can write any buffer)."""
     return not buffer.handle.flags & buffer.device.cl.mem_flags.READ_ONLY
 
 

@@ -51,7 +51,7 @@ class _OpenCLMemory(DeviceBuffer):
 
 
 class OpenCLBuffer(_OpenCLMemory):
-    """A buffer with its own allocation."""
+    """A buffer with a separate allocation."""
 
     def __init__(self, device: OpenCLDevice, nbytes: int) -> None:
         """Allocate memory. Raises DeviceMemoryError."""
@@ -69,13 +69,13 @@ class OpenCLBuffer(_OpenCLMemory):
 class OpenCLBorrowedBuffer(BorrowedBuffer, _OpenCLMemory):
     """A buffer of pyopencl in the device's context.
 
-    It references the memory itself, because pyopencl's objects can be released explicitly.
+    The class retains the cl_mem, because applications can release pyopencl's objects explicitly.
     """
 
     def __init__(
         self, device: OpenCLDevice, memory: Any, offset: int, nbytes: int, owner: object
     ) -> None:
-        """Wrap pyopencl's object for memory that is ready to be used; `owner` contains it."""
+        """Wrap pyopencl's object for memory that is ready for use; `owner` contains the object."""
         handle = device.cl.Buffer.from_int_ptr(memory.int_ptr, retain=True)
         super().__init__(device, handle, offset, nbytes, owner)
         keep_in_children(self)
@@ -87,7 +87,7 @@ class OpenCLBorrowedBuffer(BorrowedBuffer, _OpenCLMemory):
 
 
 class OpenCLPinnedBuffer(HostBuffer):
-    """Host memory that the driver has allocated; it is permanently mapped."""
+    """Host memory that the driver has allocated and permanently mapped."""
 
     def __init__(self, device: OpenCLDevice, nbytes: int) -> None:
         """Allocate and map. Raises DeviceMemoryError."""

@@ -19,7 +19,7 @@ class Built:
     options: str
     programs: tuple[Any, ...]
     by_kernel: Mapping[str, Any]
-    """The program that contains each kernel; empty if one program contains all."""
+    """Maps kernel names to programs; empty if one program contains all kernels."""
 
     def program_of(self, kernel: str) -> Any:
         """Return the program that contains a kernel; None if there is none."""
@@ -29,7 +29,7 @@ class Built:
 def build(cl: Any, context: Any, sources: Sequence[str], options: str) -> Built:
     """Return programs built from sources, in parallel. Raises pyopencl's errors.
 
-    pyopencl's own cache is not used: it unpickles files in its folder, waits up to a minute for the
+    The function bypasses pyopencl's cache. That cache unpickles files, waits up to a minute for the
     lock of a killed process, and does not work with PoCL and NVIDIA.
     """
     return _built(
@@ -73,10 +73,10 @@ def parts_of(kernels: Sequence[KernelText], most: int) -> list[list[KernelText]]
 
 
 def binary_of(cl: Any, built: Any) -> bytes:
-    """Return the binary of a built program for its one device; empty if there is none.
+    """Return the binary of a built program for its only device; empty without a binary.
 
-    PoCL compiles a kernel at its first run, and stores the binary when it is first requested. If it
-    is requested before the first run, the optimized code will be missing, also in later requests.
+    PoCL compiles a kernel at its first run, and stores the binary at the first request for it. A
+    binary that was requested before the first run lacks the optimized code, also in later requests.
     """
     (binary,) = built.get_info(cl.program_info.BINARIES)
     return bytes(binary or b"")
@@ -92,7 +92,7 @@ def _from_binary(cl: Any, context: Any, binary: bytes, options: str) -> Any:
 
 
 def origin_of(device: Any) -> tuple[str, ...]:
-    """Return the facts that determine, besides the program, whether a binary is valid."""
+    """Return the properties other than the program on which a binary's validity depends."""
     platform = device.platform
     return (
         *(platform.name, platform.vendor, platform.version),

@@ -1,4 +1,4 @@
-"""Submits a partition's kernels: as one command buffer if the driver has them, else in a loop."""
+"""Submits a partition's kernels: as a command buffer if the driver supports it, else in a loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXTENSION = "cl_khr_command_buffer"
 
 
 class EnqueueLoop:
-    """One clEnqueueNDRangeKernel per launch, each with its arguments bound once."""
+    """Calls clEnqueueNDRangeKernel once per launch, with arguments that were bound before."""
 
     def __init__(self, queue: Any, kernels: Sequence[OpenCLKernel]) -> None:
         """Prepare the calls."""
@@ -31,7 +31,7 @@ class EnqueueLoop:
 
 
 class CommandBuffer:
-    """All launches, recorded with cl_khr_command_buffer and submitted with one call."""
+    """A command buffer of all launches (cl_khr_command_buffer), submitted with one call."""
 
     def __init__(self, handle: int, functions: _Functions) -> None:
         """Prepare the call that submits a finalized command buffer."""
@@ -44,7 +44,7 @@ class CommandBuffer:
     ) -> CommandBuffer | None:
         """Record the launches; return None if the device has no (working) command buffers.
 
-        The handle belongs to `owned`.
+        `owned` owns the handle of the command buffer.
         """
         device = queue.device
         if not kernels or _EXTENSION not in device.extensions.split():

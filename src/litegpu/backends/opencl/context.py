@@ -36,7 +36,7 @@ class OpenCLContext(ExecutionContext):
     def __init__(self, executable: OpenCLExecutable) -> None:
         """Allocate memory and record the commands.
 
-        Raises KernelError, and DeviceMemoryError if the device has too little memory.
+        Raises KernelError, and DeviceMemoryError if memory is insufficient.
         """
         super().__init__(executable)
         cl = self.cl = executable.device.cl
@@ -48,13 +48,13 @@ class OpenCLContext(ExecutionContext):
         self._commands: CommandBuffer | EnqueueLoop | None = None
         self._closed = False
         self.ready = True
-        """Whether a run may begin: nothing is in flight, not even from an interrupted run."""
+        """Whether a run may start: no run is in flight, not even an interrupted run."""
         keep_in_children(self)
         try:
             executable.enter(self)
             self.queue = cl.CommandQueue(self.device.context)
             self.finish: Call = bound(library().clFinish, self.queue.int_ptr)
-            """Waits for everything in flight."""
+            """Waits for all commands in flight."""
             self._allocate()
             # No closure: the frames of an error would keep its variables alive, even when cleared.
             for number in range(len(self.program.launches)):
@@ -111,7 +111,7 @@ class OpenCLContext(ExecutionContext):
         return commands or EnqueueLoop(self.queue, kernels)
 
     def launches_on(self, direct: DirectUpdates, owned: Handles) -> Sequence[Call]:
-        """Return the calls that run all kernels with some arguments in other memory.
+        """Return the calls that run all kernels, with some arguments bound to other memory.
 
         `owned` owns the handles that these calls use.
         """
@@ -134,7 +134,7 @@ class OpenCLContext(ExecutionContext):
         return OpenCLSubmission(self, bindings)
 
     def bind_cached(self, bindings: Bindings, stream: int | None = None) -> OpenCLSubmission:
-        """Prepare the same calls, but with kernels that update device memory in place."""
+        """Prepare a run as `bind` does, but with kernels that update device memory in place."""
         if stream is not None:
             raise without_streams()
         self.check_alive()
@@ -154,12 +154,12 @@ class OpenCLContext(ExecutionContext):
             self.finish_all()
 
     def finish_all(self) -> None:
-        """Wait for everything in flight."""
+        """Wait for all commands in flight."""
         self.finish()
         self.ready = True
 
     def give_up(self, *immune: object) -> None:
-        """Never release the memory that the device may still use, nor `immune`."""
+        """Leak the memory that the device may still access, and the objects in `immune`."""
         self.device.lost = self._closed = True
         self.ready = False
         immortal((immune, self.queue, self.memory, self.owned, self.executable))
@@ -179,7 +179,7 @@ class OpenCLContext(ExecutionContext):
         return host
 
     def close(self) -> None:
-        """Release commands, kernels and memory now, not at the next garbage collection."""
+        """Release commands, kernels and memory immediately, not at the next garbage collection."""
         if is_inherited(TITLE):
             return
         self.synchronize()
@@ -194,5 +194,5 @@ class OpenCLContext(ExecutionContext):
 
     @finalizer
     def __del__(self) -> None:
-        """Release what was not closed: handles that no Python object owns."""
+        """Release the handles that `close` did not release."""
         self.close()

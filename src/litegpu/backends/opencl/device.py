@@ -1,4 +1,4 @@
-"""OpenCL through pyopencl; the calls of an invoke use the OpenCL library directly."""
+"""The OpenCL device, which uses pyopencl; an invoke calls the OpenCL library directly."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TOO_LITTLE_MEMORY = (
 )
 
 _NAME = re.compile(r"(-cl-std=CL[0-9.]+) #\d+")
-"""Names of entries in `binaries`: compiler options of the dialect, and numbers."""
+"""Pattern of the names in `binaries`: compiler options of the dialect, and a number."""
 _MOST_BUILDS = 8
 _ALIGNMENT = 128
 """Alignment in bytes, so that loads of a work group begin at a cache line."""
@@ -60,14 +60,14 @@ def _pyopencl() -> Any:
 
 
 class OpenCLBackend(Backend):
-    """Any OpenCL 1.2 device: GPUs first, then accelerators, then CPUs."""
+    """The backend for OpenCL 1.2 devices: GPUs first, then accelerators, then CPUs."""
 
     name = "opencl"
     title = TITLE
     package = "pyopencl"
 
     def devices(self) -> list[DeviceInfo]:
-        """Return all devices of all platforms, real GPUs first."""
+        """Return all devices of all platforms, GPUs first."""
         return [_describe(i, device) for i, device in enumerate(_raw_devices())]
 
     def open(self, index: int) -> Device:
@@ -205,9 +205,9 @@ class OpenCLDevice(Device):
 
     @property
     def builds_at_once(self) -> int:
-        """The number of programs to divide kernels into, for drivers that compile on one core.
+        """The number of programs to build, because some drivers compile a program on one core.
 
-        CPU drivers compile each kernel at its first run: one program suffices.
+        A CPU driver compiles each kernel at its first run, so one program suffices.
         """
         whole = self.info.software or not config.are_compilers_wanted()
         return 1 if whole else min(os.cpu_count() or 1, _MOST_BUILDS)
@@ -245,9 +245,9 @@ class OpenCLDevice(Device):
     def _rejected(
         self, dialect: OpenCLDialect, kernels: Sequence[KernelText], log: str
     ) -> Mapping[str, str]:
-        """Return the kernels that do not compile, found by bisection; all if only the group fails.
+        """Return the kernels that do not compile, by bisection; all if only the group fails.
 
-        `log` is the compiler's log for all of them together.
+        `log` is the compiler's log for all kernels together.
         """
         if len(kernels) == 1:
             return {kernels[0].name: log}

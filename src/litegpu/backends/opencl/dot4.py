@@ -1,4 +1,4 @@
-"""Finds out which dot-product instructions for bytes an OpenCL device computes correctly."""
+"""Determines which int8 dot-product instructions an OpenCL device computes correctly."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _BYTES = 4 * _SAMPLES
 
 
 def byte_dot(device: OpenCLDevice) -> ByteDot:
-    """Return the first form that the device reports and computes correctly, otherwise PLAIN.
+    """Return the first dot-product form that the device reports and computes correctly, or PLAIN.
 
-    A reported form that fails is logged as a warning. Raises LitegpuError if the device is lost.
+    The function logs a warning for a reported form that fails. Raises LitegpuError if the device is
+    lost.
     """
     for dot in _reported(device):
         failure = _failure(device, dot)
@@ -47,7 +48,7 @@ def byte_dot(device: OpenCLDevice) -> ByteDot:
 
 
 def _reported(device: OpenCLDevice) -> Iterator[ByteDot]:
-    """Yield the forms of the dot product that the device reports, the preferred first."""
+    """Yield the forms of the dot product that the device reports, in order of preference."""
     (raw,) = device.context.devices
     extensions = raw.extensions.split()
     yield from (dot for dot in (KHR, ARM_ACCUMULATE, ARM) if dot.name in extensions)
@@ -59,7 +60,7 @@ def _reported(device: OpenCLDevice) -> Iterator[ByteDot]:
 
 
 def _failure(device: OpenCLDevice, dot: ByteDot) -> str:
-    """Return what is wrong with a form on a device; empty if it is correct."""
+    """Return how a dot-product form fails on a device; empty if the form is correct."""
     a, b, c = _samples()
     found = np.empty_like(c)
     try:

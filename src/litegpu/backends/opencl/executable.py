@@ -30,12 +30,12 @@ class OpenCLExecutable(Executable):
     ) -> None:
         """Upload the constants; `built` is None without kernels.
 
-        Raises DeviceMemoryError if the device has too little memory.
+        Raises DeviceMemoryError if memory is insufficient.
         """
         super().__init__(program)
         self.device, self.built = device, built
         self.constants: Any = None
-        """The buffer of constants; None if there are no bytes."""
+        """The buffer of constants; None if the program has no constants."""
         self._owned = Handles()
         check_sizes(program, device.info)
         keep_in_children(self)
@@ -80,5 +80,5 @@ class OpenCLExecutable(Executable):
 
     @finalizer
     def __del__(self) -> None:
-        """Release what was not closed."""
+        """Release the handles that `close` did not release."""
         self.close()

@@ -1,7 +1,8 @@
 """Direct calls of the OpenCL library that pyopencl has loaded.
 
-pyopencl takes several microseconds per call, lacks cl_khr_command_buffer, and writes generated code
-into the user's cache directory for each kernel that it wraps.
+Direct calls are necessary because pyopencl takes several microseconds per call and lacks
+cl_khr_command_buffer. For each kernel that it wraps, pyopencl also writes generated code into the
+user's cache directory.
 """
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ _VENDORS = Path("/etc/OpenCL/vendors")
 
 @cache
 def load_pocl_isolated() -> None:
-    """Load PoCL, if it is installed, so that it uses its own LLVM.
+    """Load PoCL, if installed, isolated from other libraries, so that it uses its bundled LLVM.
 
-    TensorFlow contains an LLVM, too. PoCL would otherwise call the one that the process loaded
-    first, and crash.
+    TensorFlow contains an LLVM, too. Without isolation, PoCL would call the LLVM that the process
+    loaded first, and crash.
     """
     own_symbols_first = getattr(os, "RTLD_DEEPBIND", None)
     if own_symbols_first is None:  # only glibc supports this
@@ -100,7 +101,7 @@ def library() -> Any:
 
 
 def _load(module: str) -> Any:
-    """Find the loaded library, through pyopencl's module if symbols are global to it."""
+    """Find the loaded library, through pyopencl's module if that exports its symbols."""
     for name in (module, *_LIBRARY_NAMES):
         try:
             lib = ctypes.WinDLL(name) if hasattr(ctypes, "WinDLL") else ctypes.CDLL(name)
@@ -144,7 +145,7 @@ class OpenCLKernel:
         global_size: tuple[int, int, int],
         local_size: tuple[int, int, int],
     ) -> None:
-        """Create the kernel of program handle `program`; its handle belongs to `owned`.
+        """Create the kernel of program handle `program`; `owned` owns the kernel's handle.
 
         `buffers` are the handle and the first byte of each argument. Raises ExecutionError with
         the status of the call that failed.

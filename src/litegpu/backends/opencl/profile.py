@@ -1,4 +1,4 @@
-"""Measures when an OpenCL device begins and ends each command, by the device's clock."""
+"""Measures the start and end of each command of an OpenCL device with the device's clock."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from litegpu.backends.opencl.context import OpenCLContext
 
 _Command = Callable[[int, Any], int]
-"""Enqueues a command on a queue, with a place for its event; returns 0 or an error code."""
+"""Enqueues a command on a queue, and stores its event; returns 0 or an error code."""
 
 
 class OpenCLProfiler(Profiler):
     """Runs a context's kernels on an in-order queue that records the times of its commands."""
 
     def __init__(self, context: OpenCLContext) -> None:
-        """Create the queue when it is first needed."""
+        """Create a profiler; the first measurement creates the queue."""
         super().__init__(context)
         self._context = context
         self._queue: Any = None
 
     def durations(self) -> list[float]:
-        """Run all launches on a profiling queue; return seconds of the device's clock."""
+        """Run all launches on a profiling queue; return the device time of each in seconds."""
         return [end - start for start, end in self._spans(self._launches())]
 
     def chain_seconds(self) -> float:
@@ -94,7 +94,7 @@ class OpenCLProfiler(Profiler):
 
 
 def _on_queue(call: Call) -> _Command:
-    """Turn the call of a copy into a command: its first argument is a queue, its last an event."""
+    """Convert a copy call to a command: the first argument is a queue, the last an event."""
 
     def command(queue: int, event: Any) -> int:
         status: int = call.func(queue, *call.args[1:-1], event)

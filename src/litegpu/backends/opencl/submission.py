@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OpenCLSubmission(Submission):
-    """A run whose commands are all enqueued in order, with no Python code in between."""
+    """A run that enqueues all commands in order, with no Python code in between."""
 
     def __init__(
         self, context: OpenCLContext, bindings: Bindings, direct: DirectUpdates | None = None
@@ -60,7 +60,7 @@ class OpenCLSubmission(Submission):
         return calls
 
     def copies_out(self, buffers: Sequence[Buffer] | None = None, wait: bool = False) -> list[Call]:
-        """Return the calls that copy outputs; with `wait`, the last one waits."""
+        """Return the calls that copy outputs; with `wait`, the last copy blocks."""
         used = self._bindings.outputs if buffers is None else buffers
         ends = enumerate(zip(self._on.program.outputs, used, strict=True))
         pairs = [pair for number, pair in ends if number not in self._direct.outputs]
@@ -96,7 +96,7 @@ class OpenCLSubmission(Submission):
         return bound(copy, queue, memory, int(wait), *span, *events)
 
     def start(self) -> None:
-        """Enqueue everything; host data is copied from and to memory that this run owns."""
+        """Enqueue all commands; host data is copied through memory that this run owns."""
         context = self._on
         context.check_alive()
         sent, _ = self._staging()
@@ -173,13 +173,13 @@ class OpenCLSubmission(Submission):
 
     @finalizer
     def __del__(self) -> None:
-        """Release the submission's own kernels; a run in flight references its submission."""
+        """Release the submission's kernels; a run in flight references its submission."""
         if not is_inherited(TITLE):
             self._owned.release()
 
 
 def _run(calls: Sequence[Call], context: OpenCLContext, _bound: OpenCLSubmission) -> None:
-    """Make all calls; the last one waits. `_bound` keeps their arguments alive."""
+    """Make all calls, of which the last blocks. `_bound` keeps the arguments alive."""
     if not context.ready or context.device.lost:
         context.check_alive()
     context.ready = False

@@ -1,1 +1,1 @@
-"""OpenGL compute shaders, through glcontext."""
+"""The OpenGL backend, which uses compute shaders and glcontext."""

@@ -1,4 +1,4 @@
-"""Buffers of an OpenGL context, which are created and deleted in its thread."""
+"""Buffers of an OpenGL context; the context's thread creates and deletes the buffers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from litegpu.backends.opengl.device import OpenGLDevice
 
 WORD_BYTES = 4
-"""Shaders access whole words: the last word of a range must lie inside its buffer."""
+"""Word size in bytes: shaders access whole words, so a range's last word must fit its buffer."""
 
 
 class Buffers:
     """Buffers that are deleted together."""
 
     def __init__(self, device: OpenGLDevice) -> None:
-        """Start without buffers."""
+        """Create an empty set of buffers."""
         self._device, self._gl = device, device.gl
         self.numbers: list[c_uint32] = []
 
@@ -36,9 +36,9 @@ class Buffers:
     ) -> int:
         """Return the number of a new buffer for the device or, with `usage`, also for the host.
 
-        Drivers move a buffer that the host reads to host memory, so such buffers are separate.
-        `flags` are those of glBufferStorage. Call it on the worker. Raises DeviceMemoryError or
-        DeviceLostError.
+        Drivers move a buffer that the host reads to host memory, so host-readable buffers are
+        separate. `flags` are the flags of glBufferStorage. Only the worker may call this method.
+        Raises DeviceMemoryError or DeviceLostError.
         """
         gl, target = self._gl.call, library.COPY_READ_BUFFER
         number = self._gl.make("Buffers")
@@ -53,7 +53,7 @@ class Buffers:
         return number.value
 
     def check_memory(self, nbytes: int) -> None:
-        """Raise DeviceMemoryError or DeviceLostError if a call has failed. On the worker."""
+        """Raise DeviceMemoryError or DeviceLostError if a call failed (on the worker)."""
         error = self._gl.error()
         if error == library.CONTEXT_LOST:
             raise self._device.failure(error, "allocating memory")
@@ -107,7 +107,7 @@ class _OpenGLMemory(DeviceBuffer):
 
 
 class OpenGLBuffer(_OpenGLMemory):
-    """A buffer with its own allocation."""
+    """A buffer with a separate allocation."""
 
     def __init__(self, device: OpenGLDevice, nbytes: int) -> None:
         """Allocate memory, on the worker. Raises DeviceMemoryError or DeviceLostError."""
@@ -129,12 +129,12 @@ class OpenGLBuffer(_OpenGLMemory):
 
 
 class OpenGLBorrowedBuffer(BorrowedBuffer, _OpenGLMemory):
-    """A buffer of the application's context. Its earlier commands run before each copy."""
+    """A buffer of the application's context, whose earlier commands run before each copy."""
 
     def check_there(self) -> None:
-        """Raise BindingError if the application has deleted the buffer. Call it on the worker.
+        """Raise BindingError if the application has deleted the buffer (on the worker).
 
-        The buffer's number may have been reused, which moderngl's object reports.
+        OpenGL may reuse a deleted buffer's number; moderngl's object reports the deletion.
         """
         released = type(getattr(self.owner, "mglo", None)).__name__ == "InvalidObject"
         found = None if released else self.device.gl.bytes_of(self.handle)
@@ -165,9 +165,10 @@ class OpenGLBorrowedBuffer(BorrowedBuffer, _OpenGLMemory):
 
 
 def adopt(source: Any, devices: Iterable[OpenGLDevice]) -> Adopted | None:
-    """Wrap a moderngl.Buffer or a GLBuffer as a buffer; return None for anything else.
+    """Wrap a moderngl.Buffer or a GLBuffer as a buffer; return None for other objects.
 
-    `devices` are those that share an application's context. Raises BindingError. See Backend.adopt.
+    `devices` are the devices that share an application's context. Raises BindingError. See
+    Backend.adopt.
     """
     moderngl = sys.modules.get("moderngl")
     if moderngl is not None and isinstance(source, moderngl.Buffer):

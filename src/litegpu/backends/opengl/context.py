@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class OpenGLContext(ExecutionContext):
-    """Memory, buffers for the host, and prepared launches. Created on the worker."""
+    """Memory, buffers for the host, and prepared launches. The worker creates the context."""
 
     executable: OpenGLExecutable
 
@@ -62,7 +62,7 @@ class OpenGLContext(ExecutionContext):
     def _poison(self) -> None:
         """Fill the memory with NaN, which makes reads of uninitialized memory visible.
 
-        Drivers allocate lazily: writing all memory makes an out-of-memory error appear here.
+        A driver allocates lazily, so a write of all memory makes an out-of-memory error occur here.
         """
         gl = self.gl.call
         kind = (library.R32UI, library.RED_INTEGER, library.UNSIGNED_INT)
@@ -115,7 +115,7 @@ class OpenGLContext(ExecutionContext):
         return OpenGLSubmission(self, bindings)
 
     def bind_cached(self, bindings: Bindings, stream: int | None = None) -> OpenGLSubmission:
-        """Prepare the same calls, but with kernels that update device memory in place."""
+        """Prepare a run as `bind` does, but with kernels that update device memory in place."""
         if stream is not None:
             raise without_streams()
         bindings.check(self.program, self.device)
@@ -123,7 +123,7 @@ class OpenGLContext(ExecutionContext):
         return OpenGLSubmission(self, bindings, direct)
 
     def launches_on(self, direct: DirectUpdates) -> list[list[Callable[[], object]]]:
-        """Return the calls of each launch, with some arguments in other memory."""
+        """Return the calls of each launch, with some arguments bound to other memory."""
         return [*self._record(direct)] if direct.uses else self.launches
 
     def make(self, calls: Sequence[Callable[[], object]], what: str = "running") -> None:
@@ -155,7 +155,7 @@ class OpenGLContext(ExecutionContext):
         self.make(calls, "reading the memory of")
 
     def close(self) -> None:
-        """Release the buffers now, not at the next garbage collection."""
+        """Release the buffers immediately, not at the next garbage collection."""
         self.synchronize()
         self._release()
 
@@ -166,5 +166,5 @@ class OpenGLContext(ExecutionContext):
 
     @finalizer
     def __del__(self) -> None:
-        """Release what was not closed. Any thread may call this, in any state."""
+        """Release the buffers that `close` did not release. Any thread may call this."""
         self._release()

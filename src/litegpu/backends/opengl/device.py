@@ -1,4 +1,4 @@
-"""OpenGL compute shaders, without a window; one thread per device owns its context."""
+"""The OpenGL device, without a window; one thread per device owns the OpenGL context."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ _REMEDY = (
 
 
 class OpenGLBackend(Backend):
-    """Any OpenGL 4.3 device: GPUs first, then software."""
+    """The backend for OpenGL 4.3 devices: GPUs first, then software."""
 
     name = "opengl"
     title = "OpenGL"
     package = PACKAGE
 
     def devices(self) -> list[DeviceInfo]:
-        """Return all devices: GPUs, software, then those that share an application's buffers."""
+        """Return all devices: GPUs, software, then devices that share an application's buffers."""
         touch(self.title)
         sharing = [device.info for device in _sharing()]
         try:
@@ -90,11 +90,12 @@ class OpenGLBackend(Backend):
 def share_opengl_context() -> DeviceInfo:
     """Return a device that shares the buffers of this thread's current OpenGL context.
 
-    litegpu creates a second context that shares with it, for a separate thread. Pass the `index` to
-    `GpuDelegate(backend="opengl", device=...)`, and buffers of the application (a moderngl.Buffer,
-    or `GLBuffer(number)`) to `TensorBuffer.of` or `bind_buffer` while its context is current. If it
-    is also current when a model runs, the application's earlier commands precede the run. A context
-    that is already shared returns the same device.
+    litegpu creates a second context, for a separate thread, that shares buffers with the current
+    context. Pass the device's `index` to `GpuDelegate(backend="opengl", device=...)`. Pass the
+    application's buffers (a moderngl.Buffer, or `GLBuffer(number)`) to `TensorBuffer.of` or
+    `bind_buffer` while the application's context is current. If that context is also current when a
+    model runs, the application's earlier commands precede the run. Repeated calls with the same
+    current context return the same device.
 
     Raises UnsupportedDeviceError if no context is current, or if the driver fails.
     """
@@ -154,7 +155,7 @@ def _found() -> list[tuple[DeviceInfo, int]]:
 
 
 def _look() -> tuple[list[DeviceInfo], list[str]]:
-    """Return the devices that can be opened, with their EGL numbers, and why others cannot."""
+    """Return the devices that can be opened, with EGL numbers, and the errors of the others."""
     usable: list[DeviceInfo] = []
     reasons: list[str] = []
     for number in range(_MOST_DEVICES):
@@ -242,11 +243,11 @@ class OpenGLDevice(Device):
         self.programs: Recent[LinkedProgram] = Recent()
         """Programs that partitions with equal kernels share; only the worker uses it."""
         self._followed = 0
-        """The application's context that is known to share its buffers; 0 for none."""
+        """The application's context that is known to share buffers with the device; 0 for none."""
         self._failed = False
 
     def _make_mark(self) -> int:
-        """Return the number of a buffer that identifies contexts which share with this one."""
+        """Return the number of a buffer that identifies contexts that share with this one."""
         number = Buffers(self).make(len(self._mark), np.frombuffer(self._mark, np.uint8))
         self.gl.call.glFinish()
         return number
@@ -267,7 +268,7 @@ class OpenGLDevice(Device):
     def fence_of_current(self) -> int | None:
         """Return a fence after all commands of the application's context so far.
 
-        None if that context is not current on this thread.
+        Returns None if the application's context is not current on this thread.
         """
         if not self._followed or current() != self._followed:
             return None
@@ -282,13 +283,14 @@ class OpenGLDevice(Device):
 
     @property
     def lost(self) -> bool:  # type: ignore[override]
-        """Whether the context or its thread has failed for good."""
+        """Whether the context or its thread has failed permanently."""
         return self._failed or self.worker.ended
 
     def call(self, function: Callable[[], _Result], timeout: float | None = None) -> _Result:
         """Make a call on the context's thread, and wait at most `timeout` seconds for its end.
 
-        Raises InvokeTimeoutError, DeviceLostError, ForkedProcessError, and what the call raises.
+        Raises InvokeTimeoutError, DeviceLostError, ForkedProcessError, and the errors of
+        `function`.
         """
         try:
             return self.worker.call(function, timeout)
@@ -300,7 +302,7 @@ class OpenGLDevice(Device):
             raise self.loss(str(error)) from error
 
     def check(self, what: str) -> None:
-        """Raise ExecutionError if a call failed, DeviceLostError if permanently. On the worker."""
+        """Raise ExecutionError if a call failed, DeviceLostError if permanently (on the worker)."""
         error = self.gl.error()
         if error:
             raise self.failure(error, what)
@@ -323,7 +325,7 @@ class OpenGLDevice(Device):
         return LinkedProgram(self, number)
 
     def linked(self, number: int) -> LinkedProgram:
-        """Return the owner of a program by the program's number."""
+        """Return the object that owns the program with this number."""
         return LinkedProgram(self, number)
 
     def _group_counts(self) -> list[int]:

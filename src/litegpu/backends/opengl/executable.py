@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OpenGLExecutable(Executable):
-    """Linked programs and a buffer of constants. Created on the worker."""
+    """Linked programs and a buffer of constants. The worker creates the executable."""
 
     def __init__(
         self,
@@ -98,5 +98,5 @@ class OpenGLExecutable(Executable):
 
     @finalizer
     def __del__(self) -> None:
-        """Release what was not closed."""
+        """Release the buffers that `close` did not release."""
         self.close()

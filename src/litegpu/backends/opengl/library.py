@@ -113,10 +113,10 @@ class NoMoreDevicesError(UnsupportedDeviceError):
 
 
 class OpenGL:
-    """A context that is current on this thread from now on, and the functions that use it."""
+    """An OpenGL context that is current on the creating thread, and the OpenGL functions."""
 
     def __init__(self, context: Any) -> None:
-        """Use the current context: its `load` returns functions, its `release` frees it.
+        """Use the current context; `context.load` returns functions, `context.release` frees it.
 
         Raises UnsupportedDeviceError if the driver is too old.
         """
@@ -162,7 +162,7 @@ class OpenGL:
         self._context.release()
 
     def text(self, name: int) -> str:
-        """Return a text that describes the driver."""
+        """Return a string property of the driver."""
         found: bytes | None = self.call.glGetString(name)
         return (found or b"").decode(errors="replace").strip()
 
@@ -200,7 +200,7 @@ class OpenGL:
         return bool(ask and ask())
 
     def finish_within(self, seconds: float) -> bool:
-        """Wait at most `seconds` until all work is done; return whether it is."""
+        """Wait at most `seconds` until all work is done; return whether all work is done."""
         fence = self.fence()
         try:
             return self.is_reached(fence, seconds)
@@ -216,7 +216,7 @@ class OpenGL:
     def is_reached(self, fence: int | None, seconds: float = 0.0) -> bool:
         """Wait at most `seconds` for a fence; return whether it was reached.
 
-        None counts as reached: the driver's error will be raised.
+        A `fence` of None counts as reached, because a later call raises the driver's error.
         """
         if fence is None:
             return True
@@ -224,7 +224,7 @@ class OpenGL:
         return bool(status != _TIMEOUT_EXPIRED)
 
     def follow(self, fence: int) -> None:
-        """Let the device wait for a fence before later commands; delete the fence."""
+        """Make the device wait for a fence before later commands; delete the fence."""
         self.call.glWaitSync(fence, 0, _FOR_EVER)
         self.call.glDeleteSync(fence)
 
@@ -240,7 +240,7 @@ class OpenGL:
     def holds(self, number: int, data: bytes) -> bool:
         """Return whether a buffer of the current context has this number and content.
 
-        The current context may be the application's: its state is restored.
+        The method restores the context's state, because the context may be the application's.
         """
         if not self.call.glIsBuffer(number):
             return False
@@ -251,7 +251,7 @@ class OpenGL:
         return found.raw == data
 
     def make(self, kind: str) -> c_uint32:
-        """Return the number of a new buffer ("Buffers") or query ("Queries"); 0 if that fails."""
+        """Return the number of a new buffer ("Buffers") or query ("Queries"); 0 on failure."""
         number = c_uint32()
         getattr(self.call, f"glGen{kind}")(1, ctypes.byref(number))
         return number
@@ -292,7 +292,7 @@ class OpenGL:
         return program
 
     def _refusal(self, ask: Any, read: Any, number: int) -> CompilationError:
-        """Return an error with the log of a shader or program, or else with OpenGL's error."""
+        """Return an error with the log of a shader or program, or with OpenGL's error."""
         log = self._log(ask, read, number)
         error = self.error()
         return CompilationError(log or (error_name(error) if error else "no reason is given"))

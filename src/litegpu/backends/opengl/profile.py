@@ -1,4 +1,4 @@
-"""Measures when an OpenGL device begins and ends each launch, by the device's clock."""
+"""Measures the start and end of each launch of an OpenGL device with the device's clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OpenGLProfiler(Profiler):
         self._context = context
 
     def durations(self) -> list[float]:
-        """Run each launch between two time stamps; return seconds of the device's clock."""
+        """Run each launch between two time stamps; return the device time of each in seconds."""
         return [end - start for start, end in self._spans()]
 
     def chain_seconds(self) -> float:
@@ -34,7 +34,7 @@ class OpenGLProfiler(Profiler):
         return self._context.device.call(self._measured)
 
     def _measured(self) -> list[tuple[float, float]]:
-        """Return when each launch began and ended, in seconds. Call it on the worker."""
+        """Return the start and end of each launch in seconds (on the worker)."""
         context = self._context
         gl = context.gl
         stamps: list[c_uint32] = []

@@ -20,12 +20,12 @@ _WHAT = "A context that shares its buffers with the application's"
 
 @dataclass(frozen=True, slots=True)
 class GLBuffer:
-    """A buffer of the application's OpenGL context, by the number that glGenBuffers gave."""
+    """A buffer of the application's OpenGL context, by its number from glGenBuffers."""
 
     number: int
 
     def __post_init__(self) -> None:
-        """Raise BindingError if the number cannot be a buffer's."""
+        """Raise BindingError if the number cannot be the number of a buffer."""
         if not hasattr(self.number, "__index__") or not 0 <= int(self.number) < 1 << 32:
             raise BindingError(
                 f"GLBuffer({self.number!r}) is not the name of a buffer: glGenBuffers returns "
@@ -43,7 +43,7 @@ class SharedContext:
     load: Callable[[str], int]
     """Returns the address of an OpenGL function; 0 if there is none."""
     release: Callable[[], object]
-    """Releases the context, on the thread on which it is current."""
+    """Releases the context, on the thread on which the context is current."""
 
 
 class _System(ABC):
@@ -55,7 +55,7 @@ class _System(ABC):
 
     @abstractmethod
     def share(self) -> SharedContext:
-        """Return a new context that shares with the current one. Raises UnsupportedDeviceError."""
+        """Return a new context that shares with this thread's. Raises UnsupportedDeviceError."""
 
 
 def current() -> int:
@@ -66,7 +66,7 @@ def current() -> int:
 def share() -> SharedContext:
     """Return a new context that shares its buffers with this thread's current context.
 
-    Raises UnsupportedDeviceError if there is none, or if the driver fails.
+    Raises UnsupportedDeviceError if this thread has no current context, or if the driver fails.
     """
     for system in _systems():
         if system.current():
@@ -78,7 +78,7 @@ def share() -> SharedContext:
 
 
 def _systems() -> list[_System]:
-    """Return the libraries that this system has."""
+    """Return the libraries that are available on this system."""
     if not _found:
         kinds: tuple[type[_System], ...] = (_WGL,) if sys.platform == "win32" else (_EGL, _GLX)
         for kind in kinds:

@@ -21,12 +21,12 @@ _Call = Callable[[], object]
 
 
 class OpenGLSubmission(Submission):
-    """A run whose calls are prepared; the context's thread makes them."""
+    """A run of prepared calls, which the context's thread makes."""
 
     def __init__(
         self, context: OpenGLContext, bindings: Bindings, direct: DirectUpdates | None = None
     ) -> None:
-        """Prepare the calls for buffers that fit."""
+        """Prepare the calls for checked buffers."""
         super().__init__(context)
         self._on = context
         self._bindings = bindings  # keeps the memory alive
@@ -77,7 +77,7 @@ class OpenGLSubmission(Submission):
                 yield bound(gl.glCopyBufferSubData, source, target, at[1], to.offset, part.size)
 
     def _copies_out(self, bindings: Bindings) -> tuple[list[_Call], list[_Call]]:
-        """Return the calls that collect the outputs, and those that copy them to the host."""
+        """Return the calls that collect the outputs, and the calls that copy them to the host."""
         gl, source, target = self._on.gl.call, library.COPY_READ_BUFFER, library.COPY_WRITE_BUFFER
         parts = self._on.program.outputs
         starts = accumulate((part.size for part in parts), initial=0)
@@ -125,7 +125,7 @@ class OpenGLSubmission(Submission):
             self._on.gl.follow(self._awaited.pop())
 
     def _make_within(self, seconds: float, work: Sequence[_Call], fetch: Sequence[_Call]) -> None:
-        """Make all calls; those in `fetch` only if the caller is still waiting.
+        """Make all calls; the calls in `fetch` only if the caller is still waiting.
 
         Raises TimeoutError, or UnwantedError if the caller has stopped waiting.
         """
@@ -137,7 +137,7 @@ class OpenGLSubmission(Submission):
         self._on.make(fetch)
 
     def start(self) -> None:
-        """Submit everything except the final copies to the host."""
+        """Submit all work except the final copies to the host."""
         if self._shares:
             self._await_current()
         self._on.device.call(self._begin)
@@ -170,7 +170,7 @@ class OpenGLSubmission(Submission):
 
 
 def _run(context: OpenGLContext, work: _Call, _bound: Bindings) -> None:
-    """Submit a run in the context's thread. `_bound` keeps its buffers alive."""
+    """Submit a run in the context's thread. `_bound` keeps the run's buffers alive."""
     if context.in_flight is not None:
         context.synchronize()
     context.device.call(work, context.timeout)

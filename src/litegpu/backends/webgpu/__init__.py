@@ -1,1 +1,1 @@
-"""WebGPU, through wgpu."""
+"""The WebGPU backend, which uses wgpu."""

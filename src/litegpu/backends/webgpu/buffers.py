@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CHUNK = 16 << 20
 """Bytes per copy when device memory is filled from the host."""
 WORD_BYTES = 4
-"""WebGPU copies and binds whole words of this many bytes."""
+"""Word size in bytes: WebGPU copies and binds whole words."""
 
 
 def words(nbytes: int) -> int:
@@ -32,10 +32,10 @@ def words(nbytes: int) -> int:
 
 
 class Typed:
-    """Turns wgpu's errors into DeviceMemoryError, DeviceLostError or ExecutionError."""
+    """Converts wgpu's errors to DeviceMemoryError, DeviceLostError or ExecutionError."""
 
     def __init__(self, device: WebGPUDevice, sizes: Sequence[int]) -> None:
-        """Store the sizes of the buffers, for the error about insufficient memory."""
+        """Store the buffer sizes, for the message of a DeviceMemoryError."""
         self._device, self._sizes = device, sizes
 
     def __enter__(self) -> None:
@@ -62,7 +62,7 @@ class Buffers:
     """Buffers that are released together."""
 
     def __init__(self, device: WebGPUDevice) -> None:
-        """Start without buffers."""
+        """Create an empty set of buffers."""
         self._device = device
         self.created: list[Any] = []
 
@@ -95,12 +95,12 @@ class Buffers:
             after()
 
     def wait(self) -> None:
-        """Submit queued work, and wait until the device has done everything."""
+        """Submit queued work, and wait until the device is idle."""
         self._device.device.queue.submit([])
         self._device.calls.wait(self._device.device)
 
     def destroy(self) -> list[Any]:
-        """Release the memory now; return the objects that the device's worker must drop."""
+        """Release the memory; return the objects that the device's worker must delete."""
         created, self.created = self.created, []
         for buffer in created:
             with contextlib.suppress(self._device.wgpu.GPUError):
@@ -111,8 +111,8 @@ class Buffers:
 class _WebGPUMemory(DeviceBuffer):
     """A buffer of the device; its `handle` is wgpu-py's object.
 
-    Ranges start at whole words. A copy writes whole words: the bytes after a range's end, in the
-    same word, are overwritten when an output is copied there.
+    A range starts at a whole word. A copy of an output writes whole words, so it also overwrites
+    the bytes after the range's end in the last word.
     """
 
     device: WebGPUDevice
@@ -154,7 +154,7 @@ class _WebGPUMemory(DeviceBuffer):
 
 
 class WebGPUBuffer(_WebGPUMemory):
-    """A buffer with its own allocation."""
+    """A buffer with a separate allocation."""
 
     def __init__(self, device: WebGPUDevice, nbytes: int) -> None:
         """Allocate memory, on the worker. Raises DeviceMemoryError or DeviceLostError."""
@@ -188,7 +188,7 @@ class WebGPUBorrowedBuffer(BorrowedBuffer, _WebGPUMemory):
 
 
 def adopt(source: Any, devices: Iterable[WebGPUDevice]) -> Adopted | None:
-    """Wrap a wgpu.GPUBuffer as a buffer; return None for anything else.
+    """Wrap a wgpu.GPUBuffer as a buffer; return None for other objects.
 
     `devices` are the open devices. Raises BindingError. See Backend.adopt.
     """

@@ -1,6 +1,6 @@
-"""An execution context on a WebGPU device: buffers and bind groups, encoded again at each run.
+"""An execution context on a WebGPU device, which encodes its launches again at each run.
 
-WebGPU's command buffers can be submitted only once.
+A WebGPU command buffer can be submitted only once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class WebGPUContext(ExecutionContext):
-    """Memory, a buffer that the host maps for results, and bind groups. Created on the worker."""
+    """Memory, a mappable buffer for results, and bind groups. The worker creates the context."""
 
     executable: WebGPUExecutable
 
@@ -40,7 +40,7 @@ class WebGPUContext(ExecutionContext):
         keep_in_children(self)
         self.device = executable.device
         self.running = threading.RLock()
-        """The lock that a run holds until its end: what it reads must not be released earlier."""
+        """The lock that a run holds until its end, so that its buffers are not released earlier."""
         self.typed = Typed(self.device, (self.program.memory_bytes,))
         self.launches: list[tuple[Any, ...]] = []
         """Each launch's arguments for the native library: pipeline, bind group, work groups."""
@@ -72,7 +72,7 @@ class WebGPUContext(ExecutionContext):
         self._buffers.wait()
 
     def _record(self, direct: DirectUpdates, groups: list[Any]) -> Iterator[tuple[Any, ...]]:
-        """Yield the launches; bind groups are added to `groups`, which keeps them alive."""
+        """Yield the launches; add bind groups to `groups`, which keeps the bind groups alive."""
         texts = {kernel.name: kernel for kernel in self.program.kernels}
         for number, launch in enumerate(self.program.launches):
             places = (
@@ -100,7 +100,7 @@ class WebGPUContext(ExecutionContext):
         return WebGPUSubmission(self, bindings)
 
     def bind_cached(self, bindings: Bindings, stream: int | None = None) -> WebGPUSubmission:
-        """Prepare the same run, but with kernels that update device memory in place."""
+        """Prepare a run as `bind` does, but with kernels that update device memory in place."""
         if stream is not None:
             raise without_streams()
         self.open_reader()
@@ -109,7 +109,7 @@ class WebGPUContext(ExecutionContext):
         return WebGPUSubmission(self, bindings, direct)
 
     def commands_on(self, direct: DirectUpdates, groups: list[Any]) -> Commands:
-        """Return the launches with some arguments in other memory, and add to `groups`."""
+        """Return the launches, with some arguments bound to other memory; append to `groups`."""
 
         def record() -> Commands:
             with self.typed:
@@ -147,7 +147,7 @@ class WebGPUContext(ExecutionContext):
         return np.frombuffer(data, np.uint8)[: self.program.memory_bytes]
 
     def close(self) -> None:
-        """Release the buffers now, not at the next garbage collection."""
+        """Release the buffers immediately, not at the next garbage collection."""
         if is_inherited(TITLE):
             return
         self.synchronize()

@@ -1,4 +1,4 @@
-"""WebGPU through wgpu-py: Vulkan, Metal or Direct3D 12, whichever the system has."""
+"""The WebGPU device, which uses wgpu-py on Vulkan, Metal or Direct3D 12."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _Result = TypeVar("_Result")
 _log = logging.getLogger("litegpu")
 
 _APIS = {"Vulkan": "Vulkan", "Metal": "Metal", "D3D12": "Direct3D 12"}
-"""The system APIs that are used, by wgpu's names; OpenGL has a separate backend."""
+"""The system APIs of WebGPU, by wgpu's names; OpenGL has a separate backend."""
 _INSTANCE = ("Vulkan", "Metal", "DX12")
-"""The same APIs, by their names in the options of wgpu's instance."""
+"""The system APIs of WebGPU, by their names in the options of wgpu's instance."""
 _HALF, _TIMER = "shader-f16", "timestamp-query"
 _USUAL_UNITS = {"DiscreteGPU": 64, "IntegratedGPU": 16}
 """Assumed compute units of a GPU, because WebGPU does not report them."""
@@ -59,18 +59,18 @@ _LIMITS = (
     "max-storage-buffers-per-shader-stage",
     "min-storage-buffer-offset-alignment",
 )
-"""Limits that are important for kernels: the device requests the adapter's maximum."""
+"""Limits that kernels need; litegpu requests the adapter's maximum of each."""
 
 
 class WebGPUBackend(Backend):
-    """Every Vulkan, Metal or Direct3D 12 adapter: GPUs first, then software."""
+    """The backend for Vulkan, Metal or Direct3D 12 adapters: GPUs first, then software."""
 
     name = "webgpu"
     title = TITLE
     package = "wgpu"
 
     def devices(self) -> list[DeviceInfo]:
-        """Return all adapters, real GPUs first."""
+        """Return all adapters, GPUs first."""
         _wgpu()
         touch(self.title)
         return [_describe(index, adapter) for index, adapter in enumerate(_adapters())]
@@ -99,7 +99,7 @@ def _wgpu() -> Any:
 
 @cache
 def _adapters() -> list[Any]:
-    """Return the adapters, real GPUs first."""
+    """Return the adapters, GPUs first."""
     wgpu = _wgpu()
     # wgpu may try OpenGL, too; it then leaves no context current on the thread.
     worker = Worker("litegpu-webgpu-adapters")
@@ -120,7 +120,7 @@ def _adapters() -> list[Any]:
 
 
 def _enumerate(wgpu: Any) -> list[Any]:
-    """Return all adapters. Hides errors that display libraries print.
+    """Return all adapters, and suppress the errors that display libraries print.
 
     wgpu before 0.32 prints errors about missing displays, too.
     """
@@ -210,9 +210,9 @@ class WebGPUDevice(Device):
         self.lock = threading.RLock()
         """The lock for encoding commands: wgpu-py's objects are not thread-safe."""
         self.worker = Worker(f"litegpu-webgpu-{info.index}")
-        """Creates and drops wgpu-py's objects: an interrupt in their `__del__` would be lost."""
+        """Creates and deletes wgpu-py's objects, whose `__del__` would discard an interrupt."""
         self.pipelines: Recent[Any] = Recent()
-        """Objects that partitions with equal kernels share."""
+        """Pipelines that partitions with equal kernels share."""
 
     @finalizer
     def __del__(self) -> None:
@@ -258,6 +258,6 @@ class WebGPUDevice(Device):
         return "device is lost" in str(error).lower()
 
     def is_shortage(self, error: Exception) -> bool:
-        """Return whether wgpu reports insufficient memory: not all such errors have that type."""
+        """Return whether wgpu reports insufficient memory, by the error's type or text."""
         text = str(error).lower()
         return isinstance(error, self.wgpu.GPUOutOfMemoryError) or "not enough memory" in text

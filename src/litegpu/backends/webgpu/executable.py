@@ -24,7 +24,7 @@ _COMPUTE = 4
 
 
 class WebGPUExecutable(Executable):
-    """Pipelines with their layouts, and a buffer of constants. Created on the worker."""
+    """Pipelines with layouts, and a buffer of constants. The worker creates the executable."""
 
     def __init__(self, device: WebGPUDevice, program: Program) -> None:
         """Compile and upload. Raises KernelError, DeviceMemoryError or ExecutionError."""

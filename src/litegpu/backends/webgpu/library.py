@@ -1,6 +1,6 @@
-"""Functions of wgpu's native library that wgpu-py lacks, or that are slow through it.
+"""Functions of wgpu's native library that wgpu-py lacks, or whose wgpu-py wrappers are slow.
 
-wgpu-py's methods take about 8 µs per call, which a run would need for each of its launches.
+A wgpu-py method takes about 8 µs per call, and a run makes such a call for each launch.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ TITLE = "WebGPU"
 Copy = tuple[Any, int, Any, int, int]
 
 _CHECKS = 1
-"""Of wgpu's runtime checks in shaders, only bounds checks are enabled (WGPUShaderRuntimeChecks)."""
+"""The only enabled runtime check in shaders: bounds checks (WGPUShaderRuntimeChecks)."""
 _PATIENCE = 10.0
-"""Seconds to wait for a mapped buffer after the device has done everything."""
+"""Seconds to wait for a mapped buffer after the device is idle."""
 _PAUSE = 0.0001
 """Seconds between two checks of a device without a blocking wait."""
 
@@ -29,14 +29,15 @@ class NativeCalls:
         self._native = wgpu.backends.wgpu_native
         self.lib, self.ffi = self._native.lib, self._native.ffi
         self.checked = self._native._api.libf
-        """The same functions in wgpu-py's wrappers, which raise its errors."""
+        """The library's functions in wgpu-py's wrappers, which raise wgpu-py's errors."""
         self.error: type[Exception] = wgpu.GPUError
         self._make_module = getattr(self.checked, "wgpuDeviceCreateShaderModuleTrusted", None)
 
     def shader_module(self, device: Any, label: str, code: str) -> Any:
         """Return the module of a WGSL shader with bounds checks, but without loop counters.
 
-        By default wgpu also counts the iterations of each loop; the loops of litegpu's kernels end.
+        By default, wgpu also counts loop iterations to stop endless loops, which litegpu's kernels
+        do not have.
         """
         if self._make_module is None:  # an older wgpu-py
             return device.create_shader_module(label=label, code=code)
@@ -60,10 +61,11 @@ class NativeCalls:
         self.checked.wgpuQueueWriteBuffer(queue._internal, buffer._internal, offset, data, nbytes)
 
     def unusable(self, buffer: Any) -> str | None:
-        """Return why a buffer must not be submitted, "mapped" or "destroyed"; None if it may be.
+        """Return why a buffer must not be submitted ("mapped" or "destroyed"), or None.
 
-        The library aborts the process for such a buffer, and has no query for it. Unmapping a
-        buffer that is not mapped fails with a text that contains the state.
+        The library aborts the process for a mapped or destroyed buffer, and cannot report a
+        buffer's state. However, unmapping a buffer that is not mapped fails with an error text that
+        contains the state.
         """
         if buffer.map_state != "unmapped":
             return "mapped"
@@ -74,14 +76,14 @@ class NativeCalls:
         return None
 
     def wait(self, device: Any) -> None:
-        """Wait until a device has done everything that was submitted.
+        """Wait until a device has completed all submitted work.
 
-        wgpu-py's own method for this does not match its library (0.32).
+        The corresponding method of wgpu-py 0.32 does not match its native library.
         """
         self.lib.wgpuDevicePoll(device._internal, True, self.ffi.NULL)
 
     def is_idle(self, device: Any) -> bool:
-        """Return whether a device has done everything that was submitted, without waiting."""
+        """Return whether a device has completed all submitted work, without waiting."""
         return bool(self.lib.wgpuDevicePoll(device._internal, False, self.ffi.NULL))
 
     def timestamp_period(self, queue: Any) -> float:
@@ -91,10 +93,10 @@ class NativeCalls:
 
 
 class Commands:
-    """The commands that a run submits: copies, launches, then copies again.
+    """The commands that a run submits: input copies, launches, and output copies.
 
     A launch consists of the handles of a pipeline and a bind group, and the work groups on each
-    axis. A copy consists of the handle and offset of the source, those of the target, and the
+    axis. A copy consists of the source's handle and offset, the target's handle and offset, and the
     number of bytes.
     """
 
@@ -108,7 +110,7 @@ class Commands:
         self._launches = launches
 
     def submit(self, before: Sequence[Copy], after: Sequence[Copy]) -> None:
-        """Encode and submit everything, in one submission. Raises wgpu's errors."""
+        """Encode and submit all commands in one submission. Raises wgpu's errors."""
         lib, none = self._lib, self._none
         encoder = lib.wgpuDeviceCreateCommandEncoder(self._device, none)
         try:
@@ -129,7 +131,7 @@ class Commands:
             lib.wgpuCommandBufferRelease(commands)
 
     def _encode(self, encoder: Any) -> None:
-        """Encode the launches in a compute pass. This loop is the only Python code per launch."""
+        """Encode the launches in a compute pass, in a loop with minimal Python code per launch."""
         lib, none = self._lib, self._none
         compute = lib.wgpuCommandEncoderBeginComputePass(encoder, none)
         try:
@@ -153,9 +155,9 @@ def add_launches(lib: Any, none: Any, compute: Any, launches: Sequence[tuple[Any
 class Reader:
     """Maps a buffer into the host's memory repeatedly.
 
-    The library aborts the process if a mapped buffer is submitted, or if the memory of an unmapped
-    one is requested. An interrupt may come between any two steps, so the possible state of the
-    buffer is recorded before each step; `release_mapping` restores a known state.
+    The library aborts the process if a mapped buffer is submitted, or if the address of an unmapped
+    buffer is requested. A KeyboardInterrupt can occur between any two steps, so the reader records
+    the buffer's possible state before each step. `release_mapping` restores a known state.
     """
 
     def __init__(self, calls: NativeCalls, device: Any, buffer: Any, nbytes: int) -> None:
@@ -168,10 +170,10 @@ class Reader:
         self._listen()
 
     def _listen(self) -> None:
-        """Let the library append the status of each mapping to a new list.
+        """Make the library append the status of each mapping to a new list.
 
-        It calls `append` directly: an interrupt could stop a Python function before it records the
-        status. The callback's other arguments are not read.
+        The library calls `append` directly, because an interrupt could stop a Python function
+        before it records the status. The callback ignores its other arguments.
         """
         self._statuses: list[int] = []
         self._note = self._calls.ffi.callback("void(uint32_t)", self._statuses.append)
@@ -188,7 +190,7 @@ class Reader:
         return self._busy
 
     def release_mapping(self) -> None:
-        """Unmap the buffer, in any state that an interrupt may have left."""
+        """Unmap the buffer, whatever its state after an interrupt."""
         if self._busy:
             with contextlib.suppress(self._calls.error):  # the buffer may not be mapped
                 self._calls.checked.wgpuBufferUnmap(self._buffer._internal)

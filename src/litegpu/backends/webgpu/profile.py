@@ -1,4 +1,4 @@
-"""Measures the time of each launch on a WebGPU device, by the device's clock if it has one."""
+"""Measures the time of each launch on a WebGPU device, with the device's clock if possible."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class WebGPUProfiler(Profiler):
         self._context, self._device = context, context.device
 
     def durations(self) -> list[float]:
-        """Run each launch in a separate pass; return seconds of the device's clock.
+        """Run each launch in a separate pass; return the device time of each in seconds.
 
-        Without such a clock, the host's clock is used, so the time of a submission is included.
+        Without a device clock, the method uses the host's clock, so each time includes a
+        submission.
         """
         self._context.synchronize()
         with self._device.lock, self._context.typed:
@@ -37,7 +38,7 @@ class WebGPUProfiler(Profiler):
             return [seconds for part in self._parts() for seconds in timed(part)]
 
     def _parts(self) -> Iterator[list[Any]]:
-        """Yield the launches in groups, one for each query set of time stamps."""
+        """Yield the launches in groups, one group for each query set of time stamps."""
         launches = self._context.launches
         for start in range(0, len(launches), _STAMPS // 2):
             yield launches[start : start + _STAMPS // 2]

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class WebGPUSubmission(Submission):
-    """A run in a single submission; the host reads the results from a mapped buffer."""
+    """A run with a single submission; the host reads the results from a mapped buffer."""
 
     def __init__(
         self, context: WebGPUContext, bindings: Bindings, direct: DirectUpdates | None = None
     ) -> None:
-        """Prepare for buffers that fit. Raises BindingError for ranges that are not whole words."""
+        """Prepare for checked buffers. Raises BindingError for ranges that are not whole words."""
         super().__init__(context)
         self._on = context
         self._bindings = bindings  # keeps the memory alive
@@ -39,7 +39,7 @@ class WebGPUSubmission(Submission):
         ends = (*bindings.inputs, *bindings.outputs)
         self._on_device = [each for each in ends if isinstance(each, DeviceBuffer)]
         self._writes: list[tuple[BufferRange, HostBuffer, Any, int]] = []
-        """Writes from the host: the source, the target buffer and the byte offset in it."""
+        """Writes from the host: a source, a target buffer and a byte offset in that buffer."""
         self._reads: list[tuple[HostBuffer, int, int]] = []
         """Copies to the host: the target, the offset in the results, and the number of bytes."""
         self._before: list[Copy] = []
@@ -129,7 +129,7 @@ class WebGPUSubmission(Submission):
 
     @finalizer
     def __del__(self) -> None:
-        """Let the worker drop the submission's bind groups; a run in flight references it."""
+        """Make the worker delete the submission's bind groups; runs in flight reference it."""
         if self._groups and not is_inherited(TITLE):
             self._on.device.worker.post(self._groups.clear)
 
