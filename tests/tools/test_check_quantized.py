@@ -41,7 +41,7 @@ def test_both_ways_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert status == 0
     assert "quantized: integer" in said
     assert 'quantized="exact": 1 of 1 nodes, in integers, equal to the CPU\'s' in said
-    assert 'quantized="float": 1 of 1 nodes, as real numbers' in said
+    assert 'quantized="float": 1 of 1 nodes, in float32, with results rounded' in said
     assert said.index('"exact"') < said.index('"float"')
 
 

@@ -286,7 +286,7 @@ def test_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     folder.chmod(0o777)
     if hasattr(os, "geteuid"):
         found = cache_finding(monkeypatch, folder)
-        assert found.text.startswith(f"{folder} is not used: other users may write to it")
+        assert found.text.startswith(f"{folder} is not used: other users may write to the folder")
         assert found.remedy == f"chmod 700 '{folder}'"
 
 

@@ -236,7 +236,7 @@ def test_answers_of_random_weights_mean_nothing(
     small_stand_ins: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Those of a copy of a file of the zoo, too."""
-    said = "The weights are random, so the times are realistic, but the results have no meaning."
+    said = "The weights are random: times are realistic, but results have no meaning."
     (small_stand_ins / "copy.tflite").write_bytes(zoo.load("zoo:mobilenet_v1_0.25_128"))
     assert cli.main(["run", "copy.tflite", f"--image={default_picture()}", "--num_runs=1"]) == 0
     assert said in capsys.readouterr().out

@@ -76,7 +76,9 @@ def decode_picture(file: str | IO[bytes], name: str) -> Image.Image:
                 return _as_rgb(_upright(picture))
     except Image.DecompressionBombError as error:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise unreadable(name, f"the file has more than {most} pixels", "Make it smaller.") from error
+        raise unreadable(
+            name, f"the file has more than {most} pixels", "Make it smaller."
+        ) from error
     except Exception as error:  # Pillow's readers raise all kinds of errors
         raise unreadable(name, str(error) or type(error).__name__) from error
 

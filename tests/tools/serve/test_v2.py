@@ -197,7 +197,9 @@ def test_bodies_have_a_limit(server: Server) -> None:
         connection.request("POST", path, iter([parts[:9], parts[9:]]), encode_chunked=True)
         assert connection.getresponse().status == 200
     status, _, content = server.ask("POST", path, b"a", {"content-encoding": "gzip"})
-    assert status == 415 and b"content-encoding 'gzip'. Send the body without an encoding" in content
+    assert (
+        status == 415 and b"content-encoding 'gzip'. Send the body without an encoding" in content
+    )
 
 
 def test_64_clients_get_their_own_answers_and_memory_is_flat(server: Server) -> None:

@@ -84,7 +84,7 @@ class FoundModel:
 
 
 RANDOM_WEIGHTS = (
-    "The weights are random, so the times are realistic, but the results have no meaning."
+    "The weights are random: times are realistic, but results have no meaning."
 )
 """A note that tools print for models with random weights."""
 
