@@ -31,6 +31,11 @@ def test_a_test_runs_at_one_of_the_commits(monkeypatch: pytest.MonkeyPatch) -> N
         assert not turns.waits(f"tests/{module}.py::test_it[opencl]")
 
 
+def test_tests_of_real_models_do_not_wait() -> None:
+    for module in turns.IN_TURN:
+        assert "real_model" not in (TESTS / f"{module}.py").read_text(encoding="utf-8"), module
+
+
 def test_other_modules_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(6):
         at(monkeypatch, number)
