@@ -83,9 +83,7 @@ class FoundModel:
         return zoo.has_random_weights(self.content)
 
 
-RANDOM_WEIGHTS = (
-    "The weights are random: times are realistic, but results have no meaning."
-)
+RANDOM_WEIGHTS = "The weights are random: times are realistic, but results have no meaning."
 """A note that tools print for models with random weights."""
 
 
