@@ -223,10 +223,10 @@ def test_steps_that_change_the_type_have_variables_of_their_own() -> None:
     assert lines[1:-2] == [
         "int4 result;",
         "{",
-        "const float4 step_0 = value;",
-        "const float4 step_1 = step_0 * step_0;",
-        "const int4 step_2 = CAST4_F32_I32(step_1);",
-        "result = step_2;",
+        "const float4 result_0 = value;",
+        "const float4 result_1 = result_0 * result_0;",
+        "const int4 result_2 = CAST4_F32_I32(result_1);",
+        "result = result_2;",
         "}",
     ]
 

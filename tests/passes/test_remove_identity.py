@@ -177,7 +177,7 @@ MODELS: list[tuple[Write, int]] = [
     (_before_a_pool, 1),
     (_input_to_output, 0),
     (_both_names_of_a_value, 0),
-    (_difference_of_both_names, 0),
+    (_difference_of_both_names, 1),
     (_also_an_output, 0),
 ]
 

@@ -185,8 +185,8 @@ def test_every_pass_module_has_a_pass() -> None:
         ),  # which parts transposes from their source
         ("softmax_before_values", "regroup_matrices"),  # which looks at first operands
         ("join_before_sums", "slices_before_transpose"),  # which needs parts alone to be read
-        ("remove_identity", "recognize_activations"),  # whose patterns have no identities
-        ("recognize_activations", "fuse_elementwise"),  # which hides ops in epilogues
+        ("remove_identity", "compose_elementwise"),  # which takes elementwise ops only
+        ("compose_elementwise", "fuse_elementwise"),  # which hides ops in epilogues
         ("slices_into_index_map", "hoist_elementwise"),  # which moves ops above the joining node
         ("products_into_sums", "fuse_elementwise"),  # which hides products in epilogues
         ("fuse_elementwise", "index_maps_before_permutations"),  # which moves a whole node

@@ -140,7 +140,7 @@ def activated(sketch: Sketch) -> None:
         return sketch.op(op, refs, x.shape, **options)
 
     x = sketch.pick()
-    spell(SPELLED[name][1], x, build)
+    spell(SPELLED[name], x, build)
 
 
 EXACT_STEPS: tuple[Step, ...] = (turned, flattened, divided, dilated, scaled)

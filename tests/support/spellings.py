@@ -1,4 +1,4 @@
-"""Activations as models spell them out, as data: what the recognizing pass is tested with."""
+"""Activations as models spell them out, as data: what the composing pass is tested with."""
 
 from __future__ import annotations
 
@@ -23,44 +23,52 @@ def _gelu(inner: Expression) -> Expression:
     return ("MUL", ("MUL", 0.5, X), ("ADD", 1.0, ("TANH", inner)))
 
 
-SPELLED: Mapping[str, tuple[str, Expression]] = {
-    "product_by_sixth": ("HARD_SWISH", ("MUL", ("MUL", X, _SHIFTED), 1 / 6)),
-    "product_over_six": ("HARD_SWISH", ("DIV", ("MUL", _SHIFTED, X), 6.0)),
-    "gate_by_sixth": ("HARD_SWISH", ("MUL", X, ("MUL", 1 / 6, _SHIFTED))),
-    "gate_over_six": ("HARD_SWISH", ("MUL", ("DIV", _SHIFTED, 6.0), X)),
-    "own_relu6": ("HARD_SWISH", ("MUL", ("RELU6", ("ADD", 3.0, X)), ("MUL", X, 1 / 6))),
-    "clipped": ("HARD_SWISH", ("DIV", ("MUL", X, _CLIPPED), 6.0)),
-    "clipped_from_above": (
-        "HARD_SWISH",
-        ("MUL", X, ("DIV", ("MAXIMUM", ("MINIMUM", ("ADD", X, 3.0), 6.0), 0.0), 6.0)),
-    ),
+_T = ("DIV", 1.0, ("ADD", ("MUL", ("ABS", X), 0.23164189), 1.0))
+"""Of the polynomial that approximates the error function (Abramowitz and Stegun, 7.1.26)."""
+
+
+def _erf_of_root() -> Expression:
+    """Return erf(x / sqrt(2)) by its polynomial, as converters without ERF write it."""
+    inner: Expression = 1.061405429
+    for factor in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        inner = ("ADD", ("MUL", inner, _T), factor)
+    bell = ("EXP", ("MUL", ("MUL", X, X), -0.5))
+    return ("MUL", ("SIGN", X), ("SUB", 1.0, ("MUL", ("MUL", inner, _T), bell)))
+
+
+_SOFTPLUS = ("LOG", ("ADD", ("EXP", X), 1.0))
+
+SPELLED: Mapping[str, Expression] = {
+    "product_by_sixth": ("MUL", ("MUL", X, _SHIFTED), 1 / 6),
+    "product_over_six": ("DIV", ("MUL", _SHIFTED, X), 6.0),
+    "gate_by_sixth": ("MUL", X, ("MUL", 1 / 6, _SHIFTED)),
+    "gate_over_six": ("MUL", ("DIV", _SHIFTED, 6.0), X),
+    "own_relu6": ("MUL", ("RELU6", ("ADD", 3.0, X)), ("MUL", X, 1 / 6)),
+    "clipped": ("DIV", ("MUL", X, _CLIPPED), 6.0),
     "relu_below_one": (
-        "HARD_SWISH",
-        ("MUL", X, ("MINIMUM", ("ADD", ("MUL", X, 1 / 6), 0.5, "RELU"), 1.0)),
+        "MUL",
+        X,
+        ("MINIMUM", ("ADD", ("MUL", X, 1 / 6), 0.5, "RELU"), 1.0),
     ),
-    "tanh_of_products": ("GELU_TANH", _gelu(_INNER)),
-    "tanh_of_power": (
-        "GELU_TANH",
-        _gelu(("MUL", ("ADD", X, ("MUL", 0.044715, ("POW", X, 3.0))), _ROOT)),
+    "tanh_of_products": _gelu(_INNER),
+    "tanh_of_power": _gelu(("MUL", ("ADD", X, ("MUL", 0.044715, ("POW", X, 3.0))), _ROOT)),
+    "tanh_of_square": _gelu(
+        ("MUL", ("MUL", X, _ROOT), ("ADD", ("MUL", ("SQUARE", X), 0.044715), 1.0))
     ),
-    "tanh_of_square": (
-        "GELU_TANH",
-        _gelu(("MUL", ("MUL", X, _ROOT), ("ADD", ("MUL", ("SQUARE", X), 0.044715), 1.0))),
-    ),
-    "half_last": ("GELU_TANH", ("MUL", ("MUL", X, ("ADD", ("TANH", _INNER), 1.0)), 0.5)),
-    "halves_added": (
-        "GELU_TANH",
-        ("MUL", X, ("ADD", ("DIV", ("TANH", _INNER), 2.0), 0.5)),
-    ),
-    "minus_the_negative": (
-        "GELU_TANH",
-        _gelu(("SUB", ("MUL", _ROOT, X), ("MUL", -0.044715 * _ROOT, _CUBE))),
-    ),
-    "sigmoid": ("SWISH", ("MUL", X, ("LOGISTIC", X))),
-    "sigmoid_of_multiple": ("SWISH", ("MUL", ("LOGISTIC", ("MUL", 1.702, X)), X)),
-    "sigmoid_of_negative": ("SWISH", ("MUL", ("LOGISTIC", ("NEG", X)), X)),
+    "half_last": ("MUL", ("MUL", X, ("ADD", ("TANH", _INNER), 1.0)), 0.5),
+    "minus_the_negative": _gelu(("SUB", ("MUL", _ROOT, X), ("MUL", -0.044715 * _ROOT, _CUBE))),
+    "erf_by_polynomial": ("MUL", ("MUL", X, 0.5), ("ADD", _erf_of_root(), 1.0)),
+    "sigmoid": ("MUL", X, ("LOGISTIC", X)),
+    "sigmoid_of_multiple": ("MUL", ("LOGISTIC", ("MUL", 1.702, X)), X),
+    "sigmoid_of_negative": ("MUL", ("LOGISTIC", ("NEG", X)), X),
+    "sigmoid_by_exp": ("DIV", X, ("ADD", ("EXP", ("NEG", X)), 1.0)),
+    "mish": ("MUL", X, ("TANH", _SOFTPLUS)),
+    "squareplus": ("MUL", ("ADD", X, ("SQRT", ("ADD", ("SQUARE", X), 4.0))), 0.5),
+    "leaky_relu_by_maximum": ("MAXIMUM", X, ("MUL", X, 0.1)),
+    "elu_by_relus": ("ADD", ("RELU", X), ("SUB", ("EXP", ("MINIMUM", X, 0.0)), 1.0)),
+    "shrinkage": ("SUB", X, ("MINIMUM", ("MAXIMUM", X, -1.0), 1.0)),
 }
-"""The step that each spelling means, and the spelling."""
+"""Activations by name."""
 
 
 Build = Callable[[str, list[Any], str], Any]

@@ -25,9 +25,10 @@ class EpilogueText:
     """One elementwise op: an expression over `x` and operands, e.g. ``x + b``.
 
     `expression` has the placeholders {x} and {0}, {1}, … for the operands, and {i} for the indices
-    of the elements in the value, in row-major order. The result of a `bounded` op is finite and
-    within the range of half. The result has the type `register`. `limits` are the bounds of an op
-    that only clamps integers.
+    of the elements in the value, in row-major order. `steps` are expressions that are computed
+    before; {step[0]}, {step[1]}, … are their results, of the type `register`. The result of a
+    `bounded` op is finite and within the range of half. The result has the type `register`.
+    `limits` are the bounds of an op that only clamps integers.
     """
 
     expression: str
@@ -35,6 +36,7 @@ class EpilogueText:
     bounded: bool = False
     register: Register = FLOAT
     limits: tuple[int, int] | None = None
+    steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,25 +149,37 @@ def apply_epilogue(
     the text of their values.
     """
     registers = [accumulator, *(epilogue_op.register for epilogue_op in ops)]
+    # If the type changes, the result of each op gets its own variable.
     alike = len(set(registers)) == 1
-    running = result if alike else "step_0"
-    lines = [] if running == value else [f"{running} = {value};"]
+    running = result if alike else "result_0"
+    lines = [] if running == value else [f"{_declared(accumulator, alike)}{running} = {value};"]
     for number, epilogue_op in enumerate(ops, 1):
+        register = epilogue_op.register
         operands = [
             ref if isinstance(ref, str) else words.get(ref.name) or ref.read(at, s, shape, reach)
             for ref in epilogue_op.operands
         ]
-        register = result if alike else f"step_{number}"
         numbers = _numbers(at, s, shape) if "{i}" in epilogue_op.expression else ""
-        lines.append(
-            f"{register} = {epilogue_op.expression.format(*operands, x=running, i=numbers)};"
-        )
-        running = register
-    if alike:
-        return lines
-    # If the type changes, the result of each op gets its own variable.
-    statements = (f"const {kind.type} {line}" for kind, line in zip(registers, lines, strict=True))
-    return ["{", *statements, f"{result} = {running};", "}"]
+        steps = [f"step_{number}_{k}" for k in range(len(epilogue_op.steps))]
+        texts = [
+            text.format(*operands, x=running, i=numbers, step=steps)
+            for text in (*epilogue_op.steps, epilogue_op.expression)
+        ]
+        lines += [
+            f"{_declared(register)}{name} = {text};"
+            for name, text in zip(steps, texts, strict=False)
+        ]
+        running = result if alike else f"result_{number}"
+        lines.append(f"{_declared(register, alike)}{running} = {texts[-1]};")
+    if not alike:
+        lines.append(f"{result} = {running};")
+    own_names = not alike or any(epilogue_op.steps for epilogue_op in ops)
+    return ["{", *lines, "}"] if own_names else lines
+
+
+def _declared(register: Register, known: bool = False) -> str:
+    """Return the start of a statement that sets a variable, which may be known before."""
+    return "" if known else f"const {register.type} "
 
 
 def _numbers(at: Position, s: str, shape: Shape4) -> str:

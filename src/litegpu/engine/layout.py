@@ -10,7 +10,7 @@ from litegpu.engine.updates import place_updates
 from litegpu.graph import ABSENT, SELF, DType, Graph, Node, Value
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import COPY, get, has
-from litegpu.ops.common.functions import FUNCTIONS, element_operands
+from litegpu.ops.common.functions import element_operands, near_poles
 from litegpu.ops.common.placement import (
     is_small,
     padded_storage,
@@ -122,12 +122,7 @@ def _near_poles(graph: Graph) -> set[int]:
     for node in reversed(graph.nodes):
         running = any(v in found for v in node.outputs)
         for epilogue_op in reversed(node.epilogue):
-            function = FUNCTIONS[epilogue_op.function]
-            read = [*epilogue_op.operands]
-            read.insert(epilogue_op.position, SELF)
-            near = {read[pole] for pole in function.poles}
-            if running and function.through_zero:
-                near.update(read)
+            near = near_poles(epilogue_op, running)
             running = SELF in near
             found |= near - {SELF}
         if running and has(node, Trait.CONVEX):

@@ -41,7 +41,7 @@ from litegpu.kernels.base import Plan
 from litegpu.ops.base import COPY, KernelRequest, get
 from litegpu.ops.common.functions import (
     element_operands,
-    expression,
+    expressions,
     is_bounded,
     keeps_sum,
     limits_of,
@@ -353,9 +353,9 @@ class _Buffers:
                 for k, v in enumerate(epilogue_op.operands)
                 if v != SELF
             )
-            text = expression(epilogue_op, is_sum, typed)
+            *steps, text = expressions(epilogue_op, is_sum, typed)
             facts = (is_bounded(epilogue_op), result, limits_of(epilogue_op))
-            texts.append(EpilogueText(text, tuple(operands), *facts))
+            texts.append(EpilogueText(text, tuple(operands), *facts, tuple(steps)))
             running = result
         return tuple(texts)
 

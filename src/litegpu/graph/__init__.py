@@ -10,6 +10,7 @@ from litegpu.graph.ir import (
     Graph,
     Node,
     Quantization,
+    Step,
     Value,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "Graph",
     "Node",
     "Quantization",
+    "Step",
     "Value",
 ]

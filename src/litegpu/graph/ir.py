@@ -135,11 +135,25 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One function of an epilogue op that has several.
+
+    `inputs` are numbers of earlier results: 0 is the running result, then follow the operands of
+    the epilogue op, then the results of the earlier steps.
+    """
+
+    function: str
+    inputs: tuple[int, ...] = (0,)
+    attributes: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EpilogueOp:
     """One elementwise op that is applied to a node's result before the kernel stores this result.
 
     The running result is the op's input at `position`; `operands` are the other inputs. The kernel
-    reads zeros for missing trailing channels of an operand that `extend` marks.
+    reads zeros for missing trailing channels of an operand that `extend` marks. An op with `steps`
+    applies several functions, each to any earlier results; the last step has the op's result.
     """
 
     function: str
@@ -147,6 +161,7 @@ class EpilogueOp:
     position: int = 0
     attributes: tuple[tuple[str, float], ...] = ()
     extend: bool = False
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

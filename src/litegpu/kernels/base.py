@@ -97,7 +97,7 @@ def outline(spec: Any) -> Hashable:
     if isinstance(spec, Storage):
         return (spec.dtype, spec.shape, spec.strides, spec.padded_channels, spec.vector)
     if isinstance(spec, EpilogueOp):
-        return (spec.function, len(spec.operands))
+        return (spec.function, len(spec.operands), spec.steps)
     if is_dataclass(spec):
         parts = (outline(getattr(spec, each.name)) for each in fields(spec))
         return (type(spec).__name__, *parts)

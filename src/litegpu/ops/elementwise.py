@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
-from litegpu.ops.base import COPY, NewValue, Op, Shape, add
+from litegpu.ops.base import COPY, NewValue, Op, Shape, add, as_float32
 from litegpu.ops.common import checks, facts
 from litegpu.ops.common.broadcast import check_broadcast, check_slopes, fitted, running_input
 from litegpu.ops.common.facts import Array, Folded
@@ -149,6 +149,22 @@ class Gelu(Unary):
         return (Node(node.index, COPY, 1, node.inputs, node.outputs, epilogue=epilogue),)
 
 
+_PRODUCTS = {2.0: "SQUARE", 3.0: "CUBE"}
+
+
+class Power(Binary):
+    """Raises elements to powers; of floats, the exponents 2 and 3 become products."""
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        base, exponent = (graph.values[v] for v in node.inputs)
+        if exponent.is_constant and exponent.elements == 1 and base.dtype is DType.FLOAT32:
+            product = _PRODUCTS.get(float(as_float32(exponent).item()))
+            if product and base.shape == graph.values[node.outputs[0]].shape:
+                epilogue = (EpilogueOp(product),)
+                return (Node(node.index, COPY, 1, (base.id,), node.outputs, epilogue=epilogue),)
+        return super().normalize(graph, node, new_value)
+
+
 class Prelu(Binary):
     """Multiplies negative elements by slopes, which are broadcast to the input."""
 
@@ -176,7 +192,8 @@ def _check_shapes(graph: Graph, node: Node) -> str:
 
 for _name, _function in UNARY.items():
     add((Gelu if _name == "GELU" else Unary)(_name, _function))
+_BINARY: dict[str, type[Binary]] = {"POW": Power, "PRELU": Prelu}
 for _name, _function in BINARY.items():
-    add((Prelu if _name == "PRELU" else Binary)(_name, _function))
+    add(_BINARY.get(_name, Binary)(_name, _function))
 for _name, _function in STABLEHLO.items():
     add(Stablehlo(_name, _function))

@@ -21,7 +21,7 @@ from litegpu.ops.base import (
     register,
 )
 from litegpu.ops.common.conv_spec import ConvSpec
-from litegpu.ops.common.functions import activation_epilogue, expression
+from litegpu.ops.common.functions import activation_epilogue, expressions
 from litegpu.ops.common.units import Unit
 from litegpu.ops.common.weights import Floats, Weights, in_precision
 from litegpu.ops.common.window import POINT
@@ -245,5 +245,5 @@ def transposed(ctx: LowerContext, value: int, inputs: int, outputs: int) -> Floa
 def activation_text(activation: str) -> Any:
     """Return a function that returns the text of an activation applied to a variable."""
     epilogue: Iterable[EpilogueOp] = activation_epilogue({"activation": activation})
-    texts = [expression(epilogue_op) for epilogue_op in epilogue]
+    texts = [text for epilogue_op in epilogue for text in expressions(epilogue_op)]
     return lambda name: f"({texts[0].format(x=name)})" if texts else name

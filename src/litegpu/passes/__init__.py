@@ -6,6 +6,7 @@ from litegpu.passes.activations_before_slices import activations_before_slices
 from litegpu.passes.base import FusionPass, Pass, PassResult
 from litegpu.passes.blocks_into_dilation import blocks_into_dilation
 from litegpu.passes.bytes_into_resize import bytes_into_resize
+from litegpu.passes.compose_elementwise import compose_elementwise
 from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise
 from litegpu.passes.drop_dead_pixels import drop_dead_pixels
 from litegpu.passes.expand_into_depthwise import expand_into_depthwise
@@ -29,7 +30,6 @@ from litegpu.passes.pad_into_operand import pad_into_operand
 from litegpu.passes.pad_into_window import pad_into_window
 from litegpu.passes.pool_into_convolution import pool_into_convolution
 from litegpu.passes.products_into_sums import products_into_sums
-from litegpu.passes.recognize_activations import recognize_activations
 from litegpu.passes.regroup_matrices import regroup_matrices
 from litegpu.passes.remove_identity import remove_identity
 from litegpu.passes.resize_into_arg import resize_into_arg
@@ -70,7 +70,7 @@ PASSES: tuple[Pass, ...] = (
     # First, so that other passes skip removed nodes. Normalization may have created new constants.
     remove_identity,
     # Before their ops are fused with others.
-    recognize_activations,
+    compose_elementwise,
     # Before hoist_elementwise, which moves activations further up.
     activations_before_slices,
     blocks_into_dilation,

@@ -33,7 +33,7 @@ class SpelledActivation(Case):
                 else sheet.op(name, refs)
             )
 
-        sheet.output(spell(SPELLED[self.spelling][1], x, build))
+        sheet.output(spell(SPELLED[self.spelling], x, build))
 
 
 CASES: tuple[Case, ...] = (

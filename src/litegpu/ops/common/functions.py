@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.codegen import FLOAT, INT, LONG, Register, literal, register_of
-from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
+from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node, Step
 from litegpu.ops.common.function import Function
 from litegpu.ops.common.types import (
     BOOLS,
@@ -352,6 +352,9 @@ CASTS: Mapping[str, Function] = {**_casts(FLOAT), **_casts(INT), **_casts(LONG)}
 FINITE_HALF = "FINITE_HALF"
 """The CPU clamps float16 sums and products to finite numbers."""
 
+EXPRESSION = "EXPRESSION"
+"""An epilogue op whose steps compute the result from floats."""
+
 EPILOGUE_ONLY: Mapping[str, Function] = {
     "MULTIPLY_ADD": Function("{a} + {b} * {c}"),
     # Division of a sum by a positive count, truncated towards zero.
@@ -370,7 +373,8 @@ EPILOGUE_ONLY: Mapping[str, Function] = {
     "SELECT": Function(
         f"WHERE4{{k}}(EQUAL4({{a}}, {_ZERO}), {{c}}, {{b}})", typed_by=1, makes=None
     ),
-    "SWISH": Function(f"{{a}} * RECIPROCAL4({_ONE} + EXP4(SPLAT4({{scale}}) * -{{a}}))"),
+    "CUBE": Function("{a} * {a} * {a}", through_zero=True),
+    EXPRESSION: Function(""),
 }
 """Functions that do not correspond to an op of the model format."""
 
@@ -463,21 +467,43 @@ def registers(
     return typed, function.makes or typed
 
 
-def expression(epilogue_op: EpilogueOp, of_sum: bool = False, register: Register = FLOAT) -> str:
-    """Return an epilogue op's text with {x} for the running result and {0}, {1} for its operands.
+def expressions(
+    epilogue_op: EpilogueOp, of_sum: bool = False, register: Register = FLOAT
+) -> tuple[str, ...]:
+    """Return the texts of an epilogue op's steps; the last one computes the op's result.
+
+    In the texts, {x} is the running result, {0} and {1} are operands, and {step[0]} and {step[1]}
+    the results of earlier steps.
 
     A clamp with the lower bound 0 preserves -0. After a sum (`of_sum`), the sign of zero does not
     matter, since it depends on the order of the terms. `register` is the register type of the
-    expression.
+    expressions.
     """
-    function = FUNCTIONS[epilogue_op.function]
-    words: dict[str, Any] = {name: _text(number) for name, number in epilogue_op.attributes}
-    words |= {"k": register.ending, "n": _Numbers(register), "i": "{i}"}
-    numbers = itertools.count()
-    texts = ["{x}" if v == SELF else f"{{{next(numbers)}}}" for v in epilogue_op.operands]
-    texts.insert(epilogue_op.position, "{x}")
-    words["at_least"] = "MAX_NAN4" if of_sum else "CLAMP_MIN4"
-    return function.expression.format(**dict(zip("abcde", texts, strict=False)), **words)
+    others = [v for v in epilogue_op.operands if v != SELF]
+    names = ["{x}", *(f"{{{number}}}" for number in range(len(others)))]
+    sums = [of_sum, *(False for _ in others)]
+    found = []
+    for number, step in enumerate(steps_of(epilogue_op)):
+        function = FUNCTIONS[step.function]
+        words: dict[str, Any] = {name: _text(value) for name, value in step.attributes}
+        words |= {"k": register.ending, "n": _Numbers(register), "i": "{i}"}
+        is_sum = any(sums[each] for each in step.inputs)
+        words["at_least"] = "MAX_NAN4" if is_sum else "CLAMP_MIN4"
+        read = (names[each] for each in step.inputs)
+        found.append(function.expression.format(**dict(zip("abcde", read, strict=False)), **words))
+        names.append(f"{{step[{number}]}}")
+        sums.append(is_sum and step.function in _OF_SUMS)
+    return tuple(found)
+
+
+def steps_of(epilogue_op: EpilogueOp) -> tuple[Step, ...]:
+    """Return the steps of an epilogue op; an op with one function is one step."""
+    if epilogue_op.steps:
+        return epilogue_op.steps
+    others = itertools.count(1)
+    read = [0 if v == SELF else next(others) for v in epilogue_op.operands]
+    read.insert(epilogue_op.position, 0)
+    return (Step(epilogue_op.function, tuple(read), epilogue_op.attributes),)
 
 
 def _text(number: float) -> str:
@@ -515,4 +541,20 @@ def limits_of(epilogue_op: EpilogueOp) -> tuple[int, int] | None:
 
 def is_bounded(epilogue_op: EpilogueOp) -> bool:
     """Whether all results of an epilogue op are finite and within the range of float16."""
-    return FUNCTIONS[epilogue_op.function].bounded
+    return FUNCTIONS[steps_of(epilogue_op)[-1].function].bounded
+
+
+def near_poles(epilogue_op: EpilogueOp, near: bool) -> set[int]:
+    """Return the inputs whose smallest elements give the largest results; SELF for the running one.
+
+    `near`: whether the smallest results of the op itself give the largest results of its readers.
+    """
+    inputs = [SELF, *(v for v in epilogue_op.operands if v != SELF)]
+    steps = steps_of(epilogue_op)
+    found = {len(inputs) + len(steps) - 1} if near else set()
+    for number, step in reversed([*enumerate(steps, len(inputs))]):
+        function = FUNCTIONS[step.function]
+        found.update(step.inputs[pole] for pole in function.poles)
+        if number in found and function.through_zero:
+            found.update(step.inputs)
+    return {inputs[number] for number in found if number < len(inputs)}
