@@ -128,6 +128,12 @@ def test_a_score_of_zero_is_calibrated() -> None:
     assert found == pytest.approx([1e-16, 1], abs=1e-6)
 
 
+def test_a_model_without_its_labels_file_classifies(caplog: pytest.LogCaptureFixture) -> None:
+    found = classified(noted(files={}))
+    assert [each[2] for each in found] == [""] * len(found)
+    assert "name the labels file 'labels.txt', which is not attached" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("model", "options", "error", "message"),
     [
@@ -144,7 +150,15 @@ def test_a_score_of_zero_is_calibrated() -> None:
             TaskError,
             "need the names of the classes, and the metadata of the model have none",
         ),
-        (noted(files={}), {}, ModelError, "name the file 'labels.txt', which is not attached"),
+        (
+            noted(
+                labels=(AttachedFile("curves.txt", FileKind.SCORE_CALIBRATION),),
+                calibration=Calibration(0, 0.0),
+            ),
+            {},
+            ModelError,
+            "name the file 'curves.txt', which is not attached to it. Attach it, or remove it",
+        ),
         (
             noted(files={**NAMES, "labels.txt": "cat\n"}),
             {},

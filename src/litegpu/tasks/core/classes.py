@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from litegpu.errors import ModelError, TaskError
 from litegpu.files.metadata import Calibration, FileKind, TensorNotes, attached_file
 from litegpu.tasks.components.containers.category import Category
+
+_log = logging.getLogger("litegpu")
 
 Floats = NDArray[np.float32]
 _LEAST_SCORE = 1e-16
@@ -84,11 +87,10 @@ def classes_of(
         kind: the kind of the labels file, a FileKind.
 
     Raises:
-        ModelError: the labels file is missing.
         TaskError: an allowlist or denylist contains class names, but the model has none.
     """
-    names = attached_lines(model, labels.file(kind))
-    displayed = attached_lines(model, labels.file(kind, options.display_names_locale or "en"))
+    names = attached_labels(model, labels.file(kind))
+    displayed = attached_labels(model, labels.file(kind, options.display_names_locale or "en"))
     allowed, denied = options.category_allowlist or (), options.category_denylist or ()
     if (allowed or denied) and not names:
         raise TaskError(
@@ -106,22 +108,20 @@ def classes_of(
     return Classes(names, displayed, threshold, frozenset(ignored))
 
 
-def attached_lines(model: bytes, file: str) -> list[str]:
-    """Return the lines of a file attached to the model; no lines if no file is specified."""
-    if not file:
-        return []
-    return attached_text(model, file).splitlines()
+def attached_labels(model: bytes, file: str) -> list[str]:
+    """Return the lines of a labels file attached to the model; no lines if there is no such file.
 
-
-def attached_text(model: bytes, file: str) -> str:
-    """Return the text of a file attached to the model. Raises ModelError if the file is missing."""
-    content = attached_file(model, file)
+    Logs a warning if the metadata name a file that is missing: the results then have no names.
+    """
+    content = attached_file(model, file) if file else b""
     if content is None:
-        raise ModelError(
-            f"The metadata of the model name the file '{file}', which is not attached to it. "
-            "Attach it, or remove it from the metadata."
+        _log.warning(
+            "The metadata of the model name the labels file '%s', which is not attached to the "
+            "model. Results have no names.",
+            file,
         )
-    return content.decode(errors="replace")
+        return []
+    return content.decode(errors="replace").splitlines()
 
 
 class ScoreCalibration:
@@ -152,7 +152,13 @@ class ScoreCalibration:
                 "The metadata of the model calibrate scores without a file of parameters. Attach "
                 "one of the type TENSOR_AXIS_SCORE_CALIBRATION."
             )
-        return ScoreCalibration(notes.calibration, attached_text(model, file))
+        content = attached_file(model, file)
+        if content is None:
+            raise ModelError(
+                f"The metadata of the model name the file '{file}', which is not attached to it. "
+                "Attach it, or remove it from the metadata."
+            )
+        return ScoreCalibration(notes.calibration, content.decode(errors="replace"))
 
     @staticmethod
     def _row(number: int, line: str) -> list[float]:

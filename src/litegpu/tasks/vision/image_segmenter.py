@@ -15,7 +15,7 @@ from litegpu.files.metadata import FileKind
 from litegpu.tasks.components.containers.rect import NormalizedRect
 from litegpu.tasks.core.activations import sigmoid
 from litegpu.tasks.core.assets import model_of
-from litegpu.tasks.core.classes import attached_lines
+from litegpu.tasks.core.classes import attached_labels
 from litegpu.tasks.core.model import Floats
 from litegpu.tasks.vision.core.base_vision_task_api import BaseVisionTaskApi, VisionTaskOptions
 from litegpu.tasks.vision.core.image import Image, ImageFormat
@@ -92,7 +92,7 @@ class ImageSegmenter(BaseVisionTaskApi[ImageSegmenterOptions, ImageSegmenterResu
         self._shape = shape if len(shape) == 4 else (*shape, 1)
         self._activation = _activation(self._model.notes.custom.get(_METADATA, b""))
         note = self._model.note(len(self._model.shapes) - 1)
-        self._labels = attached_lines(content, note.file(FileKind.AXIS_LABELS))
+        self._labels = attached_labels(content, note.file(FileKind.AXIS_LABELS))
 
     @property
     def labels(self) -> list[str]:
