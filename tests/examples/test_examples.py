@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hand_models import gesture_file
 from litegpu import zoo
 from litegpu.tools.picture_flag import (
     default_picture,
@@ -106,6 +107,14 @@ def test_face_detector(tmp_path: Path) -> None:
     printed = run("face_detector", model, picture, folder=tmp_path)
     assert re.match(r"face +9\d\.\d%  x 17\d\.\.36\d  y 14\d\.\.34\d", printed), printed
     assert 0.001 < differs(tmp_path / "faces.png", picture) < 0.1
+
+
+def test_gesture_recognizer(tmp_path: Path) -> None:
+    model, picture = tmp_path / "gestures.task", portrait(tmp_path)
+    model.write_bytes(gesture_file())
+    printed = run("gesture_recognizer", model, picture, folder=tmp_path)
+    assert re.match(r"Right hand  Victory +50\.0%", printed), printed
+    assert 0 < differs(tmp_path / "gestures.png", picture) < 0.1
 
 
 @pytest.mark.real_model

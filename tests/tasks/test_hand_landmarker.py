@@ -10,50 +10,15 @@ import numpy as np
 import pytest
 
 from containers import bundle
+from hand_models import DETECTOR, HAND, MIDDLE, WORLD, hands, palms, task_file
 from litegpu.errors import ModelError, TaskError
 from litegpu.tasks import BaseOptions, vision
 from litegpu.tasks.components.containers import NormalizedRect
+from litegpu.tasks.vision.core.hands import Hand, hand_rect
 from litegpu.tasks.vision.core.landmarker import projected
 from litegpu.tasks.vision.core.rects import expanded, is_new, rotation
-from litegpu.tasks.vision.hand_landmarker import _Hand, hand_rect
 from seeing_models import saying
 from task_models import CPU, on_cpu, picture
-
-HAND = np.random.default_rng(0).uniform(40, 180, (21, 3)).astype(np.float32)
-WORLD = np.random.default_rng(1).normal(0, 0.05, (21, 3)).astype(np.float32)
-DETECTOR, LANDMARKS = "hand_detector.tflite", "hand_landmarks_detector.tflite"
-MIDDLE = 2 * (12 * 24 + 12)
-"""The first anchor of the cell right of and below the middle, at 100 of 192 pixels."""
-
-
-def palms(*rows: tuple[int, float]) -> bytes:
-    """Return a detector that sees palms of 40 pixels: the anchor and the logit of each.
-
-    The middle finger is above the wrist, so that the rectangle of a hand is turned by 90 radians
-    less a right angle.
-    """
-    codes, logits = np.zeros((1, 2016, 18)), np.full((1, 2016, 1), -200.0)
-    for row, logit in rows:
-        codes[0, row, :4] = -4, -4, 40, 40
-        codes[0, row, 8:10] = 0, -20
-        logits[0, row] = logit
-    return saying({"codes": codes, "logits": logits}, size=192)
-
-
-def hands(presence: float = 0.9, right: float = 0.8) -> bytes:
-    """Return a landmark model that sees the same hand in each rectangle."""
-    answers: dict[str, Any] = {
-        "landmarks": HAND.reshape(1, 63),
-        "presence": [[presence]],
-        "right": [[right]],
-        "world": WORLD.reshape(1, 63),
-    }
-    return saying(answers, size=224)
-
-
-def task_file(detector: bytes | None = None, landmarks: bytes | None = None) -> bytes:
-    members = {DETECTOR: detector or palms((MIDDLE, 3.0)), LANDMARKS: landmarks or hands()}
-    return bundle(members)
 
 
 def created(content: bytes | None = None, **options: Any) -> vision.HandLandmarker:
@@ -112,7 +77,7 @@ def test_the_best_hands_are_looked_at_and_each_is_returned_once() -> None:
 def test_landmarks_that_are_near_are_those_of_one_hand(moved: float, count: int) -> None:
     points = HAND / np.float32(224)
     rect = NormalizedRect(0.5, 0.5, 1.0, 1.0)
-    found = [_Hand(each, rect, WORLD, 0.5) for each in (points, points + np.float32(moved))]
+    found = [Hand(each, rect, WORLD, 0.5) for each in (points, points + np.float32(moved))]
     with created() as task:
         assert len(task._distinct(found, (100, 100))) == count
 

@@ -1,5 +1,5 @@
-"""Containers of results, and functions on them."""
+"""Containers of results, options of classifiers, and functions on results."""
 
-from litegpu.tasks.components import containers, utils
+from litegpu.tasks.components import containers, processors, utils
 
-__all__ = ["containers", "utils"]
+__all__ = ["containers", "processors", "utils"]

@@ -27,12 +27,17 @@ def model_of(options: BaseOptions) -> bytes:
     return content if bundle is None else bytes(bundle.model().view())
 
 
-def models_of(options: BaseOptions, names: Sequence[str]) -> list[bytes]:
-    """Return the bytes of the models with these names in a bundle.
+def members_of(
+    options: BaseOptions, names: Sequence[str], optional: Sequence[str] = ()
+) -> dict[str, bytes]:
+    """Return the bytes of the members of a bundle by name, in the order of the arguments.
+
+    The member of a bundle in the bundle is called `inner.task:name`. Optional members that are
+    missing are left out.
 
     Raises:
         TaskError: the options name no file.
-        ModelError: the file does not exist, is not a bundle, or lacks one of these models.
+        ModelError: the file does not exist, is not a bundle, or lacks one of `names`.
     """
     path = options.model_asset_path
     wanted = " and ".join(f"'{each}'" for each in names)
@@ -48,10 +53,11 @@ def models_of(options: BaseOptions, names: Sequence[str]) -> list[bytes]:
             raise ModelError(f"'{name}' cannot be read: {error.strerror}. {advice}") from error
     if bundle is None:
         raise ModelError(f"'{name}' is not a bundle of models. {advice}")
-    members = {each.name: each for each in bundle.models}
+    members = {each.name: each for each in bundle.members}
     if missing := [each for each in names if each not in members]:
         raise ModelError(f"'{name}' has no '{missing[0]}', but {[*members]}. {advice}")
-    return [bytes(members[each].view()) for each in names]
+    found = [each for each in (*names, *optional) if each in members]
+    return {each: bytes(members[each].view()) for each in found}
 
 
 def _buffer(options: BaseOptions) -> bytes:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from litegpu.errors import ModelError, TaskError
 from litegpu.files.metadata import Calibration, FileKind, TensorNotes, attached_file
 from litegpu.tasks.components.containers.category import Category
+from litegpu.tasks.components.processors.classifier_options import ClassifierOptions
 
 _log = logging.getLogger("litegpu")
 
@@ -19,39 +20,6 @@ Floats = NDArray[np.float32]
 _LEAST_SCORE = 1e-16
 """Scores are clipped to at least this value before the logarithm."""
 _LOGARITHM, _INVERSE_LOGISTIC = 1, 2
-
-
-@dataclass
-class ClassOptions:
-    """The options of tasks that return classes.
-
-    Args:
-        display_names_locale: the language of `display_name`; None for English.
-        max_results: the maximum number of results; None or a negative number for all.
-        score_threshold: the minimum score; None for the threshold in the model's metadata.
-        category_allowlist: the names of the only classes that results may contain.
-        category_denylist: the names of the classes that results never contain.
-    """
-
-    display_names_locale: str | None = None
-    max_results: int | None = None
-    score_threshold: float | None = None
-    category_allowlist: Sequence[str] | None = None
-    category_denylist: Sequence[str] | None = None
-
-    def check(self) -> None:
-        """Raise TaskError if options contradict each other."""
-        if self.max_results == 0:
-            raise TaskError("max_results is 0. Use a positive number, or -1 for all results.")
-        if self.category_allowlist and self.category_denylist:
-            raise TaskError(
-                "category_allowlist and category_denylist exclude each other. Give one of them."
-            )
-
-    @property
-    def most(self) -> int | None:
-        """The maximum number of results; None for all."""
-        return None if self.max_results is None or self.max_results < 0 else self.max_results
 
 
 @dataclass(frozen=True)
@@ -75,7 +43,11 @@ class Classes:
 
 
 def classes_of(
-    model: bytes, options: ClassOptions, labels: TensorNotes, scores: TensorNotes, kind: FileKind
+    model: bytes,
+    options: ClassifierOptions,
+    labels: TensorNotes,
+    scores: TensorNotes,
+    kind: FileKind,
 ) -> Classes:
     """Return the classes of an output.
 

@@ -1,4 +1,4 @@
-"""A model of a task, with a picture's bytes as input and dequantized outputs."""
+"""The models of tasks: inputs are bytes of a picture or numbers; outputs are dequantized."""
 
 from __future__ import annotations
 
@@ -26,7 +26,40 @@ _SCALE = (127.5, 127.5)
 """Mean and standard deviation that map pixels to floats from -1 to 1."""
 
 
-class PictureModel:
+class TaskModel:
+    """A compiled model of a task, its metadata, and the shapes of its outputs."""
+
+    def __init__(self, content: bytes, options: BaseOptions, **keywords: Any) -> None:
+        """Compile the model with keywords of CompiledModel. Raises LitegpuError if that fails."""
+        self.content = content
+        self.notes = metadata.read_model(content)
+        self._model = compiled(content, options, quantize=True, **keywords)
+        self.shapes = [tuple(map(int, each.shape)) for each in self._model.signature.outputs]
+
+    def note(self, output: int) -> metadata.TensorNotes:
+        """Return the metadata of an output; the result is empty if the model has none.
+
+        Raises:
+            ModelError: the metadata describe another number of outputs than the model has.
+        """
+        notes = self.notes.outputs
+        if notes and len(notes) != len(self.shapes):
+            raise ModelError(
+                f"The metadata describe {len(notes)} outputs, and the model has "
+                f"{len(self.shapes)}. Write its metadata again."
+            )
+        return notes[output] if notes else metadata.TensorNotes()
+
+    def _run(self, *inputs: NDArray[Any]) -> list[Floats]:
+        """Run the model on inputs; return the outputs, both in graph order."""
+        return list(self._model(*inputs, by_name=True).values())
+
+    def close(self) -> None:
+        """Release the model's memory."""
+        self._model.close()
+
+
+class PictureModel(TaskModel):
     """A compiled model whose first input is a picture.
 
     The host resamples the picture; the device receives the bytes and normalizes them.
@@ -46,40 +79,36 @@ class PictureModel:
             ModelError: the first input is not a picture.
             LitegpuError: the model cannot be compiled.
         """
-        self.content = content
-        self.notes = metadata.read_model(content)
-        keywords: dict[str, Any] = {"input_format": "rgb8", "quantize": True}
+        keywords: dict[str, Any] = {"input_format": "rgb8"}
         if takes_floats(content):  # others take the bytes
-            notes = self.notes.inputs[0] if self.notes.inputs else metadata.TensorNotes()
+            inputs = metadata.read_model(content).inputs
+            notes = inputs[0] if inputs else metadata.TensorNotes()
             known = notes.mean, notes.std
             keywords["mean"], keywords["std"] = known if notes.mean else scale
-        self._model = compiled(content, options, **keywords)
+        super().__init__(content, options, **keywords)
         height, width, _ = self._model.signature.inputs[0].shape[1:]
         self.size = (int(width), int(height))
-        self.shapes = [tuple(map(int, each.shape)) for each in self._model.signature.outputs]
-
-    def note(self, output: int) -> metadata.TensorNotes:
-        """Return the metadata of an output; the result is empty if the model has none.
-
-        Raises:
-            ModelError: the metadata describe another number of outputs than the model has.
-        """
-        notes = self.notes.outputs
-        if notes and len(notes) != len(self.shapes):
-            raise ModelError(
-                f"The metadata describe {len(notes)} outputs, and the model has "
-                f"{len(self.shapes)}. Write its metadata again."
-            )
-        return notes[output] if notes else metadata.TensorNotes()
 
     def __call__(self, pixels: NDArray[np.uint8]) -> list[Floats]:
         """Run the model on pixels `[height, width, 3]`; return the outputs in graph order."""
-        found = self._model(pixels[np.newaxis], by_name=True)
-        return list(found.values())
+        return self._run(pixels[np.newaxis])
 
-    def close(self) -> None:
-        """Release the model's memory."""
-        self._model.close()
+
+class TensorModel(TaskModel):
+    """A compiled model whose inputs are numbers."""
+
+    def __init__(self, content: bytes, options: BaseOptions) -> None:
+        """Compile the model. Raises LitegpuError if that fails."""
+        super().__init__(content, options)
+        self.inputs = [tuple(map(int, each.shape)) for each in self._model.signature.inputs]
+
+    def __call__(self, *inputs: Floats) -> list[Floats]:
+        """Run the model; return the outputs. Inputs and outputs are in graph order.
+
+        Inputs are reshaped to the model's shapes.
+        """
+        pairs = zip(inputs, self.inputs, strict=True)
+        return self._run(*(each.reshape(shape) for each, shape in pairs))
 
 
 def takes_floats(content: bytes) -> bool:

@@ -9,6 +9,11 @@ from litegpu.tasks.vision.face_detector import (
     FaceDetectorOptions,
     FaceDetectorResult,
 )
+from litegpu.tasks.vision.gesture_recognizer import (
+    GestureRecognizer,
+    GestureRecognizerOptions,
+    GestureRecognizerResult,
+)
 from litegpu.tasks.vision.hand_landmarker import (
     HandLandmarker,
     HandLandmarkerOptions,
@@ -44,6 +49,9 @@ __all__ = [
     "FaceDetector",
     "FaceDetectorOptions",
     "FaceDetectorResult",
+    "GestureRecognizer",
+    "GestureRecognizerOptions",
+    "GestureRecognizerResult",
     "HandLandmarker",
     "HandLandmarkerOptions",
     "HandLandmarkerResult",

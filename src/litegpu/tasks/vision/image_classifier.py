@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import numpy as np
-
-from litegpu.errors import ModelError
-from litegpu.files.metadata import FileKind
-from litegpu.tasks.components.containers.category import Category
-from litegpu.tasks.components.containers.classification_result import (
-    ClassificationResult,
-    Classifications,
-)
+from litegpu.tasks.components.containers.classification_result import ClassificationResult
 from litegpu.tasks.components.containers.rect import NormalizedRect
+from litegpu.tasks.components.processors.classifier_options import ClassifierOptions
 from litegpu.tasks.core.assets import model_of
-from litegpu.tasks.core.classes import Classes, ClassOptions, ScoreCalibration, classes_of
-from litegpu.tasks.core.model import Floats
+from litegpu.tasks.core.heads import class_heads, classified
 from litegpu.tasks.vision.core.base_vision_task_api import BaseVisionTaskApi, VisionTaskOptions
 from litegpu.tasks.vision.core.image import Image
 from litegpu.tasks.vision.core.image_processing_options import ImageProcessingOptions
@@ -27,16 +18,8 @@ ImageClassifierResult = ClassificationResult
 
 
 @dataclass
-class ImageClassifierOptions(ClassOptions, VisionTaskOptions[ClassificationResult]):
-    """The options of an ImageClassifier: see VisionTaskOptions and ClassOptions."""
-
-
-class _Head(NamedTuple):
-    """A model output with scores of classes."""
-
-    name: str | None
-    classes: Classes
-    calibration: ScoreCalibration | None
+class ImageClassifierOptions(ClassifierOptions, VisionTaskOptions[ClassificationResult]):
+    """The options of an ImageClassifier: see VisionTaskOptions and ClassifierOptions."""
 
 
 class ImageClassifier(BaseVisionTaskApi[ImageClassifierOptions, ClassificationResult]):
@@ -46,45 +29,13 @@ class ImageClassifier(BaseVisionTaskApi[ImageClassifierOptions, ClassificationRe
 
     def _open(self, options: ImageClassifierOptions) -> None:
         options.check()
-        content = model_of(options.base_options)
-        self._model = self._compiled(content, options.base_options)
-        self._most = options.most
-        self._heads = []
-        for index in range(len(self._model.shapes)):
-            note = self._model.note(index)
-            classes = classes_of(content, options, note, note, FileKind.AXIS_LABELS)
-            calibration = ScoreCalibration.of(content, note)
-            self._heads.append(_Head(note.name or None, classes, calibration))
-            size = int(np.prod(self._model.shapes[index]))
-            if classes.names and len(classes.names) != size:
-                raise ModelError(
-                    f"The model has {size} classes and {len(classes.names)} names of classes. "
-                    "Attach a file with a line for each class."
-                )
+        self._model = self._compiled(model_of(options.base_options), options.base_options)
+        self._heads = class_heads(self._model, options)
 
     def _run(self, image: Image, rect: NormalizedRect, timestamp_ms: int) -> ClassificationResult:
         region = Region.of(rect, (image.width, image.height))
         outputs = self._model(sampled(rgb(image), region, self._model.size))
-        heads = zip(self._heads, outputs, strict=True)
-        return ClassificationResult(
-            [
-                Classifications(self._categories(head, scores.ravel()), number, head.name)
-                for number, (head, scores) in enumerate(heads)
-            ],
-            timestamp_ms=0,
-        )
-
-    def _categories(self, head: _Head, scores: Floats) -> list[Category]:
-        if head.calibration is not None:
-            scores = head.calibration(scores, np.arange(len(scores)))
-        found: list[Category] = []
-        for index in np.argsort(-scores, kind="stable").tolist():
-            score = float(scores[index])
-            if score < head.classes.threshold or len(found) == self._most:
-                break
-            if head.classes.counts(index, score):
-                found.append(head.classes.category(index, score))
-        return found
+        return classified(self._heads, outputs, timestamp_ms=0)
 
     def classify(
         self, image: Image, image_processing_options: ImageProcessingOptions | None = None

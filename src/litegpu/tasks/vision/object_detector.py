@@ -18,9 +18,10 @@ from litegpu.tasks.components.containers.category import Category
 from litegpu.tasks.components.containers.detections import Detection, DetectionResult
 from litegpu.tasks.components.containers.keypoint import NormalizedKeypoint
 from litegpu.tasks.components.containers.rect import NormalizedRect
+from litegpu.tasks.components.processors.classifier_options import ClassifierOptions
 from litegpu.tasks.core.activations import sigmoid
 from litegpu.tasks.core.assets import model_of
-from litegpu.tasks.core.classes import ClassOptions, ScoreCalibration, classes_of
+from litegpu.tasks.core.classes import ScoreCalibration, classes_of
 from litegpu.tasks.core.model import Floats, PictureModel
 from litegpu.tasks.vision.core.base_vision_task_api import VisionTaskOptions
 from litegpu.tasks.vision.core.boxes import BoxCoding, Boxes, suppressed
@@ -45,8 +46,8 @@ _DECODING = "DETECTOR_METADATA"
 
 
 @dataclass
-class ObjectDetectorOptions(ClassOptions, VisionTaskOptions[DetectionResult]):
-    """The options of an ObjectDetector: see VisionTaskOptions and ClassOptions."""
+class ObjectDetectorOptions(ClassifierOptions, VisionTaskOptions[DetectionResult]):
+    """The options of an ObjectDetector: see VisionTaskOptions and ClassifierOptions."""
 
 
 class _Found(NamedTuple):
@@ -61,7 +62,7 @@ class _Found(NamedTuple):
 class _PostProcessed:
     """Reads the outputs of a model with non-maximum suppression: boxes, classes, scores, count."""
 
-    def __init__(self, model: PictureModel, options: ClassOptions) -> None:
+    def __init__(self, model: PictureModel, options: ClassifierOptions) -> None:
         self._places = _places(model, _IN_MODEL)
         notes = [model.note(place) for place in self._places]
         self._order = _sides(model, self._places[0])
@@ -89,7 +90,7 @@ class _PostProcessed:
 class _Decoded:
     """Decodes the outputs of a model without non-maximum suppression, and suppresses boxes."""
 
-    def __init__(self, model: PictureModel, options: ClassOptions) -> None:
+    def __init__(self, model: PictureModel, options: ClassifierOptions) -> None:
         self._places = _places(model, _RAW)
         note = model.note(self._places[1])
         self.classes = classes_of(model.content, options, note, note, FileKind.AXIS_LABELS)

@@ -14,9 +14,9 @@ from litegpu.errors import ModelError, TaskError
 from litegpu.tasks.components.containers.landmark import Landmark, NormalizedLandmark
 from litegpu.tasks.components.containers.rect import NormalizedRect
 from litegpu.tasks.core.activations import sigmoid
-from litegpu.tasks.core.assets import models_of
+from litegpu.tasks.core.assets import members_of
 from litegpu.tasks.vision.core.base_vision_task_api import VisionTaskOptions
-from litegpu.tasks.vision.core.detect_task import check_confidence
+from litegpu.tasks.vision.core.detect_task import DetectTask, check_confidence
 from litegpu.tasks.vision.core.image import Image, ImageFormat
 from litegpu.tasks.vision.core.landmarker import LandmarkTask, Seen, projected, turned_by
 from litegpu.tasks.vision.core.point_detector import PointDetector
@@ -85,7 +85,10 @@ class _Pose(Seen):
     mask: Image | None
 
 
-class PoseLandmarker(LandmarkTask[PoseLandmarkerOptions, PoseLandmarkerResult, _Pose]):
+class PoseLandmarker(
+    LandmarkTask[PoseLandmarkerOptions, PoseLandmarkerResult, _Pose],
+    DetectTask[PoseLandmarkerOptions, PoseLandmarkerResult],
+):
     """Detects persons and 33 landmarks of each person.
 
     The model file is a bundle with `pose_detector.tflite` and `pose_landmarks_detector.tflite`.
@@ -105,7 +108,7 @@ class PoseLandmarker(LandmarkTask[PoseLandmarkerOptions, PoseLandmarkerResult, _
         self._least = options.min_pose_presence_confidence
         self._same = options.min_tracking_confidence
         self._masks = options.output_segmentation_masks
-        detector, landmarks = models_of(base, _MODELS)
+        detector, landmarks = members_of(base, _MODELS).values()
         self._persons = PointDetector(
             *(self._compiled(detector, base), _GRIDS, _DETECTED_POINTS),
             *(options.min_pose_detection_confidence, _MOST_OVERLAP),
@@ -160,7 +163,9 @@ class PoseLandmarker(LandmarkTask[PoseLandmarkerOptions, PoseLandmarkerResult, _
         compute = partial(on_picture, plane, rect, picture)
         return Image.computed(ImageFormat.VEC32F1, picture, compute)
 
-    def _result(self, found: list[_Pose], picture: Size, timestamp_ms: int) -> PoseLandmarkerResult:
+    def _result(
+        self, found: list[_Pose], rect: NormalizedRect, picture: Size, timestamp_ms: int
+    ) -> PoseLandmarkerResult:
         if self._mode != RunningMode.IMAGE and self.most == 1:
             self._smoother = (self._smoother or _Smoother()) if found else None
             if self._smoother is not None:

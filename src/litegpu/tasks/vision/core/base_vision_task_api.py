@@ -13,7 +13,7 @@ from litegpu.errors import TaskError
 from litegpu.tasks.components.containers.rect import NormalizedRect
 from litegpu.tasks.core.base_options import BaseOptions
 from litegpu.tasks.core.live_stream import LiveStream
-from litegpu.tasks.core.model import PictureModel
+from litegpu.tasks.core.model import PictureModel, TaskModel, TensorModel
 from litegpu.tasks.vision.core.image import Image
 from litegpu.tasks.vision.core.image_processing_options import ImageProcessingOptions
 from litegpu.tasks.vision.core.regions import rect_of
@@ -80,7 +80,7 @@ class BaseVisionTaskApi(ABC, Generic[Options, Result]):
             )
         self._callback = callback
         self._lock, self._order = threading.RLock(), threading.Lock()
-        self._models: list[PictureModel] = []
+        self._models: list[TaskModel] = []
         self._last = -1
         self._closed = False
         self._stream: LiveStream[_Frame] | None = None
@@ -145,6 +145,15 @@ class BaseVisionTaskApi(ABC, Generic[Options, Result]):
     ) -> PictureModel:
         """Return a compiled model that this task closes; `scale` is passed to PictureModel."""
         model = PictureModel(content, base, *scale)
+        self._models.append(model)
+        return model
+
+    def _small(self, content: bytes) -> TensorModel:
+        """Return a model of numbers that this task closes.
+
+        The model runs on the CPU: it takes microseconds, less than a copy to a device and back.
+        """
+        model = TensorModel(content, BaseOptions(delegate=BaseOptions.Delegate.CPU))
         self._models.append(model)
         return model
 

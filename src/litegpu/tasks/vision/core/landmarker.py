@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from litegpu.tasks.components.containers.rect import NormalizedRect
-from litegpu.tasks.vision.core.base_vision_task_api import Options, Result
-from litegpu.tasks.vision.core.detect_task import DetectTask
+from litegpu.tasks.vision.core.base_vision_task_api import BaseVisionTaskApi, Options, Result
 from litegpu.tasks.vision.core.image import Image
 from litegpu.tasks.vision.core.regions import Bytes, Region, Size, rgb
 from litegpu.tasks.vision.core.vision_task_running_mode import (
@@ -37,12 +36,13 @@ class Seen:
 Found = TypeVar("Found", bound=Seen)
 
 
-class LandmarkTask(DetectTask[Options, Result], Generic[Options, Result, Found]):
+class LandmarkTask(BaseVisionTaskApi[Options, Result], Generic[Options, Result, Found]):
     """A task with a detector and a landmark model.
 
     In a video or a live stream, the detector runs only while fewer than `most` objects are tracked.
     """
 
+    takes_regions = False
     most: int
     """The maximum number of objects."""
     followed: tuple[NormalizedRect, ...] = ()
@@ -59,7 +59,7 @@ class LandmarkTask(DetectTask[Options, Result], Generic[Options, Result, Found])
         ]
         found = self._distinct(found, (image.width, image.height))
         self.followed = tuple(each.next_rect for each in found)
-        return self._result(found, (image.width, image.height), timestamp_ms)
+        return self._result(found, rect, (image.width, image.height), timestamp_ms)
 
     @abstractmethod
     def _detected(self, pixels: Bytes, rect: NormalizedRect) -> list[NormalizedRect]:
@@ -80,8 +80,10 @@ class LandmarkTask(DetectTask[Options, Result], Generic[Options, Result, Found])
         return found
 
     @abstractmethod
-    def _result(self, found: list[Found], picture: Size, timestamp_ms: int) -> Result:
-        """Return the result of the task."""
+    def _result(
+        self, found: list[Found], rect: NormalizedRect, picture: Size, timestamp_ms: int
+    ) -> Result:
+        """Return the result of the task; `rect` is the part of the picture, with its rotation."""
 
 
 def projected(points: Floats, rect: NormalizedRect, picture: Size) -> Floats:
