@@ -7,8 +7,9 @@ bits, the runtime's CPU kernels compute the table of all 65,536 integers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import zip_longest
 from math import isinf
 from typing import Any
 
@@ -31,35 +32,28 @@ def stored(dtype: DType) -> Ints:
     return bits.view(dtype.value).astype(np.int64)
 
 
+_End = tuple[DType, Quantization]
+
+
 def by_kernel(node: Node, source: Value, result: Value) -> Table | None:
     """Return the lookup table of a node with one input, computed by the runtime's CPU kernel.
 
     If the kernel rejects negative numbers, their entries equal the entry of zero. The result is
     None if the kernel rejects the node.
     """
-    params = tuple(sorted(node.params.items()))
-    ends = (source.dtype, source.quantization), (result.dtype, result.quantization)
-    return _by_kernel(node.op, node.version, params, *ends)
+    return _by_kernel(*_key(node), _end(source), _end(result))
 
 
 @cache
 def _by_kernel(
-    op: str,
-    version: int,
-    params: tuple[tuple[str, Any], ...],
-    source: tuple[DType, Quantization],
-    result: tuple[DType, Quantization],
+    op: str, version: int, params: tuple[tuple[str, Any], ...], source: _End, result: _End
 ) -> Table | None:
-    every = stored(source[0]).astype(source[0].value)
+    every = stored(source[0])
     node = Node(0, op, version, (0,), (1,), dict(params))
-    for data in (every, np.maximum(every, source[1].zero_point[0]).astype(every.dtype)):
-        values = {
-            0: Value(0, "", data.shape, source[0], data, quantization=source[1]),
-            1: Value(1, "", data.shape, result[0], quantization=result[1]),
-        }
-        found = kernels.compute(node, values, 2 * data.nbytes)
+    for data in (every, np.maximum(every, source[1].zero_point[0])):
+        found = _results(node, [data], [source, result])
         if found is not None:
-            return found[0]
+            return found
     return None
 
 
@@ -70,9 +64,7 @@ def by_pairs(node: Node, first: Value, second: Value, result: Value) -> Table | 
     second byte, the function uses the entries of the next byte. The result is None if the kernel
     rejects the node.
     """
-    params = tuple(sorted(node.params.items()))
-    ends = ((each.dtype, each.quantization) for each in (first, second, result))
-    return _by_pairs(node.op, node.version, params, *ends)
+    return _by_pairs(*_key(node), _end(first), _end(second), _end(result))
 
 
 @cache
@@ -80,26 +72,43 @@ def _by_pairs(
     op: str,
     version: int,
     params: tuple[tuple[str, Any], ...],
-    first: tuple[DType, Quantization],
-    second: tuple[DType, Quantization],
-    result: tuple[DType, Quantization],
+    first: _End,
+    second: _End,
+    result: _End,
 ) -> Table | None:
     every = stored(first[0])
-    zero = second[1].zero_point[0]
-    divisors = np.where(every == zero, np.roll(every, -1), every)
-    a, b = (each.astype(first[0].value) for each in (every[None], divisors[:, None]))
-    values = {
-        0: Value(0, "", a.shape, first[0], a, quantization=first[1]),
-        1: Value(1, "", b.shape, second[0], b, quantization=second[1]),
-        2: Value(2, "", (256, 256), result[0], quantization=result[1]),
-    }
+    divisors = np.where(every == second[1].zero_point[0], np.roll(every, -1), every)
     node = Node(0, op, version, (0, 1), (2,), dict(params))
-    found = kernels.compute(node, values, every.size**2)
+    found = _results(node, [every[None], divisors[:, None]], [first, second, result])
     if found is None:
         return None
-    table = np.empty(every.size**2, found[0].dtype)
-    table[(every[None] + 256 * every[:, None]) & 0xFFFF] = found[0]
+    table = np.empty(every.size**2, found.dtype)
+    table[(every[None] + 256 * every[:, None]) & 0xFFFF] = found
     return table
+
+
+def _key(node: Node) -> tuple[str, int, tuple[tuple[str, Any], ...]]:
+    return node.op, node.version, tuple(sorted(node.params.items()))
+
+
+def _end(value: Value) -> _End:
+    assert value.quantization is not None
+    return value.dtype, value.quantization
+
+
+def _results(node: Node, operands: Sequence[Ints], ends: Sequence[_End]) -> Table | None:
+    """Return a node's result, computed by the runtime's CPU kernel; None if the kernel rejects it.
+
+    `ends` has the types and scales of the operands and of the result.
+    """
+    shape = np.broadcast_shapes(*(each.shape for each in operands))
+    values = {}
+    for v, ((dtype, scales), data) in enumerate(zip_longest(ends, operands)):
+        known = None if data is None else data.astype(dtype.value)
+        size = shape if known is None else known.shape
+        values[v] = Value(v, "", size, dtype, known, quantization=scales)
+    found = kernels.compute(node, values, math.prod(shape) * ends[-1][0].size)
+    return None if found is None else found[0]
 
 
 def centred(value: Value) -> Ints:
