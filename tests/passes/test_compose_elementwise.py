@@ -64,8 +64,9 @@ def test_each_step_reads_earlier_results() -> None:
     graph = builder.graph(builder.elementwise(sums, EpilogueOp("MUL", (x,)), RELU))
     (composed,) = applied(compose_elementwise, graph).graph.nodes
     (epilogue_op,) = composed.epilogue
-    assert epilogue_op.operands == (slopes, one)
+    assert epilogue_op.operands == (slopes,)
     assert epilogue_op.steps == (
+        Step("NUMBER", (), (("value", 1.0),)),
         Step("MUL", (0, 1)),
         Step("TANH", (3,)),
         Step("SUB", (2, 4)),
@@ -73,11 +74,12 @@ def test_each_step_reads_earlier_results() -> None:
         Step("RELU", (6,)),
     )
     assert expressions(epilogue_op) == (
+        "SPLAT4(1.0f)",
         "{x} * {0}",
-        "TANH4({step[0]})",
-        "{1} - {step[1]}",
-        "{step[2]} * {x}",
-        "CLAMP_MIN4(SPLAT4(0.0f), {step[3]})",
+        "TANH4({step[1]})",
+        "{step[0]} - {step[2]}",
+        "{step[3]} * {x}",
+        "CLAMP_MIN4(SPLAT4(0.0f), {step[4]})",
     )
     assert not is_bounded(epilogue_op)
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from litegpu.codegen import FLOAT, register_of
 from litegpu.graph import SELF, EpilogueOp, Graph, Node, Step
-from litegpu.ops.base import COPY
+from litegpu.ops.base import COPY, as_float32
 from litegpu.ops.common.functions import (
     EXPRESSION,
+    NUMBER,
     depends_on_position,
     element_operands,
     registers,
@@ -119,9 +120,11 @@ def _takes_floats(epilogue_op: EpilogueOp) -> bool:
 def _composed(graph: Graph, x: int, nodes: Sequence[Node]) -> EpilogueOp:
     """Return the epilogue op that computes the last node's result from `x`."""
     read = dict.fromkeys(v for node in nodes for v in node.operands)
-    operands = [v for v in read if graph.values[v].is_constant]
-    numbers = {v: number for number, v in enumerate([x, *operands])}
-    steps: list[Step] = []
+    constants = [graph.values[v] for v in read if graph.values[v].is_constant]
+    operands = [each.id for each in constants if each.elements > 1]
+    scalars = {each.id: as_float32(each).item() for each in constants if each.elements == 1}
+    numbers = {v: number for number, v in enumerate([x, *operands, *scalars])}
+    steps = [Step(NUMBER, (), (("value", each),)) for each in scalars.values()]
     for node in nodes:
         running = numbers[node.inputs[0]]
         for epilogue_op in node.epilogue:

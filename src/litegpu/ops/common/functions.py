@@ -355,6 +355,9 @@ FINITE_HALF = "FINITE_HALF"
 EXPRESSION = "EXPRESSION"
 """An epilogue op whose steps compute the result from floats."""
 
+NUMBER = "NUMBER"
+"""A step without inputs, whose result is a number."""
+
 EPILOGUE_ONLY: Mapping[str, Function] = {
     "MULTIPLY_ADD": Function("{a} + {b} * {c}"),
     # Division of a sum by a positive count, truncated towards zero.
@@ -375,6 +378,7 @@ EPILOGUE_ONLY: Mapping[str, Function] = {
     ),
     "CUBE": Function("{a} * {a} * {a}", through_zero=True),
     EXPRESSION: Function(""),
+    NUMBER: Function("SPLAT4({value})", params=("value",)),
 }
 """Functions that do not correspond to an op of the model format."""
 
