@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from face_models import face_file
 from hand_models import gesture_file
 from litegpu import zoo
 from litegpu.tools.picture_flag import (
@@ -107,6 +108,14 @@ def test_face_detector(tmp_path: Path) -> None:
     printed = run("face_detector", model, picture, folder=tmp_path)
     assert re.match(r"face +9\d\.\d%  x 17\d\.\.36\d  y 14\d\.\.34\d", printed), printed
     assert 0.001 < differs(tmp_path / "faces.png", picture) < 0.1
+
+
+def test_face_landmarker(tmp_path: Path) -> None:
+    model, picture = tmp_path / "face.task", portrait(tmp_path)
+    model.write_bytes(face_file())
+    printed = run("face_landmarker", model, picture, folder=tmp_path)
+    assert re.match(r"face  \w+ [\d.]+, \w+ [\d.]+, \w+ [\d.]+\n\d+ cm before", printed), printed
+    assert 0 < differs(tmp_path / "landmarks.png", picture) < 0.1
 
 
 def test_gesture_recognizer(tmp_path: Path) -> None:

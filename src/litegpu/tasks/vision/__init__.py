@@ -9,6 +9,11 @@ from litegpu.tasks.vision.face_detector import (
     FaceDetectorOptions,
     FaceDetectorResult,
 )
+from litegpu.tasks.vision.face_landmarker import (
+    FaceLandmarker,
+    FaceLandmarkerOptions,
+    FaceLandmarkerResult,
+)
 from litegpu.tasks.vision.gesture_recognizer import (
     GestureRecognizer,
     GestureRecognizerOptions,
@@ -49,6 +54,9 @@ __all__ = [
     "FaceDetector",
     "FaceDetectorOptions",
     "FaceDetectorResult",
+    "FaceLandmarker",
+    "FaceLandmarkerOptions",
+    "FaceLandmarkerResult",
     "GestureRecognizer",
     "GestureRecognizerOptions",
     "GestureRecognizerResult",

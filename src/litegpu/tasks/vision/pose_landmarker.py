@@ -20,7 +20,7 @@ from litegpu.tasks.vision.core.detect_task import DetectTask, check_confidence
 from litegpu.tasks.vision.core.image import Image, ImageFormat
 from litegpu.tasks.vision.core.landmarker import LandmarkTask, Seen, projected, turned_by
 from litegpu.tasks.vision.core.point_detector import PointDetector
-from litegpu.tasks.vision.core.rects import expanded, is_new, rotation
+from litegpu.tasks.vision.core.rects import expanded, merged, rotation
 from litegpu.tasks.vision.core.regions import Bytes, Region, Size, sampled
 from litegpu.tasks.vision.core.smoothing import LowPassFilter, OneEuroFilter
 from litegpu.tasks.vision.core.vision_task_running_mode import (
@@ -134,10 +134,7 @@ class PoseLandmarker(
     def _joined(
         self, followed: list[NormalizedRect], detected: list[NormalizedRect]
     ) -> list[NormalizedRect]:
-        found: list[NormalizedRect] = []
-        for each in (*followed, *detected):  # a detected person replaces one that is followed
-            found = [*(other for other in found if is_new(each, [other], self._same)), each]
-        return found
+        return merged((*followed, *detected), self._same)
 
     def _look(self, pixels: Bytes, rect: NormalizedRect) -> _Pose | None:
         picture = (pixels.shape[1], pixels.shape[0])

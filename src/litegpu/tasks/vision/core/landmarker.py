@@ -86,15 +86,20 @@ class LandmarkTask(BaseVisionTaskApi[Options, Result], Generic[Options, Result, 
         """Return the result of the task; `rect` is the part of the picture, with its rotation."""
 
 
-def projected(points: Floats, rect: NormalizedRect, picture: Size) -> Floats:
+def projected(
+    points: Floats, rect: NormalizedRect, picture: Size, *, depth_by_side: bool = False
+) -> Floats:
     """Convert points `[N, 3]` from coordinates of a rectangle (0 to 1) to those of the picture.
 
     The z of the arguments is relative to the rectangle's width, the z of the result to the
-    picture's width.
+    picture's width. With `depth_by_side`, the factor is the length of the rectangle's upper side,
+    whose x and y are relative to the picture's width and height. MediaPipe does that for faces; it
+    differs for rotated rectangles.
     """
     matrix = Region.of(rect, picture).matrix() / np.array(picture)[:, np.newaxis]
     flat = points[:, :2] @ matrix[:, :2].T + matrix[:, 2]
-    depth = points[:, 2] * rect.width
+    factor = float(np.hypot(*matrix[:, 0])) if depth_by_side else rect.width
+    depth = points[:, 2] * factor
     return np.column_stack([flat, depth]).astype(np.float32)
 
 

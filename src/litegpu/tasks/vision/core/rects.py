@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,14 @@ def is_new(rect: NormalizedRect, others: list[NormalizedRect], most_overlap: flo
         return True
     found = overlaps(_corners(rect), np.stack([_corners(each) for each in others]))
     return not bool((found > most_overlap).any())
+
+
+def merged(rects: Iterable[NormalizedRect], most_overlap: float) -> list[NormalizedRect]:
+    """Return rectangles without duplicates: a later one replaces those that it overlaps."""
+    found: list[NormalizedRect] = []
+    for each in rects:
+        found = [*(other for other in found if is_new(each, [other], most_overlap)), each]
+    return found
 
 
 def _corners(rect: NormalizedRect) -> NDArray[np.float64]:
