@@ -15,7 +15,7 @@ from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, r
 from litegpu.ops.common import checks, facts
 from litegpu.ops.common.facts import Array, Folded
 from litegpu.ops.common.traits import Trait
-from litegpu.ops.common.types import INTEGERS, MOVED
+from litegpu.ops.common.types import COPIED, INTEGERS
 
 RESHAPE = "RESHAPE"
 
@@ -93,11 +93,11 @@ class Reshape(Op):
 
     name = RESHAPE
     max_version = 1
-    traits = Trait.CONVEX | Trait.RESIZES | Trait.HOLDS_INPUTS
+    traits = Trait.CONVEX | Trait.RESIZES | Trait.HOLDS_INPUTS | Trait.COMPLEX_PAIRS
     launches = 0
     shape_operands = (1,)
     may_be_empty = (1,)  # the shape of a scalar
-    takes = (MOVED, INTEGERS)
+    takes = (COPIED, INTEGERS)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:

@@ -63,6 +63,7 @@ class RealFourier2D(Op):
 
     name = "RFFT2D"
     max_version = 1
+    traits = Trait.COMPLEX_PAIRS
     shape_operands = (1,)
     cpu_bytes_per_second = 1e9
     takes = (FLOATS, INTEGERS)
@@ -178,6 +179,7 @@ class ComplexPart(Op):
     part: str
     """The name of the part in the template."""
     max_version = 1
+    traits = Trait.COMPLEX_PAIRS
     takes = (_COMPLEX,)
     gives = FLOATS
 

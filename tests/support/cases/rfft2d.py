@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cases.base import Case, Pair, Shape, Sheet
+from cases.base import UNKNOWN, Case, Pair, Shape, Sheet
 from cases.rejected.base import Rejected, computed, integers
 
 
@@ -24,6 +24,32 @@ class Spectrum(Case):
         sheet.output(*(found or [result]))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Moved(Case):
+    """A complex result of a transform that one op after the other moves, and its magnitude."""
+
+    steps: tuple[tuple[str, tuple[Shape, ...]], ...]
+    """Of each step the op and its constant operands."""
+    shape: Shape = (2, 3, 1, 16)
+    outputs: tuple[str, ...] = ("COMPLEX_ABS", "IMAG")
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, the outputs of the last step; without their names, its complex result."""
+        lengths = sheet.constant((1, self.shape[-1]), "int32")
+        moved = sheet.op("RFFT2D", [sheet.input(self.shape), lengths], dtype="complex64")
+        for op, operands in self.steps:
+            version = 2 if op == "BROADCAST_TO" else 1
+            constants = [sheet.constant(operand, "int32") for operand in operands]
+            # The CPU's SLICE requires a result of as many axes.
+            shape = operands[1] if op == "SLICE" else UNKNOWN
+            (moved,) = sheet.multi(
+                op, [moved, *constants], 1, version=version, dtype="complex64", shape=shape
+            )
+        sheet.output(
+            *(sheet.op(part, [moved]) for part in self.outputs) if self.outputs else [moved]
+        )
+
+
 CASES: tuple[Case, ...] = (
     *(Spectrum(shape=(2, 1, n), lengths=(1, n)) for n in (2, 4, 8, 32, 64, 512)),
     Spectrum(shape=(2, 3, 1, 400), lengths=(1, 512), parts=("REAL", "IMAG")),
@@ -34,6 +60,14 @@ CASES: tuple[Case, ...] = (
     Spectrum(shape=(9, 6), lengths=(4, 8)),
     Spectrum(shape=(32, 3), lengths=(64, 2), parts=("COMPLEX_ABS", "REAL")),
     Spectrum(shape=(4, 8), lengths=(4, 8), parts=()),
+    Moved(steps=(("RESHAPE", ((2, 3, 9),)),)),
+    Moved(steps=(("RESHAPE", ((6, 3, 3),)),), outputs=()),
+    Moved(steps=(("SQUEEZE", ()), ("TRANSPOSE", ((0, 2, 1),)))),
+    Moved(steps=(("EXPAND_DIMS", ((4,),)), ("RESHAPE", ((-1,),)))),
+    Moved(steps=(("TRANSPOSE", ((3, 0, 2, 1),)), ("SLICE", ((1, 0, 0, 1), (5, 2, 1, 2))))),
+    Moved(steps=(("SLICE", ((0, 1, 0, 2), (2, 2, 1, 7))),), outputs=()),
+    Moved(steps=(("STRIDED_SLICE", ((0, 2, 0, 8), (2, -4, 1, -10), (1, -1, 1, -2))),)),
+    Moved(steps=(("TILE", ((1, 1, 2, 2),)), ("BROADCAST_TO", ((3, 2, 3, 2, 18),)))),
 )
 
 REJECTED = (

@@ -50,3 +50,7 @@ class Trait(enum.Flag):
     """
     READS_BITS = enum.auto()
     """The op reads or writes the bits of floats, so none of its float tensors may be rounded."""
+    COMPLEX_PAIRS = enum.auto()
+    """The op reads and writes a complex tensor as a float tensor whose last axis alternates real
+    and imaginary parts.
+    """

@@ -47,6 +47,8 @@ MOVED = Types(
     common=True,
 )
 """Types that kernels can move; quantized values move as stored integers."""
+COPIED = Types(MOVED.dtypes | {DType.COMPLEX64}, common=True)
+"""Types that kernels can move, including complex numbers, which move as 64-bit integers."""
 NUMBERS = Types(frozenset({DType.FLOAT32, *INTEGER_TYPES}), common=True)
 SHORT_NUMBERS = Types(frozenset({DType.FLOAT32, DType.INT32}), common=True)
 CASTABLE = Types(STORABLE.dtypes | SMALL_TYPES)
