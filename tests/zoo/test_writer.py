@@ -150,6 +150,20 @@ def test_several_inputs_and_outputs_keep_their_order() -> None:
         np.testing.assert_array_equal(result, expected)
 
 
+def test_intermediates_are_tensors_without_elements() -> None:
+    writer = ModelWriter()
+    x = writer.input([1, 3])
+    y = writer.op("RELU", [x], [[1, 3]], intermediates=(None, Quantization((0.5,), (3,))))
+    writer.output(y)
+    graph = read(writer.build()).subgraphs[0]
+    plain, scaled = (graph.tensors[i] for i in graph.operators[0].intermediates)
+    types = writer._schema.TensorType
+    assert [list(plain.shape), list(scaled.shape)] == [[0], [0]]
+    assert (plain.type, scaled.type) == (types.FLOAT32, types.INT8)
+    assert plain.quantization is None
+    assert (list(scaled.quantization.scale), list(scaled.quantization.zeroPoint)) == ([0.5], [3])
+
+
 def test_types_names_and_enumerations_of_outputs() -> None:
     writer = ModelWriter()
     x = writer.input([3], "int32", name="x")

@@ -141,6 +141,7 @@ class ModelWriter:
         dtype: npt.DTypeLike = "float32",
         name: str | None = None,
         quantization: Quantization | None = None,
+        intermediates: Sequence[Quantization | None] = (),
     ) -> TensorRef:
         """Add a builtin operation with one output, and return it; see `multi` for the arguments.
 
@@ -161,6 +162,7 @@ class ModelWriter:
             dtypes=[dtype],
             names=None if name is None else [name],
             quantizations=[quantization],
+            intermediates=intermediates,
         )
         return outputs[0]
 
@@ -175,6 +177,7 @@ class ModelWriter:
         dtypes: Sequence[npt.DTypeLike] | None = None,
         names: Sequence[str] | None = None,
         quantizations: Sequence[Quantization | None] | None = None,
+        intermediates: Sequence[Quantization | None] = (),
     ) -> tuple[TensorRef, ...]:
         """Add a builtin operation and return its outputs, one for each of `shapes`.
 
@@ -189,13 +192,18 @@ class ModelWriter:
             dtypes: Element type of each output; float32 unless given.
             names: Name of each output.
             quantizations: Quantization of each output.
+            intermediates: Quantization of each tensor without elements that describes a number
+                inside the operation, such as the gates of an LSTM; None for a float.
 
         Raises:
             OptionsError: Unknown operation, option, enumeration member or type.
             ModelError: A tensor of another writer.
         """
         outputs = self._results(builtin, shapes, dtypes, names, quantizations)
-        self._operators.append(self._operator(builtin, inputs, outputs, options, version))
+        operator = self._operator(builtin, inputs, outputs, options, version)
+        if intermediates:
+            operator.intermediates = [self._intermediate(each) for each in intermediates]
+        self._operators.append(operator)
         return outputs
 
     def custom(
@@ -278,6 +286,10 @@ class ModelWriter:
         self._tensors.append(tensor)
         tensor.quantization = quantization and self._quantization(quantization)
         return ref
+
+    def _intermediate(self, quantization: Quantization | None) -> int:
+        dtype = "float32" if quantization is None else "int8"
+        return self._tensor((0,), dtype, "intermediate", quantization).index
 
     def _quantization(self, quantization: Quantization | Blockwise) -> Any:
         table = self._schema.QuantizationParametersT()
