@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cases.base import EXACT, Case, Sheet
-from cases.lstm import BasicLstm, Lstm
+from cases.lstm import BasicLstm, IntegerLstm, Lstm
 from cases.rnn import BidirectionalLstm, BidirectionalRnn, Rnn
 from cases.svdf import QuantizedSvdf, Svdf
 from every_backend import first_devices
@@ -58,6 +58,9 @@ RECURRENT = (
     Svdf(rank=2, activation="RELU6"),
     Svdf(hybrid=True, asymmetric=True, batch=1),
     QuantizedSvdf(units=5, rank=2),
+    IntegerLstm(cells=7),
+    IntegerLstm(outputs=3, time_major=True, cifg=True),
+    IntegerLstm(steps=0),
 )
 
 
@@ -183,12 +186,14 @@ def test_without_work_group_memory_the_cpu_runs_it(monkeypatch: pytest.MonkeyPat
 _WIDE = (
     Lstm(cells=600, inputs=3, outputs=5, steps=3, normalized=True, peephole=True),
     Lstm(cells=530, inputs=3, steps=2, batch=1),
+    IntegerLstm(cells=600, inputs=3, outputs=5, steps=3),
+    IntegerLstm(cells=530, inputs=3, steps=2, batch=1),
 )
 """More blocks of cells than a work group has items. (The CPU wants no more outputs than cells.)"""
 
 
 @pytest.mark.parametrize("case", _WIDE, ids=lambda case: case.name)
-def test_work_items_own_several_slices(case: Lstm) -> None:
+def test_work_items_own_several_slices(case: Case) -> None:
     here, cpu = interpreter(written(case), delegate(first_devices()[0])), interpreter(written(case))
     values = inputs(cpu, 0)
     assert_close(run(here, *values), run(cpu, *values))

@@ -18,6 +18,7 @@ from real_models import SIGNED, find, picture_paths, shown_to
 
 Array = npt.NDArray[Any]
 
+LSTM = "keras_lstm_mnist_ptq"
 DETECTOR = "ssd_mobilenet_v1_coco_quant"
 MODELS = (
     "mobilenet_v1_0.25_128_quant",
@@ -25,6 +26,7 @@ MODELS = (
     "tf2_mobilenet_v2_1.0_224_ptq",
     "posenet_mobilenet_v1_100_257x257_integer_quant",
     "deeplabv3_mnv2_dm05_pascal_quant",
+    LSTM,
     DETECTOR,
 )
 
@@ -52,8 +54,8 @@ def shown(content: bytes) -> list[Array]:
 
 FEW = MODELS if turns.ALL else ("mobilenet_v1_0.25_128_quant", DETECTOR)
 """One of each sort: of integers alone, and with floats at its end."""
-SMALL = ("mobilenet_v1_0.25_128_quant", "tf2_mobilenet_v2_1.0_224_ptq")
-"""One of each type: all that runs on devices that a CPU plays, but for the first of them."""
+SMALL = ("mobilenet_v1_0.25_128_quant", "tf2_mobilenet_v2_1.0_224_ptq", LSTM)
+"""One of each type and an LSTM: all that runs on devices that a CPU plays, but for the first."""
 
 
 @pytest.mark.real_model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cases.base import Case, Range
 from cases.hybrid import HybridConv, HybridMatmul, HybridMatrix, HybridTransposeConv, Rows
+from cases.lstm import IntegerLstm
 from cases.quantized import ORDINARY, POWER, WIDE
 from cases.quantized_conv import QuantizedConv, QuantizedMatrix
 from cases.quantized_depthwise import QuantizedDepthwise
@@ -259,6 +260,28 @@ def rows(dice: Dice) -> Case:
     )
 
 
+def integer_lstm(dice: Dice) -> Case:
+    """LSTMs of int8; the CPU computes peepholes wrongly beside a projection."""
+    steps, cells = dice.number(0, 12), dice.number(1, 40)
+    outputs = min(dice.one_of(0, 0, 3, 8), cells)
+    return IntegerLstm(
+        kind=dice.one_of(*_KINDS),
+        batch=dice.number(1, 3),
+        steps=steps,
+        inputs=dice.number(1, 40),
+        cells=cells,
+        outputs=outputs,
+        projection_bias=outputs > 0 and dice.flag(),
+        cifg=dice.flag(),
+        peephole=outputs == 0 and dice.flag(),
+        time_major=steps > 0 and dice.flag(),
+        cell_bits=dice.number(0, 6),
+        cell_clip=dice.one_of(0.0, 0.25, 10.0),
+        proj_clip=dice.one_of(0.0, 0.25),
+        all_slots=dice.flag(),
+    )
+
+
 def hybrid_conv(dice: Dice) -> Case:
     """Convolutions of floats, perhaps of groups, perhaps depthwise, with weights of bytes."""
     batch, height, width, channels = dice.image()
@@ -344,5 +367,5 @@ _FLOATS = (Range(), Rows(), Rows(-4.0, 0.125), Rows(-0.5, 8.0), Rows(zeros=True)
 QUANTIZED = (
     *(conv, matrix, conversion, real, lookup, depthwise, transpose_conv, matmul, pair, pool),
     *(reduction, product, arg, resize, rows, hybrid_conv, hybrid_transpose_conv),
-    *(hybrid_matrix, hybrid_matmul),
+    *(hybrid_matrix, hybrid_matmul, integer_lstm),
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import add
 from litegpu.ops.common.bidirectional import Bidirectional, Direction
-from litegpu.ops.unidirectional_sequence_lstm import SequenceLstm
+from litegpu.ops.exact.refused import Refused
+from litegpu.ops.unidirectional_sequence_lstm import OF_FLOATS, SequenceLstm
 
 _AUXILIARY = 39
 _DIRECTIONS = (
@@ -34,5 +35,6 @@ add(
     BidirectionalLstm(
         *("BIDIRECTIONAL_SEQUENCE_LSTM", SequenceLstm(), _DIRECTIONS, _AUXILIARY),
         backward_data=lambda node: _AUXILIARY,
+        exact=Refused("The CPU has no integer kernel of this operation.", OF_FLOATS),
     )
 )

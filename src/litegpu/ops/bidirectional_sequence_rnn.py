@@ -37,6 +37,7 @@ def _backward_data(node: Node) -> int:
 
 add(
     BidirectionalRnn(
-        *("BIDIRECTIONAL_SEQUENCE_RNN", SequenceRnn(), _DIRECTIONS, _AUXILIARY, _backward_data)
+        *("BIDIRECTIONAL_SEQUENCE_RNN", SequenceRnn(), _DIRECTIONS, _AUXILIARY, _backward_data),
+        exact=SequenceRnn.exact,
     )
 )

@@ -61,7 +61,9 @@ class ExactSvdf(Exact):
                 graph, (node.inputs[_DATA], node.outputs[0]), frozenset({DType.INT8})
             ),
             lambda: _check_operands(graph, node, DType.INT8, DType.INT16, DType.INT32, DType.INT16),
-            lambda: _check_scales(graph, node, _FEATURES, _TIME, _STATE),
+            lambda: numbers.check_symmetric(
+                graph, (node.inputs[p] for p in (_FEATURES, _TIME, _STATE))
+            ),
             lambda: numbers.check_activation(node, ("relu",)),
             lambda: _check_shapes(graph, node),
             lambda: checks.first_of(*map(numbers.check_multiplier, _multipliers(graph, node))),
@@ -100,7 +102,7 @@ class HybridSvdf(Exact):
             lambda: _check_operands(
                 graph, node, DType.INT8, DType.INT8, DType.FLOAT32, DType.FLOAT32
             ),
-            lambda: _check_scales(graph, node, _FEATURES, _TIME),
+            lambda: numbers.check_symmetric(graph, (node.inputs[p] for p in (_FEATURES, _TIME))),
             lambda: _DENSE.check(graph, _features(node, node.outputs[0])),
             checks.activation(node),
             lambda: _check_shapes(graph, node),
@@ -258,16 +260,6 @@ def _check_operands(
         found = graph.values[node.inputs[_STATE]].dtype.name
         reasons.append(f"The state (input {_STATE}) is {found} instead of {state.name}.")
     return checks.first_of(*reasons)
-
-
-def _check_scales(graph: Graph, node: Node, *positions: int) -> str:
-    """Require operands with a single scale and the zero point 0."""
-    for position in positions:
-        value = graph.values[node.inputs[position]]
-        found = value.quantization
-        if found is None or len(found.scale) != 1 or any(found.zero_point):
-            return f"tensor {value.id} needs one scale and the zero point 0."
-    return ""
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:

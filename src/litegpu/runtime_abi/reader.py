@@ -33,6 +33,7 @@ UPGRADE = "The supported runtimes are ai-edge-litert 1.0 and newer, and tflite-r
 
 _MOST_ELEMENTS = 1 << 40
 _MATRIX = "FULLY_CONNECTED"
+_WITH_INTERMEDIATES = frozenset({"LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM"})
 _TENSOR_SIZE = ctypes.sizeof(TfLiteTensor)
 
 
@@ -128,6 +129,8 @@ def _read_node(context: int, index: int, budget: ReadBudget) -> Node:
     params = read_params(name, node.builtin_data, registration.version)
     if name == _MATRIX and _sums_without_bias(context, inputs):
         params |= _type_of_sums(node.builtin_data, registration.version)
+    if name in _WITH_INTERMEDIATES:
+        params |= _intermediates(context, budget.integers(node.intermediates), budget)
     return Node(
         index=index,
         op=name,
@@ -137,6 +140,30 @@ def _read_node(context: int, index: int, budget: ReadBudget) -> Node:
         params=params,
         custom=budget.custom(node.custom_initial_data, node.custom_initial_data_size),
     )
+
+
+def _intermediates(
+    context: int, indices: Sequence[int], budget: ReadBudget
+) -> dict[str, ParamValue]:
+    """Return scales and zero points of a node's intermediates, 0 where there is not one scale.
+
+    Intermediates are tensors without elements. The result is empty for a node without them.
+    """
+    struct = TfLiteContext.from_address(context)
+    found = []
+    for index in indices:
+        present = 0 <= index < struct.tensors_size
+        quantization = (
+            _quantization(tensor_at(struct.tensors or 0, index), budget) if present else None
+        )
+        if quantization and len(quantization.scale) == 1 == len(quantization.zero_point):
+            found.append((quantization.scale[0], quantization.zero_point[0]))
+        else:
+            found.append((0.0, 0))
+    if not found:
+        return {}
+    scales, zero_points = zip(*found, strict=True)
+    return {"intermediate_scales": scales, "intermediate_zero_points": zero_points}
 
 
 def _sums_without_bias(context: int, inputs: Sequence[int]) -> bool:

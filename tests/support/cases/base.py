@@ -197,10 +197,14 @@ class Sheet:
         version: int = 1,
         dtype: str = "float32",
         quantization: Quantization | None = None,
+        intermediates: Sequence[Quantization | None] = (),
     ) -> TensorRef:
         """Add an operation with one output, whose shape is left to those who read the file."""
         return self.multi(
-            builtin, inputs, 1, options, version, dtype=dtype, quantization=quantization
+            *(builtin, inputs, 1, options, version),
+            dtype=dtype,
+            quantization=quantization,
+            intermediates=intermediates,
         )[0]
 
     def multi(
@@ -213,13 +217,14 @@ class Sheet:
         shape: Shape = UNKNOWN,
         dtype: str = "float32",
         quantization: Quantization | None = None,
+        intermediates: Sequence[Quantization | None] = (),
     ) -> tuple[TensorRef, ...]:
         """Add an operation with several outputs.
 
         `shape` is what the file says of them, for operations whose CPU kernels insist.
         """
         self.ops.append(builtin)
-        self.tensors += count
+        self.tensors += count + len(intermediates)
         return self.writer.multi(
             builtin,
             inputs,
@@ -228,6 +233,7 @@ class Sheet:
             version=version,
             dtypes=[dtype] * count,
             quantizations=[quantization] * count,
+            intermediates=intermediates,
         )
 
     def custom(

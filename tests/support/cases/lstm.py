@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cases.base import LARGE, Case, Range, Shape, Sheet
+from cases.base import EXACT, LARGE, Case, Range, Shape, Sheet
 from cases.conv_2d import ACTIVATIONS
+from cases.quantized import ORDINARY, POWER, WIDE, Stored, quantization
+from litegpu.graph import Quantization
 from litegpu.zoo.writer import TensorRef
 
 _SMALL = Range(-0.5, 0.5)
@@ -96,6 +98,83 @@ class BasicLstm(Case):
         sheet.output(*sheet.multi("LSTM", inputs, 4, options, version=2))
 
 
+@dataclass(frozen=True, kw_only=True)
+class IntegerLstm(Case):
+    """An LSTM of int8 with gates and cells of int16; equal to the CPU's in every bit.
+
+    `cell_bits` is the number of integer bits of the cell state; the other fields are as of `Lstm`.
+    """
+
+    tolerance = EXACT
+
+    kind: str = ORDINARY
+    batch: int = 2
+    steps: int = 4
+    inputs: int = 5
+    cells: int = 6
+    outputs: int = 0
+    projection_bias: bool = False
+    cifg: bool = False
+    peephole: bool = False
+    time_major: bool = False
+    cell_bits: int = 3
+    cell_clip: float = 0.0
+    proj_clip: float = 0.0
+    all_slots: bool = True
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, two states, one LSTM, one output."""
+        sequence = (self.steps, self.batch) if self.time_major else (self.batch, self.steps)
+        shape = (*(sequence if self.steps else (self.batch,)), self.inputs)
+        options = {
+            "fused_activation_function": "TANH",
+            "cell_clip": self.cell_clip,
+            "proj_clip": self.proj_clip,
+        }
+        if self.steps:
+            options["time_major"] = self.time_major
+        source = quantization(sheet.random, "int8", self.kind, 2.0)
+        data = sheet.input(shape, Stored(dtype="int8"), source)
+        result = quantization(sheet.random, "int8", ORDINARY)
+        # Converters give the hidden state without a projection the result's numbers.
+        hidden = quantization(sheet.random, "int8", ORDINARY) if self.outputs else result
+        name = "UNIDIRECTIONAL_SEQUENCE_LSTM" if self.steps else "LSTM"
+        sheet.output(
+            sheet.op(
+                *(name, [data, *self._operands(sheet, result)], options),
+                dtype="int8",
+                quantization=result,
+                intermediates=(None, None, None, None, hidden),
+            )
+        )
+
+    def _operands(self, sheet: Sheet, result: Quantization) -> list[TensorRef | None]:
+        """Add weights and states: all inputs but the first."""
+        outputs, random = self.outputs or self.cells, sheet.random
+        gates, cells = (not self.cifg, True, True, True), (self.cells,)
+
+        def some(present: bool, *shape: int, dtype: str = "int8") -> TensorRef | None:
+            if not present:
+                return None
+            scale = quantization(random, dtype, self.kind, channels=1)
+            return sheet.constant(Stored(dtype=dtype).draw(shape, random), dtype, scale)
+
+        def bias(present: bool, count: int) -> TensorRef | None:
+            return sheet.constant(random.integers(-9000, 9000, count), "int32") if present else None
+
+        operands = [some(each, *cells, self.inputs) for each in gates]
+        operands += [some(each, *cells, outputs) for each in gates]
+        peephole = (gates[0], True, True)
+        operands += [some(each and self.peephole, *cells, dtype="int16") for each in peephole]
+        operands += [bias(each, self.cells) for each in gates]
+        operands.append(some(self.outputs > 0, outputs, self.cells))
+        operands.append(bias(self.projection_bias, outputs))
+        cell = Quantization((2.0 ** (self.cell_bits - 15),), (0,))
+        operands.append(sheet.variable((self.batch, outputs), "int8", result))
+        operands.append(sheet.variable((self.batch, *cells), "int16", cell))
+        return operands + [None] * (4 if self.all_slots else 0)
+
+
 CASES: tuple[Case, ...] = (
     # Sizes
     *(Lstm(cells=c, inputs=10 - c, batch=1 + c % 3, steps=1 + c % 4) for c in range(1, 10)),
@@ -126,4 +205,20 @@ CASES: tuple[Case, ...] = (
     *(BasicLstm(cells=c, inputs=10 - c, batch=1 + c % 3) for c in range(1, 10)),
     BasicLstm(cells=40, inputs=33),
     BasicLstm(cells=4, inputs=4, half_weights=True),
+    # Integers
+    *(IntegerLstm(cells=c, inputs=10 - c, batch=1 + c % 3, steps=c) for c in (1, 3, 4, 5, 9)),
+    IntegerLstm(time_major=True),
+    IntegerLstm(outputs=3, time_major=True, kind=POWER),
+    IntegerLstm(outputs=3, cifg=True, steps=6),
+    *(IntegerLstm(cell_bits=bits, steps=9, batch=1) for bits in (0, 1, 5, 6)),
+    IntegerLstm(cells=133, inputs=70, steps=9, batch=1),
+    IntegerLstm(cells=90, inputs=9, outputs=67, steps=3, projection_bias=True),
+    IntegerLstm(kind=WIDE, steps=7),
+    IntegerLstm(outputs=5, projection_bias=True, all_slots=False, proj_clip=0.25),
+    IntegerLstm(peephole=True, steps=5),
+    IntegerLstm(peephole=True, cifg=True, kind=POWER),
+    IntegerLstm(cell_clip=0.5, steps=6),
+    IntegerLstm(cell_clip=10.0, cell_bits=4, cells=20, inputs=28, steps=28, batch=1),
+    IntegerLstm(steps=0, cells=7),
+    IntegerLstm(steps=0, batch=1, outputs=5, cifg=True),
 )

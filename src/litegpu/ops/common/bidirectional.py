@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from litegpu.graph import ABSENT, Graph, Node, Value
-from litegpu.ops.base import NewValue, Op, Shape, as_float32
+from litegpu.ops.base import Exact, NewValue, Op, Shape, as_float32
 from litegpu.ops.common import checks, facts
 from litegpu.ops.concatenation import ConcatAttributes
 
@@ -43,6 +43,7 @@ class Bidirectional(Op):
         directions: tuple[Direction, Direction],
         auxiliary: int,
         backward_data: Callable[[Node], int],
+        exact: Exact | None,
     ) -> None:
         """Create the op from the unidirectional op and the positions of its operands.
 
@@ -51,7 +52,7 @@ class Bidirectional(Op):
         """
         self.name = name  # type: ignore[misc]
         self.accepts = one_way.accepts  # type: ignore[misc]
-        self.exact = one_way.exact  # type: ignore[misc]
+        self.exact = exact  # type: ignore[misc]
         self._one_way, self._directions = one_way, directions
         self._auxiliary, self._backward_data = auxiliary, backward_data
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -160,6 +160,15 @@ def check_no_zeros(graph: Graph, tensors: Sequence[int]) -> str:
     for v in tensors:
         if found := zero_point(graph.values[v]):
             return f"tensor {v} is INT16 and has the zero point {found}."
+    return ""
+
+
+def check_symmetric(graph: Graph, tensors: Iterable[int]) -> str:
+    """Require tensors (value ids) with a single scale and the zero point 0."""
+    for v in tensors:
+        found = graph.values[v].quantization
+        if found is None or len(found.scale) != 1 or any(found.zero_point):
+            return f"tensor {v} needs one scale and the zero point 0."
     return ""
 
 

@@ -42,6 +42,95 @@ def _basic(
     return Rejected("LSTM", inputs, reason, params, version, outputs)
 
 
+_GATE_SCALES = (0.0, 0.0, 0.0, 0.0, 0.5)
+
+
+def _bytes(*shape: int, dtype: DType = DType.INT8) -> Tensor:
+    return Tensor(shape=shape, dtype=dtype, data=1, quantization=_SCALED)
+
+
+def _integer(
+    changed: _Operands, reason: str, cells: int = _CELLS, outputs: int = _CELLS, **params: Any
+) -> Rejected:
+    operands: dict[int, Tensor | None] = dict.fromkeys(range(24))
+    operands[0] = Tensor(shape=(2, 4, _SIZE), dtype=DType.INT8, quantization=_SCALED)
+    operands |= {i: _bytes(cells, _SIZE) for i in range(1, 5)}
+    operands |= {i: _bytes(cells, outputs) for i in range(5, 9)}
+    operands |= {i: replace(integers(0), shape=(cells,)) for i in range(12, 16)}
+    state = replace(_state(2, outputs), dtype=DType.INT8, quantization=_SCALED)
+    operands |= {18: state, 19: _cell_state(2.0**-12, cells)}
+    params = {
+        "intermediate_scales": _GATE_SCALES,
+        "intermediate_zero_points": (0,) * 5,
+        **params,
+    }
+    return Rejected(
+        *("UNIDIRECTIONAL_SEQUENCE_LSTM", tuple({**operands, **changed}.values()), reason, params),
+        result=DType.INT8,
+        quantization=_SCALED,
+    )
+
+
+def _cell_state(scale: float, cells: int = _CELLS) -> Tensor:
+    return replace(_state(2, cells), dtype=DType.INT16, quantization=Quantization((scale,), (0,)))
+
+
+_OUTPUT_STATE = Tensor(shape=(2, _CELLS), dtype=DType.INT8, variable=True)
+_PEEPHOLES = {i: _bytes(_CELLS, dtype=DType.INT16) for i in (9, 10, 11)}
+_INTEGERS = (
+    _integer({}, "The activation of an integer LSTM must be tanh, not relu.", activation="relu"),
+    _integer(
+        {20 + i: _bytes(_CELLS, dtype=DType.INT16) for i in range(4)},
+        "The GPU does not compute integer LSTMs with layer normalization.",
+    ),
+    _integer(
+        {**_PEEPHOLES, 16: _bytes(_CELLS, _CELLS)},
+        "The CPU reads the peephole weights of an integer LSTM by its outputs instead of its "
+        "cells, so a projection changes the numbers.",
+    ),
+    _integer(
+        {},
+        "The node has 12 intermediate tensors; the GPU computes integer LSTMs with 5, of which the "
+        "last has a scale.",
+        intermediate_scales=(0.5,) * 12,
+    ),
+    _integer(
+        {},
+        "The node has 5 intermediate tensors; the GPU computes integer LSTMs with 5, of which the "
+        "last has a scale.",
+        intermediate_scales=(0.0,) * 5,
+    ),
+    _integer(
+        {},
+        "4100 cells are more than the 4096 that one work group computes.",
+        cells=4100,
+        outputs=4100,
+    ),
+    _integer(
+        {19: _cell_state(2.0**-8)},
+        "The cell state has the scale 0.00390625; the GPU computes powers of two from 2^-15 to "
+        "2^-9.",
+    ),
+    _integer(
+        {19: _cell_state(0.001)},
+        "The cell state has the scale 0.001; the GPU computes powers of two from 2^-15 to 2^-9.",
+    ),
+    _integer({18: _OUTPUT_STATE}, "tensor 18 needs one scale and one zero point."),
+    _integer(
+        {19: replace(_cell_state(1.0), quantization=None)},
+        "tensor 19 needs one scale and the zero point 0.",
+    ),
+    _integer({19: _state(2, _CELLS)}, "The state (input 19) is FLOAT32 instead of INT16."),
+    _integer(
+        {13: floats(_CELLS)}, "The bias of the forget gate (input 13) is FLOAT32 instead of INT32."
+    ),
+    Rejected(
+        "LSTM",
+        (Tensor(shape=(2, _SIZE), dtype=DType.UINT8, quantization=_SCALED),),
+        "The GPU does not compute integer LSTMs of the basic kernel.",
+        version=2,
+    ),
+)
 _INT8 = Tensor(shape=(_CELLS, _SIZE), dtype=DType.INT8, data=1)
 
 _NO_PEEPHOLE = "The peephole weights of the input gate (input 9) "
@@ -52,10 +141,7 @@ CASES = (
         "The CPU computes an LSTM's logistic and tanh with vector instructions, whose last bits "
         "a GPU cannot reproduce, also with quantized weights.",
     ),
-    _full(
-        {0: Tensor(shape=(2, 4, _SIZE), dtype=DType.INT8, quantization=_SCALED)},
-        "The GPU does not compute integer LSTMs.",
-    ),
+    *_INTEGERS,
     Rejected(
         "UNIDIRECTIONAL_SEQUENCE_LSTM",
         (computed(2, 4, _SIZE),),
