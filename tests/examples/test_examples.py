@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import wave
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from places import ROOT, python_path
 from real_models import find
 from seeing_models import clip
 from served import serving
+from sound_models import hearing
 
 EXAMPLES = ROOT / "examples"
 SMALL = "zoo:mobilenet_v1_0.25_128"
@@ -108,6 +110,16 @@ def test_face_detector(tmp_path: Path) -> None:
     printed = run("face_detector", model, picture, folder=tmp_path)
     assert re.match(r"face +9\d\.\d%  x 17\d\.\.36\d  y 14\d\.\.34\d", printed), printed
     assert 0.001 < differs(tmp_path / "faces.png", picture) < 0.1
+
+
+def test_audio_classifier(tmp_path: Path) -> None:
+    model, sound = tmp_path / "sound.tflite", tmp_path / "sound.wav"
+    model.write_bytes(hearing())
+    with wave.open(os.fspath(sound), "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(np.array([0, 16384, 8192], np.int16).tobytes())
+    printed = run("audio_classifier", model, sound, "--results=2", folder=tmp_path)
+    assert printed == "  0.00 s  class 1 50.0%, class 2 25.0%\n"
 
 
 def test_face_landmarker(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ class Noted:
     box_order: Sequence[int] = ()
     box_form: int = 1
     in_pixels: bool = False
+    sound: tuple[int, int] | None = None
+    """The sample rate and the number of channels."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,10 @@ class _Builder:
                 (0, "ref", order), (1, "Uint8", noted.box_form), (2, "Uint8", noted.in_pixels)
             )
             content = self.table((0, "Uint8", 3), (1, "ref", boxes))
+        if noted.sound is not None:
+            rate, channels = noted.sound
+            sound = self.table((0, "Uint32", rate), (1, "Uint32", channels))
+            content = self.table((0, "Uint8", 4), (1, "ref", sound))
         units = self.tables(self._units(noted))
         files = self.tables([self._file(each) for each in noted.files])
         return self.table(

@@ -29,7 +29,8 @@ _INPUTS, _OUTPUTS, _CUSTOM = 2, 3, 9
 _CUSTOM_NAME, _CUSTOM_DATA = 0, 1
 _TENSOR_NAME, _CONTENT, _UNITS, _FILES = 0, 3, 4, 6
 _CONTENT_KIND, _CONTENT_PROPERTIES = 0, 1
-_BOXES = 3
+_BOXES, _AUDIO = 3, 4
+_RATE, _CHANNELS = 0, 1
 _BOX_ORDER, _BOX_FORM, _BOX_UNIT = 0, 1, 2
 _UNIT_KIND, _UNIT_OPTIONS = 0, 1
 _NORMALIZATION, _CALIBRATION, _THRESHOLD = 1, 2, 3
@@ -84,6 +85,10 @@ class TensorNotes:
     in_pixels: bool = False
     score_threshold: float | None = None
     calibration: Calibration | None = None
+    sample_rate: int = 0
+    """Samples per second of sound; 0 if the tensor is no sound."""
+    channels: int = 0
+    """The number of channels of sound."""
 
     @property
     def label_files(self) -> tuple[str, ...]:
@@ -179,9 +184,7 @@ class _Reader:
         return Metadata(inputs, outputs, custom)
 
     def _tensor(self, table: int) -> TensorNotes:
-        content, boxes = self.data.field(table, _CONTENT), 0
-        if content and self.data.scalar(content, _CONTENT_KIND, "<B") == _BOXES:
-            boxes = self.data.field(content, _CONTENT_PROPERTIES)
+        boxes, sound = (self._content(table, each) for each in (_BOXES, _AUDIO))
         mean, std = self._scaling(table)
         return TensorNotes(
             name=self.data.text(table, _TENSOR_NAME),
@@ -194,7 +197,16 @@ class _Reader:
             in_pixels=bool(boxes and self.data.scalar(boxes, _BOX_UNIT, "<B")),
             score_threshold=self._threshold(table),
             calibration=self._calibration(table),
+            sample_rate=self.data.scalar(sound, _RATE, "<I") if sound else 0,
+            channels=self.data.scalar(sound, _CHANNELS, "<I") if sound else 0,
         )
+
+    def _content(self, table: int, kind: int) -> int:
+        """Return the properties of a tensor's content if it is of this kind, else 0."""
+        content = self.data.field(table, _CONTENT)
+        if content and self.data.scalar(content, _CONTENT_KIND, "<B") == kind:
+            return self.data.field(content, _CONTENT_PROPERTIES)
+        return 0
 
     def _file(self, table: int) -> AttachedFile:
         name, locale = (self.data.text(table, each) for each in (_FILE_NAME, _FILE_LOCALE))

@@ -1,4 +1,4 @@
-"""Runs a task on camera pictures in a thread; only the newest waiting picture is processed."""
+"""Runs a task in a thread: on pictures of a camera, or on blocks of sound."""
 
 from __future__ import annotations
 
@@ -14,12 +14,23 @@ Item = TypeVar("Item")
 class LiveStream(Generic[Item]):
     """A thread that processes one item at a time.
 
-    While the thread is busy, one further item waits; a newer item replaces the waiting one.
+    While the thread is busy, one further item waits; a newer item replaces the waiting one. With
+    `drops=False`, all items wait in their order.
     """
 
-    def __init__(self, handle: Callable[[Item], None], name: str) -> None:
-        """Start the thread. Raises UnsupportedDeviceError if the system cannot start one."""
-        self._handle = handle
+    def __init__(
+        self,
+        handle: Callable[[Item], None],
+        name: str,
+        *,
+        item: str = "picture",
+        drops: bool = True,
+    ) -> None:
+        """Start the thread; `item` is the word for an item in errors.
+
+        Raises UnsupportedDeviceError if the system cannot start a thread.
+        """
+        self._handle, self._item, self._drops = handle, item, drops
         self._changed = threading.Condition()
         self._waiting: list[Item] = []
         self._ended = False
@@ -34,13 +45,15 @@ class LiveStream(Generic[Item]):
         """Pass an item to the thread. Raises ExecutionError if an earlier item failed."""
         with self._changed:
             self._raise()
-            self._waiting[:] = [item]
+            if self._drops:
+                self._waiting.clear()
+            self._waiting.append(item)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Process the waiting item, and end the thread.
+        """Process the waiting items, and end the thread.
 
-        A call from the thread itself drops the waiting item and returns at once. Raises
+        A call from the thread itself drops the waiting items and returns at once. Raises
         ExecutionError if an item failed.
         """
         with self._changed:
@@ -57,7 +70,8 @@ class LiveStream(Generic[Item]):
         error, self._error = self._error, None
         if error is not None:
             raise ExecutionError(
-                f"A picture of the live stream failed: {error} The task goes on with the next one."
+                f"A {self._item} of the live stream failed: {error} The task goes on with the "
+                "next one."
             ) from error
 
     def _work(self) -> None:
@@ -66,7 +80,7 @@ class LiveStream(Generic[Item]):
                 self._changed.wait_for(lambda: self._waiting or self._ended)
                 if not self._waiting:
                     return
-                item = self._waiting.pop()
+                item = self._waiting.pop(0)
             try:
                 self._handle(item)
             except Exception as error:

@@ -1,5 +1,6 @@
 """The dataclasses that task results are made of."""
 
+from litegpu.tasks.components.containers.audio_data import AudioData, AudioDataFormat
 from litegpu.tasks.components.containers.bounding_box import BoundingBox
 from litegpu.tasks.components.containers.category import Category
 from litegpu.tasks.components.containers.classification_result import (
@@ -13,6 +14,8 @@ from litegpu.tasks.components.containers.landmark import Landmark, NormalizedLan
 from litegpu.tasks.components.containers.rect import NormalizedRect, Rect
 
 __all__ = [
+    "AudioData",
+    "AudioDataFormat",
     "BoundingBox",
     "Category",
     "ClassificationResult",

@@ -1,0 +1,1 @@
+"""Running modes and sample rates of audio tasks."""
