@@ -113,6 +113,31 @@ def test_the_passes_of_a_loop(passes: int, start: int) -> None:
     assert both(decaying(passes, start), [noise(2, 5)]).whole_graph
 
 
+@pytest.mark.parametrize(("passes", "most", "whole"), [(3, 64, True), (3, 1, False)])
+def test_a_state_of_constants_is_computed_by_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, passes: int, most: int, whole: bool
+) -> None:
+    """The first pass of ConvLSTM2D convolves zeros; GPU nodes need a computed input."""
+    monkeypatch.setattr(while_loop, "_MOST_RUNS", most)
+    writer = ModelWriter()
+    state, weights = writer.constant(np.zeros((1, 3, 4, 2), np.float32)), noise(2, 3, 3, 2)
+    carried = (writer.constant(0, np.int32), state, writer.input((1, 3, 4, 2)))
+
+    def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+        count, state, x = values
+        options = {"padding": "SAME", "stride_w": 1, "stride_h": 1}
+        operands = [state, inner.constant(weights), inner.constant(noise(2))]
+        convolved = inner.op("CONV_2D", operands, [(1, 3, 4, 2)], options=options)
+        bent = inner.op("TANH", [convolved], [(1, 3, 4, 2)])
+        return [counted(inner, count), inner.op("ADD", [bent, x], [(1, 3, 4, 2)]), x]
+
+    writer.output(loop(writer, carried, body, passes)[1])
+    report = both(writer.build(), [noise(1, 3, 4, 2)])
+    assert report.whole_graph is whole
+    if not whole:
+        assert "node has 0 runtime input(s)" in reason(report)
+
+
 def test_a_loop_of_too_many_passes() -> None:
     found = reason(both(decaying(257), [noise(2, 5)]))
     assert found == "The loop has more than 256 iterations."

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 
@@ -33,6 +32,8 @@ _CARRIED = Types(STORABLE.dtypes)
 _MOST_PASSES = 256
 _MOST_NODES = 1 << 13
 """Maximum number of unrolled nodes, which limits the compile time."""
+_MOST_RUNS = 64
+"""Nodes of a loop that the runtime's CPU kernels may fold, such as those of zero initial states."""
 _MOST_STEPS = 1 << 17
 """Maximum number of visited nodes, including nodes without kernels, which limits the time to
 unroll.
@@ -255,7 +256,7 @@ class Inlined:
     """Number of nodes and iterations that the CPU would have run so far."""
     last: tuple[int, ...] = ()
     """The loop-carried values after the iterations so far."""
-    budget: fold.Budget = field(default_factory=partial(fold.Budget, runs=0))
+    budget: fold.Budget = field(default_factory=lambda: fold.Budget(runs=_MOST_RUNS))
     pieces: dict[int, Pieces] = field(default_factory=dict)
     """Values that are not materialized yet, such as a sequence that grows by one row per iteration.
     """
