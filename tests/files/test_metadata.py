@@ -82,3 +82,10 @@ def test_damaged_metadata_say_nothing_or_less() -> None:
     for index in range(0, 2000, 7):
         metadata.read_model(model[:index] + bytes([model[index] ^ 0xFF]) + model[index + 1 :])
     metadata.read_model(b"TFL3")
+
+
+def test_the_rate_and_channels_of_sound() -> None:
+    noted = Written(inputs=[Noted("sound", sound=(16000, 2)), Noted("picture")])
+    sound, other = metadata.read(noted.content()).inputs
+    assert (sound.sample_rate, sound.channels, sound.is_boxes) == (16000, 2, False)
+    assert (other.sample_rate, other.channels) == (0, 0)
