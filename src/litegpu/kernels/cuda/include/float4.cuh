@@ -1,5 +1,5 @@
 // Loads, conversions and arithmetic, mostly of 4 channels at a time.
-// A load that the compiler may not move towards its use; zeros, unless `wanted`.
+// Predicated load that the compiler may not move towards its use; returns zeros unless `wanted`.
 __device__ __forceinline__ uint2 load_if(bool wanted, const uint2 *p) {
     uint2 v;
     asm volatile("{ .reg .pred q; setp.ne.b32 q, %2, 0; mov.b32 %0, 0; mov.b32 %1, 0; "
@@ -22,7 +22,7 @@ __device__ __forceinline__ uint2 load_if(bool wanted, const uint2 *p, uint2 othe
                  : "r"((int)wanted), "l"(p), "r"(otherwise.x), "r"(otherwise.y));
     return v;
 }
-// Four bytes; `otherwise`, unless `wanted`.
+// Predicated load of four bytes; returns `otherwise` unless `wanted`.
 __device__ __forceinline__ unsigned int load_if(bool wanted, const unsigned int *p,
                                                 unsigned int otherwise) {
     unsigned int v;
@@ -31,7 +31,7 @@ __device__ __forceinline__ unsigned int load_if(bool wanted, const unsigned int 
                  : "=&r"(v) : "r"((int)wanted), "l"(p), "r"(otherwise));
     return v;
 }
-// Store in shared memory where `wanted`, without a branch: see `either`.
+// Predicated store to shared memory, without a branch: see `either`.
 __device__ __forceinline__ void store_if(bool wanted, uint4 *p, uint4 v) {
     asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q st.shared.v4.u32 [%1], {%2, %3, %4, %5}; }"
                  :: "r"((int)wanted), "r"((unsigned int)__cvta_generic_to_shared(p)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
@@ -44,8 +44,8 @@ __device__ __forceinline__ void store_if(bool wanted, unsigned int *p, unsigned 
     asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q st.shared.u32 [%1], %2; }"
                  :: "r"((int)wanted), "r"((unsigned int)__cvta_generic_to_shared(p)), "r"(v) : "memory");
 }
-// One of two values. In place of a branch: compilers move the loads of what only one side of it needs there, where they
-// are no longer on their way beside others.
+// Selects one of two values without a branch. Compilers move loads that only one side of a branch needs into that side,
+// where they no longer overlap with other loads.
 __device__ __forceinline__ float4 either(bool first, float4 a, float4 b) {
     return make_float4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
 }
@@ -55,7 +55,7 @@ __device__ __forceinline__ uint4 either(bool first, uint4 a, uint4 b) {
 __device__ __forceinline__ unsigned int either(bool first, unsigned int a, unsigned int b) {
     return first ? a : b;
 }
-// Four integers as bytes of a word; what is beyond a byte becomes its ends.
+// Packs four integers into the bytes of a word, with saturation.
 __device__ __forceinline__ unsigned int pack_s8(int4 v) {
 #if __CUDA_ARCH__ >= 720
     unsigned int word;
@@ -82,7 +82,7 @@ __device__ __forceinline__ unsigned int pack_u8(int4 v) {
     return (x & 255) | ((y & 255) << 8) | ((z & 255) << 16) | ((unsigned int)w << 24);
 #endif
 }
-// The same without a condition, for what never changes.
+// Unconditional load through the read-only cache that the compiler may not move, for data that never changes.
 __device__ __forceinline__ uint4 load_ahead(const uint4 *p) {
     uint4 v;
     asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -108,20 +108,22 @@ __device__ __forceinline__ void store_if(bool wanted, float4 *p, float4 v) {
 __device__ __forceinline__ void store_if(bool wanted, int4 *p, int4 v) {
     store_if(wanted, (uint4 *)p, make_uint4(v.x, v.y, v.z, v.w));
 }
-// One instruction; of a constant factor the compiler would make several.
+// Forces one instruction; the compiler would replace a product with a constant by several.
 __device__ __forceinline__ long long multiply_add(int a, int b, long long c) {
     long long sum;
     asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(a), "r"(b), "l"(c));
     return sum;
 }
-// Unsigned bytes less an offset: 2^23 with a byte for its last digits is a float.
+// Converts unsigned bytes to floats and subtracts `offset`, which includes 2^23: a byte in the last bits of the float
+// 2^23 gives 2^23 + byte.
 __device__ __forceinline__ float4 bytes_to_floats(unsigned int word, float offset) {
     return make_float4(__uint_as_float(__byte_perm(word, 0x4b000000u, 0x7650)) - offset,
                        __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7651)) - offset,
                        __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7652)) - offset,
                        __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7653)) - offset);
 }
-// Whole numbers below 2^22: added to 1.5 * 2^23, they are its last digits.
+// Converts integral floats of magnitude below 2^22 to integers: adding 1.5 * 2^23 puts the integer into the last bits
+// of the mantissa.
 __device__ __forceinline__ int to_whole(float v) {
     return (int)(__float_as_uint(v + 12582912.0f) - 0x4b400000u);
 }
@@ -157,7 +159,7 @@ __device__ __forceinline__ float from_half(unsigned short h) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
     return f;
 }
-// The larger one, or NaN if either is: -0 and 0 are alike.
+// Returns the maximum, or NaN if either value is NaN; -0 and 0 count as equal.
 __device__ __forceinline__ float raised(float low, float v) {
 #if __CUDA_ARCH__ >= 800
     float larger;
@@ -167,7 +169,7 @@ __device__ __forceinline__ float raised(float low, float v) {
     return v < low ? low : v;
 #endif
 }
-// Finite values beyond the half range become its largest value, never infinity.
+// Converts to half; finite values beyond the half range saturate and never become infinity.
 __device__ __forceinline__ unsigned short to_half(float v) {
     if (fabsf(v) < INFINITY) v = fminf(fmaxf(v, -65504.0f), 65504.0f);
     unsigned short h;
@@ -175,7 +177,7 @@ __device__ __forceinline__ unsigned short to_half(float v) {
     return h;
 }
 #if __CUDA_ARCH__ >= 800
-// Both in one instruction, which makes infinity the largest value too.
+// Converts two floats with one instruction, which saturates infinity too.
 __device__ __forceinline__ unsigned int saturated_halves(float low, float high) {
     unsigned int h;
     asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(high), "f"(low));
@@ -190,7 +192,7 @@ __device__ __forceinline__ float4 from_half4(uint2 v) {
                        from_half(v.y >> 16));
 }
 #if __CUDA_ARCH__ >= 800
-// The larger of two halves each; NaN is passed over.
+// Maxima of two pairs of halves; NaN is ignored.
 __device__ __forceinline__ unsigned int larger_halves(unsigned int a, unsigned int b) {
     unsigned int h;
     asm("max.f16x2 %0, %1, %2;" : "=r"(h) : "r"(a), "r"(b));
@@ -200,7 +202,7 @@ __device__ __forceinline__ uint2 larger_halves(uint2 a, uint2 b) {
     return make_uint2(larger_halves(a.x, b.x), larger_halves(a.y, b.y));
 }
 #endif
-// No infinity is among the values.
+// Converts values that contain no infinity.
 __device__ __forceinline__ uint2 to_bounded_half4(float4 v) {
 #if __CUDA_ARCH__ >= 800
     return make_uint2(saturated_halves(v.x, v.y), saturated_halves(v.z, v.w));
@@ -229,7 +231,7 @@ __device__ __forceinline__ float finite_size4(float4 v) {
 __device__ __forceinline__ float4 operator+(float4 a, float4 b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
-// What `lanes` neighbours (a power of two) have, added up or the most of it, for all of them.
+// Sum or maximum over `lanes` neighbouring lanes (a power of two); all of them receive the result.
 __device__ __forceinline__ float sum_of_lanes(float value, int lanes) {
     for (int apart = lanes / 2; apart > 0; apart /= 2)
         value += __shfl_xor_sync(0xffffffffu, value, apart);
@@ -268,14 +270,14 @@ __device__ __forceinline__ float4 ERFC4(float4 a) {
 __device__ __forceinline__ float4 EXP4(float4 a) {
     return make_float4(expf(a.x), expf(a.y), expf(a.z), expf(a.w));
 }
-// At most one unit in the last place from 1 / a, which would branch to what few numbers need; 0 of
-// what is so large that nothing normal is left.
+// Approximates 1 / a with an error of at most 1 ulp; an exact division would branch for rare operands.
+// Returns 0 where the result would be subnormal.
 __device__ __forceinline__ float reciprocal(float a) {
     float result;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
     return result;
 }
-// At most 2 units in the last place off; 0 below the normal floats.
+// Approximates 2^a with an error of at most 2 ulp; returns 0 where the result would be subnormal.
 __device__ __forceinline__ float power_of_2(float a) {
     float result;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
@@ -287,7 +289,7 @@ __device__ __forceinline__ float4 RECIPROCAL4(float4 a) {
 __device__ __forceinline__ float4 EXPM14(float4 a) {
     return make_float4(expm1f(a.x), expm1f(a.y), expm1f(a.z), expm1f(a.w));
 }
-// Products are never contracted with sums: --fmad=false.
+// The compiler never contracts products and sums to FMA: --fmad=false.
 #define APART4(a, zero) (a)
 __device__ __forceinline__ float4 FLOOR4(float4 a) {
     return make_float4(floorf(a.x), floorf(a.y), floorf(a.z), floorf(a.w));
