@@ -155,7 +155,7 @@ __device__ __forceinline__ void store_remote(const void *local, int block, unsig
                  :: "r"((int)wanted), "r"(remote_address(local, block)), "r"(v) : "memory");
 }
 // An inbox is an mbarrier that completes when the expected number of bytes has arrived from other blocks. A block calls
-// `inbox_expect` after `cluster_wait`, and sends after it too. No block may exit before all bytes have arrived.
+// `inbox_expect` and sends only after `cluster_wait`. No block may exit before all bytes have arrived.
 __device__ __forceinline__ void inbox_begin(unsigned long long *inbox) {
     const unsigned int at = (unsigned int)__cvta_generic_to_shared(inbox);
     if (threadIdx.x == 0)
