@@ -83,6 +83,7 @@ def _improve(
             executable = found()
             if executable is not None:
                 executable.exchange(binaries)
+            del executable  # a slow disk must not keep it and its device memory alive
             if keep is not None:
                 keep(binaries)
         seconds = time.perf_counter() - began

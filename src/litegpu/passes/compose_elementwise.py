@@ -67,18 +67,18 @@ class _Found:
 
 
 def _expression(edit: Editor, producers: Mapping[int, int], position: int) -> _Found | None:
-    """Return the smallest expression of one value that ends in a node.
+    """Return the smallest expression of one value that ends in a node of at least two values.
 
-    Returns None if no value is read twice in between: other passes fuse chains.
+    Returns None if there is none. Other passes fuse chains of nodes that read one value each.
     """
     values = edit.values
     positions: set[int] = set()
     waiting: dict[int, int] = {}  # value id -> position of its producer
     budget, buffers = _MOST_STEPS, set[int]()
-    joins = is_read = False
+    is_read = False
     at = position
     while True:
-        node = edit.nodes[at]
+        node = edit.nodes[at] if at >= 0 else None
         if node is None or not _composable(edit.graph, node):
             return None
         positions.add(at)
@@ -88,13 +88,10 @@ def _expression(edit: Editor, producers: Mapping[int, int], position: int) -> _F
         budget -= sum(len(steps_of(each)) for each in node.epilogue)
         if budget < 0 or len(buffers) > _MOST_BUFFERS:
             return None
-        if joins and len(waiting) == 1:
-            return _Found(next(iter(waiting)), positions, is_read)
-        joins |= len(waiting) > 1
+        if len(waiting) == 1:
+            return _Found(next(iter(waiting)), positions, is_read) if len(positions) > 1 else None
         v = max(waiting, key=waiting.__getitem__)
         at = waiting.pop(v)
-        if at < 0:
-            return None
         is_read |= v in edit.graph.outputs or not positions.issuperset(edit.nodes.readers(v))
 
 

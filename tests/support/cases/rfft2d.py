@@ -25,7 +25,7 @@ class Spectrum(Case):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved(Case):
+class MovedSpectrum(Case):
     """A complex result of a transform that one op after the other moves, and its magnitude."""
 
     steps: tuple[tuple[str, tuple[Shape, ...]], ...]
@@ -60,14 +60,14 @@ CASES: tuple[Case, ...] = (
     Spectrum(shape=(9, 6), lengths=(4, 8)),
     Spectrum(shape=(32, 3), lengths=(64, 2), parts=("COMPLEX_ABS", "REAL")),
     Spectrum(shape=(4, 8), lengths=(4, 8), parts=()),
-    Moved(steps=(("RESHAPE", ((2, 3, 9),)),)),
-    Moved(steps=(("RESHAPE", ((6, 3, 3),)),), outputs=()),
-    Moved(steps=(("SQUEEZE", ()), ("TRANSPOSE", ((0, 2, 1),)))),
-    Moved(steps=(("EXPAND_DIMS", ((4,),)), ("RESHAPE", ((-1,),)))),
-    Moved(steps=(("TRANSPOSE", ((3, 0, 2, 1),)), ("SLICE", ((1, 0, 0, 1), (5, 2, 1, 2))))),
-    Moved(steps=(("SLICE", ((0, 1, 0, 2), (2, 2, 1, 7))),), outputs=()),
-    Moved(steps=(("STRIDED_SLICE", ((0, 2, 0, 8), (2, -4, 1, -10), (1, -1, 1, -2))),)),
-    Moved(steps=(("TILE", ((1, 1, 2, 2),)), ("BROADCAST_TO", ((3, 2, 3, 2, 18),)))),
+    MovedSpectrum(steps=(("RESHAPE", ((2, 3, 9),)),)),
+    MovedSpectrum(steps=(("RESHAPE", ((6, 3, 3),)),), outputs=()),
+    MovedSpectrum(steps=(("SQUEEZE", ()), ("TRANSPOSE", ((0, 2, 1),)))),
+    MovedSpectrum(steps=(("EXPAND_DIMS", ((4,),)), ("RESHAPE", ((-1,),)))),
+    MovedSpectrum(steps=(("TRANSPOSE", ((3, 0, 2, 1),)), ("SLICE", ((1, 0, 0, 1), (5, 2, 1, 2))))),
+    MovedSpectrum(steps=(("SLICE", ((0, 1, 0, 2), (2, 2, 1, 7))),), outputs=()),
+    MovedSpectrum(steps=(("STRIDED_SLICE", ((0, 2, 0, 8), (2, -4, 1, -10), (1, -1, 1, -2))),)),
+    MovedSpectrum(steps=(("TILE", ((1, 1, 2, 2),)), ("BROADCAST_TO", ((3, 2, 3, 2, 18),)))),
 )
 
 REJECTED = (
