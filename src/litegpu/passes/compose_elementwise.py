@@ -40,17 +40,14 @@ def compose_elementwise(graph: Graph) -> PassResult:
         if found.is_read:
             edit.declined.append(f"{label(node)}: other nodes read a value in between")
             continue
-        *inner, last = (edit.nodes[each] for each in sorted(found.positions))
-        assert last is not None
-        parts = [each for each in inner if each is not None]
-        merged = [*last.merged, *(index for n in parts for index in (*n.merged, n.index))]
+        nodes = [found.nodes[each] for each in sorted(found.nodes)]
+        *inner, last = nodes
+        merged = [*last.merged, *(index for n in inner for index in (*n.merged, n.index))]
+        epilogue = (_composed(graph, found.x, nodes),)
         edit.nodes[position] = replace(
-            last,
-            inputs=(found.x,),
-            epilogue=(_composed(graph, found.x, (*parts, last)),),
-            merged=tuple(merged),
+            last, inputs=(found.x,), epilogue=epilogue, merged=tuple(merged)
         )
-        for each in found.positions - {position}:
+        for each in found.nodes.keys() - {position}:
             edit.nodes[each] = None
         edit.applied.append(f"{label(node)}: one op for {len(merged) + 1} nodes")
     return edit.result()
@@ -58,10 +55,10 @@ def compose_elementwise(graph: Graph) -> PassResult:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The nodes between a value `x` and the result of the last node."""
+    """The nodes, by position, between a value `x` and the result of the last node."""
 
     x: int
-    positions: set[int]
+    nodes: Mapping[int, Node]
     is_read: bool
     """Whether a node that does not belong to the expression reads a value in between."""
 
@@ -72,7 +69,7 @@ def _expression(edit: Editor, producers: Mapping[int, int], position: int) -> _F
     Returns None if there is none. Other passes fuse chains of nodes that read one value each.
     """
     values = edit.values
-    positions: set[int] = set()
+    nodes: dict[int, Node] = {}
     waiting: dict[int, int] = {}  # value id -> position of its producer
     budget, buffers = _MOST_STEPS, set[int]()
     is_read = False
@@ -81,7 +78,7 @@ def _expression(edit: Editor, producers: Mapping[int, int], position: int) -> _F
         node = edit.nodes[at] if at >= 0 else None
         if node is None or not _composable(edit.graph, node):
             return None
-        positions.add(at)
+        nodes[at] = node
         constants = {v for v in node.operands if values[v].is_constant}
         waiting |= {v: producers.get(v, -1) for v in node.operands if v not in constants}
         buffers |= {v for v in constants if values[v].elements > 1}
@@ -89,10 +86,10 @@ def _expression(edit: Editor, producers: Mapping[int, int], position: int) -> _F
         if budget < 0 or len(buffers) > _MOST_BUFFERS:
             return None
         if len(waiting) == 1:
-            return _Found(next(iter(waiting)), positions, is_read) if len(positions) > 1 else None
+            return _Found(next(iter(waiting)), nodes, is_read) if len(nodes) > 1 else None
         v = max(waiting, key=waiting.__getitem__)
         at = waiting.pop(v)
-        is_read |= v in edit.graph.outputs or not positions.issuperset(edit.nodes.readers(v))
+        is_read |= v in edit.graph.outputs or not nodes.keys() >= {*edit.nodes.readers(v)}
 
 
 def _composable(graph: Graph, node: Node) -> bool:
