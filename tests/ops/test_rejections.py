@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 from cases import REJECTED
+from cases.lstm import IntegerLstm
 from cases.rejected import Rejected
 from litegpu import GpuDelegate, ops
+from litegpu.numeric_policy import QuantizedMode
 from litegpu.ops.common.support import check_support
 from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.writer import ModelWriter
+from op_runner import write
 
 OPS = Path(ops.__file__).parent
 ELSEWHERE = ("support.py", "dynamic.py", "variables.py", "while_loop.py")
@@ -92,3 +95,14 @@ def test_rejected_nodes_run_on_the_cpu() -> None:
     np.testing.assert_array_equal(
         runtime.outputs(interpreter)[0].values, -abs(values.reshape(2, 3, 4))
     )
+
+
+@pytest.mark.usefixtures("null_device")
+@pytest.mark.parametrize("quantized", ["exact", "float"])
+def test_integer_lstms_run_only_with_exact_integers(quantized: QuantizedMode) -> None:
+    delegate = GpuDelegate(quantized=quantized, min_nodes_per_partition=1)
+    runtime.interpreter(write((IntegerLstm(),)).content, delegate, builtin_kernels=True)
+    assert delegate.report is not None
+    reason = 'The GPU computes integer LSTMs only with quantized="exact".'
+    reasons = [node.reason for node in delegate.report.rejected]
+    assert reasons == ([] if quantized == "exact" else [reason])

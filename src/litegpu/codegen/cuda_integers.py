@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from litegpu.codegen.c_integers import POWER
+
 _LANES = "xyzw"
 
 
@@ -130,22 +132,7 @@ __device__ __forceinline__ void store_longs(longlong2 *p, Long4 v) {
     + _of_both("I64", "Long4", "long long")
     + _of("int4", "ABS4_I32", "int4 a", "(int)(a.{0} < 0 ? 0u - (unsigned)a.{0} : a.{0})")
     + _of("int4", "DIV4_I32", "int4 a, int4 b", "quotient(a.{0}, b.{0})")
-    + """\
-// Powers beyond 32 bits wrap around, or become the least integer, as on an x86 CPU.
-__device__ __forceinline__ int power(int a, int b, bool wraps) {
-    const int size = a == -2147483647 - 1 ? -1 : a < 0 ? -a : a;
-    const int most = 2147483647 / max(size, 1);
-    unsigned int found = 1u, square = (unsigned int)a;
-    bool fits = size >= 0 || b < 1 || wraps;
-    const int times = size == 0 || size == 1 ? min(b, 1 + ((b - 1) & 1)) : min(b, 32);
-    for (int i = 0; i < (wraps ? 31 : times); ++i) {
-        fits = fits && (wraps || ((int)found <= most && (int)found >= -most));
-        if (wraps ? ((b >> i) & 1) == 1 : fits) found *= square;
-        if (wraps) square *= square;
-    }
-    return fits ? (int)found : -2147483647 - 1;
-}
-"""
+    + f"__device__ __forceinline__ {POWER}"
     + _of("int4", "POW4_I32", "int4 a, int4 b, int4 c", "power(a.{0}, b.{0}, c.{0} == 1)")
     + "// Floats beyond the range become its ends, and NaN the upper one.\n"
     + _of(

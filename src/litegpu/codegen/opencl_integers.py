@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from litegpu.codegen.c_integers import POWER
 from litegpu.codegen.opencl_dot4 import ByteDot
 
 _OF_BOTH = """\
@@ -77,20 +78,9 @@ _WORDS = (
     + """\
 #define ABS4_I32(a) as_int4(abs(a))
 #define DIV4_I32(a, b) quotient_I32((a), (b))
-/* Powers beyond 32 bits wrap around, or become the least integer, as on an x86 CPU. */
-int power(int a, int b, bool wraps) {
-    const int size = a == -2147483647 - 1 ? -1 : a < 0 ? -a : a;
-    const int most = 2147483647 / max(size, 1);
-    unsigned int found = 1u, square = (unsigned int)a;
-    bool fits = size >= 0 || b < 1 || wraps;
-    const int times = size == 0 || size == 1 ? min(b, 1 + ((b - 1) & 1)) : min(b, 32);
-    for (int i = 0; i < (wraps ? 31 : times); ++i) {
-        fits = fits && (wraps || ((int)found <= most && (int)found >= -most));
-        if (wraps ? ((b >> i) & 1) == 1 : fits) found *= square;
-        if (wraps) square *= square;
-    }
-    return fits ? (int)found : -2147483647 - 1;
-}
+"""
+    + POWER
+    + """\
 int4 POW4_I32(int4 a, int4 b, int4 c) {
     return (int4)(power(a.x, b.x, c.x == 1), power(a.y, b.y, c.y == 1),
                   power(a.z, b.z, c.z == 1), power(a.w, b.w, c.w == 1));

@@ -5,8 +5,9 @@ from __future__ import annotations
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import add
 from litegpu.ops.common.bidirectional import Bidirectional, Direction
+from litegpu.ops.exact.lstm import OF_FLOATS
 from litegpu.ops.exact.refused import Refused
-from litegpu.ops.unidirectional_sequence_lstm import OF_FLOATS, SequenceLstm
+from litegpu.ops.unidirectional_sequence_lstm import SequenceLstm
 
 _AUXILIARY = 39
 _DIRECTIONS = (

@@ -8,10 +8,8 @@ from typing import ClassVar
 from litegpu.graph import Graph, Node
 from litegpu.ops import lstm_gates
 from litegpu.ops.base import NewValue, Shape, Values, add, one_of
-from litegpu.ops.exact.hybrid import OrHybrid
 from litegpu.ops.exact.lstm import ExactLstm
-from litegpu.ops.exact.refused import Refused
-from litegpu.ops.unidirectional_sequence_lstm import OF_FLOATS, SequenceLstm
+from litegpu.ops.unidirectional_sequence_lstm import SequenceLstm
 
 _BASIC = 1
 """The kernel type of the full LSTM, the older kernel."""
@@ -29,7 +27,7 @@ class Lstm(SequenceLstm):
         "kernel_type": one_of(0, _BASIC),
     }
     rank = 2
-    exact = OrHybrid(ExactLstm(rank), Refused(OF_FLOATS))
+    exact = ExactLstm(rank)
 
     def check(self, graph: Graph, node: Node) -> str:
         if _is_basic(node):

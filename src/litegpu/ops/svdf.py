@@ -61,7 +61,7 @@ class ExactSvdf(Exact):
                 graph, (node.inputs[_DATA], node.outputs[0]), frozenset({DType.INT8})
             ),
             lambda: _check_operands(graph, node, DType.INT8, DType.INT16, DType.INT32, DType.INT16),
-            lambda: numbers.check_symmetric(
+            lambda: numbers.check_one_scale(
                 graph, (node.inputs[p] for p in (_FEATURES, _TIME, _STATE))
             ),
             lambda: numbers.check_activation(node, ("relu",)),
@@ -102,7 +102,7 @@ class HybridSvdf(Exact):
             lambda: _check_operands(
                 graph, node, DType.INT8, DType.INT8, DType.FLOAT32, DType.FLOAT32
             ),
-            lambda: numbers.check_symmetric(graph, (node.inputs[p] for p in (_FEATURES, _TIME))),
+            lambda: numbers.check_one_scale(graph, (node.inputs[p] for p in (_FEATURES, _TIME))),
             lambda: _DENSE.check(graph, _features(node, node.outputs[0])),
             checks.activation(node),
             lambda: _check_shapes(graph, node),

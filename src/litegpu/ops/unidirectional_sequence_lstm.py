@@ -9,10 +9,21 @@ from typing import ClassVar
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.ops.base import NewValue, Op, Shape, add, one_of
 from litegpu.ops.common import checks, facts, lstm_operands
-from litegpu.ops.common.lstm_operands import DATA, ROLES, Sizes, operand_of, sizes_of
-from litegpu.ops.exact.hybrid import OrHybrid
+from litegpu.ops.common.lstm_operands import (
+    BIASES,
+    DATA,
+    INPUT_WEIGHTS,
+    NORMALIZATIONS,
+    PEEPHOLES,
+    PROJECTION,
+    PROJECTION_BIAS,
+    RECURRENT_WEIGHTS,
+    ROLES,
+    Sizes,
+    operand_of,
+    sizes_of,
+)
 from litegpu.ops.exact.lstm import ExactLstm
-from litegpu.ops.exact.refused import Refused
 from litegpu.ops.lstm_cells import (
     CELLS,
     GROUP_MEMORY,
@@ -22,12 +33,6 @@ from litegpu.ops.lstm_cells import (
     InputAttributes,
     group_memory,
 )
-
-OF_FLOATS = (
-    "The CPU computes an LSTM's logistic and tanh with vector instructions, whose last bits a GPU "
-    "cannot reproduce, also with quantized weights."
-)
-"""Why LSTMs with dynamic-range quantization have no exact implementation."""
 
 
 class SequenceLstm(Op):
@@ -39,10 +44,11 @@ class SequenceLstm(Op):
         "activation": one_of(*checks.FUSED_ACTIVATIONS[1:], wrong=("none", "sign_bit"))
     }
     rank = 3
-    exact = OrHybrid(ExactLstm(rank), Refused(OF_FLOATS))
+    exact = ExactLstm(rank)
 
     def flops(self, graph: Graph, node: Node) -> int:
-        return facts.product_by_input(graph, node, DATA, (*range(1, 9), 16))
+        products = (*INPUT_WEIGHTS, *RECURRENT_WEIGHTS, PROJECTION)
+        return facts.product_by_input(graph, node, DATA, products)
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -53,7 +59,7 @@ class SequenceLstm(Op):
             lambda: lstm_operands.check_presence(node),
             lambda: _check_constants(graph, node),
             lambda: lstm_operands.check_shapes(graph, node, self.rank),
-            lambda: _check_memory(sizes_of(graph, node), operand_of(node, 21) != ABSENT),
+            lambda: _check_memory(sizes_of(graph, node), _is_normalized(node)),
             lambda: lstm_operands.check_states(graph, node, self.rank),
         )
 
@@ -66,18 +72,18 @@ class SequenceLstm(Op):
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         shape = graph.values[node.inputs[DATA]].shape
-        gates = tuple(i for i in range(4) if operand_of(node, 1 + i) != ABSENT)
-        normalized = operand_of(node, 21) != ABSENT
+        gates = lstm_operands.gates_of(node)
+        normalized = _is_normalized(node)
         sizes = sizes_of(graph, node)
         project = InputAttributes(
-            tuple(node.inputs[1 + i] for i in gates),
-            () if normalized else tuple(node.inputs[12 + i] for i in gates),
+            tuple(node.inputs[INPUT_WEIGHTS[i]] for i in gates),
+            () if normalized else tuple(node.inputs[BIASES[i]] for i in gates),
         )
         cells = CellAttributes(
             cells=sizes.cells,
             gates=tuple(_gate(node, i, normalized) for i in gates),
-            projection=operand_of(node, 16),
-            projection_bias=operand_of(node, 17),
+            projection=operand_of(node, PROJECTION),
+            projection_bias=operand_of(node, PROJECTION_BIAS),
             activation=node.params["activation"],
             cell_clip=node.params["cell_clip"],
             projection_clip=node.params["proj_clip"],
@@ -100,13 +106,16 @@ class SequenceLstm(Op):
 
 def _gate(node: Node, number: int, normalized: bool) -> GateOperands:
     """Return the operands of a gate (input, forget, cell, output), except its input weights."""
-    peephole = {0: 9, 1: 10, 3: 11}.get(number)
     return GateOperands(
-        recurrent=node.inputs[5 + number],
-        peephole=ABSENT if peephole is None else node.inputs[peephole],
-        normalization=node.inputs[20 + number] if normalized else ABSENT,
-        bias=node.inputs[12 + number] if normalized else ABSENT,
+        recurrent=node.inputs[RECURRENT_WEIGHTS[number]],
+        peephole=node.inputs[PEEPHOLES[number]] if number in PEEPHOLES else ABSENT,
+        normalization=node.inputs[NORMALIZATIONS[number]] if normalized else ABSENT,
+        bias=node.inputs[BIASES[number]] if normalized else ABSENT,
     )
+
+
+def _is_normalized(node: Node) -> bool:
+    return operand_of(node, NORMALIZATIONS[1]) != ABSENT
 
 
 def _check_constants(graph: Graph, node: Node) -> str:

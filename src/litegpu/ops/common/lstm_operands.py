@@ -9,7 +9,16 @@ from typing import NamedTuple
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.ops.common import checks
 
+GATES = ("input gate", "forget gate", "cell", "output gate")
+"""The gates in the order of their operands."""
 DATA, OUTPUT_STATE, CELL_STATE = 0, 18, 19
+INPUT_WEIGHTS, RECURRENT_WEIGHTS, BIASES, NORMALIZATIONS = (
+    range(first, first + len(GATES)) for first in (1, 5, 12, 20)
+)
+"""The positions of the operands of each gate."""
+PEEPHOLES = {0: 9, 1: 10, 3: 11}
+"""For the number of each gate but the cell the position of its peephole weights."""
+PROJECTION, PROJECTION_BIAS = 16, 17
 
 
 class Role(NamedTuple):
@@ -29,20 +38,25 @@ class Sizes:
 
 
 def _roles() -> Iterator[tuple[int, Role]]:
-    gates = ("input gate", "forget gate", "cell", "output gate")
-    for i, gate in enumerate(gates):
-        yield 1 + i, Role(f"The input weights of the {gate}", ("cells", "inputs"))
-        yield 5 + i, Role(f"The recurrent weights of the {gate}", ("cells", "outputs"))
-        yield 12 + i, Role(f"The bias of the {gate}", ("cells",))
-        yield 20 + i, Role(f"The normalization of the {gate}", ("cells",))
-    for i, gate in enumerate((gates[0], gates[1], gates[3])):
-        yield 9 + i, Role(f"The peephole weights of the {gate}", ("cells",))
-    yield 16, Role("The projection", ("outputs", "cells"))
-    yield 17, Role("The bias of the projection", ("outputs",))
+    for i, gate in enumerate(GATES):
+        yield INPUT_WEIGHTS[i], Role(f"The input weights of the {gate}", ("cells", "inputs"))
+        yield (
+            RECURRENT_WEIGHTS[i],
+            Role(f"The recurrent weights of the {gate}", ("cells", "outputs")),
+        )
+        yield BIASES[i], Role(f"The bias of the {gate}", ("cells",))
+        yield NORMALIZATIONS[i], Role(f"The normalization of the {gate}", ("cells",))
+    for i, position in PEEPHOLES.items():
+        yield position, Role(f"The peephole weights of the {GATES[i]}", ("cells",))
+    yield PROJECTION, Role("The projection", ("outputs", "cells"))
+    yield PROJECTION_BIAS, Role("The bias of the projection", ("outputs",))
 
 
 ROLES: Mapping[int, Role] = dict(sorted(_roles()))
-_OF_INPUT_GATE = (1, 5, 9, 12, 20)
+_OF_INPUT_GATE = (
+    *(each[0] for each in (INPUT_WEIGHTS, RECURRENT_WEIGHTS, BIASES, NORMALIZATIONS)),
+    PEEPHOLES[0],
+)
 
 
 def operand_of(node: Node, position: int) -> int:
@@ -50,10 +64,15 @@ def operand_of(node: Node, position: int) -> int:
     return node.inputs[position] if position < len(node.inputs) else ABSENT
 
 
+def gates_of(node: Node) -> tuple[int, ...]:
+    """Return the numbers of the gates that a node has; an input gate may be coupled."""
+    return tuple(k for k, p in enumerate(INPUT_WEIGHTS) if operand_of(node, p) != ABSENT)
+
+
 def sizes_of(graph: Graph, node: Node) -> Sizes:
     """Return the sizes of a checked node."""
-    cells, inputs = graph.values[node.inputs[4]].shape
-    return Sizes(inputs, cells, graph.values[node.inputs[8]].shape[-1])
+    cells, inputs = graph.values[node.inputs[INPUT_WEIGHTS[-1]]].shape
+    return Sizes(inputs, cells, graph.values[node.inputs[RECURRENT_WEIGHTS[-1]]].shape[-1])
 
 
 def check_counts(node: Node) -> str:
@@ -96,16 +115,16 @@ def check_presence(node: Node) -> str:
 
 def _is_needed(position: int, present: set[int]) -> bool | None:
     """Return whether an operand is required (True) or forbidden (False); None: optional."""
-    groups = ((range(9, 12), 10), (range(20, 24), 21))
+    groups = ((PEEPHOLES.values(), PEEPHOLES[1]), (NORMALIZATIONS, NORMALIZATIONS[1]))
     for members, leader in groups:
         if position in members and leader not in present:
             return False
     if position in _OF_INPUT_GATE:
-        return 1 in present
-    if position == 16 or position in (10, 21):
+        return INPUT_WEIGHTS[0] in present
+    if position in (PROJECTION, PEEPHOLES[1], NORMALIZATIONS[1]):
         return None
-    if position == 17:
-        return None if 16 in present else False
+    if position == PROJECTION_BIAS:
+        return None if PROJECTION in present else False
     return True
 
 
@@ -114,7 +133,7 @@ def check_shapes(graph: Graph, node: Node, rank: int) -> str:
     shape = graph.values[node.inputs[DATA]].shape
     if len(shape) != rank:
         return f"The input must have {rank} dimensions, not {list(shape)}."
-    for position in (4, 8):
+    for position in (INPUT_WEIGHTS[-1], RECURRENT_WEIGHTS[-1]):
         found = graph.values[node.inputs[position]].shape
         if len(found) != 2:
             return f"{ROLES[position].what} must have 2 dimensions, not {list(found)}."
@@ -128,7 +147,7 @@ def check_shapes(graph: Graph, node: Node, rank: int) -> str:
         found = graph.values[node.inputs[position]].shape
         if found != wanted:
             return f"{role.what} has the shape {list(found)} instead of {list(wanted)}."
-    if operand_of(node, 16) == ABSENT and sizes.outputs != sizes.cells:
+    if operand_of(node, PROJECTION) == ABSENT and sizes.outputs != sizes.cells:
         return f"Without a projection, {sizes.cells} cells cannot have {sizes.outputs} outputs."
     return ""
 

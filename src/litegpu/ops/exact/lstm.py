@@ -18,9 +18,16 @@ from litegpu.graph import ABSENT, DType, Graph, Node
 from litegpu.ops.base import Exact, NewValue
 from litegpu.ops.common import checks, lstm_operands
 from litegpu.ops.common.lstm_operands import (
+    BIASES,
     CELL_STATE,
     DATA,
+    INPUT_WEIGHTS,
+    NORMALIZATIONS,
     OUTPUT_STATE,
+    PEEPHOLES,
+    PROJECTION,
+    PROJECTION_BIAS,
+    RECURRENT_WEIGHTS,
     ROLES,
     operand_of,
     sizes_of,
@@ -47,10 +54,15 @@ _FRACTIONS = 15
 """Number of fraction bits of activated gates."""
 _CELL_EXPONENTS = range(-15, -8)
 """The CPU's tanh of the cell state has 0 to 6 integer bits."""
-_NORMALIZATION, _PEEPHOLE, _PROJECTION, _PROJECTION_BIAS = 21, 10, 16, 17
-_PEEPHOLES = range(9, 12)
-_BIASES = {*range(12, 16), _PROJECTION_BIAS}
+_INT32 = {*BIASES, PROJECTION_BIAS}
+_INT16 = {*PEEPHOLES.values()}
+"""The positions of the operands of these types; the other operands are int8."""
 _BASIC = 1
+OF_FLOATS = (
+    "The CPU computes an LSTM's logistic and tanh with vector instructions, whose last bits a GPU "
+    "cannot reproduce, also with quantized weights."
+)
+"""Why LSTMs with dynamic-range quantization have no exact implementation."""
 
 
 class ExactLstm(Exact):
@@ -65,6 +77,8 @@ class ExactLstm(Exact):
     def check(self, graph: Graph, node: Node) -> str:
         if node.params.get("kernel_type") == _BASIC:
             return "The GPU does not compute integer LSTMs of the basic kernel."
+        if graph.values[node.inputs[DATA]].dtype is DType.FLOAT32:
+            return _why_not_floats(graph, node)
         return checks.first_of(
             lstm_operands.check_counts(node),
             lambda: checks.computed(graph, node, DATA, "The input"),
@@ -82,11 +96,11 @@ class ExactLstm(Exact):
         )
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        gates = tuple(k for k in range(4) if operand_of(node, 1 + k) != ABSENT)
+        gates = lstm_operands.gates_of(node)
         cells = round_up(sizes_of(graph, node).cells, 4)
         source = graph.values[node.inputs[DATA]]
-        weights = np.concatenate([_rows(graph, node, 1 + k) for k in gates])
-        biases = np.concatenate([_rows(graph, node, 12 + k) for k in gates])
+        weights = np.concatenate([_rows(graph, node, INPUT_WEIGHTS[k]) for k in gates])
+        biases = np.concatenate([_rows(graph, node, BIASES[k]) for k in gates])
         shape = (len(weights), 1, 1, int(weights.shape[1]))
         attributes = QuantizedConvAttributes(
             POINT,
@@ -97,7 +111,9 @@ class ExactLstm(Exact):
             input_zero=numbers.zero_point(source),
             weight_zero=0,
         )
-        to_gates = [_to_gate(graph, node, DATA, 1 + k) for k in gates for _ in range(cells)]
+        to_gates = [
+            _to_gate(graph, node, DATA, INPUT_WEIGHTS[k]) for k in gates for _ in range(cells)
+        ]
         projected = new_value((*source.shape[:-1], len(weights)), dtype=DType.INT16)
         product = Node(
             *(node.index, QUANTIZED_CONV, 1, (source.id,), (projected,)),
@@ -119,10 +135,10 @@ def _cells(graph: Graph, node: Node, gates: Sequence[int]) -> QuantizedLstmAttri
     cell = graph.values[node.inputs[CELL_STATE]]
     hidden_scale, hidden_zero = _hidden(node)
     projection = None
-    if operand_of(node, _PROJECTION) != ABSENT:
+    if operand_of(node, PROJECTION) != ABSENT:
         projection = IntegerProjection(
-            node.inputs[_PROJECTION],
-            operand_of(node, _PROJECTION_BIAS),
+            node.inputs[PROJECTION],
+            operand_of(node, PROJECTION_BIAS),
             _to_output(graph, node),
             numbers.zero_point(graph.values[node.inputs[OUTPUT_STATE]]),
             _clip(node.params["proj_clip"], numbers.scale(graph.values[node.outputs[0]]), 127),
@@ -141,13 +157,15 @@ def _cells(graph: Graph, node: Node, gates: Sequence[int]) -> QuantizedLstmAttri
 
 
 def _gate(graph: Graph, node: Node, number: int) -> IntegerGate:
-    peephole = {0: 9, 1: _PEEPHOLE, 3: 11}.get(number, ABSENT)
-    weights = ABSENT if peephole == ABSENT else node.inputs[peephole]
+    recurrent, peephole = RECURRENT_WEIGHTS[number], PEEPHOLES.get(number)
+    weights = ABSENT if peephole is None else node.inputs[peephole]
     return IntegerGate(
-        node.inputs[5 + number],
-        _to_gate(graph, node, OUTPUT_STATE, 5 + number),
+        node.inputs[recurrent],
+        _to_gate(graph, node, OUTPUT_STATE, recurrent),
         weights,
-        None if weights == ABSENT else _to_gate(graph, node, CELL_STATE, peephole),
+        None
+        if peephole is None or weights == ABSENT
+        else _to_gate(graph, node, CELL_STATE, peephole),
     )
 
 
@@ -170,7 +188,7 @@ def _to_hidden(scale: float) -> Multiplier:
 
 def _to_output(graph: Graph, node: Node) -> Multiplier:
     """Return the multiplier from the sums of the projection to the output state."""
-    weights = numbers.scale(graph.values[node.inputs[_PROJECTION]])
+    weights = numbers.scale(graph.values[node.inputs[PROJECTION]])
     state = numbers.scale(graph.values[node.inputs[OUTPUT_STATE]])
     return Multiplier.of(float32(float32(weights * _hidden(node)[0]) / state))
 
@@ -190,12 +208,20 @@ def _exponent(scale: float) -> int:
     return frexp(scale)[1] - 1
 
 
+def _why_not_floats(graph: Graph, node: Node) -> str:
+    """Return why an LSTM of floats is not computed exactly, or an integer LSTM not as floats."""
+    cell = graph.values.get(operand_of(node, CELL_STATE))
+    if cell is not None and cell.dtype is DType.INT16:
+        return 'The GPU computes integer LSTMs only with quantized="exact".'
+    return OF_FLOATS
+
+
 def _check_variant(node: Node) -> str:
     if node.params["activation"] != "tanh":
         return f"The activation of an integer LSTM must be tanh, not {node.params['activation']}."
-    if operand_of(node, _NORMALIZATION) != ABSENT:
+    if operand_of(node, NORMALIZATIONS[1]) != ABSENT:
         return "The GPU does not compute integer LSTMs with layer normalization."
-    if _PEEPHOLE in (found := lstm_operands.present(node)) and _PROJECTION in found:
+    if PEEPHOLES[1] in (found := lstm_operands.present(node)) and PROJECTION in found:
         return (
             "The CPU reads the peephole weights of an integer LSTM by its outputs instead of its "
             "cells, so a projection changes the numbers."
@@ -212,8 +238,8 @@ def _check_variant(node: Node) -> str:
 def _check_types(graph: Graph, node: Node) -> str:
     reasons = []
     for p in sorted(lstm_operands.present(node)):
-        wide = DType.INT16 if p in _PEEPHOLES else DType.INT8
-        kind = DType.INT32 if p in _BIASES else wide
+        wide = DType.INT16 if p in _INT16 else DType.INT8
+        kind = DType.INT32 if p in _INT32 else wide
         reasons.append(checks.integers(graph, node, p, ROLES[p].what, kinds=(kind,)))
     states = ((OUTPUT_STATE, DType.INT8), (CELL_STATE, DType.INT16))
     for p, kind in states:
@@ -230,11 +256,11 @@ def _check_size(graph: Graph, node: Node) -> str:
 
 def _check_scales(graph: Graph, node: Node) -> str:
     found = lstm_operands.present(node)
-    factors = [node.inputs[p] for p in sorted(found - _BIASES)]
+    factors = [node.inputs[p] for p in sorted(found - _INT32)]
     cell = graph.values[node.inputs[CELL_STATE]]
     reason = checks.first_of(
-        numbers.check_symmetric(graph, (*factors, cell.id)),
-        lambda: _check_state(graph, node),
+        numbers.check_one_scale(graph, (*factors, cell.id)),
+        lambda: numbers.check_one_scale(graph, (node.inputs[OUTPUT_STATE],), symmetric=False),
     )
     if reason:
         return reason
@@ -245,18 +271,10 @@ def _check_scales(graph: Graph, node: Node) -> str:
             "2^-9."
         )
     multipliers = [
-        *(_to_gate(graph, node, DATA, p) for p in range(1, 5) if p in found),
-        *(_to_gate(graph, node, OUTPUT_STATE, p) for p in range(5, 9) if p in found),
-        *(_to_gate(graph, node, CELL_STATE, p) for p in range(9, 12) if p in found),
+        *(_to_gate(graph, node, DATA, p) for p in found.intersection(INPUT_WEIGHTS)),
+        *(_to_gate(graph, node, OUTPUT_STATE, p) for p in found.intersection(RECURRENT_WEIGHTS)),
+        *(_to_gate(graph, node, CELL_STATE, p) for p in found.intersection(PEEPHOLES.values())),
         _to_hidden(_hidden(node)[0]),
-        *([_to_output(graph, node)] if _PROJECTION in found else []),
+        *([_to_output(graph, node)] if PROJECTION in found else []),
     ]
     return checks.first_of(*map(numbers.check_multiplier, multipliers))
-
-
-def _check_state(graph: Graph, node: Node) -> str:
-    value = graph.values[node.inputs[OUTPUT_STATE]]
-    found = value.quantization
-    if found is not None and len(found.scale) == 1 == len(found.zero_point) and found.scale[0] > 0:
-        return ""
-    return f"tensor {value.id} needs one scale and one zero point."

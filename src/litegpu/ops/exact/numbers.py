@@ -163,12 +163,17 @@ def check_no_zeros(graph: Graph, tensors: Sequence[int]) -> str:
     return ""
 
 
-def check_symmetric(graph: Graph, tensors: Iterable[int]) -> str:
-    """Require tensors (value ids) with a single scale and the zero point 0."""
+def check_one_scale(graph: Graph, tensors: Iterable[int], symmetric: bool = True) -> str:
+    """Require tensors (value ids) with one positive scale and one zero point, 0 if `symmetric`."""
     for v in tensors:
         found = graph.values[v].quantization
-        if found is None or len(found.scale) != 1 or any(found.zero_point):
-            return f"tensor {v} needs one scale and the zero point 0."
+        if found is None or len(found.scale) != 1 or not found.scale[0] > 0:
+            alike = False
+        else:
+            alike = not any(found.zero_point) if symmetric else len(found.zero_point) == 1
+        if not alike:
+            zero = "the zero point 0" if symmetric else "one zero point"
+            return f"tensor {v} needs one scale and {zero}."
     return ""
 
 

@@ -34,26 +34,33 @@ class Reduce(Protocol):
     ) -> Sequence[Node]: ...
 
 
-class _ExactSums(Exact):
-    """Base of MEAN and SUM; `geometry` checks the axes, `reduce` creates the nodes."""
+class _Reduction(Exact):
+    """Base of all reductions; `geometry` checks the axes."""
 
-    dtypes: ClassVar[frozenset[DType]] = BYTES
+    dtypes: ClassVar[frozenset[DType]] = QUANTIZED_TYPES
     """The supported types of the input."""
 
-    def __init__(self, geometry: Callable[[Graph, Node], str], reduce: Reduce) -> None:
+    def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
         self._geometry = geometry
-        self._reduce = reduce
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
             lambda: self._geometry(graph, node),
             lambda: numbers.check_io(graph, node, self.dtypes),
-            lambda: self._check_sums(graph, node),
+            lambda: self._check_numbers(graph, node),
         )
 
-    def _check_sums(self, graph: Graph, node: Node) -> str:
-        """Return a reason if the CPU cannot rescale the sums."""
-        return ""
+    @abstractmethod
+    def _check_numbers(self, graph: Graph, node: Node) -> str:
+        """Return a reason if the CPU cannot rescale the results."""
+
+
+class _ExactSums(_Reduction):
+    """Base of MEAN and SUM; `reduce` creates the nodes."""
+
+    def __init__(self, geometry: Callable[[Graph, Node], str], reduce: Reduce) -> None:
+        super().__init__(geometry)
+        self._reduce = reduce
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         nodes = self._reduce(graph, replace(node, op="SUM"), new_value, DType.INT32)
@@ -71,9 +78,7 @@ class _ExactSums(Exact):
 class ExactMean(_ExactSums):
     """MEAN: rounds by blocks of channels over H and W, and uniformly over other axes."""
 
-    dtypes = QUANTIZED_TYPES
-
-    def _check_sums(self, graph: Graph, node: Node) -> str:
+    def _check_numbers(self, graph: Graph, node: Node) -> str:
         return numbers.check_multiplier(_mean_factor(graph, node))
 
     def _stages(self, graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, ...]:
@@ -129,9 +134,7 @@ def _shared_out(factor: float, terms: int) -> Multiplier:
 class ExactSum(_ExactSums):
     """SUM: looks up results in a table of least sums, since the CPU's rescaling is monotonic."""
 
-    dtypes = QUANTIZED_TYPES
-
-    def _check_sums(self, graph: Graph, node: Node) -> str:
+    def _check_numbers(self, graph: Graph, node: Node) -> str:
         source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
         terms = _terms(graph, node)
         ends = np.array(numbers.LIMITS[source.dtype], np.int64) * terms
@@ -160,20 +163,14 @@ class ExactSum(_ExactSums):
         return (EpilogueOp("INTEGER_ADD", (numbers.scalar(new_value, low),)),)
 
 
-class ExactProduct(Exact):
+class ExactProduct(_Reduction):
     """REDUCE_PROD: rescales after each factor but the first, and once more at the end."""
 
-    _dtypes = frozenset({DType.INT8, DType.INT16})
+    dtypes = frozenset({DType.INT8, DType.INT16})
 
-    def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
-        self._geometry = geometry
-
-    def check(self, graph: Graph, node: Node) -> str:
+    def _check_numbers(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
-            lambda: self._geometry(graph, node),
-            lambda: numbers.check_io(graph, node, self._dtypes),
-            lambda: self._check_zeros(graph, node),
-            lambda: self._check_factor(graph, node),
+            self._check_zeros(graph, node), lambda: self._check_factor(graph, node)
         )
 
     @staticmethod
