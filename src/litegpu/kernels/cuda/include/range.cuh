@@ -1,6 +1,7 @@
 // Conversions to half that keep the range of floats.
 #if __CUDA_ARCH__ >= 800
-// What halves lose of values, times 2048 (REST_SCALE), and sums with the products of rests.
+// Remainders that the conversion to half loses, times 2048 (REST_SCALE), as halves. `with_rests` adds the
+// sums of products of remainders to the sums of products.
 __device__ __forceinline__ unsigned int rest_of(float2 v, unsigned int halves) {
     return saturated_halves((v.x - from_half(halves & 0xffff)) * 2048.0f,
                             (v.y - from_half(halves >> 16)) * 2048.0f);
@@ -25,20 +26,21 @@ __device__ __forceinline__ float2 scaled(float2 v, float scale) {
     return make_float2(v.x * scale, v.y * scale);
 }
 __device__ __forceinline__ float4 scaled(float4 v, float scale) { return v * splat4(scale); }
-// Two floats as halves that are not negative, and not larger than those of `most`: NaN stays.
+// Converts two floats to halves, with negative ones set to 0 and large ones to the halves in `most`; NaN
+// stays NaN.
 __device__ __forceinline__ unsigned int clamped_halves(float low, float high, unsigned int most) {
     unsigned int h;
     asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(high), "f"(low));
     asm("min.NaN.f16x2 %0, %0, %1;" : "+r"(h) : "r"(most));
     return h;
 }
-// A float that is so bounded, noted, and scaled.
+// Clamps a float to [0, high], updates the maximum `most`, and scales the float.
 __device__ __forceinline__ float clamped_scaled(float v, float high, float scale, float &most) {
     v = v < 0.0f ? 0.0f : v > high ? high : v;
     most = fmaxf(most, v);
     return v * scale;
 }
-// The largest magnitude so far; NaN is passed over.
+// Returns the largest magnitude so far; NaN is ignored.
 __device__ __forceinline__ float largest(float most, float2 v) {
     return fmaxf(fmaxf(most, fabsf(v.x)), fabsf(v.y));
 }
@@ -52,18 +54,19 @@ __device__ __forceinline__ float largest_finite(float most, float2 v) {
 __device__ __forceinline__ float largest_finite(float most, float4 v) {
     return largest_finite(largest_finite(most, make_float2(v.x, v.y)), make_float2(v.z, v.w));
 }
-// Whether halves may not do for what a warp has seen: too large, or all of it so small that few
-// digits are left. Order among floats that are not negative is that of their words.
+// Whether half may be unsuitable for the values of a warp, whose largest magnitude is `most`: some are too
+// large, or all are so small that half loses precision. Floats that are not negative are ordered like their
+// bit patterns.
 __device__ __forceinline__ bool is_unheld(float most) {
     const float all = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(most)));
     return all > 65504.0f || (all > 0.0f && all < 1.0f / 2048.0f);
 }
-// The same of values that cannot be too large, by the bits of all halves made of them.
-// Floats that have become zero cannot be told from others.
+// The same for values that cannot be too large; `bits` combines all halves converted from them. Floats that
+// became zero count as zeros.
 __device__ __forceinline__ bool is_dust(unsigned int bits) {
     return !(__reduce_or_sync(0xffffffffu, bits) & 0x70007000u);
 }
-// The exponent field of the largest float of all threads that vote by `any`, bit by bit.
+// Finds the exponent field of the largest float of all threads that vote by `any`, one bit per vote.
 template <class Any> __device__ __forceinline__ int exponent_by(Any any, float most) {
     int found = 0;
 #pragma unroll 1
@@ -74,8 +77,8 @@ template <class Any> __device__ __forceinline__ int exponent_by(Any any, float m
 __device__ __forceinline__ int block_exponent(float most) {
     return exponent_by([](int vote) { return __syncthreads_or(vote); }, most);
 }
-// The power of two with which the largest float comes below 32768: 1 where half holds it anyway.
-// Neither it nor its inverse leaves float's range.
+// Returns the power of two that scales the largest float to less than 32768, or 1 if half suits the range
+// anyway. The scale and its inverse are normal floats.
 __device__ __forceinline__ float scale_for(int exponent) {
     if (exponent >= 116 && exponent < 142) return 1.0f;
     return __uint_as_float((unsigned int)(268 - max(exponent, 15)) << 23);
@@ -91,7 +94,7 @@ __device__ __forceinline__ void scale_sums(float (&sums)[S][M][N][4], float scal
 #pragma unroll
                 for (int q = 0; q < 4; ++q) sums[u][i][j][q] *= scale;
 }
-// Of a power of two.
+// Inverts a power of two.
 __device__ __forceinline__ float inverse(float scale) {
     return __uint_as_float(0x7f000000u - __float_as_uint(scale));
 }

@@ -1,17 +1,18 @@
-// Matrix instructions of four warps, which only compute capability 9.0 has.
+// Matrix instructions of four warps (wgmma), for compute capability 9.0 only.
 #if __CUDA_ARCH__ == 900
-// 4 warps multiply 64 rows of one matrix by the rows of another, in shared memory in rows of 64
-// bytes, whose 16-byte chunks are swizzled as the hardware has it. Of floats the first matrix is in
-// registers: each warp holds 16 rows x 8 as for multiply_tf32.
+// Four warps multiply 64 rows of one matrix by the rows of another. Both are in shared memory, in rows of 64
+// bytes whose 16-byte chunks have the hardware's 64-byte swizzle. For floats, the first matrix is in
+// registers instead: each warp holds 16 rows x 8 columns, as for multiply_tf32. Returns the descriptor of a
+// matrix in shared memory.
 __device__ __forceinline__ unsigned long long matrix_at(const void *first) {
     const unsigned long long at = __cvta_generic_to_shared(first);
     return (at & 0x3ffff) >> 4 | 1ull << 16 | (512ull >> 4) << 32 | 2ull << 62;
 }
-// The matrix that begins so many chunks of 16 bytes later.
+// Returns the descriptor of the matrix that starts `chunks` chunks of 16 bytes later.
 __device__ __forceinline__ unsigned long long matrix_after(unsigned long long matrix, int chunks) {
     return matrix & 0xffffffff00000000ull | (unsigned int)matrix + chunks;
 }
-// What threads have written to shared memory becomes visible to these instructions.
+// Makes the threads' writes to shared memory visible to these instructions.
 __device__ __forceinline__ void shared_for_group() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -24,25 +25,26 @@ __device__ __forceinline__ void group_commit() {
 template <int N> __device__ __forceinline__ void group_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
-// Wait for all, and keep the compiler from reading sums before.
+// Waits for all groups; the compiler may not read the accumulators earlier.
 template <class T, int N> __device__ __forceinline__ void group_done(T (&d)[N][4]) {
     group_wait<0>();
     sums_done(d);
 }
-// A gate in shared memory, for warps that wait for others without keeping these waiting: it has turns, each
-// of which ends when `arrivals` warps have come. One thread makes it, before a barrier of all. All lanes come by
-// themselves: one for all would do, but compute-sanitizer's racecheck knows nothing of the others then.
+// A gate is an mbarrier in shared memory: warps wait at it without blocking the warps that arrive. Each phase
+// of a gate ends when `arrivals` warps have arrived. One thread initializes the gate, before a barrier of the
+// whole block. All lanes of a warp arrive, although one arrival would suffice: compute-sanitizer's racecheck
+// would not see that the other lanes are ordered too.
 __device__ __forceinline__ void gate_begin(unsigned long long *gate, int arrivals) {
     const unsigned int at = (unsigned int)__cvta_generic_to_shared(gate);
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at), "r"(32 * arrivals) : "memory");
 }
-// A warp comes: whoever has waited for the turn sees what its threads did before.
+// A warp arrives: warps that have waited for this phase see all writes that its threads made before.
 __device__ __forceinline__ void gate_arrive(unsigned long long *gate) {
     const unsigned int at = (unsigned int)__cvta_generic_to_shared(gate);
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(at) : "memory");
 }
-// Wait for the end of the first turn and every second one after it (`odd` is 0), or of the others. Before
-// the first turn the other kind counts as ended.
+// Waits for the end of a phase by its parity: `odd` is 0 for the first phase and every second one after it, 1
+// for the others. Before the first phase ends, a wait with `odd` = 1 returns at once.
 __device__ __forceinline__ void gate_wait(unsigned long long *gate, int odd) {
     const unsigned int at = (unsigned int)__cvta_generic_to_shared(gate);
     asm volatile("{ .reg .pred p;\n"
@@ -50,7 +52,8 @@ __device__ __forceinline__ void gate_wait(unsigned long long *gate, int odd) {
                  "@p bra ended;\n bra again;\n ended: }"
                  :: "r"(at), "r"(odd) : "memory");
 }
-// A barrier of some warps of a block, THREADS threads in all, by its number: 0 is that of all.
+// A named barrier of some warps of a block, THREADS threads in all; NUMBER 0 is the barrier of the whole
+// block.
 template <int NUMBER, int THREADS> __device__ __forceinline__ void some_sync() {
     asm volatile("barrier.cta.sync.aligned %0, %1;" :: "n"(NUMBER), "n"(THREADS) : "memory");
 }
@@ -61,7 +64,8 @@ template <int NUMBER, int THREADS> __device__ __forceinline__ int some_sync_or(i
                  : "=r"(any) : "r"(vote), "n"(NUMBER), "n"(THREADS) : "memory");
     return any;
 }
-// Operands of the sums of 64 rows x 8 columns, and those of more columns with their numbers.
+// Operands of inline assembly: the accumulators of 64 rows x 8, 32, 64 or 128 columns, and their operand
+// numbers.
 #define SUMS_8(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define SUMS_32(j) SUMS_8(j), SUMS_8(j + 1), SUMS_8(j + 2), SUMS_8(j + 3)
 #define SUMS_64 SUMS_32(0), SUMS_32(4)
@@ -128,7 +132,8 @@ __device__ __forceinline__ void group_multiply_tf32(float (&d)[16][4],
                  : SUMS_128
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
 }
-// Of bytes, 32 of each row: the first matrix has signed ones, or those that no sign is part of.
+// Products of bytes, 32 per row: the first matrix is signed in `group_multiply`, unsigned in
+// `group_multiply_unsigned`.
 #define MULTIPLY_BYTES(columns, type, numbers, a_number, b_number) \
     "{ .reg .pred p; setp.eq.b32 p, 0, 0; " \
     "wgmma.mma_async.sync.aligned.m64n" columns "k32.s32." type ".s8 " \

@@ -1,4 +1,4 @@
-// The words of the portable dialect that are macros, and how a kernel begins.
+// The macros of the portable dialect, and the start of a kernel.
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
 #define GLOBAL_X ((int)(GROUP_X * blockDim.x + threadIdx.x))
@@ -34,9 +34,9 @@
 #define LANE_MAX(a) fmaxf(fmaxf((a).x, (a).y), fmaxf((a).z, (a).w))
 #define LARGER(a, b) fmaxf((a), (b))
 #define FINITE_SIZE4(value) finite_size4(value)
-// The next kernel's blocks may be launched while this one runs; each waits before it touches what
-// the kernels before it wrote. In this order: alone, NVRTC moves the wait before the loads of what
-// never changes, which are to be on their way meanwhile.
+// Programmatic dependent launch: the next kernel's blocks may start while this kernel runs, and each block
+// waits before it accesses what earlier kernels wrote. One statement has both instructions, in this order:
+// NVRTC would move a separate wait before the loads of constant data, which should overlap with the wait.
 #if defined(OVERLAPPED) && __CUDA_ARCH__ >= 900
 #define BEGIN_KERNEL() \
     asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory")
