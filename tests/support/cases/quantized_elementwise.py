@@ -189,6 +189,14 @@ CASES: tuple[Case, ...] = (
     *_types("SUB", "int8", activation="RELU_N1_TO_1"),
     *_types("MUL", "int8", second=None),
     *_types("SUB", "uint8", first=(6,), constant=0),
+    # Results of a scale so small that the CPU shifts by a negative number of bits.
+    *(
+        case
+        for first, second in (((2, 3, 2, 6), (2, 3, 2, 6)), ((3, 7), (3, 7)), _ALONG, _ONE, _ANY)
+        for case in _types("SUB", *_SHORT, first=first, second=second, finer=1e9)
+    ),
+    *_types("SUB", "int8", finer=3e6, activation="RELU"),
+    *_types("SUB", *_SHORT, first=(3,), second=(3,), finer=1e12),
     *_types("ADD", "uint8", second=(), constant=1),
     *(case for kind in (POWER, WIDE) for case in _types("DIV", *BYTES, kind=kind)),
     *_types("DIV", *BYTES, first=(2, 3, 19), second=(3, 1), finer=0.01),

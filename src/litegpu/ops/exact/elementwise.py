@@ -105,8 +105,13 @@ def _half_of_larger(values: Sequence[Value]) -> tuple[float, list[Multiplier]]:
 
 def _result_multiplier(values: Sequence[Value], left: int) -> Multiplier:
     """Return the multiplier from sums, shifted left by `left` bits, to the result's scale."""
+    return Multiplier.of(_result_factor(values, left))
+
+
+def _result_factor(values: Sequence[Value], left: int) -> float:
     twice, _ = _half_of_larger(values)
-    return Multiplier.of(twice / float32(2**left * numbers.scale(values[2])))
+    divisor = float32(2**left * numbers.scale(values[2]))
+    return twice / divisor if divisor else math.inf
 
 
 _NO_VECTORS = Body(1, 0)
@@ -166,19 +171,20 @@ def _sum_of(node: Node, values: Sequence[Value], functions: tuple[str, ...]) -> 
 class _Sum(_Pairs):
     """ADD and SUB: rescale both inputs to a common scale, then add or subtract."""
 
+    def is_possible(self, factor: float) -> bool:
+        """Whether the CPU rescales sums by a factor, which should be less than 1."""
+        return Multiplier.of(factor).shift <= 0
+
     def check_scales(self, graph: Graph, node: Node) -> str:
         values = _values(graph, node)
         left = _LEFT[values[2].dtype]
         powers = all(math.frexp(numbers.scale(value))[0] == 0.5 for value in values)
         if values[2].dtype is DType.INT16 and node.params.get("pot_scale_int16", False) and powers:
             return "The scales are powers of two, for which the CPU adds INT16 in another way."
-        if _result_multiplier(values, left).shift > 0:
-            least = _half_of_larger(values)[0] / 2**left
-            return (
-                f"The scale of its result is below {least:g}, too small for the CPU's fixed-point "
-                "arithmetic."
-            )
-        return ""
+        factor = _result_factor(values, left)
+        if self.is_possible(factor):
+            return ""
+        return f"The scale of its result is so small that sums have {factor:g} times as many steps."
 
     def epilogue(
         self, graph: Graph, node: Node, unnamed: EpilogueOp, new_value: NewValue
@@ -196,14 +202,41 @@ class _Sum(_Pairs):
             if (found := float_sums.find(wanted)) is not None:
                 return found.epilogue_op(unnamed), numbers.clamp(wanted.limits)
         first = body.epilogue(function, plain, plain)
-        last = _finished(
-            *(node, values[2], _result_multiplier(values, left), new_value, body), largest=largest
-        )
+        multiplier = _result_multiplier(values, left)
+        if multiplier.left:
+            walked = _walk(graph, node)
+            return (*first, *_overshifted(node, values[2], multiplier, new_value, walked))
+        last = _finished(node, values[2], multiplier, new_value, body, largest=largest)
         return (*first, *last)
 
     def body(self, graph: Graph, node: Node) -> tuple[str, Body]:
         """Return the function of the vectorized part of the CPU's loop, and that part."""
         return "", _NO_VECTORS
+
+
+class _Sub(_Sum):
+    """Quantized SUB, which the CPU also computes, wrongly, for a result of a very small scale."""
+
+    def is_possible(self, factor: float) -> bool:
+        return super().is_possible(factor) or (factor > 1 and Multiplier.of(factor).shift < 32)
+
+
+def _overshifted(
+    node: Node, result: Value, multiplier: Multiplier, new_value: NewValue, found: Walk
+) -> tuple[EpilogueOp, ...]:
+    """Return the epilogue ops that rescale differences by a factor above 1, as the CPU does.
+
+    The CPU shifts right by a negative number of bits. Its scalar code shifts by this number modulo
+    32, and its vector code by so much that only the sign remains. Both add 1 to positive numbers.
+    """
+    limits = numbers.bounds(node.params.get("activation", "none"), result)
+    high, *_ = numbers.requantize(new_value, [Multiplier(multiplier.number, 0)], [False], 0, limits)
+    bytes_in_runs = result.dtype in BYTES and found.run < result.elements
+    body = found.body(4) if found.loop is Loop.BOTH and not bytes_in_runs else _NO_VECTORS
+    scalar = EpilogueOp("SHIFT_MODULO", attributes=(("right", 32 - multiplier.left),))
+    shifts = body.epilogue("SIGN_OF", scalar, scalar)
+    zero = numbers.zero_point(result)
+    return (high, *shifts, *numbers.shifted(new_value, zero), numbers.clamp(limits))
 
 
 class _Add(_Sum):
@@ -399,7 +432,7 @@ EXACT_BINARY: Mapping[str, Exact] = {
     "MUL": _Mul(QUANTIZED_TYPES),
     "PRELU": _Prelu(),
     "SQUARED_DIFFERENCE": _SquaredDifference(_INT8),
-    "SUB": _Sum(QUANTIZED_TYPES),
+    "SUB": _Sub(QUANTIZED_TYPES),
     **{
         name: _Comparison(QUANTIZED_TYPES, truth=True)
         for name in ("EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "NOT_EQUAL")

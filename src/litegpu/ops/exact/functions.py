@@ -65,6 +65,11 @@ _SUMS = {
 }
 _SECOND = "FMA4(CAST4_I32_F32({b}), SPLAT4({second}), SPLAT4({rest}))"
 _BY_FLOATS = f"FLOOR4_I32(FMA4(CAST4_I32_F32({{a}}), SPLAT4({{first}}), {_SECOND}))"
+_SIGN = "SHIFT_RIGHT4_I32({a}, SPLAT4_I32(31))"
+_SHIFTED_MODULO, _SIGN_OF = (
+    f"ADD4_I32({text}, ADD4_I32({_SIGN}, SPLAT4_I32(1)))"
+    for text in ("SHIFT_RIGHT4_I32({a}, {right})", _SIGN)
+)
 _INT16 = {
     "SATURATE_INT16": "MAX4_I32(MIN4_I32({a}, SPLAT4_I32(32767)), SPLAT4_I32(-32768))",
     "WRAP_INT16": "WRAP4_S16({a})",
@@ -217,6 +222,10 @@ EXACT: Mapping[str, Function] = {
         for name, text in _SUMS.items()
     },
     **{f"RESCALED_{name}": function for name, function in _COMPARISONS.items()},
+    # Shift as the CPU does by a negative number of bits; {right} is this number modulo 32.
+    "SHIFT_MODULO": Function(_SHIFTED_MODULO, makes=INT),
+    "SIGN_OF": Function(_SIGN_OF, makes=INT),
+    in_body("SIGN_OF"): Function(_where(_BODY, _SIGN_OF, _SHIFTED_MODULO), makes=INT),
     # Sums of bytes computed in float32, if that is exact: see ops/exact/float_sums.py.
     "SUM_BY_FLOATS": Function(_BY_FLOATS, makes=INT),
     "LOOKUP_INT16": Function("LOOKUP4_SHORT_I32({b}, {a})", makes=INT, tables=1),
