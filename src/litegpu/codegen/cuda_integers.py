@@ -74,7 +74,7 @@ __device__ __forceinline__ {vector} as_{vector}(int4 v) {{
 
 
 _DIVISIONS = """\
-// Divisors 0 and -1 overflow: by 0, a number stays what it is.
+// Division by 0 returns the dividend; division by -1 wraps around.
 template <class T> __device__ __forceinline__ T quotient(T a, T b) {
     return b == -1 ? (T)(0 - (unsigned long long)a) : b == 0 ? a : a / b;
 }
@@ -94,7 +94,7 @@ template <class T> __device__ __forceinline__ T floor_remainder(T a, T b) {
 INTEGERS = (
     """\
 struct Long4 { long long x, y, z, w; };
-// Those of 64 bits are rare: the compiler may move what makes them.
+// No barrier for 64-bit results, which are rare: the compiler may move their computation.
 template <int M, int N> __device__ __forceinline__ void sums_done(Long4 (&)[M][N]) {}
 #define LONG(high, low) \\
     ((long long)(((unsigned long long)(unsigned int)(high) << 32) | (unsigned int)(low)))
@@ -134,7 +134,7 @@ __device__ __forceinline__ void store_longs(longlong2 *p, Long4 v) {
     + _of("int4", "DIV4_I32", "int4 a, int4 b", "quotient(a.{0}, b.{0})")
     + f"__device__ __forceinline__ {POWER}"
     + _of("int4", "POW4_I32", "int4 a, int4 b, int4 c", "power(a.{0}, b.{0}, c.{0} == 1)")
-    + "// Floats beyond the range become its ends, and NaN the upper one.\n"
+    + "// Casts to integers saturate; NaN becomes the largest integer.\n"
     + _of(
         "int4", "CAST4_F32_I32", "float4 a", "(a.{0} != a.{0} ? 0x7fffffff : __float2int_rz(a.{0}))"
     )
@@ -145,7 +145,7 @@ __device__ __forceinline__ void store_longs(longlong2 *p, Long4 v) {
         "(a.{0} != a.{0} ? 0x7fffffffffffffffll : __float2ll_rz(a.{0}))",
     )
     + """\
-// Below 2^22 floats have no digits after the point once 1.5 * 2^23 is added, rounded down.
+// Floor of floats of magnitude below 2^22: adding 1.5 * 2^23, rounded down, leaves no fraction.
 __device__ __forceinline__ int floor_int(float v) {
     return __float_as_int(__fadd_rd(v, 12582912.0f)) - 0x4b400000;
 }
@@ -183,7 +183,7 @@ __device__ __forceinline__ int floor_int(float v) {
 __device__ __forceinline__ int to_word(int4 v) {
     return (v.x & 255) | ((v.y & 255) << 8) | ((v.z & 255) << 16) | (int)((unsigned)v.w << 24);
 }
-// Of 4 rows of 4 bytes each the 4 columns.
+// Transposes 4 rows of 4 bytes.
 __device__ __forceinline__ int4 TRANSPOSE4_S8(int4 a) {
     const unsigned half = 0x00ff00ffu, x = a.x, y = a.y, z = a.z, w = a.w;
     const unsigned even = (x & half) | ((y & half) << 8), odd = ((x >> 8) & half) | (y & ~half);
@@ -191,7 +191,7 @@ __device__ __forceinline__ int4 TRANSPOSE4_S8(int4 a) {
     return MAKE4_I32((even & 0xffffu) | (even2 << 16), (odd & 0xffffu) | (odd2 << 16),
                      (even >> 16) | (even2 & 0xffff0000u), (odd >> 16) | (odd2 & 0xffff0000u));
 }
-// The sum of the products of four signed bytes each, added to c.
+// Dot product of four signed bytes, plus c.
 __device__ __forceinline__ int DOT4_S8(int a, int b, int c) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 610
     return __dp4a(a, b, c);
@@ -207,7 +207,8 @@ __device__ __forceinline__ int round_shift(int a, int n, int away) {
     const int mask = (int)((1u << n) - 1u);
     return (a >> n) + ((a & mask) > (mask >> 1) + (away & (a >> 31)));
 }
-// Both at once. A floor of a floor is one: what rounds the shift is added before any bit is lost.
+// Both roundings in one shift: a floor of a floor is one floor, so both rounding terms are added
+// before any bit is lost.
 __device__ __forceinline__ int requantize_up(int a, int b, int left, int right) {
     const long long half = right > 0 ? 1ll << (30 + right) : 0;
     const int shifted = (int)((unsigned)a << left);
@@ -219,20 +220,20 @@ __device__ __forceinline__ int requantize(int a, int b, int left, int right, int
     const long long back = right > 0 && away ? (product >> 63) << 31 : 0;
     return (int)((product + half + back) >> (31 + right));
 }
-// a * b / 2^n to the nearest integer, halves up.
+// a * b / 2^n, rounded to nearest, halves up.
 __device__ __forceinline__ int requantize_long(long long a, int b, int n) {
     const unsigned long long product = (unsigned long long)a * (unsigned long long)(long long)b;
     return (int)((long long)(product + (1ull << (n - 1))) >> n);
 }
-// a times the double of some bits, to the nearest integer, halves away from zero; the least one
-// where 32 bits do not hold it.
+// a times the float64 with these bits, rounded to nearest, halves away from zero; -2^31 if the
+// result exceeds 32 bits.
 __device__ __forceinline__ int round_product(long long a, long long bits) {
     double factor;
     memcpy(&factor, &bits, sizeof(factor));
     const double found = round((double)a * factor);
     return fabs(found) < 2147483648.0 ? (int)found : -2147483647 - 1;
 }
-// To the nearest half, ties to even; what is beyond 65504 becomes infinite.
+// Rounds to the nearest half, ties to even; magnitudes from 65520 on become infinite.
 __device__ __forceinline__ float round_f16(float v) {
     if (!(fabsf(v) < 65520.0f)) return v != v ? v : copysignf(INFINITY, v);
     return from_half(to_half(v));
@@ -244,16 +245,16 @@ __device__ __forceinline__ float round_f16(float v) {
     + _of("int4", "XOR4_I32", "int4 a, int4 b", "a.{0} ^ b.{0}")
     + _of("int4", "SHIFT_LEFT4_I32", "int4 a, int4 n", "(int)((unsigned)a.{0} << n.{0})")
     + _of("int4", "SHIFT_RIGHT4_I32", "int4 a, int4 n", "a.{0} >> n.{0}")
-    + "// a * b / 2^31 to the nearest integer, halves up; b is not negative.\n"
+    + "// a * b / 2^31, rounded to nearest, halves up; b is not negative.\n"
     + _of("int4", "MULTIPLY_HIGH4_I32", "int4 a, int4 b", "multiply_high(a.{0}, b.{0})")
-    + "// a / 2^n to the nearest integer; halves go up, or away from zero where `away` is 1.\n"
+    + "// a / 2^n, rounded to nearest: halves up, or away from zero if `away` is 1.\n"
     + _of(
         "int4",
         "ROUND_SHIFT4_I32",
         "int4 a, int4 n, int4 away",
         "round_shift(a.{0}, n.{0}, away.{0})",
     )
-    + "// a * 2^left * b / 2^(31 + right): the two in turn; halves go up, or as in ROUND_SHIFT4.\n"
+    + "// a * 2^left * b / 2^31, then / 2^right, both rounded: halves up, or as in ROUND_SHIFT4.\n"
     + _of(
         "int4",
         "REQUANTIZE_UP4_I32",

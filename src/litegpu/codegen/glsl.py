@@ -37,7 +37,7 @@ WORDS = """\
 #define STORE4_F32(buffer, i, value) buffer[i] = (value)
 #define STORE1_F32(buffer, i, value) buffer[i] = (value)
 #define STORE4_BOOL8(buffer, i, value) buffer[i] = to_bytes(value)
-/* The first `left` lanes of a value, the rest filled. */
+/* The first `left` lanes of a value; the others are `fill`. */
 #define LANES4(value, left, fill) \\
     mix(vec4(fill), (value), greaterThan(ivec4(left), ivec4(0, 1, 2, 3)))
 #define MASK4(value, left) LANES4((value), (left), 0.0f)
@@ -67,8 +67,8 @@ WORDS = """\
 #define ATAN24(a, b) atan2_4((a), (b))
 #define FMOD4(a, b) fmod4((a), (b))
 #define ABS4(a) abs(a)
-/* A result that is rounded before anything else is made of it: of the 0 that it is combined with,
-   which lies in a buffer, compilers know nothing. */
+/* Prevents contraction: the result is rounded before its next use, because compilers do not know
+   that `zero`, which is read from a buffer, is 0. */
 #define APART4(a, zero) uintBitsToFloat(floatBitsToUint(a) ^ uint(zero))
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
 #define LANE_MAX(a) max(max((a).x, (a).y), max((a).z, (a).w))
@@ -82,8 +82,8 @@ uint to_bytes(vec4 v) {
     uvec4 b = uvec4(notEqual(v, vec4(0.0f)));
     return b.x | (b.y << 8) | (b.z << 16) | (b.w << 24);
 }
-/* Finite values beyond the half range become its largest value, never infinity. Compilers may
-   assume that floats are finite, so that is asked of the bits. */
+/* Finite values beyond the half range saturate and never become infinity. Compilers may assume
+   that floats are finite, so the bits are tested. */
 vec4 to_half_range4(vec4 v) {
     uvec4 exponents = floatBitsToUint(v) & uvec4(0x7f800000u);
     vec4 inside = clamp(v, vec4(-65504.0f), vec4(65504.0f));
@@ -94,7 +94,7 @@ float finite_size4(vec4 v) {
     vec4 sizes = mix(abs(v), vec4(0.0f), equal(exponents, uvec4(0x7f800000u)));
     return LANE_MAX(sizes);
 }
-/* The languages' own functions may be off by 2^-11, or lose small results altogether. */
+/* The built-in functions may have an error of 2^-11, or return 0 instead of small results. */
 vec4 sine4(vec4 v, int quarter) {
     vec4 turns = roundEven(v * 0.636619772f);
     vec4 r = fma(turns, vec4(-1.5703125f), v);
@@ -108,7 +108,7 @@ vec4 sine4(vec4 v, int quarter) {
     ivec4 number = ivec4(turns) + ivec4(quarter);
     vec4 result = mix(s, c, equal(number & ivec4(1), ivec4(1)));
     result = mix(result, -result, equal(number & ivec4(2), ivec4(2)));
-    /* Of numbers far beyond its turns nothing is left but the range. */
+    /* Range reduction is inexact for huge arguments; their results are only clamped to [-1, 1]. */
     return mix(result, clamp(result, -1.0f, 1.0f), lessThan(abs(v), vec4(INFINITY)));
 }
 vec4 expm1_4(vec4 v) {
@@ -130,7 +130,7 @@ vec4 tanh4(vec4 v) {
     big = mix(big, -big, lessThan(v, vec4(0.0f)));
     return mix(big, fma(s * q, v, v), lessThan(abs(v), vec4(0.625f)));
 }
-/* The angle of (b, a): a polynomial up to tan(pi / 8), and the symmetries beyond. */
+/* The angle of the point (b, a): a polynomial for tangents up to tan(pi / 8), and symmetries. */
 vec4 atan2_4(vec4 a, vec4 b) {
     vec4 least = min(abs(a), abs(b));
     vec4 most = max(abs(a), abs(b));
@@ -152,7 +152,7 @@ vec4 atan2_4(vec4 a, vec4 b) {
 vec4 fmod4(vec4 a, vec4 b) {
     return mix(a - b * trunc(a / b), a, lessThan(abs(a), abs(b)));
 }
-/* The language's own function knows no sign, no infinite exponent, no power of 0 and no NaN. */
+/* The built-in function supports no negative base, no infinite exponent, no base 0 and no NaN. */
 vec4 pow4(vec4 a, vec4 b) {
     vec4 size = pow(abs(a), b);
     vec4 ends = mix(vec4(0.0f), vec4(INFINITY), lessThan((vec4(1.0f) - abs(a)) * b, vec4(0.0f)));
@@ -168,7 +168,7 @@ vec4 pow4(vec4 a, vec4 b) {
     bvec4 one = equal(mix(a, abs(a), equal(abs(b), vec4(INFINITY))), vec4(1.0f));
     return mix(mix(result, vec4(1.0f), equal(b, vec4(0.0f))), vec4(1.0f), one);
 }
-/* A polynomial in 1 / (1 + |v| / 2), with an error of 1.2e-7 relative to the result. */
+/* A polynomial in 1 / (1 + |v| / 2), with a relative error of 1.2e-7. */
 vec4 erfc4(vec4 v) {
     vec4 z = abs(v);
     vec4 t = vec4(1.0f) / fma(z, vec4(0.5f), vec4(1.0f));
@@ -196,7 +196,7 @@ uvec2 pack_half4(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));
 """
 
 _ATOMIC_HALF = """\
-/* Two halves share a word, and other work items may be storing the other one. */
+/* Two halves share a word, and another work item may store the other half at the same time. */
 #define STORE1_F16(buffer, i, value) \\
     (atomicAnd(buffer[(i) >> 1], ((i) & 1) == 0 ? 0xffff0000u : 0xffffu), \\
      atomicOr(buffer[(i) >> 1], half_bits(value) << (((i) & 1) * 16)))

@@ -96,14 +96,14 @@ _INT = """\
 #define MIN4_I32(a, b) min((a), (b))
 #define MAX4_I32(a, b) max((a), (b))
 #define CAST4_I32_F32(a) vec4(a)
-/* The next integers below floats, which lie within 2^22 of 0. */
+/* Floor of floats of magnitude below 2^22. */
 #define FLOOR4_I32(a) ivec4(floor(a))
 int quotient(int a, int b) {
-    /* Divisors 0 and -1 overflow: by 0, a number stays what it is. */
+    /* Division by 0 returns the dividend; division by -1 wraps around. */
     int by = b == 0 || b == -1 ? 1 : b;
     return b == -1 ? 0 - a : a / by;
 }
-/* Powers beyond 32 bits wrap around, or become the least integer, as on an x86 CPU. */
+/* Powers that exceed 32 bits wrap around or become -2^31, as on an x86 CPU. */
 int power(int a, int b, bool wraps) {
     int size = a < 0 ? 0 - a : a;
     int most = 2147483647 / max(size, 1);
@@ -123,13 +123,13 @@ int power(int a, int b, bool wraps) {
 #define BITS_FLOAT(a) intBitsToFloat(a)
 #define HALF_BITS(a) int(packHalf2x16(vec2((a), 0.0f)))
 #define BITS_HALF(a) unpackHalf2x16(uint((a) & 0xffff)).x
-/* The language leaves % of negative numbers open. */
+/* The language does not define % for negative numbers. */
 int rest_of(int a, int b) { return b == 0 ? 0 : a - quotient(a, b) * b; }
 bool is_low(int rest, int b) { return rest != 0 && (rest < 0) != (b < 0); }
 int floor_quotient(int a, int b) { return quotient(a, b) - (is_low(rest_of(a, b), b) ? 1 : 0); }
 int floor_rest(int a, int b) { return rest_of(a, b) + (is_low(rest_of(a, b), b) ? b : 0); }
-/* Floats beyond the range become its ends, and NaN the upper one. Compilers may assume that floats
-   are finite, so all of that is asked of the bits. */
+/* Casts to integers saturate; NaN becomes the largest integer. Compilers may assume that floats
+   are finite, so the bits are tested. */
 int whole(float v) {
     uint bits = floatBitsToUint(v), size = bits & 0x7fffffffu;
     bool below = bits != size && size <= 0x7f800000u;
@@ -186,16 +186,16 @@ bool less(ivec2 a, ivec2 b) { return a.y == b.y ? uint(a.x) < uint(b.x) : a.y < 
 bool same(ivec2 a, ivec2 b) { return a.x == b.x && a.y == b.y; }
 ivec2 pick(bool c, ivec2 a, ivec2 b) { return ivec2(c ? a.x : b.x, c ? a.y : b.y); }
 ivec2 magnitude(ivec2 a) { return pick(a.y < 0, sub(ivec2(0), a), a); }
-/* What is left of the magnitudes, and their quotient; by 0, nothing is left. */
+/* The remainder and the quotient of the magnitudes; the remainder of a division by 0 is 0. */
 ivec4 divide_long(ivec2 a, ivec2 b) {
     ivec2 by = magnitude(b), all = magnitude(a), rest = ivec2(0), quotient = ivec2(0);
-    /* One bit of the dividend after the other. */
+    /* Long division: one bit of the dividend per iteration. */
     for (int k = 63; k >= 0; k -= 1) {
         uint bit = (uint(k > 31 ? all.y : all.x) >> uint(k & 31)) & 1u;
         bool full = rest.y < 0;
         uint high = (uint(rest.y) << 1) | (uint(rest.x) >> 31);
         rest = ivec2(int((uint(rest.x) << 1) | bit), int(high));
-        /* As unsigned numbers. */
+        /* An unsigned comparison. */
         bool reached = !less(ivec2(rest.x, rest.y ^ (-2147483647 - 1)),
                              ivec2(by.x, by.y ^ (-2147483647 - 1)));
         rest = pick(full || reached, sub(rest, by), rest);
@@ -219,7 +219,7 @@ ivec2 whole_long(float v) {
     uint bits = floatBitsToUint(v), size = bits & 0x7fffffffu;
     bool below = bits != size && size <= 0x7f800000u;
     bool beyond = size >= 0x5f000000u;
-    /* Its digits are an integer of 24 bits, shifted. */
+    /* The significand is an integer of 24 bits, shifted by the exponent. */
     uint digits = (size & 0x7fffffu) | 0x800000u;
     int up = beyond ? 0 : int(size >> 23) - 150;
     uint low = up < 0 ? (up > -24 ? digits >> uint(-up) : 0u) : up < 32 ? digits << uint(up) : 0u;
@@ -231,14 +231,14 @@ ivec2 whole_long(float v) {
 float nearest_float(ivec2 a) {
     ivec2 size = magnitude(a);
     uint high = uint(size.y), low = uint(size.x);
-    /* 32 digits are left of more; the last one tells of those that are not. */
+    /* Only the highest 32 bits remain; the last one is set if any lower bit was (a sticky bit). */
     int up = high == 0u ? 0 : findMSB(high) + 1;
     uint lost = up == 0 ? 0u : up == 32 ? low : low & ((1u << uint(up & 31)) - 1u);
     uint digits = up == 0 ? low : up == 32 ? high : (high << uint(32 - up)) | (low >> uint(up));
     float found = float(digits | (lost == 0u ? 0u : 1u)) * uintBitsToFloat(uint(127 + up) << 23);
     return a.y < 0 ? -found : found;
 }
-/* a * b / 2^n to the nearest integer, halves up; n is not 0. */
+/* a * b / 2^n, rounded to nearest, halves up; n is not 0. */
 int requantize_long(ivec2 a, int b, int n) {
     ivec2 half_step = n > 32 ? ivec2(0, 1 << uint(n - 33)) : ivec2(1 << uint(n - 1), 0);
     ivec2 sum = add(mul(a, ivec2(b, b >> 31)), half_step);
@@ -265,8 +265,8 @@ ivec4 shift_down(ivec4 a, int n) {
     uvec4 words = uvec4(a), above = uvec4(words.yzw, 0u);
     return ivec4(by == 0u ? words : (words >> by) | (above << (32u - by)));
 }
-/* a times the double of some bits, to the nearest integer, halves away from zero; the least one
-   where 32 bits do not hold it. Products have 128 bits, of which a double keeps 53. */
+/* a times the float64 with these bits, rounded to nearest, halves away from zero; -2^31 if the
+   result exceeds 32 bits. The product has 128 bits, and is rounded to the 53 of a float64 first. */
 int round_product(ivec2 a, ivec2 bits) {
     ivec2 size = magnitude(a);
     int digits = (bits.y & 0xfffff) | 0x100000, point = 1075 - (bits.y >> 20);
@@ -276,7 +276,7 @@ int round_product(ivec2 a, ivec2 bits) {
     ivec2 high = mul(ivec2(size.y, 0), ivec2(digits, 0));
     high = add(add(high, ivec2(one.y, 0)), ivec2(other.y, 0));
     ivec4 product = ivec4(low.x, other.x, high);
-    /* With 53 digits of the factor, the product has 52 or 53 more than the other one. */
+    /* The significand has 53 bits, so the product has 52 or 53 bits more than `a`. */
     int lost = size.y != 0 ? findMSB(uint(size.y)) + 32 : findMSB(uint(size.x));
     lost += shift_down(product, max(lost, 0) + 53).x != 0 ? 1 : 0;
     if (lost > 0) {
@@ -324,7 +324,7 @@ Long4 LANES4_I64(Long4 a, int left, ivec2 fill) {
 )
 
 _HALF = """\
-/* To the nearest half, ties to even; what is beyond 65504 becomes infinite. */
+/* Rounds to the nearest half, ties to even; magnitudes from 65520 on become infinite. */
 vec4 ROUND4_F16(vec4 v) {
     uvec4 size = floatBitsToUint(v) & uvec4(0x7fffffffu);
     uvec4 odd = (size >> uvec4(13u)) & uvec4(1u);
@@ -338,7 +338,7 @@ vec4 ROUND4_F16(vec4 v) {
 
 _BYTES = (
     """\
-/* Of 4 rows of 4 bytes each the 4 columns. */
+/* Transposes 4 rows of 4 bytes. */
 ivec4 TRANSPOSE4_S8(ivec4 a) {
     uvec4 rows = uvec4(a), low = rows & uvec4(0x00ff00ffu);
     uvec4 high = (rows >> uvec4(8u)) & uvec4(0x00ff00ffu);
@@ -347,12 +347,12 @@ ivec4 TRANSPOSE4_S8(ivec4 a) {
                        (even.x >> 16) | (even.y & 0xffff0000u),
                        (odd.x >> 16) | (odd.y & 0xffff0000u)));
 }
-/* The sum of the products of four signed bytes each, added to c. */
+/* Dot product of four signed bytes, plus c. */
 int DOT4_S8(int a, int b, int c) {
     ivec4 p = from_S8(uint(a)) * from_S8(uint(b));
     return c + p.x + p.y + p.z + p.w;
 }
-/* 1 / a, positive and not tiny, to the nearest float: the language's own division may be off. */
+/* 1 / a, rounded to nearest, if positive and not tiny: the built-in division may be inexact. */
 float RECIPROCAL(float a) {
     uint bits = floatBitsToUint(a), by = (bits & 0x7fffffu) | 0x800000u;
     uint rest = 0x800000u, found = 0u;
@@ -364,7 +364,7 @@ float RECIPROCAL(float a) {
     found += rest * 2u > by ? 1u : 0u;
     return uintBitsToFloat(((253u - (bits >> 23)) << 23) + found - 0x800000u);
 }
-/* From products of 16 bits, for the language has no wider ones than 32. */
+/* Adds up products of 16-bit parts: the language has no products of more than 32 bits. */
 int multiply_high(int a, int b) {
     uint al = uint(a) & 0xffffu, bl = uint(b) & 0xffffu;
     int ah = a >> 16, bh = b >> 16;
@@ -379,10 +379,10 @@ int round_shift(int a, int n, int away) {
     int mask = int((1u << uint(n)) - 1u);
     return (a >> uint(n)) + ((a & mask) > (mask >> 1) + (away & (a >> 31)) ? 1 : 0);
 }
-/* a * b / 2^31 to the nearest integer, halves up; b is not negative. */
+/* a * b / 2^31, rounded to nearest, halves up; b is not negative. */
 """
     + _of("int4", "MULTIPLY_HIGH4_I32", "ivec4 a, ivec4 b", "multiply_high(a.{0}, b.{0})")
-    + "/* a / 2^n to the nearest integer; halves go up, or away from zero where `away` is 1. */\n"
+    + "/* a / 2^n, rounded to nearest: halves up, or away from zero if `away` is 1. */\n"
     + _of(
         "int4",
         "ROUND_SHIFT4_I32",
@@ -390,7 +390,7 @@ int round_shift(int a, int n, int away) {
         "round_shift(a.{0}, n.{0}, away.{0})",
     )
     + """\
-/* a * 2^left * b / 2^(31 + right): the two in turn; halves go up, or as in ROUND_SHIFT4. */
+/* a * 2^left * b / 2^31, then / 2^right, both rounded: halves up, or as in ROUND_SHIFT4. */
 #define REQUANTIZE_UP4_I32(a, b, left, right) \\
     REQUANTIZE4_I32(a, b, left, right, SPLAT4_I32(0))
 #define REQUANTIZE4_I32(a, b, left, right, away) \\

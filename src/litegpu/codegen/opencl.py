@@ -35,7 +35,7 @@ _PRELUDE = """\
 #define STORE4_BOOL8(buffer, i, value) (buffer)[i] = convert_uchar4_sat(value)
 #define MASK4(value, left) \\
     select(SPLAT4(0.0f), (value), (int4)(left) > (int4)(0, 1, 2, 3))
-/* The first `left` lanes of a value, the rest filled. */
+/* The first `left` lanes of a value; the others are `fill`. */
 #define LANES4(value, left, fill) \\
     select(SPLAT4(fill), (value), (int4)(left) > (int4)(0, 1, 2, 3))
 #define LESS4(a, b) ((a) < (b))
@@ -71,7 +71,7 @@ _PRELUDE = """\
 #define LANE_MAX(a) fmax(fmax((a).x, (a).y), fmax((a).z, (a).w))
 #define LARGER(a, b) fmax((a), (b))
 #define FINITE_SIZE4(value) finite_size4(value)
-/* Finite values beyond the half range become its largest value, never infinity. */
+/* Finite values beyond the half range saturate and never become infinity. */
 float to_half_range(float v) { return isfinite(v) ? clamp(v, -65504.0f, 65504.0f) : v; }
 float4 to_half_range4(float4 v) {
     return select(v, clamp(v, -65504.0f, 65504.0f), isfinite(v));

@@ -20,7 +20,7 @@ class ByteDot:
 PLAIN = ByteDot(
     "plain arithmetic",
     """\
-/* The sum of the products of four signed bytes each, added to c. */
+/* Dot product of four signed bytes, plus c. */
 int DOT4_S8(int a, int b, int c) {
     const int4 p = convert_int4(as_char4(a)) * convert_int4(as_char4(b));
     return c + p.x + p.y + p.z + p.w;

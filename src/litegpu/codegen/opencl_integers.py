@@ -23,7 +23,7 @@ _OF_BOTH = """\
 #define MAX4_{kind}(a, b) max((a), (b))
 #define FLOOR_DIV4_{kind}(a, b) floor_quotient_{kind}((a), (b))
 #define FLOOR_MOD4_{kind}(a, b) floor_remainder_{kind}((a), (b))
-/* Divisors 0 and -1 stop some processors: by 0, a number stays what it is. */
+/* Divisors 0 and -1 trap on some processors. Here division by 0 returns the dividend. */
 {type} quotient_{kind}({type} a, {type} b) {{
     const {type} by = select(b, ({type})(1), b == 0 || b == -1);
     return select(a / by, NEG4_{kind}(a), b == -1);
@@ -58,7 +58,7 @@ _WORDS = (
 #define LOAD4_S8(buffer, i) convert_int4((buffer)[i])
 #define LOAD1_S8(buffer, i) ((int)(buffer)[i])
 #define LANE4_S8(buffer, i) ((int)((__global const char *)(buffer))[i])
-/* Bytes beyond their type become its ends. */
+/* Stores of bytes saturate. */
 #define STORE4_S8(buffer, i, value) (buffer)[i] = convert_char4_sat(value)
 #define LOAD4_U8(buffer, i) convert_int4((buffer)[i])
 #define LOAD1_U8(buffer, i) ((int)(buffer)[i])
@@ -85,12 +85,12 @@ int4 POW4_I32(int4 a, int4 b, int4 c) {
     return (int4)(power(a.x, b.x, c.x == 1), power(a.y, b.y, c.y == 1),
                   power(a.z, b.z, c.z == 1), power(a.w, b.w, c.w == 1));
 }
-/* Floats beyond the range become its ends, and NaN the upper one. */
+/* Casts to integers saturate; NaN becomes the largest integer. */
 #define CAST4_F32_I32(a) select(convert_int4_sat(a), (int4)(0x7fffffff), isnan(a))
 #define CAST4_F32_I64(a) \\
     select(convert_long4_sat(a), (long4)(0x7fffffffffffffff), convert_long4(isnan(a)))
 #define CAST4_I32_F32(a) convert_float4(a)
-/* The next integers below floats, which lie within 2^22 of 0. */
+/* Floor of floats of magnitude below 2^22. */
 #define FLOOR4_I32(a) convert_int4_rtn(a)
 #define CAST4_I64_F32(a) convert_float4(a)
 #define CAST4_I32_I64(a) convert_long4(a)
@@ -115,7 +115,7 @@ float bits_half(int a) {
     const ushort bits = (ushort)a;
     return vload_half(0, (const half *)&bits);
 }
-/* 1 / a, positive and not tiny, to the nearest float: the language's own division may be off. */
+/* 1 / a, rounded to nearest, if positive and not tiny: the built-in division may be inexact. */
 float RECIPROCAL(float a) {
     const uint bits = as_uint(a), by = (bits & 0x7fffffu) | 0x800000u;
     uint rest = 0x800000u, found = 0;
@@ -146,28 +146,28 @@ float RECIPROCAL(float a) {
 #define WORD4_U8(buffer, i) as_int((buffer)[i])
 #define TO_WORD4_S8(a) as_int(convert_char4(a))
 #define TO_WORD4_U8(a) as_int(convert_uchar4(a))
-/* Of 4 rows of 4 bytes each the 4 columns. */
+/* Transposes 4 rows of 4 bytes. */
 #define TRANSPOSE4_S8(a) \\
     as_int4(shuffle(as_uchar16(a), (uchar16)(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)))
 """
 )
 
 _AFTER_DOTS = """\
-/* a * b / 2^31 to the nearest integer, halves up; b is not negative. */
+/* a * b / 2^31, rounded to nearest, halves up; b is not negative. */
 int4 MULTIPLY_HIGH4_I32(int4 a, int4 b) {
     return convert_int4((convert_long4(a) * convert_long4(b) + 0x40000000L) >> 31);
 }
-/* a / 2^n to the nearest integer; halves go up, or away from zero where `away` is 1. */
+/* a / 2^n, rounded to nearest: halves up, or away from zero if `away` is 1. */
 int4 ROUND_SHIFT4_I32(int4 a, int4 n, int4 away) {
     const int4 mask = as_int4(((uint4)(1u) << as_uint4(n)) - 1u);
     return (a >> n) - ((a & mask) > (mask >> 1) + (away & (a >> 31)));
 }
-/* a * 2^left * b / 2^(31 + right): the two in turn; halves go up, or as in ROUND_SHIFT4. */
+/* a * 2^left * b / 2^31, then / 2^right, both rounded: halves up, or as in ROUND_SHIFT4. */
 #define REQUANTIZE_UP4_I32(a, b, left, right) \\
     REQUANTIZE4_I32(a, b, left, right, SPLAT4_I32(0))
 #define REQUANTIZE4_I32(a, b, left, right, away) \\
     ROUND_SHIFT4_I32(MULTIPLY_HIGH4_I32(SHIFT_LEFT4_I32(a, left), b), right, away)
-/* a * b / 2^n to the nearest integer, halves up. */
+/* a * b / 2^n, rounded to nearest, halves up. */
 int4 REQUANTIZE4_I64(long4 a, int4 b, int4 n) {
     const long4 half_step = (long4)(1) << convert_long4(n - 1);
     return convert_int4((a * convert_long4(b) + half_step) >> convert_long4(n));
@@ -179,8 +179,8 @@ ulong2 add_power(ulong2 a, int n) {
 ulong shift_down(ulong2 a, int n) {
     return n == 0 ? a.x : n < 64 ? (a.x >> n) | (a.y << (64 - n)) : a.y >> (n - 64);
 }
-/* a times the double of some bits, to the nearest integer, halves away from zero; the least one
-   where 32 bits do not hold it. Products have 128 bits, of which a double keeps 53. */
+/* a times the float64 with these bits, rounded to nearest, halves away from zero; -2^31 if the
+   result exceeds 32 bits. The product has 128 bits, and is rounded to the 53 of a float64 first. */
 int round_product(long a, long bits) {
     const ulong size = abs(a), digits = ((ulong)bits & 0xffffffffffffful) | 0x10000000000000ul;
     const int point = 1075 - (int)(bits >> 52);
@@ -201,7 +201,7 @@ int4 ROUND_PRODUCT4_I64(long4 a, long4 bits) {
                   round_product(a.z, bits.z), round_product(a.w, bits.w));
 }
 #define ROUND4_F16(a) round_f16(a)
-/* To the nearest half, ties to even; what is beyond 65504 becomes infinite. */
+/* Rounds to the nearest half, ties to even; magnitudes from 65520 on become infinite. */
 float4 round_f16(float4 v) {
     const uint4 size = as_uint4(v) & 0x7fffffffu;
     const uint4 rounded = (size + 0xfffu + ((size >> 13) & 1u)) & ~0x1fffu;
