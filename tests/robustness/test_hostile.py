@@ -139,11 +139,18 @@ def test_sparse_constants_may_grow_by_a_factor_and_some_bytes() -> None:
     assert budget.spread(stored=50, dense=420)
 
 
+def test_constants_permit_the_scales_of_their_rows() -> None:
+    budget = ReadBudget(operations=0, numbers=0)
+    for _ in range(2):  # several signatures share their constants
+        budget.constants([(0, 1 << 17), (1 << 17, 64)])
+    assert budget.numbers == (1 << 14) + 8 and budget.operations == 2
+
+
 def test_constants_that_overlap_are_refused() -> None:
-    ReadBudget().ranges([(0, 1 << 24)] * 9 + [(1 << 24, 1 << 24)])
-    ReadBudget().ranges([(0, 1000), (16, 1000)])
+    ReadBudget().constants([(0, 1 << 24)] * 9 + [(1 << 24, 1 << 24)])
+    ReadBudget().constants([(0, 1000), (16, 1000)])
     with pytest.raises(ModelError, match=f"share {3 << 20} bytes with other constants"):
-        ReadBudget().ranges([(number << 20, 2 << 20) for number in range(4)])
+        ReadBudget().constants([(number << 20, 2 << 20) for number in range(4)])
 
 
 def test_a_constant_of_nothing_by_huge_sizes_is_none() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from litegpu.errors import ModelError
 from litegpu.runtime_abi.structs import float_array, int_array
@@ -15,6 +15,9 @@ _MOST_NAME_BYTES = 1 << 12
 _SPREAD_FACTOR = 8
 """A sparse constant is large if its dense size exceeds its stored size by this factor."""
 _MOST_OVERLAPPING = 1 << 20
+_BYTES_PER_NUMBER = 8
+_BYTES_PER_OPERATION = 1 << 16
+"""Bytes of constants that permit one more number, and one more operation."""
 
 
 @dataclass
@@ -23,6 +26,7 @@ class ReadBudget:
 
     Operations in a file can share lists, names and options, so each additional operation needs only
     a few bytes. A small file could therefore expand to a huge graph, unless the amount is limited.
+    A large file may have more: each constant adds to the budget once, even if tensors share it.
     """
 
     operations: int = 1 << 14
@@ -30,6 +34,8 @@ class ReadBudget:
     """Remaining count of numbers (operands, dimensions, scales, ...) and of option bytes."""
     spread_bytes: int = 1 << 24
     """Remaining bytes for dense forms of large sparse constants."""
+    _counted: set[int] = field(default_factory=set)
+    """The addresses of the constants that have added to the budget."""
 
     def operation(self) -> None:
         """Count an operation. Raises ModelError when there are too many."""
@@ -75,16 +81,21 @@ class ReadBudget:
         self.spread_bytes -= beyond
         return True
 
-    def ranges(self, constants: Iterable[tuple[int, int]]) -> None:
-        """Check the addresses and sizes of constants; two constants may share all their bytes.
+    def constants(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Add to the budget what constants permit, such as the scales of their rows.
 
-        Raises ModelError for constants that overlap partly, because the file's size would then not
-        limit the total size of constants.
+        `ranges` has the address and the size in bytes of each constant; two constants may share all
+        their bytes. Raises ModelError for constants that overlap partly, because the file's size
+        would then not limit the total size of constants.
         """
         end = overlapping = 0
-        for start, size in sorted(set(constants)):
+        for start, size in sorted(set(ranges)):
             overlapping += max(min(end, start + size) - start, 0)
             end = max(end, start + size)
+            if start not in self._counted:
+                self._counted.add(start)
+                self.numbers += size // _BYTES_PER_NUMBER
+                self.operations += size // _BYTES_PER_OPERATION
         if overlapping > _MOST_OVERLAPPING:
             raise ModelError(
                 f"Constants of the model share {overlapping} bytes with other constants, so their "

@@ -68,8 +68,6 @@ def read_graph(context: int, budget: ReadBudget | None = None) -> Graph:
     nodes = tuple(_read_node(context, index, budget) for index in execution_plan(context))
     used = {v for node in nodes for v in (*node.inputs, *node.outputs) if v != ABSENT}
     values = _with_empty(nodes, read_values(context, used, budget))
-    stored = (value.data for value in values.values() if value.data is not None)
-    budget.ranges((array.ctypes.data, array.nbytes) for array in stored)
     return Graph(values, nodes, (), ())
 
 
@@ -96,9 +94,11 @@ def read_values(context: int, indices: Iterable[int], budget: ReadBudget) -> dic
     struct = TfLiteContext.from_address(context)
     present = sorted(index for index in set(indices) if 0 <= index < struct.tensors_size)
     tensors = struct.tensors or 0
-    found = {index: _read_value(index, tensor_at(tensors, index), budget) for index in present}
+    read = {index: tensor_at(tensors, index) for index in present}
+    budget.constants((each.data or 0, each.bytes) for each in read.values() if _is_stored(each))
+    found = {index: _read_value(index, tensor, budget) for index, tensor in read.items()}
     for index, value in found.items():
-        scales = _scales_of_blocks(tensor_at(tensors, index), struct, value)
+        scales = _scales_of_blocks(read[index], struct, value)
         if scales is not None:
             found[index] = replace(value, blockwise=scales)
     return found
@@ -193,8 +193,7 @@ def _read_value(index: int, tensor: TfLiteTensor, budget: ReadBudget) -> Value:
     dtype = DTYPES.get(tensor.type, DType.OTHER)
     shape = budget.integers(tensor.dims)
     data = None
-    is_constant = tensor.allocation_type == AllocationType.MMAP_RO
-    if is_constant and tensor.data:
+    if _is_stored(tensor):
         if dtype.packed_bits:
             data = _read_packed(tensor, dtype.packed_bits, shape)
         elif dtype.size:
@@ -212,6 +211,11 @@ def _read_value(index: int, tensor: TfLiteTensor, budget: ReadBudget) -> Value:
         is_sparse=bool(tensor.sparsity),
         signature=_signature(tensor, shape, budget),
     )
+
+
+def _is_stored(tensor: TfLiteTensor) -> bool:
+    """Whether a tensor is a constant with elements in the file."""
+    return bool(tensor.allocation_type == AllocationType.MMAP_RO and tensor.data)
 
 
 def _signature(tensor: TfLiteTensor, shape: tuple[int, ...], budget: ReadBudget) -> tuple[int, ...]:
