@@ -25,7 +25,7 @@ from litegpu.passes.base import PassResult
 from litegpu.passes.fuse_attention import fuse_attention as merge
 from litegpu.runtime_abi import interpreter as runtime
 from paper_device import DEVICE, PaperDevice, on_paper
-from passes.graphs import RELU, GraphBuilder, Shape, applied, untouched
+from passes.graphs import RELU, GraphBuilder, Shape, applied, ops, untouched
 from random_layers import attention as draw_attention
 
 PLAIN = Fusions(DeviceTarget(DEVICE, FP32))
@@ -128,6 +128,22 @@ def test_keys_that_lie_the_other_way_round(across: bool, shared: bool) -> None:
     assert found.graph.values[move.outputs[0]].shape == (2, heads, 7, 8)
     assert node.inputs == (query, *move.outputs, value)
     assert node.attributes.across == (False, False, False, False)
+
+
+@pytest.mark.parametrize("rows", [4, 128])
+def test_few_queries_do_not_transpose_a_long_cache(rows: int) -> None:
+    builder = GraphBuilder()
+    query, key, value = (
+        builder.input(1, 1, *size) for size in ((rows, 64), (4096, 64), (64, 4096))
+    )
+    scores = matmul(builder, query, key, (1, 1, rows, 4096), transposed=(False, True))
+    weights = softmax(builder, scores)
+    result = matmul(builder, weights, value, (1, 1, rows, 64), transposed=(False, True))
+    if rows == 128:
+        assert ops(applied(fuse_attention, builder.graph(result))) == ["INDEX_MAP", ATTENTION]
+        return
+    (line,) = untouched(fuse_attention, builder.graph(result)).declined
+    assert line == "SOFTMAX 1: few queries would transpose many keys or values"
 
 
 def test_values_that_lie_the_other_way_round() -> None:

@@ -51,6 +51,16 @@ def test_what_its_reader_is_fused_into_is_computed_again() -> None:
     assert line.startswith("COPY 2: COPY 3 becomes an epilogue of the node")
 
 
+def test_an_operand_of_what_is_fused_into_another_node_is_shared() -> None:
+    builder = GraphBuilder()
+    x, scores = builder.input(*SHAPE), builder.input(*SHAPE)
+    masks = [builder.elementwise(x, RELU) for _ in range(2)]
+    sums = [builder.elementwise(scores, EpilogueOp("ADD", (each,))) for each in masks]
+    graph = builder.graph(builder.concat(0, *sums), builder.concat(0, *reversed(sums)))
+    result = applied(merge_equal_nodes, graph)
+    assert result.applied[0] == "COPY 1 is equal to COPY 0"
+
+
 def test_many_parts_of_a_join_are_in_place() -> None:
     builder = GraphBuilder()
     x = builder.input(*SHAPE)

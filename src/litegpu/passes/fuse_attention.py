@@ -27,6 +27,8 @@ from litegpu.ops.reshape import reshape_node
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _MATMUL = "BATCH_MATMUL"
+_FEW_ELEMENTS = 1 << 17
+"""Maximum elements that are transposed in less time than it takes to launch another kernel."""
 
 
 def fuse_attention(graph: Graph, fusions: Fusions) -> PassResult:
@@ -46,6 +48,9 @@ def fuse_attention(graph: Graph, fusions: Fusions) -> PassResult:
         if found is None:
             edit.declined.append(f"{label(node)}: keys or values are broadcast to batches")
             continue
+        if _is_slower(graph, first, last, found):
+            edit.declined.append(f"{label(node)}: few queries would transpose many keys or values")
+            continue
         moves, sources = _read_as(edit, first, found)
         across = tuple(each.across and not each.turned for each in found)
         merged, after = _merged(graph, (first, node, last), consumers, sources, across)
@@ -63,6 +68,13 @@ def fuse_attention(graph: Graph, fusions: Fusions) -> PassResult:
     unread = [each for each in reversed(graph.nodes) if repetition_of(graph, each) is not None]
     edit.drop_unread(unread if edit.applied else ())
     return edit.result()
+
+
+def _is_slower(graph: Graph, first: Node, last: Node, found: Sequence[_Found]) -> bool:
+    """Whether transposing keys or values moves more data than storing the scores does."""
+    turned = (math.prod(each.shape) for each in found if each.turned)
+    scores = graph.values[first.outputs[0]].elements
+    return max(turned, default=0) > max(scores, _FEW_ELEMENTS)
 
 
 def _obstacle(

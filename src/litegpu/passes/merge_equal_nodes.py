@@ -68,6 +68,7 @@ def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> 
     if (
         reader is not None
         and reader.op == COPY
+        and reader.inputs == (output,)
         and reader.epilogue
         and graph.values[reader.outputs[0]].shape == graph.values[output].shape
         and not has(node, Trait.SUMS_PRODUCTS)
