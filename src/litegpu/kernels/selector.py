@@ -30,7 +30,7 @@ from litegpu.kernels.cuda.separable import Separable
 from litegpu.kernels.portable.attention import AttentionPortable, AttentionTiles
 from litegpu.kernels.portable.conv import ConvPortable, ConvSplit, ConvTiles
 from litegpu.kernels.portable.depthwise import DepthwisePortable
-from litegpu.kernels.portable.matmul import MatmulPortable, QuantizedMatmulPortable
+from litegpu.kernels.portable.matmul import MatmulPortable, MatmulSplit, QuantizedMatmulPortable
 from litegpu.kernels.portable.quantized_conv import QuantizedConvPortable
 from litegpu.kernels.portable.quantized_transpose_conv import QuantizedTransposePortable
 from litegpu.ops.attention import AttentionSpec
@@ -69,7 +69,7 @@ IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
         QuantizedConvPortable(),
     ),
     DepthwiseSpec: (DepthwiseMma(), DepthwiseCuda(), DepthwisePortable()),
-    MatmulSpec: (Matmul(), MatmulPortable()),
+    MatmulSpec: (Matmul(), MatmulSplit(), MatmulPortable()),
     QuantizedMatmulSpec: (QuantizedMatmulPortable(),),
     QuantizedTransposeSpec: (QuantizedTransposePortable(),),
 }

@@ -56,6 +56,12 @@ CASES: tuple[Case, ...] = (
         for rows, depth, columns in ((65, 16, 64), (16, 49, 130), (70, 33, 17))
         for x, y in _WAYS
     ),
+    # Few rows and a long inner dimension: attention of one token
+    *(
+        Matmul(rows=rows, depth=depth, columns=columns, adj_y=y)
+        for rows, depth, columns in ((1, 1030, 9), (4, 301, 64), (7, 130, 37))
+        for y in (False, True)
+    ),
     # Ranks and broadcasting
     *(
         Matmul(batch=batch, other=other, adj_x=x, adj_y=y)
