@@ -16,6 +16,9 @@ from litegpu.ops.exact.loops import Body
 from litegpu.ops.reduce import ReduceAttributes, direct_steps
 from litegpu.ops.row_scales import ROW_SCALES, RowScalesAttributes
 
+_LONGEST_ROW = 1 << 14
+"""Maximum elements of a row whose range one work group finds; longer ones are reduced in steps."""
+
 
 @dataclass
 class FloatRows:
@@ -43,8 +46,10 @@ class FloatRows:
     inverse: int = ABSENT
 
     def __post_init__(self) -> None:
-        """Create the nodes that compute the minimum, the maximum and the scale of each row."""
-        low, high = (self._reduced(op) for op in ("REDUCE_MIN", "REDUCE_MAX"))
+        """Create the nodes that compute the scale of each row."""
+        ranges: tuple[int, ...] = (self.source.id,)
+        if self.axes > 1 or self.source.shape[-1] > _LONGEST_ROW:
+            ranges = tuple(self._reduced(op) for op in ("REDUCE_MIN", "REDUCE_MAX"))
         shape = self._shape_of_scales
         self.scale = self.new_value(shape, dtype=DType.FLOAT32, precise=True)
         self.inverse = self.new_value(shape, dtype=DType.FLOAT32, precise=True)
@@ -53,7 +58,7 @@ class FloatRows:
             self.zero = self.new_value(shape, dtype=DType.INT32)
             outputs = (*outputs, self.zero)
         attributes = RowScalesAttributes(self.symmetric)
-        self._append(ROW_SCALES, (low, high), outputs, attributes=attributes)
+        self._append(ROW_SCALES, ranges, outputs, attributes=attributes)
 
     def stored(self) -> int:
         """Return the value id of the int8 rows."""
