@@ -55,6 +55,8 @@ class Sizes:
     hidden: int = 128
     weights: str = "float32"
     """The type of the matrices of linear layers: float32, int8 or int4, with a scale per row."""
+    words: int = _WORDS
+    """The number of tokens of the vocabulary."""
 
 
 class LanguageNet(Net):
@@ -154,8 +156,15 @@ class LanguageNet(Net):
         return self.op("SLICE", [x, *ends], shape, f"{name}/channels_{first}")
 
 
-def build(net: LanguageNet, *, layers: int, context: int, embedder: int) -> None:
-    """Add the signatures `prefill_8`, `prefill_32` and `decode`, each with its own graph.
+def build(
+    net: LanguageNet,
+    *,
+    layers: int,
+    context: int,
+    embedder: int,
+    prefill: Sequence[int] = PREFILL,
+) -> None:
+    """Add the signatures `decode` and `prefill_N`, N of `prefill`, each with its own graph.
 
     The inputs of each signature are `tokens`, `input_pos`, `mask` and the KV caches of each layer.
     The caches have `context` positions: keys `[1, heads, context, depth]`, values `[1, heads,
@@ -163,7 +172,7 @@ def build(net: LanguageNet, *, layers: int, context: int, embedder: int) -> None
     `embedder`, the signatures have the input `embeddings` `[1, tokens, channels]` instead of
     `tokens`.
     """
-    signatures = [*((f"prefill_{count}", count) for count in PREFILL), ("decode", 1)]
+    signatures = [*((f"prefill_{count}", count) for count in prefill), ("decode", 1)]
     for number, (name, tokens) in enumerate(signatures):
         writer = net.writer.subgraph() if number else net.writer
         inner = _like(net, writer)
@@ -227,13 +236,14 @@ def _signature(
         x = _layer(net, x, inputs, angles, places, layer, results, decodes or layer < layers - 1)
     if decodes:
         last = net.norm(x, "norm")
-        results["logits"] = net.linear(last, _WORDS, "lm_head", _STANDARD, _LOGITS)
+        results["logits"] = net.linear(last, net.sizes.words, "lm_head", _STANDARD, _LOGITS)
     writer.output(*results.values())
     writer.signature(name, inputs, results)
 
 
 def _embedded(net: LanguageNet, tokens: TensorRef) -> TensorRef:
-    table = weights.dense(f"{net.key}/embed", (_WORDS, net.sizes.channels), _STANDARD, _STANDARD)[0]
+    shape = (net.sizes.words, net.sizes.channels)
+    table = weights.dense(f"{net.key}/embed", shape, _STANDARD, _STANDARD)[0]
     # The moments are those of a row's sum, so each element has a fraction of them.
     table = np.float32(net.sizes.channels**0.5) * table
     count = tokens.shape[1]
