@@ -40,12 +40,12 @@ DOCUMENTED = frozenset(
 )
 """What TensorFlow Lite's own GPU delegate documents."""
 WHY = {
-    "no arithmetic": "Few devices compute with float64, complex64 and unsigned integers of 16 to "
-    "64 bits: kernels only move these, but for a few operations.",
-    "no scale": "Integers stand for real numbers here, and an input or the result has no scale: "
-    "the CPU takes 0.",
-    "no answer": "The CPU reads bytes of this type as those of another one, or stops with an "
-    "error: there is no result to repeat.",
+    "no GPU arithmetic": "Few devices compute with float64, complex64 and unsigned integers of 16 "
+    "to 64 bits. With few exceptions, kernels only move elements of these types.",
+    "no scale": "The operation computes with real numbers, but an integer input or result has no "
+    "scale, which the CPU treats as a scale of 0.",
+    "no valid result": "The CPU interprets the bytes as elements of another type, or stops with an "
+    "error.",
 }
 """Why types stay on the CPU, by the words in `docs/data/op_types.csv`."""
 FOLDED = ("BROADCAST_ARGS", "RANK", "SHAPE", "UNIQUE", "WHERE", "ZEROS_LIKE")
@@ -110,19 +110,20 @@ These rules hold for all operations:
 {_table(("operation", "versions", "types", "attributes", "quantized", "supported"), rows)}
 ## Element types of the runtime
 
-The types that the runtime's kernels take, found by running a model of one node for each in the
-interpreter (`tests/support/op_types.py`): of the inputs, then of the outputs. *scaled* integers
-stand for real numbers. The tests try some of them again. Operations are missing that take no
-random elements, such as positions, or that are more than one node.
+The table lists the types of inputs and outputs that the runtime's kernels accept.
+`tests/support/op_types.py` found these types by running a model of one node for each combination.
+*scaled* integers represent real numbers. The tests repeat some of the runs. The table omits
+operations that need particular inputs, such as positions, or that consist of several nodes.
 
-{_table(("operation", "computed", "on the CPU"), _runtime_types())}
+{_table(("operation", "on the GPU", "on the CPU, with the reason"), _runtime_types())}
 Types stay on the CPU for one of these reasons:
 
 {_table(("reason", "why"), WHY.items())}
 ## Operations without a kernel
 
 The runtime has kernels of these operations, and litegpu has none. {_listed(FOLDED)} are computed
-before the model runs, from shapes and constants; where those are not known, they stay on the CPU.
+before the model runs, from shapes and constants; if these are unknown, the operations stay on the
+CPU.
 
 {_table(("why it stays on the CPU", "operations"), _on_cpu())}"""
 
@@ -279,10 +280,10 @@ def kernels_page() -> str:
 
 # Kernels
 
-The implementations of each kind of spec, in the order in which the selector tries them. A special
-kernel with an estimate of its clocks is selected if it should be faster than the general ones by
-its margin; a general kernel computes the rest. The tests run the examples; those for CUDA are
-selected on an H100 at fp16. How kernels are selected:
+This page lists the implementations of each kind of spec, in the order in which the selector tries
+them. A special kernel that estimates its clocks is selected only if it should be faster than the
+general kernels by a margin; a general kernel computes everything else. The tests run the example of
+each kernel. The examples of CUDA kernels assume an H100 and fp16. How kernels are selected:
 [architecture](architecture.md#how-kernels-are-selected).
 
 {chr(10).join(tables)}"""

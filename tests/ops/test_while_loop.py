@@ -424,7 +424,7 @@ BODIES = {
     "Tensor 3, which the loop carries, has another type in the body.": body(
         {3: value(3, (4, 3), DType.INT32)}
     ),
-    "The body combines rows: tensor 12 has no elements or an unknown size: [0, 3].": body(
+    "The body updates rows, but tensor 12 has no elements or an unknown size: [0, 3].": body(
         {4: fixed(4, 1, 0), 5: fixed(5, 0, 3), 6: value(6, (0, 3)), 7: value(7, (0, 3))},
         Node(1, "SLICE", 1, (3, 4, 5), (6,)),
         Node(2, "NEG", 1, (6,), (7,)),

@@ -162,8 +162,8 @@ def why(op: str, types: str) -> str:
     second = given[1].removesuffix("*") if len(given) > 1 else ""
     wrong = op == "FAKE_QUANT" or second == _READ_AS_INT32.get(op, "none")
     if wrong or (op, given[0], result) in _OTHER_BYTES:
-        return "no answer"
-    return "no arithmetic" if not {*words}.isdisjoint(_MOVED_TYPES) else "no scale"
+        return "no valid result"
+    return "no GPU arithmetic" if not {*words}.isdisjoint(_MOVED_TYPES) else "no scale"
 
 
 def rows(worker: Worker, op: str, contents: Sequence[bytes]) -> list[tuple[str, str, str]]:

@@ -25,8 +25,8 @@ class BidirectionalRnn(Bidirectional):
         if data == auxiliary:
             return ""
         return (
-            f"The CPU reads an auxiliary input of {auxiliary[-1]} channels as one of {data[-1]} "
-            "where time comes first."
+            f"In time-major layout, the CPU reads {data[-1]} channels of an auxiliary input that "
+            f"has {auxiliary[-1]}."
         )
 
 

@@ -20,7 +20,7 @@ class QuantizedTransposeSpec(QuantizedConvSpec):
 class QuantizedTransposeConv(QuantizedConv):
     """A transposed convolution of quantized values with one group, created by exact ops.
 
-    The attribute `window` is the window of the spec.
+    The attribute `window` becomes `window` of the spec.
     """
 
     name = QUANTIZED_TRANSPOSE_CONV

@@ -402,7 +402,7 @@ class Inlined:
         if v not in self.pieces:
             return v
         if reason := checks.size(v, self.values[v].shape):
-            raise NotInlinedError(f"The body combines rows: {reason}")
+            raise NotInlinedError(f"The body updates rows, but {reason}")
         parts = [self.part(*piece) for piece in self.pieces.pop(v) if piece[2]]
         if len(parts) == 1:
             self.pieces[v] = ((parts[0], 0, self.values[v].shape[0]),)

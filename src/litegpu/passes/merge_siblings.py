@@ -1,4 +1,4 @@
-"""Merges convolutions that read the same value in the same way; each result becomes a part.
+"""Merges convolutions of one value with equal windows; each result is a slice of the channels.
 
 The merge saves launches, and the merged kernel reads the value once. A part that consists of whole
 channel blocks is a view, which needs no kernel. The merge does not change which values are rounded:

@@ -215,7 +215,7 @@ class _Sum(_Pairs):
 
 
 class _Sub(_Sum):
-    """Quantized SUB, which the CPU also computes, wrongly, for a result of a very small scale."""
+    """Quantized SUB; for results of a very small scale it repeats the CPU's wrong arithmetic."""
 
     def is_possible(self, factor: float) -> bool:
         return super().is_possible(factor) or (factor > 1 and Multiplier.of(factor).shift < 32)

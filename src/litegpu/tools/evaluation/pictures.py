@@ -87,10 +87,10 @@ class Task(Protocol[Predicted]):
         """The pictures, in the order of the evaluation."""
 
     def check(self, plan: BatchPlan) -> Preprocessing:
-        """Return the preprocessing of pictures. Raises ModelError for an unsuitable model."""
+        """Return how pictures become inputs. Raises ModelError for an unsuitable model."""
 
     def take(self, path: str, value: Predicted) -> None:
-        """Process the result of a picture, in order. Raises an error that ends the evaluation."""
+        """Add the result of the next picture. Raises an error that ends the evaluation."""
 
     def result(self, values: Sequence[Predicted | None]) -> Figures:
         """Return the figures of the results; a skipped picture has the result None."""
@@ -101,8 +101,8 @@ class Figures:
     """The figures of an evaluation.
 
     `lines` are the printed figures, `metrics` is the serialized metrics message (or None), and
-    `content` is for JSON. `headline` has the most important figures of a page, and `sections`
-    creates its sections.
+    `content` is the data for JSON. `headline` has the most important figures of the report page,
+    and `sections` creates the sections of the page.
     """
 
     lines: list[str]
@@ -155,7 +155,7 @@ class _Evaluated(Generic[Value]):
 
 
 def run(args: argparse.Namespace, kind: Kind[Value]) -> int:
-    """Run the evaluation, print the figures, and write the files last."""
+    """Run the evaluation, print the figures, and then write the files."""
     lines_to = sys.stderr if prints_json(args) else sys.stdout
     with contextlib.redirect_stdout(lines_to), failing_task(args):
         check_decoder()
@@ -284,7 +284,7 @@ def _evaluate(
 
 @dataclass(frozen=True)
 class _Prepare:
-    """Prepares a picture for an engine; returns a list with the value of the only input."""
+    """Preprocesses a picture; returns a list with one array, the value of the model's input."""
 
     picture: Preprocessing
 

@@ -114,7 +114,7 @@ CASES = (
             **{0: computed(4, 2, _SIZE), 9: computed(4, 2, 3)},
             **_OWN,
         },
-        "The CPU reads an auxiliary input of 3 channels as one of 5 where time comes first.",
+        "In time-major layout, the CPU reads 5 channels of an auxiliary input that has 3.",
         time_major=True,
     ),
     _lstm(
