@@ -24,7 +24,7 @@ from litegpu.compiled_model import HardwareAccelerator
 from litegpu.graph.ir import Quantization
 from litegpu.pictures import images
 from litegpu.zoo.writer import ModelWriter
-from small_models import chain, fully_convolutional, two_signatures
+from small_models import chain, encode_and_decode, fully_convolutional, two_signatures
 
 SHAPE = (1, 4, 6, 3)
 X = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
@@ -311,3 +311,21 @@ def test_a_profile() -> None:
         assert [each.op for each in found.by_op()] and found.repeats == 2
         assert found.invoke_seconds and found.device == model.report.device  # type: ignore
         np.testing.assert_array_equal(model(X), -np.abs(X))
+
+
+@pytest.mark.parametrize(
+    ("signature", "op"), [(None, "ABS"), ("encode", "ABS"), ("decode", "LOGISTIC")]
+)
+def test_a_profile_of_a_signature(signature: str | None, op: str) -> None:
+    """Also while the model's signature runners exist, which keep the runtime from invoking."""
+    x = np.full((1, 2, 2, 4), 0.5, np.float32)
+    with CompiledModel.from_buffer(encode_and_decode(), min_nodes_per_partition=0) as model:
+        before = model(x, signature=signature)
+        found = model.profile(signature=signature, repeats=2, peaks=False)
+        (part,) = found.partitions
+        assert part.graph == (op == "LOGISTIC") and [each.op for each in part.kernels] == [op]
+        assert found.invoke_seconds and found.outside_seconds
+        np.testing.assert_array_equal(model(x, signature=signature), before)
+        assert "Signature not found: 'encod'. Did you mean 'encode'?" in error_of(
+            lambda: model.profile(signature="encod")
+        )

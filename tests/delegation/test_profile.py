@@ -13,15 +13,18 @@ from litegpu import GpuDelegate, InterpreterError, ModelError, OptionsError, Pro
 from litegpu.backends.execution import ExecutionContext, Profiler
 from litegpu.ops.common.units import Unit
 from litegpu.runtime_abi import kernel_slots
+from litegpu.zoo.writer import ModelWriter
 from small_models import (
     CPU_ONLY,
     assert_close,
     chain,
+    encode_and_decode,
     fully_convolutional,
     interpreter,
     random,
     reference,
     run,
+    with_subgraphs,
 )
 
 SPLIT = chain(["ABS", CPU_ONLY, "NEG"])
@@ -289,6 +292,48 @@ def test_a_model_that_stays_on_the_cpu() -> None:
     target = interpreter(chain([CPU_ONLY]), delegate)
     with pytest.raises(ModelError, match=rf"no node of this model.*{CPU_ONLY}: .*litegpu check"):
         delegate.profile(target)
+
+
+@pytest.mark.parametrize(
+    ("signature", "graph", "op"), [(None, 0, "ABS"), ("encode", 0, "ABS"), ("decode", 1, "EXP")]
+)
+def test_the_kernels_of_a_signature(signature: str | None, graph: int, op: str) -> None:
+    delegate = GpuDelegate(min_nodes_per_partition=0)
+    target = interpreter(encode_and_decode(decode="EXP"), delegate)
+    profile = delegate.profile(target, signature=signature, repeats=1, peaks=False)
+    assert [(part.graph, part.kernels[0].op) for part in profile.partitions] == [(graph, op)]
+    assert profile.invoke_seconds and profile.to_dict()["partitions"][0]["graph"] == graph
+
+
+def test_a_signature_that_is_not_there() -> None:
+    delegate = GpuDelegate(min_nodes_per_partition=0)
+    target = interpreter(encode_and_decode(), delegate)
+    with pytest.raises(ModelError, match=r"no signature 'encod'\. Did you mean 'encode'"):
+        delegate.profile(target, signature="encod")
+    with pytest.raises(InterpreterError, match=r"signature='decode' .* Pass the interpreter to"):
+        delegate.profile(signature="decode")
+
+
+def test_a_signature_on_the_cpu() -> None:
+    delegate = GpuDelegate(min_nodes_per_partition=0)
+    target = interpreter(encode_and_decode(CPU_ONLY, "ABS"), delegate)
+    with pytest.raises(ModelError, match="nodes of other graphs, but none of graph 0"):
+        delegate.profile(target)
+    profile = delegate.profile(target, signature="decode", repeats=1, peaks=False)
+    assert [each.op for each in profile.by_op()] == ["ABS"]
+
+
+def test_called_graphs_belong_to_a_run() -> None:
+    writer = ModelWriter()
+    condition, x = writer.input((), "bool", name="condition"), writer.input((1, 4, 4, 4))
+    branches = {"then_subgraph_index": 1, "else_subgraph_index": 2}
+    writer.output(writer.op("IF", [condition, x], [x.shape], options=branches))
+    model = with_subgraphs(writer.build(), chain(["EXP"]), chain([CPU_ONLY, "NEG"]))
+    delegate = GpuDelegate(min_nodes_per_partition=0, max_delegated_partitions=9)
+    target = interpreter(model, delegate)
+    profile = delegate.profile(target, repeats=1, peaks=False)
+    places = [(part.graph, part.kernels[0].op) for part in profile.partitions]
+    assert sorted(places) == [(1, "EXP"), (2, "NEG")]
 
 
 def test_no_repeats() -> None:

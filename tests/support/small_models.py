@@ -126,8 +126,8 @@ def keywords() -> bytes:
     return writer.build()
 
 
-def encode_and_decode() -> bytes:
-    """Return a model with the signatures `encode` (ABS) and `decode` (LOGISTIC), a graph each."""
+def encode_and_decode(encode: str = "ABS", decode: str = "LOGISTIC") -> bytes:
+    """Return a model with the signatures `encode` and `decode`, each a graph of one operation."""
 
     def one(key: str, op: str) -> bytes:
         writer = ModelWriter()
@@ -137,7 +137,7 @@ def encode_and_decode() -> bytes:
         writer.signature(key, {"x": x}, {"y": y})
         return writer.build()
 
-    return with_subgraphs(one("encode", "ABS"), one("decode", "LOGISTIC"))
+    return with_subgraphs(one("encode", encode), one("decode", decode))
 
 
 def two_signatures(shape: Shape = (1, 2, 3)) -> bytes:

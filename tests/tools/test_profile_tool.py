@@ -12,7 +12,7 @@ import pytest
 from litegpu.tools import cli
 from litegpu.tools.profile import print_profile
 from made_up import made_up_profile
-from small_models import CPU_ONLY, chain, fully_convolutional
+from small_models import CPU_ONLY, chain, encode_and_decode, fully_convolutional
 
 SMALL = "zoo:mobilenet_v1_0.25_128"
 
@@ -96,6 +96,25 @@ def test_tables_without_ceilings(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ceilings" not in text
     assert "their floors" not in text
     assert re.search(r"conv_2d +CONV_2D +4 +1×8×8×16 +100.0 +62% +30.0 +20.0$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("key", "graph"), [("encode", 0), ("decode", 1)])
+def test_a_signature(
+    key: str, graph: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The nodes of the other graph, with equal numbers, get no times."""
+    model, data, times = (tmp_path / name for name in ("a.tflite", "a.json", "times.json"))
+    model.write_bytes(encode_and_decode("EXP", "EXP"))
+    command = ["profile", str(model), "--repeats=1", "--peaks=false", "--batch=2"]
+    command += ["--min_nodes_per_partition=0", f"--json={data}", f"--export={times}"]
+    assert cli.main([*command, f"--signature={key}"]) == 0
+    (part,) = json.loads(data.read_text(encoding="utf-8"))["partitions"]
+    assert (part["graph"], part["kernels"][0]["shape"][0]) == (graph, 2)
+    (first,) = json.loads(times.read_text(encoding="utf-8")).values()  # the graphs have one name
+    assert bool(first["results"]) == (graph == 0)
+    assert "interpreter.invoke()" in capsys.readouterr().out
+    assert cli.main([*command, "--signature=encod"]) == 1
+    assert "there is no such signature. Did you mean 'encode'" in capsys.readouterr().err
 
 
 def test_a_model_of_the_zoo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

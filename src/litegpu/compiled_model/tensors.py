@@ -10,7 +10,7 @@ from litegpu.compiled_model.call import new_buffer
 from litegpu.compiled_model.contexts import ContextPool
 from litegpu.compiled_model.fitting import at, called, requirements, sizes
 from litegpu.compiled_model.instance import Instance
-from litegpu.compiled_model.signatures import Signature, Tensor
+from litegpu.compiled_model.signatures import PLACEHOLDER, Signature, Tensor
 from litegpu.delegation.profile import Profile
 from litegpu.delegation.report import DelegationReport
 from litegpu.errors import CompiledModelError, did_you_mean
@@ -68,16 +68,20 @@ class ModelTensors:
         )
         return f"on {delegate.device.title}, {delegate.precision}{nodes}"
 
-    def profile(self, *, repeats: int = 20, peaks: bool = True) -> Profile:
+    def profile(
+        self, *, signature: str | None = None, repeats: int = 20, peaks: bool = True
+    ) -> Profile:
         """Measure the time of each kernel, in seconds, as GpuDelegate.profile does.
 
-        The method waits for all runs in flight, and blocks new runs until it returns.
-        `invoke_seconds` is the time of a complete run of the interpreter. If the model has several
+        `signature` is a signature's name; None selects the first signature, as in a call. The
+        method waits for all runs in flight, and blocks new runs until it returns. `invoke_seconds`
+        is the time of a complete run of the signature by the interpreter. If the model has several
         `contexts`, the method measures the first one.
 
-        Raises CompiledModelError for a model without a GPU, and the errors of GpuDelegate.profile.
+        Raises CompiledModelError for a model without a GPU and for an unknown signature, and the
+        errors of GpuDelegate.profile.
         """
-        self._open()
+        chosen = self.signature if signature is None else self._named(signature)
         delegate, interpreter = self._main.delegate, self._main.interpreter
         if delegate is None:
             raise CompiledModelError(
@@ -85,7 +89,12 @@ class ModelTensors:
                 "hardware_accel, or with GPU in it."
             )
         return self._pool.use_all(
-            lambda: delegate.profile(interpreter, repeats=repeats, peaks=peaks)
+            lambda: delegate.profile(
+                interpreter,
+                signature=None if chosen.key == PLACEHOLDER else chosen.key,
+                repeats=repeats,
+                peaks=peaks,
+            )
         )
 
     @property

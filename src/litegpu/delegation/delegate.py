@@ -235,6 +235,7 @@ class GpuDelegate:
                     kernel.bindable = exclusive_io(support.graph, subset)
         self._described.update(zip((kernel for _, kernel in kernels), parts, strict=True))
         report = self._make_report(selection, choice, kernels, parts, notes)
+        report = replace(report, graph=applied.subgraphs.numbers.get(context, 0))
         self._announce(report, runs is Runs.INVOKED)
         self._publish(report, primary=context == applied.primary)
         applied.checks.done(context)
@@ -344,20 +345,35 @@ class GpuDelegate:
 
         return all([kernel.wait_for_best_code(left()) for kernel in self._kernels])
 
-    def profile(self, interpreter: Any = None, *, repeats: int = 20, peaks: bool = True) -> Profile:
+    def profile(
+        self,
+        interpreter: Any = None,
+        *,
+        signature: str | None = None,
+        repeats: int = 20,
+        peaks: bool = True,
+    ) -> Profile:
         """Measure the time of each kernel of an interpreter (default: the last interpreter).
 
-        With an `interpreter`, the method also times complete invokes on the interpreter's current
-        inputs. Single partitions run on random data if possible. All times are medians of `repeats`
-        runs. With `peaks`, the method also measures the device's peak rates, from which it computes
-        each kernel's minimum time. No other thread may invoke during the measurement.
+        The method measures the kernels that a run of the main graph may run, or those of the graph
+        of a `signature`. With an `interpreter`, the method also times complete runs on the
+        graph's current inputs. Single partitions run on random data if possible. All times are
+        medians of `repeats` runs. With `peaks`, the method also measures the device's peak rates,
+        from which it computes each kernel's minimum time. No other thread may invoke during the
+        measurement.
 
-        Raises InterpreterError if the delegate is not applied yet, or not to this interpreter.
-        Raises ModelError, with the reasons, if no node runs on the GPU, OptionsError for `repeats`
-        below 1, and ExecutionError if the device fails.
+        Raises InterpreterError if the delegate is not applied yet, or not to this interpreter, and
+        for a `signature` without its interpreter. Raises ModelError, with the reasons, if no node
+        runs on the GPU, for an unknown signature, and for inputs that the model cannot run on.
+        Raises OptionsError for `repeats` below 1, and ExecutionError if the device fails.
         """
         from litegpu.delegation.interpreter_lookup import kernels_of
-        from litegpu.delegation.profile import nothing_to_profile, take_profile
+        from litegpu.delegation.profile import (
+            nothing_to_profile,
+            of_graph,
+            signature_target,
+            take_profile,
+        )
 
         if interpreter is None:
             kernels = self._living()
@@ -366,8 +382,14 @@ class GpuDelegate:
         self.wait_for_best_code()
         if not kernels:
             raise nothing_to_profile(self.report, self.error) from self.error
+        target, graph = interpreter, 0
+        if signature is not None:
+            target = signature_target(interpreter, signature)
+            graph = target.subgraph
         return take_profile(
-            self._device, self.precision, kernels, interpreter, repeats=repeats, peaks=peaks
+            *(self._device, self.precision, of_graph(kernels, graph), target),
+            repeats=repeats,
+            peaks=peaks,
         )
 
     def bind_buffer(
@@ -403,6 +425,7 @@ class GpuDelegate:
         """Return the kernel compiled for a subset, and transfer its ownership to the caller."""
         kernel = self._pending[context].pop(subset.nodes)
         kernel.number = self._applied.subgraphs.numbers.get(context)
+        kernel.runners = self._applied.subgraphs.runners(context)
         kernel.home = self._applied.primary or context
         self._kernels.add(kernel)
         kernel.changed = weakref.WeakMethod(self._changed)

@@ -7,6 +7,7 @@ import ctypes
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from litegpu import backends, progress
@@ -112,6 +113,8 @@ class PartitionKernel:
         """Whether the partition is the whole graph."""
         self.number: int | None = None
         """The number of the partition's graph in the model; None if unknown."""
+        self.runners = frozenset[int]()
+        """The numbers of the graphs whose runs may run the partition: its own and its callers."""
         self.home = 0
         """The context of the interpreter's main graph, 0 if there is none."""
         self.bindable: frozenset[int] = frozenset()
@@ -581,7 +584,8 @@ class PartitionKernel:
     def profile(self, repeats: int, peaks: Peaks | None) -> PartitionProfile:
         """Measure the partition alone. Raises ExecutionError if the device fails."""
         ops = {node.index: node.op for node in self.graph.nodes}
-        return profile_partition(self.compiled, ops, repeats, peaks, zero_copy=self.alone)
+        found = profile_partition(self.compiled, ops, repeats, peaks, zero_copy=self.alone)
+        return replace(found, graph=self.number or 0)
 
     @contextlib.contextmanager
     def idle(self) -> Iterator[None]:

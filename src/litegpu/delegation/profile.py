@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from litegpu import notebook
@@ -15,7 +16,15 @@ from litegpu.delegation.partition_kernel import PartitionKernel
 from litegpu.delegation.report import DelegationReport
 from litegpu.engine.peaks import Peaks, measure
 from litegpu.engine.profile import KernelProfile, PartitionProfile
-from litegpu.errors import InterpreterError, LitegpuError, ModelError, OptionsError
+from litegpu.errors import (
+    InterpreterError,
+    LitegpuError,
+    ModelError,
+    OptionsError,
+    did_you_mean,
+)
+from litegpu.runtime_abi.interpreter import invoke
+from litegpu.runtime_abi.signature_target import SignatureTarget
 from litegpu.wording import counted
 
 __all__ = ["KernelProfile", "OpTotal", "PartitionProfile", "Profile"]
@@ -42,7 +51,7 @@ class Profile:
     """The measured peak rates of the device, None if not requested."""
     partitions: tuple[PartitionProfile, ...]
     invoke_seconds: float | None
-    """The time of a complete `interpreter.invoke()`; None without an interpreter."""
+    """The time of a complete run of the graph by the interpreter; None without an interpreter."""
     outside_seconds: float | None
     """The time of an invoke without its partitions: runtime, Python, and nodes on the CPU."""
 
@@ -181,17 +190,18 @@ def take_profile(
     repeats: int,
     peaks: bool,
 ) -> Profile:
-    """Measure partitions, and the invokes of their interpreter. See GpuDelegate.profile."""
+    """Measure partitions, and the runs of their graph. See GpuDelegate.profile."""
     if repeats < 1:
         raise OptionsError(f"repeats={repeats}: a profile needs a whole number of at least 1.")
     limits = measure(device) if peaks else None
     whole = outside = None
     if interpreter is not None:
-        whole = _median_seconds(interpreter.invoke, repeats)
+        run = partial(invoke, interpreter)
+        whole = _median_seconds(run, repeats)
         with contextlib.ExitStack() as idle:
             for kernel in kernels:
                 idle.enter_context(kernel.idle())
-            outside = _median_seconds(interpreter.invoke, repeats)
+            outside = _median_seconds(run, repeats)
     return Profile(
         backend=device.info.backend,
         device=device.info.name,
@@ -202,6 +212,37 @@ def take_profile(
         invoke_seconds=whole,
         outside_seconds=outside,
     )
+
+
+def signature_target(interpreter: Any, signature: str) -> SignatureTarget:
+    """Return a signature of an interpreter with allocated tensors.
+
+    Raises InterpreterError without an interpreter, and ModelError for an unknown signature.
+    """
+    if interpreter is None:
+        raise InterpreterError(
+            f"signature='{signature}' is a signature of an interpreter. Pass the interpreter to "
+            "profile(), too."
+        )
+    known = [*interpreter.get_signature_list()]
+    if signature not in known:
+        raise ModelError(
+            f"The model has no signature '{signature}'.{did_you_mean(signature, known)}"
+        )
+    target = SignatureTarget(interpreter, signature)
+    target.allocate_tensors()
+    return target
+
+
+def of_graph(kernels: Sequence[PartitionKernel], graph: int) -> list[PartitionKernel]:
+    """Return the kernels that a run of a graph may run. Raises ModelError if there are none."""
+    found = [kernel for kernel in kernels if graph in kernel.runners]
+    if not found:
+        raise ModelError(
+            f"There is nothing to profile: the GPU runs nodes of other graphs, but none of graph "
+            f"{graph}. Profile another signature; `litegpu check` lists every node."
+        )
+    return found
 
 
 def _median_seconds(function: Callable[[], object], repeats: int) -> float:

@@ -161,6 +161,8 @@ class DelegationReport:
     """The reports on the model's other graphs: other signatures, bodies of IF and WHILE."""
     composites: tuple[Composite, ...] = ()
     """The composites of the graph by name; their op in `ops` is STABLEHLO_COMPOSITE."""
+    graph: int = 0
+    """The number of the graph in the model."""
 
     @property
     def delegated_nodes(self) -> list[int]:
@@ -178,6 +180,7 @@ class DelegationReport:
             "backend": self.backend,
             "device": self.device,
             "precision": self.precision,
+            "graph": self.graph,
             "total_nodes": self.total_nodes,
             "delegated_nodes": self.delegated_nodes,
             "rejected": [asdict(node) for node in self.rejected],

@@ -77,6 +77,8 @@ class PartitionProfile:
     """Seconds of all kernels in sequence, including the copies from and to the host."""
     host_seconds: Mapping[str, float]
     """Seconds of each part of the host's work in a run, in order."""
+    graph: int = 0
+    """The number of the partition's graph in the model."""
 
     @property
     def kernel_seconds(self) -> float:
@@ -92,6 +94,7 @@ class PartitionProfile:
     def to_dict(self) -> dict[str, Any]:
         """Return the profile of the partition as JSON-serializable data."""
         return {
+            "graph": self.graph,
             "nodes": list(self.nodes),
             "kernels": [kernel.to_dict() for kernel in self.kernels],
             "kernel_seconds": self.kernel_seconds,

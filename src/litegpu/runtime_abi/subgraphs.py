@@ -294,6 +294,15 @@ class Subgraphs:
             return Runs.ONCE
         return Runs.CALLED if number and number in self._callers else Runs.INVOKED
 
+    def runners(self, context: int) -> frozenset[int]:
+        """Return the numbers of a graph and of all graphs whose runs may run that graph."""
+        found = set[int]()
+        new = {self.numbers[context]} if context in self.numbers else set[int]()
+        while new:
+            found |= new
+            new = {caller for number in new for caller, _ in self._callers.get(number, ())} - found
+        return frozenset(found)
+
     def unroll(self, context: int, nodes: Collection[int]) -> None:
         """Record delegated nodes; loops among these nodes no longer call other graphs."""
         self._unrolled.update((self.numbers.get(context, -1), index) for index in nodes)

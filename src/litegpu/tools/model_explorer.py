@@ -27,7 +27,8 @@ _COLOURS = {"cpu": "#f2a03d", "left": "#e0c341"}
 _GPU = ("#8fb8f2", "#7fd1c9", "#bda8f5", "#aed789", "#86d3f2", "#e3a4d5")
 _HOT = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#e2543d"}]
 
-_Own = Callable[[ModelGraph, DelegationReport | None], Mapping[str, Any]]
+_Own = Callable[[int, ModelGraph, DelegationReport | None], Mapping[str, Any]]
+"""Returns the data of a graph, by its number and its report."""
 
 
 def prepare_export(path: str | None) -> None:
@@ -49,7 +50,7 @@ def export_places(path: str | None, content: bytes, report: DelegationReport | N
         FileError: the file cannot be written.
     """
 
-    def places(graph: ModelGraph, own: DelegationReport | None) -> Mapping[str, Any]:
+    def places(_number: int, graph: ModelGraph, own: DelegationReport | None) -> Mapping[str, Any]:
         facts = NodeFacts(places_of(own))
         found = {node.index: facts.place(node.index) for node in graph.nodes}
         return {
@@ -72,8 +73,8 @@ def export_times(
         FileError: the file cannot be written.
     """
 
-    def times(graph: ModelGraph, own: DelegationReport | None) -> Mapping[str, Any]:
-        facts = NodeFacts(kernels=kernels_of(own, profile))
+    def times(number: int, graph: ModelGraph, own: DelegationReport | None) -> Mapping[str, Any]:
+        facts = NodeFacts(kernels=kernels_of(own, profile, number))
         found = ((node.index, facts.seconds(node.index)) for node in graph.nodes)
         values = ((node, seconds * 1e6) for node, seconds in found if seconds is not None)
         return {"name": "µs on the GPU (litegpu)", **_heated(values)}
@@ -92,10 +93,9 @@ def export_errors(
     Raises:
         FileError: the file cannot be written.
     """
-    waiting = [errors]
 
-    def own(_graph: ModelGraph, _own: DelegationReport | None) -> Mapping[str, Any]:
-        values = waiting.pop() if waiting else {}
+    def own(number: int, _graph: ModelGraph, _own: DelegationReport | None) -> Mapping[str, Any]:
+        values = {} if number else errors
         return {"name": "error, of the largest magnitude (litegpu)", **_heated(values.items())}
 
     _write(path, content, report, own)
@@ -114,8 +114,9 @@ def _write(path: str | None, content: bytes, report: DelegationReport | None, ow
         return
     graphs = read_graphs(content)
     found: dict[str, Mapping[str, Any]] = {}
-    for graph, part in zip(graphs, matched(graphs, report), strict=True):
-        found.setdefault(graph.name, own(graph, part))  # of equal names, the main graph's counts
+    for number, (graph, part) in enumerate(zip(graphs, matched(graphs, report), strict=True)):
+        # Of equal names, the main graph's counts.
+        found.setdefault(graph.name, own(number, graph, part))
     write_json("export", path, found)
 
 

@@ -19,11 +19,13 @@ from litegpu.tools.reports.delegation import delegation_sections, device_facts, 
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.reports.sections import Page
 from litegpu.tools.reports.timing import profile_sections
+from litegpu.tools.signatures import SIGNATURE, of_signature
 from litegpu.wording import counted, shown_time
 
 ARGUMENTS = {"model": "a model file, a known name, or zoo:NAME"}
 FLAGS = (
     *DELEGATE_FLAGS,
+    SIGNATURE,
     Flag("batch", positive_int, None, "first dimension of every input (default: the model's own)"),
     Flag("repeats", positive_int, 20, "number of measurements; medians are shown"),
     Flag(
@@ -43,6 +45,7 @@ EXAMPLES = (
     "litegpu profile model.tflite --top=10",
     "litegpu profile zoo:posenet_mobilenet_v1_257 --batch=4 --trace=trace.json",
     "litegpu profile model.tflite --precision=fp16 --json",
+    "litegpu profile zoo:tiny_lm --signature=decode",
     "litegpu profile model.tflite --report=report.html --export=model_explorer.json",
 )
 NOTES = (
@@ -62,12 +65,15 @@ def main(args: argparse.Namespace) -> int:
     prepare_report(args.report)
     model = find_model(args.model)
     delegate = make_delegate(args)
-    target = with_delegate(model.content, delegate)
+    running = with_delegate(model.content, delegate)
+    target = of_signature(SIGNATURE.name, args.signature, running)
     if args.batch:
         set_batch(target, args.batch)
     set_inputs(target, [random_tensor(detail) for detail in target.get_input_details()])
     note(f"model: {model.source}")
-    profile = delegate.profile(target, repeats=args.repeats, peaks=args.peaks)
+    profile = delegate.profile(
+        running, signature=args.signature, repeats=args.repeats, peaks=args.peaks
+    )
     if not prints_json(args):
         print_profile(profile, args.top)
     write_json("trace", args.trace, profile.to_trace())

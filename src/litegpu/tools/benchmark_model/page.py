@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from litegpu import GpuDelegate, Profile
 from litegpu.tools.benchmark_model.energy import Energy
 from litegpu.tools.benchmark_model.results import Results
 from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
 from litegpu.tools.reports.sections import Page, Section, Table, Text
 from litegpu.tools.reports.timing import energy_section, latency_sections, profile_sections
 from litegpu.tools.stats import figure
-
-_REPEATS = 20
 
 
 def benchmark_page(found: Results) -> Page:
@@ -25,7 +22,7 @@ def benchmark_page(found: Results) -> Page:
     session, runs = found.session, found.runs
     gpu = session.delegates.gpu
     report = gpu.report if gpu else None
-    profile = _profile(gpu, found)
+    profile = session.profile(peaks=True) if found.runs.values else None
     sections: list[Section] = [overview([*_headline(found), *device_facts(report)])]
     sections += latency_sections({"runs": [us / 1e3 for us in runs.values]})
     if found.energy:
@@ -35,13 +32,6 @@ def benchmark_page(found: Results) -> Page:
     sections += delegation_sections(session.model.content, report, profile)
     verdict = f"Computed by: {session.delegates.describe()}."
     return Page("benchmark_model", session.model.name, verdict, sections)
-
-
-def _profile(gpu: GpuDelegate | None, found: Results) -> Profile | None:
-    report = gpu.report if gpu else None
-    if gpu is None or report is None or not report.delegated_nodes or not found.runs.values:
-        return None
-    return gpu.profile(found.session.interpreter, repeats=_REPEATS)
 
 
 def _headline(found: Results) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,6 @@ from litegpu.tools.stats import Stats
 MODES = ("stdout", "csv", "proto")
 KERNEL = "TfLiteGpuDelegateV2"
 """The name of the delegate's nodes in the graph."""
-_REPEATS = 20
 _FILE = "op_profiling_output_file"
 
 
@@ -34,19 +33,11 @@ def take_blocks(session: Session, runs: Stats) -> list[Block]:
 
     The times are medians of profiling runs during this call.
     """
-    gpu = session.delegates.gpu
-    report = gpu.report if gpu else None
-    if not session.primary:
-        warn(
-            "Times of single nodes are available only for the model's first graph, but another "
-            "graph runs."
-        )
-        return [Block((Row("CPU", "all nodes of the signature", runs.average / 1e3),), runs)]
-    if gpu is None or report is None or not report.delegated_nodes:
+    report, profile = session.report, session.profile(peaks=False)
+    if report is None or profile is None:
         warn("The runtime's Python interface does not report the times of single nodes on the CPU.")
         whole = Row("CPU", "all nodes", runs.average / 1e3)
         return [Block((whole,), runs)]
-    profile = gpu.profile(session.interpreter, repeats=_REPEATS, peaks=False)
     kernels = (
         Row(kernel.op, f"{kernel.name}:{kernel.node}", kernel.seconds * 1e3)
         for _, times in _parts(report, profile)
@@ -71,9 +62,10 @@ def _nodes(report: DelegationReport, profile: Profile) -> Iterator[Row]:
 def _parts(
     report: DelegationReport, profile: Profile
 ) -> Iterator[tuple[Partition, PartitionProfile]]:
-    """Yield the partitions of the model's first graph."""
+    """Yield the partitions of the graph that runs."""
     for part in report.partitions:
-        yield part, next(times for times in profile.partitions if times.nodes == part.nodes)
+        place = (report.graph, part.nodes)
+        yield part, next(each for each in profile.partitions if (each.graph, each.nodes) == place)
 
 
 def write_profile(mode: str, path: str, model: str, init: Block, runs: Sequence[Block]) -> None:

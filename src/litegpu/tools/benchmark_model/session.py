@@ -11,18 +11,22 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from litegpu import DelegationReport, Profile
 from litegpu.errors import LitegpuError, ModelError, OptionsError
 from litegpu.runtime_abi.interpreter import interpreter, set_batch, set_inputs
+from litegpu.runtime_abi.signature_target import SignatureTarget
 from litegpu.tools.benchmark_model.inputs import Layer, input_values, resize_inputs
 from litegpu.tools.benchmark_model.op_tables import Block, Row
 from litegpu.tools.benchmark_model.plan import delegate_nodes, say_what_runs_where
 from litegpu.tools.lines import error, info
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.registrar import Delegates, make_delegates
-from litegpu.tools.signatures import SignatureTarget, check_signature
+from litegpu.tools.signatures import check_signature, graph_report
 from litegpu.tools.stats import Stats, figure
 
 _DESCRIPTOR = "fd:"
+_REPEATS = 20
+"""Number of measurements of a profile."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,18 @@ class Session:
         return getattr(self.target, "interpreter", self.target)
 
     @property
-    def primary(self) -> bool:
-        """Whether the model's first graph runs; reports and profiles describe only that graph."""
-        return not getattr(self.target, "subgraph", 0)
+    def report(self) -> DelegationReport | None:
+        """The report of the graph that runs; None without a GPU delegate."""
+        gpu = self.delegates.gpu
+        return graph_report(gpu.report, self.target) if gpu else None
+
+    def profile(self, *, peaks: bool) -> Profile | None:
+        """Return the profile of the graph that runs; None if the GPU runs none of its nodes."""
+        gpu, report = self.delegates.gpu, self.report
+        if gpu is None or report is None or not report.delegated_nodes:
+            return None
+        signature = getattr(self.target, "key", None)
+        return gpu.profile(self.interpreter, signature=signature, repeats=_REPEATS, peaks=peaks)
 
     def set_inputs(self) -> None:
         """Set the inputs of the interpreter again."""

@@ -40,7 +40,7 @@ def delegation_sections(
         main = number == 0
         facts = NodeFacts(
             places_of(own),
-            kernels_of(own, profile),
+            kernels_of(own, profile, number),
             (errors or {}) if main else {},
             frozenset(marked if main else ()),
         )

@@ -71,15 +71,15 @@ def places_of(report: DelegationReport | None) -> dict[int, tuple[str, str]]:
 
 
 def kernels_of(
-    report: DelegationReport | None, profile: Profile | None
+    report: DelegationReport | None, profile: Profile | None, graph: int
 ) -> dict[int, list[KernelProfile]]:
-    """Return the kernels that compute each node of the report's graph."""
+    """Return the kernels that compute each node of the report's graph, the graph's number given."""
     found: dict[int, list[KernelProfile]] = defaultdict(list)
     if report is None or profile is None:
         return found
     own = {part.nodes for part in report.partitions}
     for part in profile.partitions:
-        for kernel in part.kernels if part.nodes in own else ():
+        for kernel in part.kernels if part.graph == graph and part.nodes in own else ():
             for node in dict.fromkeys((kernel.node, *kernel.merged)):
                 found[node].append(kernel)
     return found

@@ -40,7 +40,7 @@ from litegpu.tools.results import (
 )
 from litegpu.tools.run import many as run_many
 from litegpu.tools.run.page import run_page
-from litegpu.tools.signatures import graph_report, of_signature
+from litegpu.tools.signatures import SIGNATURE, graph_report, of_signature
 from litegpu.tools.viewer import PICTURE_FLAGS, VIEW_FLAGS, Viewer, make_inputs
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ MEASURE_FLAGS = (
     ),
     Flag("num_threads", positive_int, default_threads(), "CPU threads"),
 )
-SIGNATURE = Flag("signature", str, None, "run the graph of this signature", metavar="NAME")
 FLAGS = (
     Flag(
         *("image", str, None),
