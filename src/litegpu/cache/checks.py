@@ -126,41 +126,41 @@ def _is_valid_span(span: Span, part: BufferRange) -> bool:
 
 
 def _check_sole_writer(program: Program, number: int, launch_number: int, argument: int) -> None:
-    _require(0 <= number < len(program.outputs), "sole_writers names an unknown output")
-    _require(0 <= launch_number < len(program.launches), "sole_writers names an unknown launch")
+    _require(0 <= number < len(program.outputs), "`sole_writers` names an unknown output")
+    _require(0 <= launch_number < len(program.launches), "`sole_writers` names an unknown launch")
     launch = program.launches[launch_number]
-    _require(0 <= argument < len(launch.ranges), "sole_writers names an unknown argument")
+    _require(0 <= argument < len(launch.ranges), "`sole_writers` names an unknown argument")
     (kernel,) = (kernel for kernel in program.kernels if kernel.name == launch.kernel)
     same = _is_end(launch.ranges[argument], program.outputs[number])
     _require(
         same and kernel.arguments[argument].written,
-        "sole_writers names an argument that does not write the output",
+        "`sole_writers` names an argument that does not write the output",
     )
 
 
 def _check_readers(program: Program, number: int, uses: Sequence[tuple[int, int]]) -> None:
-    _require(0 <= number < len(program.inputs), "readers names an unknown input")
+    _require(0 <= number < len(program.inputs), "`readers` names an unknown input")
     kernels = {kernel.name: kernel for kernel in program.kernels}
     for launch_number, argument in uses:
-        _require(0 <= launch_number < len(program.launches), "readers names an unknown launch")
+        _require(0 <= launch_number < len(program.launches), "`readers` names an unknown launch")
         launch = program.launches[launch_number]
-        _require(0 <= argument < len(launch.ranges), "readers names an unknown argument")
+        _require(0 <= argument < len(launch.ranges), "`readers` names an unknown argument")
         same = _is_end(launch.ranges[argument], program.inputs[number])
         written = kernels[launch.kernel].arguments[argument].written
-        _require(same and not written, "readers names an argument that does not read the input")
+        _require(same and not written, "`readers` names an argument that does not read the input")
 
 
 def _check_update(program: Program, number: int, update: Update) -> None:
-    _require(0 <= number < len(program.outputs), "updates names an unknown output")
-    _require(0 <= update.input < len(program.inputs), "updates names an unknown input")
+    _require(0 <= number < len(program.outputs), "`updates` names an unknown output")
+    _require(0 <= update.input < len(program.inputs), "`updates` names an unknown input")
     whole = program.outputs[number]
-    _require(whole == program.inputs[update.input], "updates names an input in other memory")
+    _require(whole == program.inputs[update.input], "`updates` names an input in other memory")
     for launch_number, argument in update.uses:
-        _require(0 <= launch_number < len(program.launches), "updates names an unknown launch")
+        _require(0 <= launch_number < len(program.launches), "`updates` names an unknown launch")
         ranges = program.launches[launch_number].ranges
-        _require(0 <= argument < len(ranges), "updates names an unknown argument")
+        _require(0 <= argument < len(ranges), "`updates` names an unknown argument")
         _require(
-            _is_end(ranges[argument], whole), "updates names an argument that is in other memory"
+            _is_end(ranges[argument], whole), "`updates` names an argument that is in other memory"
         )
 
 

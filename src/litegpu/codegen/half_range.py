@@ -37,10 +37,10 @@ def note_range(name: str, value: str, bounded: bool = False, elements: int = 0) 
 
 
 def size_to_note(value: str, bounded: bool, elements: int) -> str:
-    """Return the text of a float4's largest finite magnitude, in a tensor of `elements` elements.
+    """Return the text of an expression: the largest finite magnitude of the float4 `value`.
 
-    `bounded` values are finite and not too large for half. In large tensors, kernels check only a
-    quarter of the `bounded` values, which is enough to detect underflow.
+    `bounded` values are finite and not too large for half. In tensors of many `elements`, kernels
+    check only a quarter of the `bounded` values, which is enough to detect underflow.
     """
     if bounded and elements >= _MANY:
         return f"ABS4({value}).x"

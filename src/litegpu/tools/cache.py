@@ -39,8 +39,8 @@ FLAGS = (
         "warm",
         str,
         None,
-        "compile these models into the cache; lists of models, --backend, --device and "
-        "--precision have commas",
+        "compile these models into the cache; MODEL, --backend, --device and --precision "
+        "may be lists, separated by commas",
     ),
     Flag(
         "verify",

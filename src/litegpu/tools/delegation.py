@@ -81,7 +81,7 @@ DELEGATE_FLAGS = (
     Flag("last_delegate_node_index", whole, None, "nodes after this one stay on the CPU"),
     Flag(
         *("cache", truth_or_text, None),
-        "cache compiled partitions on disk, in FOLDER (default: unless LITEGPU_CACHE=0)",
+        "cache compiled partitions on disk, in FOLDER (default: on, unless LITEGPU_CACHE=0)",
         bare="true",
         metavar="[FOLDER]",
     ),

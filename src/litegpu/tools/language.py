@@ -38,7 +38,7 @@ _SAMPLING_FLAGS = (
         "max_tokens",
         positive_int,
         None,
-        "maximum number of tokens of an answer (default: what fits)",
+        "maximum number of tokens of an answer (default: as many as fit)",
     ),
     Flag(
         "temperature",
@@ -53,7 +53,7 @@ _SAMPLING_FLAGS = (
         None,
         "sample from the most probable tokens whose sum of probabilities reaches P; 1: from all",
     ),
-    Flag("seed", at_least(0), None, "seed of the random numbers (default: others each time)"),
+    Flag("seed", at_least(0), None, "seed of the random numbers (default: a new one each time)"),
 )
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 STOP = Flag("stop", str, None, "a text that ends an answer")

@@ -91,9 +91,9 @@ NOTES = (
     "Pictures are turned upright; transparent ones get a white background. An animation's first "
     "frame is used, and the upper 8 of 16 bits per channel. --fit fits the picture to the input's "
     "shape: its center (crop), distorted (stretch) or whole between black bars (letterbox).",
-    "The model's task is found from its outputs, operations and metadata, or given by --task. The "
-    "result is printed and drawn into --output: boxes, points, masks, another picture or the best "
-    "classes.",
+    "By default, the model's task is derived from its outputs, operations and metadata; --task "
+    "sets it. The result is printed and drawn into --output: boxes, points, masks, another picture "
+    "or the best classes.",
     "Pictures of a folder or a video are processed once each and drawn, without a comparison with "
     "the CPU.",
     "Latencies are compared with those of XNNPACK, the runtime's fastest CPU kernels. Outputs are "
