@@ -261,7 +261,7 @@ def rows(dice: Dice) -> Case:
 
 
 def integer_lstm(dice: Dice) -> Case:
-    """LSTMs of int8; the CPU computes peepholes wrongly beside a projection."""
+    """Every kind of LSTM of int8."""
     steps, cells = dice.number(0, 12), dice.number(1, 40)
     outputs = min(dice.one_of(0, 0, 3, 8), cells)
     return IntegerLstm(
@@ -273,7 +273,8 @@ def integer_lstm(dice: Dice) -> Case:
         outputs=outputs,
         projection_bias=outputs > 0 and dice.flag(),
         cifg=dice.flag(),
-        peephole=outputs == 0 and dice.flag(),
+        peephole=dice.flag(),
+        normalized=dice.flag(),
         time_major=steps > 0 and dice.flag(),
         cell_bits=dice.number(0, 6),
         cell_clip=dice.one_of(0.0, 0.25, 10.0),

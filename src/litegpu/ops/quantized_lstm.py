@@ -25,6 +25,19 @@ _Words = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
+class IntegerNormalization:
+    """Value ids of weights and bias, and the multiplier from products to the normalized gate.
+
+    `guard` replaces a variance below 1.
+    """
+
+    weights: int
+    bias: int
+    to_gate: Multiplier
+    guard: int
+
+
+@dataclass(frozen=True, slots=True)
 class IntegerGate:
     """Value ids (or ABSENT) of a gate's weights, and the multipliers from products to the gate."""
 
@@ -32,6 +45,7 @@ class IntegerGate:
     to_gate: Multiplier
     peephole: int
     peephole_to_gate: Multiplier | None
+    normalization: IntegerNormalization | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +78,12 @@ class QuantizedLstmAttributes:
 
     @property
     def constants(self) -> tuple[int, ...]:
-        of_gates = tuple(v for gate in self.gates for v in (gate.recurrent, gate.peephole))
-        if self.projection is None:
-            return of_gates
-        return (*of_gates, self.projection.weights, self.projection.bias)
+        found = [v for gate in self.gates for v in (gate.recurrent, gate.peephole)]
+        for normalization in filter(None, (gate.normalization for gate in self.gates)):
+            found += (normalization.weights, normalization.bias)
+        if self.projection is not None:
+            found += (self.projection.weights, self.projection.bias)
+        return tuple(found)
 
 
 @register
@@ -88,8 +104,14 @@ class QuantizedLstm(InternalOp):
         projection = attributes.projection
         arrays = ("hidden", "inner") if projection else ("hidden",)
         shared = [("int", name, slots if projection else 2 * slots) for name in arrays]
-        require_memory(8 * slots, what, ctx)
-        packed = _packed(attributes, ctx, channel_blocks, output_blocks)
+        gates = dict(zip(_names(attributes), attributes.gates, strict=True))
+        normalized = attributes.gates[0].normalization is not None
+        if normalized:
+            shared.append(("int", "sums", 3 * len(gates) * items))
+        require_memory(4 * sum(size for _, _, size in shared), what, ctx)
+        # The CPU applies peepholes to rows of outputs, not of cells: each sequence has its own.
+        rows = batch if attributes.projection and attributes.time_major else 1
+        packed = _packed(attributes, ctx, channel_blocks, output_blocks, rows)
         tables = {
             "logistic": fixed_point.logistic_table(),
             "tanh": fixed_point.tanh_table(fixed_point.GATE_BITS),
@@ -116,7 +138,9 @@ class QuantizedLstm(InternalOp):
                 "steps": source.rows // batch,
                 "channel_blocks": channel_blocks,
                 "output_blocks": output_blocks,
-                "gates": dict(zip(_names(attributes), attributes.gates, strict=True)),
+                "gates": gates,
+                "normalized": normalized,
+                "peephole_rows": rows,
                 "offsets": packed.offsets,
                 "lstm": attributes,
                 "cell_tanh_table": "cell_tanh" if "cell_tanh" in tables else "tanh",
@@ -153,7 +177,11 @@ def _names(attributes: QuantizedLstmAttributes) -> str:
 
 
 def _packed(
-    attributes: QuantizedLstmAttributes, ctx: LowerContext, channel_blocks: int, output_blocks: int
+    attributes: QuantizedLstmAttributes,
+    ctx: LowerContext,
+    channel_blocks: int,
+    output_blocks: int,
+    peephole_rows: int,
 ) -> _Packed:
     packed = _Packed()
     for name, gate in zip(_names(attributes), attributes.gates, strict=True):
@@ -161,7 +189,12 @@ def _packed(
         packed.weights.append(_words(matrix, output_blocks, channel_blocks))
         packed.add(f"bias_{name}", -attributes.output_zero * matrix.sum(axis=1))
         if gate.peephole != ABSENT:
-            packed.add(f"peephole_{name}", _matrix(ctx, gate.peephole))
+            weights = _matrix(ctx, gate.peephole)
+            outputs = matrix.shape[1]
+            packed.add(f"peephole_{name}", _peepholes(weights, outputs, peephole_rows).ravel())
+        if (normalization := gate.normalization) is not None:
+            packed.add(f"normalization_{name}", _matrix(ctx, normalization.weights))
+            packed.add(f"offset_{name}", _matrix(ctx, normalization.bias))
     if projection := attributes.projection:
         matrix = _matrix(ctx, projection.weights)
         packed.weights.append(_words(matrix, channel_blocks, output_blocks))
@@ -170,6 +203,18 @@ def _packed(
         bias = 0 if projection.bias == ABSENT else _matrix(ctx, projection.bias)
         packed.add("projection_bias", sums + bias)
     return packed
+
+
+def _peepholes(weights: npt.NDArray[np.int64], outputs: int, rows: int) -> npt.NDArray[np.int64]:
+    """Return the peephole weights of each cell of `rows` sequences, padded to channel blocks.
+
+    The CPU goes through all cells of all sequences with as many weights as there are outputs, and
+    stops after as many cells.
+    """
+    cells = len(weights)
+    flat = np.arange(rows * cells)
+    read = np.where(flat < rows * outputs, weights[flat % outputs], 0).reshape(rows, cells)
+    return np.pad(read, [(0, 0), (0, round_up(cells, 4) - cells)])
 
 
 def _matrix(ctx: LowerContext, value: int) -> npt.NDArray[np.int64]:

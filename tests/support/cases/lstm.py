@@ -116,6 +116,7 @@ class IntegerLstm(Case):
     projection_bias: bool = False
     cifg: bool = False
     peephole: bool = False
+    normalized: bool = False
     time_major: bool = False
     cell_bits: int = 3
     cell_clip: float = 0.0
@@ -144,9 +145,15 @@ class IntegerLstm(Case):
                 *(name, [data, *self._operands(sheet, result)], options),
                 dtype="int8",
                 quantization=result,
-                intermediates=(None, None, None, None, hidden),
+                intermediates=(*self._of_gates(sheet), hidden),
             )
         )
+
+    def _of_gates(self, sheet: Sheet) -> list[Quantization | None]:
+        """Return the quantization of each gate before its normalization."""
+        if not self.normalized:
+            return [None] * 4
+        return [quantization(sheet.random, "int16", self.kind, 8.0) for _ in range(4)]
 
     def _operands(self, sheet: Sheet, result: Quantization) -> list[TensorRef | None]:
         """Add weights and states: all inputs but the first."""
@@ -172,6 +179,8 @@ class IntegerLstm(Case):
         cell = Quantization((2.0 ** (self.cell_bits - 15),), (0,))
         operands.append(sheet.variable((self.batch, outputs), "int8", result))
         operands.append(sheet.variable((self.batch, *cells), "int16", cell))
+        if self.normalized:
+            return operands + [some(each, *cells, dtype="int16") for each in gates]
         return operands + [None] * (4 if self.all_slots else 0)
 
 
@@ -217,6 +226,21 @@ CASES: tuple[Case, ...] = (
     IntegerLstm(outputs=5, projection_bias=True, all_slots=False, proj_clip=0.25),
     IntegerLstm(peephole=True, steps=5),
     IntegerLstm(peephole=True, cifg=True, kind=POWER),
+    # Peephole weights are read by outputs, across sequences unless each is computed alone.
+    *(
+        IntegerLstm(peephole=True, outputs=outputs, time_major=major, batch=3, cifg=outputs == 3)
+        for outputs in (3, 5, 6)
+        for major in (False, True)
+    ),
+    IntegerLstm(steps=0, batch=3, outputs=4, cells=7, peephole=True),
+    *(
+        IntegerLstm(normalized=True, cells=c, inputs=10 - c, cifg=c == 5, kind=kind, steps=5)
+        for kind in (ORDINARY, POWER, WIDE)
+        for c in (1, 3, 5, 8)
+    ),
+    IntegerLstm(normalized=True, cells=133, inputs=70, steps=9, batch=1),
+    IntegerLstm(normalized=True, peephole=True, outputs=3, projection_bias=True, time_major=True),
+    IntegerLstm(steps=0, cells=7, normalized=True),
     IntegerLstm(cell_clip=0.5, steps=6),
     IntegerLstm(cell_clip=10.0, cell_bits=4, cells=20, inputs=28, steps=28, batch=1),
     IntegerLstm(steps=0, cells=7),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import frexp
+from math import frexp, inf
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ from litegpu.ops.quantized_lstm import (
     MOST_CELLS,
     QUANTIZED_LSTM,
     IntegerGate,
+    IntegerNormalization,
     IntegerProjection,
     QuantizedLstmAttributes,
 )
@@ -47,16 +48,26 @@ from litegpu.ops.quantized_lstm import (
 SCALES, ZERO_POINTS = "intermediate_scales", "intermediate_zero_points"
 """Parameters of nodes with intermediates: their scales and zero points; 0 for those without."""
 _INTERMEDIATES = 5
+_OF_BYTES = 12
+"""Number of the intermediates of an LSTM whose gates are stored as bytes."""
 _HIDDEN = 4
 """The intermediate that describes the product of output gate and cell, before a projection."""
-_GATE_SCALE = 2.0**-12
+_GATE_BITS = 12
+"""Number of fraction bits of a gate before its activation."""
+_GATE_SCALE = 2.0**-_GATE_BITS
 _FRACTIONS = 15
 """Number of fraction bits of activated gates."""
 _CELL_EXPONENTS = range(-15, -8)
 """The CPU's tanh of the cell state has 0 to 6 integer bits."""
 _INT32 = {*BIASES, PROJECTION_BIAS}
-_INT16 = {*PEEPHOLES.values()}
+_INT16 = {*PEEPHOLES.values(), *NORMALIZATIONS}
 """The positions of the operands of these types; the other operands are int8."""
+_PRODUCTS = (
+    (DATA, dict(enumerate(INPUT_WEIGHTS))),
+    (OUTPUT_STATE, dict(enumerate(RECURRENT_WEIGHTS))),
+    (CELL_STATE, PEEPHOLES),
+)
+"""Each factor of products with weights, and the position of the weights of each gate."""
 _BASIC = 1
 OF_FLOATS = (
     "The CPU computes an LSTM's logistic and tanh with vector instructions, whose last bits a GPU "
@@ -101,6 +112,8 @@ class ExactLstm(Exact):
         source = graph.values[node.inputs[DATA]]
         weights = np.concatenate([_rows(graph, node, INPUT_WEIGHTS[k]) for k in gates])
         biases = np.concatenate([_rows(graph, node, BIASES[k]) for k in gates])
+        if _is_normalized(node):
+            biases = np.zeros_like(biases)  # which the normalization adds
         shape = (len(weights), 1, 1, int(weights.shape[1]))
         attributes = QuantizedConvAttributes(
             POINT,
@@ -112,7 +125,7 @@ class ExactLstm(Exact):
             weight_zero=0,
         )
         to_gates = [
-            _to_gate(graph, node, DATA, INPUT_WEIGHTS[k]) for k in gates for _ in range(cells)
+            _to_gate(graph, node, k, DATA, INPUT_WEIGHTS[k]) for k in gates for _ in range(cells)
         ]
         projected = new_value((*source.shape[:-1], len(weights)), dtype=DType.INT16)
         product = Node(
@@ -161,11 +174,23 @@ def _gate(graph: Graph, node: Node, number: int) -> IntegerGate:
     weights = ABSENT if peephole is None else node.inputs[peephole]
     return IntegerGate(
         node.inputs[recurrent],
-        _to_gate(graph, node, OUTPUT_STATE, recurrent),
+        _to_gate(graph, node, number, OUTPUT_STATE, recurrent),
         weights,
         None
         if peephole is None or weights == ABSENT
-        else _to_gate(graph, node, CELL_STATE, peephole),
+        else _to_gate(graph, node, number, CELL_STATE, peephole),
+        _normalization(graph, node, number) if _is_normalized(node) else None,
+    )
+
+
+def _normalization(graph: Graph, node: Node, number: int) -> IntegerNormalization:
+    weights = node.inputs[NORMALIZATIONS[number]]
+    scale = numbers.scale(graph.values[weights])
+    return IntegerNormalization(
+        weights,
+        node.inputs[BIASES[number]],
+        _from_normalized(scale),
+        max(1, int(float32(10000 * scale))),
     )
 
 
@@ -176,10 +201,21 @@ def _rows(graph: Graph, node: Node, position: int) -> npt.NDArray[np.generic]:
     return np.pad(rows, [(0, missing), *[(0, 0)] * (rows.ndim - 1)])
 
 
-def _to_gate(graph: Graph, node: Node, factor: int, weights: int) -> Multiplier:
+def _to_gate(graph: Graph, node: Node, gate: int, factor: int, weights: int) -> Multiplier:
     """Return the multiplier from a product of two inputs (positions) to a gate's 16 bits."""
     scales = [numbers.scale(graph.values[node.inputs[p]]) for p in (factor, weights)]
-    return Multiplier.of(float32(float32(scales[0] * scales[1]) / _GATE_SCALE))
+    result = node.params[SCALES][gate] if _is_normalized(node) else _GATE_SCALE
+    return Multiplier.of(float32(float32(scales[0] * scales[1]) / result))
+
+
+def _from_normalized(scale: float) -> Multiplier:
+    """Return the multiplier from products with normalization weights to a gate's 16 bits."""
+    plain = Multiplier.of(scale)
+    return Multiplier(plain.number, plain.shift + _GATE_BITS)
+
+
+def _is_normalized(node: Node) -> bool:
+    return operand_of(node, NORMALIZATIONS[1]) != ABSENT
 
 
 def _to_hidden(scale: float) -> Multiplier:
@@ -219,18 +255,18 @@ def _why_not_floats(graph: Graph, node: Node) -> str:
 def _check_variant(node: Node) -> str:
     if node.params["activation"] != "tanh":
         return f"The activation of an integer LSTM must be tanh, not {node.params['activation']}."
-    if operand_of(node, NORMALIZATIONS[1]) != ABSENT:
-        return "The GPU does not compute integer LSTMs with layer normalization."
-    if PEEPHOLES[1] in (found := lstm_operands.present(node)) and PROJECTION in found:
-        return (
-            "The CPU reads the peephole weights of an integer LSTM by its outputs instead of its "
-            "cells, so a projection changes the numbers."
-        )
     scales = node.params.get(SCALES, ())
-    if len(scales) != _INTERMEDIATES or not 0 < scales[_HIDDEN] < float("inf"):
+    if len(scales) == _OF_BYTES:
         return (
-            f"The node has {len(scales)} intermediate tensors; the GPU computes integer LSTMs with "
-            f"{_INTERMEDIATES}, of which the last has a scale."
+            "The CPU computes integer LSTMs with 12 intermediate tensors partly in floats, and "
+            "reads beyond the end of its list of multipliers."
+        )
+    needed = [*(lstm_operands.gates_of(node) if _is_normalized(node) else ()), _HIDDEN]
+    if len(scales) != _INTERMEDIATES or not all(0 < scales[i] < inf for i in needed):
+        listed = ", ".join(map(str, needed))
+        return (
+            f"The intermediate tensors of an integer LSTM must be {_INTERMEDIATES}, with scales of "
+            f"those numbered {listed}; the node has {len(scales)}."
         )
     return ""
 
@@ -249,6 +285,11 @@ def _check_types(graph: Graph, node: Node) -> str:
 
 def _check_size(graph: Graph, node: Node) -> str:
     sizes = sizes_of(graph, node)
+    if sizes.outputs > sizes.cells and PEEPHOLES[1] in lstm_operands.present(node):
+        return (
+            f"The CPU reads {sizes.outputs} peephole weights of an integer LSTM with a projection, "
+            f"more than its {sizes.cells} cells have."
+        )
     if max(sizes.cells, sizes.outputs) <= MOST_CELLS:
         return ""
     return f"{sizes.cells} cells are more than the {MOST_CELLS} that one work group computes."
@@ -271,9 +312,16 @@ def _check_scales(graph: Graph, node: Node) -> str:
             "2^-9."
         )
     multipliers = [
-        *(_to_gate(graph, node, DATA, p) for p in found.intersection(INPUT_WEIGHTS)),
-        *(_to_gate(graph, node, OUTPUT_STATE, p) for p in found.intersection(RECURRENT_WEIGHTS)),
-        *(_to_gate(graph, node, CELL_STATE, p) for p in found.intersection(PEEPHOLES.values())),
+        *(
+            _to_gate(graph, node, gate, factor, p)
+            for factor, positions in _PRODUCTS
+            for gate, p in positions.items()
+            if p in found
+        ),
+        *(
+            _from_normalized(numbers.scale(graph.values[node.inputs[p]]))
+            for p in found.intersection(NORMALIZATIONS)
+        ),
         _to_hidden(_hidden(node)[0]),
         *([_to_output(graph, node)] if PROJECTION in found else []),
     ]

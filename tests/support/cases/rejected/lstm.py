@@ -81,23 +81,25 @@ _INTEGERS = (
     _integer({}, "The activation of an integer LSTM must be tanh, not relu.", activation="relu"),
     _integer(
         {20 + i: _bytes(_CELLS, dtype=DType.INT16) for i in range(4)},
-        "The GPU does not compute integer LSTMs with layer normalization.",
+        "The intermediate tensors of an integer LSTM must be 5, with scales of those numbered 0, "
+        "1, 2, 3, 4; the node has 5.",
     ),
     _integer(
-        {**_PEEPHOLES, 16: _bytes(_CELLS, _CELLS)},
-        "The CPU reads the peephole weights of an integer LSTM by its outputs instead of its "
-        "cells, so a projection changes the numbers.",
+        {**_PEEPHOLES, 16: _bytes(7, _CELLS)},
+        "The CPU reads 7 peephole weights of an integer LSTM with a projection, more than its 6 "
+        "cells have.",
+        outputs=7,
     ),
     _integer(
         {},
-        "The node has 12 intermediate tensors; the GPU computes integer LSTMs with 5, of which the "
-        "last has a scale.",
+        "The CPU computes integer LSTMs with 12 intermediate tensors partly in floats, and reads "
+        "beyond the end of its list of multipliers.",
         intermediate_scales=(0.5,) * 12,
     ),
     _integer(
         {},
-        "The node has 5 intermediate tensors; the GPU computes integer LSTMs with 5, of which the "
-        "last has a scale.",
+        "The intermediate tensors of an integer LSTM must be 5, with scales of those numbered 4; "
+        "the node has 5.",
         intermediate_scales=(0.0,) * 5,
     ),
     _integer(
