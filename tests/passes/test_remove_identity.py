@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from litegpu.graph import SELF, EpilogueOp
+from litegpu.graph import SELF, DType, EpilogueOp
 from litegpu.ops.copy import CopyAttributes
 from litegpu.passes.base import NodePositions
 from litegpu.passes.remove_identity import remove_identity
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, GraphBuilder, applied, ops, untouched
+from passes.graphs import RELU, GraphBuilder, Shape, applied, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 SHAPE = (1, 4, 4, 3)
@@ -109,6 +109,51 @@ def test_all_readers_are_renamed() -> None:
     assert [node.inputs for node in result.graph.nodes] == [(source,), (source, source)]
 
 
+@pytest.mark.parametrize(("before", "after"), [((1, 6), (6,)), ((6,), (1, 6)), ((4, 6), (1, 4, 6))])
+def test_elementwise_ops_skip_leading_axes_of_size_one(before: Shape, after: Shape) -> None:
+    builder = GraphBuilder()
+    source, other = builder.input(*before), builder.input(1, 4, 6)
+    view = builder.node("RESHAPE", [source], after)
+    out = builder.elementwise(other, EpilogueOp("ADD", (view,)))
+    result = applied(remove_identity, builder.graph(out))
+    assert ops(result) == ["COPY"]
+    assert result.graph.nodes[0].epilogue == (EpilogueOp("ADD", (source,)),)
+
+
+def _of_other_axes(builder: GraphBuilder) -> int:
+    return builder.node("RESHAPE", [builder.input(2, 6)], (12,))
+
+
+def _of_another_type(builder: GraphBuilder) -> int:
+    return builder.node("RESHAPE", [builder.value((1, 6), dtype=DType.INT32)], (6,))
+
+
+@pytest.mark.parametrize("write", [_of_other_axes, _of_another_type])
+def test_elementwise_ops_read_other_views(write: Callable[[GraphBuilder], int]) -> None:
+    builder = GraphBuilder()
+    view = write(builder)
+    builder.inputs = [*{*builder.inputs, builder.nodes[0].inputs[0]}]
+    out = builder.elementwise(builder.input(4, *builder.shape(view)), EpilogueOp("ADD", (view,)))
+    assert untouched(remove_identity, builder.graph(out)).declined == ()
+
+
+def test_a_view_that_another_op_reads_remains() -> None:
+    """The rank of its operand can matter to any other op, as can that of a smaller result."""
+    builder = GraphBuilder()
+    view = builder.node("RESHAPE", [builder.input(1, 6)], (6,))
+    total = builder.elementwise(builder.input(1, 6), EpilogueOp("ADD", (view,)))
+    pooled = builder.node("MAX_POOL_2D", [view], (6,))
+    assert untouched(remove_identity, builder.graph(total, pooled)).declined == ()
+    builder = GraphBuilder()
+    view = builder.node("RESHAPE", [builder.input(1, 6)], (6,))
+    graph = builder.graph(builder.elementwise(view, RELU))
+    assert untouched(remove_identity, graph).declined == ()
+    builder = GraphBuilder()
+    view = builder.node("RESHAPE", [builder.input(1, 6)], (6,))
+    graph = builder.graph(builder.node("MAX_POOL_2D", [builder.elementwise(view)], (6,)))
+    assert ops(applied(remove_identity, graph)) == ["RESHAPE", "MAX_POOL_2D"]
+
+
 @pytest.mark.parametrize("kind", UNCHANGED)
 def test_outputs_are_declined(kind: str) -> None:
     builder = GraphBuilder()
@@ -173,7 +218,16 @@ def _also_an_output(model: Model) -> list[TensorRef]:
     return [same, model.op("NEG", same)]
 
 
+def _a_sum_of_a_row(model: Model) -> list[TensorRef]:
+    """The row is the result of a product, as in recurrent layers of Keras."""
+    product = model.op("FULLY_CONNECTED", model.input(1, 5), model.constant(6, 5))
+    row = model.reshape(product, 6)
+    first = model.op("MAXIMUM", model.input(1, 6), model.number(1.0))
+    return [model.op("ADD", first, row), model.op("ABS", first)]
+
+
 MODELS: list[tuple[Write, int]] = [
+    (_a_sum_of_a_row, 1),
     (_before_a_pool, 1),
     (_input_to_output, 0),
     (_both_names_of_a_value, 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from litegpu.passes.activations_before_slices import activations_before_slices
 from litegpu.passes.base import FusionPass, Pass, PassResult
+from litegpu.passes.batch_products import batch_products
 from litegpu.passes.blocks_into_dilation import blocks_into_dilation
 from litegpu.passes.bytes_into_resize import bytes_into_resize
 from litegpu.passes.compose_elementwise import compose_elementwise
@@ -49,6 +50,8 @@ BEFORE_NORMALIZE: tuple[Pass, ...] = (
     fold_constants,
     # Casts to the same type, which patterns below do not expect.
     remove_identity,
+    # After fold_constants, which folds the indices of slices.
+    batch_products,
     # Before normalization splits reductions and renames ops.
     find_normalization,
     # Before slices_before_transpose, which would put transposes between the parts and their source.
