@@ -102,7 +102,8 @@ class BasicLstm(Case):
 class IntegerLstm(Case):
     """An LSTM of int8 with gates and cells of int16; equal to the CPU's in every bit.
 
-    `cell_bits` is the number of integer bits of the cell state; the other fields are as of `Lstm`.
+    `cell_bits` is the number of integer bits of the cell state. With `floats` input and output are
+    float32, between QUANTIZE and DEQUANTIZE. The other fields are as of `Lstm`.
     """
 
     tolerance = EXACT
@@ -122,6 +123,7 @@ class IntegerLstm(Case):
     cell_clip: float = 0.0
     proj_clip: float = 0.0
     all_slots: bool = True
+    floats: bool = False
 
     def write(self, sheet: Sheet) -> None:
         """One input, two states, one LSTM, one output."""
@@ -135,19 +137,21 @@ class IntegerLstm(Case):
         if self.steps:
             options["time_major"] = self.time_major
         source = quantization(sheet.random, "int8", self.kind, 2.0)
-        data = sheet.input(shape, Stored(dtype="int8"), source)
+        if self.floats:
+            data = sheet.op("QUANTIZE", [sheet.input(shape)], dtype="int8", quantization=source)
+        else:
+            data = sheet.input(shape, Stored(dtype="int8"), source)
         result = quantization(sheet.random, "int8", ORDINARY)
         # Converters give the hidden state without a projection the result's numbers.
         hidden = quantization(sheet.random, "int8", ORDINARY) if self.outputs else result
         name = "UNIDIRECTIONAL_SEQUENCE_LSTM" if self.steps else "LSTM"
-        sheet.output(
-            sheet.op(
-                *(name, [data, *self._operands(sheet, result)], options),
-                dtype="int8",
-                quantization=result,
-                intermediates=(*self._of_gates(sheet), hidden),
-            )
+        found = sheet.op(
+            *(name, [data, *self._operands(sheet, result)], options),
+            dtype="int8",
+            quantization=result,
+            intermediates=(*self._of_gates(sheet), hidden),
         )
+        sheet.output(sheet.op("DEQUANTIZE", [found]) if self.floats else found)
 
     def _of_gates(self, sheet: Sheet) -> list[Quantization | None]:
         """Return the quantization of each gate before its normalization."""
@@ -241,6 +245,7 @@ CASES: tuple[Case, ...] = (
     IntegerLstm(normalized=True, cells=133, inputs=70, steps=9, batch=1),
     IntegerLstm(normalized=True, peephole=True, outputs=3, projection_bias=True, time_major=True),
     IntegerLstm(steps=0, cells=7, normalized=True),
+    IntegerLstm(floats=True, cells=9),
     IntegerLstm(cell_clip=0.5, steps=6),
     IntegerLstm(cell_clip=10.0, cell_bits=4, cells=20, inputs=28, steps=28, batch=1),
     IntegerLstm(steps=0, cells=7),

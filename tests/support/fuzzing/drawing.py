@@ -13,7 +13,7 @@ from cases.depthwise_conv_2d import Depthwise
 from cases.elementwise import Binary, Unary
 from cases.fully_connected import Dense
 from cases.index_maps import IndexMap
-from cases.lstm import Lstm
+from cases.lstm import IntegerLstm, Lstm
 from cases.normalize import APPLIED, ROOTS, SQUARES, Normalization
 from cases.pool_2d import AveragePool, MaxPool
 from cases.reduce import Reduce
@@ -55,6 +55,7 @@ class Drawing(Dice):
     def __init__(self, kind: str, seed: int) -> None:
         """Draw by a seed."""
         self._dice, self.size = Seeded(seed), size_of(kind, seed)
+        self.is_simulated = kind.endswith("int8")
         self.builder = Builder(kind, seed, self.size.elements)
         self.current: Key | None = None
         self._first = self._first_shape()
@@ -447,12 +448,26 @@ def activation(net: Drawing) -> None:
 
 
 def lstm(net: Drawing) -> None:
-    """An LSTM over rows."""
+    """An LSTM over rows, seldom of integers."""
     batch, steps, inputs = net.shape(3, 3)
     cells = net.spread(1, min(64, net.size.channels))
     if steps > 24 or batch * steps * 4 * cells * (inputs + cells) > net.size.products:
         raise UnfitError("too much work")
-    net.add(Lstm(batch=batch, steps=steps, inputs=inputs, cells=cells))
+    # The simulation of integers as floats has no LSTMs of integers.
+    if net.is_simulated or not net.rarely(3):
+        net.add(Lstm(batch=batch, steps=steps, inputs=inputs, cells=cells))
+        return
+    net.add(
+        IntegerLstm(
+            batch=batch,
+            steps=steps,
+            inputs=inputs,
+            cells=cells,
+            floats=True,
+            normalized=net.flag(),
+            peephole=net.flag(),
+        )
+    )
 
 
 def _simple(family: Callable[[Dice], Case]) -> Grow:
