@@ -1,15 +1,18 @@
 """Converts PyTorch architectures with litert-torch, Keras ones with TensorFlow, and tries each.
 
-Every architecture (architectures.py, keras_architectures.py) has random weights and few, small
-layers, so that it has the operations of its kind and converts in seconds. Those of Keras are
-converted in float, with dynamic ranges, and quantized as int8 and as int16 with int8 weights. Each
-is converted and tried in processes of its own: one that ends its process becomes a row with the
-reason.
+Every architecture (architectures.py, picture_architectures.py, sequence_architectures.py,
+keras_architectures.py) has random weights and few, small layers, so that it has the operations of
+its kind and converts in seconds. Those of Keras are converted in float, with dynamic ranges, and
+quantized as int8 and as int16 with int8 weights. Each is converted and tried in processes of its
+own: one that ends its process becomes a row with the reason.
 
 The table has, for each architecture, how many of its nodes run on the GPU and in how many
 partitions and kernels, the relative L2 error against the CPU's built-in kernels at fp32 and at fp16
 (integers: the share of elements that differ), the seconds that the creation at fp32 takes, and why
-nodes stay on the CPU. All nodes that can be are delegated, whether that pays off or not.
+nodes stay on the CPU. All nodes that can be are delegated, whether that pays off or not. A page
+that exists keeps the rows of architectures that a run does not try; the last column is the commit
+at which a row was measured. A creation takes longer if the machine does other work, as it did for
+most rows of docs/converted_models.md.
 
 Packages, in an environment with litegpu (pip install -e '.[opencl,benchmarks]'):
 
@@ -55,11 +58,16 @@ from litegpu import GpuDelegate
 from litegpu.delegation.report import without_tensors
 from litegpu.runtime_abi.interpreter import interpreter
 from measuring import NO_DRIVER_CACHES, reference_interpreter
+from picture_architectures import PICTURE_ARCHITECTURES
 from rivals import progress
+from sequence_architectures import SEQUENCE_ARCHITECTURES
+
+TORCH_ARCHITECTURES = {**ARCHITECTURES, **PICTURE_ARCHITECTURES, **SEQUENCE_ARCHITECTURES}
+"""A builder for each architecture of PyTorch."""
 
 _COLUMNS = (
     *("architecture", "nodes", "on the GPU", "partitions", "kernels", "fp32", "fp16", "seconds"),
-    "on the CPU",
+    *("on the CPU", "commit"),
 )
 _ERROR = re.compile(r"^\w*(?:Error|Exception|Interrupt)\b.*", re.MULTILINE)
 """What the last lines of a failed process say."""
@@ -80,10 +88,8 @@ class Trial:
     errors: tuple[float, float]
     """At fp32 and fp16."""
     reasons: tuple[str, ...]
-
-    @property
-    def whole(self) -> bool:
-        return self.delegated == self.nodes and self.partitions == 1
+    commit: str = ""
+    """At which the trial ran."""
 
 
 def convert(name: str, path: Path) -> None:
@@ -97,7 +103,7 @@ def convert(name: str, path: Path) -> None:
     import torch
 
     torch.manual_seed(0)
-    model, inputs = ARCHITECTURES[name]()
+    model, inputs = TORCH_ARCHITECTURES[name]()
     converted = litert_torch.convert(model.eval(), inputs)
     np.savez(path.with_suffix(".npz"), *(each.numpy() for each in inputs))
     converted.export(str(path))
@@ -135,6 +141,7 @@ def attempt(path: Path, backend: str) -> Trial:
         seconds,
         (errors[0], errors[1]),
         (*(f"{count} {op}: {reason}" for (op, reason), count in reasons.items()), *left),
+        machine.commit(),
     )
 
 
@@ -222,31 +229,31 @@ def _line(name: str, found: Trial | str) -> str:
 def _cells(name: str, found: Trial | str) -> list[str]:
     """Return a row of the table."""
     if isinstance(found, str):
-        return [name, *[""] * (len(_COLUMNS) - 2), found]
+        return [name, *[""] * (len(_COLUMNS) - 3), found, machine.commit()]
     counts = (found.nodes, found.delegated, found.partitions, found.kernels)
     errors = [f"{error:.1e}" for error in found.errors]
     reasons = "; ".join(each[:_LONGEST] for each in found.reasons)
-    return [name, *map(str, counts), *errors, f"{found.seconds:.1f}", reasons]
+    return [name, *map(str, counts), *errors, f"{found.seconds:.1f}", reasons, found.commit]
 
 
-def table(found: dict[str, Trial | str]) -> str:
-    """Return all rows as a table of Markdown."""
-    rows = [_COLUMNS, *(_cells(name, each) for name, each in found.items())]
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as a table of Markdown."""
+    rows = [_COLUMNS, *rows]
     rows = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_COLUMNS) - 1)]
-    lines = [f"| {' | '.join([*map(str.ljust, row, widths), row[-1]])} |" for row in rows]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(_COLUMNS))]
+    lines = [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows]
     rule = f"| {' | '.join(['---'] * len(_COLUMNS))} |"
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
-def summary(found: dict[str, Trial | str]) -> str:
+def summary(rows: Sequence[Sequence[str]]) -> str:
     """Return how many architectures are whole, and how many are not."""
-    tried = [each for each in found.values() if isinstance(each, Trial)]
-    whole = sum(each.whole for each in tried)
-    return f"{len(found)} architectures, {len(tried)} tried, {whole} whole in one partition."
+    tried = [row for row in rows if row[1]]
+    whole = sum(row[1] == row[2] and row[3] == "1" for row in tried)
+    return f"{len(rows)} architectures, {len(tried)} tried, {whole} whole in one partition."
 
 
-def page(found: dict[str, Trial | str], settings: argparse.Namespace) -> str:
+def page(rows: Sequence[Sequence[str]], settings: argparse.Namespace) -> str:
     """Return a page of the documentation."""
     packages = machine.facts()["packages"]
     versions = ", ".join(f"{name} {version}" for name, version in packages.items())
@@ -254,9 +261,18 @@ def page(found: dict[str, Trial | str], settings: argparse.Namespace) -> str:
         "<!-- Generated by benchmarks/convert_architectures.py: do not edit. -->\n\n"
         f"# Converted models\n\n{_paragraphs()}\n\n"
         "Generated by `python benchmarks/convert_architectures.py --page docs/converted_models.md` "
-        f"at commit {machine.commit()}, on {settings.backend}, with {versions}.\n\n"
-        f"{summary(found)}\n\n{table(found)}\n"
+        f"on {settings.backend}, the last rows with {versions}.\n\n"
+        f"{summary(rows)}\n\n{table(rows)}\n"
     )
+
+
+def with_earlier(path: Path, rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Return the rows, and before them the rows of a page for other architectures."""
+    text = path.read_text("utf-8") if path.exists() else ""
+    lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    earlier = [[cell.strip() for cell in line] for line in lines[2:]]
+    names = {row[0] for row in rows}
+    return [*(row for row in earlier if row[0] not in names), *rows]
 
 
 def _paragraphs() -> str:
@@ -279,7 +295,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--convert", nargs=2, metavar=("NAME", "FILE"), help=argparse.SUPPRESS)
     add("--attempt", type=Path, help=argparse.SUPPRESS)
     settings = parser.parse_args(arguments)
-    known = (*ARCHITECTURES, *KERAS_ARCHITECTURES)
+    known = (*TORCH_ARCHITECTURES, *KERAS_ARCHITECTURES)
     names = [n for n in known if any(fnmatch.fnmatch(n, p) for p in settings.only)]
     if not names:
         parser.error(f"No architecture is called {settings.only}: see --list.")
@@ -302,9 +318,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             folder = settings.models or Path(temporary)
             folder.mkdir(parents=True, exist_ok=True)
             found = run(settings.names, folder, settings)
-        print(f"{table(found)}\n\n{summary(found)}")
+        rows: Sequence[Sequence[str]] = [_cells(name, each) for name, each in found.items()]
+        print(f"{table(rows)}\n\n{summary(rows)}")
         if settings.page:
-            settings.page.write_text(page(found, settings), "utf-8")
+            rows = with_earlier(settings.page, rows)
+            settings.page.write_text(page(rows, settings), "utf-8")
 
 
 if __name__ == "__main__":
