@@ -257,6 +257,18 @@ CASES: tuple[Case, ...] = (
     *(Cast(source=_FRACTIONS, target="int32", shape=(1, 3, 2, c)) for c in range(1, 10)),
     *(Cast(source=TRUTH, target="float32", shape=(1, 3, 2, c)) for c in (1, 3, 4, 8)),
     *(Cast(source=Range(-9e9, 9e9), target=target) for target in ("int32", "int64")),
+    *(
+        Cast(source=Range(-9e9, 9e9, dtype="int64"), target="uint32", then=then)
+        for then in ("int32", "uint8", "int16", "bool")
+    ),
+    *(
+        Cast(source=Range(0.0, 2.0**32, dtype="uint32"), target=target)
+        for target in ("int32", "int8", "uint16", "uint32")
+    ),
+    *(
+        Cast(source=source, target="uint32")
+        for source in (TRUTH, Range(-9, 9, dtype="int8"), Range(-9, 9, dtype="int32"))
+    ),
     Cast(source=_FRACTIONS, target="int32", then="float32"),
     Cast(source=_FRACTIONS, target="int32", then="int64"),
     *(

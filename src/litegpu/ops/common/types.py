@@ -51,7 +51,7 @@ COPIED = Types(MOVED.dtypes | {DType.COMPLEX64}, common=True)
 """Types that kernels can move, including complex numbers, which move as 64-bit integers."""
 NUMBERS = Types(frozenset({DType.FLOAT32, *INTEGER_TYPES}), common=True)
 SHORT_NUMBERS = Types(frozenset({DType.FLOAT32, DType.INT32}), common=True)
-CASTABLE = Types(STORABLE.dtypes | SMALL_TYPES)
+CASTABLE = Types(STORABLE.dtypes | SMALL_TYPES | {DType.UINT32})
 SCALED = Types(frozenset({DType.FLOAT32, DType.INT8, DType.UINT8, DType.INT16}), common=True)
 """Float types, and the integer types that may represent floats."""
 

@@ -71,9 +71,21 @@ CASES = (
         "CAST",
         (computed(2),),
         _WRONG_TYPE
-        + "1 is UINT32 instead of BOOL, FLOAT16, FLOAT32, INT16, INT32, INT64, INT8, UINT16 or "
-        "UINT8.",
+        + "1 is UINT64 instead of BOOL, FLOAT16, FLOAT32, INT16, INT32, INT64, INT8, UINT16, "
+        "UINT32 or UINT8.",
+        result=DType.UINT64,
+    ),
+    Rejected(
+        "CAST",
+        (computed(2),),
+        "The GPU does not convert FLOAT32 to UINT32.",
         result=DType.UINT32,
+    ),
+    Rejected(
+        "CAST",
+        (Tensor(shape=(2,), dtype=DType.UINT32),),
+        "The GPU does not convert UINT32 to INT64.",
+        result=DType.INT64,
     ),
     Rejected(
         "SELECT",
