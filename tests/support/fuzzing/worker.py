@@ -7,6 +7,7 @@ import functools
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -130,8 +131,10 @@ class Worker:
 
 
 def _serve(pipe: Connection, work: Callable[[Task], Result]) -> None:
+    # Ctrl-C reaches all processes of a terminal; the first one ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _be_modest()
-    with contextlib.suppress(EOFError, KeyboardInterrupt):
+    with contextlib.suppress(EOFError):
         while True:
             pipe.send(work(pipe.recv()))
 
