@@ -103,7 +103,7 @@ class QuantizedLstm(InternalOp):
         slots = items * owned
         projection = attributes.projection
         arrays = ("hidden", "inner") if projection else ("hidden",)
-        shared = [("int", name, slots if projection else 2 * slots) for name in arrays]
+        shared = [("int", name, 2 * slots if name == "hidden" else slots) for name in arrays]
         gates = dict(zip(_names(attributes), attributes.gates, strict=True))
         normalized = attributes.gates[0].normalization is not None
         if normalized:
