@@ -23,6 +23,7 @@ from litegpu.files.wire import message, varints
 from litegpu.language_model.chat import chat_text
 from litegpu.language_model.metadata import Metadata, read_metadata
 from litegpu.language_model.tokenizer import read_tokenizer
+from litegpu.runtime_abi import interpreter as runtime
 from litegpu.zoo.containers import Section, litertlm
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
@@ -218,7 +219,10 @@ NO_MODEL: tuple[tuple[bytes, str], ...] = (
         "takes 'x float32 .1, 1.', but litegpu supports only",
     ),
     (decoder({**TOKENS, "x": ((1, 1), "int32")}), "but litegpu supports only these inputs"),
-    (decoder(EMBEDDINGS), "takes embeddings, but the file has no embedder. Give a .litertlm"),
+    (
+        decoder(EMBEDDINGS),
+        "takes embeddings, but the file has no embedder for them. Give a .litertlm",
+    ),
 )
 
 
@@ -251,6 +255,54 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
             LanguageModel(tmp_path / "file.litertlm", backend="cpu")
 
 
+def test_embeddings_for_each_layer(tmp_path: Path) -> None:
+    """A prompt of two prefills gives the logits that the interpreter's decode gives."""
+    name = "zoo:tiny_lm?layers=2&context=64&embedder=2"
+    *_, main, embedder, per_layer = language_parts(name)
+    run, *embed = (
+        runtime.interpreter(each).get_signature_runner(key)
+        for each, key in (
+            (main, "decode"),
+            (embedder, "decode_embedder"),
+            (per_layer, "decode_per_layer_embedder"),
+        )
+    )
+    details = run.get_input_details()
+    state = {k: np.zeros(v["shape"], v["dtype"]) for k, v in details.items() if "cache" in k}
+    tokens = [1, *range(40, 80)]
+    for position, token in enumerate(tokens):
+        rows = {
+            k: v for each in embed for k, v in each(token_ids=np.array([[token]], np.int32)).items()
+        }
+        hidden = np.where(np.arange(64) <= position, 0, -1e9).astype(np.float32)
+        mask = hidden.reshape(1, 1, 1, 64)
+        found = run(**rows, input_pos=np.array([position], np.int32), mask=mask, **state)
+        state = {key: found[key] for key in state}
+    with LanguageModel(name, backend="cpu") as model, model.session() as session:
+        session.append(tokens)
+        np.testing.assert_allclose(session.logits(), found["logits"].reshape(-1), atol=1e-3)
+    narrow = language_parts(name.replace("layers=2", "layers=3"))[-1]
+    own = "tf_lite_per_layer_embedder"
+    encoder = Section(embedder, 3, "tf_lite_vision_encoder_adapter")
+    sections = [encoder, Section(main), Section(embedder, 3, "tf_lite_embedder")]
+    (tmp_path / "file.litertlm").write_bytes(litertlm([*sections, Section(per_layer, 3, own)]))
+    path = tmp_path / "file.litertlm"
+    with LanguageModel(path, backend="cpu") as model, model.session() as session:
+        session.append([1, 40])
+        assert session.logits().shape == (model.vocabulary,)
+    for others, text in (
+        ([], "takes embeddings for each layer, but the file has no embedder for them. Give"),
+        (
+            [Section(narrow, 3, own)],
+            "has 128 values per token, .* returns 192",
+        ),
+    ):
+        sections = [Section(main), Section(embedder, 3, "tf_lite_embedder"), *others]
+        (tmp_path / "file.litertlm").write_bytes(litertlm(sections))
+        with pytest.raises(ModelError, match=text):
+            LanguageModel(tmp_path / "file.litertlm", backend="cpu")
+
+
 def test_an_embedder_of_other_lengths(tmp_path: Path) -> None:
     """Rows of tokens are a multiple of what it takes, or an error."""
     writer = ModelWriter()
@@ -263,7 +315,7 @@ def test_an_embedder_of_other_lengths(tmp_path: Path) -> None:
     sections = [Section(decoder(EMBEDDINGS)), Section(writer.build(), 3, "tf_lite_embedder")]
     (tmp_path / "file.litertlm").write_bytes(litertlm(sections))
     with LanguageModel(tmp_path / "file.litertlm", backend="cpu") as model:
-        embedder: Any = model._executor._embedder
+        embedder: Any = model._executor._embedders["embeddings"]
         assert embedder.embed(np.arange(4, dtype=np.int32)).shape == (4, 4)
         with pytest.raises(ModelError, match=r"takes \[2\] tokens, not 1"):
             embedder.embed(np.arange(1, dtype=np.int32))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ class Embedder:
             each.inputs[0].shape[-1]: each
             for each in model.signatures
             if len(each.inputs) == 1
+            and each.inputs[0].nbytes
             and each.inputs[0].dtype.kind == "i"
             and len(each.outputs) == 1
             and each.outputs[0].dtype.kind == "f"
@@ -41,6 +43,12 @@ class Embedder:
                 "The embedder of the language model has no signature that takes tokens and returns "
                 "embeddings. Convert the model again."
             )
+
+    @property
+    def channels(self) -> int:
+        """The number of values per token."""
+        size, signature = next(iter(self._signatures.items()))
+        return int(np.prod(signature.outputs[0].shape)) // size
 
     def embed(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
         """Return the embeddings of tokens, `[count, channels]`."""
@@ -69,12 +77,16 @@ class Embedder:
 class Executor:
     """Runs the prefill and decode signatures for sessions; one run at a time, from any thread."""
 
-    def __init__(self, model: CompiledModel, embedder: Embedder | None, metadata: Metadata) -> None:
-        """Use the compiled model and, if its input is embeddings, the model that computes them.
+    def __init__(
+        self, model: CompiledModel, embedders: Mapping[str, Embedder], metadata: Metadata
+    ) -> None:
+        """Use the compiled model, and the embedders of its inputs.
 
-        Raises ModelError if the signatures are not those of a language model.
+        The keys are the names of roles in Step: `embeddings` and `per_layer`. Raises ModelError if
+        the signatures are not those of a language model, or if an embedder is missing or does not
+        fit.
         """
-        self.model, self._embedder = model, embedder
+        self.model, self._embedders = model, embedders
         steps = steps_of(model.signatures)
         decoders = [each for each in steps if each.count == 1 and each.logits]
         if not decoders:
@@ -89,11 +101,7 @@ class Executor:
             key=lambda each: each.count,
         )
         """All signatures with the same caches, including the decoder, sorted by token count."""
-        if embedder is None and any(each.embeddings for each in self.prefills):
-            raise ModelError(
-                "The model takes embeddings, but the file has no embedder. Give a .litertlm file "
-                "with both."
-            )
+        self._check_embedders()
         self._lock = threading.RLock()
         self._buffers: dict[str, tuple[dict[str, TensorBuffer], dict[str, TensorBuffer]]] = {}
         self.context = self._context_of(metadata)
@@ -101,6 +109,25 @@ class Executor:
         self.losses = 0
         """The number of device losses; caches from before the last loss are invalid."""
         self.vocabulary = int(self._tensors(self.decoder)[1][self.decoder.logits].shape[-1])
+
+    def _check_embedders(self) -> None:
+        for step in self.prefills:
+            for role in ("embeddings", "per_layer"):
+                if not (name := getattr(step, role)):
+                    continue
+                if role not in self._embedders:
+                    kind = "embeddings" if role == "embeddings" else "embeddings for each layer"
+                    raise ModelError(
+                        f"The model takes {kind}, but the file has no embedder for them. Give a "
+                        ".litertlm file with both."
+                    )
+                tensor = self._tensors(step)[0][name]
+                wanted, found = math.prod(tensor.shape[2:]), self._embedders[role].channels
+                if wanted != found:
+                    raise ModelError(
+                        f"'{tensor}' of the model has {wanted} values per token, but the embedder "
+                        f"returns {found}. Convert the model again."
+                    )
 
     def _tensors(self, step: Step) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         signature = self.model.signatures[step.index]
@@ -181,7 +208,7 @@ class Executor:
             caches.turn()
             if not logits:
                 return np.empty(0, np.float32)
-            return outputs[step.logits].read().reshape(-1).astype(np.float32)
+            return outputs[step.logits].read().reshape(-1).astype(np.float32, copy=False)
 
     def _buffers_of(self, step: Step) -> tuple[dict[str, TensorBuffer], dict[str, TensorBuffer]]:
         """Return the buffers of all inputs and outputs except the caches."""
@@ -211,9 +238,9 @@ class Executor:
         positions = np.arange(begin, begin + step.count)
         if step.tokens:
             _write(inputs[step.tokens], padded)
-        if step.embeddings:
-            assert self._embedder is not None
-            _write(inputs[step.embeddings], self._embedder.embed(padded))
+        for role, embedder in self._embedders.items():
+            if name := getattr(step, role):
+                _write(inputs[name], embedder.embed(padded))
         if step.positions:
             _write(inputs[step.positions], positions)
         if step.span:
@@ -230,8 +257,8 @@ class Executor:
         """Release the compiled models."""
         with self._lock:
             self.model.close()
-            if self._embedder is not None:
-                self._embedder.close()
+            for each in self._embedders.values():
+                each.close()
 
 
 def _write(buffer: TensorBuffer, values: npt.NDArray[Any]) -> None:

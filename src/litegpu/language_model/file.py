@@ -17,7 +17,7 @@ _METADATA = "LLM metadata"
 _TOKENIZERS = ("Hugging Face tokenizer", "SentencePiece tokenizer")
 _TASK_TOKENIZER = "tokenizer_model"
 """The lower-case name of the tokenizer in a .task file."""
-_EMBEDDER = "embedder.tflite"
+_EMBEDDER, _PER_LAYER = "embedder.tflite", "per_layer_embedder.tflite"
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class LanguageFile:
 
     model: bytes
     embedder: bytes | None = None
+    per_layer: bytes | None = None
+    """The model that computes each token's embeddings for the layers."""
     tokenizer: bytes | None = None
     metadata: Metadata = field(default_factory=Metadata)
 
@@ -67,8 +69,10 @@ def _is_tokenizer(member: Member) -> bool:
 
 
 def _of_container(container: Container, given: bytes | None) -> LanguageFile:
-    embedder = _first(container.members, lambda each: each.name == _EMBEDDER)
-    others = [each for each in container.members if each.kind == MODEL and each.name != _EMBEDDER]
+    models = [each for each in container.members if each.kind == MODEL]
+    embedder = _first(models, lambda each: each.name == _EMBEDDER)
+    per_layer = _first(models, lambda each: each.name == _PER_LAYER)
+    others = [each for each in models if each.name not in (_EMBEDDER, _PER_LAYER)]
     main = _first(others, lambda each: "prefill_decode" in each.name.lower())
     if main is None:
         main = container.model() if len(others) != 1 else others[0]
@@ -82,6 +86,7 @@ def _of_container(container: Container, given: bytes | None) -> LanguageFile:
     return LanguageFile(
         bytes(main.view()),
         None if embedder is None else bytes(embedder.view()),
+        None if per_layer is None else bytes(per_layer.view()),
         given or (None if tokenizer is None else bytes(tokenizer.view())),
         Metadata() if metadata is None else read_metadata(bytes(metadata.view())),
     )

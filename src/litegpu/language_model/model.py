@@ -68,12 +68,19 @@ class LanguageModel:
         elif backend is not None:
             options["backend"] = backend
         opened: list[CompiledModel] = []
+
+        def compiled(content: bytes) -> CompiledModel:
+            opened.append(CompiledModel(content, **options))
+            return opened[-1]
+
         try:
-            for content in (file.model, file.embedder):
-                if content is not None:
-                    opened.append(CompiledModel(content, **options))
-            embedder = Embedder(opened[1]) if len(opened) > 1 else None
-            self._executor = Executor(opened[0], embedder, file.metadata)
+            model = compiled(file.model)
+            embedders = {
+                role: Embedder(compiled(content))
+                for role, content in (("embeddings", file.embedder), ("per_layer", file.per_layer))
+                if content is not None
+            }
+            self._executor = Executor(model, embedders, file.metadata)
         except BaseException:
             for each in opened:
                 each.close()

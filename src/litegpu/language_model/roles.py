@@ -29,6 +29,9 @@ class Step:
     """The name of the token input, `[1, count]`; empty if the input is embeddings."""
     embeddings: str = ""
     """The name of the embedding input, `[1, count, channels]`."""
+    per_layer: str = ""
+    """The name of the input of embeddings for each layer, `[1, count, layers, channels]`; empty if
+    there is none."""
     positions: str = ""
     """The name of the position input, `[count]`; empty if there is none."""
     mask: str = ""
@@ -62,40 +65,43 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 
 def _step(index: int, signature: Signature, caches: tuple[str, ...]) -> Step:
     names: dict[str, Tensor] = {}
-    for tensor in signature.inputs:
-        if tensor.key not in caches:
-            role = _role(tensor)
-            if not role or role in names:
-                raise ModelError(
-                    f"The signature '{signature.key}' takes '{tensor}', but litegpu supports only "
-                    "these inputs of language models: tokens or embeddings, positions, one mask, "
-                    "caches."
-                )
-            names[role] = tensor
-    inputs = {role: tensor.key for role, tensor in names.items()}
-    if not {"tokens", "embeddings"} & inputs.keys():
+    inputs = [each for each in signature.inputs if each.key not in caches]
+    count = next((t.shape[1] for t in inputs if _role(t, 0) in ("tokens", "embeddings")), 0)
+    for tensor in inputs:
+        role = _role(tensor, count)
+        if not role or role in names:
+            raise ModelError(
+                f"The signature '{signature.key}' takes '{tensor}', but litegpu supports only "
+                "these inputs of language models: tokens or embeddings, embeddings for each layer, "
+                "positions, one mask, caches."
+            )
+        names[role] = tensor
+    if not {"tokens", "embeddings"} & names.keys():
         raise ModelError(
             f"The signature '{signature.key}' has caches, and no input of tokens or embeddings."
         )
-    rows = names.get("tokens") or names["embeddings"]
     return Step(
         signature.key,
         index,
-        rows.shape[1],
+        count,
         logits=_logits([each for each in signature.outputs if each.key not in caches]),
         caches=caches,
-        **inputs,
+        **{role: tensor.key for role, tensor in names.items()},
     )
 
 
-def _role(tensor: Tensor) -> str:
-    """Return the role of a tensor, by its type and rank; empty if it has none."""
+def _role(tensor: Tensor, count: int) -> str:
+    """Return the role of an input of a signature for `count` tokens; empty if it has none."""
     kind, rank = tensor.dtype.kind, len(tensor.shape)
     if kind == "i" and tensor.dtype.itemsize >= np.dtype(np.int32).itemsize:
         return {1: "positions", 2: "tokens", 4: "span"}.get(rank, "")
-    if kind == "f":
-        return {3: "embeddings", 4: "mask"}.get(rank, "")
-    return "mask" if kind == "b" and rank == 4 else ""
+    if kind == "f" and rank == 3:
+        return "embeddings"
+    if kind not in "bf" or rank != 4:
+        return ""
+    if tensor.shape[1:3] == (1, count):
+        return "mask"
+    return "per_layer" if kind == "f" and tensor.shape[1] == count else ""
 
 
 def _logits(outputs: Sequence[Tensor]) -> str:

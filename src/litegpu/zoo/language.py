@@ -21,6 +21,7 @@ from litegpu.zoo.writer import ModelWriter, TensorRef
 PREFILL = (8, 32)
 """The token counts N of the signatures `prefill_N`."""
 _EPSILON = 1e-5
+_PER_LAYER = "per_layer_embeddings"
 _STANDARD, _BRANCH = Moments(0.0, 1.0), Moments(0.0, 0.5)
 _LOGITS = Moments(0.0, 4.0)
 _GATED = Moments(0.0, 0.35)
@@ -170,7 +171,8 @@ def build(
     The caches have `context` positions: keys `[1, heads, context, depth]`, values `[1, heads,
     depth, context]`. The outputs are the caches and, in `decode`, the logits of the token. With
     `embedder`, the signatures have the input `embeddings` `[1, tokens, channels]` instead of
-    `tokens`.
+    `tokens`; with 2 also `per_layer_embeddings` `[1, tokens, layers, channels]`, of which each
+    layer adds its own to its input.
     """
     signatures = [*((f"prefill_{count}", count) for count in prefill), ("decode", 1)]
     for number, (name, tokens) in enumerate(signatures):
@@ -185,18 +187,26 @@ def build(
         else:
             key, x = "tokens", writer.input((1, tokens), "int32", name=f"{name}_tokens")
             rows = _embedded(inner, x)
-        _signature(inner, name, {key: x}, rows, layers, context)
+        first = {key: x}
+        if embedder > 1:
+            shape = (1, tokens, layers, net.sizes.channels)
+            first[_PER_LAYER] = writer.input(shape, name=f"{name}_{_PER_LAYER}")
+        _signature(inner, name, first, rows, layers, context)
 
 
-def build_embedder(net: LanguageNet) -> None:
-    """Add the model that computes the embeddings for the signatures of `build`."""
+def build_embedder(net: LanguageNet, *, layers: int = 0) -> None:
+    """Add the model that computes the embeddings for the signatures of `build`.
+
+    With `layers`, the model computes the embeddings for each layer.
+    """
+    kind, key = ("per_layer_embedder", _PER_LAYER) if layers else ("embedder", "embeddings")
     for number, count in enumerate((1, *PREFILL)):
-        name = f"prefill_embedder_{count}" if count > 1 else "decode_embedder"
+        name = f"prefill_{kind}_{count}" if count > 1 else f"decode_{kind}"
         inner = _like(net, net.writer.subgraph() if number else net.writer)
         tokens = inner.writer.input((1, count), "int32", name=f"{name}_tokens")
-        rows = _embedded(inner, tokens)
+        rows = _embedded(inner, tokens, layers)
         inner.writer.output(rows)
-        inner.writer.signature(name, {"token_ids": tokens}, {"embeddings": rows})
+        inner.writer.signature(name, {"token_ids": tokens}, {key: rows})
 
 
 def _like(net: LanguageNet, writer: ModelWriter) -> LanguageNet:
@@ -232,6 +242,8 @@ def _signature(
     angles = _angles(net, inputs["input_pos"])
     places = _places(net, inputs["input_pos"])
     for layer in range(layers):
+        if _PER_LAYER in inputs:
+            x = _with_own(net, x, inputs[_PER_LAYER], layer)
         # A prefill needs nothing from its last layer but what that adds to the caches.
         x = _layer(net, x, inputs, angles, places, layer, results, decodes or layer < layers - 1)
     if decodes:
@@ -241,15 +253,26 @@ def _signature(
     writer.signature(name, inputs, results)
 
 
-def _embedded(net: LanguageNet, tokens: TensorRef) -> TensorRef:
-    shape = (net.sizes.words, net.sizes.channels)
-    table = weights.dense(f"{net.key}/embed", shape, _STANDARD, _STANDARD)[0]
+def _embedded(net: LanguageNet, tokens: TensorRef, layers: int = 0) -> TensorRef:
+    """Add the embeddings `[1, tokens, channels]`, or `[1, tokens, layers, channels]`."""
+    sizes = [*[layers] * (layers > 0), net.sizes.channels]
+    shape = (net.sizes.words, max(layers, 1) * net.sizes.channels)
+    name = "per_layer_embed" if layers else "embed"
+    table = weights.dense(f"{net.key}/{name}", shape, _STANDARD, _STANDARD)[0]
     # The moments are those of a row's sum, so each element has a fraction of them.
-    table = np.float32(net.sizes.channels**0.5) * table
+    table = np.float32(shape[1] ** 0.5) * table
     count = tokens.shape[1]
     operands = [net.reshaped(tokens, (count,), "embed/tokens"), net.writer.weights(table, name="e")]
-    rows = net.op("EMBEDDING_LOOKUP", operands, (count, net.sizes.channels), "embed")
-    return net.reshaped(rows, (1, count, net.sizes.channels), "embed/rows")
+    rows = net.op("EMBEDDING_LOOKUP", operands, (count, shape[1]), "embed")
+    return net.reshaped(rows, (1, count, *sizes), "embed/rows")
+
+
+def _with_own(net: LanguageNet, x: TensorRef, rows: TensorRef, layer: int) -> TensorRef:
+    """Add a layer's own embeddings, one of `[1, tokens, layers, channels]`, to its input."""
+    name, shape = f"layers.{layer}/own", (*x.shape[:2], 1, x.shape[2])
+    ends = [net.numbers([0, 0, layer, 0], f"{name}/begin"), net.numbers(shape, f"{name}/size")]
+    own = net.op("SLICE", [rows, *ends], shape, f"{name}/slice")
+    return net.binary("ADD", x, net.reshaped(own, x.shape, f"{name}/rows"), f"{name}/add")
 
 
 def _angles(net: LanguageNet, positions: TensorRef) -> tuple[TensorRef, TensorRef]:
@@ -350,7 +373,9 @@ def _attended(
     return net.reshaped(found, (1, count, net.sizes.heads * net.sizes.depth), f"{name}/joined")
 
 
-def language_file(model: bytes, context: int, embedder: bytes = b"") -> bytes:
+def language_file(
+    model: bytes, context: int, embedder: bytes = b"", per_layer: bytes = b""
+) -> bytes:
     """Return the .litertlm file of a model of `build`: metadata, tokenizer and models.
 
     The tokenizer has a token for each byte, tokens for parts of English words, and special tokens.
@@ -361,6 +386,7 @@ def language_file(model: bytes, context: int, embedder: bytes = b"") -> bytes:
         Section(len(tokenizer).to_bytes(8, "little") + zlib.compress(tokenizer), 6, ""),
         Section(model),
         *([Section(embedder, model_type="tf_lite_embedder")] if embedder else []),
+        *([Section(per_layer, model_type="tf_lite_per_layer_embedder")] if per_layer else []),
     )
     return litertlm(sections)
 

@@ -108,7 +108,7 @@ _PARAMETERS: Mapping[str, _Number | _Variants] = {
     "stride": _Variants((16, 32)),
     "layers": _Number(int, 1, 64),
     "context": _Number(int, 32, 32768),
-    "embedder": _Number(int, 0, 1),
+    "embedder": _Number(int, 0, 2),
     "frames": _Number(int, 2, 30000),
     "seed": _Number(int, 0, 2**32 - 1),
 }
@@ -144,7 +144,8 @@ def load(name: str) -> bytes:
             int8, which also makes activations, inputs and outputs int8. Most models have `batch`
             and `size` (pixels). Some models have `width` (multiplies the channels) or `stride` (of
             the output). `tiny_lm` has `layers`, `context` (tokens) and `embedder` (1: a separate
-            model for embeddings). The same name gives the same bytes on every machine.
+            model for embeddings; 2: also one for the embeddings of each layer). The same name gives
+            the same bytes on every machine.
 
     Raises:
         OptionsError: Unknown model or parameter, or a value that a parameter cannot have.
@@ -163,11 +164,13 @@ def load_language_model(name: str) -> bytes:
     if not is_language_model(name):
         known = [PREFIX + each for each in _MODELS if _MODELS[each].nets is _LANGUAGE]
         raise OptionsError(f"'{name}' is not a language model. Use {' or '.join(known)}.")
-    embedder = b""
-    if values["embedder"]:
-        alone = Model(language.build_embedder, {}, _LANGUAGE)
-        embedder = _build(key, alone, {name: values[name] for name in _COMMON})
-    return language.language_file(_build(key, model, values), int(values["context"]), embedder)
+    common = {name: values[name] for name in _COMMON}
+    alone = Model(language.build_embedder, {}, _LANGUAGE)
+    embedders = [
+        _build(key, alone, common | layers)
+        for layers in ({}, {"layers": values["layers"]})[: int(values["embedder"])]
+    ]
+    return language.language_file(_build(key, model, values), int(values["context"]), *embedders)
 
 
 def _named(name: str) -> tuple[str, Model, Mapping[str, Value]]:
