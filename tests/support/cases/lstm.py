@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cases.base import EXACT, LARGE, Case, Range, Shape, Sheet
+from cases.base import EXACT, HALF, LARGE, Case, Range, Shape, Sheet
 from cases.conv_2d import ACTIVATIONS
 from cases.quantized import ORDINARY, POWER, WIDE, Stored, quantization
 from litegpu.graph import Quantization
@@ -124,6 +124,10 @@ class IntegerLstm(Case):
     proj_clip: float = 0.0
     all_slots: bool = True
     floats: bool = False
+
+    def limit(self, half: bool) -> float:
+        """Floats may be stored as half; bytes are exact."""
+        return HALF if half and self.floats else self.tolerance
 
     def write(self, sheet: Sheet) -> None:
         """One input, two states, one LSTM, one output."""
