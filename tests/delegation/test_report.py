@@ -51,6 +51,7 @@ def test_json() -> None:
         "backend": "opencl",
         "device": "Some GPU",
         "precision": "fp16",
+        "graph": 0,
         "total_nodes": 16,
         "delegated_nodes": [0, 1, 2, 3],
         "rejected": [

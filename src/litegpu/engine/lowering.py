@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,7 +55,7 @@ from litegpu.ops.common.units import Operations
 _T = TypeVar("_T")
 RANGE_BINDING = -1
 """Placeholder for a base value in the binding of a kernel's range words."""
-_PACKERS, _ALONE_BELOW = 4, 4 << 20
+_PACKERS, _ALONE_BELOW = max(4, (os.cpu_count() or 1) // 2), 4 << 20
 """Number of threads that pack constants, and the minimum number of bytes for using threads: NumPy
 releases the GIL, and compilers need the other cores.
 """

@@ -90,7 +90,9 @@ class QuantizedConvSpec:
 
     def folded(self, weights: Bytes) -> Sums:
         """Return the bias plus the input-independent terms, for the taps [O, ...]."""
-        sums = weights.astype(np.int64).sum(axis=(1, 2, 3))
+        if not self.input_zero:
+            return self.bias
+        sums = weights.sum(axis=(1, 2, 3), dtype=np.int64)
         terms = math.prod(weights.shape[1:])
         known = self.bias - self.input_zero * sums + terms * self.input_zero * self.weight_zero
         wrapped: Sums = known.astype(np.int64).astype(np.uint32).view(np.int32)
@@ -137,8 +139,10 @@ def _flip_of(value: Value) -> int:
 
 def _signed_weights(value: Value) -> tuple[Bytes, int]:
     """Return constant bytes as signed bytes, and the number that was subtracted."""
-    flip = _flip_of(value)
-    return (np.asarray(value.data).astype(np.int16) - flip).astype(np.int8), flip
+    flip, stored = _flip_of(value), np.asarray(value.data)
+    if not flip:
+        return stored.astype(np.int8, copy=False), 0
+    return (stored.astype(np.int16) - flip).astype(np.int8), flip
 
 
 def _bias_sums(bias: int, outputs: int, ctx: SpecContext) -> Sums:
