@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from cuda_emulator import needs_emulator
-from every_backend import device_of
+from every_backend import device_of, on_backends
 from litegpu import LanguageModel, TensorBuffer, zoo
 from litegpu.backends import BACKENDS
 from litegpu.backends.buffers import DeviceBuffer
@@ -176,3 +176,19 @@ def test_sessions_do_not_disturb_each_other(model: LanguageModel) -> None:
         first.append(PROMPTS[1][1:])
         token, row = wanted[2][0]
         np.testing.assert_allclose(first.logits(), row, atol=LIMIT, rtol=LIMIT)
+
+
+@on_backends(("opencl", "webgpu"))
+def test_embedders_and_per_layer_embedders(backend: str) -> None:
+    device_of(backend)
+    found = []
+    for each in ("cpu", backend):
+        with (
+            LanguageModel("zoo:tiny_lm?embedder=2", backend=each) as model,
+            model.session() as session,
+        ):
+            session.append(PROMPTS[3])
+            found.append(session.logits())
+            session.append([8])
+            found.append(session.logits())
+    np.testing.assert_allclose(found[2:], found[:2], rtol=0, atol=LIMIT)
