@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -414,3 +415,29 @@ def test_chances_follow_the_logits() -> None:
     np.testing.assert_allclose(counts(Sampling(1.0, top_p=0.8, seed=0)), first, atol=0.05)
     assert counts(Sampling(1.0, top_p=1e-9, seed=0))[0] == 1
     assert Sampler(Sampling()).choose(np.array([1, 3, 3], np.float32)) == 1
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "temperature"),
+    [(0, 0.5, 0.1), (0, 0.9, 1.0), (0, 0.999, 3.0), (0, 1.0, 1.0), (40, 1.0, 1.0), (7, 0.6, 0.5)],
+)
+def test_candidates_are_those_of_a_full_sort(top_k: int, top_p: float, temperature: float) -> None:
+    # Rounded logits: many tokens are as probable as others.
+    logits = np.random.default_rng(1).normal(size=5000).astype(np.float32).round(2)
+    order = np.argsort(-logits, kind="stable")[: top_k or None]
+    chances = np.exp((logits[order].astype(np.float64) - logits.max()) / temperature)
+    chances /= chances.sum()
+    likely = np.cumsum(chances) - chances < top_p
+    draws = Counter(
+        Sampler(Sampling(temperature, top_k, top_p, seed)).choose(logits) for seed in range(300)
+    )
+    assert set(draws) <= set(order[likely].tolist())
+    tokens, weights = Sampler(Sampling(temperature, top_k, top_p))._candidates(logits)
+    if top_p < 1 or top_k:
+        assert abs(len(tokens) - likely.sum()) <= 1  # rounding at the last one
+        assert tokens.tolist() == order[: len(tokens)].tolist()
+    np.testing.assert_allclose(
+        np.sort(weights / weights.sum())[::-1][:99],
+        (chances / chances[: len(tokens)].sum())[: min(99, len(tokens))],
+        rtol=1e-4,
+    )

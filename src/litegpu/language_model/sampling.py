@@ -11,6 +11,8 @@ import numpy.typing as npt
 from litegpu.errors import LanguageModelError
 
 Logits = npt.NDArray[np.float32]
+_SORTED_FIRST = 1024
+"""Number of most probable tokens that are sorted first, if top_k does not state it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +63,45 @@ class Sampler:
 
     def choose(self, logits: Logits) -> int:
         """Return the next token for logits [vocabulary]."""
-        how = self._sampling
-        if how.temperature == 0:
+        if self._sampling.temperature == 0:
             return int(logits.argmax())
-        order = np.argsort(-logits, kind="stable")
-        if how.top_k:
-            order = order[: int(how.top_k)]
-        scaled = logits[order].astype(np.float64) / how.temperature
-        chances = np.exp(scaled - scaled[0])
-        chances /= chances.sum()
-        # A token is likely if the sum of those before it is below top_p; the first one always is.
-        likely = np.cumsum(chances) - chances < how.top_p
-        chances = chances[likely] / chances[likely].sum()
-        return int(order[self._random.choice(len(chances), p=chances)])
+        tokens, weights = self._candidates(logits)
+        ends = np.cumsum(weights)
+        drawn = np.searchsorted(ends, self._random.random() * ends[-1], side="right")
+        return int(tokens[min(int(drawn), len(tokens) - 1)])
+
+    def _candidates(self, logits: Logits) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """Return the tokens to choose from, with weights in proportion to their probabilities.
+
+        Vocabularies are large, so only the most probable tokens are sorted, as many as needed.
+        """
+        how, size = self._sampling, len(logits)
+        if not how.top_k and how.top_p == 1:
+            return np.arange(size), _weights(logits, logits.max(), how.temperature)
+        count = min(int(how.top_k) or _SORTED_FIRST, size)
+        while True:
+            order = _largest(logits, count)
+            weights = _weights(logits[order], logits[order[0]], how.temperature)
+            of_all = logits if count < size and not how.top_k else logits[order]
+            total = _weights(of_all, logits[order[0]], how.temperature).sum(dtype=np.float64)
+            # A token is likely if the sum of those before it is below top_p; the first always is.
+            likely = np.cumsum(weights) - weights < how.top_p * total
+            if how.top_k or count == size or not likely[-1]:
+                return order[likely], weights[likely]
+            count = min(8 * count, size)
+
+
+def _weights(logits: Logits, largest: np.float32, temperature: float) -> npt.NDArray[np.float64]:
+    """Return numbers in proportion to probabilities; 1 for the largest logit."""
+    found: npt.NDArray[np.float64]
+    found = np.exp((logits - largest) / np.float32(temperature)).astype(np.float64)
+    return found
+
+
+def _largest(logits: Logits, count: int) -> npt.NDArray[np.int64]:
+    """Return the tokens of the `count` largest logits, in descending order; first tokens first."""
+    found = np.arange(len(logits))
+    if count < len(logits):
+        border = np.partition(logits, -count)[-count]
+        found = np.flatnonzero(logits >= border)
+    return found[np.argsort(-logits[found], kind="stable")][:count]
