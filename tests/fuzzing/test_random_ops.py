@@ -27,7 +27,7 @@ FIXED = {
     *("LargeCast.target", "LargeCast.moved", "LargeCast.then"),
     *("Quantize.at_end", "QuantizedConv.pads", "DequantizeStored.axis", "QuantizedLookup.options"),
     *("QuantizedDepthwise.batch", "QuantizedPool.pads"),
-    *("HybridConv.has_bias", "HybridMatrix.batch"),
+    *("HybridConv.has_bias", "HybridMatrix.batch", "IntegerLstm.floats"),
     *("QuantizedTransposeConv.bits", "Arithmetic.activation", "Arithmetic.positive"),
     "Arithmetic.scaled",
     *("HybridConv.dtype", "HybridMatrix.dtype"),
