@@ -18,7 +18,7 @@ from litegpu.kernels.examples import AttentionExample
 from litegpu.kernels.portable import attention
 from litegpu.kernels.portable.attention import AttentionTiles
 from litegpu.numeric_policy import FP32
-from op_runner import MODES, problem_of, run
+from op_runner import MODES, check_kernel
 from paper_device import DEVICE, planned
 
 CASES: tuple[Case, ...] = (
@@ -46,15 +46,9 @@ def tiled() -> Iterator[None]:
 def test_tiles_give_what_the_cpu_gives(backend: str) -> None:
     device, mode = device_of(backend), MODES[1 if backend == "opencl" else 3]
     some = CASES if backend == "opencl" else CASES[1:3]
-    outcomes = run(some, device, mode)
     target = DeviceTarget(device, FP32)
     shares = target.max_work_group_size >= 64 and target.local_memory_bytes >= 48 << 10
-    for case in some:
-        outcome = outcomes[case.name]
-        assert not isinstance(outcome, Exception), outcome
-        assert not problem_of(case, outcome, mode), case.name
-        chosen = any(name.startswith("attention_tiles") for name in outcome.kernels)
-        assert chosen or not shares, (case.name, outcome.kernels)
+    check_kernel(some, device, mode, "attention_tiles", shares)
 
 
 @pytest.mark.parametrize(

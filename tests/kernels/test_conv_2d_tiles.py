@@ -23,7 +23,7 @@ from litegpu.kernels.portable.conv import ConvTiles
 from litegpu.kernels.portable.conv.tiles import Tile, tiles
 from litegpu.numeric_policy import FP32
 from litegpu.ops.common.portable_tiles import TileProblem
-from op_runner import MODES, forced, problem_of, run
+from op_runner import MODES, check_kernel, forced, run
 from paper_device import DEVICE, planned
 
 CASES: tuple[Case, ...] = (
@@ -57,15 +57,9 @@ def tiled() -> Iterator[None]:
 def test_tiles_give_what_the_cpu_gives(number: int, backend: str) -> None:
     device, mode = device_of(backend), MODES[1 + 2 * (number > 0)]
     some = CASES if backend == "opencl" else CASES[1 - bool(number) :: 4]
-    with forced(number):
-        outcomes = run(some, device, mode)
     shares = DeviceTarget(device, FP32).max_work_group_size >= 32
-    for case in some:
-        outcome = outcomes[case.name]
-        assert not isinstance(outcome, Exception), outcome
-        assert not problem_of(case, outcome, mode), case.name
-        chosen = any(name.startswith("conv_2d_tiles") for name in outcome.kernels)
-        assert chosen or not shares, (case.name, outcome.kernels)
+    with forced(number):
+        check_kernel(some, device, mode, "conv_2d_tiles", shares)
 
 
 def problem(

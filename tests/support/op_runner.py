@@ -123,6 +123,19 @@ def limit_of(case: Case, mode: Mode) -> float:
     return case.limit(mode.half or (mode.precision == "fp16" and case.has_large_weights))
 
 
+def check_kernel(
+    cases: tuple[Case, ...], device: DeviceInfo, mode: Mode, template: str, chosen: bool
+) -> None:
+    """Require that all cases are right, and that each uses a kernel of a template if `chosen`."""
+    outcomes = run(cases, device, mode)
+    for case in cases:
+        outcome = outcomes[case.name]
+        assert not isinstance(outcome, Exception), outcome
+        assert not problem_of(case, outcome, mode), case.name
+        used = any(name.startswith(template) for name in outcome.kernels)
+        assert used or not chosen, (case.name, outcome.kernels)
+
+
 def problem_of(case: Case, outcome: Outcome, mode: Mode) -> str:
     """Return what is wrong with what a case gave, or an empty text."""
     pairs = zip(outcome.expected, outcome.got, strict=True)

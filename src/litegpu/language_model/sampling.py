@@ -75,20 +75,20 @@ class Sampler:
 
         Vocabularies are large, so only the most probable tokens are sorted, as many as needed.
         """
-        how, size = self._sampling, len(logits)
+        how, size, largest = self._sampling, len(logits), logits.max()
         if not how.top_k and how.top_p == 1:
-            return np.arange(size), _weights(logits, logits.max(), how.temperature)
-        count = min(int(how.top_k) or _SORTED_FIRST, size)
+            return np.arange(size), _weights(logits, largest, how.temperature)
+        limit = min(int(how.top_k) or size, size)
+        total = 0.0 if how.top_k else _weights(logits, largest, how.temperature).sum()
+        count = limit if how.top_k else min(_SORTED_FIRST, size)
         while True:
             order = _largest(logits, count)
-            weights = _weights(logits[order], logits[order[0]], how.temperature)
-            of_all = logits if count < size and not how.top_k else logits[order]
-            total = _weights(of_all, logits[order[0]], how.temperature).sum(dtype=np.float64)
+            weights = _weights(logits[order], largest, how.temperature)
             # A token is likely if the sum of those before it is below top_p; the first always is.
-            likely = np.cumsum(weights) - weights < how.top_p * total
-            if how.top_k or count == size or not likely[-1]:
+            likely = np.cumsum(weights) - weights < how.top_p * (total or weights.sum())
+            if count == limit or not likely[-1]:
                 return order[likely], weights[likely]
-            count = min(8 * count, size)
+            count = min(8 * count, limit)
 
 
 def _weights(logits: Logits, largest: np.float32, temperature: float) -> npt.NDArray[np.float64]:
