@@ -13,6 +13,7 @@ from litegpu.codegen.cuda import dynamic_shared_bytes
 from litegpu.device_model import MODELS, Capability, DeviceModel
 from litegpu.engine.target import DeviceTarget
 from litegpu.kernels.base import Rejected
+from litegpu.kernels.cuda.conv_mma.quantized import QuantizedConvMma
 from litegpu.kernels.cuda.conv_mma.tile import (
     MmaProblem,
     MmaTile,
@@ -20,6 +21,7 @@ from litegpu.kernels.cuda.conv_mma.tile import (
     best_tiles,
     candidates,
 )
+from litegpu.kernels.cuda.conv_tile.quantized import QuantizedConvTile
 from litegpu.kernels.cuda.tiles import (
     TOO_LARGE,
     Region,
@@ -30,8 +32,10 @@ from litegpu.kernels.cuda.tiles import (
     choose,
     consecutive,
 )
+from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.common.window import Window
+from paper_device import nvidia_gpu, planned
 
 TARGET = DeviceTarget(INFO, FP32)
 
@@ -222,3 +226,12 @@ def test_blocks_fit_every_architecture(
             assert kernel.attributes.cluster_size == 1 or model.clusters
             registers = -(-model.registers // max(kernel.attributes.min_blocks, 1))
             assert kernel.local_size[0] * 24 <= registers
+
+
+@pytest.mark.parametrize("rows", [1, 31, 32])
+def test_few_rows_of_bytes_are_left_to_the_gathering_kernel(rows: int) -> None:
+    example = QuantizedConvExample((1, 1, rows, 1152), 6912)
+    found = planned(QuantizedConvTile(), nvidia_gpu((9, 0)), example)
+    wasteful = found == Rejected("most rows of a tile would be empty")
+    assert wasteful == (rows < 32)
+    assert not isinstance(planned(QuantizedConvMma(), nvidia_gpu((9, 0)), example), Rejected)
