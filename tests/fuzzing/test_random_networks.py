@@ -147,6 +147,15 @@ def _plan(name: str, seed: int) -> str:
     return "planned"
 
 
+def test_tensors_of_a_kernels_own_are_no_values_of_a_network() -> None:
+    """BATCH_MATMUL has buffers that it writes in part."""
+    left, right = np.ones((1, 2, 3), np.float32), np.ones((1, 3, 4), np.float32)
+    writer = ModelWriter()
+    operands = [writer.input(each.shape) for each in (left, right)]
+    writer.output(writer.op("BATCH_MATMUL", operands, [(1, 2, 4)]))
+    assert len(storing.all_tensors(writer.build(), [left, right])) == 3
+
+
 def test_integers_as_floats_are_simulated_on_the_cpu() -> None:
     """Of exact sums the simulation makes what the CPU's integers do."""
     builder = draw("small-int8", 5)

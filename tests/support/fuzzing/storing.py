@@ -427,16 +427,20 @@ class _Converter(Storing):
 
 
 def all_tensors(content: bytes, inputs: Sequence[Array]) -> dict[int, Array]:
-    """Run a model on the CPU and return the elements of its tensors."""
+    """Run a model on the CPU and return the elements of the file's tensors.
+
+    The kernels' own tensors, which follow these, are not always written.
+    """
+    count = len(Storing(content).graph.tensors)
     interpreter = runtime.interpreter(content, builtin_kernels=True, keep_tensors=True)
     for detail, value in zip(interpreter.get_input_details(), inputs, strict=True):
         interpreter.set_tensor(detail["index"], value)
     interpreter.invoke()
     found = {}
-    for detail in interpreter.get_tensor_details():
+    for index in range(count):
         try:
-            found[detail["index"]] = interpreter.get_tensor(detail["index"])
-        except ValueError:  # a state, or a buffer of a kernel's own
+            found[index] = interpreter.get_tensor(index)
+        except ValueError:  # a state
             continue
     return found
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from litegpu.delegation.report import DelegationReport, LeftOut, Partition, RejectedNode
+from litegpu.tools.reports.charts import bars, histogram, lines
 from litegpu.tools.reports.delegation import matched
 from litegpu.tools.reports.drawing import NodeFacts, draw, places_of
 from litegpu.tools.reports.layout import Layout, layered
@@ -160,6 +161,16 @@ def test_reports_find_their_graphs() -> None:
     main = a_report(models[0], subgraphs=(third,))
     assert matched(graphs, main) == [main, None, third], "the runtime did not offer the second"
     assert matched(graphs, None) == [None, None, None]
+
+
+def test_one_axis_of_a_chart_at_most_has_automatic_margins() -> None:
+    """Those of two axes can widen and narrow each other without end."""
+    named = {"a": [1.0, 2.0]}
+    charts = [bars("", ["a"], [1.0], "ms"), histogram("", named, "ms")]
+    charts.append(lines("", {"a": [(0, 1.0), (1, 2.0)]}, "run", "ms"))
+    for each in charts:
+        layout = each.figure["layout"]
+        assert [axis for axis in ("xaxis", "yaxis") if "automargin" in layout[axis]] == ["yaxis"]
 
 
 def test_all_inputs_and_outputs_are_drawn() -> None:

@@ -159,7 +159,9 @@ def _layout(height: int, x_title: str, y_title: str, showlegend: bool) -> dict[s
         "plot_bgcolor": _CLEAR,
         "font": {"color": "--ink", "size": 12},
         "margin": {"l": 60, "r": 16, "t": 28, "b": 46},
-        "xaxis": {**axis, "title": {"text": for_plotly(x_title)}, "automargin": True},
+        # Room for one line of ticks and the title. Automatic margins of both axes can widen and
+        # narrow each other without end.
+        "xaxis": {**axis, "title": {"text": for_plotly(x_title)}, "tickangle": 0},
         "yaxis": {**axis, "title": {"text": for_plotly(y_title)}, "automargin": True},
         "hoverlabel": {"bgcolor": "--card", "bordercolor": "--line", "font": {"color": "--ink"}},
         "showlegend": showlegend,
