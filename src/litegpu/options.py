@@ -145,7 +145,7 @@ class GpuDelegateOptions:
     creates the partition, because drivers defer work to the first run.
 
     If a part of the graph runs on the CPU, the delegate selects the partitions that are faster on
-    the GPU by estimate, largest saving first (docs/decisions/0013-partitions-that-pay-off.md). A
+    the GPU by estimate, largest saving first (docs/decisions/0013-partition-cost-model.md). A
     number for `min_nodes_per_partition` replaces the estimate: the delegate selects partitions with
     at least that many nodes, those with the most nodes first. If the GPU can run the whole graph,
     the delegate runs the graph there, unless an estimate says that the GPU is clearly slower. A

@@ -1,6 +1,6 @@
 """Estimates the time that a partition saves and costs, before compilation.
 
-docs/decisions/0013-partitions-that-pay-off.md lists the measurements behind the constants.
+docs/decisions/0013-partition-cost-model.md lists the measurements behind the constants.
 """
 
 from __future__ import annotations

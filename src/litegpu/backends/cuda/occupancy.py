@@ -4,7 +4,7 @@ Thread blocks of the next kernel start on the multiprocessors that become free f
 fewer blocks than the GPU can run at once, the blocks accumulate on these multiprocessors. Example:
 125 blocks may run as four blocks on each of 32 multiprocessors, out of 132. A launch therefore
 requests enough shared memory that no multiprocessor runs more than its share.
-docs/decisions/0037-blocks-spread-evenly.md contains the measurements.
+docs/decisions/0037-even-block-distribution.md contains the measurements.
 """
 
 from __future__ import annotations
